@@ -1,0 +1,54 @@
+"""What is said: values and their order, event types, events, and how they come in and go out.
+
+Nothing here knows of conditions. A record becomes an `Event` by `Event.of`, a table
+becomes columns of an event type by `conform`, a CloudEvent either way by the second door,
+`from tidings.events import cloudevents`: apart, so that only who needs the SDK loads it.
+"""
+
+from tidings.events.arrow import (
+    ARROW_TYPES,
+    HeadColumns,
+    arrow_schema,
+    conform,
+    event_type_from,
+    event_type_from_spark,
+    from_batch,
+    nest,
+    to_batch,
+    value_type_of,
+)
+from tidings.events.declaration import from_declaration, read_file, to_declaration, write_file
+from tidings.events.event import Event, decode_value, encode_value
+from tidings.events.schema import Attribute, EventType, Required
+from tidings.events.values import INT_MAX, INT_MIN, Key, Timestamp, Value, ValueType, describe, type_of
+
+__all__ = [
+    "ARROW_TYPES",
+    "INT_MAX",
+    "INT_MIN",
+    "Attribute",
+    "Event",
+    "EventType",
+    "HeadColumns",
+    "Key",
+    "Required",
+    "Timestamp",
+    "Value",
+    "ValueType",
+    "arrow_schema",
+    "conform",
+    "decode_value",
+    "describe",
+    "encode_value",
+    "event_type_from",
+    "event_type_from_spark",
+    "from_batch",
+    "from_declaration",
+    "nest",
+    "read_file",
+    "to_batch",
+    "to_declaration",
+    "type_of",
+    "value_type_of",
+    "write_file",
+]

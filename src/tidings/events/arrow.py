@@ -1,0 +1,433 @@
+"""Event types and events as Arrow: schemas and batches in and out, a column at a time.
+
+`conform` turns any table into exactly the columns of an event type, flat and in declared
+order. It casts only what loses nothing:
+
+| attribute | columns taken |
+| --- | --- |
+| bool | bool |
+| int | integers of any width; unsigned ones if they fit 64 bits |
+| double | floats; integers that a double holds exactly |
+| string | string, large_string, string_view; checked to be UTF-8 |
+| timestamp | timestamps of any unit and zone, without a zone taken as UTC; what µs cannot hold is an error |
+| bytes | binary, large_binary, binary_view, fixed-size binary |
+
+A dictionary counts as what it holds. Anything else (decimal, date, list) is an error. A
+struct `a` with a field `b` is the same as a column `a.b`. Columns that the event type
+does not know are ignored, since files tend to have many; optional attributes without a
+column are null. Rows are counted from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, TypeAlias, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidings.errors import EventError, EventTypeError
+from tidings.events.event import Event
+from tidings.events.schema import NESTING_MAX, Attribute, EventType
+from tidings.events.values import Timestamp, Value, ValueType, describe
+
+Column: TypeAlias = pa.Array | pa.ChunkedArray
+Rows = TypeVar("Rows", pa.RecordBatch, pa.Table)
+
+ARROW_TYPES: Mapping[ValueType, pa.DataType] = MappingProxyType(
+    {
+        ValueType.BOOL: pa.bool_(),
+        ValueType.INT: pa.int64(),
+        ValueType.DOUBLE: pa.float64(),
+        ValueType.STRING: pa.string(),
+        ValueType.TIMESTAMP: pa.timestamp("us", "UTC"),
+        ValueType.BYTES: pa.binary(),
+        ValueType.NULL: pa.null(),
+    }
+)
+
+
+# ── Schemas ──────────────────────────────────────────────────────────────────
+
+
+def event_type_from(name: str, schema: pa.Schema, *, leave_out_others: bool = False) -> EventType:
+    """The event type of a table with this schema; fields that cannot be null are required.
+
+    A column that no value type holds raises EventTypeError, or is left out if so asked.
+
+    >>> print(event_type_from("Quake", pa.schema({"at": pa.struct({"lat": pa.float32()}), "depth": pa.int16()})))
+    Quake(at.lat double, depth int)
+    """
+    if not isinstance(schema, pa.Schema):
+        raise EventTypeError(f"{name}: expected an Arrow schema, got {describe(schema)}")
+    leaves = (leaf for leaf in _leaves(schema) if not pa.types.is_struct(leaf.type))
+    found = ((leaf.name, value_type_of(leaf.type), leaf.required, str(leaf.type)) for leaf in leaves)
+    return _event_type(name, found, leave_out_others)
+
+
+def event_type_from_spark(name: str, schema: Any, *, leave_out_others: bool = False) -> EventType:
+    """The same of a Spark StructType, read by its `jsonValue`, so that Spark itself is not needed here."""
+    try:
+        fields = schema.jsonValue()["fields"]
+    except (AttributeError, KeyError, TypeError):
+        raise EventTypeError(f"{name}: expected a Spark StructType, got {describe(schema)}") from None
+    return _event_type(name, _spark_leaves(fields, "", True), leave_out_others)
+
+
+def arrow_schema(event_type: EventType, *, nested: bool = False) -> pa.Schema:
+    """The schema of the event type's batches: one column per attribute, or structs for dotted names."""
+    fields = [pa.field(a.name, ARROW_TYPES[a.type], nullable=not a.required) for a in event_type]
+    return pa.schema(_nested_fields(fields) if nested else fields)
+
+
+def value_type_of(arrow_type: pa.DataType) -> ValueType | None:
+    """The value type that a column of this Arrow type is taken as, or None if none holds it."""
+    if pa.types.is_dictionary(arrow_type):
+        return value_type_of(arrow_type.value_type)
+    for value_type, holds in _HOLDS.items():
+        if any(is_it(arrow_type) for is_it in holds):
+            return value_type
+    return None
+
+
+_HOLDS: dict[ValueType, tuple[Callable[[pa.DataType], bool], ...]] = {
+    ValueType.BOOL: (pa.types.is_boolean,),
+    ValueType.INT: (pa.types.is_integer,),
+    ValueType.DOUBLE: (pa.types.is_floating,),
+    ValueType.STRING: (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+    ValueType.TIMESTAMP: (pa.types.is_timestamp,),
+    ValueType.BYTES: (
+        pa.types.is_binary,
+        pa.types.is_large_binary,
+        pa.types.is_binary_view,
+        pa.types.is_fixed_size_binary,
+    ),
+    ValueType.NULL: (pa.types.is_null,),
+}
+
+_SPARK_TYPES = {
+    "boolean": ValueType.BOOL,
+    "byte": ValueType.INT,
+    "short": ValueType.INT,
+    "integer": ValueType.INT,
+    "long": ValueType.INT,
+    "float": ValueType.DOUBLE,
+    "double": ValueType.DOUBLE,
+    "string": ValueType.STRING,
+    "varchar": ValueType.STRING,
+    "char": ValueType.STRING,
+    "timestamp": ValueType.TIMESTAMP,
+    "timestamp_ntz": ValueType.TIMESTAMP,
+    "binary": ValueType.BYTES,
+    "void": ValueType.NULL,
+}
+
+_Found: TypeAlias = tuple[str, ValueType | None, bool, str]
+
+
+def _event_type(name: str, found: Iterator[_Found], leave_out_others: bool) -> EventType:
+    attributes = []
+    for column, value_type, required, shown in found:
+        if value_type is not None:
+            attributes.append(Attribute(column, value_type, required))
+        elif not leave_out_others:
+            known = "bool, integer, float, string, timestamp, binary or struct"
+            raise EventTypeError(f"{name}: attribute {column!r}: expected {known}, got {shown[:60]}")
+    return EventType.of(name, tuple(attributes))
+
+
+def _spark_leaves(fields: Sequence[Mapping[str, Any]], prefix: str, required: bool) -> Iterator[_Found]:
+    for field in fields:
+        name, kind, must = prefix + field["name"], field["type"], required and not field["nullable"]
+        if not isinstance(kind, str) and kind["type"] == "struct":
+            yield from _spark_leaves(kind["fields"], name + ".", must)
+        elif isinstance(kind, str) and "__COLLATIONS" not in field.get("metadata", {}):
+            yield name, _SPARK_TYPES.get(kind.split("(")[0]), must, kind
+        else:  # Arrays and maps; also strings with a collation, which have another order than ours.
+            yield name, None, must, kind["type"] if isinstance(kind, Mapping) else f"{kind} with a collation"
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """A column or a field of a struct, by its dotted name and the way to it."""
+
+    name: str
+    path: tuple[int, ...]
+    type: pa.DataType
+    required: bool
+
+
+def _leaves(schema: pa.Schema) -> Iterator[_Leaf]:
+    """Every column and, after the struct itself, every field within a struct, down to NESTING_MAX."""
+    for index, field in enumerate(schema):
+        yield from _leaves_of(_Leaf(field.name, (index,), field.type, not field.nullable))
+
+
+def _leaves_of(leaf: _Leaf) -> Iterator[_Leaf]:
+    yield leaf
+    if pa.types.is_struct(leaf.type) and len(leaf.path) <= NESTING_MAX:
+        for index, field in enumerate(leaf.type):
+            required = leaf.required and not field.nullable
+            yield from _leaves_of(_Leaf(f"{leaf.name}.{field.name}", (*leaf.path, index), field.type, required))
+
+
+def _nested_fields(fields: Sequence[pa.Field]) -> list[pa.Field]:
+    return [
+        members[0] if head == members[0].name else _struct_field(head, _nested_fields(_within(head, members)))
+        for head, members in _grouped(fields, lambda field: str(field.name)).items()
+    ]
+
+
+def _struct_field(name: str, fields: Sequence[pa.Field]) -> pa.Field:
+    return pa.field(name, pa.struct(fields), nullable=all(field.nullable for field in fields))
+
+
+def _within(head: str, members: Sequence[pa.Field]) -> list[pa.Field]:
+    return [field.with_name(field.name[len(head) + 1 :]) for field in members]
+
+
+Item = TypeVar("Item")
+
+
+def _grouped(items: Sequence[Item], name_of: Callable[[Item], str]) -> dict[str, list[Item]]:
+    """Items by the first part of their dotted names, in the order of first appearance."""
+    groups: dict[str, list[Item]] = {}
+    for item in items:
+        groups.setdefault(name_of(item).split(".")[0], []).append(item)
+    for head, members in groups.items():
+        if len(members) > 1 and any(name_of(member) == head for member in members):
+            raise EventError(f"{head!r} cannot be both a column and the parent of others, nor stand twice")
+    return groups
+
+
+# ── Batches ──────────────────────────────────────────────────────────────────
+
+
+def conform(rows: Rows, event_type: EventType) -> Rows:
+    """`rows` as exactly the event type's columns: flat, in declared order, of `arrow_schema(event_type)`.
+
+    Raises EventError naming the attribute, what was expected, what came and in which row.
+    Every row that comes out is one that `EventType.check` would take.
+    """
+    if not isinstance(rows, pa.RecordBatch | pa.Table):
+        raise EventError(f"{event_type.name}: expected an Arrow table or record batch, got {describe(rows)}")
+    if not event_type.attributes:
+        return rows.select([])  # Keeps the number of rows, which a table made of no columns would not.
+    found = _found(rows.schema, event_type)
+    columns = [_conformed(rows, found.get(a.name), a, event_type.name) for a in event_type]
+    return type(rows).from_arrays(columns, schema=arrow_schema(event_type))
+
+
+def nest(rows: Rows) -> Rows:
+    """Flat columns as structs: `a.b` becomes field `b` of `a`, null where all its fields are.
+
+    `conform` undoes it.
+
+    >>> nest(pa.record_batch({"at.lat": [51.5, None], "depth": [3, 4]})).to_pylist()
+    [{'at': {'lat': 51.5}, 'depth': 3}, {'at': None, 'depth': 4}]
+    """
+    if isinstance(rows, pa.Table):
+        schema = pa.schema(_nested_fields(list(rows.schema)))
+        return pa.Table.from_batches([nest(batch) for batch in rows.to_batches()], schema)
+    if not rows.num_columns:
+        return rows
+    columns = _nested_columns(list(zip(rows.schema, rows.columns)))
+    return pa.RecordBatch.from_arrays([column for _, column in columns], schema=pa.schema([f for f, _ in columns]))
+
+
+def _found(schema: pa.Schema, event_type: EventType) -> dict[str, _Leaf]:
+    found: dict[str, _Leaf] = {}
+    for leaf in _leaves(schema):
+        if leaf.name in event_type:
+            if leaf.name in found:
+                raise EventError(f"{event_type.name}: attribute {leaf.name!r}: expected one column, got several")
+            found[leaf.name] = leaf
+    return found
+
+
+def _conformed(rows: Rows, leaf: _Leaf | None, attribute: Attribute, owner: str) -> Column:
+    try:
+        if leaf is None:
+            return _absent(rows, attribute)
+        return _checked(_column(rows, leaf), attribute)
+    except EventError as wrong:
+        raise EventError(f"{owner}: attribute {attribute.name!r}{wrong}") from None
+
+
+def _absent(rows: Rows, attribute: Attribute) -> Column:
+    if attribute.required:
+        raise EventError(" is required and has no column")
+    nulls = pa.nulls(rows.num_rows, ARROW_TYPES[attribute.type])
+    return pa.chunked_array([nulls]) if isinstance(rows, pa.Table) else nulls
+
+
+def _column(rows: Rows, leaf: _Leaf) -> Column:
+    column = rows.column(leaf.path[0])
+    try:
+        column.validate()  # Offsets within bounds, so that what reads them below cannot stray.
+    except pa.ArrowInvalid as wrong:
+        raise EventError(f": the column is damaged: {wrong}") from None
+    return pc.struct_field(column, list(leaf.path[1:])) if len(leaf.path) > 1 else column
+
+
+def _checked(column: Column, attribute: Attribute) -> Column:
+    came = value_type_of(column.type)
+    if came not in (attribute.type, ValueType.NULL) and (attribute.type, came) not in _WIDENED:
+        raise EventError(f": expected {attribute.type}, got {str(column.type)[:60]}")
+    cast = _cast_all(column, attribute.type)
+    if attribute.required and cast.null_count:
+        raise EventError(f" is required and missing in row {pc.index(pc.is_null(cast), True).as_py()}")
+    return cast
+
+
+_WIDENED = {(ValueType.DOUBLE, ValueType.INT)}
+
+
+def _cast_all(column: Column, wanted: ValueType) -> Column:
+    try:
+        return _cast(column, wanted)
+    except pa.ArrowInvalid as wrong:
+        row = _first_failing_row(column, wanted)
+        why = str(wrong).splitlines()[0][:200]
+        raise EventError(f": expected {wanted}, got {_sample(column, row)} in row {row}: {why}") from None
+
+
+def _cast(column: Column, wanted: ValueType) -> Column:
+    """The column as `wanted`; raises ArrowInvalid for a value that would change."""
+    column.validate(full=True)  # UTF-8, above all: Arrow itself takes a string column's word for it.
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if wanted is ValueType.DOUBLE and pa.types.is_integer(column.type):
+        return _whole_doubles(column)
+    return column.cast(ARROW_TYPES[wanted])
+
+
+def _whole_doubles(column: Column) -> Column:
+    """Integers as doubles. Arrow's own check stops at 2^53; many a larger one is a double, too."""
+    doubles = column.cast(pa.float64(), safe=False)
+    # Compared from below as well: 2^63 is a double, and no processor says the same of it as an int64.
+    fits = pc.less(doubles, float(2**64 if pa.types.is_uint64(column.type) else 2**63))
+    back = pc.if_else(fits, doubles, 0.0).cast(column.type, safe=False)
+    if not pc.all(pc.and_(fits, pc.equal(back, column)), min_count=0).as_py():
+        raise pa.ArrowInvalid("no double holds this integer")
+    return doubles
+
+
+def _first_failing_row(column: Column, wanted: ValueType) -> int:
+    """By halving: the first row whose value cannot be cast, given that some cannot."""
+    start, length = 0, len(column)
+    while length > 1:
+        half = length // 2
+        if _casts(column.slice(start, half), wanted):
+            start, length = start + half, length - half
+        else:
+            length = half
+    return start
+
+
+def _casts(column: Column, wanted: ValueType) -> bool:
+    try:
+        _cast(column, wanted)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _sample(column: Column, row: int) -> str:
+    try:
+        return f"{column.type} {str(column[row])[:60]}"
+    except (ValueError, OverflowError):  # Broken UTF-8, or a date that Python cannot show.
+        return str(column.type)
+
+
+def _nested_columns(columns: list[tuple[pa.Field, pa.Array]]) -> list[tuple[pa.Field, pa.Array]]:
+    return [
+        members[0] if head == members[0][0].name else _struct_column(head, members)
+        for head, members in _grouped(columns, lambda column: str(column[0].name)).items()
+    ]
+
+
+def _struct_column(head: str, members: list[tuple[pa.Field, pa.Array]]) -> tuple[pa.Field, pa.Array]:
+    inner = _nested_columns(list(zip(_within(head, [f for f, _ in members]), [array for _, array in members])))
+    field = _struct_field(head, [f for f, _ in inner])
+    arrays = [array for _, array in inner]
+    return field, pa.StructArray.from_arrays(arrays, fields=list(field.type), mask=_all_null(arrays))
+
+
+def _all_null(arrays: Sequence[pa.Array]) -> pa.Array:
+    mask = pc.is_null(arrays[0])
+    for array in arrays[1:]:
+        mask = pc.and_(mask, pc.is_null(array))
+    return mask
+
+
+# ── Events ───────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class HeadColumns:
+    """The columns that say of each row which event it is; other names where a table has its own."""
+
+    id: str = "event_id"
+    source: str = "event_source"
+    time: str = "event_time"
+
+    def event_type(self) -> EventType:
+        """The three columns as required attributes."""
+        texts = (Attribute(self.id, ValueType.STRING, True), Attribute(self.source, ValueType.STRING, True))
+        return EventType.of("event", (*texts, Attribute(self.time, ValueType.TIMESTAMP, True)))
+
+
+HEAD = HeadColumns()
+
+
+def to_batch(events: Sequence[Event], event_type: EventType, *, head: HeadColumns = HEAD) -> pa.RecordBatch:
+    """Events of one type as a batch: the head columns, then the event type's, flat."""
+    schema = _whole_type(event_type, head)
+    for event in events:
+        if event.type != event_type.name:
+            raise EventError(f"expected events of {event_type.name}, got one of {event.type} with id {event.id!r}")
+    heads: list[list[Any]] = [[e.id for e in events], [e.source for e in events], [e.time for e in events]]
+    values = ([e.values.get(a.name) for e in events] for a in event_type)
+    columns = [_array(content, a) for content, a in zip([*heads, *values], schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(schema))
+
+
+def from_batch(rows: pa.RecordBatch | pa.Table, event_type: EventType, *, head: HeadColumns = HEAD) -> list[Event]:
+    """One event per row; the rows are checked and cast as `conform` does."""
+    flat = conform(rows, _whole_type(event_type, head))
+    for name in (head.id, head.source):
+        if (row := pc.index(flat.column(name), "").as_py()) >= 0:
+            raise EventError(f"{event_type.name}: {name!r}: expected a text that is not empty, got '' in row {row}")
+    columns = [_python_values(flat.column(name), flat.schema.field(name).type) for name in flat.schema.names]
+    names = [a.name for a in event_type]
+    return [_event(row, names, event_type.name) for row in zip(*columns)]
+
+
+def _whole_type(event_type: EventType, head: HeadColumns) -> EventType:
+    try:
+        return EventType.of(event_type.name, (*head.event_type(), *event_type))
+    except EventTypeError as wrong:
+        raise EventError(f"choose other names for the head columns: {wrong}") from None
+
+
+def _array(content: list[Any], attribute: Attribute) -> pa.Array:
+    try:
+        return pa.array(content, ARROW_TYPES[attribute.type])
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError) as wrong:
+        raise EventError(f"attribute {attribute.name!r}: expected {attribute.type}: {wrong}") from None
+
+
+def _python_values(column: Column, arrow_type: pa.DataType) -> list[Value | None]:
+    if not pa.types.is_timestamp(arrow_type):
+        return column.to_pylist()  # type: ignore[no-any-return]
+    moments = column.cast(pa.int64()).to_pylist()  # As integers: Python's dates end at the year 9999.
+    return [None if moment is None else Timestamp(moment) for moment in moments]
+
+
+def _event(row: tuple[Any, ...], names: Sequence[str], type_name: str) -> Event:
+    id, source, time, *values = row
+    present = {name: value for name, value in zip(names, values) if value is not None}
+    return Event(id, source, type_name, time, MappingProxyType(present))

@@ -1,0 +1,112 @@
+"""A condition as a closure: `matches(values)`, for one event at a time.
+
+Built from the boxes, so it asks only what TRUE needs: each side becomes one small function
+over the attribute's value, and NULL, NaN and mixed numbers were settled when the intervals
+were made. Doubles are compared as doubles, not as keys, because that is what comes in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from tidings.events import Value, ValueType
+from tidings.filters.evaluate import evaluate
+from tidings.filters.intervals import DOMAIN, Intervals, next_key
+from tidings.filters.normal import Box
+from tidings.filters.syntax import Node
+
+Test: TypeAlias = Callable[[Mapping[str, Value]], bool]
+
+POINTS_MIN = 4  # From so many single values on, a set is asked rather than the intervals.
+
+
+def compile_boxes(boxes: tuple[Box, ...]) -> Test:
+    """A closure that tells whether an event lies in any of the boxes, residuals TRUE."""
+    return _any([_all([*(_side(*side) for side in box.sides), *map(_residual, box.residuals)]) for box in boxes])
+
+
+def _side(name: str, side: Intervals) -> Test:
+    if not side.pairs:
+        return lambda values: values.get(name) is None
+    if side.null:
+        inside = _side(name, Intervals(side.type, side.pairs))
+        return lambda values: values.get(name) is None or inside(values)
+    if side.type is ValueType.DOUBLE:
+        return _double_side(name, side)
+    if len(side.pairs) == 1:
+        return _interval(name, side.type, *side.pairs[0])
+    return _many(name, side)
+
+
+def _interval(name: str, kind: ValueType, low: Any, high: Any) -> Test:
+    start, end = DOMAIN[kind]
+    if next_key(low) == high:
+        return lambda values: values.get(name) == low
+    if low == start and high == end:
+        return lambda values: values.get(name) is not None
+    if high == end:
+        return lambda values: (value := values.get(name)) is not None and value >= low
+    if low == start:
+        return lambda values: (value := values.get(name)) is not None and value < high
+    return lambda values: (value := values.get(name)) is not None and low <= value < high
+
+
+def _double_side(name: str, side: Intervals) -> Test:
+    """Closed bounds in doubles; NaN, which compares false with everything, is asked for apart."""
+    nan = math.nan in side
+    bounds = [_closed(low, high) for low, high in side.pairs]
+    if len(bounds) == 1 and not nan:
+        ((low, high),) = bounds
+        if low == high:
+            return lambda values: values.get(name) == low
+        return lambda values: (value := values.get(name)) is not None and low <= value <= high
+    if len(bounds) == 1 and bounds[0][1] == math.inf:
+        low = bounds[0][0]
+        return lambda values: (value := values.get(name)) is not None and (value >= low or value != value)
+    has = side.__contains__
+    return lambda values: (value := values.get(name)) is not None and has(value)
+
+
+def _closed(low: int, high: int) -> tuple[float, float]:
+    last = ValueType.DOUBLE.value_at(high - 1)
+    return ValueType.DOUBLE.value_at(low), math.inf if last != last else last  # type: ignore[return-value]
+
+
+def _many(name: str, side: Intervals) -> Test:
+    if len(side.pairs) >= POINTS_MIN and all(next_key(low) == high for low, high in side.pairs):
+        points = frozenset(low for low, _ in side.pairs)
+        return lambda values: values.get(name) in points
+    has = side.__contains__
+    return lambda values: (value := values.get(name)) is not None and has(value)
+
+
+def _residual(node: Node) -> Test:
+    return lambda values: evaluate(node, values) is True
+
+
+def _all(tests: list[Test]) -> Test:
+    match tests:
+        case []:
+            return lambda values: True
+        case [only]:
+            return only
+        case [first, second]:
+            return lambda values: first(values) and second(values)
+        case [first, second, third]:
+            return lambda values: first(values) and second(values) and third(values)
+        case _:
+            return lambda values: all(test(values) for test in tests)
+
+
+def _any(tests: list[Test]) -> Test:
+    match tests:
+        case []:
+            return lambda values: False
+        case [only]:
+            return only
+        case [first, second]:
+            return lambda values: first(values) or second(values)
+        case _:
+            return lambda values: any(test(values) for test in tests)

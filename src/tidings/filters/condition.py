@@ -1,0 +1,88 @@
+"""A condition: one text, one tree, and everything it can be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from tidings.errors import FilterTooLarge
+from tidings.events import EventType, Value
+from tidings.filters.compile import Test, compile_boxes
+from tidings.filters.evaluate import decided_by, evaluate
+from tidings.filters.normal import BOXES_MAX, Box, TooManyBoxes, boxes_of
+from tidings.filters.parse import guess_type, parse_tree
+from tidings.filters.spark import to_spark
+from tidings.filters.syntax import Node, attributes_of, format
+
+
+def parse(text: str, event_type: EventType | None = None) -> Condition:
+    """A condition over events of this type, checked: what can be wrong with it is said now.
+
+    Without a type, the condition's own constants suggest one (see `guess_type`).
+
+    >>> wanted = parse("area IN ('WC1', 'EC2') AND speed > 20")
+    >>> wanted.matches({"area": "EC2", "speed": 31.0})
+    True
+    """
+    event_type = event_type or guess_type(text)
+    condition = Condition(text, event_type, parse_tree(text, event_type))
+    condition.boxes  # noqa: B018  So that one with too many boxes is refused here, too.
+    return condition
+
+
+class Condition:
+    """A parsed condition; compared by event type and tree, so spelling does not matter."""
+
+    def __init__(self, text: str, event_type: EventType, tree: Node) -> None:
+        self.text = text
+        self.event_type = event_type
+        self.tree = tree
+
+    def evaluate(self, values: Mapping[str, Value]) -> bool | None:
+        """TRUE, FALSE or NULL for an event's checked values, as True, False or None."""
+        return evaluate(self.tree, values)  # type: ignore[no-any-return]
+
+    def decided_by(self, values: Mapping[str, Value]) -> list[Condition]:
+        """The smallest parts that alone give the condition the value it has for this event."""
+        parts = decided_by(self.tree, values)
+        return [Condition(format(part), self.event_type, part) for part in parts]
+
+    @cached_property
+    def boxes(self) -> tuple[Box, ...]:
+        """The normal form. Raises FilterTooLarge where it would take more than BOXES_MAX boxes."""
+        try:
+            return boxes_of(self.tree)
+        except TooManyBoxes:
+            what = f"this condition combines into more than {BOXES_MAX:,} boxes"
+            hint = "an AND of many ORs multiplies; split it into several subscriptions"
+            raise FilterTooLarge(what, self.text, 1, hint) from None
+
+    @cached_property
+    def matches(self) -> Test:
+        """A compiled test: whether the condition is TRUE of an event's checked values."""
+        return compile_boxes(self.boxes)
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """The attributes it mentions, in the order of first mention."""
+        return tuple(attributes_of(self.tree))
+
+    def to_spark(self) -> str:
+        """A Spark SQL expression with the same answer for every row."""
+        return to_spark(self.tree)
+
+    def __str__(self) -> str:
+        return format(self.tree)
+
+    def __repr__(self) -> str:
+        return f"parse({str(self)!r}, {self.event_type!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Condition) and (self.event_type, self.tree) == (other.event_type, other.tree)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Condition, (self.text, self.event_type, self.tree)

@@ -1,0 +1,221 @@
+"""Sets of values of one attribute, as intervals of keys, with NULL in or out.
+
+An interval is half-open, `low <= key < high`. That is enough for every comparison, because
+each key has a next one: n + 1 for ints, and for texts and bytes the same with a zero
+character behind it. So `> 'a'` begins at 'a\\0', and a prefix runs to the first text that no
+longer has it. `high` is None where texts and bytes have no end.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import Any, Final, TypeAlias
+
+from msgspec import Struct
+
+from tidings.events import INT_MAX, INT_MIN, Key, Value, ValueType
+
+Pairs: TypeAlias = tuple[tuple[Any, Any], ...]
+
+_DOUBLE_LOW, _DOUBLE_NAN = ValueType.DOUBLE.key(-math.inf), ValueType.DOUBLE.key(math.nan)
+
+DOMAIN: Final[dict[ValueType, tuple[Key, Key | None]]] = {
+    ValueType.BOOL: (0, 2),
+    ValueType.INT: (INT_MIN, INT_MAX + 1),
+    ValueType.TIMESTAMP: (INT_MIN, INT_MAX + 1),
+    ValueType.DOUBLE: (_DOUBLE_LOW, _DOUBLE_NAN + 1),  # type: ignore[operator]
+    ValueType.STRING: ("", None),
+    ValueType.BYTES: (b"", None),
+}
+
+
+class Intervals(Struct, frozen=True):
+    """Disjoint, not touching, in ascending order; `null` tells whether NULL belongs too."""
+
+    type: ValueType
+    pairs: Pairs
+    null: bool = False
+
+    def __contains__(self, value: Value | None) -> bool:
+        """Whether a value, or NULL as None, is in the set."""
+        return self.null if value is None else self.has_key(self.type.key(value))
+
+    def has_key(self, key: Key) -> bool:
+        for low, high in self.pairs if len(self.pairs) < 8 else self._near(key):
+            if low <= key and (high is None or key < high):
+                return True
+        return False
+
+    def _near(self, key: Key) -> Pairs:
+        index = bisect_right(self.pairs, key, key=lambda pair: pair[0])
+        return self.pairs[index - 1 : index] if index else ()
+
+    def __bool__(self) -> bool:
+        return bool(self.pairs) or self.null
+
+    def __and__(self, other: Intervals) -> Intervals:
+        if len(self.pairs) == 1 == len(other.pairs):  # Nearly always: two bounds of one attribute.
+            pairs = _meet_one(self.pairs[0], other.pairs[0])
+        else:
+            pairs = _meet(self.pairs, other.pairs)
+        return Intervals(self.type, pairs, self.null and other.null)
+
+    def __or__(self, other: Intervals) -> Intervals:
+        return Intervals(self.type, _join([*self.pairs, *other.pairs]), self.null or other.null)
+
+    def __invert__(self) -> Intervals:
+        """Everything else, NULL included exactly if it was not."""
+        return Intervals(self.type, self._gaps(), not self.null)
+
+    def __le__(self, other: Intervals) -> bool:
+        """Whether every value here is also there."""
+        return (other.null or not self.null) and _meet(self.pairs, other.pairs) == self.pairs
+
+    def others(self) -> Intervals:
+        """The values, never NULL, that are not here: what the negated comparison is TRUE of."""
+        return Intervals(self.type, self._gaps(), False)
+
+    def _gaps(self) -> Pairs:
+        low, end = DOMAIN[self.type]
+        gaps: list[tuple[Any, Any]] = []
+        for start, stop in self.pairs:
+            if low < start:  # type: ignore[operator]
+                gaps.append((low, start))
+            if stop is None or stop == end:
+                return tuple(gaps)
+            low = stop
+        return (*gaps, (low, end))
+
+    def __str__(self) -> str:
+        return " ∪ ".join([*(self._show(*pair) for pair in self.pairs), *(["NULL"] if self.null else [])]) or "∅"
+
+    def _show(self, low: Key, high: Key | None) -> str:
+        start, end = DOMAIN[self.type]
+        if next_key(low) == high:
+            return "{" + self._show_key(low) + "}"
+        left = "(-∞" if low == start else f"[{self._show_key(low)}"
+        return f"{left}, ∞)" if high == end else f"{left}, {self._show_key(high)})"
+
+    def _show_key(self, key: Key | None) -> str:
+        value = self.type.value_at(key)  # type: ignore[arg-type]
+        return str(value) if self.type is ValueType.TIMESTAMP else repr(value)
+
+
+def anything(kind: ValueType) -> Intervals:
+    """Every value, and not NULL."""
+    return _ANYTHING[kind]
+
+
+def nothing_but_null(kind: ValueType) -> Intervals:
+    return Intervals(kind, (), True)
+
+
+def comparing(op: str, kind: ValueType, value: Value) -> Intervals:
+    """The values of an attribute of type `kind` for which `attribute op value` is TRUE.
+
+    >>> print(comparing(">", ValueType.INT, 2.5))
+    [3, ∞)
+    """
+    low, high = _equal_to(kind, value)
+    start, end = DOMAIN[kind]
+    match op:
+        case "=":
+            return Intervals(kind, _pair(low, high))
+        case "<>":
+            return Intervals(kind, _pair(low, high)).others()
+        case "<":
+            return Intervals(kind, _pair(start, low))
+        case "<=":
+            return Intervals(kind, _pair(start, high))
+        case ">":
+            return Intervals(kind, _pair(high, end))
+        case _:
+            return Intervals(kind, _pair(low, end))
+
+
+def any_of(kind: ValueType, values: Iterable[Value]) -> Intervals:
+    """The values that equal one of these."""
+    return Intervals(kind, _join([pair for value in values for pair in _pair(*_equal_to(kind, value))]))
+
+
+def with_prefix(prefix: str) -> Intervals:
+    """The texts that begin with `prefix`."""
+    return Intervals(ValueType.STRING, ((prefix, _after_prefix(prefix)),))
+
+
+def next_key(key: Any) -> Any:
+    """The smallest key above this one."""
+    if type(key) is int:
+        return key + 1
+    return key + ("\0" if type(key) is str else b"\0")
+
+
+def _equal_to(kind: ValueType, value: Value) -> tuple[Any, Any]:
+    """The keys of `kind` that compare equal to `value`, as an interval, empty where none does."""
+    if kind is ValueType.INT and isinstance(value, float):
+        return _first_int(value), _first_int(math.nextafter(value, math.inf)) if value != math.inf else INT_MAX + 1
+    if kind is ValueType.DOUBLE and type(value) is int:
+        value = float(value)
+    key = kind.key(value)
+    return key, next_key(key)
+
+
+def _first_int(bound: float) -> int:
+    """The smallest int that as a double is at least `bound`, or one past the largest."""
+    if bound != bound or bound > float(INT_MAX):
+        return INT_MAX + 1
+    if bound <= float(INT_MIN):
+        return INT_MIN
+    near = math.ceil(bound)
+    if abs(near) < 2**53:
+        return near
+    # From there on several ints round to one double, at most 512 on each side.
+    low, high = max(INT_MIN, near - 512), min(INT_MAX, near + 512)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if float(middle) >= bound else (middle + 1, high)
+    return low
+
+
+def _after_prefix(prefix: str) -> str | None:
+    """The first text above all texts with this prefix; None if there is none."""
+    stem = prefix.rstrip("\U0010ffff")
+    if not stem:
+        return None
+    following = ord(stem[-1]) + 1
+    return stem[:-1] + chr(0xE000 if following == 0xD800 else following)  # No surrogates in texts.
+
+
+def _pair(low: Any, high: Any) -> Pairs:
+    return ((low, high),) if high is None or low < high else ()
+
+
+def _meet_one(a: tuple[Any, Any], b: tuple[Any, Any]) -> Pairs:
+    low = a[0] if a[0] >= b[0] else b[0]
+    high = b[1] if a[1] is None else a[1] if b[1] is None or a[1] <= b[1] else b[1]
+    return ((low, high),) if high is None or low < high else ()
+
+
+def _meet(left: Pairs, right: Pairs) -> Pairs:
+    met: list[tuple[Any, Any]] = []
+    i = j = 0
+    while i < len(left) and j < len(right):
+        met.extend(_meet_one(left[i], right[j]))
+        left_ends_first = left[i][1] is not None and (right[j][1] is None or left[i][1] < right[j][1])
+        i, j = (i + 1, j) if left_ends_first else (i, j + 1)
+    return tuple(met)
+
+
+def _join(pairs: list[tuple[Any, Any]]) -> Pairs:
+    joined: list[tuple[Any, Any]] = []
+    for low, high in sorted(pairs, key=lambda pair: pair[0]):
+        if not joined or (joined[-1][1] is not None and joined[-1][1] < low):
+            joined.append((low, high))
+        elif joined[-1][1] is not None and (high is None or high > joined[-1][1]):
+            joined[-1] = (joined[-1][0], high)
+    return tuple(joined)
+
+
+_ANYTHING = {kind: Intervals(kind, (domain,)) for kind, domain in DOMAIN.items()}
