@@ -12,8 +12,8 @@ from tidings.filters.evaluate import evaluate
 from tidings.filters.functions import FUNCTIONS
 from tidings.filters.intervals import DOMAIN, Intervals, anything, next_key
 from tidings.filters.normal import BOXES_MAX, Box, boxes_of
-from tidings.filters.parse import LENGTH_MAX, NESTING_MAX, guess_type, parse_tree
-from tidings.filters.syntax import Node, attributes_of, format
+from tidings.filters.parse import LENGTH_MAX, NESTING_MAX, guess_type, parse_tree, parse_value
+from tidings.filters.syntax import Node, attributes_of, format_tree
 from tidings.filters.view import View, may_match
 
 __all__ = [
@@ -32,11 +32,12 @@ __all__ = [
     "boxes_of",
     "covers",
     "evaluate",
-    "format",
+    "format_tree",
     "guess_type",
     "may_match",
     "next_key",
     "overlaps",
     "parse",
     "parse_tree",
+    "parse_value",
 ]

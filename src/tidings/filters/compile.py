@@ -18,6 +18,9 @@ from tidings.filters.normal import Box
 from tidings.filters.syntax import Node
 
 Test: TypeAlias = Callable[[Mapping[str, Value]], bool]
+_Lookup: TypeAlias = Callable[[Mapping[str, Any]], bool]  # A Test that trusts its value to be of the type.
+
+_NAN_KEY = ValueType.DOUBLE.key(math.nan)
 
 POINTS_MIN = 4  # From so many single values on, a set is asked rather than the intervals.
 
@@ -53,9 +56,9 @@ def _interval(name: str, kind: ValueType, low: Any, high: Any) -> Test:
     return lambda values: (value := values.get(name)) is not None and low <= value < high
 
 
-def _double_side(name: str, side: Intervals) -> Test:
+def _double_side(name: str, side: Intervals) -> _Lookup:
     """Closed bounds in doubles; NaN, which compares false with everything, is asked for apart."""
-    nan = math.nan in side
+    nan = side.has_key(_NAN_KEY)
     bounds = [_closed(low, high) for low, high in side.pairs]
     if len(bounds) == 1 and not nan:
         ((low, high),) = bounds

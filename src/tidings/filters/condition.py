@@ -13,7 +13,7 @@ from tidings.filters.evaluate import decided_by, evaluate
 from tidings.filters.normal import BOXES_MAX, Box, TooManyBoxes, boxes_of
 from tidings.filters.parse import guess_type, parse_tree
 from tidings.filters.spark import to_spark
-from tidings.filters.syntax import Node, attributes_of, format
+from tidings.filters.syntax import Node, attributes_of, format_tree
 
 
 def parse(text: str, event_type: EventType | None = None) -> Condition:
@@ -46,7 +46,7 @@ class Condition:
     def decided_by(self, values: Mapping[str, Value]) -> list[Condition]:
         """The smallest parts that alone give the condition the value it has for this event."""
         parts = decided_by(self.tree, values)
-        return [Condition(format(part), self.event_type, part) for part in parts]
+        return [Condition(format_tree(part), self.event_type, part) for part in parts]
 
     @cached_property
     def boxes(self) -> tuple[Box, ...]:
@@ -73,7 +73,7 @@ class Condition:
         return to_spark(self.tree)
 
     def __str__(self) -> str:
-        return format(self.tree)
+        return format_tree(self.tree)
 
     def __repr__(self) -> str:
         return f"parse({str(self)!r}, {self.event_type!r})"

@@ -17,7 +17,9 @@ from tidings.events import INT_MAX, INT_MIN, Value, ValueType
 BOOL, INT, DOUBLE, STRING = ValueType.BOOL, ValueType.INT, ValueType.DOUBLE, ValueType.STRING
 
 # The characters with the Unicode property White_Space; Python's strip() would take four more.
-WHITESPACE: Final = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
+WHITESPACE: Final = (
+    "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
+)
 
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _SPARK_INT_MAX = 2**31 - 1
@@ -95,8 +97,8 @@ def _spark_call(name: str) -> Callable[[Sequence[str], Sequence[ValueType]], str
 
 
 def _spark_small(count: str) -> str:
-    """Spark's string functions take 32-bit counts."""
-    return f"CAST(least({count}, {_SPARK_INT_MAX}L) AS INT)"
+    """Spark's string functions take 32-bit counts. (Its `least` would pass over a NULL.)"""
+    return f"CAST(IF({count} > {_SPARK_INT_MAX}L, {_SPARK_INT_MAX}L, {count}) AS INT)"
 
 
 def _spark_end(name: str) -> Callable[[Sequence[str], Sequence[ValueType]], str]:
@@ -171,7 +173,11 @@ FUNCTIONS: Final[dict[str, Function]] = {
     "BOOL": Function((_PLAIN,), BOOL, _to_bool, _spark_to_bool),
     "STRING": Function((_PLAIN,), STRING, _to_string, lambda args, types: f"CAST({args[0]} AS STRING)"),
     "IS_INT": Function(
-        ((BOOL, INT, DOUBLE, STRING),), BOOL, lambda v: v is not None and _to_int(v) is not None, _spark_is(_spark_to_int), total=True
+        ((BOOL, INT, DOUBLE, STRING),),
+        BOOL,
+        lambda v: v is not None and _to_int(v) is not None,
+        _spark_is(_spark_to_int),
+        total=True,
     ),
     "IS_BOOL": Function(
         (_PLAIN,), BOOL, lambda v: v is not None and _to_bool(v) is not None, _spark_is(_spark_to_bool), total=True

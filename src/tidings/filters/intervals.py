@@ -1,8 +1,8 @@
-"""Sets of values of one attribute, as intervals of keys, with NULL in or out.
+r"""Sets of values of one attribute, as intervals of keys, with NULL in or out.
 
 An interval is half-open, `low <= key < high`. That is enough for every comparison, because
 each key has a next one: n + 1 for ints, and for texts and bytes the same with a zero
-character behind it. So `> 'a'` begins at 'a\\0', and a prefix runs to the first text that no
+character behind it. So `> 'a'` begins at 'a\0', and a prefix runs to the first text that no
 longer has it. `high` is None where texts and bytes have no end.
 """
 
@@ -19,13 +19,14 @@ from tidings.events import INT_MAX, INT_MIN, Key, Value, ValueType
 
 Pairs: TypeAlias = tuple[tuple[Any, Any], ...]
 
-_DOUBLE_LOW, _DOUBLE_NAN = ValueType.DOUBLE.key(-math.inf), ValueType.DOUBLE.key(math.nan)
+_DOUBLE_LOW: Any = ValueType.DOUBLE.key(-math.inf)
+_DOUBLE_NAN: Any = ValueType.DOUBLE.key(math.nan)
 
 DOMAIN: Final[dict[ValueType, tuple[Key, Key | None]]] = {
     ValueType.BOOL: (0, 2),
     ValueType.INT: (INT_MIN, INT_MAX + 1),
     ValueType.TIMESTAMP: (INT_MIN, INT_MAX + 1),
-    ValueType.DOUBLE: (_DOUBLE_LOW, _DOUBLE_NAN + 1),  # type: ignore[operator]
+    ValueType.DOUBLE: (_DOUBLE_LOW, _DOUBLE_NAN + 1),
     ValueType.STRING: ("", None),
     ValueType.BYTES: (b"", None),
 }
@@ -81,7 +82,7 @@ class Intervals(Struct, frozen=True):
         low, end = DOMAIN[self.type]
         gaps: list[tuple[Any, Any]] = []
         for start, stop in self.pairs:
-            if low < start:  # type: ignore[operator]
+            if low < start:
                 gaps.append((low, start))
             if stop is None or stop == end:
                 return tuple(gaps)
@@ -95,11 +96,22 @@ class Intervals(Struct, frozen=True):
         start, end = DOMAIN[self.type]
         if next_key(low) == high:
             return "{" + self._show_key(low) + "}"
-        left = "(-∞" if low == start else f"[{self._show_key(low)}"
-        return f"{left}, ∞)" if high == end else f"{left}, {self._show_key(high)})"
+        text, is_before = self._bound(low)
+        left = "(-∞" if low == start else ("(" if is_before else "[") + text
+        if high == end:
+            return f"{left}, ∞)"
+        text, is_before = self._bound(high)
+        return f"{left}, {text}{']' if is_before else ')'}"
 
-    def _show_key(self, key: Key | None) -> str:
-        value = self.type.value_at(key)  # type: ignore[arg-type]
+    def _bound(self, key: Any) -> tuple[str, bool]:
+        """A bound as people write it: the key, or the one before it where that is shorter, and which of them it is."""
+        before = _key_before(key)
+        if before is not None and len(self._show_key(before)) < len(self._show_key(key)):
+            return self._show_key(before), True
+        return self._show_key(key), False
+
+    def _show_key(self, key: Key) -> str:
+        value = self.type.value_at(key)
         return str(value) if self.type is ValueType.TIMESTAMP else repr(value)
 
 
@@ -150,6 +162,13 @@ def next_key(key: Any) -> Any:
     if type(key) is int:
         return key + 1
     return key + ("\0" if type(key) is str else b"\0")
+
+
+def _key_before(key: Any) -> Any:
+    """The largest key below this one, where there is one."""
+    if type(key) is int:
+        return key - 1
+    return key[:-1] if key and key[-1] in (0, "\0") else None
 
 
 def _equal_to(kind: ValueType, value: Value) -> tuple[Any, Any]:

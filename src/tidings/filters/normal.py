@@ -31,7 +31,7 @@ from tidings.filters.syntax import (
     Not,
     Or,
     attributes_of,
-    format,
+    format_tree,
     like_parts,
 )
 
@@ -56,7 +56,7 @@ class Box(Struct, frozen=True):
 
     def __str__(self) -> str:
         sides = [f"{name} ∈ {side}" for name, side in self.sides]
-        return " and ".join([*sides, *(f"«{format(residual)}»" for residual in self.residuals)]) or "everything"
+        return " and ".join([*sides, *(f"«{format_tree(residual)}»" for residual in self.residuals)]) or "everything"
 
 
 # A box in the making: intervals by attribute, and residuals.
@@ -176,8 +176,8 @@ def _union(terms: list[list[_Part]]) -> list[_Part]:
             return [_EVERYTHING]
         key = (next(iter(sides)), residuals) if len(sides) == 1 else None
         if key in single:
-            name = key[0]  # type: ignore[index]
-            union[single[key]] = ({name: union[single[key]][0][name] | sides[name]}, residuals)  # type: ignore[index]
+            name = key[0]
+            union[single[key]] = ({name: union[single[key]][0][name] | sides[name]}, residuals)
             continue
         if key:
             single[key] = len(union)

@@ -79,6 +79,11 @@ def parse_tree(text: str, event_type: EventType | None = None) -> Node:
     return _Parser(text, event_type or guess_type(text)).condition()
 
 
+def parse_value(text: str, event_type: EventType) -> Node:
+    """The tree of any expression, whether it is true or false or a value."""
+    return _Parser(text, event_type).value()
+
+
 def guess_type(text: str) -> EventType:
     """The event type a condition seems to be about: each attribute has the type of what it is used with.
 
@@ -106,10 +111,14 @@ class _Parser:
         self._depth = 0
 
     def condition(self) -> Node:
+        node = self.value()
+        self._must_be_truth(node, 0)
+        return node
+
+    def value(self) -> Node:
         node = self._expression(0)
         if self._words[self._at]:
             self._fail("expected AND, OR or the end")
-        self._must_be_truth(node, 0)
         return node
 
     # Expressions, loosest binding first
@@ -172,7 +181,7 @@ class _Parser:
             return self._number(word, self._at - 1)
         if first.isalpha() or first == "_" or first == "`":
             return self._named(word)
-        self._fail("expected an attribute, a value or (" if word else "expected an attribute or a value before the end")
+        return self._fail("expected an attribute, a value or (" if word else "expected a value before the end")
 
     def _parenthesis(self) -> Node:
         open_at = self._at - 1
@@ -203,7 +212,7 @@ class _Parser:
         self._depth -= 1
         self._must_be(node, start, (_INT, _DOUBLE), "a number after -")
         if isinstance(node, Literal) and node.value is not None:
-            return self._number(repr(-node.value), start)  # type: ignore[operator]
+            return self._number(repr(-node.value), start)
         return Negate(node, node.type)
 
     def _exists(self) -> Node:
@@ -299,7 +308,11 @@ class _Parser:
         if bare.isdecimal() and bare.isascii():
             number = int(word) if len(word) <= 20 else INT_MAX + 1
             if not INT_MIN <= number <= INT_MAX:
-                self._fail("expected a whole number within 64 bits", at=at, hint="write a double with a point or an exponent, such as 1e20")
+                self._fail(
+                    "expected a whole number within 64 bits",
+                    at=at,
+                    hint="write a double with a point or an exponent, such as 1e20",
+                )
             return Literal(number, _INT)
         if not _NUMBER.fullmatch(bare):
             self._fail(f"{bare!r} is not a number", at=at)
@@ -316,7 +329,10 @@ class _Parser:
         if word[1:2] == "'":
             return self._bytes(word)
         if word.upper() in RESERVED:
-            self._fail(f"expected an attribute or a value, not {word.upper()}", hint=f"an attribute of that name is written `{word}`")
+            self._fail(
+                f"expected an attribute or a value, not {word.upper()}",
+                hint=f"an attribute of that name is written `{word}`",
+            )
         self._at += 1
         return self._attribute(word)
 
@@ -327,7 +343,9 @@ class _Parser:
         if found is None:
             known = [attribute.name for attribute in self._type]
             hint = did_you_mean(name, known) or f"it has {', '.join(known[:20]) or 'no attributes'}"
-            self._fail(f"{self._type.name} has no attribute {name!r}", at=self._at - 1, hint=hint, error=FilterTypeError)
+            self._fail(
+                f"{self._type.name} has no attribute {name!r}", at=self._at - 1, hint=hint, error=FilterTypeError
+            )
         return _node_of(found.name, found.type)
 
     def _timestamp(self) -> Node:
@@ -420,7 +438,9 @@ class _Parser:
         if self._depth > NESTING_MAX:
             self._fail(f"nested more than {NESTING_MAX} levels deep", at=self._at - 1, error=FilterTooLarge)
 
-    def _fail(self, what: str, *, at: int | None = None, hint: str = "", error: type[FilterError] = FilterSyntaxError) -> NoReturn:
+    def _fail(
+        self, what: str, *, at: int | None = None, hint: str = "", error: type[FilterError] = FilterSyntaxError
+    ) -> NoReturn:
         at = self._at if at is None else at
         raise error(what, self._text, self._column(at), hint) from None
 
@@ -520,16 +540,12 @@ def _unquote_name(word: str) -> str:
 
 def _with_backslashes(pattern: str, escape: str) -> str:
     r"""A pattern whose escape character is another one, rewritten for \\."""
-    out, position = "", 0
-    while position < len(pattern):
-        char = pattern[position]
-        if char == escape and pattern[position + 1 : position + 2] in ("%", "_", escape):
-            position += 1
-            out += "\\" + pattern[position]
-        else:
-            out += "\\\\" if char == "\\" else char
-        position += 1
-    return out
+    escaped = re.compile(f"{re.escape(escape)}([%_{re.escape(escape)}])|(\\\\)", re.DOTALL)
+    return escaped.sub(lambda found: "\\\\" if found[2] or found[1] == "\\" else _keep(found[1]), pattern)
+
+
+def _keep(char: str) -> str:
+    return "\\" + char if char in "%_" else char
 
 
 def _a(kind: ValueType) -> str:

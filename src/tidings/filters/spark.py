@@ -67,7 +67,7 @@ def _as(node: Node, other: ValueType) -> str:
     if node.type is not ValueType.INT or other is not ValueType.DOUBLE:
         return to_spark(node)
     if isinstance(node, Literal):
-        return _literal(Literal(float(node.value), ValueType.DOUBLE))  # type: ignore[arg-type]
+        return _literal(Literal(float(node.value), ValueType.DOUBLE))
     return f"CAST({to_spark(node)} AS DOUBLE)"
 
 
@@ -94,15 +94,15 @@ def _literal(node: Literal) -> str:
         case ValueType.BOOL:
             return str(value).upper()
         case ValueType.INT:
-            return f"{value}L" if value != INT_MIN else f"({value + 1}L - 1L)"  # type: ignore[operator]
+            return f"{value}L" if value != INT_MIN else f"({value + 1}L - 1L)"
         case ValueType.DOUBLE:
             return f"{value!r}D"
         case ValueType.STRING:
             return _string(str(value))
         case ValueType.TIMESTAMP:
-            return f"timestamp_micros({int(value)}L)"  # type: ignore[arg-type]
+            return f"timestamp_micros({int(value)}L)"
         case ValueType.BYTES:
-            return f"X'{value.hex()}'"  # type: ignore[union-attr]
+            return f"X'{value.hex()}'"
 
 
 def _string(text: str) -> str:

@@ -2,7 +2,7 @@
 
 Few kinds of node, because everything with two spellings is one of them: BETWEEN is two
 comparisons, EXISTS is IS NOT NULL, XOR is `<>` between truths, NOT IN is NOT of IN.
-`format` writes the one text that parses back to the same tree.
+`format_tree` writes the one text that parses back to the same tree.
 
 Nodes are msgspec structs rather than dataclasses: a million conditions are some ten
 million nodes, and a struct is made in a tenth of the time.
@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
 
-from tidings.events import Value, ValueType
+from tidings.events import ValueType
 
 BOOL: Final = ValueType.BOOL
 
@@ -24,7 +24,7 @@ BOOL: Final = ValueType.BOOL
 class Literal(Struct, frozen=True):
     """A constant; NULL is the literal None of type NULL."""
 
-    value: Value | None
+    value: Any  # A Value or None; which one, `type` tells.
     type: ValueType
 
 
@@ -68,6 +68,8 @@ class IsNull(Struct, frozen=True):
 
 
 class Not(Struct, frozen=True):
+    """TRUE for FALSE, FALSE for TRUE, NULL for NULL."""
+
     arg: Node
     type: ValueType = BOOL
 
@@ -96,6 +98,8 @@ class Arithmetic(Struct, frozen=True):
 
 
 class Negate(Struct, frozen=True):
+    """`-arg` of what is no literal; NULL for the smallest int, which has no opposite."""
+
     arg: Node
     type: ValueType
 
@@ -110,7 +114,9 @@ class Call(Struct, frozen=True):
 
 Node: TypeAlias = Literal | Attribute | Compare | In | Like | IsNull | Not | And | Or | Arithmetic | Negate | Call
 
-RESERVED: Final = frozenset("AND OR XOR NOT IN LIKE BETWEEN IS NULL TRUE FALSE EXISTS".split())
+RESERVED: Final = frozenset(
+    ["AND", "OR", "XOR", "NOT", "IN", "LIKE", "BETWEEN", "IS", "NULL", "TRUE", "FALSE", "EXISTS"]
+)
 
 _PLAIN_NAME = re.compile(r"[^\W\d]\w*")
 
@@ -119,11 +125,11 @@ _OR, _AND, _NOT, _COMPARE, _ADD, _MULTIPLY, _UNARY, _ATOM = range(1, 9)
 _ARITHMETIC_BINDS = {"+": _ADD, "-": _ADD, "*": _MULTIPLY, "/": _MULTIPLY, "%": _MULTIPLY}
 
 
-def format(node: Node) -> str:
+def format_tree(node: Node) -> str:
     """The canonical text of a tree: parsing it gives the same tree.
 
     >>> from tidings.filters import parse
-    >>> format(parse("not  price between 1 and 2").tree)
+    >>> format_tree(parse("not  price between 1 and 2").tree)
     'NOT (price >= 1 AND price <= 2)'
     """
     return _format(node)[0]
@@ -185,9 +191,7 @@ def like_parts(pattern: str) -> tuple[str, ...]:
 
 def like_pattern(parts: tuple[str, ...]) -> str:
     """The canonical pattern with these parts."""
-    return "".join(
-        part if index % 2 else re.sub(r"([\\%_])", r"\\\1", part) for index, part in enumerate(parts)
-    )
+    return "".join(part if index % 2 else re.sub(r"([\\%_])", r"\\\1", part) for index, part in enumerate(parts))
 
 
 def _format(node: Node) -> tuple[str, int]:
@@ -199,7 +203,7 @@ def _format(node: Node) -> tuple[str, int]:
         case Compare(op, left, right):
             return f"{_inside(left, _COMPARE)} {op} {_inside(right, _COMPARE)}", _COMPARE
         case In(arg, items):
-            return f"{_inside(arg, _COMPARE)} IN ({', '.join(format(item) for item in items)})", _COMPARE
+            return f"{_inside(arg, _COMPARE)} IN ({', '.join(map(format_tree, items))})", _COMPARE
         case Like(arg, pattern):
             return f"{_inside(arg, _COMPARE)} LIKE {quote_string(pattern)}", _COMPARE
         case IsNull(arg):
@@ -218,7 +222,7 @@ def _format(node: Node) -> tuple[str, int]:
         case Negate(arg):
             return f"-{_inside(arg, _UNARY)}", _UNARY
         case Call(name, args):
-            return f"{name}({', '.join(format(arg) for arg in args)})", _ATOM
+            return f"{name}({', '.join(map(format_tree, args))})", _ATOM
 
 
 def _inside(node: Node, binds: int) -> str:
@@ -236,9 +240,9 @@ def _literal(node: Literal) -> tuple[str, int]:
         case ValueType.STRING:
             return quote_string(str(value)), _ATOM
         case ValueType.TIMESTAMP:
-            return f"TIMESTAMP '{value}'", _ATOM
+            return f"TIMESTAMP '{value!s}'", _ATOM
         case ValueType.BYTES:
-            return f"X'{value.hex()}'", _ATOM  # type: ignore[union-attr]
+            return f"X'{value.hex()}'", _ATOM
         case _:
             text = repr(value)
             # A negative number binds like the minus it begins with.

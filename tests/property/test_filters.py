@@ -1,0 +1,100 @@
+"""Laws of conditions: all meanings agree, format undoes parse, cover and may_match err one way only."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.strategies_filters import cases
+from tidings.errors import FilterError
+from tidings.events import EventType, ValueType
+from tidings.filters import Condition, Intervals, View, covers, may_match, overlaps, parse, parse_tree
+
+Case = tuple[EventType, list[Condition], list[dict[str, Any]]]
+
+
+@given(cases())
+def test_parsing_the_canonical_text_gives_the_same_tree(case: Case) -> None:
+    event_type, (condition,), _ = case
+    assert parse_tree(str(condition), event_type) == condition.tree
+
+
+@given(cases())
+def test_the_closure_and_the_boxes_say_what_the_definition_says(case: Case) -> None:
+    _, (condition,), events = case
+    for values in events:
+        true = condition.evaluate(values) is True
+        assert condition.matches(values) is true
+        assert any(box.holds(values) for box in condition.boxes) is true
+
+
+@given(cases(conditions=2))
+def test_what_a_covered_condition_matches_the_covering_one_matches(case: Case) -> None:
+    event_type, (one, other), events = case
+    both = parse(f"({one}) AND ({other})", event_type)
+    for wide, narrow in ((one, other), (one, both), (other, both), (one, one)):
+        if covers(wide, narrow):
+            assert all(wide.matches(values) for values in events if narrow.matches(values))
+
+
+@given(cases(conditions=2, events=30))
+def test_conditions_that_share_an_event_are_never_both_said_to_be_apart_and_overlapping(case: Case) -> None:
+    event_type, (one, other), events = case
+    both = parse(f"({one}) AND ({other})", event_type)
+    if overlaps(one, other):
+        assert both.boxes
+    if any(one.matches(values) and other.matches(values) for values in events):
+        assert any(not box.residuals for box in both.boxes) <= overlaps(one, other)
+
+
+@given(cases(), st.randoms(use_true_random=False))
+def test_hiding_attributes_never_turns_a_match_into_a_no(case: Case, rng: Random) -> None:
+    event_type, (condition,), events = case
+    for values in events:
+        hidden = frozenset(attribute.name for attribute in event_type if rng.random() < 0.4)
+        view = View({name: value for name, value in values.items() if name not in hidden}, hidden)
+        if condition.matches(values):
+            assert may_match(condition, view)
+        assert may_match(condition, View(values)) is condition.matches(values)
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_parsed_or_refused_with_a_column_inside_it(text: str) -> None:
+    try:
+        parse(text)
+    except FilterError as refused:
+        assert 1 <= refused.column <= len(text) + 1
+
+
+_WORDS = ["a", "b", "1", "'x'", "(", ")", "AND", "OR", "NOT", "IN", ",", "LIKE", "IS", "NULL", "=", "<", "-", "LENGTH", "BETWEEN"]
+
+
+@given(st.lists(st.sampled_from(_WORDS), max_size=15))
+def test_any_order_of_words_is_parsed_or_refused(words: list[str]) -> None:
+    text = " ".join(words)
+    try:
+        parse(str(parse(text)))
+    except FilterError as refused:
+        assert 1 <= refused.column <= len(text) + 1
+
+
+_KEYS = st.integers(-4, 4)
+
+
+@st.composite
+def sets(draw: st.DrawFn) -> Intervals:
+    points = sorted(draw(st.sets(_KEYS, max_size=6)))
+    pairs = tuple(zip(points[::2], points[1::2], strict=False))
+    return Intervals(ValueType.INT, pairs, draw(st.booleans()))
+
+
+@given(sets(), sets(), st.none() | _KEYS)
+def test_intervals_are_sets(one: Intervals, other: Intervals, value: int | None) -> None:
+    assert (value in (one & other)) is (value in one and value in other)
+    assert (value in (one | other)) is (value in one or value in other)
+    assert (value in ~one) is (value not in one)
+    assert (one <= other) is all(v in other for v in [None, *range(-5, 6)] if v in one)
+    assert ~~one == one
