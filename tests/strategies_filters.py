@@ -24,7 +24,26 @@ POOLS: dict[ValueType, list[Any]] = {
     BOOL: [True, False],
     INT: [0, 1, -1, 2, 3, 7, 2**53, 2**53 + 1, -(2**53) - 1, INT_MAX, INT_MIN, INT_MAX - 511],
     DOUBLE: [0.0, -0.0, 1.0, -1.0, 2.5, 3.0, float(2**53), 9.223372036854775807e18, 1e308, 5e-324, -7.25],
-    STRING: ["", "a", "ab", "abc", "b", "A", "a%b", "a_b", "\\", "'", "ß", "\uffff", "𝄞", "a\0", " a ", "12", "true", "\ud7ff"],
+    STRING: [
+        "",
+        "a",
+        "ab",
+        "abc",
+        "b",
+        "A",
+        "a%b",
+        "a_b",
+        "\\",
+        "'",
+        "ß",
+        "\uffff",
+        "𝄞",
+        "a\0",
+        " a ",
+        "12",
+        "true",
+        "\ud7ff",
+    ],
     ValueType.TIMESTAMP: [Timestamp(t) for t in (0, 1, -1, 10**15, 1_767_225_600_000_000)],
     ValueType.BYTES: [b"", b"\0", b"a", b"a\0", b"\xff", b"\xff\xff"],
 }
@@ -158,7 +177,9 @@ def _quote(text: str) -> str:
 
 
 @st.composite
-def cases(draw: st.DrawFn, conditions: int = 1, events: int = 8) -> tuple[EventType, list[Condition], list[dict[str, Any]]]:
+def cases(
+    draw: st.DrawFn, conditions: int = 1, events: int = 8
+) -> tuple[EventType, list[Condition], list[dict[str, Any]]]:
     """An event type, conditions over it, and events of it."""
     rng = draw(st.randoms(use_true_random=False))
     event_type = random_type(rng)

@@ -32,7 +32,8 @@ ORDERS_TEXTS_AS_NUMBERS = {"Specification examples: Case insensitive hops (3)"} 
 AN_EVENT = {"specversion": "1.0", "id": "1", "source": "local", "type": "some.type"}
 
 pytestmark = pytest.mark.skipif(
-    not FOLDER, reason="TIDINGS_CESQL_TCK does not name a folder with the CESQL cases (cesql_tck of the CloudEvents specification)"
+    not FOLDER,
+    reason="TIDINGS_CESQL_TCK does not name a folder with the CESQL cases (cesql_tck of the CloudEvents specification)",
 )
 
 
@@ -67,7 +68,9 @@ def _outcome(case: Case) -> str:
         return "passed" if isinstance(found, type) and issubclass(found, FilterError) else f"accepted: {found}"
     if found is FilterTypeError or case.name in ORDERS_TEXTS_AS_NUMBERS:
         return "implicit cast"
-    return "passed" if type(found) is type(case.result) and found == case.result else f"got {found!r}, not {case.result!r}"
+    return (
+        "passed" if type(found) is type(case.result) and found == case.result else f"got {found!r}, not {case.result!r}"
+    )
 
 
 def _run(case: Case) -> Any:
@@ -75,7 +78,9 @@ def _run(case: Case) -> Any:
     values = {name: _plain(value) for name, value in case.event.items()}
     mentioned = {name.lower() for name in re.findall(r"[A-Za-z]+", case.expression)} - set(values)
     absent = [Attribute(name, ValueType.NULL) for name in sorted(mentioned)]
-    event_type = EventType.of("CloudEvent", (*(Attribute(name, type_of(value)) for name, value in values.items()), *absent))
+    event_type = EventType.of(
+        "CloudEvent", (*(Attribute(name, type_of(value)) for name, value in values.items()), *absent)
+    )
     try:
         return evaluate(parse_value(str(case.expression), event_type), values)
     except FilterError as refused:
@@ -89,7 +94,9 @@ def _cases() -> Iterator[Case]:
             event = case.get("event") or AN_EVENT | case.get("eventOverrides", {})
             text = case["expression"]
             expression = str(text).upper() if isinstance(text, bool) else str(text)
-            yield Case(f"{group['name']}: {case['name']}", expression, event, _plain(case.get("result")), case.get("error"))
+            yield Case(
+                f"{group['name']}: {case['name']}", expression, event, _plain(case.get("result")), case.get("error")
+            )
 
 
 def _plain(value: Any) -> Any:

@@ -36,7 +36,9 @@ def test_every_answer_is_the_one_spark_gives(spark: SparkSession, seed: int) -> 
     for condition, answers in zip(conditions, answers_of_spark(spark, event_type, conditions, events), strict=True):
         ours = [condition.evaluate(values) for values in events]
         wrong = next((i for i, (a, b) in enumerate(zip(ours, answers, strict=True)) if a is not b), None)
-        assert wrong is None, f"{condition}\n{condition.to_spark()}\n{events[wrong]}: {ours[wrong]}, Spark {answers[wrong]}"
+        assert wrong is None, (
+            f"{condition}\n{condition.to_spark()}\n{events[wrong]}: {ours[wrong]}, Spark {answers[wrong]}"
+        )
 
 
 @pytest.mark.parametrize("ansi", ["true", "false"])
@@ -44,8 +46,10 @@ def test_the_answer_does_not_depend_on_ansi_mode(spark: SparkSession, ansi: str)
     errors = ["n / 0 = 1", "n + n > 0", "n % 0 = 0", "-n > 0", "ABS(n) > 0", "INT(s) = 1", "n * n = 1", "n / -1 > 0"]
     event_type = EventType("Thing", n=int, s=str)
     conditions = [parse(text, event_type) for text in errors]
-    events: list[dict[str, Any]] = [{"n": n, "s": s} for n in (-(2**63), 2**63 - 1, 0, 1) for s in ("1", "x", "1\n", "")]
-    before = spark.conf.get("spark.sql.ansi.enabled")
+    events: list[dict[str, Any]] = [
+        {"n": n, "s": s} for n in (-(2**63), 2**63 - 1, 0, 1) for s in ("1", "x", "1\n", "")
+    ]
+    before = str(spark.conf.get("spark.sql.ansi.enabled"))
     spark.conf.set("spark.sql.ansi.enabled", ansi)
     try:
         found = answers_of_spark(spark, event_type, conditions, events)
@@ -89,7 +93,11 @@ def answers_of_spark(
 ) -> list[list[bool | None]]:
     """One query: a row per event, a column per condition."""
     table = frame_of(spark, event_type, events)
-    rows = table.selectExpr(*[f"{c.to_spark()} AS c{i}" for i, c in enumerate(conditions)], "`row`").orderBy("row").collect()
+    rows = (
+        table.selectExpr(*[f"{c.to_spark()} AS c{i}" for i, c in enumerate(conditions)], "`row`")
+        .orderBy("row")
+        .collect()
+    )
     return [[row[i] for row in rows] for i in range(len(conditions))]
 
 

@@ -20,7 +20,7 @@ from tidings.events.arrow import (
 from tidings.events.declaration import from_declaration, read_file, to_declaration, write_file
 from tidings.events.event import Event, decode_value, encode_value
 from tidings.events.schema import Attribute, EventType, Required
-from tidings.events.values import INT_MAX, INT_MIN, Key, Timestamp, Value, ValueType, describe, type_of
+from tidings.events.values import INT_MAX, INT_MIN, Key, Timestamp, Value, ValueType, describe, double_key, type_of
 
 __all__ = [
     "ARROW_TYPES",
@@ -39,6 +39,7 @@ __all__ = [
     "conform",
     "decode_value",
     "describe",
+    "double_key",
     "encode_value",
     "event_type_from",
     "event_type_from_spark",

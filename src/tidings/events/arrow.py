@@ -337,8 +337,9 @@ def _casts(column: Column, wanted: ValueType) -> bool:
 
 def _sample(column: Column, row: int) -> str:
     try:
+        column.slice(row, 1).validate(full=True)
         return f"{column.type} {str(column[row])[:60]}"
-    except (ValueError, OverflowError):  # Broken UTF-8, or a date that Python cannot show.
+    except (ValueError, OverflowError):  # Damaged or broken UTF-8, not to be read; a date that Python cannot show.
         return str(column.type)
 
 

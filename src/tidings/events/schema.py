@@ -94,7 +94,7 @@ class EventType:
         return isinstance(other, EventType) and (self.name, self.attributes) == (other.name, other.attributes)
 
     def __hash__(self) -> int:
-        return hash((self.name, self.attributes))
+        return hash(self.name)  # Cheap, since caches are keyed by type; equality tells the rest.
 
     def __reduce__(self) -> tuple[Any, ...]:
         return EventType.of, (self.name, self.attributes)

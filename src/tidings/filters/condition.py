@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any
 
 from tidings.errors import FilterTooLarge
@@ -26,18 +25,23 @@ def parse(text: str, event_type: EventType | None = None) -> Condition:
     True
     """
     event_type = event_type or guess_type(text)
-    condition = Condition(text, event_type, parse_tree(text, event_type))
-    condition.boxes  # noqa: B018  So that one with too many boxes is refused here, too.
-    return condition
+    return Condition(text, event_type, parse_tree(text, event_type))
 
 
 class Condition:
-    """A parsed condition; compared by event type and tree, so spelling does not matter."""
+    """A parsed condition; compared by event type and tree, so spelling does not matter.
+
+    `boxes` is its normal form; more than BOXES_MAX of them raise FilterTooLarge.
+    """
+
+    __slots__ = ("_test", "boxes", "event_type", "text", "tree")
 
     def __init__(self, text: str, event_type: EventType, tree: Node) -> None:
         self.text = text
         self.event_type = event_type
         self.tree = tree
+        self.boxes = _boxes(text, tree)
+        self._test: Test | None = None
 
     def evaluate(self, values: Mapping[str, Value]) -> bool | None:
         """TRUE, FALSE or NULL for an event's checked values, as True, False or None."""
@@ -48,20 +52,12 @@ class Condition:
         parts = decided_by(self.tree, values)
         return [Condition(format_tree(part), self.event_type, part) for part in parts]
 
-    @cached_property
-    def boxes(self) -> tuple[Box, ...]:
-        """The normal form. Raises FilterTooLarge where it would take more than BOXES_MAX boxes."""
-        try:
-            return boxes_of(self.tree)
-        except TooManyBoxes:
-            what = f"this condition combines into more than {BOXES_MAX:,} boxes"
-            hint = "an AND of many ORs multiplies; split it into several subscriptions"
-            raise FilterTooLarge(what, self.text, 1, hint) from None
-
-    @cached_property
+    @property
     def matches(self) -> Test:
         """A compiled test: whether the condition is TRUE of an event's checked values."""
-        return compile_boxes(self.boxes)
+        if self._test is None:
+            self._test = compile_boxes(self.boxes)
+        return self._test
 
     @property
     def attributes(self) -> tuple[str, ...]:
@@ -86,3 +82,12 @@ class Condition:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Condition, (self.text, self.event_type, self.tree)
+
+
+def _boxes(text: str, tree: Node) -> tuple[Box, ...]:
+    try:
+        return boxes_of(tree)
+    except TooManyBoxes:
+        what = f"this condition combines into more than {BOXES_MAX:,} boxes"
+        hint = "an AND of many ORs multiplies; split it into several subscriptions"
+        raise FilterTooLarge(what, text, 1, hint) from None

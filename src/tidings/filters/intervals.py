@@ -15,7 +15,9 @@ from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
 
-from tidings.events import INT_MAX, INT_MIN, Key, Value, ValueType
+from tidings.events import INT_MAX, INT_MIN, Key, Value, ValueType, double_key
+
+_STRING, _DOUBLE, _INT = ValueType.STRING, ValueType.DOUBLE, ValueType.INT
 
 Pairs: TypeAlias = tuple[tuple[Any, Any], ...]
 
@@ -32,7 +34,7 @@ DOMAIN: Final[dict[ValueType, tuple[Key, Key | None]]] = {
 }
 
 
-class Intervals(Struct, frozen=True):
+class Intervals(Struct, frozen=True, gc=False):
     """Disjoint, not touching, in ascending order; `null` tells whether NULL belongs too."""
 
     type: ValueType
@@ -132,19 +134,17 @@ def comparing(op: str, kind: ValueType, value: Value) -> Intervals:
     """
     low, high = _equal_to(kind, value)
     start, end = DOMAIN[kind]
-    match op:
-        case "=":
-            return Intervals(kind, _pair(low, high))
-        case "<>":
-            return Intervals(kind, _pair(low, high)).others()
-        case "<":
-            return Intervals(kind, _pair(start, low))
-        case "<=":
-            return Intervals(kind, _pair(start, high))
-        case ">":
-            return Intervals(kind, _pair(high, end))
-        case _:
-            return Intervals(kind, _pair(low, end))
+    if op == "=":
+        return Intervals(kind, _pair(low, high))
+    if op == ">":
+        return Intervals(kind, _pair(high, end))
+    if op == "<":
+        return Intervals(kind, _pair(start, low))
+    if op == ">=":
+        return Intervals(kind, _pair(low, end))
+    if op == "<=":
+        return Intervals(kind, _pair(start, high))
+    return Intervals(kind, _pair(low, high)).others()
 
 
 def any_of(kind: ValueType, values: Iterable[Value]) -> Intervals:
@@ -173,12 +173,14 @@ def _key_before(key: Any) -> Any:
 
 def _equal_to(kind: ValueType, value: Value) -> tuple[Any, Any]:
     """The keys of `kind` that compare equal to `value`, as an interval, empty where none does."""
-    if kind is ValueType.INT and isinstance(value, float):
+    if kind is _STRING:
+        return value, value + "\0"  # type: ignore[operator]
+    if kind is _DOUBLE:
+        number = double_key(float(value))
+        return number, number + 1
+    if kind is _INT and type(value) is float:
         return _first_int(value), _first_int(math.nextafter(value, math.inf)) if value != math.inf else INT_MAX + 1
-    if kind is ValueType.DOUBLE and type(value) is int:
-        value = float(value)
-    key = kind.key(value)
-    return key, next_key(key)
+    return (key := kind.key(value)), next_key(key)
 
 
 def _first_int(bound: float) -> int:

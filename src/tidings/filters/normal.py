@@ -42,7 +42,7 @@ class TooManyBoxes(Exception):
     """The product of the ORs exceeds BOXES_MAX."""
 
 
-class Box(Struct, frozen=True):
+class Box(Struct, frozen=True, gc=False):
     """Sides in the order of their names, none of them empty, and residuals in the order written."""
 
     sides: tuple[tuple[str, Intervals], ...]
@@ -147,24 +147,30 @@ def _side(name: str, side: Intervals) -> _Part:
 
 def _product(factors: list[list[_Part]]) -> list[_Part]:
     """Boxes that lie in one part of every factor."""
-    product = factors[0]
-    for factor in factors[1:]:
-        if len(product) * len(factor) > BOXES_MAX:
-            raise TooManyBoxes
-        product = [both for left in product for right in factor if (both := _meet(left, right)) is not None]
+    single = [factor[0] for factor in factors if len(factor) == 1]
+    product = _meet(single)  # Those of one part first: they keep the product small.
+    for factor in factors:
+        if len(factor) != 1:
+            if len(product) * len(factor) > BOXES_MAX:
+                raise TooManyBoxes
+            product = [both for left in product for right in factor for both in _meet([left, right])]
     return product
 
 
-def _meet(left: _Part, right: _Part) -> _Part | None:
-    sides = left[0].copy()
-    for name, side in right[0].items():
-        if name in sides:
-            side = sides[name] & side
-            if not side:
-                return None
-        sides[name] = side
-    residuals = left[1] + tuple(new for new in right[1] if new not in left[1]) if right[1] else left[1]
-    return sides, residuals
+def _meet(parts: list[_Part]) -> list[_Part]:
+    """The one box that lies in all of these, or none."""
+    sides: dict[str, Intervals] = {}
+    residuals: tuple[Node, ...] = ()
+    for more, others in parts:
+        for name, side in more.items():
+            if name in sides:
+                side = sides[name] & side
+                if not side:
+                    return []
+            sides[name] = side
+        if others:
+            residuals += tuple(new for new in others if new not in residuals)
+    return [(sides, residuals)]
 
 
 def _union(terms: list[list[_Part]]) -> list[_Part]:

@@ -59,6 +59,7 @@ _BINDS = {
     "+": _ADD,
     "-": _ADD,
     **dict.fromkeys("*/%", _MULTIPLY),
+    **dict.fromkeys(["", ")", ","], 0),
 }
 
 _NULL_TYPE, _BOOL, _INT, _DOUBLE, _STRING = (
@@ -105,6 +106,7 @@ class _Parser:
         if not text.isascii():
             self._must_be_unicode()
         self._type = event_type
+        self._names = _nodes_of(event_type) if event_type else {}
         self._words: list[str] = _WORD.findall(text)
         self._words.append("")  # The end; no word is empty.
         self._at = 0
@@ -130,7 +132,9 @@ class _Parser:
         chain = 0
         while True:
             word = words[self._at]
-            binds = _BINDS.get(word) or _BINDS.get(word.upper(), 0)
+            binds = _BINDS.get(word)
+            if binds is None:
+                binds = _BINDS.get(word.upper(), 0)
             if binds <= floor:
                 self._depth -= chain
                 return node
@@ -169,6 +173,9 @@ class _Parser:
 
     def _operand(self) -> Node:
         word = self._words[self._at]
+        if (attribute := self._names.get(word)) and self._words[self._at + 1] != "(":
+            self._at += 1
+            return attribute  # What most operands are, and known without a further look.
         special = _SPECIAL.get(word) or _SPECIAL.get(word.upper())
         if special:
             self._at += 1
@@ -346,7 +353,7 @@ class _Parser:
             self._fail(
                 f"{self._type.name} has no attribute {name!r}", at=self._at - 1, hint=hint, error=FilterTypeError
             )
-        return _node_of(found.name, found.type)
+        return Attribute(found.name, found.type)
 
     def _timestamp(self) -> Node:
         self._at += 1
@@ -521,9 +528,11 @@ class _Guesser(_Parser):
             self._seen[node.name] = self._seen[node.name] or (_DOUBLE if kind is _INT else kind)
 
 
-@lru_cache(maxsize=65_536)  # Attributes of a few hundred event types; one node serves every mention.
-def _node_of(name: str, kind: ValueType) -> Attribute:
-    return Attribute(name, kind)
+@lru_cache(maxsize=256)  # More event types than one process is likely to mix; a miss costs only time.
+def _nodes_of(event_type: EventType) -> dict[str, Attribute]:
+    """One node for every mention of an attribute by its exact name, where that can mean nothing else."""
+    other = RESERVED | {"TIMESTAMP"}
+    return {a.name: Attribute(a.name, a.type) for a in event_type if a.name.upper() not in other}
 
 
 def _unquote(word: str) -> str:

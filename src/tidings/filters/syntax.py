@@ -5,7 +5,8 @@ comparisons, EXISTS is IS NOT NULL, XOR is `<>` between truths, NOT IN is NOT of
 `format_tree` writes the one text that parses back to the same tree.
 
 Nodes are msgspec structs rather than dataclasses: a million conditions are some ten
-million nodes, and a struct is made in a tenth of the time.
+million nodes, and a struct is made in a tenth of the time. Trees have no cycles, so the
+garbage collector need not walk them either.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from tidings.events import ValueType
 BOOL: Final = ValueType.BOOL
 
 
-class Literal(Struct, frozen=True):
+class Literal(Struct, frozen=True, gc=False):
     """A constant; NULL is the literal None of type NULL."""
 
     value: Any  # A Value or None; which one, `type` tells.
     type: ValueType
 
 
-class Attribute(Struct, frozen=True):
+class Attribute(Struct, frozen=True, gc=False):
     """The value of one attribute of the event, NULL where it is absent."""
 
     name: str
     type: ValueType
 
 
-class Compare(Struct, frozen=True):
+class Compare(Struct, frozen=True, gc=False):
     """`= <> < <= > >=` between two values of one type, or two numbers."""
 
     op: str
@@ -44,7 +45,7 @@ class Compare(Struct, frozen=True):
     type: ValueType = BOOL
 
 
-class In(Struct, frozen=True):
+class In(Struct, frozen=True, gc=False):
     """Whether `arg` equals any of the items: TRUE, or else NULL if any comparison is, or else FALSE."""
 
     arg: Node
@@ -52,7 +53,7 @@ class In(Struct, frozen=True):
     type: ValueType = BOOL
 
 
-class Like(Struct, frozen=True):
+class Like(Struct, frozen=True, gc=False):
     r"""`arg LIKE pattern`: % any run, _ any one character, \\ takes the next one as it is."""
 
     arg: Node
@@ -60,35 +61,35 @@ class Like(Struct, frozen=True):
     type: ValueType = BOOL
 
 
-class IsNull(Struct, frozen=True):
+class IsNull(Struct, frozen=True, gc=False):
     """Whether the argument is NULL: never NULL itself."""
 
     arg: Node
     type: ValueType = BOOL
 
 
-class Not(Struct, frozen=True):
+class Not(Struct, frozen=True, gc=False):
     """TRUE for FALSE, FALSE for TRUE, NULL for NULL."""
 
     arg: Node
     type: ValueType = BOOL
 
 
-class And(Struct, frozen=True):
+class And(Struct, frozen=True, gc=False):
     """All of two or more; no And directly inside another."""
 
     args: tuple[Node, ...]
     type: ValueType = BOOL
 
 
-class Or(Struct, frozen=True):
+class Or(Struct, frozen=True, gc=False):
     """Any of two or more; no Or directly inside another."""
 
     args: tuple[Node, ...]
     type: ValueType = BOOL
 
 
-class Arithmetic(Struct, frozen=True):
+class Arithmetic(Struct, frozen=True, gc=False):
     """`+ - * / %`, in 64 bits if both sides are ints, else in doubles. What has no result is NULL."""
 
     op: str
@@ -97,14 +98,14 @@ class Arithmetic(Struct, frozen=True):
     type: ValueType
 
 
-class Negate(Struct, frozen=True):
+class Negate(Struct, frozen=True, gc=False):
     """`-arg` of what is no literal; NULL for the smallest int, which has no opposite."""
 
     arg: Node
     type: ValueType
 
 
-class Call(Struct, frozen=True):
+class Call(Struct, frozen=True, gc=False):
     """A function of `functions.FUNCTIONS`, by its name in capitals."""
 
     name: str

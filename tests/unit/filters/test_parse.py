@@ -140,7 +140,9 @@ def test_what_is_too_deep_or_too_long_is_refused_in_one_line(text: str) -> None:
 
 
 def test_what_is_deep_but_allowed_works_in_every_meaning() -> None:
-    deep = parse("(" * NESTING_MAX + "paid" + ")" * NESTING_MAX + " AND " + "1+" * (NESTING_MAX - 1) + "lanes = 100", Plate)
+    deep = parse(
+        "(" * NESTING_MAX + "paid" + ")" * NESTING_MAX + " AND " + "1+" * (NESTING_MAX - 1) + "lanes = 100", Plate
+    )
     assert deep.matches({"paid": True, "lanes": 1}) is True
     assert deep.evaluate({"paid": True, "lanes": 1}) is True
     assert parse(str(deep), Plate) == deep
@@ -168,7 +170,9 @@ def test_an_and_of_many_ors_is_refused_before_it_multiplies_out() -> None:
 
 
 def test_types_are_guessed_from_what_an_attribute_is_used_with() -> None:
-    guessed = guess_type("a = b AND b > 5 AND c LIKE 'x' AND d AND INT(e) > 2 AND f = TIMESTAMP '2026-01-01' AND g + 1 < h")
+    guessed = guess_type(
+        "a = b AND b > 5 AND c LIKE 'x' AND d AND INT(e) > 2 AND f = TIMESTAMP '2026-01-01' AND g + 1 < h"
+    )
     assert str(guessed) == "Event(a double, b double, c string, d bool, e string, f timestamp, g double, h double)"
 
 

@@ -1,0 +1,71 @@
+# Tidings. `make` lists the targets. Everything lives in .venv, which is set up by itself.
+
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+JOBS   ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test quick check lint format types arrows bench lock doctor clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## set up .venv from the lock file; every target below does this first
+
+run: $(READY) ## run the first example on embedded Spark
+	@$(BIN)/tidings doctor --no-spark 2>/dev/null | grep '^FAIL' >&2 || true
+	@$(BIN)/python examples/first/main.py
+
+test: $(READY) ## all tests, those on Spark too (needs Java 17+)
+	$(PYTEST) $(ARGS)
+
+quick: $(READY) ## the tests that need neither Spark nor patience
+	$(PYTEST) -m "not spark and not slow and not live" $(ARGS)
+
+check: lint types arrows test ## format, lint, types, import arrows, then all tests: what .ci/run runs
+
+lint: $(READY) ## format and lint, without changing anything
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+format: $(READY) ## format, and mend what the linter can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(READY) ## mypy --strict
+	$(BIN)/mypy --strict src tests
+
+arrows: $(READY) ## rooms import only downward, and the core does no I/O
+	$(BIN)/lint-imports
+
+bench: $(READY) ## the benchmarks; results in benchmarks/results
+	@mkdir -p benchmarks/results
+	@for program in $(sort $(wildcard benchmarks/*.py)); do echo "== $$program"; $(BIN)/python $$program || exit 1; done
+
+lock: $(READY) ## pin the newest allowed versions, with hashes, in requirements.lock
+	$(BIN)/pip-compile --upgrade --generate-hashes --allow-unsafe --strip-extras --no-annotate --no-header \
+	    --no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
+	    --extra dev --extra bench --output-file requirements.lock pyproject.toml
+
+doctor: $(READY) ## is this machine ready, and if not, what mends it
+	@$(BIN)/tidings doctor
+
+clean: ## remove .venv and everything that was built
+	rm -rf $(VENV) build dist out spark-warehouse metastore_db derby.log
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The lock is made with Python 3.11, so that one is taken first. Choose another with PYTHON=….
+PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
+    $$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+
+$(READY): pyproject.toml requirements.lock
+	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer with venv found. On Debian or Ubuntu:" >&2; \
+	    echo "  sudo apt-get install -y python3 python3-venv" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Setting up $(VENV) from requirements.lock; the first time takes some minutes." >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@

@@ -1,0 +1,53 @@
+"""What all tests share: how Hypothesis runs, and one Spark session for those that need Spark."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import hypothesis
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# No deadline: a shared machine stalls at will, and a slow example is no wrong one. A failure
+# prints the line that replays it.
+hypothesis.settings.register_profile("tidings", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("tidings")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what uses the `spark` fixture, before `-m` chooses."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker("spark")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Embedded Spark with two cores, ANSI mode and UTC: the oracle that conditions are held against."""
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Else workers are whichever python3 is on PATH.
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.master("local[2]").appName("tidings tests")
+    for key, value in _SPARK_CONFIG.items():
+        builder = builder.config(key, value)
+    session = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse"))).getOrCreate()
+    yield session
+    session.stop()
+
+
+_SPARK_CONFIG = {
+    "spark.driver.memory": "1g",
+    "spark.log.level": "ERROR",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}

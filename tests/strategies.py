@@ -1,0 +1,112 @@
+"""Hypothesis strategies for what is said: values, event types, records and events, odd ones included."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hypothesis import strategies as st
+
+from tidings.events import INT_MAX, INT_MIN, Attribute, Event, EventType, Timestamp, Value, ValueType
+
+VALUE_TYPES = [t for t in ValueType if t is not ValueType.NULL]
+
+_ODD_INTS = [0, 1, -1, INT_MIN, INT_MIN + 1, INT_MAX, INT_MAX - 1, 2**53, 2**53 + 1, -(2**53) - 1]
+_ODD_DOUBLES = [math.nan, -math.nan, 0.0, -0.0, math.inf, -math.inf, 5e-324, 1.7976931348623157e308, 2.0**53, 2.0**63]
+_ODD_STRINGS = [
+    "",
+    "\0",
+    "a\0b",
+    "𝄞",
+    "\uffff",
+    "é",
+    "e\u0301",
+    "'",
+    '"',
+    "\\",
+    "%",
+    "_",
+    "\n",
+    " a ",
+    "İ",
+    "ß",
+    "\x7f",
+]
+_ODD_BYTES = [b"", b"\0", b"\xff", b"\xc3\x28", b"\x80"]
+# Before 1970, the ends of Python's calendar and of 64 bits, either side of a day and of a daylight-saving hour.
+_ODD_MOMENTS = [
+    *(INT_MIN, INT_MAX, 0, -1, 1),
+    *(int(Timestamp(text)) for text in ("0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z", "1969-12-31T23:59:59Z")),
+    *(int(Timestamp(text)) for text in ("2026-03-29T01:00:00Z", "2024-02-29T00:00:00Z", "2026-01-01T00:00:00.5Z")),
+]
+
+ints = st.sampled_from(_ODD_INTS) | st.integers(-4, 4) | st.integers(INT_MIN, INT_MAX)
+doubles = st.sampled_from(_ODD_DOUBLES) | st.integers(-4, 4).map(float) | st.floats()
+texts = st.sampled_from(_ODD_STRINGS) | st.text("abA", max_size=3) | st.text(max_size=8)
+byte_strings = st.sampled_from(_ODD_BYTES) | st.binary(max_size=8)
+timestamps = (st.sampled_from(_ODD_MOMENTS) | st.integers(INT_MIN, INT_MAX)).map(Timestamp)
+dated_timestamps = st.integers(-62_135_596_800_000_000, 253_402_300_799_999_999).map(Timestamp)  # Years 1 to 9999.
+
+_VALUES: dict[ValueType, st.SearchStrategy[Any]] = {
+    ValueType.BOOL: st.booleans(),
+    ValueType.INT: ints,
+    ValueType.DOUBLE: doubles,
+    ValueType.STRING: texts,
+    ValueType.TIMESTAMP: timestamps,
+    ValueType.BYTES: byte_strings,
+}
+
+
+def values(value_type: ValueType | None = None) -> st.SearchStrategy[Value]:
+    """Values of one type, or of any."""
+    return st.one_of(*_VALUES.values()) if value_type is None else _VALUES[value_type]
+
+
+_parts = st.sampled_from(["a", "b", "c", "type", "required", "Plate", "größe", "𝄞", "two words", "x-1"])
+names = st.lists(_parts, min_size=1, max_size=3).map(".".join)
+
+
+def _without_clashes(found: list[str]) -> list[str]:
+    """Leaves out names that another one is the parent of, or that differ from another only in case."""
+    return [n for n in found if not any(other.startswith(n + ".") for other in found)]
+
+
+@st.composite
+def event_types(draw: st.DrawFn, *, attributes_min: int = 1, attributes_max: int = 6) -> EventType:
+    """Event types with flat and nested attributes, some required."""
+    found = draw(st.lists(names, min_size=attributes_min, max_size=attributes_max, unique=True).map(_without_clashes))
+    kinds = st.sampled_from(VALUE_TYPES)
+    attributes = tuple(Attribute(name, draw(kinds), draw(st.booleans())) for name in found)
+    return EventType.of(draw(st.sampled_from(["Numberplate", "Quake", "Größe"])), attributes)
+
+
+def records(event_type: EventType) -> st.SearchStrategy[dict[str, Value | None]]:
+    """Flat records that fit the event type; optional attributes are often absent or None."""
+    return st.fixed_dictionaries(
+        {a.name: values(a.type) for a in event_type if a.required},
+        optional={a.name: st.none() | values(a.type) for a in event_type if not a.required},
+    )
+
+
+@st.composite
+def events(
+    draw: st.DrawFn,
+    of: st.SearchStrategy[EventType] | None = None,
+    times: st.SearchStrategy[Timestamp] = timestamps,
+) -> Event:
+    """Events of any type, or of the given ones."""
+    _, event = draw(typed_events(of, times))
+    return event
+
+
+@st.composite
+def typed_events(
+    draw: st.DrawFn,
+    of: st.SearchStrategy[EventType] | None = None,
+    times: st.SearchStrategy[Timestamp] = timestamps,
+) -> tuple[EventType, Event]:
+    """An event type and an event of it."""
+    event_type = draw(of or event_types())
+    named = texts.filter(bool)
+    event = Event.of(event_type, draw(records(event_type)), id=draw(named), source=draw(named), time=draw(times))
+    return event_type, event
