@@ -63,11 +63,12 @@ def values(value_type: ValueType | None = None) -> st.SearchStrategy[Value]:
 
 
 _parts = st.sampled_from(["a", "b", "c", "type", "required", "Plate", "größe", "𝄞", "two words", "x-1"])
-names = st.lists(_parts, min_size=1, max_size=3).map(".".join)
+_parents = st.sampled_from(["", "", "a.", "b.", "a.b."])  # Few, so that groups have several members.
+names = st.builds(str.__add__, _parents, _parts)
 
 
 def _without_clashes(found: list[str]) -> list[str]:
-    """Leaves out names that another one is the parent of, or that differ from another only in case."""
+    """Leaves out names that are the parent of another one."""
     return [n for n in found if not any(other.startswith(n + ".") for other in found)]
 
 

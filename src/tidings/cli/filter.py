@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,8 +10,8 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from tidings.cli.frame import Output, OutputOption, show, tell
-from tidings.errors import EventError, did_you_mean
-from tidings.events import Attribute, EventType, ValueType, read_file
+from tidings.errors import did_you_mean
+from tidings.events import Attribute, EventType, ValueType, read_file, read_record, typed
 from tidings.filters import Condition, Node, children, format_tree, guess_type, parse
 
 app = typer.Typer(
@@ -94,7 +93,7 @@ def try_on(
     record = _read_record(event)
     event_type = read_file(type) if type else _type_of(record, condition)
     wanted = parse(condition, event_type)
-    values = event_type.check(record)
+    values = event_type.check(typed(record, event_type))
     outcome = _show_truth(wanted.evaluate(values))
     decided = [str(part) for part in wanted.decided_by(values)]
     if output is Output.JSON:
@@ -156,13 +155,7 @@ def _boxes_json(wanted: Condition) -> Iterator[dict[str, Any]]:
 
 def _read_record(event: str) -> Mapping[str, Any]:
     text = sys.stdin.read() if event == "-" else Path(event[1:]).read_text("utf-8") if event.startswith("@") else event
-    try:
-        record = json.loads(text)
-    except ValueError as wrong:
-        raise EventError(f"--event is not JSON: {wrong}") from None
-    if not isinstance(record, dict):
-        raise EventError(f'expected --event to be a JSON object such as {{"speed": 31.0}}, got {text[:60]!r}')
-    return record
+    return read_record(text)
 
 
 def _type_of(record: Mapping[str, Any], condition: str) -> EventType:

@@ -19,6 +19,7 @@ from tidings.events.arrow import (
 )
 from tidings.events.declaration import from_declaration, read_file, to_declaration, write_file
 from tidings.events.event import Event, decode_value, encode_value
+from tidings.events.jsonform import read_record, read_values, to_record, typed
 from tidings.events.schema import Attribute, EventType, Required
 from tidings.events.values import INT_MAX, INT_MIN, Key, Timestamp, Value, ValueType, describe, double_key, type_of
 
@@ -47,9 +48,13 @@ __all__ = [
     "from_declaration",
     "nest",
     "read_file",
+    "read_record",
+    "read_values",
     "to_batch",
     "to_declaration",
+    "to_record",
     "type_of",
+    "typed",
     "value_type_of",
     "write_file",
 ]

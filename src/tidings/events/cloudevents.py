@@ -1,19 +1,8 @@
 """CloudEvents 1.0 in JSON, in and out: structured, binary and batched mode, through the CloudEvents SDK.
 
 An event's id, source, type and time are the context attributes of the same names; its
-values are `data`, a JSON object in which `a.b` is nested. The values take these forms:
-
-| attribute | JSON |
-| --- | --- |
-| bool | true, false |
-| int | a number without a fraction, exact over all 64 bits |
-| double | a number, or "NaN", "Infinity", "-Infinity", which JSON has no numbers for |
-| string | a string |
-| timestamp | an RFC 3339 string; `"@µs"` for moments outside the years 1 to 9999 |
-| bytes | a string in base64 |
-
-Reading is strict: a key that stands twice, a NaN without quotes, an attribute the event
-type does not know are errors, and every error is an EventError with its reason. `subject`,
+values are `data`, in the JSON form of `jsonform`. An attribute that the event type does not
+know is an error, as is everything that is no strict JSON; every error is an EventError. `subject`,
 `dataschema` and extension attributes are allowed and dropped; what conditions should see
 belongs into `data`. An event without a time is an error unless the reader names a time to
 give it.
@@ -23,14 +12,9 @@ Writing needs no event type, reading does: one, or several by name for a mixed s
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
-import math
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 from cloudevents.core.base import BaseCloudEvent, EventFactory
 from cloudevents.core.bindings import http
@@ -40,8 +24,9 @@ from cloudevents.core.v1.event import CloudEvent
 
 from tidings.errors import EventError, did_you_mean
 from tidings.events.event import Event
-from tidings.events.schema import NESTING_MAX, EventType
-from tidings.events.values import Timestamp, Value, ValueType, describe
+from tidings.events.jsonform import from_base64, parse_json, to_record, typed
+from tidings.events.schema import EventType
+from tidings.events.values import Timestamp, describe
 
 STRUCTURED = "application/cloudevents+json"
 BATCHED = "application/cloudevents-batch+json"
@@ -78,7 +63,7 @@ def from_binary(
 
 def from_batched(body: bytes | str, types: EventTypes, *, time_if_missing: Timestamp | None = None) -> list[Event]:
     """The events of a batch, a JSON array of structured CloudEvents; one that is wrong fails the batch."""
-    batch = _parsed(_bounded(body))
+    batch = parse_json(_bounded(body))
     if not isinstance(batch, list):
         raise EventError(f"not a batch of CloudEvents: expected a JSON array, got {describe(batch)}")
     factory = _Factory(time_if_missing)
@@ -112,11 +97,11 @@ class _StrictJson(JSONFormat):
 
     def read(self, event_factory: EventFactory | None, data: str | bytes) -> BaseCloudEvent:
         assert event_factory is not None
-        return _from_object(_parsed(data), event_factory)
+        return _from_object(parse_json(data), event_factory)
 
     def read_data(self, body: bytes, datacontenttype: str | None) -> Any:
         _check_content_type(datacontenttype)
-        return _parsed(body) if body else None
+        return parse_json(body) if body else None
 
 
 _FORMAT = _StrictJson()
@@ -156,7 +141,7 @@ def _data_of(found: Mapping[str, Any]) -> Any:
         return found.get("data")
     if found.get("data") is not None:
         raise EventError("not a CloudEvent: expected 'data' or 'data_base64', got both")
-    return _parsed(_from_base64(encoded))
+    return parse_json(from_base64(encoded))
 
 
 def _batched_event(number: int, found: Any, types: EventTypes, factory: EventFactory) -> Event:
@@ -174,7 +159,7 @@ def _event(cloud_event: BaseCloudEvent, types: EventTypes) -> Event:
     assert time is not None
     if not isinstance(data, dict | None):
         raise EventError(f"{event_type.name}: expected data to be a JSON object, got {describe(data)}")
-    record = _typed(data or {}, event_type, "")
+    record = typed(data or {}, event_type)
     return Event.of(event_type, record, id=cloud_event.get_id(), source=cloud_event.get_source(), time=Timestamp(time))
 
 
@@ -186,95 +171,6 @@ def _type_named(name: str, types: EventTypes) -> EventType:
     raise EventError(
         f"expected an event of {' or '.join(list(known)[:12])}, got {describe(name)}{hint and '; ' + hint}"
     )
-
-
-def _typed(data: Mapping[str, Any], event_type: EventType, prefix: str) -> dict[str, Any]:
-    """`data` with texts turned into what the event type says they stand for; `Event.of` checks the rest."""
-    return {key: _typed_value(prefix + key, value, event_type) for key, value in data.items()}
-
-
-def _typed_value(name: str, value: Any, event_type: EventType) -> Any:
-    if name not in event_type:
-        # What is nested deeper than a name can be is left to the check, which refuses it.
-        is_group = isinstance(value, dict) and name.count(".") < NESTING_MAX
-        return _typed(value, event_type, name + ".") if is_group else value
-    try:
-        return _FROM_JSON.get(event_type[name].type, _as_is)(value)
-    except EventError as wrong:
-        raise EventError(f"{event_type.name}: attribute {name!r}: {wrong}") from None
-
-
-def _as_is(value: Any) -> Any:
-    return value
-
-
-def _double_from(value: Any) -> Any:
-    if isinstance(value, str) and value in _ODD_DOUBLES:
-        return _ODD_DOUBLES[value]
-    if type(value) is not int and not isinstance(value, float):
-        return value
-    number = _nearest_double(value)
-    if math.isinf(number):
-        raise EventError('expected a number that a double holds, or "Infinity"; got a larger one')
-    return number
-
-
-def _nearest_double(number: float) -> float:
-    try:
-        return float(number)  # In JSON, unlike in Python, 1000 is how many writers put the double 1000.0.
-    except OverflowError:
-        return math.inf
-
-
-def _timestamp_from(value: Any) -> Any:
-    if isinstance(value, str):
-        return Timestamp(value)
-    return value
-
-
-def _bytes_from(value: Any) -> Any:
-    return None if value is None else _from_base64(value)
-
-
-_ODD_DOUBLES = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_FROM_JSON = {
-    ValueType.DOUBLE: _double_from,
-    ValueType.TIMESTAMP: _timestamp_from,
-    ValueType.BYTES: _bytes_from,
-}
-
-
-def _from_base64(text: Any) -> bytes:
-    try:
-        if isinstance(text, str):
-            return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        pass
-    raise EventError(f"expected bytes in base64, got {describe(text)}")
-
-
-def _parsed(body: bytes | str) -> Any:
-    try:
-        text = body.decode() if isinstance(body, bytes) else body
-        return json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_no_constant)
-    except RecursionError:
-        raise EventError("the JSON is nested too deeply") from None
-    except UnicodeDecodeError as wrong:
-        raise EventError(f"expected UTF-8, got another byte at {wrong.start}") from None
-    except ValueError as wrong:  # Of which JSONDecodeError is a kind; the other is a number of thousands of digits.
-        raise EventError(f"not JSON: {wrong}") from None
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    table = dict(pairs)
-    if len(table) < len(pairs):
-        repeated, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise EventError(f"expected every key once, got {describe(repeated)} twice")
-    return table
-
-
-def _no_constant(word: str) -> NoReturn:
-    raise EventError(f'expected JSON, which has no {word}; a double attribute takes it as "{word}"')
 
 
 def _parsed_time(text: Any) -> datetime:
@@ -336,29 +232,7 @@ def _cloud_event(event: Event) -> CloudEvent:
         "time": _datetime(event.time),
         "datacontenttype": "application/json",
     }
-    return CloudEvent(attributes, _nested(event.values))
-
-
-def _nested(values: Mapping[str, Value]) -> dict[str, Any]:
-    data: dict[str, Any] = {}
-    for name, value in values.items():
-        *parents, last = name.split(".")
-        inner = data
-        for parent in parents:
-            inner = inner.setdefault(parent, {})
-        inner[last] = _to_json(value)
-    return data
-
-
-def _to_json(value: Value) -> bool | int | float | str:
-    match value:
-        case Timestamp():
-            return value.iso()
-        case bytes():
-            return base64.b64encode(value).decode()
-        case float() if not math.isfinite(value):
-            return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
-    return value
+    return CloudEvent(attributes, to_record(event.values))
 
 
 def _datetime(moment: Timestamp) -> datetime:

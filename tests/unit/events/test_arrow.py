@@ -235,6 +235,7 @@ def test_empty_tables_and_empty_types_keep_their_shape(rows: Any) -> None:
 def test_nesting_groups_interleaved_columns_and_refuses_a_column_that_is_also_a_parent() -> None:
     nested = nest(pa.table({"a.x": [1, None], "b": [3, 4], "a.y.z": ["s", None]}))
     assert nested.to_pylist() == [{"a": {"x": 1, "y": {"z": "s"}}, "b": 3}, {"a": None, "b": 4}]
+    assert nest(pa.table({"a.x": [None], "a.y": [1]})).to_pylist() == [{"a": {"x": None, "y": 1}}]
     assert nest(pa.table({})).num_columns == nest(pa.record_batch({})).num_columns == 0
     with pytest.raises(EventError, match="both a column and the parent"):
         nest(pa.record_batch({"a": [1], "a.b": [2]}))
