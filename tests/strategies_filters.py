@@ -73,6 +73,25 @@ def random_condition(rng: Random, event_type: EventType) -> Condition:
     return parse(_Writer(rng, event_type).truth(rng.choice([0, 1, 1, 2, 2, 3])), event_type)
 
 
+def random_comparison(rng: Random, event_type: EventType) -> str:
+    """An attribute against constants: what an index lives on."""
+    writer = _Writer(rng, event_type)
+    kind = rng.choice(list(POOLS))
+    name, one, other = (
+        writer.attribute(kind),
+        writer.literal(writer.comparable(kind)),
+        writer.literal(writer.comparable(kind)),
+    )
+    forms = [
+        f"{name} = {one}",
+        f"{name} >= {one}",
+        f"{one} > {name}",
+        f"{name} IN ({one}, {other})",
+        f"{name} BETWEEN {one} AND {other}",
+    ]
+    return rng.choice([*forms, f"{writer.attribute(STRING)} LIKE {_quote(rng.choice(PATTERNS))}"])
+
+
 @dataclass
 class _Writer:
     """Writes condition texts; `depth` is how many levels may still go below."""

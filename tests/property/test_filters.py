@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.strategies_filters import cases
+from tests.strategies_filters import cases, random_comparison
 from tidings.errors import FilterError
 from tidings.events import EventType, ValueType
-from tidings.filters import Condition, Intervals, View, covers, may_match, overlaps, parse, parse_tree
+from tidings.filters import Condition, Intervals, View, boxes_of, covers, may_match, overlaps, parse, parse_tree
 
 Case = tuple[EventType, list[Condition], list[dict[str, Any]]]
 
@@ -29,6 +29,15 @@ def test_the_closure_and_the_boxes_say_what_the_definition_says(case: Case) -> N
         true = condition.evaluate(values) is True
         assert condition.matches(values) is true
         assert any(box.holds(values) for box in condition.boxes) is true
+
+
+@given(cases(), st.randoms(use_true_random=False))
+def test_the_short_cut_for_known_shapes_gives_the_boxes_of_the_long_way(case: Case, rng: Random) -> None:
+    event_type, (condition,), _ = case
+    simple = " AND ".join(random_comparison(rng, event_type) for _ in range(rng.choice([1, 2, 3])))
+    for text in (condition.text, str(condition), simple):
+        parse(text, event_type)  # Leaves a template behind, if the condition is of that kind.
+        assert parse(text, event_type).boxes == boxes_of(parse_tree(text, event_type))
 
 
 @given(cases(conditions=2))

@@ -13,6 +13,7 @@ from tidings.filters.normal import BOXES_MAX, Box, TooManyBoxes, boxes_of
 from tidings.filters.parse import guess_type, parse_tree
 from tidings.filters.spark import to_spark
 from tidings.filters.syntax import Node, attributes_of, format_tree
+from tidings.filters.templates import boxes_by_template, learn_template
 
 
 def parse(text: str, event_type: EventType | None = None) -> Condition:
@@ -25,7 +26,11 @@ def parse(text: str, event_type: EventType | None = None) -> Condition:
     True
     """
     event_type = event_type or guess_type(text)
-    return Condition(text, event_type, parse_tree(text, event_type))
+    boxes = boxes_by_template(text, event_type)
+    condition = Condition(text, event_type, boxes=boxes)
+    if boxes is None:
+        learn_template(text, event_type, condition.tree)
+    return condition
 
 
 class Condition:
@@ -34,14 +39,24 @@ class Condition:
     `boxes` is its normal form; more than BOXES_MAX of them raise FilterTooLarge.
     """
 
-    __slots__ = ("_test", "boxes", "event_type", "text", "tree")
+    __slots__ = ("_test", "_tree", "boxes", "event_type", "text")
 
-    def __init__(self, text: str, event_type: EventType, tree: Node) -> None:
+    def __init__(
+        self, text: str, event_type: EventType, tree: Node | None = None, boxes: tuple[Box, ...] | None = None
+    ) -> None:
+        """From `parse` only: what is not given is made of the text, which must be right."""
         self.text = text
         self.event_type = event_type
-        self.tree = tree
-        self.boxes = _boxes(text, tree)
+        self._tree = tree
+        self.boxes = _boxes(text, self.tree) if boxes is None else boxes
         self._test: Test | None = None
+
+    @property
+    def tree(self) -> Node:
+        """The syntax tree. A condition that came from a template has it made when first asked for."""
+        if self._tree is None:
+            self._tree = parse_tree(self.text, self.event_type)
+        return self._tree
 
     def evaluate(self, values: Mapping[str, Value]) -> bool | None:
         """TRUE, FALSE or NULL for an event's checked values, as True, False or None."""

@@ -64,7 +64,7 @@ _Part: TypeAlias = tuple[dict[str, Intervals], tuple[Node, ...]]
 
 _EVERYTHING: Final[_Part] = ({}, ())
 _NEGATED = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
-_MIRRORED = {"=": "=", "<>": "<>", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
+MIRRORED = {"=": "=", "<>": "<>", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
 
 
 def boxes_of(node: Node) -> tuple[Box, ...]:
@@ -105,7 +105,7 @@ def _other(node: Node, wanted: bool) -> list[_Part]:
 def _compare(node: Compare, wanted: bool) -> list[_Part]:
     op, left, right = node.op, node.left, node.right
     if type(left) is not Attribute:
-        op, left, right = _MIRRORED[op], right, left
+        op, left, right = MIRRORED[op], right, left
     if type(left) is not Attribute or left.type is ValueType.NULL:
         return _other(node, wanted)
     if type(right) is Literal:

@@ -38,14 +38,14 @@ from tidings.filters.syntax import (
 LENGTH_MAX: Final = 1 << 20  # Characters: an IN list of fifty thousand number plates.
 NESTING_MAX: Final = 100  # Levels of parentheses, NOT and chained arithmetic; people write fewer than ten.
 
-_WORD = re.compile(
+WORD = re.compile(
     r"""[xX]'[^']*' | '(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*"
       | (?:[^\W\d]\w*|`[^`]*`)(?:\.(?:[^\W\d]\w*|`[^`]*`))*
       | (?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\w*
       | <=|>=|<>|!= | \S""",
     re.VERBOSE | re.DOTALL,
 )
-_NUMBER = re.compile(r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+NUMBER = re.compile(r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _NAME_PART = re.compile(r"`([^`]*)`|([^.`]+)")
 _ESCAPE = {"'": re.compile(r"''|\\(['\"\\])"), '"': re.compile(r"\"\"|\\(['\"\\])")}
 
@@ -107,7 +107,7 @@ class _Parser:
             self._must_be_unicode()
         self._type = event_type
         self._names = _nodes_of(event_type) if event_type else {}
-        self._words: list[str] = _WORD.findall(text)
+        self._words: list[str] = WORD.findall(text)
         self._words.append("")  # The end; no word is empty.
         self._at = 0
         self._depth = 0
@@ -321,7 +321,7 @@ class _Parser:
                     hint="write a double with a point or an exponent, such as 1e20",
                 )
             return Literal(number, _INT)
-        if not _NUMBER.fullmatch(bare):
+        if not NUMBER.fullmatch(bare):
             self._fail(f"{bare!r} is not a number", at=at)
         if math.isinf(double := float(word)):
             self._fail("expected a number within the range of doubles", at=at)
@@ -459,7 +459,7 @@ class _Parser:
 
     def _column(self, at: int) -> int:
         """The column of word number `at`, from 1; the end has the column after the last character."""
-        for index, found in enumerate(_WORD.finditer(self._text)):
+        for index, found in enumerate(WORD.finditer(self._text)):
             if index == at:
                 return found.start() + 1
         return len(self._text.rstrip()) + 1

@@ -190,3 +190,28 @@ def test_an_error_survives_pickling_as_it_comes_back_from_a_worker() -> None:
     with pytest.raises(FilterError) as raised:
         parse("speed >", Plate)
     assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "error"),
+    [
+        ("lanes = 1", "lanes = 99999999999999999999", FilterSyntaxError),
+        ("speed < 1.5", "speed < 1e999", FilterSyntaxError),
+        ("speed < 1.5", "speed < 1.5x", FilterSyntaxError),
+        ("plate = 'a'", "plate = 'a", FilterSyntaxError),
+        ("lanes = 1", "lanes = 'a'", FilterTypeError),
+    ],
+)
+def test_a_known_shape_does_not_let_a_mistake_slip_by(first: str, then: str, error: type[FilterError]) -> None:
+    assert parse(first, Plate).boxes
+    with pytest.raises(error):
+        parse(then, Plate)
+
+
+def test_a_known_shape_gives_each_condition_its_own_constants() -> None:
+    one, two = (parse(f"plate LIKE '{start}%' AND lanes IN ({n}, 9)", Plate) for start, n in (("A", 1), ("B", 2)))
+    assert [str(box) for box in one.boxes + two.boxes] == [
+        "lanes ∈ {1} ∪ {9} and plate ∈ ['A', 'B')",
+        "lanes ∈ {2} ∪ {9} and plate ∈ ['B', 'C')",
+    ]
+    assert str(two) == "plate LIKE 'B%' AND lanes IN (2, 9)"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from biscuit_auth import Algorithm, Biscuit, BiscuitBuilder, BlockBuilder, PrivateKey, PublicKey
+from biscuit_auth import Algorithm, Biscuit, BiscuitBuilder, BiscuitBuildError, BlockBuilder, PrivateKey, PublicKey
 
 from tests.unit.security.london import (
     CAMERA,
@@ -247,7 +247,7 @@ FORGED: dict[str, tuple[Callable[[], bytes], str]] = {
     "empty": (lambda: b"", "signature"),
     "noise": (lambda: source(3)(300), "signature"),
     "cut short": (lambda: a_token().to_bytes()[:-1], "signature"),
-    "with more at the end": (lambda: a_token().to_bytes() + b"\x08\x01", "signature|form"),
+    "with more at the end": (lambda: a_token().to_bytes() + b"\x08\x01", "form: the token has more in it"),
     "too long": (lambda: bytes(2**20), "form: a token of"),
     "no grant in it": (lambda: rooted("hello(true);"), "form: link 0"),
     "facts without checks": (
@@ -268,7 +268,7 @@ FORGED: dict[str, tuple[Callable[[], bytes], str]] = {
         "form: link 0",
     ),
     "an unknown action": (
-        lambda: rooted(*block_code(a_grant(), 0, "actions({actions});", 'actions({"govern"});')),
+        lambda: rooted(*block_code(a_grant(), 0, 'actions(["publish", "subscribe"]);', 'actions(["govern"]);')),
         "form: link 0",
     ),
     "a narrowing that grants facts": (
@@ -287,10 +287,6 @@ FORGED: dict[str, tuple[Callable[[], bytes], str]] = {
     "delegated by the owner in the holder's place": (
         lambda: delegated(delegable(), OWNER, a_grant(STRANGER), 1),
         "issuer: delegation 1",
-    ),
-    "delegated under another's name": (
-        lambda: delegated(delegable(), STRANGER, a_grant(STRANGER), 1, shown=DETECTIVE),
-        "signature|[Ii]nvalid",
     ),
     "delegated though it may not be": (
         lambda: delegated(a_token(), DETECTIVE, a_grant(STRANGER), 1),
@@ -313,7 +309,6 @@ FORGED: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: delegated(delegable(), DETECTIVE, a_grant(None), 1),
         "form: link 1",
     ),
-    "a block of another token": (block_of_another_token, "signature|[Ii]nvalid|append"),
     "delegated with wider attributes": (
         lambda: delegated(delegable(**ONLY_PLATE), DETECTIVE, a_grant(STRANGER, attributes=ids(PLATES, "location")), 1),
         "attributes: link 0",
@@ -335,10 +330,17 @@ FORGED: dict[str, tuple[Callable[[], bytes], str]] = {
 
 @pytest.mark.parametrize(("make", "why"), FORGED.values(), ids=FORGED.keys())
 def test_a_forged_or_widened_chain_is_refused(make: Callable[[], bytes], why: str) -> None:
-    with pytest.raises((Denied, Exception), match=why) as refused:
-        token = BiscuitCapability.from_bytes(make(), OWNER.public_key)
+    raw = make()
+    with pytest.raises(Denied, match=why):
+        token = BiscuitCapability.from_bytes(raw, OWNER.public_key)
         token.verify(READ_LOCATION, now_ms=NOW_MS + 2, proven_key=_claimed(token))
-    assert isinstance(refused.value, Denied) or "biscuit" in type(refused.value).__module__.lower()
+
+
+def test_a_block_under_anothers_name_or_of_another_token_cannot_even_be_put_on() -> None:
+    with pytest.raises(BiscuitBuildError):
+        delegated(delegable(), STRANGER, a_grant(STRANGER), 1, shown=DETECTIVE)
+    with pytest.raises(BiscuitBuildError):
+        block_of_another_token()
 
 
 def _claimed(token: BiscuitCapability) -> bytes:
