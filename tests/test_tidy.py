@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "tidings"
 EXAMPLES = sorted((ROOT / "examples").glob("*/main.py"))
-NOT_OURS = {"__pycache__", "build", "dist", "out", "spark-warehouse", "metastore_db", "results"}
+NOT_OURS = {"__pycache__", "build", "dist", "out", "spark-warehouse", "metastore_db", "results", "target"}
 TEXT = {"", ".md", ".py", ".toml", ".lock", ".txt", ".json", ".yaml", ".yml", ".svg", ".cfg", ".in"}
 
 
