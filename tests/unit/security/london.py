@@ -9,14 +9,14 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
-from tidings.events import EventType
+from tidings.events import EventType, Value
 from tidings.security import Grant, Identity, Keyring, Mode, RandomBytes, SignedType
 
 NOW_MS = 1_763_247_840_123
 DAY_MS = 86_400_000
 
 Numberplate = EventType("Numberplate", plate=str, location=str, speed=float)
-SIGHTING = {"plate": "AB12CDE", "location": "Russell Square", "speed": 31.0}
+SIGHTING: dict[str, Value] = {"plate": "AB12CDE", "location": "Russell Square", "speed": 31.0}
 
 
 def source(seed: int) -> RandomBytes:
@@ -44,7 +44,12 @@ def ids(signed_type: SignedType, *names: str) -> frozenset[bytes]:
 
 
 def a_keyring(
-    signed_type: SignedType, names: Iterable[str] | None = None, *, epoch: int = 3, start_ms: int = NOW_MS, seed: int = 7
+    signed_type: SignedType,
+    names: Iterable[str] | None = None,
+    *,
+    epoch: int = 3,
+    start_ms: int = NOW_MS,
+    seed: int = 7,
 ) -> Keyring:
     """Keys for some attributes (or for all), the same ones for everybody who asks with the same seed."""
     keyring = Keyring(signed_type)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from tests.unit.security.london import (
     ids,
 )
 from tidings.errors import Denied, EventError, PeerError
-from tidings.events import EventType, Required, Timestamp
+from tidings.events import EventType, Required, Timestamp, Value
 from tidings.security import (
     MODERN,
     SUITES,
@@ -65,6 +66,16 @@ def flips(raw: bytes) -> Iterator[tuple[int, bytes]]:
         changed = bytearray(raw)
         changed[bit // 8] ^= 1 << (bit % 8)
         yield bit, bytes(changed)
+
+
+def unnoticed(opener: Opener, frame: bytes) -> list[int]:
+    """The bits that can be flipped without the frame being refused."""
+    passed = []
+    for bit, changed in flips(frame):
+        with suppress(PeerError, Denied):
+            opener.open_(changed, NOW_MS)
+            passed.append(bit)
+    return passed
 
 
 # ── The known answer (3.4) ───────────────────────────────────────────────────
@@ -126,7 +137,7 @@ def test_whoever_has_every_key_reads_everything(mode: Mode, suite: int, pad: Pad
 
 def test_every_type_of_value_survives() -> None:
     event_type = EventType("All", a=bool, b=int, c=float, d=str, e=bytes, f=Timestamp)
-    values = {"a": True, "b": -(2**63), "c": 1.5, "d": "é" * 300, "e": bytes(300), "f": Timestamp(5)}
+    values: dict[str, Value] = {"a": True, "b": -(2**63), "c": 1.5, "d": "é" * 300, "e": bytes(300), "f": Timestamp(5)}
     for mode in Mode:
         signed_type = a_type(event_type=event_type, mode=mode)
         frame = Sealer(signed_type, a_keyring(signed_type), 1).seal(values, NOW_MS)
@@ -183,10 +194,7 @@ def test_no_flipped_bit_goes_unnoticed(mode: Mode, suite: int) -> None:
     signed_type = a_type(mode=mode, suite=suite, event_type=EventType("Small", a=bool, b=str))
     frame = Sealer(signed_type, a_keyring(signed_type), 7).seal({"a": True, "b": "xy"}, NOW_MS)
     opener = an_opener(signed_type)
-    for bit, changed in flips(frame):
-        with pytest.raises(PeerError):
-            opener.open_(changed, NOW_MS)
-            pytest.fail(f"bit {bit} went unnoticed")
+    assert unnoticed(opener, frame) == []
     assert opener.open_(frame, NOW_MS).values == {"a": True, "b": "xy"}
 
 
@@ -195,12 +203,8 @@ def test_an_eax_frame_notices_flipped_bits_all_the_same() -> None:
     frame = Sealer(signed_type, a_keyring(signed_type), 7, publisher_key=CAMERA.public_key).seal({"a": True}, NOW_MS)
     opener = an_opener(signed_type)
     # In the paper's profile neither the sender id nor the counter is bound to anything: the nonce is time and key.
-    unbound = range(8 * 24, 8 * 28), range(8 * 36, 8 * 40)
-    for bit, changed in flips(frame):
-        if any(bit in part for part in unbound):
-            continue
-        with pytest.raises(PeerError):
-            opener.open_(changed, NOW_MS)
+    unbound = {24, 25, 26, 27, 37, 38, 39}
+    assert {bit // 8 for bit in unnoticed(opener, frame)} == unbound
 
 
 @pytest.mark.parametrize("signed_type", MODES.values(), ids=MODES.keys())
@@ -292,7 +296,10 @@ def test_a_frame_of_another_type_is_refused_by_name() -> None:
 
 
 def test_a_frame_in_another_mode_or_suite_than_the_types_is_refused() -> None:
-    for at, new, why in [(2, 1, "mode: event; Numberplate uses attribute"), (3, 2, "suite: 0x02; Numberplate uses 0x01")]:
+    for at, new, why in [
+        (2, 1, "mode: event; Numberplate uses attribute"),
+        (3, 2, "suite: 0x02; Numberplate uses 0x01"),
+    ]:
         frame = a_frame(WHOLE) if at == 2 else a_frame()
         changed = bytearray(frame)
         changed[at] = new
@@ -539,10 +546,7 @@ def test_no_flipped_bit_of_a_signed_event_goes_unnoticed_even_without_keys(signi
     frame = sealer.seal_batch([{"a": True}, {"a": False}], NOW_MS)[0]
     opener = Opener(small, Keyring(small), may_publish=only(CAMERA.public_key))
     opener.open_(frame, NOW_MS)
-    for bit, changed in flips(frame):
-        with pytest.raises((PeerError, Denied)):
-            opener.open_(changed, NOW_MS)
-            pytest.fail(f"bit {bit} went unnoticed")
+    assert unnoticed(opener, frame) == []
 
 
 def test_a_signature_survives_caches_along_the_way() -> None:

@@ -1,0 +1,106 @@
+"""Who may: identities, signed event types, rights, keys, and events sealed so that only rights open them.
+
+A participant is a key (`Identity`). A type's owner signs what its events look like and how they
+are protected (`SignedType`), and gives rights as tokens (`grant`, `Capability`). The type's
+`KeyManager` hands keys to whoever shows a right; they end up on a `Keyring`. With it a `Sealer`
+makes frames of events, an `Opener` reads of them what the ring allows, and a `FilterSealer` and
+`FilterOpener` do the same for subscriptions.
+
+Nothing here reads a clock or draws randomness by itself: `now_ms` and a source of bytes come from
+the caller, who gives `secrets.token_bytes`. A broken or forged message raises `PeerError`, a right
+that was not given `Denied`; both start with the name of the check that failed.
+"""
+
+from tidings.security.capability import BiscuitCapability, Capability, Verifier, grant
+from tidings.security.envelope import Opened, Opener, Sealer, UnknownEpoch, cached, project, uncached
+from tidings.security.frame import FRAME_BYTES_MAX, Frame, split
+from tidings.security.identity import (
+    Identity,
+    RandomBytes,
+    SealingKey,
+    fingerprint,
+    from_fingerprint,
+    seal_to,
+    verify_signature,
+)
+from tidings.security.keygroup import Beacon, GroupMember, GroupPolicy, KeyGroup, KeyUpdate
+from tidings.security.keymanager import Broadcast, KeyManager, Persist, Reply, Welcome, make_join, open_welcome
+from tidings.security.keyring import DELAY_MS, KeyEpoch, Keyring, content_key
+from tidings.security.keytree import MEMBERS, TREES, KeyTree, NeedResync, TreeMember
+from tidings.security.nonce import Moments, NotYet
+from tidings.security.profile import MODERN, PAPER, PROFILES, Profile, manifest_of, profile_of
+from tidings.security.replay import ReplayWindow
+from tidings.security.rights import ACTIONS, ANY_TYPE, Grant, OnlineTest, Request, Right, reduce
+from tidings.security.subscription import FilterOpener, FilterSealer, Subscription
+from tidings.security.suites import SUITES, Suite, suite_of
+from tidings.security.types import Mode, PadPolicy, SignedType
+
+__all__ = [
+    "ACTIONS",
+    "ANY_TYPE",
+    "DELAY_MS",
+    "FRAME_BYTES_MAX",
+    "MEMBERS",
+    "MODERN",
+    "PAPER",
+    "PROFILES",
+    "SUITES",
+    "TREES",
+    "Beacon",
+    "BiscuitCapability",
+    "Broadcast",
+    "Capability",
+    "FilterOpener",
+    "FilterSealer",
+    "Frame",
+    "Grant",
+    "GroupMember",
+    "GroupPolicy",
+    "Identity",
+    "KeyEpoch",
+    "KeyGroup",
+    "KeyManager",
+    "KeyTree",
+    "KeyUpdate",
+    "Keyring",
+    "Mode",
+    "Moments",
+    "NeedResync",
+    "NotYet",
+    "OnlineTest",
+    "Opened",
+    "Opener",
+    "PadPolicy",
+    "Persist",
+    "Profile",
+    "RandomBytes",
+    "ReplayWindow",
+    "Reply",
+    "Request",
+    "Right",
+    "Sealer",
+    "SealingKey",
+    "SignedType",
+    "Subscription",
+    "Suite",
+    "TreeMember",
+    "UnknownEpoch",
+    "Verifier",
+    "Welcome",
+    "cached",
+    "content_key",
+    "fingerprint",
+    "from_fingerprint",
+    "grant",
+    "make_join",
+    "manifest_of",
+    "open_welcome",
+    "profile_of",
+    "project",
+    "reduce",
+    "seal_to",
+    "split",
+    "suite_of",
+    "uncached",
+    "verify_signature",
+]

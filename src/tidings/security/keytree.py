@@ -1,0 +1,670 @@
+"""Key trees: how a manager changes the key of a thousand members with a dozen messages.
+
+Members sit at the leaves of a binary tree. What a member holds lets it compute the key of the
+root; when somebody comes or goes, only the path above that leaf changes, and each change is sent
+once, sealed under a key that exactly the right half of the members has.
+
+| | OFT, one-way function tree | LKH, logical key hierarchy |
+| --- | --- | --- |
+| a node's key | mixed from its children's blinded keys | drawn at random |
+| a member holds | its leaf key, and the blinded sibling of each node on its path | the keys on its path |
+| leave, broadcast | at most h entries | at most 2h − 1 entries |
+| an evicted and a later member together | **learn the keys between** (Horng 2002; Ku and Chen 2003) | learn nothing |
+
+So LKH is the default; OFT is kept because the paper is built on it.
+
+A tree's `join`, `leave`, `batch`, `rotate` and `rebuild` give an `Update`: notices of what moved,
+entries for many, and a few messages sealed to single members. A `TreeMember` applies updates in
+order and gives the root's key, or raises NeedResync when it missed one. What a member learns it
+learns from updates alone; the manager's tree and the member's path share no object.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from msgspec.structs import replace
+
+from tidings.errors import InputError, PeerError
+from tidings.security.identity import RandomBytes, SealingKey, seal_to
+from tidings.security.suites import expand, extract
+
+KEY_BYTES = 32
+MEMBERS_MAX = 2**20  # A path of twenty keys; beyond it a group wants splitting, not a taller tree.
+
+
+class NeedResync(PeerError):
+    """An update is missing or does not fit; the member must ask the manager for its path."""
+
+
+class Split(msgspec.Struct, frozen=True, tag="split", array_like=True):
+    """Leaf `leaf` became the left child of the new node `parent`, whose right child is `joined`."""
+
+    leaf: int
+    parent: int
+    joined: int
+
+
+class Promote(msgspec.Struct, frozen=True, tag="promote", array_like=True):
+    """`left` is gone, and `raised`, its sibling, stands where their parent `parent` stood."""
+
+    raised: int
+    parent: int
+    left: int
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """A key of node `target`, sealed under a key of node `under`."""
+
+    target: int
+    under: int
+    sealed: bytes
+
+
+class Personal(msgspec.Struct, frozen=True, array_like=True):
+    """What one member alone must know, sealed to its own key."""
+
+    member: bytes
+    sealed: bytes
+
+
+class Update(msgspec.Struct, frozen=True, array_like=True):
+    """One change of a tree, from `version` − 1 to `version`."""
+
+    gid: bytes
+    version: int
+    notices: tuple[Split | Promote, ...] = ()
+    entries: tuple[Entry, ...] = ()
+    personal: tuple[Personal, ...] = ()
+
+
+class Level(msgspec.Struct, frozen=True, array_like=True):
+    """One step of a path, bottom-up: a node, its sibling, their parent, and the key a member holds for this step.
+
+    OFT: the sibling's blinded key. LKH: the parent's key.
+    """
+
+    node: int
+    is_left: bool
+    sibling: int
+    parent: int
+    key: bytes | None
+
+
+class Path(msgspec.Struct, frozen=True, tag="path", array_like=True):
+    """All that a member holds."""
+
+    version: int
+    leaf: int
+    leaf_key: bytes
+    levels: tuple[Level, ...]
+
+
+class NewLeafKey(msgspec.Struct, frozen=True, tag="leaf", array_like=True):
+    """A new key for a member's leaf and, where its sibling is new, that one's blinded key."""
+
+    leaf_key: bytes
+    sibling_key: bytes | None
+
+
+class NodeState(msgspec.Struct, frozen=True, array_like=True):
+    """One node of a tree at rest; 0 is no child."""
+
+    id: int
+    key: bytes
+    member: bytes | None
+    left: int
+    right: int
+
+
+class TreeState(msgspec.Struct, frozen=True, array_like=True):
+    """A whole tree at rest."""
+
+    version: int
+    root: int
+    nodes: tuple[NodeState, ...]
+    kex: dict[bytes, bytes]
+    members: tuple[bytes, ...]
+    next_id: int
+    turn: int
+
+
+_Entries: TypeAlias = dict[tuple[int, int], tuple[int, Entry]]
+_PERSONAL = msgspec.msgpack.Decoder(Path | NewLeafKey)
+
+
+class _Node:
+    __slots__ = ("height", "id", "key", "left", "member", "nearest", "parent", "right")
+
+    def __init__(self, id: int, key: bytes, member: bytes | None = None) -> None:
+        self.id, self.key, self.member = id, key, member
+        self.parent: _Node | None = None
+        self.left: _Node | None = None
+        self.right: _Node | None = None
+        self.height = 0
+        self.nearest = (0, id)  # How far down the shallowest leaf is, and its id.
+
+    @property
+    def sibling(self) -> _Node | None:
+        if self.parent is None:
+            return None
+        return self.parent.right if self.parent.left is self else self.parent.left
+
+    @property
+    def children(self) -> tuple[_Node, ...]:
+        return () if self.left is None or self.right is None else (self.left, self.right)
+
+    def upward(self) -> Iterator[_Node]:
+        """The node itself and every one above it."""
+        node: _Node | None = self
+        while node is not None:
+            yield node
+            node = node.parent
+
+    def resize(self) -> None:
+        """Makes height and nearest leaf right again, here and above."""
+        for node in self.upward():
+            if node.left is not None and node.right is not None:
+                node.height = 1 + max(node.left.height, node.right.height)
+                distance, leaf = min(node.left.nearest, node.right.nearest)
+                node.nearest = distance + 1, leaf
+
+
+class _Work:
+    """What one batch has touched so far."""
+
+    def __init__(self) -> None:
+        self.notices: list[Split | Promote] = []
+        self.joined: dict[int, _Node] = {}
+        self.split: dict[int, _Node] = {}
+        self.raised: dict[int, _Node] = {}
+        self.rekeyed: dict[int, _Node] = {}
+
+
+class KeyTree(ABC):
+    """The manager's side of a tree. Members are known by their signing key, reached by their sealing key."""
+
+    kind: Literal["oft", "lkh"]
+
+    def __init__(self, gid: bytes, random: RandomBytes) -> None:
+        self.gid, self.version = gid, 0
+        self._random = random
+        self._root: _Node | None = None
+        self._leaves: dict[bytes, _Node] = {}
+        self._by_id: dict[int, _Node] = {}
+        self._kex: dict[bytes, bytes] = {}
+        self._next_id = 1
+        self._turn = 0
+
+    # ── What a manager asks ──
+
+    def __len__(self) -> int:
+        return len(self._leaves)
+
+    def __contains__(self, member: bytes) -> bool:
+        return member in self._leaves
+
+    @property
+    def height(self) -> int:
+        return self._root.height if self._root else 0
+
+    @property
+    def members(self) -> tuple[bytes, ...]:
+        """In the order in which they joined."""
+        return tuple(self._leaves)
+
+    def root_kek(self) -> bytes:
+        """The key that all members, and nobody else, can compute."""
+        assert self._root is not None, "an empty tree has no key"
+        return expand(self._root.key, self.kind.encode() + b"/kek")
+
+    def join(self, member: bytes, kex_key: bytes) -> Update:
+        return self.batch(joins=[(member, kex_key)])
+
+    def leave(self, member: bytes) -> Update:
+        return self.batch(leaves=[member])
+
+    def batch(self, joins: Sequence[tuple[bytes, bytes]] = (), leaves: Sequence[bytes] = ()) -> Update:
+        """Many at once: those who leave first, then those who join, then one change of keys."""
+        work = _Work()
+        for member in leaves:
+            self._take_out(member, work)
+        for member, kex_key in joins:
+            self._put_in(member, kex_key, work)
+        for node in work.raised.values():
+            if self._by_id.get(node.id) is node:
+                leaf = self._by_id[node.nearest[1]]
+                work.rekeyed[leaf.id] = leaf
+        return self._rekey(work)
+
+    def rotate(self) -> Update:
+        """Gives one leaf a new key, the next one in turn each time: heals what a leaked leaf key gave away."""
+        work = _Work()
+        if self._leaves:
+            members = self.members
+            leaf = self._leaves[members[self._turn % len(members)]]
+            self._turn += 1
+            work.rekeyed[leaf.id] = leaf
+        return self._rekey(work)
+
+    @property
+    def is_lopsided(self) -> bool:
+        """Whether leaves have made the tree more than twice as tall as it need be."""
+        return self.height > 2 * max(1, (len(self) - 1).bit_length())
+
+    def rebuild(self) -> Update:
+        """The same members in a balanced tree with all keys new; every member is sent its path."""
+        members = [(member, self._kex[member]) for member in self.members]
+        self._root, self._leaves, self._by_id, self._kex = None, {}, {}, {}
+        return self.batch(joins=members)
+
+    def resync(self, member: bytes, kex_key: bytes | None = None) -> Personal:
+        """The member's whole path, sealed to it; with `kex_key`, to its new sealing key."""
+        if kex_key is not None:
+            self._kex[member] = kex_key
+        return self._seal(member, self._path(self._leaves[member]))
+
+    # ── Keeping it ──
+
+    def to_state(self) -> TreeState:
+        """Everything, keys included: for sealing at rest."""
+        nodes = tuple(
+            NodeState(n.id, n.key, n.member, n.left.id if n.left else 0, n.right.id if n.right else 0)
+            for n in self._by_id.values()
+        )
+        root = self._root.id if self._root else 0
+        return TreeState(self.version, root, nodes, dict(self._kex), self.members, self._next_id, self._turn)
+
+    def restore(self, state: TreeState) -> None:
+        """Becomes the tree that `state` was taken of."""
+        self.version, self._next_id, self._turn = state.version, state.next_id, state.turn
+        self._by_id = {node.id: _Node(node.id, node.key, node.member) for node in state.nodes}
+        self._kex = dict(state.kex)
+        by_member = {node.member: node for node in self._by_id.values() if node.member is not None}
+        self._leaves = {member: by_member[member] for member in state.members}
+        self._root = self._by_id.get(state.root)
+        for kept in state.nodes:
+            if kept.left:
+                node, left, right = (self._by_id[id] for id in (kept.id, kept.left, kept.right))
+                node.left, node.right, left.parent, right.parent = left, right, node, node
+        for leaf in self._leaves.values():
+            leaf.resize()
+
+    # ── Moving leaves ──
+
+    def _put_in(self, member: bytes, kex_key: bytes, work: _Work) -> None:
+        if member in self._leaves or len(self) >= MEMBERS_MAX:
+            raise InputError(f"member {member.hex()[:16]}… is in the tree already, or the tree is full")
+        leaf = self._new_node(member)
+        self._leaves[member], self._kex[member] = leaf, kex_key
+        work.joined[leaf.id] = leaf
+        if self._root is None:
+            self._root = leaf
+            return
+        beside = self._by_id[self._root.nearest[1]]
+        parent = self._new_node()
+        self._replace(beside, parent)
+        self._adopt(parent, beside, leaf)
+        work.split[beside.id] = beside
+        work.notices.append(Split(beside.id, parent.id, leaf.id))
+
+    def _take_out(self, member: bytes, work: _Work) -> None:
+        leaf = self._leaves.pop(member, None)
+        if leaf is None:
+            raise InputError(f"member {member.hex()[:16]}… is not in the tree")
+        del self._kex[member], self._by_id[leaf.id]
+        parent, sibling = leaf.parent, leaf.sibling
+        if parent is None or sibling is None:
+            self._root = None
+            return
+        self._replace(parent, sibling)
+        del self._by_id[parent.id]
+        if sibling.parent is not None:
+            sibling.parent.resize()
+        work.raised[sibling.id] = sibling
+        work.notices.append(Promote(sibling.id, parent.id, leaf.id))
+
+    def _new_node(self, member: bytes | None = None) -> _Node:
+        node = _Node(self._next_id, self._random(KEY_BYTES), member)
+        self._by_id[node.id] = node
+        self._next_id += 1
+        return node
+
+    def _replace(self, old: _Node, new: _Node) -> None:
+        above = old.parent
+        new.parent = above
+        if above is None:
+            self._root = new
+        elif above.left is old:
+            above.left = new
+        else:
+            above.right = new
+
+    def _adopt(self, parent: _Node, left: _Node, right: _Node) -> None:
+        parent.left, parent.right = left, right
+        left.parent = right.parent = parent
+        parent.resize()
+
+    # ── Changing keys ──
+
+    @abstractmethod
+    def _rekey(self, work: _Work) -> Update:
+        """New keys wherever `work` calls for them, and the update that tells the members."""
+
+    @abstractmethod
+    def _level_key(self, node: _Node, sibling: _Node, parent: _Node) -> bytes:
+        """What a member below `node` holds for that step of its path."""
+
+    def _path(self, leaf: _Node) -> Path:
+        levels = []
+        for node in leaf.upward():
+            if node.parent is not None and node.sibling is not None:
+                key = self._level_key(node, node.sibling, node.parent)
+                levels.append(Level(node.id, node.parent.left is node, node.sibling.id, node.parent.id, key))
+        return Path(self.version, leaf.id, leaf.key, tuple(levels))
+
+    def _seal(self, member: bytes, message: Path | NewLeafKey) -> Personal:
+        context = _context(self.gid, self.version)
+        return Personal(member, seal_to(self._kex[member], msgspec.msgpack.encode(message), context, self._random))
+
+    def _changed(self, leaves: Sequence[_Node]) -> list[_Node]:
+        """Every node above these and they themselves, deepest first."""
+        depths = {node.id: (depth, node) for leaf in leaves for depth, node in _depths(leaf)}
+        return [node for _, node in sorted(depths.values(), key=lambda item: (-item[0], item[1].id))]
+
+    def _sealed_entries(self, wanted: list[tuple[_Node, _Node, bytes, bytes]]) -> tuple[Entry, ...]:
+        """One entry for each (target, under, key of under, secret of target)."""
+        entries = []
+        for index, (target, under, key, secret) in enumerate(wanted):
+            aad = _aad(self.gid, self.version, target.id, under.id)
+            sealed = _lock(self.kind, key).encrypt(_nonce(self.version, index), secret, aad)
+            entries.append(Entry(target.id, under.id, sealed))
+        return tuple(entries)
+
+
+class OneWayTree(KeyTree):
+    """OFT, as published: a node's key is mixed from its children's blinded keys."""
+
+    kind = "oft"
+
+    def _level_key(self, node: _Node, sibling: _Node, parent: _Node) -> bytes:
+        return blind(sibling.key)
+
+    def _rekey(self, work: _Work) -> Update:
+        self.version += 1
+        personal = {leaf.id: leaf for leaf in (*work.split.values(), *work.rekeyed.values())}
+        personal = {id: leaf for id, leaf in personal.items() if id in self._by_id and id not in work.joined}
+        for leaf in personal.values():
+            leaf.key = self._random(KEY_BYTES)
+        touched = [leaf for leaf in (*work.joined.values(), *personal.values()) if leaf.id in self._by_id]
+        changed = self._changed(touched)
+        for node in changed:
+            if node.left is not None and node.right is not None:
+                node.key = mix(blind(node.left.key), blind(node.right.key))
+        told = {*work.joined, *personal}  # Leaves that get a sealed message learn their sibling's key from it.
+        entries = [
+            (node, node.sibling, node.sibling.key, blind(node.key))
+            for node in changed
+            if node.sibling is not None and node.sibling.id not in told
+        ]
+        fresh = {node.id for node in changed}
+        messages = [self._seal(leaf.member or b"", self._path(leaf)) for leaf in work.joined.values()]
+        messages += [self._seal(leaf.member or b"", self._new_leaf_key(leaf, fresh)) for leaf in personal.values()]
+        return Update(self.gid, self.version, tuple(work.notices), self._sealed_entries(entries), tuple(messages))
+
+    def _new_leaf_key(self, leaf: _Node, fresh: set[int]) -> NewLeafKey:
+        sibling = leaf.sibling
+        return NewLeafKey(leaf.key, blind(sibling.key) if sibling is not None and sibling.id in fresh else None)
+
+
+class HierarchyTree(KeyTree):
+    """LKH: every node's key is drawn at random and sent to those below."""
+
+    kind = "lkh"
+
+    def _level_key(self, node: _Node, sibling: _Node, parent: _Node) -> bytes:
+        return parent.key
+
+    def _rekey(self, work: _Work) -> Update:
+        self.version += 1
+        left = [node for node in work.raised.values() if self._by_id.get(node.id) is node]
+        rotated = [] if work.raised else [leaf for leaf in work.rekeyed.values() if leaf.id not in work.joined]
+        for leaf in rotated:
+            leaf.key = self._random(KEY_BYTES)
+        # What a leaver (or whoever stole the leaf key) knew cannot carry the new key; below a split nobody has an old one.
+        exposed = {node.id for start in (*left, *rotated) for node in start.upward() if node is not start}
+        new = {notice.parent for notice in work.notices if isinstance(notice, Split)}
+        starts = [*left, *rotated, *work.joined.values()]
+        changed = self._changed([start.parent for start in starts if start.parent is not None])
+        old = {node.id: node.key for node in changed}
+        for node in changed:
+            node.key = self._random(KEY_BYTES)
+        wanted: list[tuple[_Node, _Node, bytes, bytes]] = []
+        for node in changed:
+            if node.id in exposed or node.id in new:
+                below = [child for child in node.children if child.id not in work.joined]
+                wanted += [(node, child, child.key, node.key) for child in below]
+            else:
+                wanted.append((node, node, old[node.id], node.key))
+        messages = [self._seal(leaf.member or b"", self._path(leaf)) for leaf in work.joined.values()]
+        messages += [self._seal(leaf.member or b"", NewLeafKey(leaf.key, None)) for leaf in rotated]
+        return Update(self.gid, self.version, tuple(work.notices), self._sealed_entries(wanted), tuple(messages))
+
+
+TREES: dict[str, type[KeyTree]] = {"oft": OneWayTree, "lkh": HierarchyTree}
+
+
+# ── A member's side ──────────────────────────────────────────────────────────
+
+
+class TreeMember(ABC):
+    """One member: its path, and nothing else of the tree."""
+
+    kind: Literal["oft", "lkh"]
+
+    def __init__(self, gid: bytes, member: bytes, kex: SealingKey) -> None:
+        self.gid, self.member, self._kex = gid, member, kex
+        self.version = -1
+        self._leaf, self._leaf_key = 0, b""
+        self._levels: list[Level] = []
+
+    @property
+    def held(self) -> int:
+        """How many keys this member stores."""
+        return 1 + len(self._levels)
+
+    def kek(self) -> bytes:
+        """The root's key; raises NeedResync before there is one."""
+        if not self._leaf_key:
+            raise NeedResync("tree: no path yet")
+        return expand(self._root_key(), self.kind.encode() + b"/kek")
+
+    def resync(self, personal: Personal, version: int) -> bytes:
+        """Takes over a whole path of this version; gives the root's key."""
+        message = self._open(personal, version)
+        if not isinstance(message, Path) or message.version != version:
+            raise PeerError("tree: expected a whole path")
+        if version < self.version:
+            raise PeerError(f"tree: version {version} after {self.version}; the manager went back")
+        self._take(message)
+        return self.kek()
+
+    def await_path(self, version: int) -> None:
+        """Counts from this version, with no leaf yet: the first update that seats this member brings its path."""
+        self.version = max(self.version, version)
+
+    def apply(self, update: Update) -> bytes:
+        """Follows one update; gives the root's key. Raises NeedResync and changes nothing if one was missed."""
+        mine = [personal for personal in update.personal if personal.member == self.member]
+        message = self._open(mine[0], update.version) if mine else None
+        if isinstance(message, Path) and message.version == update.version > self.version:
+            self._take(message)
+            return self.kek()
+        if update.gid != self.gid or update.version != self.version + 1 or not self._leaf_key:
+            raise NeedResync(f"tree: at version {self.version}, the update is {update.version}")
+        before = self._leaf_key, self._levels
+        try:
+            self._levels = self._moved(update.notices)
+            if isinstance(message, NewLeafKey):
+                self._leaf_key = message.leaf_key
+                self._levels = self._told(message)
+            self._follow({(entry.target, entry.under): (n, entry) for n, entry in enumerate(update.entries)}, update)
+        except (InvalidTag, NeedResync):
+            self._leaf_key, self._levels = before
+            raise NeedResync(f"tree: update {update.version} cannot be followed") from None
+        self.version = update.version
+        return self.kek()
+
+    @abstractmethod
+    def _root_key(self) -> bytes: ...
+
+    @abstractmethod
+    def _follow(self, entries: _Entries, update: Update) -> None:
+        """Opens those entries that concern the path, bottom-up; raises NeedResync if a key is then missing."""
+
+    def _told(self, message: NewLeafKey) -> list[Level]:
+        """The levels after a personal message; LKH learns only its leaf key from one."""
+        return self._levels
+
+    def _take(self, path: Path) -> None:
+        self._leaf, self._leaf_key, self._levels = path.leaf, path.leaf_key, list(path.levels)
+        self.version = path.version
+
+    def _open(self, personal: Personal, version: int) -> Path | NewLeafKey:
+        raw = self._kex.open(personal.sealed, _context(self.gid, version))
+        try:
+            message: Path | NewLeafKey = _PERSONAL.decode(raw)
+        except msgspec.DecodeError:
+            raise PeerError("tree: a personal message that is none") from None
+        return message
+
+    def _moved(self, notices: Sequence[Split | Promote]) -> list[Level]:
+        levels = self._levels
+        for notice in notices:
+            levels = self._split(levels, notice) if isinstance(notice, Split) else _promoted(levels, notice)
+        return levels
+
+    def _split(self, levels: list[Level], notice: Split) -> list[Level]:
+        renamed = [_renamed(level, notice.leaf, notice.parent) for level in levels]
+        if notice.leaf == self._leaf:
+            return [Level(notice.leaf, True, notice.joined, notice.parent, None), *renamed]
+        return renamed
+
+    def _unlock(self, entries: _Entries, update: Update, target: int, under: int, key: bytes) -> bytes | None:
+        found = entries.get((target, under))
+        if found is None:
+            return None
+        index, entry = found
+        aad = _aad(self.gid, update.version, target, under)
+        return _lock(self.kind, key).decrypt(_nonce(update.version, index), entry.sealed, aad)
+
+
+class OneWayMember(TreeMember):
+    """OFT: knows the blinded keys beside its path, and computes the path."""
+
+    kind = "oft"
+
+    def _root_key(self) -> bytes:
+        key = self._leaf_key
+        for level in self._levels:
+            key = _climb(key, level)
+        return key
+
+    def _told(self, message: NewLeafKey) -> list[Level]:
+        if message.sibling_key is None or not self._levels:
+            return self._levels
+        return [replace(self._levels[0], key=message.sibling_key), *self._levels[1:]]
+
+    def _follow(self, entries: _Entries, update: Update) -> None:
+        key, levels = self._leaf_key, []
+        for level in self._levels:
+            blinded = self._unlock(entries, update, level.sibling, level.node, key)
+            if blinded is not None:
+                level = replace(level, key=blinded)
+            key = _climb(key, level)
+            levels.append(level)
+        self._levels = levels
+
+
+class HierarchyMember(TreeMember):
+    """LKH: knows the keys on its path."""
+
+    kind = "lkh"
+
+    def _root_key(self) -> bytes:
+        return _need(self._levels[-1].key) if self._levels else self._leaf_key
+
+    def _follow(self, entries: _Entries, update: Update) -> None:
+        below, levels = self._leaf_key, []
+        for level in self._levels:
+            key = self._unlock(entries, update, level.parent, level.node, below)
+            if key is None and level.key is not None:
+                key = self._unlock(entries, update, level.parent, level.parent, level.key)
+            below = key or _need(level.key)
+            levels.append(replace(level, key=below))
+        self._levels = levels
+
+
+# ── Pure steps ───────────────────────────────────────────────────────────────
+
+
+def blind(key: bytes) -> bytes:
+    """What may be known of a node's key by those beside it (OFT)."""
+    return expand(key, b"oft/blind")
+
+
+def mix(left: bytes, right: bytes) -> bytes:
+    """A node's key from its children's blinded ones (OFT)."""
+    return extract(b"oft/mix", left + right)
+
+
+def _climb(key: bytes, level: Level) -> bytes:
+    mine, beside = blind(key), _need(level.key)
+    return mix(mine, beside) if level.is_left else mix(beside, mine)
+
+
+def _need(key: bytes | None) -> bytes:
+    if key is None:
+        raise NeedResync("tree: a key of the path is missing")
+    return key
+
+
+def _renamed(level: Level, old: int, new: int) -> Level:
+    if old not in (level.node, level.sibling, level.parent):
+        return level
+    node, sibling, parent = (new if id == old else id for id in (level.node, level.sibling, level.parent))
+    return Level(node, level.is_left, sibling, parent, level.key)
+
+
+def _promoted(levels: list[Level], notice: Promote) -> list[Level]:
+    kept = [level for level in levels if not (level.node == notice.raised and level.sibling == notice.left)]
+    return [_renamed(level, notice.parent, notice.raised) for level in kept]
+
+
+def _depths(node: _Node) -> Iterator[tuple[int, _Node]]:
+    way = list(node.upward())
+    return zip(range(len(way) - 1, -1, -1), way, strict=True)
+
+
+def _context(gid: bytes, version: int) -> bytes:
+    return b"ps/tree/1\0" + gid + version.to_bytes(8, "big")
+
+
+def _lock(kind: str, key: bytes) -> AESGCM:
+    return AESGCM(expand(key, kind.encode() + b"/enc"))
+
+
+def _nonce(version: int, index: int) -> bytes:
+    return version.to_bytes(8, "big") + index.to_bytes(4, "big")
+
+
+def _aad(gid: bytes, version: int, target: int, under: int) -> bytes:
+    return b"".join((gid, *(number.to_bytes(8, "big") for number in (version, target, under))))
+
+
+MEMBERS: dict[str, type[TreeMember]] = {"oft": OneWayMember, "lkh": HierarchyMember}

@@ -1,0 +1,88 @@
+"""Two ways to write things down: `modern`, the default, and `paper`, for reproducing figures.
+
+| | modern | paper |
+| --- | --- | --- |
+| identifiers | SHA-256, 32 bytes, the type's name inside an attribute's | SHA-1, 20 bytes, the bare name |
+| cipher | AES-256-GCM (or 0x02, 0x11, 0x12) | AES-128-EAX |
+| nonce | sender id, millisecond, counter: 12 bytes | millisecond, publisher's key: 40 bytes |
+| associated data | mode, type, attribute, epoch, manifest | type |
+| key tree | LKH | OFT |
+
+The suite byte of a frame says which one it is in.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from hashlib import sha1, sha256
+
+from tidings.security.suites import EAX
+
+_NONCE = struct.Struct(">IQ")
+_COUNT = struct.Struct(">H")
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """How identifiers, nonces and associated data are written."""
+
+    name: str
+    id_bytes: int
+    suite: int
+    key_tree: str
+
+    @property
+    def is_paper(self) -> bool:
+        return self.suite == EAX
+
+    def type_id(self, name: str) -> bytes:
+        """What names a type on the wire.
+
+        >>> MODERN.type_id("pito.police.uk/Numberplate@1").hex()[:16]
+        '57876ee7d3d16075'
+        """
+        return _sha1(name) if self.is_paper else sha256(b"ps/type\0" + name.encode()).digest()
+
+    def attr_id(self, type_name: str, attribute: str) -> bytes:
+        """What names an attribute on the wire. In the paper's way two types share the id of a shared name."""
+        if self.is_paper:
+            return _sha1(attribute)
+        return sha256(b"ps/attr\0" + type_name.encode() + b"\0" + attribute.encode()).digest()
+
+    @property
+    def no_id(self) -> bytes:
+        """Stands where an attribute's id would, when a whole event is meant."""
+        return bytes(self.id_bytes)
+
+    def nonce(self, sender_id: int, ts_ms: int, seq: int, publisher: bytes) -> bytes:
+        if self.is_paper:
+            return ts_ms.to_bytes(8, "big") + publisher
+        return _NONCE.pack(sender_id, ts_ms << 20 | seq)
+
+    def aad(self, mode: int, type_id: bytes, attr_id: bytes, epoch: int, manifest: bytes) -> bytes:
+        if self.is_paper:
+            return type_id
+        return b"".join((b"PS1", bytes((mode,)), type_id, attr_id, epoch.to_bytes(4, "big"), manifest))
+
+
+def manifest_of(attr_ids: tuple[bytes, ...]) -> bytes:
+    """A digest of which attributes an event has: whoever reads one of them knows that none was taken or added."""
+    return sha256(b"ps/man/1\0" + _COUNT.pack(len(attr_ids)) + b"".join(attr_ids)).digest()
+
+
+NO_MANIFEST = bytes(32)  # A whole-event ciphertext says by itself which attributes there are.
+
+
+def _sha1(text: str) -> bytes:
+    return sha1(text.encode(), usedforsecurity=False).digest()
+
+
+MODERN = Profile("modern", id_bytes=32, suite=0x01, key_tree="lkh")
+PAPER = Profile("paper", id_bytes=20, suite=EAX, key_tree="oft")
+PROFILES = {profile.name: profile for profile in (MODERN, PAPER)}
+
+
+def profile_of(suite: int) -> Profile:
+    """The profile whose frames carry this suite."""
+    return PAPER if suite == EAX else MODERN
