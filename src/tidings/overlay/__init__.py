@@ -1,0 +1,103 @@
+"""Which way: one node's part in each protocol, without clock, socket or keys.
+
+`router` is the contract, `wire` what crosses a link, `interest` what a router knows of a
+subscription; `liveness` and `seen` keep book for whoever needs it. The protocols are found by
+name, with `protocol(name)`; what remains are parts that some of them stand on (`backbone` and
+`pointers` under immune).
+"""
+
+from importlib import import_module
+
+from tidings.errors import InputError, did_you_mean
+from tidings.overlay.backbone import Graph, Roles, guarded, literal, spanning_tree
+from tidings.overlay.interest import AnyWanted, Box, Everything, Extent, Interest, Ranges, Span, Sql, Wanted, key_of
+from tidings.overlay.router import (
+    Completed,
+    Count,
+    Deliver,
+    Effect,
+    Failed,
+    Place,
+    Promise,
+    Protocol,
+    Router,
+    Send,
+    WakeAt,
+)
+from tidings.overlay.wire import (
+    SEALED,
+    Codec,
+    EventId,
+    Head,
+    Message,
+    NodeId,
+    Parcel,
+    Peer,
+    SubscriptionId,
+    View,
+    peers_in,
+    rewritten,
+    size_of,
+)
+
+NAMES = ("flooding", "gossip", "immune", "hermes", "irbr")
+"""The protocols there are. `ring` is not among them: hermes and irbr stand on it."""
+
+
+def protocol(name: str) -> Protocol:
+    """The protocol of this name; raises InputError with the nearest name if there is none.
+
+    >>> protocol("flooding").name
+    'flooding'
+    """
+    if name not in NAMES:
+        hint = did_you_mean(name, NAMES) or f"there are {', '.join(NAMES)}"
+        raise InputError(f"there is no protocol {name!r}; {hint}")
+    found = import_module(f"tidings.overlay.{name}").PROTOCOL  # On demand: a broker runs one of them.
+    assert isinstance(found, Protocol)
+    return found
+
+
+__all__ = [
+    "NAMES",
+    "SEALED",
+    "AnyWanted",
+    "Box",
+    "Codec",
+    "Completed",
+    "Count",
+    "Deliver",
+    "Effect",
+    "EventId",
+    "Everything",
+    "Extent",
+    "Failed",
+    "Graph",
+    "Head",
+    "Interest",
+    "Message",
+    "NodeId",
+    "Parcel",
+    "Peer",
+    "Place",
+    "Promise",
+    "Protocol",
+    "Ranges",
+    "Roles",
+    "Router",
+    "Send",
+    "Span",
+    "Sql",
+    "SubscriptionId",
+    "View",
+    "WakeAt",
+    "Wanted",
+    "guarded",
+    "key_of",
+    "literal",
+    "peers_in",
+    "protocol",
+    "rewritten",
+    "size_of",
+    "spanning_tree",
+]

@@ -1,0 +1,806 @@
+"""IRBR: an event is handed from range to range of the identifier space (identifier-range-based routing).
+
+There is no rendezvous node and no tree that could break. A node sees all others in cells
+(see `places`) and knows for each cell who in it wants what (see `ranges`). To publish, it
+sends the event to one node of each cell where somebody wants it; that node does the same
+with the cells inside its own, and so on. Any node of a cell will do, so a neighbour that
+has gone is simply replaced by another, and as the cells are disjoint nobody hears twice.
+
+    213 publishes, 023 and 201 want it       213 → 031 [0..] → 023      213 → 202 [20.] → 201
+    mode "interest": straight to who wants   213 → 023                  213 → 201
+
+Interests go to everybody the same way, with two savings and one safety. One that is
+covered by another in the same range need not be announced outside that range (its
+`scope_row`). It is announced outermost row first, each row acknowledged before the next,
+so whoever sees an interest and relies on it can be sure that the rows outside know it.
+And one that is taken back first *retires*: whoever relied on it announces its own first.
+
+    R0   send once; if that bounces, to another node of the range
+    R1   each hop acknowledged
+    R2   custody: a node answers only when everybody it is responsible for has the event
+
+Interests always travel in custody. Who dies is mourned by its clockwise neighbour, whose
+obituary retires and ends all it had subscribed to; who was thought dead says it all again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import msgspec
+
+from tidings.errors import InputError
+from tidings.overlay import ring as rings
+from tidings.overlay.custody import EVENT, NEWS, TASKS_MAX, Custody, Done, Got, Leg, Task, TaskId, TaskKey
+from tidings.overlay.interest import Interest
+from tidings.overlay.places import ALTERNATES, LEAF_COUNT, shared
+from tidings.overlay.ranges import ENTRIES_MAX, GONE_S, Entry, FilterTable, Obituary, Standing, digest
+from tidings.overlay.ring import ANSWER_S, HEARTBEAT_S, Found, Heartbeat, Ring, RingMessage, remembered
+from tidings.overlay.router import (
+    Completed,
+    Deliver,
+    Effect,
+    Failed,
+    Place,
+    Promise,
+    Protocol,
+    Router,
+    Send,
+    Token,
+    WakeAt,
+)
+from tidings.overlay.seen import SEEN_MAX, SeenIds
+from tidings.overlay.wire import EventId, Message, NodeId, Parcel, Peer, SubscriptionId
+
+SYNC_S = 30.0  # How often a node compares one cell of its table with somebody in that cell.
+ALONE_S = 5.0  # How long a node that comes back without memory waits to be found before it goes on alone.
+REFUTE_S = 15.0  # How long after the last sign of having been thought dead a node says again what it wants.
+LEAVE_S = 10.0  # How long a leaver waits for what is in its custody.
+OWN_MAX = 65_536  # Subscriptions of one node.
+HELD_MAX = 16_384  # Messages kept by a node that is not ready yet.
+ENTRIES_AT_ONCE = 256  # In one message: even with a kilobyte of envelope each a quarter of the largest frame.
+MISSED_MAX = 1024
+
+
+class Arrival(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A node has come into a cell that was empty."""
+
+    peer: Peer
+
+
+News: TypeAlias = Entry | Obituary | Arrival
+
+
+class Carry(Message, frozen=True):
+    """An event for all who want it among the nodes that share `range_len` digits with the receiver."""
+
+    parcel: Parcel
+    range_len: int
+
+
+class Spread(Message, frozen=True):
+    """News for all nodes that share `range_len` digits with the receiver."""
+
+    task: TaskId
+    range_len: int
+    news: News
+
+
+class Compare(Message, frozen=True):
+    """This is what I know of a range; tell me, after this id, what I should know."""
+
+    me: Peer
+    prefix: str
+    digest: int
+    after: SubscriptionId | None = None
+
+
+class Routine(Compare, frozen=True):
+    """The same, asked on schedule: if there is nothing to tell, no answer."""
+
+    chatter: ClassVar[bool] = True
+
+
+class Table(Message, frozen=True):
+    """What you should know of a range; `more` if there is more after the last of these."""
+
+    prefix: str
+    entries: tuple[Entry, ...]
+    obituaries: tuple[Obituary, ...]
+    more: bool
+
+
+class Mourned(Message, frozen=True):
+    """You were thought dead. If you are not, say again what you want."""
+
+    obituary: Obituary
+
+
+IrbrMessage: TypeAlias = Carry | Spread | Got | Done | Compare | Routine | Table | Mourned | RingMessage
+Mode: TypeAlias = Literal["interest", "paper"]
+Reliability: TypeAlias = Literal["R0", "R1", "R2"]
+
+
+@dataclass(slots=True)
+class _Own:
+    """A subscription of this node."""
+
+    interest: Interest
+    clock: int = 0
+    scope_row: int = -1  # From which row on everybody has acknowledged it; -1: not announced yet.
+    target_row: int = -1  # From which row on it is being announced.
+    stable: bool = False
+    standing: Standing = Standing.LIVE
+    task: TaskKey | None = None  # The row being announced.
+    waiters: list[TaskKey] = field(default_factory=list)  # Tasks that are not done before this is announced.
+    replacement: Interest | None = None
+    asked: bool = True  # Whether somebody waits to be told that it is stable.
+
+
+class Irbr(Router[IrbrMessage]):
+    """One node's part in IRBR."""
+
+    def __init__(
+        self,
+        me: Peer,
+        chance: Random,
+        *,
+        mode: Mode = "interest",
+        reliability: Reliability = "R2",
+        covering: bool = True,
+        two_phase: bool = True,
+        base: int = 16,
+        leaf_count: int = LEAF_COUNT,
+        alternates: int = ALTERNATES,
+        heartbeat_s: float = HEARTBEAT_S,
+        answer_s: float = ANSWER_S,
+        sync_s: float = SYNC_S,
+        gone_s: float = GONE_S,
+        entries_max: int = ENTRIES_MAX,
+    ) -> None:
+        """`heartbeat_s=0` and `sync_s=0` do without routine talk, for big worlds in which nothing happens by itself."""
+        if mode not in ("interest", "paper") or reliability not in ("R0", "R1", "R2"):
+            raise InputError(f"expected mode interest or paper and reliability R0, R1 or R2, got {mode}, {reliability}")
+        self.mode, self.reliability, self.covering, self.two_phase = mode, reliability, covering, two_phase
+        self.sync_s = sync_s
+        self.ring = Ring(
+            me,
+            self,
+            chance,
+            base=base,
+            leaf_count=leaf_count,
+            alternates=alternates,
+            heartbeat_s=heartbeat_s,
+            answer_s=answer_s,
+        )
+        self.me, self._chance = me, chance
+        self.custody = Custody(self.ring, self)
+        self.table = FilterTable(me.id, entries_max=entries_max, gone_s=gone_s)
+        self.own: dict[SubscriptionId, _Own] = {}
+        self.clock = 0
+        self._stage: Literal["outside", "pulling", "arriving", "settling", "ready", "leaving"] = "outside"
+        self._joined = False  # Whether this node came by `join`, and so has a table to fetch.
+        self._had_former_life = False
+        self._refute_at = 0.0
+        self._seq = 0
+        self._seen = SeenIds[EventId](SEEN_MAX)
+        self._missed = SeenIds[NodeId](MISSED_MAX)
+        self._held: list[tuple[NodeId, Carry | Spread]] = []
+        self._unpublished: list[Parcel] = []
+
+    @classmethod
+    def build(cls, place: Place, **options: Any) -> Irbr:
+        """A node that stands where `place` says."""
+        try:
+            return cls(place.me, place.chance, **options)
+        except TypeError as wrong:
+            raise InputError(f"irbr: {wrong}") from None
+
+    # ── Coming ───────────────────────────────────────────────────────────────
+
+    def start(self, now: float, memory: bytes = b"") -> list[Effect]:
+        contacts = remembered(memory)
+        if contacts:
+            return self.join(contacts, now)
+        routine: list[Effect] = self._next_sync(now)
+        if self.me.incarnation > 0 and not self.ring.nearest():
+            # Others may still take this node for its former life; it cannot serve them before it has asked them.
+            return [*self.ring.start(now), *routine, WakeAt(now + ALONE_S, ("alone",))]
+        return [*self.ring.start(now), *routine]
+
+    def join(self, via: Sequence[Peer], now: float) -> list[Effect]:
+        self._joined = True
+        return [*self.ring.join(via, now), *self._next_sync(now)]
+
+    def entered(self, now: float) -> list[Effect]:
+        if self._joined and self.ring.nearest():
+            return self._pull(now)
+        if self.me.incarnation > 0 and not self.ring.nearest():
+            return []
+        return self._make_ready(now)
+
+    def _pull(self, now: float) -> list[Effect]:
+        """Ask the node that shares most digits: what it knows, and is, is all this node needs to know."""
+        self._stage = "pulling"
+        return self._compare("", now)
+
+    def _compare(self, prefix: str, now: float, after: SubscriptionId | None = None) -> list[Effect]:
+        peer = self.ring.nearest()
+        if peer is None:
+            return self._make_ready(now)
+        question = Compare(self.me, prefix, self._digest(prefix) if after is None else 0, after)
+        return [Send(peer.id, question), WakeAt(now + 2 * self.ring.answer_s, ("compared", self._stage, peer.id))]
+
+    def _compared(self, more: SubscriptionId | None, now: float) -> list[Effect]:
+        """An answer came while this node is on its way in."""
+        if more is not None:
+            return self._compare("", now, after=more)
+        if self._stage == "pulling":
+            self._stage = "arriving"
+            return self._arrive(now)
+        return self._make_ready(now)
+
+    def _arrive(self, now: float) -> list[Effect]:
+        """Tell those who thought the cell of this node empty: they share as many digits as anybody does."""
+        row = self.ring.depth() - 1
+        task = self._new_task(Arrival(self.me), ("arrived",))
+        return self._spread(task, range(row, row + 1), now)
+
+    def _make_ready(self, now: float) -> list[Effect]:
+        if self._stage == "ready":
+            return []
+        self._stage = "ready"
+        effects: list[Effect] = [Completed("join")]
+        if self._had_former_life:
+            effects += self._mourn(Peer(self.me.id, self.me.address, self.me.incarnation - 1), now)
+        for own in list(self.own.values()):
+            if own.scope_row < 0 and own.task is None:
+                effects += self._announce(own, now)
+        held, self._held = self._held, []
+        for sender, message in held:
+            effects += self.receive(sender, message, now)
+        waiting, self._unpublished = self._unpublished, []
+        for parcel in waiting:
+            effects += self.publish(parcel, now)
+        return effects
+
+    # ── Wanting ──────────────────────────────────────────────────────────────
+
+    def subscribe(self, interest: Interest, now: float) -> list[Effect]:
+        own = self.own.get(interest.id)
+        if own is not None:
+            return self._exchange(own, interest, now)
+        if len(self.own) >= OWN_MAX:
+            return [Failed("subscribe", f"a node has at most {OWN_MAX} subscriptions", interest.id)]
+        self.own[interest.id] = own = _Own(interest)
+        return self._announce(own, now) if self._stage == "ready" else []
+
+    def unsubscribe(self, id: SubscriptionId, now: float) -> list[Effect]:
+        own = self.own.get(id)
+        if own is None:
+            return [Completed("unsubscribe", id)]
+        if own.standing is not Standing.LIVE:
+            own.replacement = None
+            return []
+        if own.target_row < 0:
+            del self.own[id]
+            return [Completed("unsubscribe", id)]
+        return self._retire(own, now)
+
+    def _exchange(self, own: _Own, interest: Interest, now: float) -> list[Effect]:
+        """The same id with another interest: the old one is taken back, then the new one announced."""
+        if own.target_row < 0:
+            own.interest = interest
+            return []
+        own.replacement = interest
+        return self._retire(own, now) if own.standing is Standing.LIVE else []
+
+    def _announce(self, own: _Own, now: float) -> list[Effect]:
+        """Announce from the row where the interest is not covered, outermost first."""
+        self.custody.forget(own.task)
+        own.clock, own.target_row = self._tick(), self._scope_of(own)
+        return self._announce_row(own, own.target_row, now)
+
+    def _announce_row(self, own: _Own, row: int, now: float) -> list[Effect]:
+        if row >= self.ring.depth():
+            return self._announced(own, now)
+        task = self._new_task(self._entry(own), ("announced", own.interest.id, row))
+        own.task = task.key
+        return self._spread(task, range(row, row + 1), now)
+
+    def _announced(self, own: _Own, now: float) -> list[Effect]:
+        own.task, own.scope_row, own.stable = None, own.target_row, True
+        effects: list[Effect] = [Completed("subscribe", own.interest.id)] if own.asked else []
+        own.asked = False
+        waiters, own.waiters = own.waiters, []
+        for key in waiters:
+            effects += self.custody.wait_no_more(key, own.interest.id, now)
+        return effects
+
+    def _scope_of(self, own: _Own) -> int:
+        """The first row that has to be told because nobody it knows of covers the interest."""
+        if not self.covering:
+            return 0
+        covered = self.table.rows_covered(own.interest)
+        covered += [
+            (other.scope_row, self.ring.length)
+            for other in self.own.values()
+            if other.stable and other.standing is Standing.LIVE and other is not own
+            if other.interest.covers(own.interest)
+        ]
+        row = 0
+        while row < self.ring.length and any(first <= row < end for first, end in covered):
+            row += 1
+        return row
+
+    def _reconsider(self, lost: Sequence[Entry], now: float) -> list[Effect]:
+        """Entries can no longer be relied on: announce what only they covered."""
+        effects: list[Effect] = []
+        for own in list(self.own.values()):
+            relied = own.standing is Standing.LIVE and own.target_row > 0 and _any_covers(lost, own.interest)
+            if relied and self._scope_of(own) < own.target_row:
+                effects += self._announce(own, now)
+        return effects
+
+    def _retire(self, own: _Own, now: float) -> list[Effect]:
+        """First of two phases: from now on nobody may rely on this interest."""
+        self.custody.forget(own.task)
+        live = self._entry(own)
+        own.standing, own.clock, own.task = Standing.RETIRING, self._tick(), None
+        effects = self._announced_no_more(own, now)
+        if not self.two_phase:
+            return [*effects, *self._end(own, now), *self._reconsider([live], now)]
+        effects += self._reconsider([live], now)
+        task = self._new_task(self._entry(own), ("retired", own.interest.id))
+        self._wait_for_own(task)
+        return [*effects, *self._spread(task, self._rows_from(own.target_row), now)]
+
+    def _announced_no_more(self, own: _Own, now: float) -> list[Effect]:
+        """What waited for the announcement need not wait any longer."""
+        stable, asked, scope_row = own.stable, own.asked, own.scope_row
+        own.asked = False
+        effects = self._announced(own, now)
+        own.stable, own.scope_row = stable, scope_row
+        return [*effects, *([Failed("subscribe", "taken back", own.interest.id)] if asked else [])]
+
+    def _end(self, own: _Own, now: float) -> list[Effect]:
+        """Second phase: the interest is gone."""
+        own.clock, own.standing = self._tick(), Standing.GONE
+        task = self._new_task(self._entry(own), ("ended", own.interest.id))
+        return self._spread(task, self._rows_from(own.target_row), now)
+
+    def _ended(self, own: _Own, now: float) -> list[Effect]:
+        id, wanted = own.interest.id, own.replacement
+        self.own.pop(id, None)
+        if wanted is None:
+            return [Completed("unsubscribe", id), *self._check_leaving(now)]
+        self.own[id] = fresh = _Own(wanted, clock=own.clock)
+        return self._announce(fresh, now)
+
+    def _entry(self, own: _Own) -> Entry:
+        interest = own.interest if own.standing is not Standing.GONE else None
+        return Entry(own.interest.id, self.me, own.clock, own.target_row, own.standing, interest)
+
+    # ── Publishing ───────────────────────────────────────────────────────────
+
+    def publish(self, parcel: Parcel, now: float) -> list[Effect]:
+        if self._stage != "ready":
+            if len(self._unpublished) >= HELD_MAX:
+                return [Failed("publish", "too many events wait for this node to be ready", parcel.head.id)]
+            self._unpublished.append(parcel)
+            return []
+        return self._handle(parcel, 0, [], now, then=("published", parcel.head.id))
+
+    def _handle(
+        self, parcel: Parcel, range_len: int, parents: list[NodeId], now: float, then: tuple[Any, ...] = ()
+    ) -> list[Effect]:
+        effects: list[Effect] = []
+        if self._seen.add(parcel.head.id) and self._wants(parcel):
+            effects.append(Deliver(parcel))
+        task = Task(_event_task(parcel), range_len, parcel, parents, then=then, is_kept=self.reliability != "R0")
+        for cell in self.table.matching(parcel, range_len):
+            task.legs[cell] = Leg()
+        return [*effects, *self.custody.take(task, now)]
+
+    def _wants(self, parcel: Parcel) -> bool:
+        """Also while an interest is being replaced; one that is taken back is still forwarded for, not delivered."""
+        return any(
+            (own.replacement or own.interest).matches(parcel)
+            for own in self.own.values()
+            if own.standing is Standing.LIVE or own.replacement
+        )
+
+    # ── Being told ───────────────────────────────────────────────────────────
+
+    def receive(self, sender: NodeId, message: IrbrMessage, now: float) -> list[Effect]:
+        if message.__class__ is Heartbeat:
+            return self.ring.receive(sender, message, now)  # Most of all messages: asked first.
+        match message:
+            case Carry(range_len=length) | Spread(range_len=length):
+                return self._receive_task(sender, message, now) if 0 <= length <= self.ring.length else []
+            case Got():
+                return self.custody.got(message, sender, now)
+            case Done():
+                return self.custody.done(message, sender, now)
+            case Compare():
+                return self._answer(sender, message)
+            case Table():
+                return self._learn(sender, message, now)
+            case Mourned(obituary=obituary):
+                return self._refute(obituary, now)
+            case _:
+                return self.ring.receive(sender, message, now)
+
+    def _receive_task(self, sender: NodeId, message: Carry | Spread, now: float) -> list[Effect]:
+        if self._stage == "outside" or (self._stage not in ("ready", "leaving") and isinstance(message, Carry)):
+            # With half a table this node would prune what others want.
+            if len(self._held) < HELD_MAX:
+                self._held.append((sender, message))
+            return []
+        if isinstance(message, Carry) and self.reliability != "R2":
+            return self._receive_once(sender, message, now)
+        id = _event_task(message.parcel) if isinstance(message, Carry) else message.task
+        answer = self.custody.known((id, message.range_len), sender)
+        if answer is not None:
+            return answer
+        if isinstance(message, Carry):
+            return self._handle(message.parcel, message.range_len, [sender], now)
+        return self._hear(sender, message, now)
+
+    def _receive_once(self, sender: NodeId, message: Carry, now: float) -> list[Effect]:
+        """Without custody: acknowledged at once, if at all, and passed on unless it is a repeated message."""
+        id = _event_task(message.parcel)
+        effects: list[Effect] = [Send(sender, Done(id, message.range_len))] if self.reliability == "R1" else []
+        if self.custody.is_first((id, message.range_len)):
+            effects += self._handle(message.parcel, message.range_len, [], now)
+        return effects
+
+    def _hear(self, sender: NodeId, message: Spread, now: float) -> list[Effect]:
+        """Take news, act on it, and pass it on in the range."""
+        task = Task(message.task, message.range_len, message.news, [sender])
+        effects = self._take_news(message.news, now)
+        if _unsettles(message.news):
+            self._wait_for_own(task)
+        return [*effects, *self._spread(task, self._rows_from(message.range_len), now)]
+
+    def _take_news(self, news: News, now: float) -> list[Effect]:
+        match news:
+            case Entry():
+                return self._take_entry(news, now)
+            case Obituary(id=id):
+                if id == self.me.id:
+                    return self._refute(news, now)
+                self._hear_clock(news.clock)
+                return self._reconsider(self.table.bury(news, now), now) if self.ring.is_id(id) else []
+            case Arrival(peer=peer):
+                return self.ring.check(peer, now)
+
+    def _take_entry(self, entry: Entry, now: float) -> list[Effect]:
+        self._hear_clock(entry.clock)
+        if entry.origin.id == self.me.id:
+            self._had_former_life |= entry.id.incarnation < self.me.incarnation
+            return []
+        if not self.ring.is_id(entry.origin.id) or entry.id.origin != entry.origin.id:
+            return []
+        lost = self.table.merge(entry, now)
+        return self._reconsider([lost], now) if lost else []
+
+    def _refute(self, obituary: Obituary, now: float) -> list[Effect]:
+        """Thought dead: all that was said before is void, so it is said again.
+
+        And once more when contacts have settled: after a split the first who can be
+        reached are not yet everybody.
+        """
+        self._hear_clock(obituary.clock)
+        if obituary.id != self.me.id or obituary.incarnation < self.me.incarnation:
+            return []
+        self._refute_at = now + REFUTE_S
+        effects: list[Effect] = [WakeAt(self._refute_at, ("refute",))]
+        for own in list(self.own.values()):
+            if own.standing is Standing.LIVE and own.target_row >= 0 and own.clock < obituary.clock:
+                effects += self._announce(own, now)
+        return effects
+
+    def _refute_again(self, now: float) -> list[Effect]:
+        live = [own for own in self.own.values() if own.standing is Standing.LIVE and own.target_row >= 0]
+        return [effect for own in live for effect in self._announce(own, now)]
+
+    # ── Spreading ──────────────────────────────────────────────────────────────
+
+    def _new_task(self, news: News, then: tuple[Any, ...]) -> Task:
+        self._seq += 1
+        return Task(TaskId(NEWS, self.me.id, self.me.incarnation, self._seq), 0, news, [], then=then)
+
+    def _spread(self, task: Task, rows: range, now: float) -> list[Effect]:
+        """Give the task a leg for each cell of these rows that may have somebody in it."""
+        for row in rows:
+            for cell in self.ring.cells(row):
+                if not self.ring.is_empty(cell, now):
+                    task.legs[cell] = Leg()
+        return self.custody.take(task, now)
+
+    def _rows_from(self, row: int) -> range:
+        return range(max(row, 0), self.ring.depth())
+
+    def _wait_for_own(self, task: Task) -> None:
+        """The task is not done before what this node is announcing has been announced."""
+        for id, own in self.own.items():
+            if own.task is not None:
+                task.waits[id] = None
+                own.waiters.append(task.key)
+
+    def candidates(self, task: Task, cell: str) -> Iterator[NodeId]:
+        """Nodes of the cell that may see to it: first those who want the event themselves."""
+        tried, ring = task.legs[cell].tried, self.ring
+        if isinstance(task.cargo, Parcel) and self.mode == "interest":
+            yield from (id for id in self._wanting(task.cargo, cell) if id not in tried and self._is_usable(id))
+        yield from (peer.id for peer in ring.in_range(cell) if peer.id not in tried)
+        for entry in self.table.under(cell):
+            if (
+                entry.origin.id not in tried
+                and entry.standing is not Standing.GONE
+                and self._is_usable(entry.origin.id)
+            ):
+                yield entry.origin.id
+
+    def _wanting(self, parcel: Parcel, cell: str) -> list[NodeId]:
+        wanting = (e.origin.id for e in self.table.under(cell) if e.interest is not None and e.interest.matches(parcel))
+        return sorted(wanting)
+
+    def _is_usable(self, id: NodeId) -> bool:
+        return id not in self.ring.doubted and not self.ring.is_dead(id)
+
+    def packed(self, task: Task, cell: str) -> Message:
+        cargo = task.cargo
+        return Carry(cargo, len(cell)) if isinstance(cargo, Parcel) else Spread(task.id, len(cell), cargo)
+
+    def found(self, prefix: str, what: Peer | Found, now: float) -> list[Effect]:
+        return self.custody.found(prefix, what, now)
+
+    def finished(self, task: Task, now: float) -> list[Effect]:
+        return [*self._go_on(task.then, now), *self._check_leaving(now)]
+
+    def _go_on(self, then: tuple[Any, ...], now: float) -> list[Effect]:
+        """What the origin of a task does when everybody has it."""
+        match then:
+            case ("published", EventId() as event):
+                return [Completed("publish", event)] if self.reliability == "R2" else []
+            case ("announced", SubscriptionId() as id, int(row)) if id in self.own:
+                return self._announce_row(self.own[id], row + 1, now)
+            case ("retired", SubscriptionId() as id) if id in self.own:
+                return self._end(self.own[id], now)
+            case ("ended", SubscriptionId() as id) if id in self.own:
+                return self._ended(self.own[id], now)
+            case ("arrived",):
+                self._stage = "settling"
+                return [WakeAt(now + 2 * self.ring.answer_s, ("settled",))]
+            case ("mourned", Obituary() as obituary) if not obituary.final:
+                return self._say_obituary(Obituary(obituary.id, obituary.incarnation, self._tick(), True), now)
+        return []
+
+    # ── The dead, the late and the lost ──────────────────────────────────────
+
+    def came(self, peer: Peer, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        obituary = self.table.obituary(peer.id)
+        if obituary is not None and obituary.incarnation >= peer.incarnation:
+            effects.append(Send(peer.id, Mourned(obituary)))
+        if self._stage == "outside" and self.ring.is_in:
+            self.ring.is_in, self._joined = False, True
+            return [*effects, *self.ring.join([peer], now)]
+        if peer.id in self._missed and self._stage == "ready":
+            cell = self.ring.cell(peer.id)
+            effects.append(Send(peer.id, Routine(self.me, cell, self._digest(cell))))
+        return effects
+
+    def died(self, peer: Peer, now: float) -> list[Effect]:
+        self._missed.add(peer.id)
+        mourning = self._mourn(peer, now) if self._stage == "ready" and self.ring.is_next_after(peer.id) else []
+        return [*self.custody.redirect(peer.id, now), *mourning]
+
+    def left(self, peer: Peer, now: float) -> list[Effect]:
+        return self.custody.redirect(peer.id, now)
+
+    def unsent(self, to: NodeId, message: IrbrMessage, now: float) -> list[Effect]:
+        effects = self.ring.unsent(to, message, now)
+        if isinstance(message, Carry) and self.reliability == "R0":
+            return [*effects, *self._send_elsewhere(to, message, now)]
+        return [*effects, *self.custody.redirect(to, now)]
+
+    def peer_down(self, peer: NodeId, now: float) -> list[Effect]:
+        return self.ring.unsent(peer, None, now) if self.ring.knows(peer) else []
+
+    def _send_elsewhere(self, to: NodeId, message: Carry, now: float) -> list[Effect]:
+        """Nothing was kept of an event sent once, but what bounced says where it was to go."""
+        cell = to[: message.range_len]
+        if self.ring.cell(to) != cell:
+            return []
+        task = Task(_event_task(message.parcel), message.range_len - 1, message.parcel, is_kept=False)
+        return self.custody.send_elsewhere(task, cell, to, now)
+
+    def _mourn(self, peer: Peer, now: float) -> list[Effect]:
+        known = self.table.obituary(peer.id)
+        stale = [e for e in self.table.under(self.ring.cell(peer.id)) if e.origin.id == peer.id] if known else []
+        if known and known.incarnation >= peer.incarnation and all(e.standing is Standing.GONE for e in stale):
+            return []
+        return self._say_obituary(Obituary(peer.id, peer.incarnation, self._tick(), final=not self.two_phase), now)
+
+    def _say_obituary(self, obituary: Obituary, now: float) -> list[Effect]:
+        lost = self.table.bury(obituary, now) if obituary.id != self.me.id else []
+        effects = self._reconsider(lost, now)
+        task = self._new_task(obituary, ("mourned", obituary))
+        self._wait_for_own(task)
+        return [*effects, *self._spread(task, self._rows_from(0), now)]
+
+    # ── Comparing tables ─────────────────────────────────────────────────────
+
+    def _digest(self, prefix: str) -> int:
+        return digest(
+            e for cell in self.table.cells() for e in self.table.under(cell) if e.id.origin.startswith(prefix)
+        )
+
+    def _told_to(self, asker: NodeId, prefix: str) -> list[Entry]:
+        mine = [self._entry(own) for own in self.own.values() if 0 <= own.target_row <= shared(asker, self.me.id)]
+        told = [*(entry for entry in mine if self.me.id.startswith(prefix)), *self.table.told_to(asker, prefix)]
+        return sorted(told, key=lambda entry: entry.id)
+
+    def _answer(self, sender: NodeId, question: Compare) -> list[Effect]:
+        if question.me.id != sender or not self.ring.is_node(question.me) or not self.ring.is_prefix(question.prefix):
+            return []
+        told = self._told_to(sender, question.prefix)
+        if question.after is None and digest(iter(told)) == question.digest:
+            told = []
+        if not told and isinstance(question, Routine):
+            return []
+        told = [entry for entry in told if question.after is None or entry.id > question.after]
+        obituaries = tuple(self.table.obituaries()) if question.after is None else ()
+        first, rest = tuple(told[:ENTRIES_AT_ONCE]), told[ENTRIES_AT_ONCE:]
+        return [Send(sender, Table(question.prefix, first, obituaries[:ENTRIES_AT_ONCE], bool(rest)))]
+
+    def _learn(self, sender: NodeId, answer: Table, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for obituary in answer.obituaries:
+            effects += self._take_news(obituary, now)
+        for entry in answer.entries:
+            effects += self._take_news(entry, now)
+        if self._stage in ("pulling", "settling") and not answer.prefix:
+            more = answer.entries[-1].id if answer.more and answer.entries else None
+            effects += self._compared(more, now)
+        return effects
+
+    def _next_sync(self, now: float) -> list[Effect]:
+        return [WakeAt(now + self.sync_s, ("sync",), idle=True)] if self.sync_s else []
+
+    def _sync(self, now: float) -> list[Effect]:
+        """Once in a while: forget the long gone, look after origins that nobody mourned, compare one cell."""
+        self.table.expire(now)
+        effects: list[Effect] = []
+        cells = [cell for cell in self.table.cells() if self.ring.in_range(cell)]
+        for entry in [e for cell in self.table.cells() for e in self.table.under(cell)]:
+            if entry.standing is Standing.LIVE and self.ring.is_next_after(entry.origin.id):
+                effects += self.ring.check(entry.origin, now)
+        cells += [self.ring.cell(peer.id) for peer in self.ring.known()]
+        if cells:
+            cell = self._chance.choice(cells)
+            asked = self.ring.in_range(cell)[:1]
+            effects += [Send(peer.id, Routine(self.me, cell, self._digest(cell))) for peer in asked]
+        return [*effects, *self._next_sync(now)]
+
+    # ── Later ────────────────────────────────────────────────────────────────
+
+    def wake(self, token: Token, now: float) -> list[Effect]:
+        match token:
+            case ("leg", TaskId() as id, int(length), str(cell), int(attempt)):
+                return self.custody.overdue((id, length), cell, attempt, now)
+            case ("sync",):
+                return self._sync(now)
+            case ("settled",) if self._stage == "settling":
+                return self._compare("", now)
+            case ("compared", str(stage), str(id)) if stage == self._stage and stage in ("pulling", "settling"):
+                return [*self.ring.doubt(id, now), *self._compare("", now)]
+            case ("alone",) if self._stage == "outside":
+                return self._make_ready(now) if self.ring.is_in else []
+            case ("refute",) if now >= self._refute_at:
+                return self._refute_again(now)
+            case ("leave",) if self._stage == "leaving":
+                return self._go()
+        return self.ring.wake(token, now)
+
+    def leave(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for id in list(self.own):
+            effects += self.unsubscribe(id, now)
+        self._stage = "leaving"
+        return [*effects, WakeAt(now + LEAVE_S, ("leave",)), *self._check_leaving(now)]
+
+    def _check_leaving(self, now: float) -> list[Effect]:
+        return self._go() if self._stage == "leaving" and not len(self.custody) and not self.own else []
+
+    def _go(self) -> list[Effect]:
+        self._stage = "outside"
+        return [*self.ring.leave(0.0), Completed("leave")]
+
+    # ── Being looked at ──────────────────────────────────────────────────────
+
+    def links(self) -> tuple[NodeId, ...]:
+        return tuple(peer.id for peer in self.ring.known())
+
+    def memory(self) -> bytes:
+        return self.ring.memory()
+
+    def holdings(self) -> dict[str, tuple[int, int]]:
+        return {
+            **self.ring.holdings(),
+            **self.table.holdings(),
+            "own": (len(self.own), OWN_MAX),
+            "tasks": (len(self.custody), TASKS_MAX + 1),
+            "seen": (len(self._seen), SEEN_MAX),
+            "held": (len(self._held) + len(self._unpublished), 2 * HELD_MAX),
+        }
+
+    def _tick(self) -> int:
+        self.clock += 1
+        return self.clock
+
+    def _hear_clock(self, clock: int) -> None:
+        self.clock = max(self.clock, clock) + 1
+
+
+def _event_task(parcel: Parcel) -> TaskId:
+    return TaskId(EVENT, *parcel.head.id)
+
+
+def _unsettles(news: News) -> bool:
+    """Whether others may have relied on what this takes back. A live entry must not wait for others of its kind."""
+    return isinstance(news, Obituary) or (isinstance(news, Entry) and news.standing is Standing.RETIRING)
+
+
+def _any_covers(entries: Sequence[Entry], interest: Interest) -> bool:
+    return any(entry.interest is not None and entry.interest.covers(interest) for entry in entries)
+
+
+def settle(routers: dict[NodeId, Router[Any]], now: float) -> None:
+    """Everybody has joined long ago, and nobody wants anything yet."""
+    rings.settle([router.ring for router in routers.values() if isinstance(router, Irbr)], now)
+
+
+def plant(routers: dict[NodeId, Irbr], interests: Sequence[Interest]) -> None:
+    """The state after these subscriptions have become stable, without the talk: for worlds of thousands.
+
+    As if nobody had relied on a cover: each is announced to everybody.
+    """
+    for interest in interests:
+        origin = routers[interest.id.origin]
+        own = _Own(interest, origin._tick(), 0, 0, stable=True, asked=False)
+        origin.own[interest.id] = own
+        entry = origin._entry(own)
+        for router in routers.values():
+            router.table.merge(entry, 0.0)
+
+
+def name_node(index: int, chance: Random) -> NodeId:
+    """A random place on a circle of 128 bits."""
+    return f"{chance.getrandbits(128):032x}"
+
+
+PROTOCOL = Protocol(
+    name="irbr",
+    build=Irbr.build,
+    messages=IrbrMessage,
+    promises=frozenset(
+        {
+            Promise.REACHES_ALL,
+            Promise.SURVIVES_LOSS,
+            Promise.SURVIVES_CRASHES,
+            Promise.SURVIVES_SPLIT,
+            Promise.JOINS_LIVE,
+            Promise.LEAVES_CLEANLY,
+            Promise.PRUNES,
+        }
+    ),
+    settle=settle,
+    name_node=name_node,
+)

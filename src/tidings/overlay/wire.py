@@ -1,0 +1,244 @@
+"""What crosses a link: messages, and the three things they carry.
+
+    Peer      who a node is and where it is reached
+    Parcel    an event on its way: a head all may read, what this node may read, and the sealed envelope
+    Interest  a subscription on its way: likewise (see `interest`)
+
+A message is a frozen msgspec struct derived from `Message`; its class name is its tag on
+the wire. A protocol lists its messages as a union and a `Codec` turns them into bytes and
+back. Bytes come from others, so decoding raises PeerError for whatever is not exactly one
+of the protocol's messages within the limits.
+
+Two things happen to a message between a router and its link, and both find what they
+need wherever a protocol has put it: `rewritten` replaces parcels and interests (the node
+gives each neighbour only the plaintext it may have) and `peers_in` lists the peers a
+message introduces (the live driver keeps their addresses).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
+
+import msgspec
+
+from tidings.errors import InputError, PeerError
+from tidings.events import Timestamp, Value
+
+FRAME_BYTES_MAX = 1 << 20  # A message; the largest events we carry are under 256 KiB.
+ATTRIBUTES_MAX = 4096  # In one view; as many as an event type may have.
+
+NodeId: TypeAlias = str
+
+
+class EventId(NamedTuple):
+    """Names an event for good: who published it, in which life of that node, and its number in that life."""
+
+    origin: NodeId
+    incarnation: int
+    seq: int
+
+
+class SubscriptionId(NamedTuple):
+    """Names a subscription the same way: the node it was made at, its life, and its number in that life."""
+
+    origin: NodeId
+    incarnation: int
+    seq: int
+
+
+class Message(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
+    """The root of all messages. Fields may be added at the end, with a default, and never removed.
+
+    `chatter` marks what is said on schedule whether or not anything happens, such as
+    heartbeats: a world with nothing else on its links is quiet.
+    """
+
+    chatter: ClassVar[bool] = False
+
+
+class Peer(msgspec.Struct, frozen=True, array_like=True):
+    """A node as others speak of it. A higher incarnation is a later life of the same node."""
+
+    id: NodeId
+    address: str = ""
+    incarnation: int = 0
+
+
+class Head(msgspec.Struct, frozen=True, array_like=True):
+    """What every relay may read of an event."""
+
+    id: EventId
+    type: str
+
+
+_VALUE_CLASSES = frozenset({bool, int, float, str, bytes, Timestamp})
+
+
+class View(msgspec.Struct, frozen=True, array_like=True):
+    """What one node can read of an event: the values, and the names of those it cannot read.
+
+    An attribute in neither is known to be absent, unless `opaque` says that even the
+    names are sealed.
+    """
+
+    values: dict[str, Any]  # Of Value: a union of all six is more than msgspec can decode, so they are checked below.
+    hidden: tuple[str, ...] = ()
+    opaque: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.values) + len(self.hidden) > ATTRIBUTES_MAX:
+            raise ValueError(f"a view has at most {ATTRIBUTES_MAX} attributes")
+        for name, value in self.values.items():
+            if value.__class__ not in _VALUE_CLASSES:
+                raise ValueError(f"expected a value for {name!r}, got {type(value).__name__}")
+
+    def unknown(self, name: str) -> bool:
+        """Whether this node cannot tell what the attribute is, or whether it is there at all."""
+        return name not in self.values and (self.opaque or name in self.hidden)
+
+    def get(self, name: str) -> Value | None:
+        """The value, or None where it is absent or unknown."""
+        return self.values.get(name)
+
+
+SEALED = View({}, opaque=True)  # What a node without keys sees of an event sealed as a whole.
+
+
+class Parcel(msgspec.Struct, frozen=True, array_like=True):
+    """An event on its way. Routers read the head and the view, and never touch the envelope.
+
+    The view is this node's own and changes from hop to hop; head and envelope do not.
+    """
+
+    head: Head
+    view: View
+    envelope: bytes = b""
+
+
+M = TypeVar("M", bound=Message)
+
+
+class Codec(Generic[M]):
+    """Bytes for the messages of one protocol, and messages for bytes."""
+
+    def __init__(self, messages: Any, *, bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self.bytes_max = bytes_max
+        self._decoder: msgspec.msgpack.Decoder[M] = msgspec.msgpack.Decoder(messages, ext_hook=_from_extension)
+
+    def encode(self, message: M) -> bytes:
+        """The message's bytes; ours are never over the limit."""
+        raw = _ENCODER.encode(message)
+        assert len(raw) <= self.bytes_max, f"{type(message).__name__} takes {len(raw)} bytes"
+        return raw
+
+    def decode(self, raw: bytes) -> M:
+        """The message in `raw`; raises PeerError for anything else."""
+        if len(raw) > self.bytes_max:
+            raise PeerError(f"expected a message of at most {self.bytes_max} bytes, got {len(raw)}")
+        try:
+            return self._decoder.decode(raw)
+        except (msgspec.MsgspecError, InputError, ValueError, RecursionError) as wrong:
+            raise PeerError(f"expected a message of this protocol: {wrong}") from None
+
+
+def size_of(message: Message) -> int:
+    """How many bytes the message takes on a link, before framing."""
+    return len(_ENCODER.encode(message))
+
+
+def rewritten(message: M, change: Callable[[Any], Any], *kinds: type) -> M:
+    """`message` with each struct of the given kinds, wherever it stands, replaced by `change` of it.
+
+    What holds none of them is passed through as it is, at the cost of one look-up.
+    """
+    wanted = frozenset(kinds)
+    return _rewrite(message, change, wanted) if _may_hold(type(message), wanted) else message
+
+
+def peers_in(message: Message) -> list[Peer]:
+    """The peers a message introduces, in the order it names them."""
+    return list(_peers(message)) if _may_hold(type(message), frozenset({Peer})) else []
+
+
+_TIMESTAMP_CODE = 1
+_I64 = struct.Struct(">q")
+
+
+def _to_extension(value: object) -> object:
+    if isinstance(value, Timestamp):
+        return msgspec.msgpack.Ext(_TIMESTAMP_CODE, _I64.pack(value))
+    raise AssertionError(f"a message holds {value!r}, which has no bytes")
+
+
+def _from_extension(code: int, data: memoryview) -> object:
+    if code != _TIMESTAMP_CODE or len(data) != _I64.size:
+        raise ValueError(f"unknown extension {code}")
+    return Timestamp(_I64.unpack(data)[0])
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_to_extension)
+
+
+def _rewrite(part: Any, change: Callable[[Any], Any], kinds: frozenset[type]) -> Any:
+    if type(part) in kinds:
+        return change(part)
+    if isinstance(part, msgspec.Struct):
+        fields = [(name, getattr(part, name)) for name in part.__struct_fields__]
+        fresh = {name: new for name, old in fields if (new := _rewrite(old, change, kinds)) is not old}
+        return msgspec.structs.replace(part, **fresh) if fresh else part
+    if type(part) in (tuple, list):
+        return type(part)(_rewrite(each, change, kinds) for each in part)
+    if type(part) is dict:
+        return {key: _rewrite(each, change, kinds) for key, each in part.items()}
+    return part
+
+
+def _peers(part: Any) -> Iterator[Peer]:
+    if type(part) is Peer:
+        yield part
+    elif isinstance(part, msgspec.Struct):
+        for name in part.__struct_fields__:
+            yield from _peers(getattr(part, name))
+    elif isinstance(part, tuple | list):
+        for each in part:
+            yield from _peers(each)
+    elif type(part) is dict:
+        for each in part.values():
+            yield from _peers(each)
+
+
+_MAY_HOLD: dict[tuple[type, frozenset[type]], bool] = {}  # Bounded by the number of message classes.
+
+
+def _may_hold(message: type, kinds: frozenset[type]) -> bool:
+    """Whether messages of this class can have one of `kinds` in them, judged once from the declared types."""
+    known = _MAY_HOLD.get((message, kinds))
+    if known is None:
+        known = _MAY_HOLD[message, kinds] = any(
+            _mentions(t, kinds) for t in _declared(msgspec.inspect.type_info(message))
+        )
+    return known
+
+
+def _mentions(declared: msgspec.inspect.Type, kinds: frozenset[type]) -> bool:
+    return isinstance(declared, msgspec.inspect.StructType) and declared.cls in kinds
+
+
+def _declared(root: msgspec.inspect.Type) -> Iterator[msgspec.inspect.Type]:
+    """Every type that is part of a declaration, however deep, each struct once."""
+    waiting, done = [root], set[type]()
+    while waiting:
+        declared = waiting.pop()
+        yield declared
+        match declared:
+            case msgspec.inspect.StructType(cls=cls, fields=fields) if cls not in done:
+                done.add(cls)
+                waiting += [field.type for field in fields]
+            case msgspec.inspect.UnionType(types=types) | msgspec.inspect.TupleType(item_types=types):
+                waiting += types
+            case msgspec.inspect.VarTupleType(item_type=each) | msgspec.inspect.ListType(item_type=each):
+                waiting.append(each)
+            case msgspec.inspect.DictType(value_type=each):
+                waiting.append(each)

@@ -1,0 +1,106 @@
+"""Links: how long a message takes, and what may happen to it on the way.
+
+`Weather` is what the network does to every message alike: it can change while a world
+runs. A *space* says how far two nodes are apart; it is laid out once and never changes.
+"""
+
+from __future__ import annotations
+
+import math
+from random import Random
+from typing import Protocol
+
+import msgspec
+
+from tidings.errors import InputError
+
+
+class Weather(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What happens to messages. Fractions are chances for each message by itself.
+
+    Without `reorder` the messages from one node to another arrive in the order they were
+    sent, however much the delay varies, as they do over TCP.
+    """
+
+    loss: float = 0.0
+    repeat: float = 0.0
+    jitter_s: float = 0.0
+    reorder: bool = False
+
+    def check(self) -> None:
+        """Raises InputError for what no network can do."""
+        for name in ("loss", "repeat"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise InputError(f"expected a {name} between 0 and 1, got {getattr(self, name)}")
+        if not 0.0 <= self.jitter_s < math.inf:
+            raise InputError(f"expected a jitter of 0 s or more, got {self.jitter_s}")
+
+    @property
+    def calm(self) -> bool:
+        """Whether every message arrives once, in order and on time."""
+        return not (self.loss or self.repeat or self.jitter_s)
+
+
+CALM = Weather()
+
+
+class Space(Protocol):
+    """How far apart nodes are. Any node number has its place, also one that joins later."""
+
+    def delay_s(self, a: int, b: int) -> float:
+        """How long a message takes from one node to another, in seconds; symmetric."""
+
+
+class Flat:
+    """All nodes equally far apart."""
+
+    def __init__(self, delay_s: float = 0.01) -> None:
+        self.same_s = delay_s
+
+    def delay_s(self, a: int, b: int) -> float:
+        return self.same_s
+
+
+class Plane:
+    """Nodes at random points of a unit square; the delay grows with the distance.
+
+    With `clusters` the points gather around that many centres, as sites gather in cities.
+    """
+
+    def __init__(self, seed: int, *, floor_s: float = 0.002, across_s: float = 0.1, clusters: int = 0) -> None:
+        self.seed, self.floor_s, self.across_s = seed, floor_s, across_s
+        chance = Random(f"plane/{seed}/centres")
+        self._centres = [(chance.random(), chance.random()) for _ in range(clusters)]
+        self._points: dict[int, tuple[float, float]] = {}
+
+    def point(self, node: int) -> tuple[float, float]:
+        """Where a node is; depends on the seed and its number only."""
+        if node not in self._points:
+            self._points[node] = self._draw(Random(f"plane/{self.seed}/{node}"))
+        return self._points[node]
+
+    def delay_s(self, a: int, b: int) -> float:
+        return self.floor_s + self.across_s * math.dist(self.point(a), self.point(b))
+
+    def _draw(self, chance: Random) -> tuple[float, float]:
+        if not self._centres:
+            return chance.random(), chance.random()
+        x, y = chance.choice(self._centres)
+        return x + chance.gauss(0, 0.03), y + chance.gauss(0, 0.03)
+
+
+class TransitStub:
+    """A few far-apart backbone sites, each with stub networks whose nodes are close together.
+
+    Node n is in stub `n mod stubs`, and stub s hangs off backbone site `s mod transits`.
+    """
+
+    def __init__(self, *, transits: int = 4, stubs: int = 16) -> None:
+        self.transits, self.stubs = transits, stubs
+
+    def delay_s(self, a: int, b: int) -> float:
+        stub_a, stub_b = a % self.stubs, b % self.stubs
+        if stub_a == stub_b:
+            return 0.002
+        site_a, site_b = stub_a % self.transits, stub_b % self.transits
+        return 0.012 if site_a == site_b else 0.022 + 0.02 * abs(site_a - site_b)

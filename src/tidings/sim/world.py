@@ -1,0 +1,542 @@
+"""The world: many nodes, one clock, one seed, one outcome.
+
+A step is something that happens at a moment: a message arrives, a node wakes, a fault
+strikes. Steps wait in a heap ordered by time and, within one moment, by when they were
+thought of. Nothing in here depends on the order of a set, on the machine's clock or on
+its hash seed, so the same world run twice leaves the same trace to the last bit.
+
+    >>> from tidings.overlay import Ranges
+    >>> world = World("flooding", node_count=24, seed=7)
+    >>> subscription = world.subscribe(5, Ranges.of(x=(0, 9)))
+    >>> event = world.publish(0, {"x": 3})
+    >>> world.run_until_quiet()
+    >>> [(notice.event, notice.subscription) == (event, subscription) for notice in world.trace.notices]
+    [True]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from random import Random
+from typing import Any, assert_never
+
+from tidings.errors import InputError
+from tidings.overlay import (
+    AnyWanted,
+    Completed,
+    Count,
+    Deliver,
+    Effect,
+    EventId,
+    Failed,
+    Head,
+    Interest,
+    Message,
+    NodeId,
+    Parcel,
+    Peer,
+    Place,
+    Protocol,
+    Router,
+    Send,
+    SubscriptionId,
+    View,
+    WakeAt,
+    protocol,
+    size_of,
+)
+from tidings.sim.faults import Crash, Fault, Join, Leave, Restart, Slow, Split, Storm
+from tidings.sim.network import CALM, Weather
+from tidings.sim.topologies import Topology, barabasi_albert
+from tidings.sim.trace import Notice, Publication, Subscription, Trace
+from tidings.sim.workloads import Values
+
+EVENT_TYPE = "Event"  # The one type that made-up events have unless they say otherwise.
+QUIET_WITHIN_S = 3600.0  # Virtual. A world that still talks an hour after the last word has a loop in it.
+LEAVE_WITHIN_S = 120.0  # A node that may not go by then goes anyway.
+
+# Kinds of steps. Chatter and idle wakes do not keep a world from being quiet.
+_MESSAGE, _CHATTER, _WAKE, _IDLE, _CALL, _BOUNCE, _TAKEN = range(7)
+_KEEPS_BUSY = (True, False, True, False, True, True, True)
+
+
+class CheckFailed(AssertionError):
+    """A world did what no world may do. The message ends with the command that shows it again."""
+
+    def __init__(self, what: str, trace: Trace) -> None:
+        super().__init__(what + (f"\nto see it again:\n  {trace.rerun}" if trace.rerun else ""))
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One node of the world: its router, its own subscriptions, and whether it is up."""
+
+    index: int
+    peer: Peer
+    router: Router[Any]
+    links: list[int]
+    up: bool = True
+    leaving: bool = False
+    side: int = 0  # Of a split.
+    each_s: float = 0.0  # How long it takes over a message, where it is slow.
+    busy_until: float = 0.0
+    subscriptions: dict[SubscriptionId, Interest] = field(default_factory=dict)
+    subscriptions_made: int = 0
+    events_published: int = 0
+
+    @property
+    def id(self) -> NodeId:
+        return self.peer.id
+
+
+class World:
+    """A protocol, run by many nodes at once. Time stands still between calls that say `run`.
+
+    Nodes are given by number. `settled` starts a protocol that can do so in the state in
+    which everybody has joined; otherwise the nodes find each other by talking, which takes
+    virtual time: `run_for` some before counting on it.
+    """
+
+    def __init__(
+        self,
+        protocol_name: str | Protocol,
+        *,
+        node_count: int = 0,
+        topology: Topology | None = None,
+        seed: int = 0,
+        options: dict[str, Any] | None = None,
+        weather: Weather = CALM,
+        faults: Sequence[Fault] = (),
+        settled: bool = True,
+        bounces: bool = True,
+        recording: bool = True,
+    ) -> None:
+        self.protocol = protocol(protocol_name) if isinstance(protocol_name, str) else protocol_name
+        self.seed, self.options, self.bounces = seed, options or {}, bounces
+        self.now = 0.0
+        self.trace = Trace(recording)
+        self.chance = Random(f"world/{seed}")
+        self._luck = Random(f"network/{seed}")
+        self._heap: list[tuple[float, int, int, Any, Any, Any, Any]] = []
+        self._order = self._pending = 0
+        self._split = False
+        self._described: tuple[Any, str, Any, int, list[int], int] = (None, "", None, 0, [0, 0], _MESSAGE)
+        self._arrived: dict[tuple[int, int], float] = {}
+        self._set_weather(weather)
+        self.topology = topology or _usual_topology(self.protocol, node_count, seed)
+        self._space = self.topology.space
+        self.nodes: list[Member] = []
+        self._by_id: dict[NodeId, Member] = {}
+        self._found(settled)
+        self.strike(faults)
+
+    # ── What a test or an experiment does ──────────────────────────────────────
+
+    def subscribe(self, node: int, wanted: AnyWanted, event_type: str = EVENT_TYPE) -> SubscriptionId:
+        """Have a node want something from now on."""
+        member = self.nodes[node]
+        member.subscriptions_made += 1
+        id = SubscriptionId(member.id, member.peer.incarnation, member.subscriptions_made)
+        interest = Interest(id, event_type, wanted)
+        member.subscriptions[id] = interest
+        self.trace.subscriptions[id] = Subscription(interest, member.id, self.now)
+        self.trace.note(self.now, "subscribe", member.id, about=id)
+        self._carry_out(member, member.router.subscribe(interest, self.now))
+        return id
+
+    def unsubscribe(self, id: SubscriptionId) -> None:
+        """Take a subscription back; one of a node that is down, or in a new life, is gone already."""
+        member = self._by_id[id.origin]
+        if not member.up or member.subscriptions.pop(id, None) is None:
+            return
+        self.trace.subscriptions[id].dropped_at = self.now
+        self.trace.note(self.now, "unsubscribe", member.id, about=id)
+        self._carry_out(member, member.router.unsubscribe(id, self.now))
+
+    def publish(self, node: int, values: Values, event_type: str = EVENT_TYPE, envelope: bytes = b"") -> EventId:
+        """Publish an event at a node."""
+        member = self.nodes[node]
+        assert member.up, f"{member.id} is down and cannot publish"
+        member.events_published += 1
+        id = EventId(member.id, member.peer.incarnation, member.events_published)
+        parcel = Parcel(Head(id, event_type), View(dict(values)), envelope)
+        self.trace.publications[id] = Publication(self.now, member.id, parcel)
+        self.trace.note(self.now, "publish", member.id, about=id)
+        self._carry_out(member, member.router.publish(parcel, self.now))
+        return id
+
+    def publish_some(self, count: int, *, over_s: float = 10.0, draw: Callable[[Random], Values] | None = None) -> None:
+        """Have nodes that are then up publish events in the next `over_s` seconds, and run until those are over."""
+        draw = draw or (lambda chance: {"x": chance.randrange(1000)})
+        for _ in range(count):
+            self.at(self.now + self.chance.uniform(0, over_s), lambda: self._publish_anywhere(draw))
+        self.run_for(over_s)
+
+    def crash(self, node: int) -> None:
+        """Switch a node off."""
+        member = self.nodes[node]
+        if member.up:
+            member.up = False
+            self.trace.absences.setdefault(member.id, []).append([self.now, math.inf])
+            self.trace.note(self.now, "crash", member.id)
+
+    def restart(self, node: int, *, memory: bool = True) -> None:
+        """Start a new life of a node that is down. With memory it takes up its old subscriptions, under new ids."""
+        member = self.nodes[node]
+        if member.up or member.leaving:
+            return
+        kept = member.router.memory() if memory else b""
+        wanted = [interest.wanted for interest in member.subscriptions.values()] if memory else []
+        member.peer = Peer(member.id, member.peer.address, member.peer.incarnation + 1)
+        member.router = self._make_router(member.peer, member.links)
+        member.subscriptions, member.up = {}, True
+        self.trace.absences[member.id][-1][1] = self.now
+        self.trace.note(self.now, "restart", member.id, what="with memory" if memory else "")
+        self._carry_out(member, member.router.start(self.now, kept))
+        for each in wanted:
+            self.subscribe(node, each)
+
+    def join(self, contacts: int = 3) -> int:
+        """Bring in a new node that knows some of those that are up; returns its number."""
+        index = len(self.nodes)
+        known = self._contacts(min(contacts, self.up_count()))
+        member = self._add(index, [self.nodes[k].index for k in known] if self.protocol.on_graph else [])
+        self.trace.note(self.now, "join", member.id)
+        self._carry_out(member, member.router.join([self.nodes[k].peer for k in known], self.now))
+        if self.protocol.on_graph:
+            for k in known:
+                self.nodes[k].links.append(index)
+                self._carry_out(self.nodes[k], self.nodes[k].router.peer_up(member.peer, self.now))
+        return index
+
+    def leave(self, node: int) -> None:
+        """Have a node say goodbye; it is switched off when it may go."""
+        member = self.nodes[node]
+        if member.up and not member.leaving:
+            member.leaving = True
+            for id in list(member.subscriptions):
+                self.unsubscribe(id)
+            self.trace.note(self.now, "leave", member.id)
+            self.at(self.now + LEAVE_WITHIN_S, lambda: self.crash(node))
+            self._carry_out(member, member.router.leave(self.now))
+
+    @contextmanager
+    def split(self, side: Sequence[int] | None = None) -> Iterator[None]:
+        """While this lasts no message passes between `side`, half of the nodes if not said, and the rest."""
+        half = side if side is not None else self.chance.sample(range(len(self.nodes)), len(self.nodes) // 2)
+        self._cut_off(half)
+        yield
+        self._heal()
+
+    def strike(self, faults: Sequence[Fault]) -> None:
+        """Let these faults happen, their times counted from now."""
+        for fault in faults:
+            self.at(self.now + fault.at, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
+            if isinstance(fault, Split | Slow | Storm):
+                self.at(self.now + fault.until, lambda fault=fault: self._undo(fault))  # type: ignore[misc]
+                self.trace.disturbances.append([self.now + fault.at, self.now + fault.until])
+            else:
+                self.trace.disturbances.append([self.now + fault.at, self.now + fault.at])
+
+    def at(self, when: float, do: Callable[[], object]) -> None:
+        """Do something at a later moment."""
+        self._push(when, _CALL, None, do, None, None)
+
+    # ── Time ───────────────────────────────────────────────────────────────────
+
+    def run_for(self, seconds: float) -> None:
+        """Let so much time pass."""
+        until = self.now + seconds
+        self._run(until, stop_when_quiet=False)
+        self.now = until
+
+    def run_until_quiet(self, within_s: float = QUIET_WITHIN_S) -> None:
+        """Let time pass until only heartbeats are left; raises CheckFailed if that takes too long."""
+        self._run(self.now + within_s, stop_when_quiet=True)
+        if self._pending:
+            raise CheckFailed(f"not quiet after {within_s} s: {self._pending} steps are still to come", self.trace)
+
+    def is_quiet(self) -> bool:
+        """Whether nothing is on its way but what is said on schedule."""
+        return self._pending == 0
+
+    def up(self) -> list[int]:
+        """The nodes that are up, and not about to go."""
+        return [member.index for member in self.nodes if member.up and not member.leaving]
+
+    def up_count(self) -> int:
+        return len(self.up())
+
+    def parts(self) -> dict[NodeId, int]:
+        """For each node that is up, which part of the graph it is in: those in one part can reach each other."""
+        parts: dict[NodeId, int] = {}
+        for start in self.up():
+            waiting = [] if self.nodes[start].id in parts else [start]
+            while waiting:
+                member = self.nodes[waiting.pop()]
+                if parts.setdefault(member.id, start) == start:
+                    near = (self.nodes[k] for k in member.links)
+                    waiting += [other.index for other in near if other.up and other.id not in parts]
+        return parts
+
+    def _run(self, until: float, *, stop_when_quiet: bool) -> None:
+        # The inner loop. Messages are handled right here: a call more for each would cost a tenth of the speed.
+        heap, carry_out = self._heap, self._carry_out
+        while heap and heap[0][0] <= until and not (stop_when_quiet and not self._pending):
+            now, _, kind, member, what, who, extra = heappop(heap)
+            self.now = now
+            if _KEEPS_BUSY[kind]:
+                self._pending -= 1
+            if kind <= _CHATTER and member.up and not member.each_s:
+                carry_out(member, member.router.receive(who, what, now))
+            else:
+                self._step(kind, member, what, who, extra)
+
+    def _step(self, kind: int, member: Member, what: Any, who: Any, extra: Any) -> None:
+        """Any step but a message that arrives at a node that is up and quick."""
+        if kind == _CALL:
+            what()
+        elif not member.up:
+            if kind <= _CHATTER:
+                self._miss(member, who, what)
+        elif kind <= _CHATTER:
+            member.busy_until = max(member.busy_until, self.now) + member.each_s
+            self._push(member.busy_until, _TAKEN, member, what, who, None)
+        elif kind == _TAKEN:
+            self._carry_out(member, member.router.receive(who, what, self.now))
+        elif kind == _BOUNCE:
+            self._carry_out(member, member.router.unsent(who, what, self.now))
+        elif extra == member.peer.incarnation:
+            self._carry_out(member, member.router.wake(what, self.now))
+
+    def _push(self, when: float, kind: int, member: Member | None, what: Any, who: Any, extra: Any) -> None:
+        self._order += 1
+        self._pending += _KEEPS_BUSY[kind]
+        heappush(self._heap, (when, self._order, kind, member, what, who, extra))
+
+    # ── Effects ────────────────────────────────────────────────────────────────
+
+    def _carry_out(self, member: Member, effects: list[Effect]) -> None:
+        for effect in effects:
+            if effect.__class__ is Send:
+                self._send(member, effect.to, effect.message)
+            else:
+                self._carry_out_other(member, effect)
+
+    def _carry_out_other(self, member: Member, effect: Effect) -> None:
+        match effect:
+            case Deliver(parcel):
+                self._deliver(member, parcel)
+            case WakeAt(when, token, idle):
+                self._push(max(when, self.now), _IDLE if idle else _WAKE, member, token, None, member.peer.incarnation)
+            case Completed(asked, id):
+                self._complete(member, asked, id)
+            case Failed(asked, why, id):
+                self.trace.note(self.now, "failed", member.id, what=f"{asked}: {why}", about=id)
+            case Count(what, by):
+                self.trace.counted[what] += by
+            case Send(to, message):
+                self._send(member, to, message)
+            case _:
+                assert_never(effect)
+
+    def _send(self, member: Member, to: NodeId, message: Message) -> None:
+        known, name, about, size, tally, kind = self._described
+        if message is not known:
+            name, about, size, tally, kind = self._describe(message)
+        now = self.now
+        tally[0] += 1
+        tally[1] += size
+        if self.trace.recording:
+            self.trace.rows.append((now, "send", member.peer.id, to, name, about, size))
+        target = self._by_id.get(to)
+        if target is None or (self._split and target.side != member.side):
+            self._lose(member, to, name, about)
+            return
+        arrival = now + self._space.delay_s(member.index, target.index)
+        if not self._weather_calm:
+            self._send_through_weather(member, target, message, arrival, kind)
+            return
+        self._order += 1
+        if kind == _MESSAGE:
+            self._pending += 1
+        heappush(self._heap, (arrival, self._order, kind, target, message, member.peer.id, None))
+
+    def _describe(self, message: Message) -> tuple[str, Any, int, list[int], int]:
+        """What a trace says of a message; kept until the next one, for one message often goes to many."""
+        name, size = message.__class__.__name__, size_of(message)
+        parcel = getattr(message, "parcel", None)
+        about = parcel.head.id if parcel is not None else None
+        tally = self.trace.sent.setdefault(name, [0, 0])
+        kind = _CHATTER if message.chatter else _MESSAGE
+        self._described = (message, name, about, size, tally, kind)
+        return name, about, size, tally, kind
+
+    def _send_through_weather(
+        self, member: Member, target: Member, message: Message, arrival: float, kind: int
+    ) -> None:
+        luck, weather = self._luck, self.weather
+        _, name, about, *_ = self._described
+        if luck.random() < weather.loss:
+            self._lose(member, target.id, name, about)
+            return
+        copies = 2 if luck.random() < weather.repeat else 1
+        for _ in range(copies):
+            late = arrival + luck.uniform(0, weather.jitter_s)
+            if not weather.reorder:
+                link = (member.index, target.index)
+                late = self._arrived[link] = max(late, self._arrived.get(link, 0.0))
+            self._push(late, kind, target, message, member.peer.id, None)
+        self.trace.counted["repeated"] += copies - 1
+
+    def _lose(self, member: Member, to: NodeId, name: str, about: Any) -> None:
+        self.trace.counted["lost"] += 1
+        if self.trace.recording:
+            self.trace.note(self.now, "lose", member.id, to, name, about)
+
+    def _miss(self, member: Member, sender: NodeId, message: Message) -> None:
+        """A message came to a node that is down. Over TCP its sender would be told so."""
+        self.trace.counted["missed"] += 1
+        self.trace.note(self.now, "miss", member.id, sender, message.__class__.__name__)
+        back = self._by_id[sender]
+        if self.bounces and not (self._split and back.side != member.side):
+            delay_s = self._space.delay_s(member.index, back.index)
+            self._push(self.now + delay_s, _BOUNCE, back, message, member.id, None)
+
+    def _deliver(self, member: Member, parcel: Parcel) -> None:
+        id = parcel.head.id
+        self.trace.deliveries[id, member.id] += 1
+        self.trace.note(self.now, "deliver", member.id, about=id)
+        for subscription, interest in member.subscriptions.items():
+            if interest.matches(parcel):
+                self.trace.notices.append(Notice(self.now, id, subscription))
+                self.trace.note(self.now, "notify", member.id, what=str(subscription.seq), about=id)
+
+    def _complete(self, member: Member, asked: str, id: EventId | SubscriptionId | None) -> None:
+        self.trace.note(self.now, "completed", member.id, what=asked, about=id)
+        subscription = self.trace.subscriptions.get(id) if isinstance(id, SubscriptionId) else None
+        if asked == "leave" and member.leaving:
+            self.crash(member.index)
+        elif asked == "subscribe" and subscription and subscription.completed_at is None:
+            subscription.completed_at = self.now
+        elif asked == "unsubscribe" and subscription and subscription.gone_at is None:
+            subscription.gone_at = self.now
+
+    # ── Faults ─────────────────────────────────────────────────────────────────
+
+    def _strike(self, fault: Fault) -> None:
+        match fault:
+            case Join(_, contacts):
+                if self.up_count():
+                    self.join(contacts)
+            case Split(_, _, side):
+                self._cut_off([node for node in side if node < len(self.nodes)])
+            case Storm(_, _, weather):
+                self._set_weather(weather)
+            case Crash(_, node) | Restart(_, node) | Slow(_, _, node) | Leave(_, node):
+                if node < len(self.nodes):
+                    self._strike_node(fault, node)
+            case _:
+                assert_never(fault)
+
+    def _strike_node(self, fault: Crash | Restart | Slow | Leave, node: int) -> None:
+        match fault:
+            case Crash():
+                self.crash(node)
+            case Restart(_, _, memory):
+                self.restart(node, memory=memory)
+            case Slow(_, _, _, each_s):
+                self.nodes[node].each_s = each_s
+            case Leave():
+                self.leave(node)
+            case _:
+                assert_never(fault)
+
+    def _undo(self, fault: Split | Slow | Storm) -> None:
+        match fault:
+            case Split():
+                self._heal()
+            case Slow(_, _, node):
+                if node < len(self.nodes):
+                    self.nodes[node].each_s = 0.0
+            case Storm():
+                self._set_weather(CALM)
+            case _:
+                assert_never(fault)
+
+    def _cut_off(self, side: Sequence[int]) -> None:
+        for node in side:
+            self.nodes[node].side = 1
+        self._split = True
+        self.trace.note(self.now, "split", "", what=f"{len(side)} nodes cut off")
+
+    def _heal(self) -> None:
+        for member in self.nodes:
+            member.side = 0
+        self._split = False
+        self.trace.note(self.now, "heal", "")
+
+    def _set_weather(self, weather: Weather) -> None:
+        weather.check()
+        self.weather, self._weather_calm = weather, weather.calm
+
+    # ── The nodes ──────────────────────────────────────────────────────────────
+
+    def _found(self, settled: bool) -> None:
+        """Make all the nodes the world begins with, and start them."""
+        self._ids = [self._name(index) for index in range(self.topology.node_count)]
+        for index, links in enumerate(self.topology.neighbours()):
+            self._add(index, links)
+        if settled and self.protocol.settle:
+            self.protocol.settle({member.id: member.router for member in self.nodes}, self.now)
+        for member in self.nodes:
+            if settled or self.protocol.on_graph or member.index == 0:
+                self._carry_out(member, member.router.start(self.now))
+            else:
+                via = self.nodes[self.chance.randrange(member.index)].peer
+                self._carry_out(member, member.router.join([via], self.now))
+
+    def _add(self, index: int, links: list[int]) -> Member:
+        if index == len(self._ids):
+            self._ids.append(self._name(index))
+        peer = Peer(self._ids[index], f"sim:{index}")
+        member = Member(index, peer, self._make_router(peer, links), links)
+        self.nodes.append(member)
+        self._by_id[member.id] = member
+        return member
+
+    def _make_router(self, me: Peer, links: list[int]) -> Router[Any]:
+        neighbours = tuple(Peer(self._ids[k], f"sim:{k}") for k in links)
+        chance = Random(f"node/{self.seed}/{me.id}/{me.incarnation}")
+        return self.protocol.build(Place(me, neighbours if self.protocol.on_graph else (), chance), **self.options)
+
+    def _name(self, index: int) -> NodeId:
+        name_node = self.protocol.name_node
+        return name_node(index, Random(f"name/{self.seed}/{index}")) if name_node else f"n{index:04}"
+
+    def _contacts(self, count: int) -> list[int]:
+        """Some nodes that are up. On a graph, likelier those with many links, as a random walk would find them."""
+        up = self.up()
+        if not self.protocol.on_graph:
+            return self.chance.sample(up, count)
+        ends = [node for node in up for _ in range(max(1, len(self.nodes[node].links)))]
+        drawn: dict[int, None] = {}
+        while len(drawn) < count:
+            drawn[self.chance.choice(ends)] = None
+        return list(drawn)
+
+    def _publish_anywhere(self, draw: Callable[[Random], Values]) -> None:
+        up = self.up()
+        if up:
+            self.publish(self.chance.choice(up), draw(self.chance))
+
+
+def _usual_topology(wanted: Protocol, node_count: int, seed: int) -> Topology:
+    if node_count < 1:
+        raise InputError(f"expected at least 1 node or a topology, got {node_count} nodes")
+    m0 = min(node_count, 10)
+    return barabasi_albert(node_count, Random(f"topology/{seed}"), m0=m0, m=min(3, m0))
