@@ -1,0 +1,63 @@
+"""Who takes part, with how many events at which size, and how long they may take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+SIZES = ("base10k", "base100k", "base1m", "hard1m")
+QUICK_SIZES = ("base10k", "base100k")
+ALL = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """`events` says how many events are timed per workload: fewer for the slow, since only the rate counts.
+
+    A workload that is not listed is not tried, for the reason in `absent`. `limit_s` bounds the whole
+    process, loading and building included.
+    """
+
+    name: str
+    engine: str
+    events: Mapping[str, int]
+    limit_s: int
+    quick: bool = False
+    cores: int = 1
+    peer: bool = True
+    absent: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def _events(*counts: int) -> dict[str, int]:
+    return dict(zip(SIZES, counts))
+
+
+OURS, OURS_TWO_THREADS, OURS_TABLE, PROTOTYPE = "Tidings", "Tidings, 2 threads", "Tidings, ids in order", "prototype"
+
+CONTENDERS = (
+    Contender(OURS, "ours:Tidings", _events(ALL, ALL, ALL, ALL), 180, quick=True, peer=False),
+    Contender(
+        OURS_TWO_THREADS, "ours:TidingsTwoThreads", _events(ALL, ALL, ALL, ALL), 180, quick=True, cores=2, peer=False
+    ),
+    Contender(OURS_TABLE, "ours:TidingsTable", _events(ALL, ALL, ALL, ALL), 180, quick=True, peer=False),
+    Contender(PROTOTYPE, "prototype:Prototype", _events(ALL, ALL, ALL, ALL), 120, quick=True, peer=False),
+    Contender("DuckDB, binned join", "duckdb_join:DuckdbBinned", _events(ALL, ALL, ALL, 5_000), 120, quick=True),
+    Contender("DuckDB by itself", "duckdb_join:DuckdbItself", _events(5_000, 1_000, 100, 100), 90),
+    Contender("Polars, binned join", "polars_join:PolarsBinned", _events(ALL, ALL, 5_000, 1_000), 120, quick=True),
+    Contender("Spark SQL, binned join", "spark_join:SparkBinned", _events(ALL, ALL, 5_000, 500), 240),
+    Contender("Spark SQL by itself", "spark_join:SparkItself", _events(2_000, 200, 20, 20), 150),
+    Contender("NumPy scan", "numpy_scan:NumpyScan", _events(2_000, 500, 60, 60), 60, quick=True),
+    Contender(
+        "event-ruler",
+        "java_peers:event_ruler",
+        _events(2_000, 500),
+        420,
+        absent="building 100k alone takes over ten minutes",
+    ),
+    Contender(
+        "Vespa predicate search", "java_peers:vespa", _events(5_000, 2_000), 420, absent="never built 1M when tried"
+    ),
+)
+# One thread everywhere, whatever a library would take by itself.
+ONE_THREAD = {"POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "ARROW_NUM_THREADS": "1"}

@@ -1,0 +1,100 @@
+"""The growth of Tidings and its peers as figures, drawn from the result file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from benchmarks.matching.contenders import OURS
+from benchmarks.matching.report import Report
+from benchmarks.matching.runs import ROOT, Run
+from benchmarks.matching.targets import PEERS
+
+FIGURES = ROOT / "docs" / "figures"
+INK, OURS_COLOUR = "#333333", "#0b6e99"
+PEER_COLOURS = ("#d1603d", "#e0a458", "#7a5195", "#b07aa1", "#59a14f", "#8c8c8c", "#9c6b4f", "#c44e6c")
+STYLE: Any = {
+    "figure.figsize": (7.2, 4.4),
+    "font.size": 10.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "legend.frameon": False,
+    "svg.hashsalt": "tidings",  # The same numbers give the same file.
+}
+GROWTH = {
+    "attributes": ("attributes of the event type", "20,000 conditions of three sides, 2 matches per event"),
+    "matches": ("matches per event", "100,000 conditions, intervals from narrow to wide"),
+}
+
+
+def draw(report: Report) -> list[str]:
+    """Every figure the report has numbers for, as PNG and SVG; the names of the files."""
+    FIGURES.mkdir(parents=True, exist_ok=True)
+    with mpl.rc_context(STYLE):
+        figures = {"conditions": _conditions(report)}
+        figures |= {
+            name: _growth(report.growth[name], *words) for name, words in GROWTH.items() if name in report.growth
+        }
+        return [path for name, figure in figures.items() for path in _save(figure, f"matching-{name}")]
+
+
+def _save(figure: Figure, name: str) -> list[str]:
+    paths = [FIGURES / f"{name}.{kind}" for kind in ("png", "svg")]
+    for path in paths:
+        figure.savefig(path, dpi=160, bbox_inches="tight", metadata={"Date": None} if path.suffix == ".svg" else None)
+    return [str(path.relative_to(ROOT)) for path in paths]
+
+
+def _conditions(report: Report) -> Figure:
+    """Events per second against conditions: Tidings as a curve, every peer at the sizes it managed."""
+    figure, axes = _axes("conditions", "One match in 10,000 per condition and event; one core")
+    for colour, (name, runs) in zip(PEER_COLOURS, _peers(report).items()):
+        points = [(run.subscriptions, run.events_per_s) for run in runs]
+        axes.plot(*zip(*points), marker="o", markersize=4, linewidth=1.2, color=colour, label=name)
+    curve = report.growth.get("conditions", [])
+    _curve(axes, curve)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
+def _peers(report: Report) -> dict[str, list[Run]]:
+    base = [run for run in report.runs if run.measured and run.workload.startswith("base")]
+    found = {name: [run for run in base if run.contender == name] for name in PEERS}
+    return {name: runs for name, runs in found.items() if runs}
+
+
+def _growth(points: list[dict[str, Any]], label: str, title: str) -> Figure:
+    figure, axes = _axes(label, title)
+    _curve(axes, points)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    return figure
+
+
+def _curve(axes: Axes, points: list[dict[str, Any]]) -> None:
+    x, y = [point["x"] for point in points], [point["events_per_s"] for point in points]
+    axes.plot(x, y, marker="o", markersize=5, linewidth=2.4, color=OURS_COLOUR, label=OURS)
+    for at, rate in zip(x, y):
+        axes.annotate(
+            f"{rate / 1e3:,.0f}k", (at, rate), textcoords="offset points", xytext=(0, 7), ha="center", color=OURS_COLOUR
+        )
+
+
+def _axes(label: str, title: str) -> tuple[Figure, Axes]:
+    figure = Figure()
+    axes = figure.subplots()
+    axes.set_xlabel(label)
+    axes.set_ylabel("events per second")
+    axes.set_title(title, loc="left", fontsize=10.5, color=INK)
+    return figure, axes

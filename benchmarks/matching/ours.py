@@ -1,0 +1,127 @@
+"""Tidings itself: `tidings.Index`, built from normalised boxes, fed Arrow tables with real texts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from benchmarks.matching.engine import Answers, Array, Workload
+from benchmarks.workload import READING, boxes_table, event_table, records
+from tidings.events import conform
+from tidings.matching import Index
+
+LATENCY_EVENTS = 2_000  # One at a time; enough for a 99th percentile that twenty events decide.
+LATENCY_WARM_UP = 200
+BATCH_SIZES = (1, 64, 1_024)  # Beside all events at once: what smaller batches cost.
+
+
+CANDIDATES = 2  # Where the kernels' totals keep them.
+
+
+class Tidings:
+    """All events at once, on one thread; pairs of numbers in any order, which is what the peers give, too."""
+
+    def warm_up(self, workload: Workload) -> None:
+        self._table = boxes_table(workload.wanted)
+        self._index = Index.from_boxes(self._table.slice(0, 100), READING)
+        self._index.match_batch(event_table(workload.events[:10]))
+
+    def build(self, workload: Workload) -> None:
+        self._index = Index.from_boxes(self._table, READING)
+
+    def admit(self, workload: Workload) -> None:
+        self._records = records(workload.events[:LATENCY_EVENTS])
+        self._events = event_table(workload.events)
+
+    def match(self) -> int:
+        self._matches = self._index.match_numbers(self._events)
+        return len(self._matches.events)
+
+    def answers(self) -> Answers:
+        # The table of boxes went in at once, so numbers are those of the workload.
+        return Answers.of_pairs(self._matches.events, self._matches.numbers, len(self._events))
+
+    def facts(self) -> dict[str, Any]:
+        facts: dict[str, Any] = {"bytes": self._index.stats().bytes, "candidates": self._candidates()}
+        facts |= {"batches": self._by_batch_size(), "single_us": self._latencies()}
+        return facts | {"warm_start": self._warm_start()}
+
+    def _candidates(self) -> int:
+        """Conditions looked at, over all events: counted by the kernels, and nobody's business but ours."""
+        version = self._index._version
+        rows = conform(self._events, READING)
+        return sum(int(part.match(rows, version.stamp)[2][CANDIDATES]) for part in version.parts)
+
+    def _latencies(self) -> dict[str, float]:
+        """Microseconds for one record through `Index.match`."""
+        for record in self._records[:LATENCY_WARM_UP]:
+            self._index.match(record)
+        taken = np.array([self._time_one(record) for record in self._records]) / 1e3
+        return {"median": float(np.median(taken)), "p99": float(np.quantile(taken, 0.99))}
+
+    def _time_one(self, record: dict[str, Any]) -> int:
+        start = time.perf_counter_ns()
+        self._index.match(record)
+        return time.perf_counter_ns() - start
+
+    def _by_batch_size(self) -> dict[int, float]:
+        """Events per second when they come in small batches; at most a second is spent on each size."""
+        return {
+            size: self._rate(self._events.slice(0, min(len(self._events), 1_000 * size)), size) for size in BATCH_SIZES
+        }
+
+    def _rate(self, events: pa.Table, size: int) -> float:
+        done, start = 0, time.perf_counter()
+        while done < len(events) and time.perf_counter() - start < 1.0:
+            self._index.match_numbers(events.slice(done, size))
+            done += size
+        return min(done, len(events)) / (time.perf_counter() - start)
+
+    def _warm_start(self) -> dict[str, float]:
+        """Seconds in a fresh process to import, to open the saved index, and to answer the first event."""
+        with tempfile.TemporaryDirectory() as folder:
+            self._index.save(Path(folder) / "index")
+            command = [sys.executable, "-m", "benchmarks.matching.warm_start", str(Path(folder) / "index")]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+        parts = ("import_s", "open_s", "first_match_s", "first_batch_s")
+        return dict(zip(parts, map(float, done.stdout.split())))
+
+
+class TidingsTwoThreads(Tidings):
+    """The same, on two threads."""
+
+    def match(self) -> int:
+        self._matches = self._index.match_numbers(self._events, threads=2)
+        return len(self._matches.events)
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+
+class TidingsTable(Tidings):
+    """The same as a table of row numbers and ids, in order: what `match_batch` promises and the peers do not."""
+
+    def match(self) -> int:
+        self._pairs = self._index.match_batch(self._events)
+        return int(self._pairs.num_rows)
+
+    def answers(self) -> Answers:
+        subscriptions = _numbers_of(self._pairs["subscription"])
+        return Answers.of_pairs(self._pairs["event"].to_numpy(), subscriptions, len(self._events))
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+
+def _numbers_of(ids: pa.ChunkedArray) -> Array:
+    """w17 → 17."""
+    digits = pc.utf8_slice_codeunits(ids.cast(pa.string()), 1)
+    return np.asarray(pc.cast(digits, pa.int64()))

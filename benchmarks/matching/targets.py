@@ -1,0 +1,96 @@
+"""What was promised, and whether it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.matching.contenders import CONTENDERS, OURS, OURS_TWO_THREADS, PROTOTYPE
+from benchmarks.matching.runs import Run
+
+PEERS = tuple(contender.name for contender in CONTENDERS if contender.peer)
+TIMES_BEST_PEER = {"base100k": 20.0, "base1m": 50.0}
+OF_PROTOTYPE_MIN = 0.7
+BUILD_S_MAX, BYTES_PER_CONDITION_MAX = 4.0, 400.0
+SINGLE_US_MAX = 15.0
+SPEED_UP_MIN = 1.7
+WARM_START_S_MAX = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A promise and the number measured for it."""
+
+    what: str
+    wanted: float
+    measured: float
+    at_most: bool = False
+
+    @property
+    def met(self) -> bool:
+        return self.measured < self.wanted if self.at_most else self.measured >= self.wanted
+
+
+def targets(runs: Sequence[Run]) -> list[Target]:
+    """Every promise that these runs say something about."""
+    measured = {(run.contender, run.workload): run for run in runs if run.measured}
+    found = [*_against_peers(measured), *_against_prototype(measured)]
+    return [*found, *_two_threads(measured), *_of_one_index(measured)]
+
+
+def best_peer(measured: dict[tuple[str, str], Run], workload: str) -> Run | None:
+    runs = [run for (name, size), run in measured.items() if name in PEERS and size == workload and run.agrees]
+    return max(runs, key=_rate, default=None)
+
+
+def _rate(run: Run) -> float:
+    return run.events_per_s or 0.0
+
+
+def _against_peers(measured: dict[tuple[str, str], Run]) -> Iterator[Target]:
+    for workload, times in TIMES_BEST_PEER.items():
+        ours, peer = measured.get((OURS, workload)), best_peer(measured, workload)
+        if ours and peer:
+            yield Target(f"{workload}: times the best peer ({peer.contender})", times, _rate(ours) / _rate(peer))
+
+
+def _against_prototype(measured: dict[tuple[str, str], Run]) -> Iterator[Target]:
+    for (name, workload), run in measured.items():
+        if name == PROTOTYPE and (OURS, workload) in measured:
+            yield Target(
+                f"{workload}: of the prototype's rate", OF_PROTOTYPE_MIN, _rate(measured[OURS, workload]) / _rate(run)
+            )
+
+
+def _two_threads(measured: dict[tuple[str, str], Run]) -> Iterator[Target]:
+    for (name, workload), run in measured.items():
+        if name == OURS_TWO_THREADS and (OURS, workload) in measured:
+            yield Target(
+                f"{workload}: speed-up on 2 threads", SPEED_UP_MIN, _rate(run) / _rate(measured[OURS, workload])
+            )
+
+
+def _of_one_index(measured: dict[tuple[str, str], Run]) -> Iterator[Target]:
+    if run := measured.get((OURS, "base1m")):
+        yield Target("base1m: seconds to build", BUILD_S_MAX, _numbers(run)["build_s"], at_most=True)
+        yield Target(
+            "base1m: bytes per condition", BYTES_PER_CONDITION_MAX, bytes_per_condition(run) or 0, at_most=True
+        )
+    if run := measured.get((OURS, "base100k")):
+        facts = _numbers(run)["facts"]
+        warm = sum(facts["warm_start"][part] for part in ("import_s", "open_s", "first_match_s"))
+        yield Target("base100k: µs for one event", SINGLE_US_MAX, facts["single_us"]["median"], at_most=True)
+        yield Target(
+            "base100k: seconds from import to first match, fresh process", WARM_START_S_MAX, warm, at_most=True
+        )
+
+
+def bytes_per_condition(run: Run) -> float | None:
+    total = _numbers(run)["facts"].get("bytes")
+    return total / run.subscriptions if total else None
+
+
+def _numbers(run: Run) -> dict[str, Any]:
+    assert run.measured is not None, "only measured runs come here"
+    return run.measured
