@@ -1,0 +1,191 @@
+"""An experiment as data: what varies, what stays, how one point is measured, what a paper says will come out.
+
+A *point* is one run: a value for each parameter, and a seed. Its measure is a function of
+these two alone, so points can be run anywhere, in any order, and never need running twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import product
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple, TypeAlias
+
+from tidings import overlay, sim
+from tidings.errors import InputError, did_you_mean
+from tidings.lab.results import Finding, Results
+
+Scalar: TypeAlias = int | float | str
+Parameters: TypeAlias = Mapping[str, Any]  # Of Scalar, by name.
+
+POINTS_MAX = 100_000  # Of one experiment: a slip in a parameter must not fill a disk with small files.
+
+
+class Measured(NamedTuple):
+    """One number for a figure: on which of its lines, and where."""
+
+    series: str
+    x: float
+    y: float
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """What an axis of a figure shows, with its unit."""
+
+    label: str
+    log: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a paper says, or we say beyond it, and how to judge it by what was measured."""
+
+    says: str
+    expected: str
+    judge: Callable[[Results], Finding]
+    """Raises NotMeasured where the results lack what it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One run of one experiment."""
+
+    experiment: str
+    parameters: Parameters
+    seed: int
+    version: str
+
+    @property
+    def key(self) -> str:
+        """Names the point for good: the same parameters, seed and code give the same key."""
+        said = json.dumps([self.experiment, self.version, self.parameters, self.seed], sort_keys=True)
+        return hashlib.blake2b(said.encode(), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """What is run for one figure of one paper, and what is expected of it."""
+
+    paper: str
+    figure: str
+    title: str
+    measure: Callable[[Parameters, int], list[Measured]]
+    """Of a point's parameters and seed, and of nothing else; at the top of its module, as it travels by name."""
+    x: Axis
+    y: Axis
+    varies: Mapping[str, tuple[Scalar, ...]]
+    stays: Parameters
+    seeds: int
+    quick_varies: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
+    quick_seeds: int
+    check: Callable[[Parameters], None]
+    """Raises InputError for parameters that make no sense, before anything is run."""
+    cost: Callable[[Parameters], float] = lambda parameters: 1.0
+    """About how long a point takes, in any unit: the longest are run first."""
+    published: tuple[Measured, ...] = ()
+    """The paper's own numbers."""
+    claims: tuple[Claim, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.paper}-{self.figure}"
+
+    def quick(self) -> Experiment:
+        """The same with fewer points, to see in a minute what a long run would tell."""
+        return replace(self, varies={**self.varies, **self.quick_varies}, seeds=self.quick_seeds)
+
+    def given(self, settings: Mapping[str, str]) -> Experiment:
+        """The same with other parameters, as text: several values, with commas, for what varies; one for what stays."""
+        varies, stays, seeds = dict(self.varies), dict(self.stays), self.seeds
+        for name, text in settings.items():
+            if name == "seeds":
+                seeds = int(_read(name, text, like=0))
+            elif name in varies:
+                varies[name] = tuple(_read(name, part, like=varies[name][0]) for part in text.split(","))
+            elif name in stays:
+                stays[name] = _read(name, text, like=stays[name])
+            else:
+                known = ["seeds", *varies, *stays]
+                hint = did_you_mean(name, known) or f"there are {', '.join(known)}"
+                raise InputError(f"{self.name} has no parameter {name!r}; {hint}")
+        return replace(self, varies=varies, stays=stays, seeds=seeds)
+
+    def points(self) -> list[Point]:
+        """Every run there is to do. Raises InputError if any of them is impossible."""
+        if self.seeds < 1:
+            raise InputError(f"{self.name}: expected at least 1 seed, got {self.seeds}")
+        version = version_of(self.measure)
+        points = [Point(self.name, chosen, seed, version) for chosen in self._choices() for seed in range(self.seeds)]
+        if len(points) > POINTS_MAX:
+            raise InputError(f"{self.name}: {len(points)} points are more than {POINTS_MAX}")
+        return points
+
+    def _choices(self) -> Iterator[Parameters]:
+        for values in product(*self.varies.values()):
+            chosen = {**self.stays, **dict(zip(self.varies, values, strict=True))}
+            try:
+                self.check(chosen)
+            except InputError as wrong:
+                raise InputError(f"{self.name}: {wrong}") from None
+            yield chosen
+
+
+def version_of(measure: Callable[..., object]) -> str:
+    """A fingerprint of the code that a measure runs: its own, what it calls in this room, the protocols and the world.
+
+    Claims and labels are no part of it: rewording one leaves what was measured standing.
+    """
+    made = hashlib.blake2b(_ground().encode(), digest_size=8)
+    for part in _reached(measure, {}).values():
+        made.update(part.encode())
+    return made.hexdigest()
+
+
+@cache
+def _ground() -> str:
+    """The sources of the two rooms that every measure stands on."""
+    folders = [Path(inspect.getfile(room)).parent for room in (overlay, sim)]
+    files = sorted(file for folder in folders for file in folder.glob("*.py"))
+    return hashlib.blake2b(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def _reached(function: Any, found: dict[str, str]) -> dict[str, str]:
+    """The sources of a function and of the lab's functions, classes and constants that it names, in a fixed order."""
+    if isinstance(function, FunctionType) and function.__qualname__ not in found:
+        found[function.__qualname__] = inspect.getsource(function)
+        for name in _names_in(function.__code__):
+            _reach(name, function.__globals__.get(name), found)
+    return found
+
+
+def _reach(name: str, thing: Any, found: dict[str, str]) -> None:
+    module = getattr(thing, "__module__", None) or ""
+    if isinstance(thing, FunctionType) and module.startswith("tidings.lab"):
+        _reached(thing, found)
+    elif isinstance(thing, int | float | str | tuple | dict):
+        found[name] = repr(thing)
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)
+
+
+def _read(name: str, text: str, *, like: Scalar) -> Scalar:
+    """A parameter's value from text, of the same type as the one it has."""
+    try:
+        return type(like)(text.strip())
+    except ValueError:
+        raise InputError(f"expected {name} to be {_A_KIND[type(like)]}, got {text!r}") from None
+
+
+_A_KIND: dict[type, str] = {int: "a whole number", float: "a number", str: "a word"}

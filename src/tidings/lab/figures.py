@@ -1,0 +1,98 @@
+"""Figures, drawn from results alone: one look for all papers, as PNG to show and SVG to print.
+
+A line is the mean over seeds, the band around it the 95 % interval, a hollow diamond what
+the paper published.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidings.lab.experiment import Axis, Experiment
+from tidings.lab.results import Results, Spread, written_whole
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FORMATS = ("png", "svg")
+MARKERS_MAX = 30  # A line with more places than this is drawn without a marker at each.
+
+# Told apart by everybody: the colours are Okabe and Ito's, and each line has its own marker and dashes as well.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+_MARKERS = "osv^DPX*"
+_DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), "-", "--")
+_LOOK: dict[Any, Any] = {
+    "axes.grid": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.dpi": 150,
+    "figure.figsize": (7.0, 4.4),
+    "font.size": 10,
+    "grid.alpha": 0.3,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 5,
+    "savefig.bbox": "tight",
+    "svg.fonttype": "none",  # Text stays text: it can be searched and copied.
+    "svg.hashsalt": "tidings",  # The same figure is the same file.
+}
+
+
+def draw(experiment: Experiment, results: Results, folder: Path) -> list[Path]:
+    """Write the experiment's figure to `folder/PAPER/FIGURE.png` and `.svg`; returns where."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    paths = [folder / experiment.paper / f"{experiment.figure}.{kind}" for kind in FORMATS]
+    paths[0].parent.mkdir(parents=True, exist_ok=True)
+    with mpl.rc_context(_LOOK):
+        figure = Figure()  # Not through pyplot: that keeps every figure until it is told to let go.
+        _fill(figure.subplots(), experiment, results)
+        for path in paths:
+            _save(figure, path)
+    return paths
+
+
+def _fill(axes: Axes, experiment: Experiment, results: Results) -> None:
+    for number, series in enumerate(results.series()):
+        _draw_line(axes, number, series, results)
+    for number, (series, x, y) in enumerate(experiment.published):
+        label = "published" if number == 0 else None
+        colour = _colour(results.series().index(series)) if series in results.series() else "black"
+        axes.plot(x, y, "D", markersize=9, markerfacecolor="none", markeredgecolor=colour, zorder=5, label=label)
+    _draw_axis(axes, "x", experiment.x)
+    _draw_axis(axes, "y", experiment.y)
+    axes.set_title(experiment.title, loc="left", fontsize=11)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def _draw_line(axes: Axes, number: int, series: str, results: Results) -> None:
+    xs = results.xs(series)
+    spreads: list[Spread] = [results.spread(series, x) for x in xs]
+    style = {"color": _colour(number), "linestyle": _DASHES[number % len(_DASHES)]}
+    marker = _MARKERS[number % len(_MARKERS)] if len(xs) <= MARKERS_MAX else ""
+    axes.plot(xs, [each.mean for each in spreads], marker=marker, label=series, **style)
+    low = [mean - margin for mean, margin in spreads]
+    high = [mean + margin for mean, margin in spreads]
+    axes.fill_between(xs, low, high, color=_colour(number), alpha=0.18, linewidth=0)
+
+
+def _draw_axis(axes: Axes, which: str, wanted: Axis) -> None:
+    axes.set(**{f"{which}label": wanted.label})
+    if wanted.log:
+        from matplotlib.ticker import ScalarFormatter
+
+        axes.set(**{f"{which}scale": "log"})
+        (axes.xaxis if which == "x" else axes.yaxis).set_major_formatter(ScalarFormatter())
+
+
+def _colour(number: int) -> str:
+    return _COLOURS[number % len(_COLOURS)]
+
+
+def _save(figure: Figure, path: Path) -> None:
+    kind = path.suffix[1:]
+    with written_whole(path) as draft:
+        figure.savefig(draft, format=kind, metadata={"Date": None} if kind == "svg" else {"Software": None})

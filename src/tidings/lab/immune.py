@@ -1,0 +1,292 @@
+"""Immune routing, measured: who is reached, in how many copies and hops, against flooding and gossip.
+
+The paper's setting is a scale-free graph of 100 brokers (m0 = 20, m = 3) with threshold 3,
+ten brokers interested, a hundred runs. It shows coverage over the runs (figure 4) and
+copies per broker over network sizes it does not name (figure 5), and defines hops without
+showing any. Each run here is a graph, a random source and one event in the simulated
+world; all links take equally long, so a hop is a unit of time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from tidings.errors import InputError
+from tidings.lab.experiment import Axis, Claim, Experiment, Measured, Parameters
+from tidings.lab.results import Finding, Results, Verdict, judged
+from tidings.sim import Topology, World, topology
+
+FLOODING, GOSSIP, LITERAL = "flooding", "gossip, p = 0.9", "immune as published"
+FLOOD, ELIM, ELIM_LOCAL, TREE = (
+    "guarded, core_flood",
+    "guarded, core_elim",
+    "guarded, core_elim, looking two hops far",
+    "guarded, core_tree",
+)
+
+# No heartbeats and no acknowledgements: the network does not change, and the paper counts neither.
+_STILL = {"heartbeat_s": 0.0, "acks": False}
+_PROTOCOLS: dict[str, tuple[str, dict[str, Any]]] = {
+    FLOODING: ("flooding", {}),
+    GOSSIP: ("gossip", {"chance": 0.9}),
+    LITERAL: ("immune", {**_STILL, "demotion": "literal", "forward": "core_flood"}),
+    FLOOD: ("immune", {**_STILL, "forward": "core_flood"}),
+    ELIM: ("immune", {**_STILL, "forward": "core_elim"}),
+    ELIM_LOCAL: ("immune", {**_STILL, "forward": "core_elim", "check": "local"}),
+    TREE: ("immune", {**_STILL, "forward": "core_tree"}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """What became of one event."""
+
+    graph: Topology
+    reached: frozenset[int]
+    copies: int
+    hops: int
+
+    @property
+    def load(self) -> float:
+        """Copies that came to a broker, the source apart, on average over those that got any."""
+        return self.copies / max(1, len(self.reached) - 1)
+
+
+def _spread_one(parameters: Parameters, seed: int) -> _Spread:
+    """One event from a random source, on the seed's graph."""
+    graph = _graph(parameters, seed)
+    name, options = _PROTOCOLS[parameters["protocol"]]
+    extra = {"delta": parameters["delta"]} if name == "immune" else {}
+    world = World(name, topology=graph, seed=seed, options={**options, **extra})
+    source = Random(f"source/{seed}").randrange(graph.node_count)
+    world.publish(source, {"x": 0})
+    world.run_until_quiet()
+    arrivals = {row.node: row.at for row in world.trace if row.kind == "deliver"}
+    reached = frozenset(member.index for member in world.nodes if member.id in arrivals)
+    hop_s = graph.space.delay_s(0, 0)
+    return _Spread(graph, reached, world.trace.messages(), round(max(arrivals.values()) / hop_s))
+
+
+def _graph(parameters: Parameters, seed: int) -> Topology:
+    links = {"m0": parameters["m0"], "m": parameters["m"]}
+    return topology("barabasi-albert", parameters["node_count"], Random(f"topology/{seed}"), **links)
+
+
+def measure_coverage(parameters: Parameters, seed: int) -> list[Measured]:
+    """How many of those who count are reached, in percent; the paper counts the interested ones."""
+    spread = _spread_one(parameters, seed)
+    brokers = range(spread.graph.node_count)
+    counted = Random(f"interested/{seed}").sample(brokers, parameters["interested"])
+    share = sum(broker in spread.reached for broker in counted) / len(counted)
+    return [Measured(parameters["protocol"], seed + 1, 100 * share)]
+
+
+def measure_load(parameters: Parameters, seed: int) -> list[Measured]:
+    """Copies per broker reached."""
+    return [Measured(parameters["protocol"], parameters["node_count"], _spread_one(parameters, seed).load)]
+
+
+def measure_hops(parameters: Parameters, seed: int) -> list[Measured]:
+    """Hops until the last broker that is reached at all."""
+    return [Measured(parameters["protocol"], parameters["node_count"], _spread_one(parameters, seed).hops)]
+
+
+def check(parameters: Parameters) -> None:
+    nodes, m0, m = parameters["node_count"], parameters["m0"], parameters["m"]
+    if parameters["protocol"] not in _PROTOCOLS:
+        raise InputError(f"expected protocol to be one of {'; '.join(_PROTOCOLS)}, got {parameters['protocol']!r}")
+    if nodes < 1:
+        raise InputError(f"expected node_count of at least 1, got {nodes}")
+    if not 1 <= m <= m0 <= nodes:
+        raise InputError(f"expected 1 ≤ m ≤ m0 ≤ node_count, got m={m}, m0={m0}, node_count={nodes}")
+    if parameters["delta"] < 0:
+        raise InputError(f"expected delta of at least 0, got {parameters['delta']}")
+    if not 1 <= parameters.get("interested", 1) <= nodes:
+        raise InputError(f"expected interested from 1 to node_count={nodes}, got {parameters['interested']}")
+
+
+def cost(parameters: Parameters) -> float:
+    """The construction, where there is one, takes several times as long as the spreading."""
+    return float(parameters["node_count"] * (4 if _PROTOCOLS[parameters["protocol"]][0] == "immune" else 1))
+
+
+# ── What the paper says, and what is said beyond it ────────────────────────────
+
+_PAPER_SIZE = 100
+_LOADS = {FLOODING: 4.5, GOSSIP: 4.0, LITERAL: 1.2}  # Figure 5, read at the paper's size.
+_LOST_WHY = (
+    "the three steps leave brokers without a neighbour in the core, and the core in pieces: "
+    "nothing keeps a broker from being demoted when others depend on it"
+)
+
+
+def _coverage(results: Results, series: str) -> tuple[str, int, int]:
+    shares = results.ys(series)
+    full = sum(share == 100 for share in shares)
+    return f"mean {results.mean(series):.2f} %, everyone in {full} of {len(shares)} runs", full, len(shares)
+
+
+def _flooding_reaches_all(results: Results) -> Finding:
+    measured, full, runs = _coverage(results, FLOODING)
+    return Finding(
+        measured, judged(full, holds=lambda n: n == runs), "every broker passes the event on to all it knows"
+    )
+
+
+def _literal_reaches_nearly_all(results: Results) -> Finding:
+    measured, _, _ = _coverage(results, LITERAL)
+    return Finding(measured, judged(results.mean(LITERAL), holds=lambda share: share >= 99), _LOST_WHY)
+
+
+def _guarded_reaches_all(results: Results) -> Finding:
+    measured, full, runs = _coverage(results, ELIM)
+    why = "a broker leaves the core only if the core stays connected and next to everyone without it"
+    return Finding(measured, judged(full, holds=lambda _: False, better=lambda n: n == runs), why)
+
+
+def _gossip_misses_some(results: Results) -> Finding:
+    measured, full, runs = _coverage(results, GOSSIP)
+    why = "each copy is passed on by chance, so now and then a broker with few links gets none"
+    return Finding(measured, judged(full, holds=lambda n: n < runs), why)
+
+
+def _load_is_about(series: str, within: float) -> Callable[[Results], Finding]:
+    def judge(results: Results) -> Finding:
+        load = results.spread(series, _PAPER_SIZE)
+        holds = judged(load.mean, holds=lambda mean: abs(mean - _LOADS[series]) <= within)
+        why = f"within {within:g} of the paper's figure" if holds is Verdict.HOLDS else f"off by more than {within:g}"
+        return Finding(f"{load.mean:.2f} ± {load.margin:.2f}", holds, f"{why}; its seed graph is not given, ours is")
+
+    return judge
+
+
+def _order(results: Results) -> Finding:
+    means = {series: results.mean(series, _PAPER_SIZE) for series in (FLOODING, GOSSIP, FLOOD, ELIM, TREE)}
+    right = means[FLOODING] > means[GOSSIP] > max(means[FLOOD], means[ELIM], means[TREE])
+    shown = ", ".join(f"{series} {mean:.2f}" for series, mean in means.items())
+    return Finding(shown, judged(right, holds=bool), "only the core forwards, and it is a fifth of the brokers")
+
+
+def _guarded_is_light(results: Results) -> Finding:
+    elim, tree = results.spread(ELIM, _PAPER_SIZE), results.spread(TREE, _PAPER_SIZE)
+    verdict = judged(elim.mean, holds=lambda load: load <= 1.3, better=lambda load: load <= 1.2)
+    shown = f"core_elim {elim.mean:.3f} ± {elim.margin:.3f}, core_tree {tree.mean:.3f}"
+    return Finding(
+        shown, verdict, "core_elim spares neighbours that the sender reaches itself; a tree has no second copies"
+    )
+
+
+def _tree_is_least(results: Results) -> Finding:
+    loads = results.ys(TREE)
+    why = "each broker has one way to it, so an event takes exactly N - 1 messages; the price is one or two hops"
+    return Finding(
+        f"{min(loads):.3f} to {max(loads):.3f} at all sizes",
+        judged(max(loads), holds=lambda _: False, better=lambda load: load == 1),
+        why,
+    )
+
+
+def _light_when_large(results: Results) -> Finding:
+    size = 10 * _PAPER_SIZE
+    tree, elim, two_hops = (results.mean(series, size) for series in (TREE, ELIM, ELIM_LOCAL))
+    shown = f"at N = {size}: core_tree {tree:.2f}, core_elim {elim:.2f}, looking two hops far {two_hops:.2f}"
+    why = "core_tree stays at one copy; core_elim grows with the core's own links, which a tree leaves out"
+    return Finding(shown, judged(tree, holds=lambda load: load <= 1.3), why)
+
+
+def _hops_are_more(results: Results) -> Finding:
+    means = {series: results.mean(series, _PAPER_SIZE) for series in (FLOODING, ELIM, TREE)}
+    faster = means[ELIM] < means[FLOODING]
+    why = "flooding takes every shortest way, so nothing is faster; immune routing trades hops for three quarters of the traffic"
+    return Finding(", ".join(f"{series} {mean:.1f}" for series, mean in means.items()), judged(faster, holds=bool), why)
+
+
+# ── The experiments ────────────────────────────────────────────────────────────
+
+_SETTING = {"node_count": _PAPER_SIZE, "m0": 20, "m": 3, "delta": 3}
+_SIZES = (50, 100, 200, 500, 1000)
+_COVERAGE_CLAIMS = (
+    Claim("flooding reaches every broker", "100 % in each run", _flooding_reaches_all),
+    Claim("immune routing, as published, reaches nearly every broker", "near 100 %", _literal_reaches_nearly_all),
+    Claim("gossip reaches fewer, and not always as many", "below 100 % in some runs", _gossip_misses_some),
+    Claim("beyond the paper: guarded construction reaches every broker", "100 % in each run", _guarded_reaches_all),
+)
+
+EXPERIMENTS = (
+    Experiment(
+        paper="immune",
+        figure="4",
+        title="Immune, figure 4: interested brokers reached",
+        measure=measure_coverage,
+        x=Axis("run"),
+        y=Axis("interested brokers reached (%)"),
+        varies={"protocol": (FLOODING, GOSSIP, LITERAL, ELIM)},
+        stays={**_SETTING, "interested": 10},
+        seeds=100,
+        quick_seeds=100,
+        check=check,
+        cost=cost,
+        claims=_COVERAGE_CLAIMS[:2],
+    ),
+    Experiment(
+        paper="immune",
+        figure="4-everyone",
+        title="Immune, figure 4 with all brokers counted",
+        measure=measure_coverage,
+        x=Axis("run"),
+        y=Axis("brokers reached (%)"),
+        varies={"protocol": (FLOODING, GOSSIP, LITERAL, ELIM)},
+        stays={**_SETTING, "interested": _PAPER_SIZE},
+        seeds=100,
+        quick_seeds=100,
+        check=check,
+        cost=cost,
+        claims=_COVERAGE_CLAIMS,
+    ),
+    Experiment(
+        paper="immune",
+        figure="5",
+        title="Immune, figure 5: copies per broker",
+        measure=measure_load,
+        x=Axis("brokers", log=True),
+        y=Axis("copies received per broker"),
+        varies={"protocol": tuple(_PROTOCOLS), "node_count": _SIZES},
+        stays={name: value for name, value in _SETTING.items() if name != "node_count"},
+        seeds=100,
+        quick_varies={"node_count": (50, 100, 1000)},
+        quick_seeds=10,
+        check=check,
+        cost=cost,
+        published=tuple(Measured(series, _PAPER_SIZE, load) for series, load in _LOADS.items()),
+        claims=(
+            Claim("flooding brings each broker about 4.5 copies", "4.5", _load_is_about(FLOODING, 0.25)),
+            Claim("gossip brings each broker about 4 copies", "4.0", _load_is_about(GOSSIP, 0.25)),
+            Claim(
+                "immune routing, as published, brings each broker about 1.2 copies", "1.2", _load_is_about(LITERAL, 0.1)
+            ),
+            Claim("flooding costs most, gossip less, immune routing least", "flooding > gossip > immune", _order),
+            Claim("beyond the paper: at most 1.3 copies with everyone reached", "≤ 1.3", _guarded_is_light),
+            Claim("beyond the paper: one copy per broker over a tree", "1", _tree_is_least),
+            Claim("beyond the paper: at most 1.3 copies at ten times the size", "≤ 1.3 at N = 1000", _light_when_large),
+        ),
+    ),
+    Experiment(
+        paper="immune",
+        figure="hops",
+        title="Immune: hops to the last broker (no figure in the paper)",
+        measure=measure_hops,
+        x=Axis("brokers", log=True),
+        y=Axis("hops until the last broker is reached"),
+        varies={"protocol": (FLOODING, GOSSIP, FLOOD, ELIM, TREE), "node_count": _SIZES},
+        stays={name: value for name, value in _SETTING.items() if name != "node_count"},
+        seeds=50,
+        quick_varies={"node_count": (50, 100, 1000)},
+        quick_seeds=5,
+        check=check,
+        cost=cost,
+        claims=(Claim("immune routing is faster than flooding", "fewer hops than flooding", _hops_are_more),),
+    ),
+)

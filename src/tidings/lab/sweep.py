@@ -1,0 +1,196 @@
+"""The sweep: all points of all chosen experiments, as one Spark job.
+
+Each point that is done is a small Parquet file in the folder `points`, named by its key
+and written wholly or not at all. That makes a sweep safe to interrupt at any moment: the
+next one with the same points finds the finished ones and runs the rest.
+
+The workers write those files, so on a cluster the folder has to be one that all machines
+share, and Tidings has to be installed on them.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidings.errors import InputError, SetupError, TidingsError
+from tidings.lab.experiment import Experiment, Measured, Parameters, Point
+from tidings.lab.results import DRAFT, table_of, written_whole
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Progress: TypeAlias = Callable[[int, int], None]  # Points done, points in all.
+Measures: TypeAlias = Mapping[str, tuple[str, str, Callable[[Parameters, int], list[Measured]]]]
+
+TASKS_PER_CORE = 8  # Enough that no core waits long for the last one, few enough that starting them costs little.
+LOOK_EVERY_S = 0.5  # How often the finished points are counted.
+LOCAL = "local[*]"
+
+_POINT = "batch int, key string, experiment string, parameters string, seed long"
+_DONE = "key string, wrong string"
+_SESSION = {
+    "spark.log.level": "ERROR",
+    "spark.sql.adaptive.enabled": "false",  # It would put small tasks together, and these are small only in bytes.
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def sweep(
+    experiments: Sequence[Experiment],
+    folder: Path,
+    *,
+    master: str = LOCAL,
+    progress: Progress = lambda done, total: None,
+) -> list[pa.Table]:
+    """Run every point that is not in `folder` yet; returns the rows of all of them.
+
+    Raises InputError for points that are impossible, before any is run.
+    """
+    points = {point.key: point for experiment in experiments for point in experiment.points()}
+    folder.mkdir(parents=True, exist_ok=True)
+    for left_over in folder.glob(f".*{DRAFT}"):
+        left_over.unlink(missing_ok=True)
+    missing = [point for key, point in points.items() if not _file(folder, key).exists()]
+    with _watched(folder, list(points), progress):
+        if missing:
+            _run(experiments, missing, folder.resolve(), master)
+    return [_read(folder, key) for key in points]
+
+
+def batches(costs: Sequence[float], count: int) -> list[list[int]]:
+    """Share out items, given by their costs, so that no batch costs much more than another; the dearest batch first.
+
+    >>> batches([1, 5, 1, 1, 2], 2)
+    [[1], [4, 0, 2, 3]]
+    """
+    lightest = [(0.0, number) for number in range(min(count, len(costs)))]
+    shared: list[list[int]] = [[] for _ in lightest]
+    for item in sorted(range(len(costs)), key=lambda item: -costs[item]):
+        weight, number = heapq.heappop(lightest)
+        shared[number].append(item)
+        heapq.heappush(lightest, (weight + costs[item], number))
+    return sorted(shared, key=lambda batch: -sum(costs[item] for item in batch))
+
+
+def _run(experiments: Sequence[Experiment], points: Sequence[Point], folder: Path, master: str) -> None:
+    by_name = {experiment.name: experiment for experiment in experiments}
+    measures: Measures = {name: (each.paper, each.figure, each.measure) for name, each in by_name.items()}
+    costs = [by_name[point.experiment].cost(point.parameters) for point in points]
+    with _session(master) as spark:
+        shared = batches(costs, TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
+        rows = [_row(number, points[item]) for number, batch in enumerate(shared) for item in batch]
+        todo = spark.createDataFrame(rows, _POINT).repartitionById(len(shared), "batch")
+        done = todo.mapInArrow(partial(_measure_all, measures, str(folder)), _DONE).collect()
+    wrong = [row.wrong for row in done if row.wrong]
+    if wrong:
+        raise InputError(wrong[0])
+    if any(not _file(folder, point.key).exists() for point in points):
+        raise SetupError(
+            f"the workers' {folder} is not this machine's; give --out a folder that all machines of {master} share"
+        )
+
+
+def _row(batch: int, point: Point) -> tuple[int, str, str, str, int]:
+    return batch, point.key, point.experiment, json.dumps(point.parameters), point.seed
+
+
+def _measure_all(measures: Measures, folder: str, points: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """On a worker: measure each point, and store it before the next."""
+    for batch in points:
+        for point in batch.to_pylist():
+            wrong = _measure(measures, Path(folder), point)
+            yield pa.RecordBatch.from_pylist([{"key": point["key"], "wrong": wrong}])
+
+
+def _measure(measures: Measures, folder: Path, point: dict[str, Any]) -> str | None:
+    """Store what one point gives; returns what is wrong with the point, if anything is."""
+    paper, figure, measure = measures[point["experiment"]]
+    parameters, seed = json.loads(point["parameters"]), point["seed"]
+    try:
+        measured = measure(parameters, seed)
+    except TidingsError as wrong:
+        return f"{point['experiment']} with {point['parameters']}, seed {seed}: {wrong}"
+    about = {"paper": paper, "figure": figure, "seed": seed, "parameters": parameters}
+    with written_whole(_file(folder, point["key"])) as draft:
+        pq.write_table(table_of({**about, **row._asdict()} for row in measured), draft)
+    return None
+
+
+def _file(folder: Path, key: str) -> Path:
+    return folder / f"{key}.parquet"
+
+
+def _read(folder: Path, key: str) -> pa.Table:
+    return pq.read_table(_file(folder, key))
+
+
+@contextmanager
+def _watched(folder: Path, keys: Sequence[str], progress: Progress) -> Iterator[None]:
+    """Tell how many of the points are done, while the body runs and once more at its end."""
+    over = Event()
+
+    def look() -> None:
+        progress(sum(_file(folder, key).exists() for key in keys), len(keys))
+
+    def watch() -> None:
+        while not over.wait(LOOK_EVERY_S):
+            look()
+
+    watcher = Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+        look()
+
+
+@contextmanager
+def _session(master: str) -> Iterator[SparkSession]:
+    """The session there is, or one of our own that ends with the sweep."""
+    from pyspark.sql import SparkSession
+
+    running = SparkSession.getActiveSession()
+    spark = running or _start(master)
+    try:
+        yield spark
+    finally:
+        if running is None:
+            spark.stop()
+
+
+def _start(master: str) -> SparkSession:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Else workers are whichever python3 is on PATH.
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.master(master).appName("tidings lab")
+    for key, value in _SESSION.items():
+        builder = builder.config(key, value)
+    try:
+        return builder.getOrCreate()
+    except (PySparkException, Py4JError, OSError) as wrong:
+        if "Could not parse Master URL" in str(wrong):
+            raise InputError(
+                f"there is no Spark master {master!r}; expected local[2] or spark://host:7077, say"
+            ) from None
+        raise SetupError(
+            f"Spark does not start with the master {master!r}; `tidings doctor` tells what is missing"
+        ) from wrong
