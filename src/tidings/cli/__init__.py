@@ -6,14 +6,28 @@ is their list.
 """
 
 from tidings.cli import doctor
+from tidings.cli.domain import app as domain_app
 from tidings.cli.filter import app as filter_app
 from tidings.cli.frame import new_app, run
+from tidings.cli.grant import app as grant_app
+from tidings.cli.identity import app as identity_app
+from tidings.cli.lab import app as lab_app
+from tidings.cli.match import match
+from tidings.cli.run import run as run_pipeline
+from tidings.cli.registry import app as registry_app
+from tidings.cli.subscription import app as subscription_app
+from tidings.cli.type import app as type_app
 
 __all__ = ["app", "main"]
 
 app = new_app()
 app.command("doctor")(doctor.doctor)
 app.add_typer(filter_app)
+app.add_typer(lab_app)
+app.command("match")(match)
+app.command("run")(run_pipeline)
+for registry_command in (identity_app, domain_app, type_app, grant_app, subscription_app, registry_app):
+    app.add_typer(registry_command)
 
 
 def main() -> None:

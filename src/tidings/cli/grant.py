@@ -1,0 +1,555 @@
+"""`tidings grant …`: rights as tokens, given, looked into, narrowed, taken back and listed."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import secrets
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from tidings.cli.frame import Output, OutputOption, Row, show, tell
+from tidings.cli.registry import (
+    DEFAULT_REGISTRY,
+    FromOption,
+    KeyOption,
+    RegistryOption,
+    UntilOption,
+    moment,
+    now_ms,
+    open_registry,
+    read_key,
+    show_key,
+    show_moment,
+)
+from tidings.errors import Denied, InputError, TidingsError, did_you_mean
+from tidings.filters import parse
+from tidings.security import (
+    ACTIONS,
+    ANY_TYPE,
+    BiscuitCapability,
+    Grant,
+    Identity,
+    Request,
+    Right,
+    SignedType,
+    fingerprint,
+    from_fingerprint,
+)
+from tidings.security import grant as new_token
+
+if TYPE_CHECKING:
+    from tidings.store import KnownGrant, Registry
+
+TOKEN_CHARACTERS_MAX = 2**20  # Base64 of the longest token there can be, and room to spare.
+STDIN = "-"
+DEFAULT_VALIDITY = "+30d"  # A right that ends soon is the cheapest to take back.
+
+app = typer.Typer(
+    name="grant",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    invoke_without_command=True,
+    help="""Give a right to an event type, as a token that its holder carries.
+
+    Only the type's owner can. The token names its holder's key and is of no use to others;
+    it is checked without asking anybody, and it can be narrowed and passed on, never widened.
+
+    \b
+    Examples:
+      tidings grant --type Numberplate --to ccs --action subscribe --attribute plate --key police.pem > ccs.token
+      tidings grant --type Numberplate --to yard --action subscribe --where "plate = 'AB12CDE'" --until +7d --key police.pem
+      tidings grant --type '*' --to ccs --action join-net --key police.pem        membership of the network
+      tidings grant inspect ccs.token
+    """,
+)
+
+TokenArgument: TypeAlias = Annotated[
+    str, typer.Argument(metavar="TOKEN", help="The token's file; - reads stdin.", show_default=False)
+]
+ActionsOption: TypeAlias = Annotated[
+    list[str] | None, typer.Option("--action", metavar="ACTION", help=f"One of {', '.join(ACTIONS)}; may be repeated.")
+]
+AttributesOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--attribute", metavar="NAME", help="Only this attribute; may be repeated. Without it, all."),
+]
+WhereOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--where", metavar="CONDITION", help="Only events of which this is TRUE; may be repeated."),
+]
+DepthOption: TypeAlias = Annotated[
+    int, typer.Option("--depth", metavar="N", help="How many times it may be passed on; 0 is not at all.")
+]
+OutOption: TypeAlias = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE", help="Write the token here instead of to stdout.")
+]
+OwnerOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--owner", metavar="WHO", help="Who gave the right: ed25519:… or a domain. Else asked of the registry."
+    ),
+]
+
+
+@app.callback()
+def issue(
+    ctx: typer.Context,
+    type: Annotated[
+        str | None, typer.Option("--type", metavar="NAME", help="The event type; '*' for join-net.")
+    ] = None,
+    to: Annotated[str | None, typer.Option("--to", metavar="WHO", help="The holder: ed25519:… or a domain.")] = None,
+    action: ActionsOption = None,
+    attribute: AttributesOption = None,
+    where: WhereOption = None,
+    begins: FromOption = None,
+    ends: UntilOption = DEFAULT_VALIDITY,
+    depth: DepthOption = 0,
+    key: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="The owner's private key.")] = None,
+    out: OutOption = None,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    if ctx.invoked_subcommand is not None:
+        return
+    if type is None or to is None or key is None or not action:
+        raise InputError("expected --type, --to, --action and --key; `tidings grant --help` shows examples")
+    now, owner = now_ms(), read_key(key)
+    with open_registry(registry, create=type == ANY_TYPE) as opened:
+        signed = None if type == ANY_TYPE else opened.types.find(type)
+        if signed is not None and signed.owner_key != owner.public_key:
+            raise Denied(f"issuer: {signed.name} is not {fingerprint(owner.public_key)}'s to give rights to")
+        given = Grant(
+            type_id=signed.type_id if signed else ANY_TYPE,
+            actions=frozenset(action),
+            holder=opened.domains.key_of(to),
+            attributes=_attribute_ids(attribute, signed),
+            not_before=moment(begins, now, now),
+            not_after=moment(ends, now, now),
+            delegate=depth > 0,
+            max_depth=depth,
+            constraints=_constraints(where, signed),
+        )
+        token = new_token(owner, given, secrets.token_bytes)
+        opened.grants.add(token, by=fingerprint(owner.public_key), now_ms=now)
+    _hand_out(token, out, output)
+
+
+@app.command()
+def inspect(
+    token: TokenArgument,
+    holder: Annotated[
+        str | None,
+        typer.Option("--holder", metavar="WHO", help="Would it be good for this holder? ed25519:… or a domain."),
+    ] = None,
+    action: Annotated[str | None, typer.Option("--action", metavar="ACTION", help="And for this action?")] = None,
+    attribute: AttributesOption = None,
+    at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="At another time than now.")] = None,
+    owner: OwnerOption = None,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show a token's links and what they come to; exit with 3, and the reason, if it cannot be used.
+
+    Refused are tokens that are expired, not yet valid, revoked, passed on too often, cut
+    short or altered; and, where --holder and --action ask, any that do not cover just that.
+
+    \b
+    Examples:
+      tidings grant inspect ccs.token
+      tidings grant inspect ccs.token --holder ccs --action subscribe --attribute plate
+      tidings grant inspect ccs.token --at 2027-01-01T00:00:00Z -o json
+    """
+    raw, now = read_token(token), now_ms()
+    known = _Known.of(registry)
+    found = known.read(raw, owner)
+    refused = _refusal(found, known, moment(at, now, now), holder, action, attribute)
+    if output is Output.JSON:
+        show([_token_json(found, known, refused)], output)
+    else:
+        show([_link_row(found, index, known) for index in range(len(found.inspect()))])
+    if refused is not None:
+        raise refused
+
+
+@app.command()
+def narrow(
+    token: TokenArgument,
+    to: Annotated[str | None, typer.Option("--to", metavar="WHO", help="Pass it on: to ed25519:… or a domain.")] = None,
+    key: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="The holder's key, to pass it on.")] = None,
+    action: ActionsOption = None,
+    attribute: AttributesOption = None,
+    where: WhereOption = None,
+    begins: FromOption = None,
+    ends: UntilOption = None,
+    depth: DepthOption = 0,
+    owner: OwnerOption = None,
+    out: OutOption = None,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Make a narrower token of a token: for yourself, or with --to and your --key for somebody else.
+
+    What is not said stays as it is. Asking for more than the token gives is refused. Nobody
+    needs to be asked: the type's owner will accept the result.
+
+    \b
+    Examples:
+      tidings grant narrow ccs.token --until +1h > errand.token
+      tidings grant narrow ccs.token --to auditors --key ccs.pem --attribute plate > auditors.token
+    """
+    now, known = now_ms(), _Known.of(registry)
+    found = known.read(read_token(token), owner)
+    if (refused := _refusal(found, known, now)) is not None:
+        raise refused
+    right, signed = found.right(), known.type_of(found)
+    asked = Grant(
+        type_id=right.type_id,
+        actions=frozenset(action) if action else right.actions,
+        holder=known.key_of(to) if to else None,
+        attributes=_attribute_ids(attribute, signed, needs_type=True) if attribute else None,
+        not_before=moment(begins, right.not_before, now),
+        not_after=moment(ends, right.not_after, now),
+        delegate=depth > 0,
+        max_depth=depth,
+        constraints=_constraints(where, signed),
+    )
+    _refuse_wider(asked, right)
+    _hand_out(found.narrow(asked, _signer(to, key, right)), out, output)
+
+
+@app.command()
+def revoke(
+    token: Annotated[str, typer.Argument(metavar="TOKEN|DIGEST", help="The token's file, - for stdin, or its digest.")],
+    key: KeyOption,
+    link: Annotated[int | None, typer.Option("--link", metavar="N", help="Which link; the last, if not said.")] = None,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="For the audit trail.")] = "",
+    owner: OwnerOption = None,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Take a right back: no token with this link in it is accepted any more.
+
+    Whoever gave the link can, or gave one before it, or holds it. Key managers and brokers
+    that use this registry refuse the token from now on, and everything that was made of it.
+
+    \b
+    Examples:
+      tidings grant revoke ccs.token --key police.pem --reason "contract ended"
+      tidings grant ls                          shows digests
+      tidings grant revoke 3f9a --key police.pem
+    """
+    by_key, now = read_key(key).public_key, now_ms()
+    with open_registry(registry) as opened:
+        named = token == STDIN or Path(token).is_file() or not re.fullmatch("[0-9a-f]{4,64}", token)
+        known = _Known.of_open(opened)
+        found = known.read(read_token(token), owner) if named else opened.grants.find(token).token
+        id = opened.grants.revoke(found, by_key=by_key, now_ms=now, link=link, reason=reason)
+    show([{"revoked": id}], output)
+
+
+@app.command("ls")
+def list_grants(
+    type: Annotated[str | None, typer.Option("--type", metavar="NAME", help="Only rights to this type.")] = None,
+    holder: Annotated[str | None, typer.Option("--holder", metavar="WHO", help="Only rights of this holder.")] = None,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List the rights given with this registry, and what has become of them.
+
+    \b
+    Examples:
+      tidings grant ls --holder ccs
+      tidings grant ls -o json | jq 'select(.refused == null)'
+    """
+    with open_registry(registry) as opened:
+        known = _Known.of_open(opened)
+        type_id = opened.types.find(type).type_id if type else None
+        grants = opened.grants.all(type_id=type_id, holder=opened.domains.key_of(holder) if holder else None)
+    now = now_ms()
+    show([_grant_row(one, known, now, output) for one in grants], output, _GRANT_COLUMNS)
+
+
+# ── What is known of types and names, with or without a registry ─────────────
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a registry knows that helps to read tokens; nothing, where there is none."""
+
+    types: dict[bytes, SignedType]
+    names: dict[bytes, str]
+    registry: str = ""
+
+    @classmethod
+    def of(cls, registry: str) -> _Known:
+        """Of the registry if there is one: tokens can be read and narrowed without."""
+        if "://" not in registry and not Path(registry).exists():
+            return cls({}, {}, registry)
+        with open_registry(registry) as opened:
+            known = cls.of_open(opened)
+        return cls(known.types, known.names, registry)
+
+    @classmethod
+    def of_open(cls, opened: Registry) -> _Known:
+        return cls({signed.type_id: signed for signed in opened.types.all()}, opened.domains.names())
+
+    def read(self, raw: bytes, owner: str | None) -> BiscuitCapability:
+        """The token, if one of the owners we know of started it, or the one that --owner names."""
+        if owner is not None:
+            return BiscuitCapability.from_bytes(raw, self.key_of(owner))
+        owners = dict.fromkeys((*(signed.owner_key for signed in self.types.values()), *self.names))
+        if not owners:
+            raise InputError("whose token is this? No registry knows; name its owner: --owner ed25519:…")
+        for key in owners:
+            try:
+                return BiscuitCapability.from_bytes(raw, key)
+            except Denied as refused:
+                if not str(refused).startswith("signature:"):
+                    raise
+        raise Denied("signature: not an unbroken token of any owner the registry knows; --owner names another")
+
+    def key_of(self, name: str) -> bytes:
+        if name.startswith("ed25519:"):
+            return from_fingerprint(name)
+        keys = [key for key, domain in self.names.items() if domain == name]
+        if len(keys) != 1:
+            hint = did_you_mean(name, self.names.values()) if not keys else "it has several; give one as ed25519:…"
+            raise InputError(f"expected ed25519:… or the name of a domain, got {name[:100]!r}; {hint}")
+        return keys[0]
+
+    def type_of(self, token: BiscuitCapability) -> SignedType | None:
+        type_id = token.inspect()[0].type_id
+        return self.types.get(type_id) if isinstance(type_id, bytes) else None
+
+    def revoked(self, token: BiscuitCapability) -> frozenset[str]:
+        if not self.types and not self.names:
+            return frozenset()
+        with open_registry(self.registry) as opened:
+            return opened.grants.revoked(token.revocation_ids)
+
+
+# ── Reading and writing tokens ───────────────────────────────────────────────
+
+
+def read_token(file: str) -> bytes:
+    """The bytes of a token. What is no Base64 at all is wrong input; a token cut short is refused like a forged one."""
+    if file == STDIN:
+        text = sys.stdin.read(TOKEN_CHARACTERS_MAX)
+    else:
+        with open(file, encoding="ascii", errors="replace") as stream:
+            text = stream.read(TOKEN_CHARACTERS_MAX)
+    text = text.strip()
+    if not re.fullmatch(r"[A-Za-z0-9_-]+={0,2}", text):
+        raise InputError(f"{file}: expected a token, which is one line of letters, digits, - and _; got {text[:40]!r}")
+    try:
+        return base64.urlsafe_b64decode(text.rstrip("=") + "=" * (-len(text.rstrip("=")) % 4))
+    except binascii.Error:
+        raise Denied("form: the token is cut short") from None
+
+
+def _hand_out(token: BiscuitCapability, out: Path | None, output: Output) -> None:
+    text = base64.urlsafe_b64encode(token.to_bytes()).decode()
+    if out is not None:
+        out.write_text(text + "\n")
+    if output is Output.JSON:
+        show([{"token": text, "digest": token.digest.hex(), "revocation_ids": list(token.revocation_ids)}], output)
+    elif out is None:
+        print(text)
+    else:
+        tell(f"wrote {out}")
+
+
+# ── What is asked for ────────────────────────────────────────────────────────
+
+
+def _attribute_ids(
+    names: Sequence[str] | None, signed: SignedType | None, *, needs_type: bool = False
+) -> frozenset[bytes] | None:
+    if not names:
+        return None
+    if signed is None:
+        why = "the registry does not know its type" if needs_type else "membership has no attributes"
+        raise InputError(f"--attribute cannot be used: {why}")
+    return frozenset(signed.attr_id(name) for name in names)
+
+
+def _constraints(texts: Iterable[str] | None, signed: SignedType | None) -> tuple[str, ...]:
+    """Conditions in canonical form, checked against the type."""
+    if not texts:
+        return ()
+    if signed is None:
+        raise InputError("--where cannot be used: the registry does not know the type")
+    return tuple(str(parse(text, signed.event_type)) for text in texts)
+
+
+def _refuse_wider(asked: Grant, right: Right) -> None:
+    """A link may say more than the right has, and would get no more; whoever asks for it should know."""
+    if wider := sorted(asked.actions - right.actions):
+        raise Denied(f"action: the token is not for {', '.join(wider)}")
+    if asked.attributes is not None and not right.covers(sorted(asked.attributes)):
+        raise Denied("attributes: the token does not cover every attribute asked for")
+    if asked.not_before < right.not_before or asked.not_after > right.not_after:
+        raise Denied(
+            f"validity: the token holds from {_shown(right.not_before)} to {_shown(right.not_after)}, no longer"
+        )
+    left = right.depth - (asked.holder is not None)
+    if left < asked.steps:
+        raise Denied(f"depth: the token may be passed on {right.depth} more times")
+
+
+def _signer(to: str | None, key: Path | None, right: Right) -> Identity | None:
+    if to is None:
+        return None
+    if key is None:
+        raise InputError("passing a token on needs the present holder's private key: --key FILE")
+    signer = read_key(key)
+    if signer.public_key != right.holder:
+        raise Denied(f"holder: the right is {fingerprint(right.holder)}'s, not {fingerprint(signer.public_key)}'s")
+    return signer
+
+
+def _refusal(
+    token: BiscuitCapability,
+    known: _Known,
+    at_ms: int,
+    holder: str | None = None,
+    action: str | None = None,
+    attributes: Sequence[str] | None = None,
+) -> TidingsError | None:
+    """Why the token cannot be used; None if it can."""
+    from tidings.store import refusal
+
+    try:
+        right, revoked = token.right(), known.revoked(token)
+        if (why := refusal(token, right, revoked, at_ms)) is not None:
+            return Denied(why)
+        proven = known.key_of(holder) if holder else right.holder
+        for one in [action] if action else sorted(right.actions):
+            request = Request(right.type_id, one, _requested(one, attributes, known.type_of(token), right))
+            token.verify(request, now_ms=at_ms, proven_key=proven, revoked=revoked, online=_assumed_yes(right, at_ms))
+    except Denied as refused:
+        return refused
+    return None
+
+
+def _assumed_yes(right: Right, at_ms: int) -> dict[str, int]:
+    """Online tests are asked by whoever checks the token in earnest, not here."""
+    return {test.url: at_ms for test in right.online}
+
+
+def _requested(action: str, names: Sequence[str] | None, signed: SignedType | None, right: Right) -> frozenset[bytes]:
+    if action == "join-net":
+        return frozenset()
+    if names:
+        return _attribute_ids(names, signed, needs_type=True) or frozenset()
+    if right.attributes is not None:
+        return right.attributes
+    return frozenset(signed.attr_ids.values()) if signed else frozenset((bytes(32),))  # Any: the right is to all.
+
+
+# ── How rights are shown ─────────────────────────────────────────────────────
+
+_GRANT_COLUMNS = ("digest", "type", "holder", "actions", "attributes", "until", "state")
+
+
+def _shown(ms: int) -> str:
+    return show_moment(ms) or "no limit"
+
+
+def _attribute_names(ids: frozenset[bytes] | None, signed: SignedType | None) -> list[str] | None:
+    if ids is None:
+        return None
+    named = {id: attribute.name for id, attribute in signed.attributes_by_id.items()} if signed else {}
+    return sorted(named.get(id, id.hex()) for id in ids)
+
+
+def _type_name(type_id: bytes | str, signed: SignedType | None) -> str:
+    return (
+        type_id
+        if isinstance(type_id, str)
+        else f"{signed.event_type.name}@{signed.version}"
+        if signed
+        else type_id.hex()
+    )
+
+
+def _link_row(token: BiscuitCapability, index: int, known: _Known) -> Row:
+    link, signed = token.inspect()[index], known.type_of(token)
+    attributes = _attribute_names(link.attributes, signed)
+    return {
+        "link": index,
+        "by": show_key(link.issuer, known.names) if link.issuer else "the holder",
+        "to": show_key(link.holder, known.names) if link.holder else "itself",
+        "type": _type_name(link.type_id, signed),
+        "actions": ", ".join(sorted(link.actions)),
+        "attributes": "all" if attributes is None else ", ".join(attributes),
+        "where": " AND ".join(link.constraints),
+        "from": _shown(link.not_before),
+        "until": _shown(link.not_after),
+        "passes on": link.steps,
+    }
+
+
+def _link_json(link: Grant, signed: SignedType | None, revocation_id: str) -> dict[str, Any]:
+    return {
+        "by": fingerprint(link.issuer) if link.issuer else None,
+        "to": fingerprint(link.holder) if link.holder else None,
+        "actions": sorted(link.actions),
+        "attributes": _attribute_names(link.attributes, signed),
+        "where": list(link.constraints),
+        "online": [test.url for test in link.online],
+        "from": show_moment(link.not_before),
+        "until": show_moment(link.not_after),
+        "depth": link.steps,
+        "revocation_id": revocation_id,
+    }
+
+
+def _token_json(token: BiscuitCapability, known: _Known, refused: TidingsError | None) -> Row:
+    from tidings.store import owner_of
+
+    chain, signed = token.inspect(), known.type_of(token)
+    links = [_link_json(link, signed, id) for link, id in zip(chain, token.revocation_ids, strict=True)]
+    said = {"digest": token.digest.hex(), "owner": fingerprint(owner_of(token))}
+    said["type"] = _type_name(chain[0].type_id, signed)
+    return {**said, **_right_json(token, signed), "links": links, "refused": str(refused) if refused else None}
+
+
+def _right_json(token: BiscuitCapability, signed: SignedType | None) -> dict[str, Any]:
+    """What the chain comes to; nothing, where it comes to nothing."""
+    try:
+        right = token.right()
+    except Denied:
+        return {"holder": None, "actions": [], "attributes": []}
+    return {
+        "holder": fingerprint(right.holder),
+        "actions": sorted(right.actions),
+        "attributes": _attribute_names(right.attributes, signed),
+        "where": list(right.constraints),
+        "from": show_moment(right.not_before),
+        "until": show_moment(right.not_after),
+        "depth": right.depth,
+    }
+
+
+def _grant_row(one: KnownGrant, known: _Known, now: int, output: Output) -> Row:
+    signed, why = known.type_of(one.token), one.refusal(now)
+    if output is Output.JSON:
+        return _token_json(one.token, known, Denied(why) if why else None)
+    attributes = _attribute_names(one.right.attributes, signed)
+    return {
+        "digest": one.token.digest.hex()[:12],
+        "type": _type_name(one.right.type_id, signed),
+        "holder": show_key(one.right.holder, known.names),
+        "actions": ", ".join(sorted(one.right.actions)),
+        "attributes": "all" if attributes is None else ", ".join(attributes),
+        "until": _shown(one.right.not_after),
+        "state": why.partition(":")[0] if why else "good",
+    }

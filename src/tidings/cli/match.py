@@ -1,0 +1,86 @@
+"""`tidings match`: events and subscriptions in files, who gets what out, on Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from tidings.cli.frame import EXIT_REJECTS, Output, OutputOption, show, tell
+from tidings.events import read_file
+
+if TYPE_CHECKING:
+    from tidings.pipeline import Outcome
+
+MasterOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--master", metavar="URL", help="Where Spark runs. [default: local[*], inside this program]"),
+]
+ConfOption: TypeAlias = Annotated[
+    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; may be repeated.")
+]
+
+
+def match(
+    events: Annotated[str, typer.Argument(metavar="EVENTS", help="Parquet, JSON lines or CSV: a file or a folder.")],
+    subscriptions: Annotated[
+        str, typer.Argument(metavar="SUBSCRIPTIONS", help="JSON lines or Parquet with id, subscriber, filter[, type].")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the result goes: new, or an empty folder.")],
+    id: Annotated[
+        str | None, typer.Option("--id", metavar="COLUMN", help="The events' id. [default: event_id, or id]")
+    ] = None,
+    type: Annotated[
+        Path | None,
+        typer.Option(
+            "--type", metavar="FILE", help="The event type, in TOML or JSON. [default: the files' own schema]"
+        ),
+    ] = None,
+    compact: Annotated[
+        bool, typer.Option("--compact", help="One row per event, with a list of subscriptions.")
+    ] = False,
+    plan: Annotated[str, typer.Option("--plan", metavar="auto|index|zones", help="How Spark goes about it.")] = "auto",
+    explain: Annotated[bool, typer.Option("--explain", help="Say which plan, and why; match nothing.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what DIR holds.")] = False,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Match events in files against subscriptions in files.
+
+    Writes Parquet with event_id, subscription_id, subscriber to DIR. A subscription that
+    does not parse or does not fit the event type stops nothing: it goes to DIR/rejected
+    with its error, broken events go to DIR/quarantine, and the exit code is 1.
+
+    \b
+    Examples:
+      tidings match sightings.jsonl wanted.jsonl --out matched
+      tidings match events/ wanted.parquet --out matched --id sighting --type plate.toml
+      tidings match events/ wanted.jsonl --out matched --master spark://host:7077 --conf spark.executor.memory=4g
+    """
+    from tidings.pipeline import match_files, parse_settings, start
+
+    event_type = read_file(type) if type else None
+    spark = start("tidings match", master, parse_settings(conf or []))
+    try:
+        outcome = match_files(
+            spark, events, subscriptions, str(out),
+            id=id, event_type=event_type, compact=compact, plan=plan, explain_only=explain, overwrite=overwrite,
+        )  # fmt: skip
+    finally:
+        spark.stop()
+    tell(outcome.plan)
+    if not explain:
+        show([outcome.row()], output)
+        _tell_of_rejects(outcome)
+    if outcome.rejected or outcome.broken:
+        raise typer.Exit(EXIT_REJECTS)
+
+
+def _tell_of_rejects(outcome: Outcome) -> None:
+    if outcome.rejected:
+        tell(f"{outcome.rejected:,} subscriptions cannot be used; why is in {outcome.out}/rejected, for example:")
+        tell("\n".join(f"  {line}" for line in outcome.example.splitlines()))
+    if outcome.broken:
+        tell(f"{outcome.broken:,} events are broken; which and why is in {outcome.out}/quarantine")

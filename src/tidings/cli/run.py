@@ -1,0 +1,82 @@
+"""`tidings run`: a pipeline from a file, until it is stopped or its sources are empty."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidings.cli.frame import EXIT_INTERRUPTED, EXIT_REJECTS, Output, OutputOption, show, tell
+from tidings.cli.match import ConfOption, MasterOption
+
+if TYPE_CHECKING:
+    from tidings.pipeline import BatchDone
+
+
+def run(
+    pipeline: Annotated[Path, typer.Argument(metavar="PIPELINE.toml", help="What to read, match and deliver.")],
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Match a stream of events against changing subscriptions, and deliver each match exactly once.
+
+    Runs until Ctrl-C, or until its sources are empty if the pipeline says so. Stop it or
+    kill it at any time: started again, it goes on where it stopped, and every delivery
+    stands in the sink once. The exit code is 1 where something was quarantined.
+
+    \b
+    Examples:
+      tidings run london.toml
+      tidings run london.toml --master spark://host:7077 --conf spark.executor.memory=4g
+    """
+    from tidings.pipeline import Ledger, Metered, parse_settings, read_pipeline, run, start
+
+    described = read_pipeline(pipeline)
+    signal.signal(signal.SIGTERM, _interrupt)
+    spark = start(f"tidings {described.name}", master, {**described.spark, **parse_settings(conf or [])})
+    meter = Metered(described.metrics, tell_of)
+    stopped = False
+    try:
+        counts = run(spark, described, meter)
+    except KeyboardInterrupt:
+        stopped = True
+        ledger = Ledger(described.checkpoint)
+        counts = ledger.totals()
+        ledger.close()
+    finally:
+        spark.stop()
+    show([counts_row(counts)], output)
+    if stopped:
+        tell("stopped; the next run goes on from here")
+        raise typer.Exit(EXIT_INTERRUPTED)
+    if counts.quarantined:
+        tell(f"{counts.quarantined:,} events were quarantined; which and why is in {described.quarantine.path}/events")
+        raise typer.Exit(EXIT_REJECTS)
+
+
+def tell_of(done: BatchDone) -> None:
+    """A line per batch on stderr."""
+    counts, seconds = done.counts, max(done.seconds, 1e-3)
+    parts = [
+        f"batch {done.batch}",
+        f"{counts.events:,} events ({counts.events / seconds:,.0f}/s)",
+        f"{counts.deliveries:,} deliveries ({counts.deliveries / seconds:,.0f}/s)",
+        f"{done.subscriptions:,} subscriptions (version {done.version})",
+        *([f"{counts.quarantined:,} quarantined"] if counts.quarantined else []),
+        *([done.behind] if done.behind else []),
+    ]
+    tell("  ".join(parts))
+
+
+def counts_row(counts: Any) -> dict[str, object]:
+    return {name: getattr(counts, name) for name in counts.__struct_fields__}
+
+
+def _interrupt(signal_number: int, frame: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Once is enough; the second would cut the clean-up short.
+    sys.stderr.flush()
+    raise KeyboardInterrupt

@@ -1,0 +1,34 @@
+"""Big data: events and subscriptions as Spark tables, matched in batch or as a stream, and delivered exactly once.
+
+`match` joins two tables. `Matching` is the same with a plan to look at and the rejected
+subscriptions. `match_files` goes from files to files, `run` runs a pipeline that a file
+describes until it is stopped or its sources are empty.
+"""
+
+from tidings.pipeline.config import Pipeline, read_pipeline
+from tidings.pipeline.files import Outcome, match_files
+from tidings.pipeline.job import BatchDone, run
+from tidings.pipeline.ledger import Counts, Ledger
+from tidings.pipeline.match import Matching, Plan, PlanName, match
+from tidings.pipeline.metrics import Metered
+from tidings.pipeline.session import parse_settings, start
+from tidings.pipeline.tables import delivery_id
+
+__all__ = [
+    "BatchDone",
+    "Counts",
+    "Ledger",
+    "Matching",
+    "Metered",
+    "Outcome",
+    "Pipeline",
+    "Plan",
+    "PlanName",
+    "delivery_id",
+    "match",
+    "match_files",
+    "parse_settings",
+    "read_pipeline",
+    "run",
+    "start",
+]

@@ -1,0 +1,109 @@
+"""Records that may be broken → typed columns, and each broken one with its reason. A batch at a time.
+
+Arrow parses and checks whole batches. Where one fails, it is halved until what fails is a
+single record, so a broken record costs a few parses of ever smaller halves and the others
+cost nothing more. Nothing is guessed: a number where a text is declared is a broken record,
+as `EventType.check` has it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+
+from tidings.errors import EventError
+from tidings.events import EventType, arrow_schema, conform
+
+REASON_LENGTH_MAX = 500
+
+Rows: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
+Convert: TypeAlias = Callable[[pa.Array | pa.RecordBatch], pa.Table]
+
+
+@dataclass(frozen=True, slots=True)
+class Sorted:
+    """What came of a batch: `good` holds rows `kept` of it, `broken` the others, by row with the reason."""
+
+    good: pa.Table
+    kept: Rows
+    broken: tuple[tuple[int, str], ...]
+
+
+def sort_lines(lines: pa.Array, event_type: EventType) -> Sorted:
+    """JSON documents, one each as bytes, as columns of the event type."""
+    return _sort(lines, lambda part: conform(_read_json(part, event_type), event_type), event_type)
+
+
+def sort_rows(batch: pa.RecordBatch, event_type: EventType) -> Sorted:
+    """Rows of any table as columns of the event type."""
+    return _sort(batch, lambda part: pa.Table.from_batches([conform(part, event_type)]), event_type)
+
+
+def original_of(batch: pa.RecordBatch, row: int) -> bytes:
+    """A row as JSON, to be kept with the reason why it was refused."""
+    return json.dumps(batch.slice(row, 1).to_pylist()[0], default=str, ensure_ascii=False).encode()
+
+
+def _sort(records: pa.Array | pa.RecordBatch, convert: Convert, event_type: EventType) -> Sorted:
+    tables: list[pa.Table] = [arrow_schema(event_type).empty_table()]
+    kept: list[Rows] = [np.zeros(0, np.int64)]
+    broken: list[tuple[int, str]] = []
+    waiting = [(0, len(records))] if len(records) else []
+    while waiting:
+        start, length = waiting.pop()
+        try:
+            tables.append(convert(records.slice(start, length)))
+            kept.append(np.arange(start, start + length))
+        except (EventError, pa.ArrowInvalid) as wrong:
+            if length == 1:
+                broken.append((start, _reason(wrong)))
+            else:
+                half = length // 2
+                waiting += [(start + half, length - half), (start, half)]
+    return Sorted(pa.concat_tables(tables), np.concatenate(kept), tuple(broken))
+
+
+def _reason(wrong: Exception) -> str:
+    return str(wrong).removesuffix(" in row 0").removesuffix(".")[:REASON_LENGTH_MAX]
+
+
+def _read_json(lines: pa.Array, event_type: EventType) -> pa.Table:
+    """Raises where not every line is exactly one JSON object whose values are of the declared types."""
+    _check_objects(lines)
+    text = b"\n".join(lines.to_pylist())
+    table = pa.json.read_json(
+        pa.BufferReader(text),
+        pa.json.ReadOptions(use_threads=False, block_size=len(text) + 1),
+        pa.json.ParseOptions(
+            explicit_schema=arrow_schema(event_type, nested=True),
+            newlines_in_values=True,
+            unexpected_field_behavior="ignore",
+        ),
+    )
+    # Every line has at least one object, so with as many objects as lines each has exactly one.
+    if table.num_rows != len(lines):
+        raise EventError(f"expected one JSON object, got {table.num_rows}")
+    return table
+
+
+def _check_objects(lines: pa.Array) -> None:
+    """Arrow's reader is only given what looks like objects: of a bare `null` it does not return."""
+    if lines.null_count:
+        raise EventError("expected a JSON object, got nothing")
+    trimmed = pc.ascii_trim_whitespace(_as_latin(lines))
+    looks_right = pc.and_(pc.starts_with(trimmed, "{"), pc.ends_with(trimmed, "}"))
+    if not pc.all(looks_right, min_count=0).as_py():
+        raise EventError("expected a JSON object {…}, got something else or only the beginning of one")
+
+
+def _as_latin(lines: pa.Array) -> pa.StringArray:
+    """The same bytes taken for text unchecked; only ASCII is looked for in them."""
+    validity, offsets, content = lines.cast(pa.binary()).buffers()
+    return pa.StringArray.from_buffers(len(lines), offsets, content, validity, lines.null_count, lines.offset)

@@ -1,0 +1,183 @@
+"""Subscriptions → normalised boxes, parsed by all workers in parallel; what does not parse is set aside.
+
+Parsing is the dear part of a large set, so it happens once and where the rows are. A worker
+answers each batch of subscriptions with one row: the good ones as an Arrow stream (the
+columns of `BOXES_SCHEMA`, and the subscriber), the others with their errors. Spark moves
+these few rows without looking inside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import functions as f
+
+from tidings.errors import FilterError
+from tidings.events import Attribute, EventType
+from tidings.filters import Condition, parse
+from tidings.matching import BOXES_SCHEMA, boxes_table
+from tidings.pipeline.tables import check_subscriptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+PARSED_SCHEMA = (
+    "subscriptions long, box_count long, attributes array<string>, payload binary, "
+    "rejected array<struct<id: string, subscriber: string, filter: string, error: string>>"
+)
+WANTED_SCHEMA = BOXES_SCHEMA.append(pa.field("subscriber", pa.string()))
+_REJECTED = pa.list_(pa.struct([(name, pa.string()) for name in ("id", "subscriber", "filter", "error")]))
+_PARSED = pa.schema(
+    [
+        ("subscriptions", pa.int64()),
+        ("box_count", pa.int64()),
+        ("attributes", pa.list_(pa.string())),
+        ("payload", pa.binary()),
+        ("rejected", _REJECTED),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much a set of subscriptions is, and which attributes it asks about: what plans are chosen by."""
+
+    subscriptions: int
+    boxes: int
+    payload_bytes: int
+    rejected: int
+    attributes: tuple[str, ...]
+
+
+class Wanted:
+    """Parsed subscriptions, kept by Spark until `forget`; parsed when first asked for something."""
+
+    def __init__(self, subscriptions: DataFrame, event_type: EventType) -> None:
+        check_subscriptions(subscriptions)
+        self.event_type = event_type
+        one_each = _one_row_per_id(_of_type(subscriptions, event_type))
+        self.parsed = one_each.mapInArrow(_Parse(event_type), PARSED_SCHEMA).persist(StorageLevel.DISK_ONLY)
+        self._size: Size | None = None
+
+    @property
+    def size(self) -> Size:
+        if self._size is None:
+            totals = self.parsed.agg(*_totals()).collect()[0]
+            subscriptions, boxes, payload_bytes, rejected = (total or 0 for total in totals[:-1])
+            self._size = Size(subscriptions, boxes, payload_bytes, rejected, tuple(sorted(totals[-1] or ())))
+        return self._size
+
+    @property
+    def asked_type(self) -> EventType:
+        """The event type cut down to the attributes that conditions ask about, all of them optional."""
+        asked = (self.event_type[name] for name in self.size.attributes)
+        return EventType.of(self.event_type.name, tuple(Attribute(a.name, a.type) for a in asked))
+
+    @property
+    def rejected(self) -> DataFrame:
+        """id, subscriber, filter, error of every subscription that cannot be used."""
+        return self.parsed.select(f.inline("rejected"))
+
+    def payloads(self) -> Iterator[pa.Table]:
+        """The good ones, a worker's batch at a time, so that they never stand in the driver all at once."""
+        for row in self.parsed.where("subscriptions > 0").select("payload").toLocalIterator():
+            yield read_payload(row.payload)
+
+    def forget(self) -> None:
+        """Frees what Spark keeps."""
+        self.parsed.unpersist()
+
+
+Rejected: TypeAlias = dict[str, str | None]
+
+
+def parse_subscriptions(
+    rows: Iterable[tuple[str | None, str | None, str | None, bool]], event_type: EventType
+) -> tuple[pa.Table, set[str], list[Rejected]]:
+    """Rows of id, subscriber, filter, conflict → good ones as WANTED_SCHEMA, attributes they name, the others."""
+    good: list[tuple[str, Condition]] = []
+    subscribers: list[str | None] = []
+    rejected: list[Rejected] = []
+    for id, subscriber, text, conflict in rows:
+        try:
+            good.append((id or "", _checked(id, text, conflict, event_type)))
+            subscribers.append(subscriber)
+        except (FilterError, ValueError) as wrong:
+            rejected.append({"id": id, "subscriber": subscriber, "filter": text, "error": f"{_kind(wrong)}{wrong}"})
+    boxes = boxes_table(good, event_type)
+    table = boxes.append_column(WANTED_SCHEMA.field("subscriber"), pa.array(subscribers, pa.string()))
+    return table, {name for _, wanted in good for name in wanted.attributes}, rejected
+
+
+def write_payload(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def read_payload(payload: bytes) -> pa.Table:
+    return pa.ipc.open_stream(payload).read_all()
+
+
+class _Parse:
+    """The worker's part; an object, so that it travels as a name and an event type."""
+
+    def __init__(self, event_type: EventType) -> None:
+        self.event_type = event_type
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            columns = (batch.column(name).to_pylist() for name in ("id", "subscriber", "filter", "conflict"))
+            table, attributes, rejected = parse_subscriptions(zip(*columns), self.event_type)
+            box_count = len(table.column("boxes").combine_chunks().flatten()) if table.num_rows else 0
+            row = {
+                "subscriptions": table.num_rows,
+                "box_count": box_count,
+                "attributes": sorted(attributes),
+                "payload": write_payload(table),
+                "rejected": rejected,
+            }
+            yield pa.RecordBatch.from_pylist([row], schema=_PARSED)
+
+
+def _checked(id: str | None, text: str | None, conflict: bool, event_type: EventType) -> Condition:
+    if not id:
+        raise ValueError("a subscription needs an id")
+    if conflict:
+        raise ValueError(f"several subscriptions have the id {id!r}; expected one, or equal ones")
+    if text is None:
+        raise ValueError("a subscription needs a filter: an SQL condition such as speed > 20")
+    return parse(text, event_type)
+
+
+def _kind(wrong: Exception) -> str:
+    return f"{type(wrong).__name__}: " if isinstance(wrong, FilterError) else ""
+
+
+def _of_type(subscriptions: DataFrame, event_type: EventType) -> DataFrame:
+    """Those that are for this event type, by name, or say nothing about it."""
+    if "type" not in subscriptions.columns or event_type.name == UNNAMED:
+        return subscriptions
+    return subscriptions.where(f.col("type").isNull() | (f.col("type") == event_type.name))
+
+
+UNNAMED = "Event"  # What a type is called that was taken from a table: its subscriptions may call it anything.
+
+
+def _one_row_per_id(subscriptions: DataFrame) -> DataFrame:
+    """Equal subscriptions become one; different ones with the same id are marked as in conflict."""
+    texts = [f.col(name).cast("string").alias(name) for name in ("id", "subscriber", "filter")]
+    rest = f.struct("subscriber", "filter")
+    grouped = subscriptions.select(*texts).groupBy("id").agg(f.min(rest).alias("least"), f.max(rest).alias("most"))
+    conflict = ~f.col("least").eqNullSafe(f.col("most"))
+    return grouped.select("id", "least.subscriber", "least.filter", conflict.alias("conflict"))
+
+
+def _totals() -> list[Column]:
+    sizes = (f.col("subscriptions"), f.col("box_count"), f.length("payload"), f.size("rejected"))
+    return [*(f.sum(size) for size in sizes), f.array_distinct(f.flatten(f.collect_set("attributes")))]
