@@ -1,7 +1,37 @@
-"""Tidings: content-based publish/subscribe across organisations."""
+"""Tidings: content-based publish/subscribe across organisations. What is not listed here may change."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tidings import errors
 from tidings.events import Event, EventType, Required, Timestamp
+from tidings.filters import Condition, covers, overlaps, parse
+
+if TYPE_CHECKING:
+    from tidings.matching import Index
 
 __version__ = "0.1.0"
 
-__all__ = ["Event", "EventType", "Required", "Timestamp", "__version__"]
+__all__ = [
+    "Condition",
+    "Event",
+    "EventType",
+    "Index",
+    "Required",
+    "Timestamp",
+    "__version__",
+    "covers",
+    "errors",
+    "overlaps",
+    "parse",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # The kernels take about a second to load: who only parses a condition need not wait for them.
+    if name == "Index":
+        from tidings.matching import Index
+
+        return Index
+    raise AttributeError(f"module 'tidings' has no attribute {name!r}")

@@ -1,0 +1,252 @@
+"""The axes of one segment, all of them in a few flat arrays, and the cells of events on them.
+
+The plain form of an axis is `tidings.space.Axis`. Here its cuts are sorted int64 keys, and
+beside them stands a table that maps the upper bits of a key to the few cuts it can lie
+between. Texts go by their first seven bytes behind what all cuts of the axis begin with,
+and look at the rest only where those are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidings.events import EventType, ValueType
+from tidings.matching import kernels
+from tidings.matching.boxes import Array, read_only
+
+TABLE_BITS_MAX = 20  # Four megabytes of table per axis, at most.
+TABLE_KEYS_MIN = 8  # With fewer cuts, halving finds the place as fast.
+
+_INT, _DOUBLE, _TEXT = kernels.KIND_INT, kernels.KIND_DOUBLE, kernels.KIND_TEXT
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """Row i of the arrays describes the axis of attribute `attribute[i]`; columns as `kernels.AXIS_*` say.
+
+    `keys` holds the cuts of all axes one after another, for texts their first bytes as an
+    int64; `text_ptr` and `text_bytes` hold texts in full; `table` the shortcuts into the keys.
+    """
+
+    attribute: Array
+    arrays: kernels.AxisArrays
+
+    def __len__(self) -> int:
+        return len(self.attribute)
+
+    @property
+    def cell_counts(self) -> Array:
+        return self.arrays.rows[:, kernels.AXIS_KEYS_END] - self.arrays.rows[:, kernels.AXIS_KEYS] + 2  # type: ignore[no-any-return]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays)
+
+    def cuts(self, index: int) -> Any:
+        """The cuts of one axis: an int64 array, or an Arrow array of bytes."""
+        row = self.arrays.rows[index]
+        start, end = row[kernels.AXIS_KEYS], row[kernels.AXIS_KEYS_END]
+        if self.arrays.kind[index] != _TEXT:
+            return self.arrays.keys[start:end]
+        first = row[kernels.AXIS_TEXTS]
+        offsets = self.arrays.text_ptr[first : first + end - start + 1]
+        return _binary(offsets, self.arrays.text_bytes)
+
+    def is_text(self, index: int) -> bool:
+        return bool(self.arrays.kind[index] == _TEXT)
+
+    def points(self, index: int) -> Array:
+        """Of a text axis, per cell that begins at a cut, whether it holds one text only (as good as always)."""
+        row = self.arrays.rows[index]
+        first, count = row[kernels.AXIS_TEXTS], row[kernels.AXIS_KEYS_END] - row[kernels.AXIS_KEYS]
+        offsets = self.arrays.text_ptr[first : first + count + 1]
+        lengths = np.diff(offsets)
+        ends_in_zero = self.arrays.text_bytes[offsets[1:] - 1] == 0 if count else np.zeros(0, bool)
+        return np.append((lengths[1:] == lengths[:-1] + 1) & ends_in_zero[1:], [False] * min(count, 1)).astype(bool)
+
+    def boundaries(self, index: int, bounds: Any) -> Array:
+        """The cells that begin at these bounds, each of which is a cut of the axis."""
+        out = np.empty(len(bounds), np.int32)
+        self._locate(index, _Column.of_bounds(bounds), False, out)
+        return out
+
+    def locate(self, rows: pa.Table, event_type: EventType) -> Array:
+        """The cells of conformed rows, one line per axis and one of zeros behind them."""
+        cells = np.zeros((len(self) + 1, rows.num_rows), np.int32)
+        for index, attribute in enumerate(self.attribute.tolist()):
+            column = _Column.of(rows.column(attribute), event_type.attributes[attribute].type)
+            self._locate(index, column, bool(self.arrays.kind[index] == _DOUBLE), cells[index])
+        return cells
+
+    def _locate(self, index: int, column: _Column, is_double: bool, out: Array) -> None:
+        row = self.arrays.rows[index]
+        if self.is_text(index):
+            texts = (self.arrays.text_ptr, self.arrays.text_bytes, column.offsets, column.content)
+            kernels.locate_texts(row, self.arrays.keys, self.arrays.table, *texts, column.valid, column.valid_at, out)
+        else:
+            values = (column.content, is_double, column.valid, column.valid_at)
+            kernels.locate_numbers(row, self.arrays.keys, self.arrays.table, *values, out)
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """An Arrow array's buffers as NumPy sees them, without copying where that is possible."""
+
+    content: Array
+    offsets: Array
+    valid: Array
+    valid_at: int
+
+    @classmethod
+    def of(cls, column: pa.Array | pa.ChunkedArray, kind: ValueType) -> _Column:
+        array = column if isinstance(column, pa.Array) else column.combine_chunks()
+        if isinstance(array, pa.ChunkedArray):
+            array = array.chunk(0) if array.num_chunks else pa.array([], array.type)
+        if kind is ValueType.BOOL:
+            array = array.cast(pa.uint8()).cast(pa.int64())
+        valid, valid_at = _validity(array)
+        if kind in (ValueType.STRING, ValueType.BYTES):
+            return cls(_bytes_of(array.buffers()[2]), _offsets_of(array), valid, valid_at)
+        return cls(_int64s_of(array), _NO_OFFSETS, valid, valid_at)
+
+    @classmethod
+    def of_bounds(cls, bounds: Any) -> _Column:
+        if isinstance(bounds, np.ndarray):
+            return cls(bounds, _NO_OFFSETS, _NO_BITS, 0)
+        return cls.of(bounds, ValueType.BYTES)
+
+
+_NO_BITS = np.zeros(0, np.uint8)
+_NO_OFFSETS = np.zeros(0, np.int32)
+
+
+def _validity(array: pa.Array) -> tuple[Array, int]:
+    bits = array.buffers()[0]
+    return (_bytes_of(bits), array.offset) if bits is not None and array.null_count else (_NO_BITS, 0)
+
+
+def _bytes_of(buffer: pa.Buffer | None) -> Array:
+    return _NO_BITS if buffer is None or not buffer.size else np.frombuffer(buffer, np.uint8)
+
+
+def _offsets_of(array: pa.Array) -> Array:
+    if not len(array):
+        return np.zeros(1, np.int32)
+    return np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
+
+
+def _int64s_of(array: pa.Array) -> Array:
+    if not len(array):
+        return np.zeros(0, np.int64)
+    return np.frombuffer(array.buffers()[1], np.int64)[array.offset : array.offset + len(array)]
+
+
+# ── Making them ──────────────────────────────────────────────────────────────
+
+
+def make_axes(event_type: EventType, cuts: Mapping[int, Any]) -> Axes:
+    """Axes for the attributes at these positions, with these cuts: sorted int64 arrays, or Arrow arrays of bytes."""
+    rows, kinds, keys, tables = [], [], [], []
+    texts = _TextCuts()
+    key_count = table_size = 0
+    for attribute, here in cuts.items():
+        kind = _kind(event_type.attributes[attribute].type)
+        first_text, skip = len(texts), 0
+        if kind == _TEXT:
+            skip = texts.add(here)
+            here = texts.keys_of(first_text, skip)
+        low, shift, table = _make_table(here)
+        rows.append([key_count, key_count + len(here), table_size, table_size + len(table), low, shift, first_text, skip])
+        key_count, table_size = key_count + len(here), table_size + len(table)
+        kinds.append(kind)
+        keys.append(here)
+        tables.append(table)
+    arrays = kernels.AxisArrays(
+        kind=np.array(kinds, np.int32),
+        rows=np.array(rows, np.int64).reshape(-1, 8),
+        # A few more, because the last cuts are compared before it is asked whether they are there.
+        keys=np.concatenate([np.zeros(0, np.int64), *keys, np.zeros(kernels.STRAIGHT, np.int64)]),
+        table=np.concatenate([np.zeros(0, np.int32), *tables]),
+        text_ptr=texts.offsets(),
+        text_bytes=texts.content(),
+    )
+    return Axes(np.array(list(cuts), np.int32), kernels.AxisArrays(*map(read_only, arrays)))
+
+
+def sorted_texts(bounds: pa.Array) -> pa.Array:
+    """The different ones, in the order of their bytes."""
+    return bounds.unique().sort()
+
+
+def _kind(value_type: ValueType) -> int:
+    if not value_type.has_int_keys:
+        return _TEXT
+    return _DOUBLE if value_type is ValueType.DOUBLE else _INT
+
+
+class _TextCuts:
+    """The cuts of all text axes, one after another."""
+
+    def __init__(self) -> None:
+        self._offsets, self._content = [np.zeros(1, np.int64)], [np.zeros(0, np.uint8)]
+        self._count, self._size = 0, 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, cuts: pa.Array) -> int:
+        """Adds the sorted cuts of one axis; returns how many bytes all of them begin with."""
+        offsets, content = _offsets_of(cuts).astype(np.int64), _bytes_of(cuts.buffers()[2])
+        content = content[offsets[0] : offsets[-1]]
+        self._offsets.append(offsets[1:] - offsets[0] + self._size)
+        self._content.append(content)
+        self._count, self._size = self._count + len(cuts), self._size + len(content)
+        return _shared_length(cuts[0].as_py(), cuts[-1].as_py()) if len(cuts) else 0
+
+    def keys_of(self, first: int, skip: int) -> Array:
+        keys = np.empty(self._count - first, np.int64)
+        kernels.text_keys(self.offsets()[first:], self.content(), skip, keys)
+        return keys
+
+    def offsets(self) -> Array:
+        self._offsets = [np.concatenate(self._offsets)]
+        return self._offsets[0]
+
+    def content(self) -> Array:
+        self._content = [np.concatenate(self._content)]
+        return self._content[0]
+
+
+def _shared_length(one: bytes, other: bytes) -> int:
+    for index, (left, right) in enumerate(zip(one, other)):
+        if left != right:
+            return index
+    return min(len(one), len(other))
+
+
+def _make_table(keys: Array) -> tuple[int, int, Array]:
+    """The first key that slot 0 takes, the bits a slot leaves out, and per slot how many keys come before it.
+
+    The slots span the middle of the keys, so that one far outlier does not crowd all others into one slot.
+    """
+    if len(keys) < TABLE_KEYS_MIN:
+        return 0, 0, np.zeros(0, np.int32)
+    low, high = int(keys[len(keys) // 100]), int(keys[-1 - len(keys) // 100])
+    bits = min(TABLE_BITS_MAX, (len(keys) - 1).bit_length())
+    shift = max(0, (high - low).bit_length() - bits)
+    slots = min(1 << bits, ((high - low) >> shift) + 2)
+    table = np.empty(slots + 1, np.int32)
+    kernels.fill_table(keys, low, shift, table)
+    return low, shift, table
+
+
+def _binary(offsets: Array, content: Array) -> pa.Array:
+    """Texts given by offsets into a larger array, as an Arrow array of their own."""
+    own = (offsets - offsets[0]).astype(np.int32)
+    data = np.ascontiguousarray(content[offsets[0] : offsets[-1]])
+    return pa.Array.from_buffers(pa.binary(), len(own) - 1, [None, pa.py_buffer(own), pa.py_buffer(data)])

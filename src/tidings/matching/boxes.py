@@ -1,0 +1,266 @@
+"""Normalised conditions as columns: the form in which many of them travel and are indexed.
+
+`boxes_table` writes conditions as an Arrow table of `BOXES_SCHEMA`, one row each, so that
+many workers can parse and normalise in parallel and one can index what they made
+(`Index.from_boxes`) without parsing anything again:
+
+| column | |
+| --- | --- |
+| id | the subscription's |
+| condition | its text, which `explain` shows |
+| boxes | none, one or several; the condition is TRUE exactly if a box holds the event |
+| boxes.sides | per attribute the intervals of keys, and whether NULL belongs to them |
+| boxes.residuals | texts of conditions that must be TRUE as well |
+
+Keys are those of `tidings.events.values`: ints, or the bytes of a text in UTF-8. An interval
+runs from `low` up to but not including `high`; null stands for the end of the domain.
+Intervals of a side ascend and do not touch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from tidings.errors import InputError
+from tidings.events import INT_MAX, EventType, ValueType
+from tidings.filters import Condition, format_tree
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+
+def read_only(array: Array) -> Array:
+    """A view that cannot be written to; kernels are compiled for such arrays only, as mapped files are."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
+
+
+def _list(item: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.field("element", item, nullable=False))
+
+
+def _pair(key: pa.DataType) -> pa.DataType:
+    return pa.struct([pa.field("low", key), pa.field("high", key)])
+
+
+_SIDE = pa.struct(
+    [
+        pa.field("attribute", pa.string(), nullable=False),
+        pa.field("null", pa.bool_(), nullable=False),
+        pa.field("numbers", _list(_pair(pa.int64())), nullable=False),
+        pa.field("texts", _list(_pair(pa.binary())), nullable=False),
+    ]
+)
+_BOX = pa.struct(
+    [
+        pa.field("sides", _list(_SIDE), nullable=False),
+        pa.field("residuals", _list(pa.string()), nullable=False),
+    ]
+)
+BOXES_SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("condition", pa.string(), nullable=False),
+        pa.field("boxes", _list(_BOX), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BoxColumns:
+    """The same, flat: `xs_ptr[i]:xs_ptr[i + 1]` are the xs of the i-th thing one level above."""
+
+    ids: pa.Array
+    texts: pa.Array
+    box_ptr: Array  # boxes by subscription
+    side_ptr: Array  # sides by box
+    attribute: Array  # by side: position in the event type
+    null: Array  # by side: whether NULL belongs
+    number_ptr: Array  # intervals by side
+    number_low: pa.Array
+    number_high: pa.Array
+    text_ptr: Array
+    text_low: pa.Array
+    text_high: pa.Array
+    residual_ptr: Array  # residual texts by box
+    residuals: pa.Array
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def boxes_table(items: Iterable[tuple[str, Condition]], event_type: EventType) -> pa.Table:
+    """Conditions over `event_type`, by id, as a table of BOXES_SCHEMA."""
+    c = columns_of(items, event_type)
+    names = pa.array([a.name for a in event_type], pa.string())
+    numbers = _listed(c.number_ptr, _struct(low=c.number_low, high=c.number_high))
+    texts = _listed(c.text_ptr, _struct(low=c.text_low, high=c.text_high))
+    attribute = names.take(pa.array(c.attribute))
+    sides = _struct(attribute=attribute, null=pa.array(c.null.astype(bool)), numbers=numbers, texts=texts)
+    boxes = _struct(sides=_listed(c.side_ptr, sides), residuals=_listed(c.residual_ptr, c.residuals))
+    columns = [c.ids, c.texts, _listed(c.box_ptr, boxes)]
+    return pa.Table.from_arrays(columns, BOXES_SCHEMA.names).cast(BOXES_SCHEMA)
+
+
+def columns_of(items: Iterable[tuple[str, Condition]], event_type: EventType) -> BoxColumns:
+    """Conditions as columns. One plain loop: with a million of them, this is where loading spends its time."""
+    position = {a.name: (index, not a.type.has_int_keys) for index, a in enumerate(event_type)}
+    ids: list[str] = []
+    texts: list[str] = []
+    attribute: list[int] = []
+    null: list[bool] = []
+    numbers, words = _Intervals(), _Intervals()
+    boxes, sides, residuals, residual_ptr = [0], [0], list[str](), [0]
+    add_attribute, add_null, add_number_count, add_word_count = (
+        attribute.append,
+        null.append,
+        numbers.ptr.append,
+        words.ptr.append,
+    )
+    number_low, number_high, highest = numbers.low, numbers.high, INT_MAX + 1
+    for id, condition in items:
+        ids.append(id)
+        texts.append(condition.text)
+        for box in condition.boxes:
+            for name, side in box.sides:
+                index, is_text = position[name]
+                add_attribute(index)
+                add_null(side.null)
+                if is_text:
+                    words.add_texts(side.pairs)
+                else:
+                    for low, high in side.pairs:
+                        number_low.append(low)
+                        number_high.append(high if high != highest else None)
+                add_number_count(len(number_low))
+                add_word_count(len(words.low))
+            sides.append(len(attribute))
+            residuals += map(format_tree, box.residuals)
+            residual_ptr.append(len(residuals))
+        boxes.append(len(sides) - 1)
+    return BoxColumns(
+        ids=pa.array(ids, pa.string()),
+        texts=pa.array(texts, pa.string()),
+        box_ptr=_pointers(boxes),
+        side_ptr=_pointers(sides),
+        attribute=np.array(attribute, np.int32),
+        null=np.array(null, np.uint8),
+        number_ptr=_pointers(numbers.ptr),
+        number_low=pa.array(number_low, pa.int64()),
+        number_high=pa.array(number_high, pa.int64()),
+        text_ptr=_pointers(words.ptr),
+        text_low=pa.array(words.low, pa.binary()),
+        text_high=pa.array(words.high, pa.binary()),
+        residual_ptr=_pointers(residual_ptr),
+        residuals=pa.array(residuals, pa.string()),
+    )
+
+
+def read_table(table: pa.Table, event_type: EventType) -> BoxColumns:
+    """The columns of a table of BOXES_SCHEMA; raises InputError where it is not one."""
+    rows = _conformed(table)
+    box_ptr, boxes = _unlisted(rows.column("boxes"))
+    sides_list, residuals_list = boxes.flatten()
+    side_ptr, sides = _unlisted(sides_list)
+    residual_ptr, residuals = _unlisted(residuals_list)
+    names, null, numbers_list, texts_list = sides.flatten()
+    number_ptr, numbers = _unlisted(numbers_list)
+    text_ptr, texts = _unlisted(texts_list)
+    number_low, number_high = numbers.flatten()
+    text_low, text_high = texts.flatten()
+    attribute = _positions(names, event_type)
+    _check_kinds(attribute, number_ptr, text_ptr, event_type)
+    return BoxColumns(
+        ids=_one_chunk(rows.column("id")),
+        texts=_one_chunk(rows.column("condition")),
+        box_ptr=box_ptr,
+        side_ptr=side_ptr,
+        attribute=attribute,
+        null=null.cast(pa.uint8()).to_numpy(zero_copy_only=False),
+        number_ptr=number_ptr,
+        number_low=number_low,
+        number_high=number_high,
+        text_ptr=text_ptr,
+        text_low=text_low,
+        text_high=text_high,
+        residual_ptr=residual_ptr,
+        residuals=residuals,
+    )
+
+
+class _Intervals:
+    """Bounds in the making, and where each side's begin."""
+
+    __slots__ = ("high", "low", "ptr")
+
+    def __init__(self) -> None:
+        self.low: list[Any] = []
+        self.high: list[Any] = []
+        self.ptr = [0]
+
+    def add_texts(self, pairs: Iterable[tuple[Any, Any]]) -> None:
+        for low, high in pairs:
+            self.low.append(low.encode() if type(low) is str else low)
+            self.high.append(high.encode() if type(high) is str else high)
+
+
+def _pointers(ends: list[int]) -> Array:
+    return np.array(ends, np.int64)
+
+
+def _listed(ptr: Array, items: pa.Array) -> pa.ListArray:
+    return pa.ListArray.from_arrays(pa.array(ptr.astype(np.int32)), items)
+
+
+def _struct(**fields: pa.Array) -> pa.StructArray:
+    return pa.StructArray.from_arrays(list(fields.values()), list(fields))
+
+
+def _conformed(table: pa.Table) -> pa.Table:
+    if not isinstance(table, pa.Table | pa.RecordBatch):
+        raise InputError(f"expected an Arrow table of boxes, got {type(table).__name__}")
+    rows = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
+    try:
+        return rows.select(BOXES_SCHEMA.names).cast(BOXES_SCHEMA).combine_chunks()
+    except (KeyError, ValueError, TypeError) as wrong:
+        raise InputError(f"expected the columns of BOXES_SCHEMA: {wrong}") from None
+
+
+def _unlisted(lists: pa.Array | pa.ChunkedArray) -> tuple[Array, pa.Array]:
+    """A column of lists as pointers from 0 and the items they point to."""
+    column = _one_chunk(lists)
+    if column.null_count:
+        raise InputError("expected no null lists in a table of boxes")
+    offsets = column.offsets.to_numpy().astype(np.int64)
+    items = column.values.slice(offsets[0], offsets[-1] - offsets[0])
+    if pa.types.is_struct(items.type) and items.null_count:
+        raise InputError("expected no null items in a table of boxes")
+    return offsets - offsets[0], items
+
+
+def _one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if isinstance(column, pa.Array):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
+
+
+def _positions(names: pa.Array, event_type: EventType) -> Array:
+    coded = names.dictionary_encode()
+    known = {a.name: index for index, a in enumerate(event_type)}
+    places = []
+    for name in coded.dictionary.to_pylist():
+        if name not in known:
+            event_type[name]  # Says which attribute is unknown, and the nearest one that is not.
+        places.append(known[name])
+    return np.array(places, np.int32)[coded.indices.to_numpy()] if places else np.zeros(0, np.int32)
+
+
+def _check_kinds(attribute: Array, number_ptr: Array, text_ptr: Array, event_type: EventType) -> None:
+    is_text = np.array([a.type in (ValueType.STRING, ValueType.BYTES) for a in event_type], bool)[attribute]
+    if np.any(np.diff(number_ptr)[is_text]) or np.any(np.diff(text_ptr)[~is_text]):
+        raise InputError("a table of boxes has numbers for a text, or texts for a number")

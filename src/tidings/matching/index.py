@@ -1,0 +1,433 @@
+"""The index: which of a million conditions does this event match?
+
+A large part that seldom changes, a few smaller ones, and the latest changes beside them. A
+change is published as a new version, which readers pick up with their next call: a match in
+progress goes on with the version it began with. Small parts are folded into larger ones by a
+thread of their own.
+
+Ids come back in the order in which the subscriptions were added; replacing one moves it to
+the end.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from tidings.errors import InputError
+from tidings.events import EventType, Value, conform, describe
+from tidings.filters import Condition, parse
+from tidings.matching.boxes import Array, BoxColumns, columns_of, read_table
+from tidings.matching.explain import Explanation, explain
+from tidings.matching.merge import merge
+from tidings.matching.part import FIRST_STAMP, Part
+from tidings.matching.segment import build
+from tidings.matching.stats import Stats, stats_of
+
+PENDING_MAX = 1024  # Latest additions that are kept as they came; then they become a part.
+ASKED_ONE_BY_ONE_MAX = 32  # So many of them are asked one by one for a single event, rather than made a part of.
+FOLD_RATIO = 4  # A part is folded into an older one that is at most so many times larger.
+BATCH = 16_384  # Events that go through the index together: they fit into the cache, and their order pays.
+SAMPLE_MAX = 4096  # Events of a sample that are kept; more would not change the plan.
+THREADS_MAX = 64
+
+Subscription: TypeAlias = tuple[str, str | Condition]
+
+
+class Matches(NamedTuple):
+    """Row numbers of events and, beside each, the number of a subscription: `ids[number]` is its id."""
+
+    events: Array
+    numbers: Array
+    ids: pa.ChunkedArray
+
+    def to_table(self) -> pa.Table:
+        """The same with ids, ordered by event and then as the subscriptions were added."""
+        order = np.lexsort((self.numbers, self.events))
+        ids = self.ids.take(pa.array(self.numbers[order])).combine_chunks()
+        return pa.table({"event": self.events[order].astype(np.int64), "subscription": ids})
+
+
+class _Addition:
+    """A subscription that is not in a part yet, and from which stamp on it is gone."""
+
+    __slots__ = ("condition", "id", "removed")
+
+    def __init__(self, id: str, condition: Condition) -> None:
+        self.id, self.condition, self.removed = id, condition, 0
+
+    def is_alive(self, stamp: int) -> bool:
+        return not 0 < self.removed <= stamp
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """What one reader sees: parts, the first `pending_count` of the pending additions, and the stamp."""
+
+    parts: tuple[Part, ...]
+    pending: list[_Addition]
+    pending_count: int
+    stamp: int
+    size: int
+
+    def alive_pending(self) -> list[_Addition]:
+        return [addition for addition in self.pending[: self.pending_count] if addition.is_alive(self.stamp)]
+
+
+class Index:
+    """Subscriptions of one event type, by id.
+
+    >>> Plate = EventType("Plate", area=str, speed=float)
+    >>> index = Index(Plate)
+    >>> index.add("ccs-1", "area IN ('WC1', 'EC2') AND speed > 20")
+    >>> index.match({"area": "EC2", "speed": 31.0})
+    ['ccs-1']
+
+    All methods may be called from several threads at once. `sample`, a table of typical events,
+    makes matching faster where events are distributed differently from what conditions suggest.
+    """
+
+    def __init__(self, event_type: EventType, *, sample: pa.Table | pa.RecordBatch | None = None) -> None:
+        self.event_type = event_type
+        self._sample = self._conformed_sample(sample)
+        self._writing = threading.RLock()
+        self._version = _Version((), [], 0, FIRST_STAMP, 0)
+        self._places: dict[str, _Addition] = {}
+        self._folder: threading.Thread | None = None
+        self._latest: tuple[int, Part] | None = None
+
+    # ── Changes ──────────────────────────────────────────────────────────────
+
+    def add(self, id: str, condition: str | Condition) -> None:
+        """Adds a subscription, in place of the one with the same id if there is one. Raises FilterError."""
+        addition = _Addition(_checked_id(id), self._parsed(condition))
+        with self._writing:
+            stamp = self._version.stamp + 1
+            gone = self._remove(addition.id, stamp)
+            self._version.pending.append(addition)
+            self._places[addition.id] = addition
+            self._publish(stamp, 1 - gone)
+            if self._version.pending_count >= PENDING_MAX:
+                self._seal()
+
+    def add_all(self, items: Iterable[Subscription] | pa.Table | pa.RecordBatch) -> None:
+        """Adds many at once: pairs of id and condition, or a table of BOXES_SCHEMA. All of them, or none if one raises."""
+        if isinstance(items, pa.Table | pa.RecordBatch):
+            self._add_columns(read_table(items, self.event_type))
+            return
+        parsed = ((_checked_id(id), self._parsed(condition)) for id, condition in items)
+        few = list(islice(parsed, PENDING_MAX))
+        if len(few) == PENDING_MAX:
+            self._add_columns(columns_of(chain(few, parsed), self.event_type))
+            return
+        with self._writing:
+            for id, condition in few:
+                self.add(id, condition)
+
+    def remove(self, id: str) -> None:
+        """Removes a subscription; raises KeyError if there is none with this id."""
+        with self._writing:
+            stamp = self._version.stamp + 1
+            if not self._remove(id, stamp):
+                raise KeyError(id)
+            self._publish(stamp, -1)
+
+    def settle(self) -> None:
+        """Folds everything into one part, after which matching is fastest. Returns when that is done."""
+        self._join_folder()
+        with self._writing:
+            self._seal(fold=False)
+            version = self._version
+            if len(version.parts) > 1 or any(part.removed_count for part in version.parts):
+                self._swap(version.parts, self._merged(version.parts, version.stamp), version.stamp)
+
+    @classmethod
+    def from_boxes(
+        cls, table: pa.Table, event_type: EventType, *, sample: pa.Table | pa.RecordBatch | None = None
+    ) -> Index:
+        """An index of normalised conditions; see `boxes_table`."""
+        index = cls(event_type, sample=sample)
+        index.add_all(table)
+        return index
+
+    # ── Questions ────────────────────────────────────────────────────────────
+
+    def match(self, record: Mapping[str, Any]) -> list[str]:
+        """The ids of the subscriptions that one event matches. Raises EventError where it does not fit its type."""
+        return self.match_values(self.event_type.check(record))
+
+    def match_values(self, values: Mapping[str, Value]) -> list[str]:
+        """The same for values that were checked already (`EventType.check`, `Event.values`)."""
+        version = self._version
+        found: list[str] = []
+        for part in version.parts:
+            found += part.names.at(part.match_one(values, version.stamp))
+        if version.pending_count:
+            found += self._match_pending(version, values)
+        return found
+
+    def match_batch(self, events: pa.Table | pa.RecordBatch, *, threads: int = 1) -> pa.Table:
+        """An Arrow table (event: row number, subscription: id), ordered by both."""
+        return self.match_numbers(events, threads=threads).to_table()
+
+    def match_numbers(self, events: pa.Table | pa.RecordBatch, *, threads: int = 1) -> Matches:
+        """The same without turning numbers into ids, in no particular order: for a hundred million matches."""
+        version = self._version
+        parts = [*version.parts, *self._pending_part(version)]
+        rows = conform(_as_table(events), self.event_type)
+        slices = [rows.slice(start, BATCH) for start in range(0, rows.num_rows, BATCH)]
+        slices = _evened(rows, slices, threads)
+        work = [(part, number) for number in range(len(slices)) for part in range(len(parts))]
+        found = _mapped(lambda at: parts[at[0]].match(slices[at[1]], version.stamp), work, threads)
+        return _collected(parts, slices, work, found)
+
+    def explain(self, record: Mapping[str, Any], id: str) -> Explanation:
+        """Whether the event matches this subscription and, if not, what of its condition was not TRUE."""
+        return explain(id, self.condition(id), self.event_type.check(record))
+
+    def condition(self, id: str) -> Condition:
+        """The condition of a subscription; raises KeyError if there is none with this id."""
+        addition = self._places.get(id)  # Before the version: what is sealed in between is in both.
+        version = self._version
+        if addition is not None and addition.is_alive(version.stamp):
+            return addition.condition
+        for part in reversed(version.parts):
+            number = part.names.find(id)
+            if number >= 0 and part.is_alive(number, version.stamp):
+                return parse(part.segment.texts[number].as_py(), self.event_type)
+        raise KeyError(id)
+
+    def __contains__(self, id: str) -> bool:
+        addition = self._places.get(id)  # Before the version: what is sealed in between is in both.
+        version = self._version
+        if addition is not None and addition.is_alive(version.stamp):
+            return True
+        found = ((part, part.names.find(id)) for part in version.parts)
+        return any(number >= 0 and part.is_alive(number, version.stamp) for part, number in found)
+
+    def __len__(self) -> int:
+        return self._version.size
+
+    def __iter__(self) -> Iterator[str]:
+        """The ids, in the order in which they were added."""
+        version = self._version
+        for part in version.parts:
+            yield from part.segment.ids.take(pa.array(part.alive(version.stamp))).to_pylist()
+        yield from (addition.id for addition in version.alive_pending())
+
+    def stats(self) -> Stats:
+        """Sizes, memory, and under which attributes conditions are filed."""
+        version = self._version
+        return stats_of(version.parts, version.pending_count, len(self), self.event_type)
+
+    # ── Files ────────────────────────────────────────────────────────────────
+
+    def save(self, path: str | Path) -> None:
+        """Writes the index as a folder that `Index.open` maps into memory. The folder must not exist, or be an index."""
+        from tidings.matching.files import save
+
+        self.settle()
+        with self._writing:
+            parts = self._version.parts or (self._part(columns_of([], self.event_type)),)
+            save(Path(path), parts[0], self.event_type)
+
+    @classmethod
+    def open(cls, path: str | Path, *, verify: bool = False) -> Index:
+        """A saved index, read from its files as they are asked for and shared with other processes that do the same.
+
+        Sizes and headers are checked always, all content with `verify`. Raises IndexFileError.
+        Changes stay in memory until they are saved.
+        """
+        from tidings.matching.files import open_part
+
+        part, event_type = open_part(Path(path), verify=verify)
+        index = cls(event_type)
+        index._version = _Version((part,), [], 0, FIRST_STAMP, len(part.segment))
+        return index
+
+    # ── Steps ────────────────────────────────────────────────────────────────
+
+    def _parsed(self, condition: str | Condition) -> Condition:
+        if isinstance(condition, str):
+            return parse(condition, self.event_type)
+        if not isinstance(condition, Condition):
+            raise InputError(f"expected a condition, got {describe(condition)}")
+        same = condition.event_type is self.event_type or condition.event_type == self.event_type
+        return condition if same else parse(condition.text, self.event_type)
+
+    def _conformed_sample(self, sample: pa.Table | pa.RecordBatch | None) -> pa.Table | None:
+        return None if sample is None else conform(_as_table(sample).slice(0, SAMPLE_MAX), self.event_type)
+
+    def _publish(self, stamp: int, growth: int, parts: tuple[Part, ...] | None = None) -> None:
+        old = self._version
+        parts = old.parts if parts is None else parts
+        self._version = _Version(parts, old.pending, len(old.pending), stamp, old.size + growth)
+
+    def _remove(self, id: str, stamp: int) -> int:
+        """Marks the subscription with this id as gone from `stamp` on; returns how many there were, 0 or 1."""
+        addition = self._places.pop(id, None)
+        if addition is not None:
+            addition.removed = stamp
+            return 1
+        for part in self._version.parts:
+            number = part.names.find(id)
+            if number >= 0 and part.remove(np.array([number]), stamp):
+                return 1
+        return 0
+
+    def _add_columns(self, columns: BoxColumns) -> None:
+        part = self._part(columns)
+        with self._writing:
+            self._seal(fold=False)
+            stamp = self._version.stamp + 1
+            gone = 0
+            for old in self._version.parts:
+                numbers = old.names.find_all(columns.ids)
+                gone += old.remove(np.unique(numbers[numbers >= 0]), stamp)
+            self._publish(stamp, len(columns) - part.removed_count - gone, (*self._version.parts, part))
+            self._fold()
+
+    def _part(self, columns: BoxColumns) -> Part:
+        return Part(build(columns, self.event_type, self._sample), self.event_type)
+
+    def _seal(self, *, fold: bool = True) -> None:
+        """Makes the pending additions a part. Readers of older versions keep their list."""
+        version = self._version
+        if not version.pending:
+            return
+        alive = version.alive_pending()
+        parts = version.parts
+        if alive:
+            items = ((addition.id, addition.condition) for addition in alive)
+            parts = (*parts, self._part(columns_of(items, self.event_type)))
+        self._version = _Version(parts, [], 0, version.stamp, version.size)
+        self._places = {}
+        if fold:
+            self._fold()
+
+    def _pending_part(self, version: _Version) -> list[Part]:
+        """The pending additions as a part for a batch, made once per version."""
+        alive = version.alive_pending()
+        if not alive:
+            return []
+        latest = self._latest
+        if latest is None or latest[0] != version.stamp:
+            items = ((addition.id, addition.condition) for addition in alive)
+            latest = (version.stamp, self._part(columns_of(items, self.event_type)))
+            self._latest = latest
+        return [latest[1]]
+
+    def _match_pending(self, version: _Version, values: Mapping[str, Value]) -> list[str]:
+        if version.pending_count <= ASKED_ONE_BY_ONE_MAX:
+            return [a.id for a in version.alive_pending() if a.condition.matches(values)]
+        return [
+            id for part in self._pending_part(version) for id in part.names.at(part.match_one(values, version.stamp))
+        ]
+
+    # ── Folding ──────────────────────────────────────────────────────────────
+
+    def _fold(self) -> None:
+        """Starts the thread that folds parts, if there is something to fold and it does not run."""
+        if self._folder is None and _foldable(self._version.parts):
+            self._folder = threading.Thread(target=self._fold_all, name="tidings-fold", daemon=True)
+            self._folder.start()
+
+    def _fold_all(self) -> None:
+        while True:
+            with self._writing:
+                version = self._version
+                parts = _foldable(version.parts)
+                if not parts:
+                    self._folder = None
+                    return
+            merged = self._merged(parts, version.stamp)
+            with self._writing:
+                self._swap(parts, merged, version.stamp)
+
+    def _merged(self, parts: tuple[Part, ...], stamp: int) -> tuple[Part, list[Array]]:
+        """One part of what is alive at `stamp`, and by old part the numbers that went into it."""
+        alive = [part.alive(stamp) for part in parts]
+        segment = merge([part.segment for part in parts], alive, self.event_type, self._sample)
+        return Part(segment, self.event_type), alive
+
+    def _swap(self, old: tuple[Part, ...], merged: tuple[Part, list[Array]], stamp: int) -> None:
+        """Puts the merged part in place of the old ones, with what was removed while it was made."""
+        new, alive = merged
+        first = 0
+        for part, numbers in zip(old, alive):
+            since = part.removed[numbers]
+            late = np.flatnonzero(since > stamp)
+            new.removed[first + late] = since[late]
+            new.removed_count += len(late)
+            first += len(numbers)
+        at = self._version.parts.index(old[0])
+        parts = self._version.parts
+        self._publish(self._version.stamp, 0, (*parts[:at], *([new] if first else []), *parts[at + len(old) :]))
+
+    def _join_folder(self) -> None:
+        folder = self._folder
+        if folder is not None:
+            folder.join()
+
+
+def _foldable(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """The newest parts that ought to be one, each not much larger than those after it together; or none."""
+    size, start = 0, len(parts)
+    while start > 0 and (size == 0 or _size(parts[start - 1]) <= FOLD_RATIO * size):
+        start -= 1
+        size += _size(parts[start])
+    chosen = parts[start:]
+    if len(chosen) > 1:
+        return chosen
+    # A part of which half is gone is worth making anew.
+    return next(((part,) for part in parts if part.removed_count * 2 > len(part.segment)), ())
+
+
+def _size(part: Part) -> int:
+    return len(part.segment) - part.removed_count
+
+
+def _evened(rows: pa.Table, slices: list[pa.Table], threads: int) -> list[pa.Table]:
+    """Slices such that each thread has one, if there are fewer of them than threads."""
+    if threads <= len(slices) or rows.num_rows < 2 * threads:
+        return slices
+    size = -(-rows.num_rows // threads)
+    return [rows.slice(start, size) for start in range(0, rows.num_rows, size)]
+
+
+def _mapped(function: Callable[[Any], Any], work: list[Any], threads: int) -> list[Any]:
+    if threads <= 1 or len(work) <= 1:
+        return [function(item) for item in work]
+    with ThreadPoolExecutor(min(threads, THREADS_MAX, len(work))) as pool:
+        return list(pool.map(function, work))
+
+
+def _collected(parts: list[Part], slices: list[pa.Table], work: list[Any], found: list[Any]) -> Matches:
+    """All matches, events numbered across slices and subscriptions across parts."""
+    first_event = np.cumsum([0, *(rows.num_rows for rows in slices)])
+    first_number = np.cumsum([0, *(len(part.segment) for part in parts)])
+    events = [np.zeros(0, np.int64)]
+    numbers = [np.zeros(0, np.int64)]
+    for (part, at), (event, owner, _) in zip(work, found):
+        events.append(event + first_event[at])
+        numbers.append(owner + first_number[part])
+    ids = pa.chunked_array([part.segment.ids for part in parts], pa.string())
+    return Matches(np.concatenate(events), np.concatenate(numbers), ids)
+
+
+def _as_table(events: pa.Table | pa.RecordBatch) -> pa.Table:
+    return pa.Table.from_batches([events]) if isinstance(events, pa.RecordBatch) else events
+
+
+def _checked_id(id: str) -> str:
+    if not isinstance(id, str):
+        raise InputError(f"expected a subscription's id as a text, got {describe(id)}")
+    return id

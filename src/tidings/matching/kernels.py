@@ -1,0 +1,590 @@
+"""The loops that touch every condition or every candidate, compiled by Numba, without the GIL.
+
+All of them take flat arrays, write only into arrays they are given for it, and know nothing
+of types: an event is a row of cells (see `tidings.space`), a side is a range of cells. What
+each array means is said in `axes.py` and `layout.py`, which own them. Signatures are written
+out so that each kernel is compiled once, and the result is kept on disk.
+
+Branches that a processor cannot foresee cost more here than all arithmetic, so candidates
+pass through a few straight loops, each of which writes every item to the end of a list and
+moves the end only if the item stays.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit, types
+
+# Columns of a row that describes an axis.
+AXIS_KEYS, AXIS_KEYS_END, AXIS_TABLE, AXIS_TABLE_END, AXIS_LOW, AXIS_SHIFT, AXIS_TEXTS, AXIS_SKIP = range(8)
+
+KEY_BYTES = 7  # Bytes of a text that its key holds.
+STRAIGHT = 3  # Cuts that are compared with a key without a branch.
+
+KIND_INT, KIND_DOUBLE, KIND_TEXT = range(3)
+
+# Columns of a row that describes a grid.
+GRID_A, GRID_B, GRID_SHIFT_A, GRID_SHIFT_B, GRID_COLUMNS_LOG, GRID_START, GRID_END = range(7)
+
+# Columns of a record: two sides that are left to check, whose it is, and where more is said about it.
+RECORD_OWNER, RECORD_MORE, RECORD_SIZE = 6, 7, 8
+
+# What more there is to say about a record: how many ranges and sets follow, and the box if it is doubtful, else -1.
+EXTRA_RANGES, EXTRA_SETS, EXTRA_BOX, EXTRA_SIDES = range(4)
+
+FIELD_BITS = 15
+FIELD_MAX = (1 << FIELD_BITS) - 1
+
+_GUARDS = np.uint64(0x8000_8000_8000_8000)
+_NAN_KEY = np.int64(0x7FF0000000000001)
+_INT_MIN = np.int64(-(2**63))
+_SIGN = np.uint64(1 << 63)
+
+
+def readable(kind: types.Type, dimensions: int = 1) -> types.Array:
+    """An array that is only read; Numba takes writable ones for it as well."""
+    return types.Array(kind, dimensions, "C", readonly=True)
+
+
+_I1, _I2 = readable(types.int32), readable(types.int32, 2)
+_L1, _L2 = readable(types.int64), readable(types.int64, 2)
+_B1, _W1, _F1 = readable(types.uint8), readable(types.uint64), readable(types.float32)
+_OUT_I1, _OUT_I2, _OUT_L1 = types.int32[::1], types.int32[:, ::1], types.int64[::1]
+
+
+# ── Cells ────────────────────────────────────────────────────────────────────
+
+
+@njit(inline="always")
+def _rank(row, keys, table, key):  # type: ignore[no-untyped-def]
+    """How many cuts of an axis are at most `key`."""
+    first = row[AXIS_KEYS]
+    start, end = first, row[AXIS_KEYS_END]
+    if row[AXIS_TABLE] < row[AXIS_TABLE_END]:
+        if key < row[AXIS_LOW]:
+            end = first + table[row[AXIS_TABLE]]
+        else:
+            slot = np.uint64(key - row[AXIS_LOW]) >> np.uint64(row[AXIS_SHIFT])
+            at = row[AXIS_TABLE] + np.int64(min(slot, np.uint64(row[AXIS_TABLE_END] - row[AXIS_TABLE] - 2)))
+            start, end = first + table[at], first + table[at + 1]
+    while end - start > STRAIGHT:
+        middle = (start + end) >> 1
+        above = keys[middle] > key
+        end = middle if above else end
+        start = start if above else middle + 1
+    # The table leaves about one cut, so the last few are counted without asking whether to go on.
+    rank = start
+    for i in range(STRAIGHT):
+        rank += (start + i < end) & (keys[start + i] <= key)
+    return rank - first
+
+
+@njit(inline="always")
+def _double_key(bits):  # type: ignore[no-untyped-def]
+    """The key of a double given as its bits, as `tidings.events.values.double_key`."""
+    magnitude = bits & np.int64(0x7FFFFFFFFFFFFFFF)
+    if magnitude >= _NAN_KEY:
+        return _NAN_KEY
+    return bits if bits >= 0 else _INT_MIN - bits
+
+
+@njit(inline="always")
+def _is_valid(valid, valid_at, i):  # type: ignore[no-untyped-def]
+    at = valid_at + i
+    return len(valid) == 0 or (valid[at >> 3] >> (at & 7)) & 1 != 0
+
+
+@njit(
+    types.void(_L1, _L1, _I1, _L1, types.boolean, _B1, types.int64, _OUT_I1),
+    cache=True,
+    nogil=True,
+)
+def locate_numbers(row, keys, table, values, is_double, valid, valid_at, out):  # type: ignore[no-untyped-def]
+    """out[i] = the cell of values[i] on one axis; doubles are given as their bits."""
+    for i in range(len(out)):
+        if _is_valid(valid, valid_at, i):
+            key = _double_key(values[i]) if is_double else values[i]
+            out[i] = 1 + _rank(row, keys, table, key)
+        else:
+            out[i] = 0
+
+
+@njit(inline="always")
+def _text_key(content, start, end):  # type: ignore[no-untyped-def]
+    """The first seven bytes and, in the last, how many there are or that there are more: an int64 in the texts' order."""
+    key = np.uint64(0)
+    if start + 8 <= len(content):
+        for i in range(8):
+            key = (key << np.uint64(8)) | np.uint64(content[start + i])
+    else:
+        for i in range(8):
+            byte = np.uint64(content[start + i]) if start + i < len(content) else np.uint64(0)
+            key = (key << np.uint64(8)) | byte
+    size = max(min(end - start, KEY_BYTES + 1), 0)
+    kept = np.uint64(8 * (8 - min(size, KEY_BYTES)))
+    key = (key >> kept) << kept if size > 0 else np.uint64(0)
+    return np.int64((key | np.uint64(size)) ^ _SIGN)
+
+
+@njit(inline="always")
+def _is_above(text_bytes, cut_start, cut_end, content, start, end):  # type: ignore[no-untyped-def]
+    """Whether a cut is above a text, both in full."""
+    shared = min(cut_end - cut_start, end - start)
+    for i in range(shared):
+        if text_bytes[cut_start + i] != content[start + i]:
+            return text_bytes[cut_start + i] > content[start + i]
+    return cut_end - cut_start > end - start
+
+
+@njit(inline="always")
+def _text_rank(row, keys, table, text_ptr, text_bytes, content, start, end):  # type: ignore[no-untyped-def]
+    """How many cuts of a text axis are at most the text content[start:end]."""
+    first, last, texts, skip = row[AXIS_KEYS], row[AXIS_KEYS_END], row[AXIS_TEXTS], row[AXIS_SKIP]
+    if first == last:
+        return np.int64(0)
+    # What all cuts begin with is compared once; a text that differs there is below or above all of them.
+    head = text_ptr[texts]
+    for i in range(skip):
+        if start + i >= end or content[start + i] < text_bytes[head + i]:
+            return np.int64(0)
+        if content[start + i] > text_bytes[head + i]:
+            return last - first
+    key = _text_key(content, start + skip, end)
+    high = _rank(row, keys, table, key)
+    if high == 0 or keys[first + high - 1] != key or end - start - skip <= KEY_BYTES:
+        return high  # Where the key says all, so does the rank.
+    low = np.int64(0)
+    if key > _INT_MIN:
+        low = _rank(row, keys, table, key - 1)
+    while low < high:
+        middle = (low + high) >> 1
+        at = texts + middle
+        if _is_above(text_bytes, text_ptr[at], text_ptr[at + 1], content, start, end):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@njit(
+    types.void(_L1, _L1, _I1, _L1, _B1, _I1, _B1, _B1, types.int64, _OUT_I1),
+    cache=True,
+    nogil=True,
+)
+def locate_texts(row, keys, table, text_ptr, text_bytes, offsets, content, valid, valid_at, out):  # type: ignore[no-untyped-def]
+    """out[i] = the cell of the text content[offsets[i]:offsets[i + 1]] on one axis."""
+    for i in range(len(out)):
+        if _is_valid(valid, valid_at, i):
+            start, end = np.int64(offsets[i]), np.int64(offsets[i + 1])
+            out[i] = 1 + _text_rank(row, keys, table, text_ptr, text_bytes, content, start, end)
+        else:
+            out[i] = 0
+
+
+@njit(types.void(_L1, _B1, types.int64, _OUT_L1), cache=True, nogil=True)
+def text_keys(text_ptr, text_bytes, skip, out):  # type: ignore[no-untyped-def]
+    """out[i] = the key of the i-th text behind its first `skip` bytes."""
+    for i in range(len(out)):
+        out[i] = _text_key(text_bytes, text_ptr[i] + skip, text_ptr[i + 1])
+
+
+@njit(types.void(_L1, types.int64, types.int64, _OUT_I1), cache=True, nogil=True)
+def fill_table(keys, low, shift, out):  # type: ignore[no-untyped-def]
+    """out[slot] = how many keys lie below the slot's first; the last slot takes all that is above."""
+    slots = len(out) - 1
+    at = 0
+    for slot in range(slots):
+        while at < len(keys) and (
+            keys[at] < low or np.uint64(keys[at] - low) >> np.uint64(shift) < np.uint64(slot)
+        ):
+            at += 1
+        out[slot] = at
+    out[slots] = len(keys)
+
+
+# ── Matching ─────────────────────────────────────────────────────────────────
+
+PROBES_MAX = 4096  # Grid cells looked into at a time; their list fits into the cache.
+HITS_PER_PROBE = 4
+HITS_MAX = HITS_PER_PROBE * PROBES_MAX
+CHUNK = 256  # Events in the order of one axis that are taken through all its grids before the next ones.
+UNROLLED = 4  # Entries of a cell that are tested whether they are there or not.
+ORDER_BITS = 10  # Events are ordered by this many leading bits of their cell: more than any grid has rows.
+
+
+class Layout(NamedTuple):
+    """The arrays of a segment that matching reads; see `layout.py`."""
+
+    grids: Any
+    axis_grids: Any
+    starts: Any
+    words: Any
+    entries: Any
+    records: Any
+    extras: Any
+    piece_low: Any
+    piece_high: Any
+
+
+_LAYOUT = types.NamedTuple((_L2, _L1, _I1, _W1, _I1, _I2, _I1, _I1, _I1), Layout)
+
+# Scratch lists are arrays of two lines, events and what stands beside each. Kernels take arrays out of
+# tuples before they loop: Numba counts a reference each time, and the counting costs more than the work.
+
+
+@njit
+def _with_room(pairs, used, more):  # type: ignore[no-untyped-def]
+    if used + more <= pairs.shape[1]:
+        return pairs
+    larger = np.empty((2, max(2 * pairs.shape[1], used + more)), np.int32)
+    larger[:, :used] = pairs[:, :used]
+    return larger
+
+
+@njit(inline="always")
+def _place(a, b):  # type: ignore[no-untyped-def]
+    """Where in its grid cell an event lies, to be compared with the words of entries in one subtraction.
+
+    Four fields of 15 bits and a guard above each: a, its distance to the top, and the same of b.
+    An entry's word has the least value that each may have, and a guard survives exactly if it is reached.
+    """
+    va, vb, top = np.uint64(a), np.uint64(b), np.uint64(FIELD_MAX)
+    return _GUARDS | va | ((top - va) << np.uint64(16)) | (vb << np.uint64(32)) | ((top - vb) << np.uint64(48))
+
+
+@njit(nogil=True)
+def _probe_events(cells, order, e0, e1, grid, starts, probes, places, q):  # type: ignore[no-untyped-def]
+    """Looks up the grid cells of events order[e0:e1]; keeps those that are not empty as probes from q on.
+
+    probes[:, q] = event, first entry, number of entries; places[q] = where in the cell the event lies.
+    """
+    a, b, shift_a, shift_b = grid[GRID_A], grid[GRID_B], grid[GRID_SHIFT_A], grid[GRID_SHIFT_B]
+    columns_log, base = grid[GRID_COLUMNS_LOG], grid[GRID_START]
+    mask_a, mask_b = (np.int64(1) << shift_a) - 1, (np.int64(1) << shift_b) - 1
+    for i in range(e0, e1):
+        e = order[i]
+        # NULL is cell 0 and gets a bucket of its own, so that events without the attribute find it empty.
+        va, vb = cells[e, a] + mask_a, cells[e, b] + mask_b
+        at = base + ((va >> shift_a) << columns_log) + (vb >> shift_b)
+        start = starts[at]
+        size = starts[at + 1] - start
+        probes[0, q] = e
+        probes[1, q] = start
+        probes[2, q] = size
+        places[q] = _place(va & mask_a, vb & mask_b)
+        q += size > 0
+    return q
+
+
+@njit(nogil=True)
+def _probe_grids(cells, e, grids, g0, g1, starts, probes, places, q):  # type: ignore[no-untyped-def]
+    """The same for one event and grids g0 … g1 - 1."""
+    for g in range(g0, g1):
+        shift_a, shift_b = grids[g, GRID_SHIFT_A], grids[g, GRID_SHIFT_B]
+        mask_a, mask_b = (np.int64(1) << shift_a) - 1, (np.int64(1) << shift_b) - 1
+        va, vb = cells[e, grids[g, GRID_A]] + mask_a, cells[e, grids[g, GRID_B]] + mask_b
+        at = grids[g, GRID_START] + ((va >> shift_a) << grids[g, GRID_COLUMNS_LOG]) + (vb >> shift_b)
+        start = starts[at]
+        size = starts[at + 1] - start
+        probes[0, q] = e
+        probes[1, q] = start
+        probes[2, q] = size
+        places[q] = _place(va & mask_a, vb & mask_b)
+        q += size > 0
+    return q
+
+
+@njit(nogil=True)
+def _sift(probes, places, t, skip, q, words, hits):  # type: ignore[no-untyped-def]
+    """Keeps as hits the entries of probes t … q - 1 whose two filed sides hold, until there is no more room.
+
+    Returns how many, and the probe and the entry within it to go on with.
+    """
+    h = 0
+    while t < q:
+        e, start, size, place = probes[0, t], probes[1, t] + skip, probes[2, t] - skip, places[t]
+        room = hits.shape[1] - UNROLLED - h
+        if size > room:
+            if h > 0:
+                return h, t, skip
+            size = room
+        for i in range(UNROLLED):
+            hits[0, h] = e
+            hits[1, h] = start + i
+            h += (((place - words[start + i]) & _GUARDS) == _GUARDS) & (i < size)
+        for i in range(UNROLLED, size):
+            hits[0, h] = e
+            hits[1, h] = start + i
+            h += ((place - words[start + i]) & _GUARDS) == _GUARDS
+        if size < probes[2, t] - skip:
+            return h, t, skip + size
+        t, skip = t + 1, 0
+    return h, t, 0
+
+
+@njit(nogil=True)
+def _verify(h, hits, cells, entries, records, matched, m, unsure):  # type: ignore[no-untyped-def]
+    """Keeps the hits whose remaining sides hold as matches; those with more to say, as unsure. Returns both counts."""
+    u = 0
+    for t in range(h):
+        e = hits[0, t]
+        r = entries[hits[1, t]]
+        one = np.uint32(cells[e, records[r, 0]] - records[r, 1]) < np.uint32(records[r, 2])
+        two = np.uint32(cells[e, records[r, 3]] - records[r, 4]) < np.uint32(records[r, 5])
+        more = records[r, RECORD_MORE]
+        matched[0, m] = e
+        matched[1, m] = records[r, RECORD_OWNER]
+        unsure[0, u] = e
+        unsure[1, u] = r
+        m += one & two & (more == 0)
+        u += one & two & (more != 0)
+    return m, u
+
+
+@njit(nogil=True)
+def _holds_more(cells, e, more, extras, piece_low, piece_high):  # type: ignore[no-untyped-def]
+    """Whether the sides that did not fit into a record hold: ranges first, then sets of ranges."""
+    at = np.int64(more) + EXTRA_SIDES
+    for _ in range(extras[more + EXTRA_RANGES]):
+        if np.uint32(cells[e, extras[at]] - extras[at + 1]) >= np.uint32(extras[at + 2]):
+            return False
+        at += 3
+    for _ in range(extras[more + EXTRA_SETS]):
+        value, low = cells[e, extras[at]], np.int64(extras[at + 1])
+        end = high = low + extras[at + 2]
+        while low < high:
+            middle = (low + high) >> 1
+            if piece_high[middle] <= value:
+                low = middle + 1
+            else:
+                high = middle
+        if low == end or value < piece_low[low]:
+            return False
+        at += 3
+    return True
+
+
+@njit(nogil=True)
+def _look_closer(u, unsure, cells, records, extras, piece_low, piece_high, matched, m, doubtful, d):  # type: ignore[no-untyped-def]
+    """Decides the unsure: matches, or doubtful where a residual or another box of the same condition has a say."""
+    for t in range(u):
+        e, r = unsure[0, t], unsure[1, t]
+        more = records[r, RECORD_MORE]
+        if _holds_more(cells, e, more, extras, piece_low, piece_high):
+            box = extras[more + EXTRA_BOX]
+            if box < 0:
+                matched[0, m] = e
+                matched[1, m] = records[r, RECORD_OWNER]
+                m += 1
+            else:
+                doubtful[0, d] = e
+                doubtful[1, d] = box
+                d += 1
+    return m, d
+
+
+@njit(nogil=True)
+def _settle(q, probes, places, hits, unsure, cells, layout, matched, doubtful, totals):  # type: ignore[no-untyped-def]
+    """Takes q probes to their end. totals: matches, doubtful, candidates, hits so far."""
+    words, entries, records, extras = layout.words, layout.entries, layout.records, layout.extras
+    piece_low, piece_high = layout.piece_low, layout.piece_high
+    t, skip = 0, 0
+    while t < q:
+        h, t, skip = _sift(probes, places, t, skip, q, words, hits)
+        m, d = totals[0], totals[1]
+        matched = _with_room(matched, m, h + 1)
+        m, u = _verify(h, hits, cells, entries, records, matched, m, unsure)
+        if u > 0:
+            doubtful = _with_room(doubtful, d, u)
+            m, d = _look_closer(
+                u, unsure, cells, records, extras, piece_low, piece_high, matched, m, doubtful, d
+            )
+        totals[0], totals[1] = m, d
+        totals[3] += h
+    totals[2] += probes[2, :q].sum()
+    return matched, doubtful
+
+
+@njit(nogil=True)
+def _order_by(column, order):  # type: ignore[no-untyped-def]
+    """Sorts the events by the leading bits of their cells."""
+    largest = column.max()
+    shift = 0
+    while largest >> shift >= 1 << ORDER_BITS:
+        shift += 1
+    ends = np.zeros((1 << ORDER_BITS) + 1, np.int32)
+    for e in range(len(column)):
+        ends[(column[e] >> shift) + 1] += 1
+    for i in range(1 << ORDER_BITS):
+        ends[i + 1] += ends[i]
+    for e in range(len(column)):
+        bucket = column[e] >> shift
+        order[ends[bucket]] = e
+        ends[bucket] += 1
+
+
+@njit(nogil=True)
+def _by_axis(columns, cells, layout, matched, doubtful, totals):  # type: ignore[no-untyped-def]
+    """Axis by axis, events in the order of their cells on it, so that each part of the segment is read once."""
+    axes, n = columns.shape
+    grids, axis_grids, starts = layout.grids, layout.axis_grids, layout.starts
+    probes, places = np.empty((3, PROBES_MAX + 1), np.int32), np.empty(PROBES_MAX + 1, np.uint64)
+    hits, unsure = np.empty((2, HITS_MAX + 1), np.int32), np.empty((2, HITS_MAX + 1), np.int32)
+    order = np.arange(n).astype(np.int32)
+    for axis in range(axes):
+        if axis_grids[axis] == axis_grids[axis + 1]:
+            continue
+        if axis < axes - 1:
+            _order_by(columns[axis], order)
+        for e0 in range(0, n, CHUNK):
+            e1, q = min(n, e0 + CHUNK), 0
+            for g in range(axis_grids[axis], axis_grids[axis + 1]):
+                if q + e1 - e0 > PROBES_MAX:
+                    matched, doubtful = _settle(
+                        q, probes, places, hits, unsure, cells, layout, matched, doubtful, totals
+                    )
+                    q = 0
+                q = _probe_events(cells, order, e0, e1, grids[g], starts, probes, places, q)
+            matched, doubtful = _settle(q, probes, places, hits, unsure, cells, layout, matched, doubtful, totals)
+    return matched, doubtful
+
+
+@njit(nogil=True)
+def _by_event(cells, layout, matched, doubtful, totals):  # type: ignore[no-untyped-def]
+    """Event by event through all grids: for few events, or a segment that fits into the cache."""
+    grids, starts = layout.grids, layout.starts
+    room = min(PROBES_MAX, len(cells) * len(grids))  # A single event gets by with what costs nothing to allocate.
+    probes, places = np.empty((3, room + 1), np.int32), np.empty(room + 1, np.uint64)
+    hits, unsure = np.empty((2, HITS_PER_PROBE * room + 64), np.int32), np.empty((2, HITS_PER_PROBE * room + 64), np.int32)
+    q = 0
+    for e in range(len(cells)):
+        for g0 in range(0, len(grids), PROBES_MAX):
+            g1 = min(len(grids), g0 + PROBES_MAX)
+            if q + g1 - g0 > room:
+                matched, doubtful = _settle(q, probes, places, hits, unsure, cells, layout, matched, doubtful, totals)
+                q = 0
+            q = _probe_grids(cells, e, grids, g0, g1, starts, probes, places, q)
+    return _settle(q, probes, places, hits, unsure, cells, layout, matched, doubtful, totals)
+
+
+@njit(types.UniTuple(_OUT_I2, 2)(_I2, types.boolean, _LAYOUT, _OUT_I2, _OUT_L1), cache=True, nogil=True)
+def match_events(columns, by_axis, layout, matched, totals):  # type: ignore[no-untyped-def]
+    """All matches of a batch of events with a segment.
+
+    columns[axis, e]  the cell of event e; the line behind the last axis is zeros
+    by_axis           the order of the work, which changes the time it takes and the order of the matches
+    matched           where matches are written, at least one; a larger array takes its place when it is full
+    totals            adds: matches, doubtful, candidates, candidates whose filed sides hold
+
+    Returns two arrays of two lines each: the events and owners that match, and the events and
+    boxes that hold each other but are doubtful: the box has residuals, or siblings that may
+    match the same event.
+    """
+    axes, n = columns.shape
+    cells = np.empty((n, axes), np.int32)
+    for e0 in range(0, n, 64):
+        for axis in range(axes):
+            for e in range(e0, min(n, e0 + 64)):
+                cells[e, axis] = columns[axis, e]
+    doubtful = np.empty((2, 16), np.int32)
+    if by_axis:
+        return _by_axis(columns, cells, layout, matched, doubtful, totals)
+    return _by_event(cells, layout, matched, doubtful, totals)
+
+
+class AxisArrays(NamedTuple):
+    """The arrays of all axes; see `axes.py`."""
+
+    kind: Any
+    rows: Any
+    keys: Any
+    table: Any
+    text_ptr: Any
+    text_bytes: Any
+
+
+_AXES = types.NamedTuple((_I1, _L2, _L1, _I1, _L1, _B1), AxisArrays)
+
+
+@njit(
+    types.Tuple((types.int64, types.int64, _OUT_I2, _OUT_I2))(_AXES, _LAYOUT, _L1, _B1, _I1, _B1), cache=True, nogil=True
+)
+def match_one(axes, layout, numbers, is_present, text_offsets, text):  # type: ignore[no-untyped-def]
+    """The same for one event: by axis its number (a double as its bits) or its text, and whether it has either.
+
+    Returns the counts of matches and of the doubtful, and both as `match_events` does.
+    """
+    kind, rows, keys, table = axes.kind, axes.rows, axes.keys, axes.table
+    text_ptr, text_bytes = axes.text_ptr, axes.text_bytes
+    cells = np.zeros((1, len(rows) + 1), np.int32)
+    for axis in range(len(rows)):
+        if is_present[axis]:
+            row = rows[axis]
+            if kind[axis] == KIND_TEXT:
+                start, end = np.int64(text_offsets[axis]), np.int64(text_offsets[axis + 1])
+                cells[0, axis] = 1 + _text_rank(row, keys, table, text_ptr, text_bytes, text, start, end)
+            else:
+                key = _double_key(numbers[axis]) if kind[axis] == KIND_DOUBLE else numbers[axis]
+                cells[0, axis] = 1 + _rank(row, keys, table, key)
+    totals = np.zeros(4, np.int64)
+    matched, doubtful = np.empty((2, 64), np.int32), np.empty((2, 16), np.int32)
+    matched, doubtful = _by_event(cells, layout, matched, doubtful, totals)
+    return totals[0], totals[1], matched, doubtful
+
+
+# ── Names ────────────────────────────────────────────────────────────────────
+
+
+@njit(inline="always")
+def _hash(content, start, end):  # type: ignore[no-untyped-def]
+    """FNV-1a with a final mix: ids that differ in their last digits only must not end up side by side."""
+    value = np.uint64(0xCBF29CE484222325)
+    for i in range(start, end):
+        value = (value ^ np.uint64(content[i])) * np.uint64(0x100000001B3)
+    value ^= value >> np.uint64(32)
+    return value * np.uint64(0x9E3779B97F4A7C15)
+
+
+@njit(inline="always")
+def _same(one, start, end, other, other_start, other_end):  # type: ignore[no-untyped-def]
+    if end - start != other_end - other_start:
+        return False
+    for i in range(end - start):
+        if one[start + i] != other[other_start + i]:
+            return False
+    return True
+
+
+@njit(inline="always")
+def _slot_of(slots, offsets, content, text, start, end):  # type: ignore[no-untyped-def]
+    """The slot that holds the name text[start:end], or the free one where it belongs."""
+    mask = np.uint64(len(slots) - 1)
+    slot = (_hash(text, start, end) >> np.uint64(20)) & mask
+    while slots[slot] >= 0:
+        number = slots[slot]
+        if _same(text, start, end, content, offsets[number], offsets[number + 1]):
+            break
+        slot = (slot + np.uint64(1)) & mask
+    return slot
+
+
+@njit(types.void(_I1, _B1, _OUT_I1, types.uint8[::1]), cache=True, nogil=True)
+def fill_slots(offsets, content, slots, is_repeated):  # type: ignore[no-untyped-def]
+    """Enters all names into `slots` (a power of two of them, all -1); of equal names the last one stays."""
+    for number in range(len(offsets) - 1):
+        slot = _slot_of(slots, offsets, content, content, offsets[number], offsets[number + 1])
+        if slots[slot] >= 0:
+            is_repeated[slots[slot]] = 1
+        slots[slot] = number
+
+
+@njit(types.void(_I1, _I1, _B1, _I1, _B1, _OUT_I1), cache=True, nogil=True)
+def find_names(slots, offsets, content, wanted_offsets, wanted, out):  # type: ignore[no-untyped-def]
+    """out[i] = the number of the i-th wanted name, or -1."""
+    for i in range(len(out)):
+        slot = _slot_of(
+            slots, offsets, content, wanted, np.int64(wanted_offsets[i]), np.int64(wanted_offsets[i + 1])
+        )
+        out[i] = slots[slot]

@@ -1,0 +1,139 @@
+"""A segment in use: with its names, its residuals ready to be asked, and what has been removed since it was made.
+
+Removals are stamps: `removed[number]` is 0, or the stamp of the version from which on the
+subscription is gone. Stamps are only ever written for versions that no reader has yet, so
+readers of older ones see what they saw before, without locks.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from tidings.events import EventType, Value, ValueType
+from tidings.matching import kernels
+from tidings.matching.boxes import Array
+from tidings.matching.names import Names
+from tidings.matching.residuals import Residuals, decide, decide_one
+from tidings.matching.segment import Segment
+
+FIRST_STAMP = 1  # Of the first version; what is gone by then was never seen.
+SMALL_BYTES = 1 << 20  # A segment of that size stays in the cache, whatever the order of the events.
+FEW_EVENTS = 256  # Ordering fewer events than that costs more than it saves.
+MATCHES_FIRST = 8  # Per event, the room that is made for matches before any have been counted.
+
+
+class Part:
+    """One segment of an index."""
+
+    def __init__(self, segment: Segment, event_type: EventType, names: Names | None = None) -> None:
+        self.segment = segment
+        self.event_type = event_type
+        self.removed = np.zeros(len(segment), np.int64)
+        self.removed_count = 0
+        if names is None:
+            names, repeated = Names.of(segment.ids)
+            self.remove(repeated, FIRST_STAMP)
+        self.names = names
+        self.residuals = Residuals(segment.residuals, event_type)
+        self._is_small = sum(array.nbytes for array in segment.layout) < SMALL_BYTES
+        self._matches_per_event = float(MATCHES_FIRST)
+        self._one = _OneEvent(segment, event_type)
+
+    def remove(self, numbers: Array, stamp: int) -> int:
+        """Marks subscriptions as gone from `stamp` on; returns how many were still there."""
+        fresh = numbers[self.removed[numbers] == 0]
+        self.removed[fresh] = stamp
+        self.removed_count += len(fresh)
+        return len(fresh)
+
+    def alive(self, stamp: int) -> Array:
+        """The numbers that are there at `stamp`."""
+        return np.flatnonzero((self.removed == 0) | (self.removed > stamp))
+
+    def is_alive(self, number: int, stamp: int) -> bool:
+        return not 0 < self.removed[number] <= stamp
+
+    def match(self, rows: pa.Table, stamp: int) -> tuple[Array, Array, Array]:
+        """Row numbers and owners, in no particular order, and the kernel's counts, for conformed rows."""
+        cells = self.segment.axes.locate(rows, self.event_type)
+        room = int(rows.num_rows * self._matches_per_event * 1.25) + 1024
+        totals = np.zeros(4, np.int64)
+        by_axis = not self._is_small and rows.num_rows > FEW_EVENTS
+        matched, doubtful = kernels.match_events(
+            cells, by_axis, self.segment.layout, np.empty((2, room), np.int32), totals
+        )
+        events, owners = matched[0, : totals[0]], matched[1, : totals[0]]
+        if totals[1]:
+            doubts = (doubtful[0, : totals[1]], doubtful[1, : totals[1]])
+            more = decide(*doubts, rows, self.segment.boxes, self.residuals, self.event_type)
+            events, owners = np.concatenate([events, more[0]]), np.concatenate([owners, more[1]])
+        if rows.num_rows:
+            self._matches_per_event = len(events) / rows.num_rows
+        return *self._without_removed(events, owners, stamp), totals
+
+    def match_one(self, values: Mapping[str, Value], stamp: int) -> list[int]:
+        """The owners that one event's checked values match, ascending."""
+        count, doubts, matched, doubtful = self._one.match(values)
+        owners: list[int] = matched[1, :count].tolist()
+        if doubts:
+            boxes = doubtful[1, :doubts].tolist()
+            owners += decide_one(boxes, values, self.segment.boxes, self.residuals)
+        if self.removed_count:
+            owners = [owner for owner in owners if self.is_alive(owner, stamp)]
+        owners.sort()
+        return owners
+
+    def _without_removed(self, events: Array, owners: Array, stamp: int) -> tuple[Array, Array]:
+        if not self.removed_count:
+            return events, owners
+        since = self.removed[owners]
+        here = (since == 0) | (since > stamp)
+        return events[here], owners[here]
+
+
+class _OneEvent:
+    """One event's values as the arrays that `kernels.match_one` takes, without a table in between."""
+
+    def __init__(self, segment: Segment, event_type: EventType) -> None:
+        self._segment = segment
+        attributes = [event_type.attributes[index] for index in segment.axes.attribute.tolist()]
+        self._names = [a.name for a in attributes]
+        self._is_text = [not a.type.has_int_keys for a in attributes]
+        self._texts = [(index, a.name) for index, a in enumerate(attributes) if not a.type.has_int_keys]
+        self._pack = struct.Struct("".join("d" if a.type is ValueType.DOUBLE else "q" for a in attributes)).pack
+        self._all_present = np.ones(len(attributes), np.uint8)
+        self._no_offsets = np.zeros(len(attributes) + 1, np.int32)
+
+    def match(self, values: Mapping[str, Value]) -> tuple[int, int, Array, Array]:
+        get = values.get
+        content = [get(name) for name in self._names]
+        present = self._all_present
+        if None in content:
+            present = np.array([value is not None for value in content], np.uint8)
+            content = [0 if value is None else value for value in content]
+        offsets, text = self._no_offsets, b""
+        if self._texts:
+            offsets, text = self._joined_texts(content)
+        numbers = np.frombuffer(self._pack(*content), np.int64)
+        return kernels.match_one(  # type: ignore[no-any-return]
+            self._segment.axes.arrays, self._segment.layout, numbers, present, offsets, np.frombuffer(text, np.uint8)
+        )
+
+    def _joined_texts(self, content: list[Any]) -> tuple[Array, bytes]:
+        """The texts, taken out of `content`, one after another, and by axis where each begins."""
+        offsets, parts, at = self._no_offsets.copy(), [], 0
+        previous = 0
+        for index, _ in self._texts:
+            offsets[previous : index + 1] = at
+            value = content[index]
+            raw = value.encode() if type(value) is str else value or b""
+            content[index] = 0
+            parts.append(raw)
+            at, previous = at + len(raw), index + 1
+        offsets[previous:] = at
+        return offsets, b"".join(parts)

@@ -1,0 +1,146 @@
+"""Under which two sides each box is filed, and how finely: a guess about cost, never about the answer.
+
+A box is found through its two least likely sides, in a grid over their two axes; a grid that
+would hold too few boxes to be worth a look per event gives way to a list by the less likely
+side alone. How likely a side is follows from the cuts themselves (conditions tend to be
+written where events are) or from a sample of events.
+
+Costs are in nanoseconds per event, as measured by `benchmarks/engine_speed.py` on one machine;
+only their ratios matter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidings.matching import filing, kernels
+from tidings.matching.boxes import Array
+
+PROBE_NS = 5.0  # Looking into one grid cell.
+CANDIDATE_NS = 1.2  # Testing one entry of it.
+HIT_NS = 6.0  # Checking the remaining sides of one whose filed sides hold.
+READ_BYTES_PER_NS = 8.0
+BATCH = 16_384  # Events over which reading a grid once is spread.
+
+# How many entries a box may have on average in one grid. With 12 bytes each it bounds memory per condition.
+ENTRIES_MAX = 12.0
+ENTRY_BYTES = 12
+FINEST_BITS = 8
+LIST_SLACK = 1.3  # Candidates of a list per one that its side holds for: buckets are wider than the sides' ends.
+PAIR_BOXES_MIN = 16  # A pair of axes with fewer boxes is not even weighed.
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Grids, and per box its grid and the sides filed along the grid's two axes (-1: none)."""
+
+    grids: Array
+    grid: Array
+    side_a: Array
+    side_b: Array
+
+
+def make_plan(sides: filing.Sides, cell_counts: Array, share_ptr: Array, share: Array) -> Plan:
+    """Files every box somewhere: under two sides, one, or, if it has none, where all events look."""
+    boxes = len(sides.side_ptr) - 1
+    first, second = np.empty(boxes, np.int32), np.empty(boxes, np.int32)
+    chance = np.empty(max(len(sides.side_axis), 1), np.float32)
+    filing.choose_sides(sides, share_ptr, share, first, second, chance)
+    counts = np.append(cell_counts, 1)  # Behind the last axis stands the one that all boxes and events share.
+    second = _second_if_it_pays(sides, first, second, chance, counts)
+    pairs = _Pairs.of(sides, first, second, counts)
+    return Plan(pairs.grids(), pairs.pair, pairs.side_a, pairs.side_b)
+
+
+def bucket_count(cell_count: Array, shift: Array) -> Array:
+    """Buckets of an axis, NULL's own included; for whole arrays of axes."""
+    return ((cell_count - 1 + (1 << shift) - 1) >> shift) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """The pairs of axes that boxes are to be filed under, how many boxes each has, and each box's."""
+
+    a: Array
+    b: Array
+    sizes: Array
+    pair: Array
+    side_a: Array
+    side_b: Array
+    # Costs and entries by pair and level along each axis.
+    cost: Array
+    entries: Array
+    counts: Array
+
+    @classmethod
+    def of(cls, sides: filing.Sides, first: Array, second: Array, counts: Array) -> _Pairs:
+        side_a, side_b = _in_axis_order(sides, first, second)
+        axis = np.append(sides.side_axis, np.int32(len(counts) - 1)).astype(np.int64)
+        codes, pair = np.unique(axis[side_a] * len(counts) + axis[side_b], return_inverse=True)
+        pair = pair.astype(np.int32)
+        a, b = codes // len(counts), codes % len(counts)
+        sizes = np.bincount(pair, minlength=len(codes))
+        entries = np.zeros((len(codes), filing.LEVELS, filing.LEVELS), np.int64)
+        filing.count_entries(sides, side_a, side_b, pair, _finest(counts), entries)
+        return cls(a, b, sizes, pair, side_a, side_b, _costs(entries, sizes, counts, a, b), entries, counts)
+
+    def best(self) -> Array:
+        """Per pair the level, along both axes as one number, that costs least."""
+        return self.cost.reshape(len(self.a), filing.LEVELS**2).argmin(1)
+
+    def grids(self) -> Array:
+        """The best grid of each pair, as rows for the kernels."""
+        finest, (x, y) = _finest(self.counts), np.divmod(self.best(), filing.LEVELS)
+        shift_a, shift_b = finest[self.a] + x, finest[self.b] + y
+        rows, columns = bucket_count(self.counts[self.a], shift_a), bucket_count(self.counts[self.b], shift_b)
+        columns_log = np.ceil(np.log2(columns)).astype(np.int64)
+        ends = np.cumsum(rows << columns_log)
+        starts = np.concatenate([[0], ends])[:-1]
+        return np.stack([self.a, self.b, shift_a, shift_b, columns_log, starts, ends], 1).astype(np.int64)
+
+
+def _second_if_it_pays(sides: filing.Sides, first: Array, second: Array, chance: Array, counts: Array) -> Array:
+    """`second`, or -1 for the boxes of pairs whose grid would cost more than lists by the first sides."""
+    second = _second_if_common(sides, first, second, len(counts))
+    pairs = _Pairs.of(sides, first, second, counts)
+    likely = np.where(first >= 0, chance[first], 1)
+    both = np.where(second >= 0, chance[second], 1) * likely
+    alone = np.bincount(pairs.pair, likely, minlength=len(pairs.a)) * (CANDIDATE_NS * LIST_SLACK + HIT_NS)
+    together = np.bincount(pairs.pair, both, minlength=len(pairs.a)) * HIT_NS
+    cost = pairs.cost.min((1, 2), initial=np.inf)
+    pays = (cost + together < alone) & (pairs.b < len(counts) - 1)
+    return np.where(pays[pairs.pair], second, -1).astype(np.int32)
+
+
+def _second_if_common(sides: filing.Sides, first: Array, second: Array, axes: int) -> Array:
+    side_a, side_b = _in_axis_order(sides, first, second)
+    axis = np.append(sides.side_axis, np.int32(axes - 1)).astype(np.int64)
+    _, pair, sizes = np.unique(axis[side_a] * axes + axis[side_b], return_inverse=True, return_counts=True)
+    return np.where(sizes[pair] >= PAIR_BOXES_MIN, second, -1).astype(np.int32)
+
+
+def _in_axis_order(sides: filing.Sides, first: Array, second: Array) -> tuple[Array, Array]:
+    axis = np.append(sides.side_axis, np.int32(2**31 - 1))  # -1, no side, is behind all axes.
+    swap = axis[first] > axis[second]
+    return np.where(swap, second, first).astype(np.int32), np.where(swap, first, second).astype(np.int32)
+
+
+def _finest(counts: Array) -> Array:
+    """Per axis the shift that gives at most 2^FINEST_BITS buckets, or as many more as fields of entries need."""
+    bits = np.ceil(np.log2(np.maximum(counts - 1, 1))).astype(np.int32)
+    return np.clip(bits - FINEST_BITS, 0, kernels.FIELD_BITS).astype(np.int32)
+
+
+def _costs(entries: Array, sizes: Array, counts: Array, a: Array, b: Array) -> Array:
+    """Nanoseconds per event to look into a grid, by pair and levels; what may not be chosen costs much more."""
+    level, finest = np.arange(filing.LEVELS), _finest(counts)
+    shift_a, shift_b = finest[a][:, None] + level, finest[b][:, None] + level
+    rows, columns = bucket_count(counts[a][:, None], shift_a), bucket_count(counts[b][:, None], shift_b)
+    cells = rows[:, :, None] * columns[:, None, :]
+    size = entries * ENTRY_BYTES + cells * 4.0
+    cost = PROBE_NS + CANDIDATE_NS * entries / cells + size / READ_BYTES_PER_NS / BATCH
+    crowded = entries / sizes[:, None, None]
+    too_coarse = (shift_a > kernels.FIELD_BITS)[:, :, None] | (shift_b > kernels.FIELD_BITS)[:, None, :]
+    return cost + np.where(crowded > ENTRIES_MAX, 1e6 * crowded, 0) + np.where(too_coarse, 1e15, 0)

@@ -1,0 +1,95 @@
+"""What an index is made of: sizes, memory, and the plan it follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidings.events import EventType
+from tidings.matching import kernels
+from tidings.matching.part import Part
+from tidings.matching.plan import bucket_count
+
+EVERY_EVENT = "every event"  # What a grid without an axis stands for.
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Conditions filed under two attributes (or one, or none), in so many buckets each, as so many entries."""
+
+    attributes: tuple[str, ...]
+    buckets: tuple[int, ...]
+    entries: int
+
+    def __str__(self) -> str:
+        shape = " × ".join(f"{name} in {count}" for name, count in zip(self.attributes, self.buckets)) or EVERY_EVENT
+        return f"{shape}: {self.entries:,} entries"
+
+
+@dataclass(frozen=True, slots=True)
+class PartStats:
+    """One part: subscriptions and those of them that are gone, boxes, bytes by what they are for, and its grids."""
+
+    subscriptions: int
+    removed: int
+    boxes: int
+    entries: int
+    bytes_by_use: dict[str, int]
+    grids: tuple[Grid, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.bytes_by_use.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """An index: subscriptions, how many of them still wait to become a part, and its parts, oldest first."""
+
+    subscriptions: int
+    pending: int
+    parts: tuple[PartStats, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(part.bytes for part in self.parts)
+
+    @property
+    def bytes_per_subscription(self) -> float:
+        return self.bytes / max(1, self.subscriptions)
+
+
+def stats_of(parts: Sequence[Part], pending: int, size: int, event_type: EventType) -> Stats:
+    """The statistics of these parts."""
+    return Stats(size, pending, tuple(_part_stats(part, event_type) for part in parts))
+
+
+def _part_stats(part: Part, event_type: EventType) -> PartStats:
+    segment, layout = part.segment, part.segment.layout
+    bytes_by_use = {
+        "axes": segment.axes.nbytes,
+        "boxes": sum(array.nbytes for array in (segment.boxes.owner, segment.boxes.residual, *segment.boxes.sides)),
+        "grids": layout.grids.nbytes + layout.axis_grids.nbytes + layout.starts.nbytes,
+        "entries": layout.words.nbytes + layout.entries.nbytes,
+        "records": layout.records.nbytes + layout.extras.nbytes,
+        "names": part.names.nbytes,
+        "texts": segment.texts.nbytes,
+        "removals": part.removed.nbytes if part.removed_count else 0,
+    }
+    entries = len(layout.words) - kernels.UNROLLED
+    grids = tuple(_grid(part, number, event_type) for number in range(len(layout.grids)))
+    return PartStats(len(segment), part.removed_count, len(segment.boxes), entries, bytes_by_use, grids)
+
+
+def _grid(part: Part, number: int, event_type: EventType) -> Grid:
+    axes, layout = part.segment.axes, part.segment.layout
+    row = layout.grids[number]
+    both = (
+        (row[kernels.GRID_A], row[kernels.GRID_SHIFT_A]),
+        (row[kernels.GRID_B], row[kernels.GRID_SHIFT_B]),
+    )
+    named = [(int(axis), int(shift)) for axis, shift in both if axis < len(axes)]
+    names = tuple(event_type.attributes[axes.attribute[axis]].name for axis, _ in named)
+    buckets = tuple(int(bucket_count(axes.cell_counts[axis], shift)) for axis, shift in named)
+    entries = int(layout.starts[row[kernels.GRID_END]] - layout.starts[row[kernels.GRID_START]])
+    return Grid(names, buckets, entries)
