@@ -1,0 +1,197 @@
+"""Rights in the registry: which tokens were given to whom, and which links were taken back.
+
+A token is good without the registry; it is kept here to be listed, and to be revoked without
+having it at hand. Revoking a link revokes every token that was made of it, known here or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, RowMapping, insert, select
+
+from tidings.errors import Denied, InputError
+from tidings.security import ANY_TYPE, BiscuitCapability, Grant, Right, fingerprint
+from tidings.store import tables
+from tidings.store.database import Database
+from tidings.store.names import TEXT_CHARACTERS_MAX, checked_name
+from tidings.store.types import type_with_id
+
+IDS_AT_ONCE = 500  # Below the number of parameters that any SQLite takes in one statement.
+
+
+@dataclass(frozen=True, slots=True)
+class Revocation:
+    """A link that no longer counts: since when, by whose word, and why."""
+
+    revocation_id: str
+    revoked_ms: int
+    revoked_by: bytes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class KnownGrant:
+    """A token that went through this registry, what it comes to, and what has become of it."""
+
+    token: BiscuitCapability
+    right: Right
+    owner_key: bytes
+    added_ms: int
+    revoked: frozenset[str]
+
+    def refusal(self, now_ms: int) -> str | None:
+        """Why nobody can use the token at `now_ms`, whatever they ask for; None if its holder can."""
+        return refusal(self.token, self.right, self.revoked, now_ms)
+
+
+class Grants:
+    """The rights of one registry."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(self, token: BiscuitCapability, *, by: str, now_ms: int) -> bool:
+        """Keeps a token whose type is known; False if it was there. Raises Denied for one that comes to nothing."""
+        right, owner_key = token.right(), owner_of(token)
+        with self._database.change(by, now_ms) as change:
+            type_id = _type_id(change.connection, right, owner_key)
+            if change.connection.scalar(select(tables.grants.c.digest).where(tables.grants.c.digest == token.digest)):
+                return False
+            row = _row(token, right, type_id) | {"owner_key": owner_key, "added_ms": now_ms}
+            change.execute(insert(tables.grants).values(row))
+            change.record("grant", token.digest.hex(), **_told(right))
+        return True
+
+    def revoke(
+        self, token: BiscuitCapability, *, by_key: bytes, now_ms: int, link: int | None = None, reason: str = ""
+    ) -> str:
+        """Takes back one link of a token (the last, unless `link` says which), and gives its revocation id.
+
+        Whoever issued the link or one before it may, and whoever holds it. Raises Denied for others.
+        A second time changes nothing.
+        """
+        index = len(token.revocation_ids) - 1 if link is None else link
+        _check_may_revoke(token.inspect(), index, by_key)
+        id = token.revocation_ids[index]
+        if reason:
+            checked_name(reason, "a reason", TEXT_CHARACTERS_MAX)
+        with self._database.change(fingerprint(by_key), now_ms) as change:
+            if not revoked_among(change.connection, [id]):
+                row = {"revocation_id": id, "revoked_ms": now_ms, "revoked_by": by_key, "reason": reason}
+                change.execute(insert(tables.revocations).values(row))
+                change.record("revoke", id, link=index, token=token.digest.hex(), reason=reason)
+        return id
+
+    def revoked(self, ids: Iterable[str]) -> frozenset[str]:
+        """Those of `ids` that have been revoked."""
+        with self._database.read() as connection:
+            return revoked_among(connection, tuple(ids))
+
+    def revocations(self) -> list[Revocation]:
+        """Everything revoked, oldest first."""
+        order = (tables.revocations.c.revoked_ms, tables.revocations.c.revocation_id)
+        with self._database.read() as connection:
+            rows = connection.execute(select(tables.revocations).order_by(*order)).mappings()
+            return [Revocation(**row) for row in rows]
+
+    def all(self, *, type_id: bytes | None = None, holder: bytes | None = None) -> list[KnownGrant]:
+        """Known tokens, oldest first, of one type or one holder if so asked."""
+        query = select(tables.grants).order_by(tables.grants.c.added_ms, tables.grants.c.digest)
+        if type_id is not None:
+            query = query.where(tables.grants.c.type_id == type_id)
+        if holder is not None:
+            query = query.where(tables.grants.c.holder == holder)
+        with self._database.read() as connection:
+            rows = connection.execute(query).mappings().all()
+            return [_known(connection, row) for row in rows]
+
+    def find(self, digest: str) -> KnownGrant:
+        """The known token whose digest starts with these hex digits; raises InputError unless it is one."""
+        found = [known for known in self.all() if known.token.digest.hex().startswith(digest)] if digest else []
+        if len(found) != 1:
+            raise InputError(f"{len(found) or 'no'} known grants have a digest that starts with {digest[:64]!r}")
+        return found[0]
+
+
+def owner_of(token: BiscuitCapability) -> bytes:
+    """Whose right it is in the first place."""
+    issuer = token.inspect()[0].issuer
+    assert issuer is not None, "a token is read against the key that started it"
+    return issuer
+
+
+def refusal(token: BiscuitCapability, right: Right, revoked: frozenset[str], now_ms: int) -> str | None:
+    """Why nobody can use `token` at `now_ms`; None if its holder can."""
+    for index, id in enumerate(token.revocation_ids):
+        if id in revoked:
+            return f"revoked: link {index} ({id[:16]}…) has been revoked"
+    if now_ms < right.not_before:
+        return f"validity: holds from {right.not_before} ms, and it is {now_ms} ms"
+    if now_ms >= right.not_after:
+        return f"validity: held until {right.not_after} ms, and it is {now_ms} ms"
+    return None
+
+
+def revoked_among(connection: Connection, ids: Sequence[str]) -> frozenset[str]:
+    found: list[str] = []
+    for run in _runs(ids):
+        column = tables.revocations.c.revocation_id
+        found += connection.scalars(select(column).where(column.in_(run)))
+    return frozenset(found)
+
+
+def _runs(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(ids), IDS_AT_ONCE):
+        yield ids[start : start + IDS_AT_ONCE]
+
+
+def _known(connection: Connection, row: RowMapping) -> KnownGrant:
+    """A kept token, with its signatures checked anew."""
+    token = BiscuitCapability.from_bytes(row["token"], row["owner_key"])
+    revoked = revoked_among(connection, token.revocation_ids)
+    return KnownGrant(token, token.right(), row["owner_key"], row["added_ms"], revoked)
+
+
+def _type_id(connection: Connection, right: Right, owner_key: bytes) -> bytes | None:
+    """The id of the type a right is for, None for membership; raises Denied if another than its owner gave it."""
+    if right.type_id == ANY_TYPE:
+        return None
+    assert isinstance(right.type_id, bytes)
+    signed = type_with_id(connection, right.type_id)
+    if signed.owner_key != owner_key:
+        raise Denied(f"issuer: {signed.name} is not {fingerprint(owner_key)}'s to give rights to")
+    return right.type_id
+
+
+def _check_may_revoke(chain: Sequence[Grant], index: int, key: bytes) -> None:
+    if not 0 <= index < len(chain):
+        raise InputError(f"the token has the links 0 to {len(chain) - 1}, not {index}")
+    concerned = {hand for link in chain[: index + 1] for hand in (link.issuer, link.holder)}
+    if key not in concerned:
+        raise Denied(f"issuer: {fingerprint(key)} has neither given nor held link {index}")
+
+
+def _row(token: BiscuitCapability, right: Right, type_id: bytes | None) -> dict[str, object]:
+    return {
+        "digest": token.digest,
+        "type_id": type_id,
+        "holder": right.holder,
+        "not_before": right.not_before,
+        "not_after": right.not_after,
+        "token": token.to_bytes(),
+    }
+
+
+def _told(right: Right) -> dict[str, object]:
+    """A right as the audit trail has it."""
+    return {
+        "holder": fingerprint(right.holder),
+        "type_id": right.type_id if isinstance(right.type_id, str) else right.type_id.hex(),
+        "actions": sorted(right.actions),
+        "attributes": None if right.attributes is None else sorted(id.hex() for id in right.attributes),
+        "not_before": right.not_before,
+        "not_after": right.not_after,
+        "depth": right.depth,
+    }

@@ -1,0 +1,52 @@
+"""The registry: one door to everything an organisation keeps about types, rights and keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+
+from tidings.store.audit import Audit
+from tidings.store.database import Database
+from tidings.store.domains import Domains
+from tidings.store.grants import Grants
+from tidings.store.keys import Keys
+from tidings.store.subscriptions import Subscriptions
+from tidings.store.types import Types
+
+
+class Registry:
+    """An open registry. Several programs may have the same one open, and write to it.
+
+        with Registry.open("tidings.db", now_ms=now) as registry:
+            registry.types.declare(plates, by="police", now_ms=now)
+
+    Every change takes who makes it (`by`, for the audit trail) and when; nothing here reads a clock.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self.where = database.where
+        self.types = Types(database)
+        self.domains = Domains(database)
+        self.grants = Grants(database)
+        self.subscriptions = Subscriptions(database)
+        self.keys = Keys(database)
+        self.audit = Audit(database)
+        self._database = database
+
+    @classmethod
+    def open(cls, address: str | Path, *, now_ms: int, create: bool = True) -> Registry:
+        """The registry in a file, or behind a `postgresql://` URL; made, or brought up to date, if need be.
+
+        Raises InputError for something that is no registry, or a newer one, and with `create=False` for
+        one that is not there; SetupError for a file or server that cannot be used.
+        """
+        return cls(Database.open(address, now_ms, create=create))
+
+    def close(self) -> None:
+        self._database.close()
+
+    def __enter__(self) -> Registry:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()

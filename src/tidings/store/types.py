@@ -1,0 +1,122 @@
+"""Event types in the registry: as their owners signed them, every version for good.
+
+A definition is never replaced: events and rights refer to it by an id that is made of its
+name, so a changed type is a new version. The signature is checked when a type comes in and
+again each time it is read, so that a row altered behind our back is noticed.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+
+from sqlalchemy import Connection, RowMapping, Select, insert, or_, select
+
+from tidings.errors import InputError, PeerError, did_you_mean
+from tidings.security import SignedType, fingerprint
+from tidings.store import tables
+from tidings.store.database import Database
+
+_COLUMNS = (tables.types.c.type_id, tables.types.c.name, tables.types.c.definition)
+
+
+class Types:
+    """The event types of one registry."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def declare(self, signed: SignedType, *, by: str, now_ms: int) -> bool:
+        """Keeps a type; False if this very definition was there already.
+
+        Raises PeerError for one its owner did not sign, Denied for one that has expired, and
+        InputError where the same name and version is there with another definition.
+        """
+        signed.verify(max(now_ms, signed.not_before))  # One for next week may be declared today.
+        with self._database.change(by, now_ms) as change:
+            kept = change.connection.execute(_named(signed.name)).mappings().one_or_none()
+            if kept is not None:
+                _refuse_another(signed, kept)
+                return False
+            change.execute(insert(tables.types).values(declared_ms=now_ms, **_row(signed)))
+            change.record("declare type", signed.name, type_id=signed.type_id.hex(), mode=signed.mode.name.lower())
+        return True
+
+    def all(self) -> list[SignedType]:
+        """Every type, by local name, owner and version."""
+        order = (tables.types.c.local_name, tables.types.c.owner_key, tables.types.c.version)
+        with self._database.read() as connection:
+            return [_checked(row) for row in connection.execute(select(*_COLUMNS).order_by(*order)).mappings()]
+
+    def with_id(self, type_id: bytes) -> SignedType:
+        """The type with this id; raises InputError if there is none."""
+        with self._database.read() as connection:
+            return type_with_id(connection, type_id)
+
+    def find(self, name: str) -> SignedType:
+        """The type that a person means: `Numberplate` (its newest version), `Numberplate@1`, the full name, or the id.
+
+        Raises InputError if there is none, and if two owners use the name, with the names to choose from.
+        """
+        with self._database.read() as connection:
+            rows = connection.execute(_meant(name)).mappings().all()
+            known = () if rows else connection.scalars(select(tables.types.c.local_name).distinct()).all()
+        found = [_checked(row) for row in rows]
+        if not found:
+            hint = did_you_mean(name, known) or "`tidings type ls` shows which there are"
+            raise InputError(f"the registry has no event type {name[:100]!r}; {hint}")
+        if len({type.owner_key for type in found}) > 1:
+            names = ", ".join(type.name for type in found[:5])
+            raise InputError(f"several owners have a type {name[:100]!r}; say which: {names}")
+        return max(found, key=attrgetter("version"))
+
+
+def type_with_id(connection: Connection, type_id: bytes) -> SignedType:
+    row = connection.execute(select(*_COLUMNS).where(tables.types.c.type_id == type_id)).mappings().one_or_none()
+    if row is None:
+        raise InputError(f"the registry has no event type with the id {type_id.hex()[:64]}; declare or import it first")
+    return _checked(row)
+
+
+def _named(name: str) -> Select[tuple[bytes, str, bytes]]:
+    return select(*_COLUMNS).where(tables.types.c.name == name)
+
+
+def _meant(name: str) -> Select[tuple[bytes, str, bytes]]:
+    names = tables.types.c
+    local, _, version = name.rpartition("@")
+    ways = [names.name == name, names.local_name == name]
+    if version.isascii() and version.isdecimal() and len(version) <= 10:
+        ways.append((names.local_name == local) & (names.version == int(version)))
+    try:
+        ways.append(names.type_id == bytes.fromhex(name))
+    except ValueError:
+        pass
+    return select(*_COLUMNS).where(or_(*ways))
+
+
+def _row(signed: SignedType) -> dict[str, object]:
+    return {
+        "type_id": signed.type_id,
+        "name": signed.name,
+        "owner_key": signed.owner_key,
+        "local_name": signed.event_type.name,
+        "version": signed.version,
+        "definition": signed.to_bytes(),
+    }
+
+
+def _refuse_another(signed: SignedType, kept: RowMapping) -> None:
+    if kept["definition"] != signed.to_bytes():
+        raise InputError(
+            f"{signed.event_type.name}@{signed.version} of {fingerprint(signed.owner_key)} is declared already, and"
+            f" differently; a changed type is a new version: --version {signed.version + 1}"
+        )
+
+
+def _checked(row: RowMapping) -> SignedType:
+    """The definition, if its owner signed it and the row's own columns agree with it."""
+    signed = SignedType.from_bytes(row["definition"])
+    signed.verify(signed.not_before)  # The signature; whether it holds now is for the user to ask.
+    if (signed.name, signed.type_id) != (row["name"], row["type_id"]):
+        raise PeerError(f"type: the registry's row {row['name'][:200]!r} holds another type, {signed.name!r}")
+    return signed
