@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -21,6 +22,8 @@ BUSY = 0.5  # A load above which something else takes part of a core.
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
+    # Ended from outside, it still ends the contender it has started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if options.page:
         return _redraw()
     if options.prototype:

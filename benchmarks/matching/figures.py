@@ -62,9 +62,8 @@ def _conditions(report: Report) -> Figure:
         axes.plot(*zip(*points), marker="o", markersize=4, linewidth=1.2, color=colour, label=name)
     curve = report.growth.get("conditions", [])
     _curve(axes, curve)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    handles, labels = axes.get_legend_handles_labels()
+    axes.legend(handles[-1:] + handles[:-1], labels[-1:] + labels[:-1], loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 
 
@@ -77,8 +76,6 @@ def _peers(report: Report) -> dict[str, list[Run]]:
 def _growth(points: list[dict[str, Any]], label: str, title: str) -> Figure:
     figure, axes = _axes(label, title)
     _curve(axes, points)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
     return figure
 
 
@@ -94,6 +91,11 @@ def _curve(axes: Axes, points: list[dict[str, Any]]) -> None:
 def _axes(label: str, title: str) -> tuple[Figure, Axes]:
     figure = Figure()
     axes = figure.subplots()
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+        axis.set_major_formatter("{x:,.0f}")
+        axis.set_minor_formatter("")
+    axes.margins(x=0.06, y=0.14)
     axes.set_xlabel(label)
     axes.set_ylabel("events per second")
     axes.set_title(title, loc="left", fontsize=10.5, color=INK)

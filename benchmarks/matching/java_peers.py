@@ -6,6 +6,7 @@ Rules are given as text, because that is what the libraries take, so building in
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import tempfile
@@ -50,7 +51,7 @@ def _package(peer: str) -> None:
         if shutil.which(program) is None:
             raise Skipped(f"`{program}` is not on this machine")
     run = partial(subprocess.run, cwd=PROJECT, capture_output=True, text=True, timeout=PACKAGE_S_MAX)
-    done = run(["mvn", "-B", "-q", "-pl", peer, "-am", "package"])
+    done = run(["mvn", "-B", "-q", "-Dstyle.color=never", "-pl", peer, "-am", "package"])
     if done.returncode != 0:
         errors = [line for line in done.stdout.splitlines() if "ERROR" in line]
         raise Skipped(f"Maven: {_cause(errors[0] if errors else done.stderr)}")
@@ -58,8 +59,8 @@ def _package(peer: str) -> None:
 
 def _cause(error: str) -> str:
     """The part of Maven's complaint that says what is missing."""
-    what = error.split("Could not find artifact ")
-    return f"could not find {what[1].split(' -> ')[0]}" if len(what) > 1 else error.removeprefix("[ERROR] ")[:200]
+    missing = re.search(r"Could not find artifact (\S+)|(\S+:jar:\S+) was not found", error)
+    return f"could not find {missing[1] or missing[2]}" if missing else error.removeprefix("[ERROR] ")[:200]
 
 
 def _java(peer: str, given: Path, answered: Path) -> str:

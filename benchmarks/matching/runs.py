@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import numpy as np
@@ -85,18 +87,18 @@ def _start(contender: Contender, workload: str, folder: Path, limit_s: int) -> d
 
 def run_limited(command: list[str], environment: dict[str, str], limit_s: int) -> dict[str, Any]:
     """The JSON a program prints last; one that fails or takes too long is skipped with the reason."""
+    # A group of its own, so that a JVM started on the way is ended with it.
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=PIPE, stderr=PIPE, text=True, start_new_session=True
+    )
     try:
-        # A group of its own, so that a JVM started on the way is ended with it.
-        with subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=-1, stderr=-1, text=True, start_new_session=True
-        ) as process:
-            try:
-                out, err = process.communicate(timeout=limit_s)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, 9)
-                return {"skipped": f"did not finish in {limit_s} s"}
-    except OSError as error:
-        return {"skipped": str(error)}
+        out, err = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        return {"skipped": f"did not finish in {limit_s} s"}
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
     if process.returncode != 0:
         return {"skipped": f"failed: {(err.strip().splitlines() or ['no message'])[-1][:300]}"}
     last: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
