@@ -59,33 +59,38 @@ class Box(Struct, frozen=True, gc=False):
         return " and ".join([*sides, *(f"«{format_tree(residual)}»" for residual in self.residuals)]) or "everything"
 
 
-# A box in the making: intervals by attribute, and residuals.
-_Part: TypeAlias = tuple[dict[str, Intervals], tuple[Node, ...]]
+# A box in the making: intervals by attribute, and residuals. No side is empty.
+Part: TypeAlias = tuple[dict[str, Intervals], tuple[Node, ...]]
 
-_EVERYTHING: Final[_Part] = ({}, ())
-_NEGATED = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+_EVERYTHING: Final[Part] = ({}, ())
+NEGATED = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 MIRRORED = {"=": "=", "<>": "<>", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
 
 
 def boxes_of(node: Node) -> tuple[Box, ...]:
     """The boxes of a condition; none if it can never be TRUE. Raises TooManyBoxes."""
-    return tuple(Box(tuple(sorted(sides.items())), residuals) for sides, residuals in _parts(node, True))
+    return as_boxes(parts_of(node, True))
 
 
-def _parts(node: Node, wanted: bool) -> list[_Part]:
+def as_boxes(parts: list[Part]) -> tuple[Box, ...]:
+    """The finished boxes."""
+    return tuple([Box(tuple(sorted(sides.items())), residuals) for sides, residuals in parts])
+
+
+def parts_of(node: Node, wanted: bool) -> list[Part]:
     """Where `node` is TRUE if `wanted`, else where it is FALSE."""
     kind = type(node)
     if kind is And or kind is Or:
-        parts = [_parts(arg, wanted) for arg in node.args]  # type: ignore[union-attr]
-        return _product(parts) if (kind is And) is wanted else _union(parts)
+        parts = [parts_of(arg, wanted) for arg in node.args]  # type: ignore[union-attr]
+        return product(parts) if (kind is And) is wanted else union(parts)
     if kind is Compare:
         return _compare(node, wanted)  # type: ignore[arg-type]
     if kind is Not:
-        return _parts(node.arg, not wanted)  # type: ignore[union-attr]
+        return parts_of(node.arg, not wanted)  # type: ignore[union-attr]
     return _other(node, wanted)
 
 
-def _other(node: Node, wanted: bool) -> list[_Part]:
+def _other(node: Node, wanted: bool) -> list[Part]:
     match node:
         case Literal(value):
             return [_EVERYTHING] if value is wanted else []
@@ -102,7 +107,7 @@ def _other(node: Node, wanted: bool) -> list[_Part]:
     return [({}, (node if wanted else Not(node),))]
 
 
-def _compare(node: Compare, wanted: bool) -> list[_Part]:
+def _compare(node: Compare, wanted: bool) -> list[Part]:
     op, left, right = node.op, node.left, node.right
     if type(left) is not Attribute:
         op, left, right = MIRRORED[op], right, left
@@ -116,11 +121,11 @@ def _compare(node: Compare, wanted: bool) -> list[_Part]:
         value = evaluate(right, {})
     if value is None:
         return []
-    side = comparing(op if wanted else _NEGATED[op], left.type, value)
+    side = comparing(op if wanted else NEGATED[op], left.type, value)
     return [({left.name: side}, ())] if side.pairs else []
 
 
-def _in(name: str, kind: ValueType, values: list[Any], wanted: bool) -> list[_Part]:
+def _in(name: str, kind: ValueType, values: list[Any], wanted: bool) -> list[Part]:
     if kind is ValueType.NULL or (not wanted and None in values):
         return []  # Never FALSE where one of the items is unknown.
     equal = any_of(kind, [value for value in values if value is not None])
@@ -128,7 +133,7 @@ def _in(name: str, kind: ValueType, values: list[Any], wanted: bool) -> list[_Pa
     return [_side(name, side)] if side else []
 
 
-def _like(node: Like, name: str, pattern: str, wanted: bool) -> list[_Part]:
+def _like(node: Like, name: str, pattern: str, wanted: bool) -> list[Part]:
     """Exact texts and prefixes are intervals; any other pattern still has a prefix to go by."""
     prefix, *rest = like_parts(pattern)
     if not rest:
@@ -141,23 +146,23 @@ def _like(node: Like, name: str, pattern: str, wanted: bool) -> list[_Part]:
     return [({name: anything(ValueType.STRING)}, (Not(node),))]
 
 
-def _side(name: str, side: Intervals) -> _Part:
+def _side(name: str, side: Intervals) -> Part:
     return {name: side}, ()
 
 
-def _product(factors: list[list[_Part]]) -> list[_Part]:
+def product(factors: list[list[Part]]) -> list[Part]:
     """Boxes that lie in one part of every factor."""
     single = [factor[0] for factor in factors if len(factor) == 1]
-    product = _meet(single)  # Those of one part first: they keep the product small.
+    found = _meet(single)  # Those of one part first: they keep the product small.
     for factor in factors:
         if len(factor) != 1:
-            if len(product) * len(factor) > BOXES_MAX:
+            if len(found) * len(factor) > BOXES_MAX:
                 raise TooManyBoxes
-            product = [both for left in product for right in factor for both in _meet([left, right])]
-    return product
+            found = [both for left in found for right in factor for both in _meet([left, right])]
+    return found
 
 
-def _meet(parts: list[_Part]) -> list[_Part]:
+def _meet(parts: list[Part]) -> list[Part]:
     """The one box that lies in all of these, or none."""
     sides: dict[str, Intervals] = {}
     residuals: tuple[Node, ...] = ()
@@ -173,9 +178,9 @@ def _meet(parts: list[_Part]) -> list[_Part]:
     return [(sides, residuals)]
 
 
-def _union(terms: list[list[_Part]]) -> list[_Part]:
+def union(terms: list[list[Part]]) -> list[Part]:
     """All the parts, those that differ in one attribute only joined into one."""
-    union: list[_Part] = []
+    found: list[Part] = []
     single: dict[tuple[str, tuple[Node, ...]], int] = {}
     for sides, residuals in (part for term in terms for part in term):
         if not sides and not residuals:
@@ -183,11 +188,11 @@ def _union(terms: list[list[_Part]]) -> list[_Part]:
         key = (next(iter(sides)), residuals) if len(sides) == 1 else None
         if key in single:
             name = key[0]
-            union[single[key]] = ({name: union[single[key]][0][name] | sides[name]}, residuals)
+            found[single[key]] = ({name: found[single[key]][0][name] | sides[name]}, residuals)
             continue
         if key:
-            single[key] = len(union)
-        union.append((sides, residuals))
-    if len(union) > BOXES_MAX:
+            single[key] = len(found)
+        found.append((sides, residuals))
+    if len(found) > BOXES_MAX:
         raise TooManyBoxes
-    return union
+    return found

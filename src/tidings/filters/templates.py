@@ -2,29 +2,30 @@
 
 A million subscriptions have a few hundred *shapes*: the words of the text with every constant
 replaced by its type. Parsing, and the check of types, depend on nothing else. So the first
-condition of a shape is parsed in full, and if it is an AND of comparisons of attributes with
-constants, it leaves a template behind that turns the constants of the next one straight into
-a box. Whatever is not of that kind, or looks odd in any way, takes the long way.
+condition of a shape is parsed in full, and if it compares attributes with constants only, it
+leaves a template behind that turns the constants of the next one straight into boxes.
+Whatever is not of that kind, or looks odd in any way, takes the long way.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
-from tidings.events import EventType, ValueType
+from tidings.errors import EventError
+from tidings.events import EventType, Timestamp, ValueType
 from tidings.filters.intervals import Intervals, any_of, comparing, with_prefix
-from tidings.filters.normal import MIRRORED, Box
+from tidings.filters.normal import MIRRORED, NEGATED, Box, Part, TooManyBoxes, as_boxes, parts_of, product, union
 from tidings.filters.parse import NUMBER, WORD
-from tidings.filters.syntax import And, Attribute, Compare, In, Like, Literal, Node
+from tidings.filters.syntax import And, Attribute, Compare, In, IsNull, Like, Literal, Node, Not, Or
 
 WORDS_MAX: Final = 64  # Longer conditions are lists; they have a shape of their own and spend their time elsewhere.
 SHAPES_MAX: Final = 4096  # Per event type. Beyond that, conditions of new shapes are parsed one by one.
 
 Shape: TypeAlias = tuple[str, ...]
-Template: TypeAlias = list[tuple[str, Callable[..., Intervals], slice]]
+Template: TypeAlias = Callable[[list[Any]], list[Part]]  # From the constants, in order, to the boxes in the making.
 
 _DIGITS = frozenset("0123456789")
 
@@ -38,8 +39,8 @@ def boxes_by_template(text: str, event_type: EventType) -> tuple[Box, ...] | Non
     try:
         shape, constants = _shape_of(text)
         template = _templates_of(event_type).get(shape)
-        return None if template is None else _apply(template, constants)
-    except _Odd:
+        return None if template is None else as_boxes(template(constants))
+    except (_Odd, TooManyBoxes):
         return None
 
 
@@ -51,7 +52,7 @@ def learn_template(text: str, event_type: EventType, tree: Node) -> None:
     except _Odd:
         return
     if shape not in known and len(known) < SHAPES_MAX:
-        known[shape] = _template_of(tree, constants)
+        known[shape] = _Builder(constants).template(tree)
 
 
 @lru_cache(maxsize=256)  # As many event types as the parser keeps names of.
@@ -80,19 +81,6 @@ def _shape_of(text: str) -> tuple[Shape, list[Any]]:
     return tuple(shape), constants
 
 
-def _apply(template: Template, constants: list[Any]) -> tuple[Box, ...]:
-    """One box, or none if the condition can never be TRUE."""
-    sides: dict[str, Intervals] = {}
-    for name, make, slots in template:
-        side = make(*constants[slots])
-        if name in sides:
-            side = sides[name] & side
-        if not side.pairs:
-            return ()
-        sides[name] = side
-    return (Box(tuple(sorted(sides.items()))),)
-
-
 def _plain_text(word: str) -> str:
     text = word[1:-1]
     if len(word) < 2 or "\\" in text or "'" in text:
@@ -108,36 +96,85 @@ def _plain_number(word: str) -> int | float:
     return number
 
 
-def _template_of(tree: Node, constants: list[Any]) -> Template | None:
-    """How each comparison becomes intervals, if all are simple and use the constants in their order."""
-    template: Template = []
-    used: list[Any] = []
-    for node in tree.args if isinstance(tree, And) else (tree,):
-        simple = _simple(node)
-        if simple is None:
+class _Builder:
+    """Makes the template of one tree, while it checks that the tree uses the constants of the text in order."""
+
+    def __init__(self, constants: list[Any]) -> None:
+        self._constants = constants
+        self._used = 0
+
+    def template(self, tree: Node) -> Template | None:
+        try:
+            made = self._build(tree, True)
+        except _Odd:
             return None
-        name, make, values = simple
-        template.append((name, make, slice(len(used), len(used) + len(values))))
-        used += values
-    in_order = [(type(value), value) for value in used] == [(type(value), value) for value in constants]
-    return template if in_order else None
+        return made if self._used == len(self._constants) else None
+
+    def _build(self, node: Node, wanted: bool) -> Template:
+        """What tells where `node` is TRUE if `wanted`, else where it is FALSE; as `parts_of`."""
+        match node:
+            case And(args) | Or(args):
+                below = [self._build(arg, wanted) for arg in args]
+                combine = product if isinstance(node, And) is wanted else union
+                return lambda constants: combine([part(constants) for part in below])
+            case Not(arg):
+                return self._build(arg, not wanted)
+            case Attribute() | IsNull(Attribute()) | Compare(_, Attribute(), Literal(bool())):
+                fixed = parts_of(node, wanted)
+                return lambda constants: fixed
+            case Compare(op, Attribute(name, kind), Literal(value)):
+                return self._compare(op if wanted else NEGATED[op], name, kind, value)
+            case Compare(op, Literal(value), Attribute(name, kind)):
+                return self._compare(MIRRORED[op if wanted else NEGATED[op]], name, kind, value)
+            case In(Attribute(name, kind), items):
+                return self._in(name, kind, items, wanted)
+            case Like(Attribute(name), pattern) if wanted:
+                at = self._take(pattern)
+                return lambda constants: _part(name, _like(constants[at]))
+        raise _Odd
+
+    def _compare(self, op: str, name: str, kind: ValueType, value: Any) -> Template:
+        at = self._take(value)
+        if kind is ValueType.TIMESTAMP:
+            return lambda constants: _part(name, comparing(op, kind, _moment(constants[at])))
+        return lambda constants: _part(name, comparing(op, kind, constants[at]))
+
+    def _in(self, name: str, kind: ValueType, items: tuple[Node, ...], wanted: bool) -> Template:
+        first = self._used
+        for item in items:
+            if not isinstance(item, Literal) or isinstance(item.value, Timestamp):
+                raise _Odd
+            self._take(item.value)
+        end = self._used
+        if wanted:
+            return lambda constants: _part(name, any_of(kind, constants[first:end]))
+        return lambda constants: _part(name, any_of(kind, constants[first:end]).others())
+
+    def _take(self, value: Any) -> int:
+        """The position of the next constant, which must be the one that the tree has here."""
+        at = self._used
+        self._used += 1
+        if at >= len(self._constants):
+            raise _Odd
+        constant = _moment(self._constants[at]) if isinstance(value, Timestamp) else self._constants[at]
+        if type(constant) is not type(value) or constant != value:
+            raise _Odd
+        return at
 
 
-def _simple(node: Node) -> tuple[str, Callable[..., Intervals], list[Any]] | None:
-    match node:
-        case Compare(op, Attribute(name, kind), Literal(value)) if value is not None:
-            return name, partial(comparing, op, kind), [value]
-        case Compare(op, Literal(value), Attribute(name, kind)) if value is not None:
-            return name, partial(comparing, MIRRORED[op], kind), [value]
-        case In(Attribute(name, kind), items) if all(isinstance(item, Literal) for item in items):
-            return name, lambda *values: any_of(kind, values), [item.value for item in items]  # type: ignore[union-attr]
-        case Like(Attribute(name), pattern):
-            return name, _like, [pattern]
-    return None
+def _part(name: str, side: Intervals) -> list[Part]:
+    return [({name: side}, ())] if side.pairs else []
+
+
+def _moment(text: Any) -> Timestamp:
+    try:
+        return Timestamp(text)
+    except (EventError, ValueError, OverflowError):
+        raise _Odd from None
 
 
 def _like(pattern: str) -> Intervals:
     prefix = pattern.rstrip("%")
-    if "%" in prefix or "_" in prefix or "\\" in prefix:
+    if "%" in prefix or "_" in prefix:
         raise _Odd  # Not only a prefix: it has a residual.
     return with_prefix(prefix) if prefix != pattern else comparing("=", ValueType.STRING, pattern)
