@@ -90,6 +90,13 @@ def test_an_event_that_matches_everything_reaches_everybody(spark: SparkSession)
     assert found.count() == found.distinct().count() == 100 * 20_000
 
 
+@pytest.mark.parametrize("plan", ["index", "zones"])
+def test_who_wants_everything_gets_everything(spark: SparkSession, plan: str) -> None:
+    events = spark.createDataFrame(table(EVENTS[:50]))
+    found = match(events, wanted_rows(spark, [{"id": "all", "subscriber": "x", "filter": "TRUE"}]), plan=plan)
+    assert sorted(row.event_id for row in found.collect()) == [event["event_id"] for event in EVENTS[:50]]
+
+
 def test_ids_keep_their_type_and_equal_ones_are_two_events(spark: SparkSession) -> None:
     events = spark.createDataFrame(pa.table({"number": [7, 7, 8], "speed": [30.0, 31.0, 1.0]}))
     wanted = wanted_rows(spark, [{"id": "fast", "subscriber": "x", "filter": "speed > 20"}])

@@ -32,8 +32,9 @@ from tidings.security import (
     TreeMember,
 )
 from tidings.security.keygroup import _wrap_aad, _wrap_nonce, signed_message
-from tidings.security.keytree import Update, _aad, _climb, _lock, _nonce
+from tidings.security.keytree import Update, entry_aad, entry_nonce, lock_under
 from tidings.security.suites import expand
+from tidings.security.treemember import _climb
 
 GID = PLATES.group_ids[0]
 G = PLATES.grace_ms
@@ -167,10 +168,12 @@ def opened(kind: str, known: set[bytes], updates: list[Update]) -> set[bytes]:
         found: set[bytes] = set()
         for update in updates:
             for index, entry in enumerate(update.entries):
-                aad = _aad(update.gid, update.version, entry.target, entry.under)
+                aad = entry_aad(update.gid, update.version, entry.target, entry.under)
                 for secret in sorted(fresh):
                     try:
-                        found.add(_lock(kind, secret).decrypt(_nonce(update.version, index), entry.sealed, aad))
+                        found.add(
+                            lock_under(kind, secret).decrypt(entry_nonce(update.version, index), entry.sealed, aad)
+                        )
                     except InvalidTag:
                         continue
         fresh = found - known

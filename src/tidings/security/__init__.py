@@ -26,13 +26,14 @@ from tidings.security.identity import (
 from tidings.security.keygroup import Beacon, GroupMember, GroupPolicy, KeyGroup, KeyUpdate
 from tidings.security.keymanager import Broadcast, KeyManager, Persist, Reply, Welcome, make_join, open_welcome
 from tidings.security.keyring import DELAY_MS, KeyEpoch, Keyring, content_key
-from tidings.security.keytree import MEMBERS, TREES, KeyTree, NeedResync, TreeMember
+from tidings.security.keytree import TREES, KeyTree, NeedResync
 from tidings.security.nonce import Moments, NotYet
 from tidings.security.profile import MODERN, PAPER, PROFILES, Profile, manifest_of, profile_of
 from tidings.security.replay import ReplayWindow
 from tidings.security.rights import ACTIONS, ANY_TYPE, Grant, OnlineTest, Request, Right, reduce
 from tidings.security.subscription import FilterOpener, FilterSealer, Subscription
 from tidings.security.suites import SUITES, Suite, suite_of
+from tidings.security.treemember import MEMBERS, TreeMember
 from tidings.security.types import Mode, PadPolicy, SignedType
 
 __all__ = [

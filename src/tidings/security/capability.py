@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from hashlib import sha256
 from typing import Any
@@ -93,8 +93,8 @@ class BiscuitCapability(Capability):
     """A Biscuit whose signatures and form have been checked against its root key."""
 
     _raw: bytes
-    _token: Biscuit
-    _chain: tuple[Grant, ...]
+    _token: Biscuit = field(compare=False)
+    _chain: tuple[Grant, ...] = field(compare=False)
 
     @classmethod
     def from_bytes(cls, raw: bytes, owner_key: bytes) -> BiscuitCapability:
@@ -111,6 +111,12 @@ class BiscuitCapability(Capability):
 
     def to_bytes(self) -> bytes:
         return self._raw
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BiscuitCapability.from_bytes, (self._raw, self._chain[0].issuer)
+
+    def __repr__(self) -> str:
+        return f"BiscuitCapability({self.digest.hex()[:16]}…, {len(self._chain)} links)"
 
     def inspect(self) -> tuple[Grant, ...]:
         return self._chain

@@ -74,6 +74,10 @@ class Frame(NamedTuple):
     body_end: int
     cache_end: int
 
+    def __repr__(self) -> str:
+        """Shows no content: a frame may carry plaintext for the next hop, which must not end up in a log."""
+        return f"Frame({self.type_id.hex()[:16]}…, {self.sender_id}/{self.ts_ms}/{self.seq}, {len(self.raw)} bytes)"
+
     @property
     def event_id(self) -> tuple[bytes, int, int, int]:
         """Unique for the life of the type."""

@@ -7,10 +7,10 @@ fingerprint, which is the key itself and nothing shorter: a prefix could be matc
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.exceptions import InvalidSignature, InvalidTag, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -66,9 +66,14 @@ class Identity:
     """
 
     secret: bytes
+    public_key: bytes = field(init=False, compare=False)
+    _key: Ed25519PrivateKey = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         _need_key(self.secret, "an Ed25519 secret key")
+        # Worked out once: both cost more than a signature does.
+        object.__setattr__(self, "_key", Ed25519PrivateKey.from_private_bytes(self.secret))
+        object.__setattr__(self, "public_key", self._key.public_key().public_bytes_raw())
 
     @classmethod
     def make(cls, random: RandomBytes) -> Identity:
@@ -79,7 +84,7 @@ class Identity:
         """From a PKCS#8 PEM; raises InputError for another kind of key or a wrong password."""
         try:
             key = load_pem_private_key(pem, password)
-        except (ValueError, TypeError) as wrong:
+        except (ValueError, TypeError, UnsupportedAlgorithm) as wrong:
             raise InputError(f"expected an Ed25519 private key as PKCS#8 PEM: {wrong}") from None
         if not isinstance(key, Ed25519PrivateKey):
             raise InputError(f"expected an Ed25519 private key, got {type(key).__name__}")
@@ -89,16 +94,11 @@ class Identity:
         lock: KeySerializationEncryption = BestAvailableEncryption(password) if password else NoEncryption()
         return self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, lock)
 
-    @property
-    def _key(self) -> Ed25519PrivateKey:
-        return Ed25519PrivateKey.from_private_bytes(self.secret)
-
-    @property
-    def public_key(self) -> bytes:
-        return self._key.public_key().public_bytes_raw()
-
     def sign(self, message: bytes) -> bytes:
         return self._key.sign(message)
+
+    def __reduce__(self) -> tuple[type[Identity], tuple[bytes]]:
+        return Identity, (self.secret,)
 
     def __repr__(self) -> str:
         return f"Identity({fingerprint(self.public_key)})"

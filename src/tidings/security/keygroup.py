@@ -30,7 +30,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from tidings.errors import Denied, PeerError
 from tidings.security.identity import Identity, RandomBytes, SealingKey, verify_signature
 from tidings.security.keyring import Keyring
-from tidings.security.keytree import MEMBERS, TREES, KeyTree, NeedResync, Personal, TreeState, Update
+from tidings.security.keytree import TREES, KeyTree, NeedResync, Personal, TreeState, Update, without_keys
+from tidings.security.treemember import MEMBERS
 
 LEAD_MS = 2_000  # How long a new key travels before it is used, unless somebody was shut out.
 DEK_BYTES = 32
@@ -65,6 +66,8 @@ class ArchivedKey(msgspec.Struct, frozen=True, array_like=True):
     end_ms: int | None
     dek: bytes
 
+    __repr__ = without_keys
+
 
 class KeyUpdate(msgspec.Struct, frozen=True, array_like=True):
     """A new key for a group: the tree's update, and the data key under the tree's new root."""
@@ -97,6 +100,8 @@ class GroupKey(msgspec.Struct, frozen=True, array_like=True):
     tree_version: int
     path: Personal | None
 
+    __repr__ = without_keys
+
 
 class GroupState(msgspec.Struct, frozen=True, array_like=True):
     """A whole group at rest."""
@@ -110,6 +115,8 @@ class GroupState(msgspec.Struct, frozen=True, array_like=True):
     tree: TreeState
     members: tuple[Member, ...]
     archive: tuple[ArchivedKey, ...]
+
+    __repr__ = without_keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

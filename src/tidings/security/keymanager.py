@@ -17,7 +17,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from tidings.errors import Denied, InputError, PeerError
-from tidings.security.capability import TOKEN_BYTES_MAX, BiscuitCapability, Verifier
+from tidings.security.capability import TOKEN_BYTES_MAX, Verifier
 from tidings.security.identity import (
     KEY_BYTES,
     Identity,
@@ -39,6 +39,7 @@ from tidings.security.keygroup import (
     signed_message,
 )
 from tidings.security.keyring import DELAY_MS
+from tidings.security.keytree import without_keys
 from tidings.security.rights import Request, Right
 from tidings.security.suites import expand
 from tidings.security.types import U32_MAX, Mode, SignedType
@@ -103,6 +104,8 @@ class ManagerState(msgspec.Struct, frozen=True, array_like=True):
     next_sender_id: int
     groups: tuple[GroupState, ...]
 
+    __repr__ = without_keys
+
 
 class KeyManager:
     """Runs all key groups of one type. Time comes in as `now_ms`, randomness as a source of bytes."""
@@ -151,8 +154,11 @@ class KeyManager:
         asked = self._read_join(raw, now_ms)
         token = self._verifier.read(asked.token, self._type.owner_key)
         right = token.right()
-        for gid in asked.gids:
-            self._check_right(token, right, gid, asked.holder, now_ms, revoked, online)
+        for attributes in self._asked_attributes(asked, right):
+            action = "publish" if "publish" in right.actions else "subscribe"
+            request = Request(self._type.type_id, action, attributes)
+            token.verify(request, now_ms=now_ms, proven_key=asked.holder, revoked=revoked, online=online)
+        self._nonces[asked.nonce] = now_ms  # Only of requests that were covered: others must not fill the memory.
         updates = self._let_in(asked, right, token.revocation_ids, now_ms, online or {})
         welcome = self._welcome(asked)
         return [self._persist(), Reply(asked.holder, welcome), *updates]
@@ -227,29 +233,20 @@ class KeyManager:
             self._nonces = {nonce: ts for nonce, ts in self._nonces.items() if now_ms - ts <= 2 * fresh_ms}
         if len(self._nonces) >= NONCES_MAX:
             raise PeerError(f"join: more than {NONCES_MAX} requests at once")
-        self._nonces[asked.nonce] = now_ms
 
-    def _check_right(
-        self,
-        token: BiscuitCapability,
-        right: Right,
-        gid: bytes,
-        holder: bytes,
-        now_ms: int,
-        revoked: Collection[str],
-        online: Mapping[str, int] | None,
-    ) -> None:
-        """Membership needs the right to publish or to subscribe; of a whole event, to all its attributes."""
-        self._group(gid)
-        action = "publish" if "publish" in right.actions else "subscribe"
-        request = Request(self._type.type_id, action, self._attributes(gid))
-        token.verify(request, now_ms=now_ms, proven_key=holder, revoked=revoked, online=online)
+    def _asked_attributes(self, asked: Join, right: Right) -> list[frozenset[bytes]]:
+        """What the right must cover, group by group; in a type without groups, whatever it is for."""
+        if asked.gids or self.groups:
+            if not asked.gids:
+                raise Denied("group: a join asks for one group at least")
+            return [self._attributes(self._group(gid).gid) for gid in asked.gids]
+        return [frozenset(self._type.attr_ids.values()) if right.attributes is None else right.attributes]
 
     def _let_in(
         self, asked: Join, right: Right, revocation_ids: tuple[str, ...], now_ms: int, online: Mapping[str, int]
     ) -> list[Effect]:
         for gid in asked.gids:  # All of them before the first: a refusal leaves nothing half done.
-            self._group(gid).check_join(right.not_before, right.not_after, now_ms)
+            self.groups[gid].check_join(right.not_before, right.not_after, now_ms)
         since = max((online[test.url] for test in right.online if test.url in online), default=None)
         updates = [
             update

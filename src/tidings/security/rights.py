@@ -12,11 +12,13 @@ not including, `not_after`.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, TypeVar
 
-from tidings.errors import Denied, InputError
+from tidings.errors import Denied, FilterError, InputError
+from tidings.events import EventType
+from tidings.filters import Condition, parse
 from tidings.security.identity import KEY_BYTES, fingerprint
 from tidings.security.types import I64_MAX, I64_MIN
 
@@ -116,13 +118,20 @@ class Right:
             if (said_yes := (online or {}).get(test.url)) is None or not 0 <= now_ms - said_yes <= test.max_age_ms:
                 raise Denied(f"online: no yes from {test.url} within {test.max_age_ms} ms")
 
+    def conditions(self, event_type: EventType) -> tuple[Condition, ...]:
+        """The value constraints, parsed; an event may be shown to the holder if it matches every one of them.
+
+        Each by itself: glued together as text, one could close another's bracket. Raises Denied
+        where one does not fit the type, for then nobody knows what it was to forbid.
+        """
+        try:
+            return tuple(parse(text, event_type) for text in self.constraints)
+        except FilterError as wrong:
+            raise Denied(f"constraints: {wrong}") from None
+
     def covers(self, attributes: Sequence[bytes]) -> bool:
         """Whether every one of these attributes may be seen."""
         return self.attributes is None or all(id in self.attributes for id in attributes)
-
-    def readable(self, attributes: Container[bytes]) -> Container[bytes]:
-        """Those of `attributes` that the right is for, as something to ask."""
-        return attributes if self.attributes is None else self.attributes
 
 
 def reduce(chain: Sequence[Grant], owner_key: bytes) -> Right:

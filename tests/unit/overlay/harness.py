@@ -48,6 +48,11 @@ class Bench:
         for id, router in self.routers.items():
             self.do(id, router.start(0.0))
 
+    def enter(self, protocol: Protocol, id: NodeId, via: NodeId | None, **options: Any) -> None:
+        """Bring in a node through one that is there, or the first one."""
+        self.routers[id] = router = protocol.build(Place(Peer(id), (), Random(id)), **options)
+        self.do(id, router.join([Peer(via)], self.now) if via else router.start(self.now))
+
     def subscribe(self, id: NodeId, wanted: AnyWanted) -> SubscriptionId:
         self._made += 1
         interest = Interest(SubscriptionId(id, 0, self._made), TYPE, wanted)

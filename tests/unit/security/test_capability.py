@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -18,11 +19,13 @@ from tests.unit.security.london import (
     OWNER,
     PLATES,
     STRANGER,
+    Numberplate,
     a_grant,
     ids,
     source,
 )
 from tidings.errors import Denied, InputError
+from tidings.events import Value
 from tidings.security import (
     ANY_TYPE,
     BiscuitCapability,
@@ -105,6 +108,25 @@ def test_a_token_shows_its_links_and_what_they_come_to() -> None:
     assert len(chain[0].id) == 16
 
 
+def test_constraints_are_conditions_that_all_must_match() -> None:
+    token = delegable(constraints=("plate = 'AB12CDE'",)).narrow(
+        a_grant(CHARGE, constraints=("speed > 20 OR location = 'WC1'",)), DETECTIVE
+    )
+    conditions = token.right().conditions(Numberplate)
+    seen: list[dict[str, Value]] = [
+        {"plate": "AB12CDE", "speed": 31.0},
+        {"plate": "ZZ99ZZZ", "speed": 31.0},
+        {"plate": "AB12CDE"},
+    ]
+    assert [all(condition.matches(values) for condition in conditions) for values in seen] == [True, False, False]
+
+
+def test_a_constraint_cannot_break_out_of_its_brackets() -> None:
+    token = a_token(constraints=("plate = 'AB12CDE'", "speed > 0) OR (1 = 1"))
+    with pytest.raises(Denied, match="constraints: "):
+        token.right().conditions(Numberplate)
+
+
 def test_membership_of_the_network_is_a_right_like_any_other() -> None:
     token = grant(OWNER, a_grant(type_id=ANY_TYPE, actions=frozenset({"join-net"})), source(1))
     check(token, Request(ANY_TYPE, "join-net"))
@@ -128,6 +150,14 @@ def test_whoever_revokes_a_link_revokes_all_that_was_made_of_it() -> None:
         with pytest.raises(Denied, match=f"revoked: link {index}"):
             check(token, proven_key=CHARGE.public_key, revoked={id})
     check(root, revoked={token.revocation_ids[1]})
+
+
+def test_a_token_survives_pickling_and_its_repr_is_not_the_token() -> None:
+    token = delegable().narrow(a_grant(CHARGE), DETECTIVE)
+    again = pickle.loads(pickle.dumps(token))
+    assert again == token
+    assert again.inspect() == token.inspect()
+    assert repr(token) == f"BiscuitCapability({token.digest.hex()[:16]}…, 2 links)"
 
 
 def test_a_verifier_remembers_tokens_but_not_verdicts() -> None:

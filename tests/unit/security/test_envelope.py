@@ -482,6 +482,12 @@ def test_stripping_a_cache_gives_back_the_publishers_bytes(signing: str) -> None
     assert uncached(split(cached(PLATES, split(frame), SIGHTING, None))) == frame
 
 
+def test_a_frame_shows_no_content_even_where_it_carries_some() -> None:
+    frame = split(cached(PLATES, split(a_frame()), SIGHTING, None))
+    assert b"AB12CDE" in frame.raw
+    assert "AB12CDE" not in repr(frame)
+
+
 def test_a_partial_cache_is_filled_up_by_decryption() -> None:
     frame = cached(PLATES, split(a_frame()), SIGHTING, ids(PLATES, "plate"))
     opener, counters = counted(PLATES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from tests.unit.security.london import CAMERA, OWNER, STRANGER, source
@@ -32,6 +34,10 @@ def test_a_wrong_password_and_a_wrong_kind_of_key_are_the_callers_mistake() -> N
         Identity.from_pem(OWNER.to_pem(b"secret"), b"guess")
     with pytest.raises(InputError, match="PKCS#8"):
         Identity.from_pem(b"-----BEGIN NOTHING-----")
+
+
+def test_an_identity_survives_pickling() -> None:
+    assert pickle.loads(pickle.dumps(OWNER)) == OWNER
 
 
 def test_a_secret_is_never_shown() -> None:

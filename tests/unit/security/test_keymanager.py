@@ -15,6 +15,7 @@ from tests.unit.security.london import (
     DETECTIVE,
     MANAGER,
     NOW_MS,
+    OPEN,
     OWNER,
     PLATES,
     SIGHTING,
@@ -45,7 +46,7 @@ from tidings.security import (
     make_join,
     open_welcome,
 )
-from tidings.security.keymanager import Effect, Join
+from tidings.security.keymanager import Effect, Join, _signed_bytes
 
 MASTER = bytes(range(32))
 
@@ -202,6 +203,42 @@ def test_a_join_that_is_not_in_order_is_refused(change: dict[str, Any], why: str
 def test_a_group_the_type_has_not_is_refused() -> None:
     with pytest.raises(Denied, match="group: 0101"):
         a_manager().join(Broker(DETECTIVE).ask(b"\1" * 32), NOW_MS)
+
+
+def test_a_join_that_asks_for_nothing_gets_no_sender_id() -> None:
+    asked = msgspec.msgpack.decode(Broker(DETECTIVE).ask(), type=Join)
+    bare = msgspec.structs.replace(asked, gids=(), signature=b"")
+    signed = msgspec.structs.replace(bare, signature=DETECTIVE.sign(_signed_bytes(bare)))
+    with pytest.raises(Denied, match="group: a join asks for one group at least"):
+        a_manager().join(msgspec.msgpack.encode(signed), NOW_MS)
+
+
+def test_in_a_type_without_groups_a_join_gives_a_sender_id_to_who_may_publish() -> None:
+    assert Broker(CAMERA, OPEN).join(a_manager(OPEN)).sender_id == 1
+    thief = Broker(STRANGER, OPEN)
+    thief.token = Broker(CAMERA, OPEN).token
+    with pytest.raises(Denied, match="holder"):
+        a_manager(OPEN).join(thief.ask(), NOW_MS)
+
+
+def test_requests_that_are_not_covered_fill_no_memory() -> None:
+    manager, thief = a_manager(), Broker(STRANGER)
+    thief.token = Broker(DETECTIVE).token
+    with pytest.raises(Denied, match="holder"):
+        manager.join(thief.ask(), NOW_MS)
+    assert manager._nonces == {}
+
+
+def test_no_repr_shows_a_key() -> None:
+    manager = a_manager()
+    welcome = Broker(CAMERA).join(manager)
+    state = [group.to_state() for group in manager.groups.values()]
+    shown = repr((welcome, state, manager.groups, manager.history, welcome.shares[0]))
+    for group in manager.groups.values():
+        assert repr(group._dek)[2:-1] not in shown
+        assert group._dek.hex() not in shown
+    assert "GroupKey(…)" in shown
+    assert "GroupState(…)" in shown
 
 
 def test_a_welcome_is_for_its_request_only() -> None:

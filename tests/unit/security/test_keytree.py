@@ -7,8 +7,9 @@ import pytest
 from tests.unit.security.london import source
 from tidings.errors import InputError, PeerError
 from tidings.security import MEMBERS, TREES, KeyTree, NeedResync, SealingKey, TreeMember
-from tidings.security.keytree import OneWayMember, OneWayTree, Update, blind, mix
+from tidings.security.keytree import OneWayTree, Update, blind, entry_aad, entry_nonce, lock_under, mix
 from tidings.security.suites import expand
+from tidings.security.treemember import OneWayMember
 
 KINDS = tuple(TREES)
 GID = bytes(32)
@@ -290,17 +291,17 @@ def all_that_follows(kind: str, known: set[bytes], updates: list[Update]) -> set
     """Every secret that can be opened with these, and with those, and so on."""
     from cryptography.exceptions import InvalidTag
 
-    from tidings.security.keytree import _aad, _lock, _nonce
-
     fresh = set(known)
     while fresh:
         found = set()
         for update in updates:
             for index, entry in enumerate(update.entries):
-                aad = _aad(update.gid, update.version, entry.target, entry.under)
+                aad = entry_aad(update.gid, update.version, entry.target, entry.under)
                 for secret in sorted(fresh):
                     try:
-                        found.add(_lock(kind, secret).decrypt(_nonce(update.version, index), entry.sealed, aad))
+                        found.add(
+                            lock_under(kind, secret).decrypt(entry_nonce(update.version, index), entry.sealed, aad)
+                        )
                     except InvalidTag:
                         continue
         fresh = found - known
