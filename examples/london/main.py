@@ -39,7 +39,7 @@ FIRST_SUBSCRIPTIONS = [
         "id": "charge-zone",
         "subscriber": "Congestion Charge",
         "filter": f"area IN ({', '.join(repr(area) for area in ZONE)}) "
-        "AND seen_at >= '2026-03-02T07:00:00Z' AND seen_at < '2026-03-02T18:00:00Z'",
+        "AND seen_at >= TIMESTAMP '2026-03-02T07:00:00Z' AND seen_at < TIMESTAMP '2026-03-02T18:00:00Z'",
     },
     {"id": "plate-1", "subscriber": "Detective", "filter": f"plate = '{WANTED_PLATE}'"},
     {

@@ -13,8 +13,7 @@ def experiment(name: str, **settings: str) -> Experiment:
 
 def measured(chosen: Experiment) -> Results:
     """What all its points give."""
-    rows = [tuple(row) for point in chosen.points() for row in chosen.measure(point.parameters, point.seed)]
-    return Results(tuple(rows))
+    return Results(tuple(row for point in chosen.points() for row in chosen.measure(point.parameters, point.seed)))
 
 
 def judged(chosen: Experiment, about: str, results: Results) -> Finding:

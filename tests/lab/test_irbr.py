@@ -17,7 +17,7 @@ def losses() -> Results:
     for protocol in PROTOCOLS.split(";"):
         chosen = experiment("irbr-4a", node_count="150", interested="30", seeds="1")
         small = {**chosen.stays, "protocol": protocol, "failed_percent": "0.7 10", "failure_sets": 6}
-        rows += [tuple(row) for row in chosen.measure(small, 0)]
+        rows += chosen.measure(small, 0)
     return Results(tuple(rows))
 
 

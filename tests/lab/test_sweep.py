@@ -70,7 +70,7 @@ def test_dear_points_are_spread_out_and_come_first() -> None:
 @pytest.mark.slow
 def test_a_run_stopped_with_ctrl_c_goes_on_where_it_stopped(tmp_path: Path) -> None:
     command = [*TIDINGS, "lab", "run", "immune-5", "--quick", "--out", str(tmp_path), "--master", "local[1]"]
-    command += ["--set", "node_count=300", "--set", "seeds=4"]
+    command += ["--set", "node_count=100", "--set", "seeds=4"]
     running = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -85,7 +85,7 @@ def test_a_run_stopped_with_ctrl_c_goes_on_where_it_stopped(tmp_path: Path) -> N
     assert not list(tmp_path.glob(f"points/.*{DRAFT}"))
     kept = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("points/*.parquet")}
     assert kept
-    again = subprocess.run([*command, "-o", "json"], capture_output=True, text=True, timeout=180, check=False)
+    again = subprocess.run([*command, "-o", "json"], capture_output=True, text=True, timeout=300, check=False)
     assert again.returncode == 0, again.stderr
     assert {name: (tmp_path / "points" / name).stat().st_mtime_ns for name in kept} == kept
     assert read(tmp_path / "results.parquet").num_rows == 28

@@ -13,8 +13,8 @@ from tidings.cli.grant import app as grant_app
 from tidings.cli.identity import app as identity_app
 from tidings.cli.lab import app as lab_app
 from tidings.cli.match import match
-from tidings.cli.run import run as run_pipeline
 from tidings.cli.registry import app as registry_app
+from tidings.cli.run import run as run_pipeline
 from tidings.cli.subscription import app as subscription_app
 from tidings.cli.type import app as type_app
 

@@ -123,8 +123,8 @@ def issue(
     now, owner = now_ms(), read_key(key)
     with open_registry(registry, create=type == ANY_TYPE) as opened:
         signed = None if type == ANY_TYPE else opened.types.find(type)
-        if signed is not None and signed.owner_key != owner.public_key:
-            raise Denied(f"issuer: {signed.name} is not {fingerprint(owner.public_key)}'s to give rights to")
+        if signed is not None:
+            _check_may_grant(signed, owner, now)
         given = Grant(
             type_id=signed.type_id if signed else ANY_TYPE,
             actions=frozenset(action),
@@ -248,7 +248,7 @@ def revoke(
     by_key, now = read_key(key).public_key, now_ms()
     with open_registry(registry) as opened:
         named = token == STDIN or Path(token).is_file() or not re.fullmatch("[0-9a-f]{4,64}", token)
-        known = _Known.of_open(opened)
+        known = _Known.of_open(opened, registry)
         found = known.read(read_token(token), owner) if named else opened.grants.find(token).token
         id = opened.grants.revoke(found, by_key=by_key, now_ms=now, link=link, reason=reason)
     show([{"revoked": id}], output)
@@ -269,7 +269,7 @@ def list_grants(
       tidings grant ls -o json | jq 'select(.refused == null)'
     """
     with open_registry(registry) as opened:
-        known = _Known.of_open(opened)
+        known = _Known.of_open(opened, registry)
         type_id = opened.types.find(type).type_id if type else None
         grants = opened.grants.all(type_id=type_id, holder=opened.domains.key_of(holder) if holder else None)
     now = now_ms()
@@ -285,20 +285,19 @@ class _Known:
 
     types: dict[bytes, SignedType]
     names: dict[bytes, str]
-    registry: str = ""
+    registry: str | None
 
     @classmethod
     def of(cls, registry: str) -> _Known:
         """Of the registry if there is one: tokens can be read and narrowed without."""
         if "://" not in registry and not Path(registry).exists():
-            return cls({}, {}, registry)
+            return cls({}, {}, None)
         with open_registry(registry) as opened:
-            known = cls.of_open(opened)
-        return cls(known.types, known.names, registry)
+            return cls.of_open(opened, registry)
 
     @classmethod
-    def of_open(cls, opened: Registry) -> _Known:
-        return cls({signed.type_id: signed for signed in opened.types.all()}, opened.domains.names())
+    def of_open(cls, opened: Registry, registry: str) -> _Known:
+        return cls({signed.type_id: signed for signed in opened.types.all()}, opened.domains.names(), registry)
 
     def read(self, raw: bytes, owner: str | None) -> BiscuitCapability:
         """The token, if one of the owners we know of started it, or the one that --owner names."""
@@ -329,7 +328,7 @@ class _Known:
         return self.types.get(type_id) if isinstance(type_id, bytes) else None
 
     def revoked(self, token: BiscuitCapability) -> frozenset[str]:
-        if not self.types and not self.names:
+        if self.registry is None:
             return frozenset()
         with open_registry(self.registry) as opened:
             return opened.grants.revoked(token.revocation_ids)
@@ -367,6 +366,12 @@ def _hand_out(token: BiscuitCapability, out: Path | None, output: Output) -> Non
 
 
 # ── What is asked for ────────────────────────────────────────────────────────
+
+
+def _check_may_grant(signed: SignedType, owner: Identity, now: int) -> None:
+    signed.verify(max(now, signed.not_before))
+    if signed.owner_key != owner.public_key:
+        raise Denied(f"issuer: {signed.name} is not {fingerprint(owner.public_key)}'s to give rights to")
 
 
 def _attribute_ids(

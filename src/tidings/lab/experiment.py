@@ -137,6 +137,18 @@ class Experiment:
             yield chosen
 
 
+def numbers(parameters: Parameters, name: str) -> list[float]:
+    """A parameter that holds several numbers, with spaces between: points that share what is costly to build.
+
+    >>> numbers({"groups": "1 2 5"}, "groups")
+    [1.0, 2.0, 5.0]
+    """
+    try:
+        return [float(text) for text in str(parameters[name]).split()]
+    except ValueError:
+        raise InputError(f"expected {name} to be numbers with spaces between, got {parameters[name]!r}") from None
+
+
 def version_of(measure: Callable[..., object]) -> str:
     """A fingerprint of the code that a measure runs: its own, what it calls in this room, the protocols and the world.
 

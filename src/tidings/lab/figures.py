@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg")
-MARKERS_MAX = 30  # A line with more places than this is drawn without a marker at each.
+LINE_MAX = 30  # With more places than this they are single runs: marks, growing so that all show where they coincide.
 
 # Told apart by everybody: the colours are Okabe and Ito's, and each line has its own marker and dashes as well.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
@@ -56,14 +56,18 @@ def draw(experiment: Experiment, results: Results, folder: Path) -> list[Path]:
 
 
 def _fill(axes: Axes, experiment: Experiment, results: Results) -> None:
+    from matplotlib.ticker import NullLocator
+
     for number, series in enumerate(results.series()):
         _draw_line(axes, number, series, results)
     for number, (series, x, y) in enumerate(experiment.published):
         label = "published" if number == 0 else None
         colour = _colour(results.series().index(series)) if series in results.series() else "black"
         axes.plot(x, y, "D", markersize=9, markerfacecolor="none", markeredgecolor=colour, zorder=5, label=label)
-    _draw_axis(axes, "x", experiment.x)
-    _draw_axis(axes, "y", experiment.y)
+    _label(axes, experiment.x, experiment.y)
+    if experiment.x.log:
+        axes.set_xticks(sorted({x for series in results.series() for x in results.xs(series)}), minor=False)
+        axes.xaxis.set_minor_locator(NullLocator())
     axes.set_title(experiment.title, loc="left", fontsize=11)
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
@@ -72,20 +76,21 @@ def _draw_line(axes: Axes, number: int, series: str, results: Results) -> None:
     xs = results.xs(series)
     spreads: list[Spread] = [results.spread(series, x) for x in xs]
     style = {"color": _colour(number), "linestyle": _DASHES[number % len(_DASHES)]}
-    marker = _MARKERS[number % len(_MARKERS)] if len(xs) <= MARKERS_MAX else ""
+    if len(xs) > LINE_MAX:
+        style |= {"linestyle": "", "markerfacecolor": "none", "markersize": 5 + number}
+    marker = _MARKERS[number % len(_MARKERS)]
     axes.plot(xs, [each.mean for each in spreads], marker=marker, label=series, **style)
     low = [mean - margin for mean, margin in spreads]
     high = [mean + margin for mean, margin in spreads]
     axes.fill_between(xs, low, high, color=_colour(number), alpha=0.18, linewidth=0)
 
 
-def _draw_axis(axes: Axes, which: str, wanted: Axis) -> None:
-    axes.set(**{f"{which}label": wanted.label})
-    if wanted.log:
-        from matplotlib.ticker import ScalarFormatter
+def _label(axes: Axes, x: Axis, y: Axis) -> None:
+    from matplotlib.ticker import StrMethodFormatter
 
-        axes.set(**{f"{which}scale": "log"})
-        (axes.xaxis if which == "x" else axes.yaxis).set_major_formatter(ScalarFormatter())
+    axes.set(xlabel=x.label, ylabel=y.label, xscale="log" if x.log else "linear", yscale="log" if y.log else "linear")
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
 
 
 def _colour(number: int) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+from statistics import fmean
 from typing import Any
 
 from tidings.errors import InputError
@@ -44,7 +45,7 @@ _PROTOCOLS: dict[str, tuple[str, dict[str, Any]]] = {
 class _Spread:
     """What became of one event."""
 
-    graph: Topology
+    node_count: int
     reached: frozenset[int]
     copies: int
     hops: int
@@ -55,19 +56,24 @@ class _Spread:
         return self.copies / max(1, len(self.reached) - 1)
 
 
-def _spread_one(parameters: Parameters, seed: int) -> _Spread:
-    """One event from a random source, on the seed's graph."""
+def _spreads(parameters: Parameters, seed: int) -> list[_Spread]:
+    """Some events, one after the other, each from a random source, on the seed's graph."""
     graph = _graph(parameters, seed)
     name, options = _PROTOCOLS[parameters["protocol"]]
     extra = {"delta": parameters["delta"]} if name == "immune" else {}
     world = World(name, topology=graph, seed=seed, options={**options, **extra})
-    source = Random(f"source/{seed}").randrange(graph.node_count)
-    world.publish(source, {"x": 0})
+    chance = Random(f"source/{seed}")
+    return [_spread_one(world, chance.randrange(graph.node_count)) for _ in range(parameters["sources"])]
+
+
+def _spread_one(world: World, source: int) -> _Spread:
+    began, before = world.now, world.trace.messages()
+    event = world.publish(source, {"x": 0})
     world.run_until_quiet()
-    arrivals = {row.node: row.at for row in world.trace if row.kind == "deliver"}
+    arrivals = {row.node: row.at - began for row in world.trace.about(event) if row.kind == "deliver"}
     reached = frozenset(member.index for member in world.nodes if member.id in arrivals)
-    hop_s = graph.space.delay_s(0, 0)
-    return _Spread(graph, reached, world.trace.messages(), round(max(arrivals.values()) / hop_s))
+    hop_s = world.topology.space.delay_s(0, 0)
+    return _Spread(len(world.nodes), reached, world.trace.messages() - before, round(max(arrivals.values()) / hop_s))
 
 
 def _graph(parameters: Parameters, seed: int) -> Topology:
@@ -77,21 +83,34 @@ def _graph(parameters: Parameters, seed: int) -> Topology:
 
 def measure_coverage(parameters: Parameters, seed: int) -> list[Measured]:
     """How many of those who count are reached, in percent; the paper counts the interested ones."""
-    spread = _spread_one(parameters, seed)
-    brokers = range(spread.graph.node_count)
+    brokers = range(parameters["node_count"])
     counted = Random(f"interested/{seed}").sample(brokers, parameters["interested"])
-    share = sum(broker in spread.reached for broker in counted) / len(counted)
-    return [Measured(parameters["protocol"], seed + 1, 100 * share)]
+    shares = [
+        sum(broker in spread.reached for broker in counted) / len(counted) for spread in _spreads(parameters, seed)
+    ]
+    return [Measured(parameters["protocol"], seed + 1, 100 * fmean(shares))]
 
 
 def measure_load(parameters: Parameters, seed: int) -> list[Measured]:
     """Copies per broker reached."""
-    return [Measured(parameters["protocol"], parameters["node_count"], _spread_one(parameters, seed).load)]
+    return [
+        Measured(
+            parameters["protocol"],
+            parameters["node_count"],
+            fmean(spread.load for spread in _spreads(parameters, seed)),
+        )
+    ]
 
 
 def measure_hops(parameters: Parameters, seed: int) -> list[Measured]:
     """Hops until the last broker that is reached at all."""
-    return [Measured(parameters["protocol"], parameters["node_count"], _spread_one(parameters, seed).hops)]
+    return [
+        Measured(
+            parameters["protocol"],
+            parameters["node_count"],
+            fmean(spread.hops for spread in _spreads(parameters, seed)),
+        )
+    ]
 
 
 def check(parameters: Parameters) -> None:
@@ -102,6 +121,8 @@ def check(parameters: Parameters) -> None:
         raise InputError(f"expected node_count of at least 1, got {nodes}")
     if not 1 <= m <= m0 <= nodes:
         raise InputError(f"expected 1 ≤ m ≤ m0 ≤ node_count, got m={m}, m0={m0}, node_count={nodes}")
+    if parameters["sources"] < 1:
+        raise InputError(f"expected sources of at least 1, got {parameters['sources']}")
     if parameters["delta"] < 0:
         raise InputError(f"expected delta of at least 0, got {parameters['delta']}")
     if not 1 <= parameters.get("interested", 1) <= nodes:
@@ -206,7 +227,7 @@ def _hops_are_more(results: Results) -> Finding:
 
 # ── The experiments ────────────────────────────────────────────────────────────
 
-_SETTING = {"node_count": _PAPER_SIZE, "m0": 20, "m": 3, "delta": 3}
+_SETTING = {"node_count": _PAPER_SIZE, "m0": 20, "m": 3, "delta": 3, "sources": 1}
 _SIZES = (50, 100, 200, 500, 1000)
 _COVERAGE_CLAIMS = (
     Claim("flooding reaches every broker", "100 % in each run", _flooding_reaches_all),
@@ -226,7 +247,7 @@ EXPERIMENTS = (
         varies={"protocol": (FLOODING, GOSSIP, LITERAL, ELIM)},
         stays={**_SETTING, "interested": 10},
         seeds=100,
-        quick_seeds=100,
+        quick_seeds=50,
         check=check,
         cost=cost,
         claims=_COVERAGE_CLAIMS[:2],
@@ -239,9 +260,9 @@ EXPERIMENTS = (
         x=Axis("run"),
         y=Axis("brokers reached (%)"),
         varies={"protocol": (FLOODING, GOSSIP, LITERAL, ELIM)},
-        stays={**_SETTING, "interested": _PAPER_SIZE},
+        stays={**_SETTING, "interested": _PAPER_SIZE, "sources": 10},
         seeds=100,
-        quick_seeds=100,
+        quick_seeds=20,
         check=check,
         cost=cost,
         claims=_COVERAGE_CLAIMS,
@@ -255,9 +276,9 @@ EXPERIMENTS = (
         y=Axis("copies received per broker"),
         varies={"protocol": tuple(_PROTOCOLS), "node_count": _SIZES},
         stays={name: value for name, value in _SETTING.items() if name != "node_count"},
-        seeds=100,
+        seeds=20,
         quick_varies={"node_count": (50, 100, 1000)},
-        quick_seeds=10,
+        quick_seeds=6,
         check=check,
         cost=cost,
         published=tuple(Measured(series, _PAPER_SIZE, load) for series, load in _LOADS.items()),
@@ -282,9 +303,9 @@ EXPERIMENTS = (
         y=Axis("hops until the last broker is reached"),
         varies={"protocol": (FLOODING, GOSSIP, FLOOD, ELIM, TREE), "node_count": _SIZES},
         stays={name: value for name, value in _SETTING.items() if name != "node_count"},
-        seeds=50,
+        seeds=20,
         quick_varies={"node_count": (50, 100, 1000)},
-        quick_seeds=5,
+        quick_seeds=3,
         check=check,
         cost=cost,
         claims=(Claim("immune routing is faster than flooding", "fewer hops than flooding", _hops_are_more),),

@@ -42,6 +42,8 @@ def run(
     `out` cannot be written. Interrupted, it leaves finished points and goes on from there
     when it is called again.
     """
+    for experiment in experiments:
+        experiment.points()  # Raises before a folder is made.
     _check_writable(out)
     results = out / "results.parquet"
     write(sweep(experiments, out / "points", master=master, progress=progress), results)
@@ -50,6 +52,7 @@ def run(
 
 def report(experiments: Sequence[Experiment], results: Path, out: Path) -> Report:
     """Draw and judge what a file of results says, without measuring anything."""
+    out.mkdir(parents=True, exist_ok=True)
     table = read(results)
     figures = [path for each in experiments for path in _drawn(each, table, out / "figures")]
     judgements, not_judged = _judge_all(experiments, table)

@@ -17,10 +17,9 @@ import pyarrow as pa
 
 from tidings.events import EventType, ValueType
 from tidings.matching import kernels
-from tidings.matching.boxes import Array, read_only
+from tidings.matching.boxes import Array, one_chunk, read_only
 
 TABLE_BITS_MAX = 20  # Four megabytes of table per axis, at most.
-TABLE_KEYS_MIN = 8  # With fewer cuts, halving finds the place as fast.
 
 _INT, _DOUBLE, _TEXT = kernels.KIND_INT, kernels.KIND_DOUBLE, kernels.KIND_TEXT
 
@@ -30,7 +29,8 @@ class Axes:
     """Row i of the arrays describes the axis of attribute `attribute[i]`; columns as `kernels.AXIS_*` say.
 
     `keys` holds the cuts of all axes one after another, for texts their first bytes as an
-    int64; `text_ptr` and `text_bytes` hold texts in full; `table` the shortcuts into the keys.
+    int64; `text_ptr` and `text_bytes` hold texts in full; `table` the shortcuts into the keys:
+    by their upper bits for all, and for texts also by hash.
     """
 
     attribute: Array
@@ -104,9 +104,7 @@ class _Column:
 
     @classmethod
     def of(cls, column: pa.Array | pa.ChunkedArray, kind: ValueType) -> _Column:
-        array = column if isinstance(column, pa.Array) else column.combine_chunks()
-        if isinstance(array, pa.ChunkedArray):
-            array = array.chunk(0) if array.num_chunks else pa.array([], array.type)
+        array = one_chunk(column)
         if kind is ValueType.BOOL:
             array = array.cast(pa.uint8()).cast(pa.int64())
         valid, valid_at = _validity(array)
@@ -156,19 +154,21 @@ def make_axes(event_type: EventType, cuts: Mapping[int, Any]) -> Axes:
     key_count = table_size = 0
     for attribute, here in cuts.items():
         kind = _kind(event_type.attributes[attribute].type)
-        first_text, skip = len(texts), 0
+        first_text, skip, slots = len(texts), 0, np.zeros(0, np.int32)
         if kind == _TEXT:
             skip = texts.add(here)
-            here = texts.keys_of(first_text, skip)
+            here, slots = texts.keys_of(first_text, skip)
         low, shift, table = _make_table(here)
-        rows.append([key_count, key_count + len(here), table_size, table_size + len(table), low, shift, first_text, skip])
-        key_count, table_size = key_count + len(here), table_size + len(table)
+        table_end = table_size + len(table)
+        bounds = (key_count, key_count + len(here), table_size, table_end, low, shift)
+        rows.append([*bounds, first_text, skip, table_end, max(len(slots) - 1, 0).bit_length()])
+        key_count, table_size = key_count + len(here), table_end + len(slots)
         kinds.append(kind)
         keys.append(here)
-        tables.append(table)
+        tables += [table, slots]
     arrays = kernels.AxisArrays(
         kind=np.array(kinds, np.int32),
-        rows=np.array(rows, np.int64).reshape(-1, 8),
+        rows=np.array(rows, np.int64).reshape(-1, kernels.AXIS_SIZE),
         # A few more, because the last cuts are compared before it is asked whether they are there.
         keys=np.concatenate([np.zeros(0, np.int64), *keys, np.zeros(kernels.STRAIGHT, np.int64)]),
         table=np.concatenate([np.zeros(0, np.int32), *tables]),
@@ -208,10 +208,14 @@ class _TextCuts:
         self._count, self._size = self._count + len(cuts), self._size + len(content)
         return _shared_length(cuts[0].as_py(), cuts[-1].as_py()) if len(cuts) else 0
 
-    def keys_of(self, first: int, skip: int) -> Array:
-        keys = np.empty(self._count - first, np.int64)
-        kernels.text_keys(self.offsets()[first:], self.content(), skip, keys)
-        return keys
+    def keys_of(self, first: int, skip: int) -> tuple[Array, Array]:
+        """The keys of the cuts from `first` on, and the slots by which each is found."""
+        keys, offsets, content = np.empty(self._count - first, np.int64), self.offsets()[first:], self.content()
+        kernels.text_keys(offsets, content, skip, keys)
+        bits = max(1, (2 * len(keys)).bit_length())
+        slots = np.full(1 << bits, -1, np.int32)
+        kernels.fill_text_slots(keys, offsets, content, skip, bits, slots)
+        return keys, slots
 
     def offsets(self) -> Array:
         self._offsets = [np.concatenate(self._offsets)]
@@ -234,8 +238,8 @@ def _make_table(keys: Array) -> tuple[int, int, Array]:
 
     The slots span the middle of the keys, so that one far outlier does not crowd all others into one slot.
     """
-    if len(keys) < TABLE_KEYS_MIN:
-        return 0, 0, np.zeros(0, np.int32)
+    if not len(keys):
+        return 0, 0, np.zeros(2, np.int32)
     low, high = int(keys[len(keys) // 100]), int(keys[-1 - len(keys) // 100])
     bits = min(TABLE_BITS_MAX, (len(keys) - 1).bit_length())
     shift = max(0, (high - low).bit_length() - bits)

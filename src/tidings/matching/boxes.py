@@ -176,8 +176,8 @@ def read_table(table: pa.Table, event_type: EventType) -> BoxColumns:
     attribute = _positions(names, event_type)
     _check_kinds(attribute, number_ptr, text_ptr, event_type)
     return BoxColumns(
-        ids=_one_chunk(rows.column("id")),
-        texts=_one_chunk(rows.column("condition")),
+        ids=one_chunk(rows.column("id")),
+        texts=one_chunk(rows.column("condition")),
         box_ptr=box_ptr,
         side_ptr=side_ptr,
         attribute=attribute,
@@ -233,7 +233,7 @@ def _conformed(table: pa.Table) -> pa.Table:
 
 def _unlisted(lists: pa.Array | pa.ChunkedArray) -> tuple[Array, pa.Array]:
     """A column of lists as pointers from 0 and the items they point to."""
-    column = _one_chunk(lists)
+    column = one_chunk(lists)
     if column.null_count:
         raise InputError("expected no null lists in a table of boxes")
     offsets = column.offsets.to_numpy().astype(np.int64)
@@ -243,7 +243,8 @@ def _unlisted(lists: pa.Array | pa.ChunkedArray) -> tuple[Array, pa.Array]:
     return offsets - offsets[0], items
 
 
-def _one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+def one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """A column as one array, copied only if it is not one already."""
     if isinstance(column, pa.Array):
         return column
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])

@@ -25,6 +25,7 @@ from tidings.matching.kernels import (
     readable,
 )
 
+CHOICES_MAX = 6  # Sides of a box, the least likely ones, among which the two to file it under are chosen.
 LEVELS = 9  # Resolutions tried per axis: from 256 buckets down to one.
 
 
@@ -41,6 +42,12 @@ class Sides(NamedTuple):
 _I1, _L1, _L2, _F1 = readable(types.int32), readable(types.int64), readable(types.int64, 2), readable(types.float32)
 _SIDES = types.NamedUniTuple(_I1, 5, Sides)
 _OUT_I1, _OUT_F1 = types.int32[::1], types.float32[::1]
+
+
+@njit(inline="always")
+def pair_number(a, b, axes, size):  # type: ignore[no-untyped-def]
+    """A number below `size` for a pair of axes in either order. With very many axes some share one: a worse guess."""
+    return (min(a, b) * np.int64(axes + 1) + max(a, b)) % size
 
 
 @njit(inline="always")
@@ -113,24 +120,58 @@ def _write_extras(sides, a, b, box, extras, at):  # type: ignore[no-untyped-def]
             at += 3
 
 
-@njit(types.void(_SIDES, _L1, _F1, _OUT_I1, _OUT_I1, _OUT_F1), cache=True, nogil=True)
-def choose_sides(sides, share_ptr, share, first, second, chance):  # type: ignore[no-untyped-def]
-    """Per box its two least likely sides, or -1; chance[side] = how likely an event satisfies it.
+@njit(types.void(_SIDES, _L1, _F1, _OUT_F1), cache=True, nogil=True)
+def measure_sides(sides, share_ptr, share, chance):  # type: ignore[no-untyped-def]
+    """chance[side] = how likely an event satisfies it.
 
     share[share_ptr[axis] + c] is the part of all events whose cell on the axis is below c.
     """
+    for side in range(len(sides.side_axis)):
+        base, likely = share_ptr[sides.side_axis[side]], np.float32(0)
+        for piece in range(sides.piece_ptr[side], sides.piece_ptr[side + 1]):
+            likely += share[base + sides.piece_high[piece]] - share[base + sides.piece_low[piece]]
+        chance[side] = likely
+
+
+@njit(
+    types.void(_SIDES, _F1, types.int64, _F1, types.float64[::1], _OUT_I1, _OUT_I1, types.int64[::1]),
+    cache=True,
+    nogil=True,
+)
+def choose_sides(sides, chance, axes, costs, probe, first, second, sizes):  # type: ignore[no-untyped-def]
+    """Per box the one or two sides under which finding it costs least, or -1.
+
+    costs   by what is paid per candidate, per hit, and what buckets add to a side's chance
+    probe   per pair of axes, what looking into its grid costs each of its boxes
+    sizes   per pair, adds how many boxes chose it
+    """
+    candidate, hit, blur = costs[0], costs[1], costs[2]
+    best = np.empty(CHOICES_MAX, np.int64)
     for box in range(len(first)):
-        one, two = -1, -1
+        count = 0
         for side in range(sides.side_ptr[box], sides.side_ptr[box + 1]):
-            base, likely = share_ptr[sides.side_axis[side]], np.float32(0)
-            for piece in range(sides.piece_ptr[side], sides.piece_ptr[side + 1]):
-                likely += share[base + sides.piece_high[piece]] - share[base + sides.piece_low[piece]]
-            chance[side] = likely
-            if one < 0 or likely < chance[one]:
-                one, two = side, one
-            elif two < 0 or likely < chance[two]:
-                two = side
+            at = min(count, CHOICES_MAX - 1)
+            if count < CHOICES_MAX or chance[side] < chance[best[at]]:
+                while at > 0 and chance[best[at - 1]] > chance[side]:
+                    best[at] = best[at - 1]
+                    at -= 1
+                best[at] = side
+                count = min(count + 1, CHOICES_MAX)
+        one, two, least, chosen = -1, -1, np.inf, pair_number(axes, axes, axes, len(probe))
+        for i in range(count):
+            likely, a = chance[best[i]], sides.side_axis[best[i]]
+            number = pair_number(a, axes, axes, len(probe))
+            cost = probe[number] + likely * hit + (likely + blur) * candidate
+            if cost < least:
+                one, two, least, chosen = best[i], -1, cost, number
+            for j in range(i + 1, count):
+                both, b = likely * chance[best[j]], sides.side_axis[best[j]]
+                number = pair_number(a, b, axes, len(probe))
+                cost = probe[number] + both * hit + (likely + blur) * (chance[best[j]] + blur) * candidate
+                if cost < least:
+                    one, two, least, chosen = best[i], best[j], cost, number
         first[box], second[box] = one, two
+        sizes[chosen] += 1
 
 
 @njit(types.void(_SIDES, _I1, _I1, _I1, _I1, types.int64[:, :, ::1]), cache=True, nogil=True)

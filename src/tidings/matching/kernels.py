@@ -18,7 +18,8 @@ import numpy as np
 from numba import njit, types
 
 # Columns of a row that describes an axis.
-AXIS_KEYS, AXIS_KEYS_END, AXIS_TABLE, AXIS_TABLE_END, AXIS_LOW, AXIS_SHIFT, AXIS_TEXTS, AXIS_SKIP = range(8)
+AXIS_KEYS, AXIS_KEYS_END, AXIS_TABLE, AXIS_TABLE_END, AXIS_LOW, AXIS_SHIFT = range(6)
+AXIS_TEXTS, AXIS_SKIP, AXIS_SLOTS, AXIS_SLOTS_LOG, AXIS_SIZE = range(6, 11)
 
 KEY_BYTES = 7  # Bytes of a text that its key holds.
 STRAIGHT = 3  # Cuts that are compared with a key without a branch.
@@ -56,29 +57,43 @@ _OUT_I1, _OUT_I2, _OUT_L1 = types.int32[::1], types.int32[:, ::1], types.int64[:
 
 # ── Cells ────────────────────────────────────────────────────────────────────
 
+# Indices are unsigned where it counts: Numba would otherwise ask of each whether it counts from the end.
+
 
 @njit(inline="always")
-def _rank(row, keys, table, key):  # type: ignore[no-untyped-def]
-    """How many cuts of an axis are at most `key`."""
-    first = row[AXIS_KEYS]
-    start, end = first, row[AXIS_KEYS_END]
-    if row[AXIS_TABLE] < row[AXIS_TABLE_END]:
-        if key < row[AXIS_LOW]:
-            end = first + table[row[AXIS_TABLE]]
-        else:
-            slot = np.uint64(key - row[AXIS_LOW]) >> np.uint64(row[AXIS_SHIFT])
-            at = row[AXIS_TABLE] + np.int64(min(slot, np.uint64(row[AXIS_TABLE_END] - row[AXIS_TABLE] - 2)))
-            start, end = first + table[at], first + table[at + 1]
-    while end - start > STRAIGHT:
-        middle = (start + end) >> 1
+def _index(number):  # type: ignore[no-untyped-def]
+    """A number that is not negative, as an index."""
+    return np.uint64(np.uint32(number))
+
+
+@njit(inline="always")
+def _rank(keys, table, first, end, table_at, last_slot, low, shift, key):  # type: ignore[no-untyped-def]
+    """How many cuts of an axis, keys[first:end], are at most `key`; the other arguments describe its table."""
+    start, one = first, np.uint64(1)
+    if key < low:
+        end = first + _index(table[table_at])
+    else:
+        slot = table_at + min(np.uint64(key - low) >> shift, last_slot)
+        start, end = first + _index(table[slot]), first + _index(table[slot + one])
+    while start + np.uint64(STRAIGHT) < end:
+        middle = (start + end) >> one
         above = keys[middle] > key
         end = middle if above else end
-        start = start if above else middle + 1
+        start = start if above else middle + one
     # The table leaves about one cut, so the last few are counted without asking whether to go on.
-    rank = start
+    rank = start - first
     for i in range(STRAIGHT):
-        rank += (start + i < end) & (keys[start + i] <= key)
-    return rank - first
+        at = start + np.uint64(i)
+        rank += np.uint64((at < end) & (keys[at] <= key))
+    return rank
+
+
+@njit(inline="always")
+def _axis(row):  # type: ignore[no-untyped-def]
+    """The numbers of an axis's row as `_rank` takes them."""
+    last_slot = np.uint64(row[AXIS_TABLE_END] - row[AXIS_TABLE] - 2)
+    first, end, table_at = np.uint64(row[AXIS_KEYS]), np.uint64(row[AXIS_KEYS_END]), np.uint64(row[AXIS_TABLE])
+    return first, end, table_at, last_slot, row[AXIS_LOW], np.uint64(row[AXIS_SHIFT])
 
 
 @njit(inline="always")
@@ -91,9 +106,8 @@ def _double_key(bits):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _is_valid(valid, valid_at, i):  # type: ignore[no-untyped-def]
-    at = valid_at + i
-    return len(valid) == 0 or (valid[at >> 3] >> (at & 7)) & 1 != 0
+def _is_valid(valid, at):  # type: ignore[no-untyped-def]
+    return (valid[np.uint64(at) >> np.uint64(3)] >> (at & 7)) & 1 != 0
 
 
 @njit(
@@ -103,29 +117,72 @@ def _is_valid(valid, valid_at, i):  # type: ignore[no-untyped-def]
 )
 def locate_numbers(row, keys, table, values, is_double, valid, valid_at, out):  # type: ignore[no-untyped-def]
     """out[i] = the cell of values[i] on one axis; doubles are given as their bits."""
-    for i in range(len(out)):
-        if _is_valid(valid, valid_at, i):
-            key = _double_key(values[i]) if is_double else values[i]
-            out[i] = 1 + _rank(row, keys, table, key)
-        else:
-            out[i] = 0
+    first, end, table_at, last_slot, low, shift = _axis(row)
+    if is_double:
+        for i in range(len(out)):
+            out[i] = np.uint64(1) + _rank(keys, table, first, end, table_at, last_slot, low, shift, _double_key(values[i]))
+    else:
+        for i in range(len(out)):
+            out[i] = np.uint64(1) + _rank(keys, table, first, end, table_at, last_slot, low, shift, values[i])
+    if len(valid) > 0:
+        for i in range(len(out)):
+            if not _is_valid(valid, valid_at + i):
+                out[i] = 0
+
+
+@njit(inline="always")
+def _byte(content, at, shift):  # type: ignore[no-untyped-def]
+    return np.uint64(content[at]) << np.uint64(shift)
 
 
 @njit(inline="always")
 def _text_key(content, start, end):  # type: ignore[no-untyped-def]
     """The first seven bytes and, in the last, how many there are or that there are more: an int64 in the texts' order."""
-    key = np.uint64(0)
-    if start + 8 <= len(content):
-        for i in range(8):
-            key = (key << np.uint64(8)) | np.uint64(content[start + i])
+    key, size = np.uint64(0), min(end - start, np.uint64(KEY_BYTES + 1))
+    if start + np.uint64(KEY_BYTES) <= np.uint64(len(content)):
+        # Written out, because only so the compiler sees that it is one load.
+        key = _byte(content, start, 56) | _byte(content, start + np.uint64(1), 48)
+        key |= _byte(content, start + np.uint64(2), 40) | _byte(content, start + np.uint64(3), 32)
+        key |= _byte(content, start + np.uint64(4), 24) | _byte(content, start + np.uint64(5), 16)
+        key |= _byte(content, start + np.uint64(6), 8)
     else:
-        for i in range(8):
-            byte = np.uint64(content[start + i]) if start + i < len(content) else np.uint64(0)
-            key = (key << np.uint64(8)) | byte
-    size = max(min(end - start, KEY_BYTES + 1), 0)
-    kept = np.uint64(8 * (8 - min(size, KEY_BYTES)))
-    key = (key >> kept) << kept if size > 0 else np.uint64(0)
-    return np.int64((key | np.uint64(size)) ^ _SIGN)
+        for i in range(size):
+            key |= np.uint64(content[start + i]) << (np.uint64(56) - np.uint64(8) * i)
+    # What belongs to the next text is cut off, in two steps since no shift is by all 64 bits.
+    beyond = np.uint64(63) - np.uint64(8) * min(size, np.uint64(KEY_BYTES))
+    key &= (~np.uint64(0) << beyond) << np.uint64(1)
+    return np.int64((key | size) ^ _SIGN)
+
+
+@njit(inline="always")
+def _slot(key, content, start, end, slots_log):  # type: ignore[no-untyped-def]
+    """Where a text is looked for among the slots of its axis: by its key, and what follows if there is more."""
+    value = np.uint64(key)
+    i = start + np.uint64(KEY_BYTES)
+    while i < end:
+        value = (value ^ np.uint64(content[i])) * np.uint64(0x100000001B3)
+        i += np.uint64(1)
+    value ^= value >> np.uint64(32)
+    return (value * np.uint64(0x9E3779B97F4A7C15)) >> (np.uint64(64) - slots_log)
+
+
+@njit(inline="always")
+def _begins(one, start, other, other_start, size):  # type: ignore[no-untyped-def]
+    """Whether `size` bytes of both are the same."""
+    for i in range(size):
+        if one[start + i] != other[other_start + i]:
+            return False
+    return True
+
+
+@njit(inline="always")
+def _is_same(one, start, end, other, other_start, other_end):  # type: ignore[no-untyped-def]
+    if end - start != other_end - other_start:
+        return False
+    for i in range(end - start):
+        if one[start + i] != other[other_start + i]:
+            return False
+    return True
 
 
 @njit(inline="always")
@@ -138,34 +195,58 @@ def _is_above(text_bytes, cut_start, cut_end, content, start, end):  # type: ign
     return cut_end - cut_start > end - start
 
 
-@njit(inline="always")
+@njit(nogil=True)
 def _text_rank(row, keys, table, text_ptr, text_bytes, content, start, end):  # type: ignore[no-untyped-def]
-    """How many cuts of a text axis are at most the text content[start:end]."""
-    first, last, texts, skip = row[AXIS_KEYS], row[AXIS_KEYS_END], row[AXIS_TEXTS], row[AXIS_SKIP]
+    """How many cuts of a text axis are at most the text content[start:end], which need not be one of them."""
+    first, last, table_at, last_slot, least, shift = _axis(row)
+    texts, skip, one = np.uint64(row[AXIS_TEXTS]), np.uint64(row[AXIS_SKIP]), np.uint64(1)
     if first == last:
-        return np.int64(0)
+        return np.uint64(0)
     # What all cuts begin with is compared once; a text that differs there is below or above all of them.
-    head = text_ptr[texts]
+    head = np.uint64(text_ptr[texts])
     for i in range(skip):
         if start + i >= end or content[start + i] < text_bytes[head + i]:
-            return np.int64(0)
+            return np.uint64(0)
         if content[start + i] > text_bytes[head + i]:
             return last - first
     key = _text_key(content, start + skip, end)
-    high = _rank(row, keys, table, key)
-    if high == 0 or keys[first + high - 1] != key or end - start - skip <= KEY_BYTES:
+    high = _rank(keys, table, first, last, table_at, last_slot, least, shift, key)
+    if end <= start + skip + np.uint64(KEY_BYTES) or high == 0 or keys[first + high - one] != key:
         return high  # Where the key says all, so does the rank.
-    low = np.int64(0)
-    if key > _INT_MIN:
-        low = _rank(row, keys, table, key - 1)
+    low = _rank(keys, table, first, last, table_at, last_slot, least, shift, key - 1)
     while low < high:
-        middle = (low + high) >> 1
+        middle = (low + high) >> one
         at = texts + middle
-        if _is_above(text_bytes, text_ptr[at], text_ptr[at + 1], content, start, end):
+        if _is_above(text_bytes, np.uint64(text_ptr[at]), np.uint64(text_ptr[at + one]), content, start, end):
             high = middle
         else:
-            low = middle + 1
+            low = middle + one
     return low
+
+
+@njit(inline="always")
+def _find_cut(  # type: ignore[no-untyped-def]
+    keys, table, text_ptr, text_bytes, content, start, end, first, texts, skip, slots, slots_log
+):
+    """The rank of a text that is a cut itself, as nearly all are that conditions ask for by name; 0 if it is none."""
+    rest, one = start + skip, np.uint64(1)
+    if rest > end:
+        return np.uint64(0)
+    key = _text_key(content, rest, end)
+    # The key of a short text holds all of it but what is skipped.
+    is_short = end - rest <= np.uint64(KEY_BYTES)
+    slot = _slot(key, content, rest, end, slots_log)
+    number = table[slots + slot]
+    while number >= 0:
+        cut = _index(number)
+        if keys[first + cut] == key:
+            cut_start, cut_end = np.uint64(text_ptr[texts + cut]), np.uint64(text_ptr[texts + cut + one])
+            compared = skip if is_short else end - start
+            if (is_short or cut_end - cut_start == compared) and _begins(text_bytes, cut_start, content, start, compared):
+                return cut + one
+        slot = (slot + one) & ((one << slots_log) - one)
+        number = table[slots + slot]
+    return np.uint64(0)
 
 
 @njit(
@@ -175,19 +256,38 @@ def _text_rank(row, keys, table, text_ptr, text_bytes, content, start, end):  # 
 )
 def locate_texts(row, keys, table, text_ptr, text_bytes, offsets, content, valid, valid_at, out):  # type: ignore[no-untyped-def]
     """out[i] = the cell of the text content[offsets[i]:offsets[i + 1]] on one axis."""
+    first, texts, skip = np.uint64(row[AXIS_KEYS]), np.uint64(row[AXIS_TEXTS]), np.uint64(row[AXIS_SKIP])
+    slots, slots_log = np.uint64(row[AXIS_SLOTS]), np.uint64(row[AXIS_SLOTS_LOG])
     for i in range(len(out)):
-        if _is_valid(valid, valid_at, i):
-            start, end = np.int64(offsets[i]), np.int64(offsets[i + 1])
-            out[i] = 1 + _text_rank(row, keys, table, text_ptr, text_bytes, content, start, end)
-        else:
-            out[i] = 0
+        start, end = _index(offsets[i]), _index(offsets[i + 1])
+        rank = _find_cut(
+            keys, table, text_ptr, text_bytes, content, start, end, first, texts, skip, slots, slots_log
+        )
+        if rank == 0:
+            rank = _text_rank(row, keys, table, text_ptr, text_bytes, content, start, end)
+        out[i] = np.uint64(1) + rank
+    if len(valid) > 0:
+        for i in range(len(out)):
+            if not _is_valid(valid, valid_at + i):
+                out[i] = 0
 
 
 @njit(types.void(_L1, _B1, types.int64, _OUT_L1), cache=True, nogil=True)
 def text_keys(text_ptr, text_bytes, skip, out):  # type: ignore[no-untyped-def]
     """out[i] = the key of the i-th text behind its first `skip` bytes."""
     for i in range(len(out)):
-        out[i] = _text_key(text_bytes, text_ptr[i] + skip, text_ptr[i + 1])
+        out[i] = _text_key(text_bytes, np.uint64(text_ptr[i] + skip), np.uint64(text_ptr[i + 1]))
+
+
+@njit(types.void(_L1, _L1, _B1, types.int64, types.int64, _OUT_I1), cache=True, nogil=True)
+def fill_text_slots(keys, text_ptr, text_bytes, skip, slots_log, slots):  # type: ignore[no-untyped-def]
+    """slots[…] = the number of each cut, where `_text_rank` looks for it; free ones stay -1."""
+    for cut in range(len(keys)):
+        start, end = np.uint64(text_ptr[cut] + skip), np.uint64(text_ptr[cut + 1])
+        slot = _slot(keys[cut], text_bytes, start, end, np.uint64(slots_log))
+        while slots[slot] >= 0:
+            slot = (slot + np.uint64(1)) & np.uint64(len(slots) - 1)
+        slots[slot] = cut
 
 
 @njit(types.void(_L1, types.int64, types.int64, _OUT_I1), cache=True, nogil=True)
@@ -260,39 +360,41 @@ def _probe_events(cells, order, e0, e1, grid, starts, probes, places, q):  # typ
 
     probes[:, q] = event, first entry, number of entries; places[q] = where in the cell the event lies.
     """
-    a, b, shift_a, shift_b = grid[GRID_A], grid[GRID_B], grid[GRID_SHIFT_A], grid[GRID_SHIFT_B]
-    columns_log, base = grid[GRID_COLUMNS_LOG], grid[GRID_START]
-    mask_a, mask_b = (np.int64(1) << shift_a) - 1, (np.int64(1) << shift_b) - 1
+    a, b, shift_a, shift_b = _index(grid[GRID_A]), _index(grid[GRID_B]), _index(grid[GRID_SHIFT_A]), _index(grid[GRID_SHIFT_B])
+    columns_log, base, one = _index(grid[GRID_COLUMNS_LOG]), np.uint64(grid[GRID_START]), np.uint64(1)
+    mask_a, mask_b = (one << shift_a) - one, (one << shift_b) - one
     for i in range(e0, e1):
-        e = order[i]
+        e = _index(order[i])
         # NULL is cell 0 and gets a bucket of its own, so that events without the attribute find it empty.
-        va, vb = cells[e, a] + mask_a, cells[e, b] + mask_b
+        va, vb = _index(cells[e, a]) + mask_a, _index(cells[e, b]) + mask_b
         at = base + ((va >> shift_a) << columns_log) + (vb >> shift_b)
         start = starts[at]
-        size = starts[at + 1] - start
-        probes[0, q] = e
+        size = starts[at + one] - start
+        probes[0, q] = order[i]
         probes[1, q] = start
         probes[2, q] = size
         places[q] = _place(va & mask_a, vb & mask_b)
-        q += size > 0
+        q += np.uint64(size > 0)
     return q
 
 
 @njit(nogil=True)
 def _probe_grids(cells, e, grids, g0, g1, starts, probes, places, q):  # type: ignore[no-untyped-def]
     """The same for one event and grids g0 … g1 - 1."""
+    one = np.uint64(1)
     for g in range(g0, g1):
-        shift_a, shift_b = grids[g, GRID_SHIFT_A], grids[g, GRID_SHIFT_B]
-        mask_a, mask_b = (np.int64(1) << shift_a) - 1, (np.int64(1) << shift_b) - 1
-        va, vb = cells[e, grids[g, GRID_A]] + mask_a, cells[e, grids[g, GRID_B]] + mask_b
-        at = grids[g, GRID_START] + ((va >> shift_a) << grids[g, GRID_COLUMNS_LOG]) + (vb >> shift_b)
+        shift_a, shift_b = _index(grids[g, GRID_SHIFT_A]), _index(grids[g, GRID_SHIFT_B])
+        mask_a, mask_b = (one << shift_a) - one, (one << shift_b) - one
+        va = _index(cells[e, _index(grids[g, GRID_A])]) + mask_a
+        vb = _index(cells[e, _index(grids[g, GRID_B])]) + mask_b
+        at = np.uint64(grids[g, GRID_START]) + ((va >> shift_a) << _index(grids[g, GRID_COLUMNS_LOG])) + (vb >> shift_b)
         start = starts[at]
-        size = starts[at + 1] - start
+        size = starts[at + one] - start
         probes[0, q] = e
         probes[1, q] = start
         probes[2, q] = size
         places[q] = _place(va & mask_a, vb & mask_b)
-        q += size > 0
+        q += np.uint64(size > 0)
     return q
 
 
@@ -302,44 +404,47 @@ def _sift(probes, places, t, skip, q, words, hits):  # type: ignore[no-untyped-d
 
     Returns how many, and the probe and the entry within it to go on with.
     """
-    h = 0
+    h, one = np.uint64(0), np.uint64(1)
+    room = np.uint64(hits.shape[1] - UNROLLED)
     while t < q:
-        e, start, size, place = probes[0, t], probes[1, t] + skip, probes[2, t] - skip, places[t]
-        room = hits.shape[1] - UNROLLED - h
-        if size > room:
+        e, place = probes[0, t], places[t]
+        start, size = _index(probes[1, t]) + skip, _index(probes[2, t]) - skip
+        if size > room - h:
             if h > 0:
                 return h, t, skip
             size = room
         for i in range(UNROLLED):
+            at = start + np.uint64(i)
             hits[0, h] = e
-            hits[1, h] = start + i
-            h += (((place - words[start + i]) & _GUARDS) == _GUARDS) & (i < size)
-        for i in range(UNROLLED, size):
+            hits[1, h] = at
+            h += np.uint64((((place - words[at]) & _GUARDS) == _GUARDS) & (np.uint64(i) < size))
+        for i in range(np.uint64(UNROLLED), size):
+            at = start + i
             hits[0, h] = e
-            hits[1, h] = start + i
-            h += ((place - words[start + i]) & _GUARDS) == _GUARDS
-        if size < probes[2, t] - skip:
+            hits[1, h] = at
+            h += np.uint64(((place - words[at]) & _GUARDS) == _GUARDS)
+        if size < _index(probes[2, t]) - skip:
             return h, t, skip + size
-        t, skip = t + 1, 0
-    return h, t, 0
+        t, skip = t + one, np.uint64(0)
+    return h, t, np.uint64(0)
 
 
 @njit(nogil=True)
 def _verify(h, hits, cells, entries, records, matched, m, unsure):  # type: ignore[no-untyped-def]
     """Keeps the hits whose remaining sides hold as matches; those with more to say, as unsure. Returns both counts."""
-    u = 0
+    u = np.uint64(0)
     for t in range(h):
-        e = hits[0, t]
-        r = entries[hits[1, t]]
-        one = np.uint32(cells[e, records[r, 0]] - records[r, 1]) < np.uint32(records[r, 2])
-        two = np.uint32(cells[e, records[r, 3]] - records[r, 4]) < np.uint32(records[r, 5])
+        e = _index(hits[0, t])
+        r = _index(entries[_index(hits[1, t])])
+        one = np.uint32(cells[e, _index(records[r, 0])] - records[r, 1]) < np.uint32(records[r, 2])
+        two = np.uint32(cells[e, _index(records[r, 3])] - records[r, 4]) < np.uint32(records[r, 5])
         more = records[r, RECORD_MORE]
         matched[0, m] = e
         matched[1, m] = records[r, RECORD_OWNER]
         unsure[0, u] = e
         unsure[1, u] = r
-        m += one & two & (more == 0)
-        u += one & two & (more != 0)
+        m += np.uint64(one & two & (more == 0))
+        u += np.uint64(one & two & (more != 0))
     return m, u
 
 
@@ -390,19 +495,20 @@ def _settle(q, probes, places, hits, unsure, cells, layout, matched, doubtful, t
     """Takes q probes to their end. totals: matches, doubtful, candidates, hits so far."""
     words, entries, records, extras = layout.words, layout.entries, layout.records, layout.extras
     piece_low, piece_high = layout.piece_low, layout.piece_high
-    t, skip = 0, 0
+    t, skip = np.uint64(0), np.uint64(0)
     while t < q:
         h, t, skip = _sift(probes, places, t, skip, q, words, hits)
-        m, d = totals[0], totals[1]
-        matched = _with_room(matched, m, h + 1)
-        m, u = _verify(h, hits, cells, entries, records, matched, m, unsure)
+        d = totals[1]
+        matched = _with_room(matched, totals[0], np.int64(h) + 1)
+        matches, u = _verify(h, hits, cells, entries, records, matched, np.uint64(totals[0]), unsure)
+        m = np.int64(matches)
         if u > 0:
-            doubtful = _with_room(doubtful, d, u)
+            doubtful = _with_room(doubtful, d, np.int64(u))
             m, d = _look_closer(
                 u, unsure, cells, records, extras, piece_low, piece_high, matched, m, doubtful, d
             )
         totals[0], totals[1] = m, d
-        totals[3] += h
+        totals[3] += np.int64(h)
     totals[2] += probes[2, :q].sum()
     return matched, doubtful
 
@@ -439,13 +545,13 @@ def _by_axis(columns, cells, layout, matched, doubtful, totals):  # type: ignore
         if axis < axes - 1:
             _order_by(columns[axis], order)
         for e0 in range(0, n, CHUNK):
-            e1, q = min(n, e0 + CHUNK), 0
+            e1, q = min(n, e0 + CHUNK), np.uint64(0)
             for g in range(axis_grids[axis], axis_grids[axis + 1]):
-                if q + e1 - e0 > PROBES_MAX:
+                if np.int64(q) + e1 - e0 > PROBES_MAX:
                     matched, doubtful = _settle(
                         q, probes, places, hits, unsure, cells, layout, matched, doubtful, totals
                     )
-                    q = 0
+                    q = np.uint64(0)
                 q = _probe_events(cells, order, e0, e1, grids[g], starts, probes, places, q)
             matched, doubtful = _settle(q, probes, places, hits, unsure, cells, layout, matched, doubtful, totals)
     return matched, doubtful
@@ -458,13 +564,13 @@ def _by_event(cells, layout, matched, doubtful, totals):  # type: ignore[no-unty
     room = min(PROBES_MAX, len(cells) * len(grids))  # A single event gets by with what costs nothing to allocate.
     probes, places = np.empty((3, room + 1), np.int32), np.empty(room + 1, np.uint64)
     hits, unsure = np.empty((2, HITS_PER_PROBE * room + 64), np.int32), np.empty((2, HITS_PER_PROBE * room + 64), np.int32)
-    q = 0
+    q = np.uint64(0)
     for e in range(len(cells)):
         for g0 in range(0, len(grids), PROBES_MAX):
             g1 = min(len(grids), g0 + PROBES_MAX)
-            if q + g1 - g0 > room:
+            if np.int64(q) + g1 - g0 > room:
                 matched, doubtful = _settle(q, probes, places, hits, unsure, cells, layout, matched, doubtful, totals)
-                q = 0
+                q = np.uint64(0)
             q = _probe_grids(cells, e, grids, g0, g1, starts, probes, places, q)
     return _settle(q, probes, places, hits, unsure, cells, layout, matched, doubtful, totals)
 
@@ -523,11 +629,12 @@ def match_one(axes, layout, numbers, is_present, text_offsets, text):  # type: i
         if is_present[axis]:
             row = rows[axis]
             if kind[axis] == KIND_TEXT:
-                start, end = np.int64(text_offsets[axis]), np.int64(text_offsets[axis + 1])
-                cells[0, axis] = 1 + _text_rank(row, keys, table, text_ptr, text_bytes, text, start, end)
+                start, end = _index(text_offsets[axis]), _index(text_offsets[axis + 1])
+                cells[0, axis] = np.uint64(1) + _text_rank(row, keys, table, text_ptr, text_bytes, text, start, end)
             else:
                 key = _double_key(numbers[axis]) if kind[axis] == KIND_DOUBLE else numbers[axis]
-                cells[0, axis] = 1 + _rank(row, keys, table, key)
+                first, last, table_at, last_slot, low, shift = _axis(row)
+                cells[0, axis] = np.uint64(1) + _rank(keys, table, first, last, table_at, last_slot, low, shift, key)
     totals = np.zeros(4, np.int64)
     matched, doubtful = np.empty((2, 64), np.int32), np.empty((2, 16), np.int32)
     matched, doubtful = _by_event(cells, layout, matched, doubtful, totals)
@@ -548,23 +655,13 @@ def _hash(content, start, end):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _same(one, start, end, other, other_start, other_end):  # type: ignore[no-untyped-def]
-    if end - start != other_end - other_start:
-        return False
-    for i in range(end - start):
-        if one[start + i] != other[other_start + i]:
-            return False
-    return True
-
-
-@njit(inline="always")
 def _slot_of(slots, offsets, content, text, start, end):  # type: ignore[no-untyped-def]
     """The slot that holds the name text[start:end], or the free one where it belongs."""
     mask = np.uint64(len(slots) - 1)
     slot = (_hash(text, start, end) >> np.uint64(20)) & mask
     while slots[slot] >= 0:
         number = slots[slot]
-        if _same(text, start, end, content, offsets[number], offsets[number + 1]):
+        if _is_same(text, start, end, content, np.int64(offsets[number]), np.int64(offsets[number + 1])):
             break
         slot = (slot + np.uint64(1)) & mask
     return slot
@@ -574,7 +671,9 @@ def _slot_of(slots, offsets, content, text, start, end):  # type: ignore[no-unty
 def fill_slots(offsets, content, slots, is_repeated):  # type: ignore[no-untyped-def]
     """Enters all names into `slots` (a power of two of them, all -1); of equal names the last one stays."""
     for number in range(len(offsets) - 1):
-        slot = _slot_of(slots, offsets, content, content, offsets[number], offsets[number + 1])
+        slot = _slot_of(
+            slots, offsets, content, content, np.int64(offsets[number]), np.int64(offsets[number + 1])
+        )
         if slots[slot] >= 0:
             is_repeated[slots[slot]] = 1
         slots[slot] = number

@@ -29,6 +29,9 @@ ENTRIES_MAX = 12.0
 ENTRY_BYTES = 12
 FINEST_BITS = 8
 LIST_SLACK = 1.3  # Candidates of a list per one that its side holds for: buckets are wider than the sides' ends.
+BLUR = 0.01  # What the width of a bucket adds to the chance that a side's entry is a candidate, roughly.
+ROUNDS = 4
+PAIRS_MAX = 1 << 20  # Pairs of axes that are told apart while sides are chosen.
 PAIR_BOXES_MIN = 16  # A pair of axes with fewer boxes is not even weighed.
 
 
@@ -44,14 +47,26 @@ class Plan:
 
 def make_plan(sides: filing.Sides, cell_counts: Array, share_ptr: Array, share: Array) -> Plan:
     """Files every box somewhere: under two sides, one, or, if it has none, where all events look."""
-    boxes = len(sides.side_ptr) - 1
-    first, second = np.empty(boxes, np.int32), np.empty(boxes, np.int32)
     chance = np.empty(max(len(sides.side_axis), 1), np.float32)
-    filing.choose_sides(sides, share_ptr, share, first, second, chance)
+    filing.measure_sides(sides, share_ptr, share, chance)
+    first, second = _choose(sides, chance, len(cell_counts))
     counts = np.append(cell_counts, 1)  # Behind the last axis stands the one that all boxes and events share.
     second = _second_if_it_pays(sides, first, second, chance, counts)
     pairs = _Pairs.of(sides, first, second, counts)
     return Plan(pairs.grids(), pairs.pair, pairs.side_a, pairs.side_b)
+
+
+def _choose(sides: filing.Sides, chance: Array, axes: int) -> tuple[Array, Array]:
+    """Per box the sides to file it under. Pairs that few choose cost each of them much, and lose those in the next round."""
+    boxes = len(sides.side_ptr) - 1
+    first, second = np.empty(boxes, np.int32), np.empty(boxes, np.int32)
+    costs = np.array([CANDIDATE_NS, HIT_NS, BLUR], np.float32)
+    probe = np.zeros(min((axes + 1) ** 2, PAIRS_MAX))
+    for _ in range(ROUNDS):
+        sizes = np.zeros(len(probe), np.int64)
+        filing.choose_sides(sides, chance, axes, costs, probe, first, second, sizes)
+        probe = PROBE_NS / np.maximum(sizes, 0.5)
+    return first, second
 
 
 def bucket_count(cell_count: Array, shift: Array) -> Array:

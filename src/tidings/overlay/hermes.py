@@ -22,8 +22,7 @@ line that IRBR is drawn against.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from random import Random
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -48,6 +47,7 @@ from tidings.overlay.router import (
     WakeAt,
 )
 from tidings.overlay.seen import SEEN_MAX, SeenIds
+from tidings.overlay.trees import Risen, Saying, ToChild, Tree, Unwant, Want, digest
 from tidings.overlay.wire import EventId, Message, NodeId, Parcel, Peer, SubscriptionId
 
 REFRESH_S = 5.0  # A parent silent for two of these is doubted; a child silent for CHILD_MISSES of them is dropped.
@@ -61,29 +61,6 @@ CALL_TRIES_MAX = 8  # A minute, the pauses doubling: longer than most storms. Th
 HELD_MAX = 16_384  # Messages kept by a node that is not in yet.
 ROOTS_MAX = 4096  # Rendezvous nodes that a publisher remembers.
 REFRESHED_AT_ONCE = 512  # Trees in one Refresh.
-
-
-class Want(Message, frozen=True):
-    """Send me what this interest matches. `clock` orders what one child says."""
-
-    interest: Interest
-    clock: int
-
-
-class Unwant(Message, frozen=True):
-    """No longer."""
-
-    event_type: str
-    id: SubscriptionId
-    clock: int
-
-
-class Risen(Message, frozen=True):
-    """Your interest is known as far up as it has to be."""
-
-    event_type: str
-    id: SubscriptionId
-    clock: int
 
 
 class Up(Message, frozen=True):
@@ -146,47 +123,6 @@ HermesMessage: TypeAlias = (
 )
 
 
-@dataclass(slots=True)
-class _Held:
-    """An interest that came from a child or from here, and its sender's clock."""
-
-    interest: Interest
-    clock: int
-
-
-@dataclass(slots=True)
-class _Tree:
-    """This node's place in the tree of one type."""
-
-    type: str
-    key: str
-    parent: NodeId | None = None  # None: this node is the rendezvous, or nothing was ever announced.
-    own: dict[SubscriptionId, Interest] = field(default_factory=dict)
-    below: dict[NodeId, dict[SubscriptionId, _Held]] = field(default_factory=dict)
-    refreshed: dict[NodeId, float] = field(default_factory=dict)
-    announced: dict[SubscriptionId, _Announced] = field(default_factory=dict)
-    waiting: dict[SubscriptionId, dict[NodeId, int]] = field(default_factory=dict)  # Children to tell, with clocks.
-    retiring: dict[SubscriptionId, dict[SubscriptionId, None]] = field(default_factory=dict)
-
-    def interests(self) -> Iterator[Interest]:
-        """All that is known here, own ones first."""
-        yield from self.own.values()
-        for held in self.below.values():
-            yield from (each.interest for each in held.values())
-
-    def holds(self, id: SubscriptionId) -> bool:
-        return id in self.own or any(id in held for held in self.below.values())
-
-
-@dataclass(slots=True)
-class _Announced:
-    """An interest that the parent was told of."""
-
-    interest: Interest
-    clock: int
-    is_known: bool = False
-
-
 class Hermes(Router[HermesMessage]):
     """One node's part in all the trees."""
 
@@ -225,7 +161,7 @@ class Hermes(Router[HermesMessage]):
         )
         self._stage: Literal["outside", "settling", "ready", "leaving"] = "outside"
         self._joined = False
-        self._trees: dict[str, _Tree] = {}
+        self._trees: dict[str, Tree] = {}
         self._clock = 0
         self._seen = SeenIds[EventId](SEEN_MAX)  # Delivered and sent down.
         self._risen = SeenIds[EventId](SEEN_MAX)  # Sent up.
@@ -266,7 +202,8 @@ class Hermes(Router[HermesMessage]):
         self._stage = "ready"
         effects: list[Effect] = [Completed("join")]
         for tree in list(self._trees.values()):
-            effects += self._find_parent(tree, now)
+            tree.parent = self.ring.next_hop(tree.key)
+            effects += self._say(tree, tree.raise_all(self.me.id), now)
         held, self._held = self._held, []
         for sender, message in held:
             effects += self.receive(sender, message, now)
@@ -279,105 +216,48 @@ class Hermes(Router[HermesMessage]):
 
     def subscribe(self, interest: Interest, now: float) -> list[Effect]:
         tree = self._tree(interest.type)
-        if tree is None or self._is_full(interest.id):
+        if tree is None or self._is_full():
             return [Failed("subscribe", "this node knows as many interests as it may", interest.id)]
-        for other in self._trees.values():
+        effects: list[Effect] = []
+        for other in list(self._trees.values()):
             if other is not tree and interest.id in other.own:
                 del other.own[interest.id]
-                self._let_go(other, interest.id, now)
+                effects += self._say(other, other.let_go(interest.id), now)
         tree.own[interest.id] = interest
-        return self._raise(tree, interest, self.me.id, 0, now) if self._is_in() else []
+        return [*effects, *(self._raise(tree, interest, self.me.id, 0, now) if self._is_in() else [])]
 
     def unsubscribe(self, id: SubscriptionId, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for tree in list(self._trees.values()):
             if tree.own.pop(id, None):
-                effects += self._let_go(tree, id, now)
+                effects += self._say(tree, tree.let_go(id), now)
         return [*effects, Completed("unsubscribe", id)]
 
-    def _raise(self, tree: _Tree, interest: Interest, child: NodeId, clock: int, now: float) -> list[Effect]:
-        """See to it that whoever is above knows of an interest, or of one that covers it; then tell the child."""
+    def _raise(self, tree: Tree, interest: Interest, child: NodeId, clock: int, now: float) -> list[Effect]:
         if tree.parent is None:
             tree.parent = self.ring.next_hop(tree.key)
-        if tree.parent is None or self._is_covered(tree, interest):
-            lost = self._retell(tree, interest, now)
-            return [*lost, *self._tell_child(tree, interest.id, child, clock)]
-        tree.waiting.setdefault(interest.id, {})[child] = clock
-        known = tree.announced.get(interest.id)
-        if known is not None and known.interest == interest:
-            return self._risen_further(tree, interest.id, now) if known.is_known else []
-        return [*self._announce(tree, interest, now), *self._cover_again(tree, now)]
+        return self._say(tree, tree.raise_(interest, child, clock), now)
 
-    def _retell(self, tree: _Tree, interest: Interest, now: float) -> list[Effect]:
-        """An interest that was announced as something else is now covered: what was announced is withdrawn."""
-        return self._withdraw(tree, interest.id, now) if interest.id in tree.announced else []
-
-    def _announce(self, tree: _Tree, interest: Interest, now: float) -> list[Effect]:
-        assert tree.parent is not None
-        self._clock += 1
-        tree.announced[interest.id] = _Announced(interest, self._clock)
-        return self._call(("want", tree.type, interest.id), tree.parent, Want(interest, self._clock), now)
-
-    def _risen_further(self, tree: _Tree, id: SubscriptionId, now: float) -> list[Effect]:
-        """The parent knows of it: tell the children who wait, and withdraw what it stands in for."""
+    def _say(self, tree: Tree, sayings: Sequence[Saying], now: float) -> list[Effect]:
+        """Carry out what a tree wants said."""
         effects: list[Effect] = []
-        for child, clock in tree.waiting.pop(id, {}).items():
-            effects += self._tell_child(tree, id, child, clock)
-        for gone, missing in list(tree.retiring.items()):
-            missing.pop(id, None)
-            if not missing:
-                del tree.retiring[gone]
-                effects += self._say_unwant(tree, gone)
+        for saying in sayings:
+            if isinstance(saying, ToChild):
+                effects += self._tell_child(tree, saying)
+            elif tree.parent is None:
+                continue
+            elif isinstance(saying, Want):
+                effects += self._call(("want", tree.type, saying.interest.id), tree.parent, saying, now)
+            else:
+                effects.append(Send(tree.parent, saying))  # If it is lost, the next Refresh tells.
+        if tree.is_bare:
+            self._trees.pop(tree.type, None)
         return effects
 
-    def _tell_child(self, tree: _Tree, id: SubscriptionId, child: NodeId, clock: int) -> list[Effect]:
-        if child == self.me.id:
-            return [Completed("subscribe", id)] if id in tree.own else []
-        return [Send(child, Risen(tree.type, id, clock))]
-
-    def _let_go(self, tree: _Tree, id: SubscriptionId, now: float) -> list[Effect]:
-        """An interest is gone from here. What it covered is announced first, then it is withdrawn."""
-        if tree.holds(id):
-            return []
-        tree.waiting.pop(id, None)
-        effects = self._withdraw(tree, id, now)
-        self._drop_if_bare(tree)
-        return effects
-
-    def _withdraw(self, tree: _Tree, id: SubscriptionId, now: float) -> list[Effect]:
-        if tree.announced.pop(id, None) is None:
-            return []
-        self._calls.answered(("want", tree.type, id))
-        before = set(tree.announced)
-        effects = self._cover_again(tree, now)
-        missing = dict.fromkeys(other for other in tree.announced if other not in before)
-        if not missing:
-            return [*effects, *self._say_unwant(tree, id)]
-        tree.retiring[id] = missing
-        return effects
-
-    def _say_unwant(self, tree: _Tree, id: SubscriptionId) -> list[Effect]:
-        if tree.parent is None or id in tree.announced:
-            return []
-        self._clock += 1
-        return [Send(tree.parent, Unwant(tree.type, id, self._clock))]  # If it is lost, the next Refresh tells.
-
-    def _cover_again(self, tree: _Tree, now: float) -> list[Effect]:
-        """Announce every interest that is neither announced nor covered by one that is."""
-        if tree.parent is None:
-            return []
-        effects: list[Effect] = []
-        for interest in list(tree.interests()):
-            if interest.id not in tree.announced and not self._is_covered(tree, interest, known_only=False):
-                effects += self._announce(tree, interest, now)
-        return effects
-
-    def _is_covered(self, tree: _Tree, interest: Interest, *, known_only: bool = True) -> bool:
-        return any(
-            self._covers(other.interest, interest)
-            for id, other in tree.announced.items()
-            if id != interest.id and (other.is_known or not known_only)
-        )
+    def _tell_child(self, tree: Tree, saying: ToChild) -> list[Effect]:
+        if saying.child != self.me.id:
+            return [Send(saying.child, saying.message)]
+        return [Completed("subscribe", saying.message.id)] if saying.message.id in tree.own else []
 
     def _covers(self, wide: Interest, narrow: Interest) -> bool:
         return not self.content or (self.covering and wide.covers(narrow))
@@ -439,8 +319,8 @@ class Hermes(Router[HermesMessage]):
             return []
         wanted_here = any(self._matches(interest, parcel) for interest in tree.own.values())
         effects: list[Effect] = [Deliver(parcel)] if wanted_here else []
-        for child, held in tree.below.items():
-            if child != sender and any(self._matches(each.interest, parcel) for each in held.values()):
+        for child in tree.wants(parcel, self._matches):
+            if child != sender:
                 effects += self._send_down(child, Down(parcel, hops + 1), now)
         return effects
 
@@ -495,38 +375,24 @@ class Hermes(Router[HermesMessage]):
         return [*effects, *(self._go_down(parcel, message.hops, sender, now) if message.hops < HOPS_MAX else [])]
 
     def _take_want(self, sender: NodeId, message: Want, now: float) -> list[Effect]:
-        interest = message.interest
-        tree = self._tree(interest.type)
-        if tree is None or self._is_full(interest.id):
+        tree = self._tree(message.interest.type)
+        if tree is None or self._is_full():
             return [Count("interests refused")]
-        held = tree.below.setdefault(sender, {})
-        known = held.get(interest.id)
-        if known is not None and known.clock > message.clock:
+        if not tree.hear_want(sender, message, now) or not self._is_in():
             return []
-        held[interest.id] = _Held(interest, message.clock)
-        tree.refreshed[sender] = now
-        return self._raise(tree, interest, sender, message.clock, now) if self._is_in() else []
+        return self._raise(tree, message.interest, sender, message.clock, now)
 
     def _take_unwant(self, sender: NodeId, message: Unwant, now: float) -> list[Effect]:
         tree = self._trees.get(message.event_type)
-        held = tree.below.get(sender, {}) if tree else {}
-        known = held.get(message.id)
-        if tree is None or known is None or known.clock > message.clock:
-            return []
-        del held[message.id]
-        if not held:
-            del tree.below[sender]
-        return self._let_go(tree, message.id, now)
+        return self._say(tree, tree.hear_unwant(sender, message), now) if tree else []
 
     def _take_risen(self, sender: NodeId, message: Risen, now: float) -> list[Effect]:
         tree = self._trees.get(message.event_type)
-        known = tree.announced.get(message.id) if tree else None
-        if tree is None or known is None or known.clock != message.clock or tree.parent != sender:
+        if tree is None or tree.parent != sender:
             return []
         self._calls.answered(("want", tree.type, message.id))
-        known.is_known = True
         self._parents[sender] = now
-        return self._risen_further(tree, message.id, now)
+        return self._say(tree, tree.hear_risen(message), now)
 
     def _remember(self, sender: NodeId, root: Peer, type: str) -> list[Effect]:
         if root.id == sender and self.ring.is_node(root):
@@ -537,35 +403,20 @@ class Hermes(Router[HermesMessage]):
 
     # ── Keeping trees whole ──────────────────────────────────────────────────
 
-    def _find_parent(self, tree: _Tree, now: float) -> list[Effect]:
+    def _find_parent(self, tree: Tree, now: float) -> list[Effect]:
         """The way to the rendezvous may have changed: move there and tell it everything."""
         new = self.ring.next_hop(tree.key)
         if new == tree.parent or not self._is_in() or not self.repair:
-            return self._cover_again(tree, now)
-        old, tree.parent = tree.parent, new
-        for id in tree.announced:
-            self._calls.answered(("want", tree.type, id))
-        tree.announced, tree.retiring = {}, {}
-        farewell: list[Effect] = [Send(old, Prune(tree.type))] if old is not None and self._is_usable(old) else []
-        if new is None:
-            return [*farewell, *self._all_risen(tree, now)]
-        return [*self._cover_again(tree, now), *farewell]
-
-    def _all_risen(self, tree: _Tree, now: float) -> list[Effect]:
-        """This node is the rendezvous now: nobody above has to know anything."""
-        effects: list[Effect] = []
-        for id in list(tree.waiting):
-            effects += self._risen_further(tree, id, now)
+            return self._say(tree, tree.missing(), now)
+        old = tree.parent
+        effects = self._say(tree, tree.move(new), now)
+        if old is not None and self._is_usable(old):
+            effects.append(Send(old, Prune(tree.type)))
         return effects
 
     def _lose_child(self, child: NodeId, type: str, now: float) -> list[Effect]:
         tree = self._trees.get(type)
-        held = tree.below.pop(child, {}) if tree else {}
-        effects: list[Effect] = []
-        if tree is not None:
-            tree.refreshed.pop(child, None)
-            for id in held:
-                effects += self._let_go(tree, id, now)
+        effects = self._say(tree, tree.lose_child(child), now) if tree else []
         return [*effects, *self._check_leaving()]
 
     def _lose_parent(self, parent: NodeId, type: str, now: float) -> list[Effect]:
@@ -587,7 +438,7 @@ class Hermes(Router[HermesMessage]):
         for tree in list(self._trees.values()):
             effects += [*self._drop_silent(tree, now), *self._find_parent(tree, now), *self._want_again(tree, now)]
             if tree.parent is not None and tree.announced:
-                by_parent.setdefault(tree.parent, []).append((tree.type, _digest(tree.announced)))
+                by_parent.setdefault(tree.parent, []).append((tree.type, digest(tree.announced)))
         self._parents = {id: self._parents.get(id, now) for id in by_parent}
         for parent, trees in by_parent.items():
             for start in range(0, len(trees), REFRESHED_AT_ONCE):
@@ -596,19 +447,15 @@ class Hermes(Router[HermesMessage]):
                 effects += self.ring.doubt(parent, now)
         return [*effects, *self._next_refresh(now)]
 
-    def _drop_silent(self, tree: _Tree, now: float) -> list[Effect]:
+    def _drop_silent(self, tree: Tree, now: float) -> list[Effect]:
         deadline = now - CHILD_MISSES * self.refresh_s
         silent = [child for child, at in tree.refreshed.items() if at < deadline]
         return [effect for child in silent for effect in self._lose_child(child, tree.type, now)]
 
-    def _want_again(self, tree: _Tree, now: float) -> list[Effect]:
+    def _want_again(self, tree: Tree, now: float) -> list[Effect]:
         """What was given up unanswered is asked again, for the parent is there."""
-        effects: list[Effect] = []
-        for id, known in tree.announced.items():
-            key = ("want", tree.type, id)
-            if not known.is_known and key not in self._calls and tree.parent is not None:
-                effects += self._call(key, tree.parent, Want(known.interest, known.clock), now)
-        return effects
+        given_up = [want for want in tree.unanswered() if ("want", tree.type, want.interest.id) not in self._calls]
+        return self._say(tree, given_up, now)
 
     def _take_refresh(self, sender: NodeId, trees: Sequence[tuple[str, int]], now: float) -> list[Effect]:
         again = []
@@ -617,7 +464,7 @@ class Hermes(Router[HermesMessage]):
             held = tree.below.get(sender, {}) if tree else {}
             if tree is not None and held:
                 tree.refreshed[sender] = now
-            if _digest(held) != expected:
+            if digest(held) != expected:
                 again.append(type)
         return [Send(sender, Fresh(tuple(again)))]
 
@@ -627,9 +474,7 @@ class Hermes(Router[HermesMessage]):
         for tree in [self._trees[type] for type in again if type in self._trees]:
             if tree.parent == sender:
                 # Pruned first, so that nothing stays there that this node no longer has.
-                effects.append(Send(sender, Prune(tree.type)))
-                for known in list(tree.announced.values()):
-                    effects += self._announce(tree, known.interest, now)
+                effects += [Send(sender, Prune(tree.type)), *self._say(tree, tree.say_all_again(), now)]
         return effects
 
     def came(self, peer: Peer, now: float) -> list[Effect]:
@@ -697,6 +542,9 @@ class Hermes(Router[HermesMessage]):
         waiting = self._calls.get(key)
         if waiting is None or now < waiting.due:
             return []
+        if isinstance(waiting.message, Want) and not self._is_meant(waiting.message, waiting.to):
+            self._calls.answered(key)
+            return []
         due = self._calls.again(key, now)
         if due is not None:
             return [Send(waiting.to, waiting.message), WakeAt(due, ("call", key))]
@@ -704,6 +552,12 @@ class Hermes(Router[HermesMessage]):
         if isinstance(waiting.message, Up):
             effects += self._try_another_way(waiting.to, waiting.message, now)
         return effects
+
+    def _is_meant(self, want: Want, parent: NodeId) -> bool:
+        """Whether the tree still wants this said to this parent."""
+        tree = self._trees.get(want.interest.type)
+        held = tree.announced.get(want.interest.id) if tree and tree.parent == parent else None
+        return held is not None and held.clock == want.clock
 
     def wake(self, token: Token, now: float) -> list[Effect]:
         match token:
@@ -755,7 +609,7 @@ class Hermes(Router[HermesMessage]):
         return {
             **self.ring.holdings(),
             "trees": (len(self._trees), TREES_MAX),
-            "interests": (self._interest_count(), INTERESTS_MAX + 1),
+            "interests": (sum(map(len, self._trees.values())), INTERESTS_MAX + 1),
             "calls": (len(self._calls), CALLS_MAX),
             "seen": (len(self._seen) + len(self._risen), 2 * SEEN_MAX),
             "roots": (len(self._roots), ROOTS_MAX),
@@ -770,31 +624,21 @@ class Hermes(Router[HermesMessage]):
     def _is_usable(self, id: NodeId) -> bool:
         return id not in self.ring.doubted and not self.ring.is_dead(id)
 
-    def _tree(self, type: str) -> _Tree | None:
+    def _tree(self, type: str) -> Tree | None:
         tree = self._trees.get(type)
         if tree is None and len(self._trees) < TREES_MAX:
-            tree = self._trees[type] = _Tree(type, self._key_of(type))
+            tree = self._trees[type] = Tree(type, self._key_of(type), self._covers, self._tick)
         return tree
-
-    def _drop_if_bare(self, tree: _Tree) -> None:
-        if not tree.own and not tree.below and not tree.retiring:
-            self._trees.pop(tree.type, None)
 
     def _key_of(self, type: str) -> str:
         return self.ring.key_of(hashlib.sha256(type.encode()).digest())
 
-    def _interest_count(self) -> int:
-        return sum(len(tree.own) + sum(map(len, tree.below.values())) for tree in self._trees.values())
+    def _is_full(self) -> bool:
+        return sum(map(len, self._trees.values())) >= INTERESTS_MAX
 
-    def _is_full(self, id: SubscriptionId) -> bool:
-        return self._interest_count() >= INTERESTS_MAX
-
-
-def _digest(held: dict[SubscriptionId, Any]) -> int:
-    """A number for what a parent should have from a child: equal for equal ids and clocks."""
-    words = (f"{id.origin}/{id.incarnation}/{id.seq}/{each.clock}" for id, each in held.items())
-    parts = (hashlib.blake2b(word.encode(), digest_size=7).digest() for word in words)
-    return sum(int.from_bytes(part, "big") for part in parts) & 0x7FFF_FFFF_FFFF_FFFF
+    def _tick(self) -> int:
+        self._clock += 1
+        return self._clock
 
 
 def settle(routers: dict[NodeId, Router[Any]], now: float) -> None:

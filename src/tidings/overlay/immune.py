@@ -37,12 +37,41 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeAlias
+from typing import Any
 
 import msgspec
 
 from tidings.errors import InputError
 from tidings.overlay import backbone
+from tidings.overlay.immune_messages import (
+    Ack,
+    Advertise,
+    Adverts,
+    Beacon,
+    Bridge,
+    Bye,
+    DemoteAsk,
+    DemoteDeny,
+    DemoteEnd,
+    DemoteGrant,
+    Elect,
+    ElectNo,
+    ElectOk,
+    Foreign,
+    ForEveryone,
+    Hello,
+    ImmuneMessage,
+    Promote,
+    Pull,
+    Release,
+    Renew,
+    Repair,
+    RepairPath,
+    Role,
+    Spread,
+    Status,
+    key_of,
+)
 from tidings.overlay.interest import Interest
 from tidings.overlay.liveness import Liveness, Unanswered
 from tidings.overlay.pointers import (
@@ -68,7 +97,7 @@ from tidings.overlay.router import (
     WakeAt,
 )
 from tidings.overlay.seen import SeenIds
-from tidings.overlay.wire import EventId, Message, NodeId, Parcel, Peer, SubscriptionId
+from tidings.overlay.wire import EventId, NodeId, Parcel, Peer, SubscriptionId
 
 NEIGHBOURS_MAX = 4096  # Four times the largest hub in the lab.
 PATH_MAX = 32  # Nodes on a repair's way; the core is next to everyone, so three would do while all is well.
@@ -80,186 +109,6 @@ UNACKED_MAX = 65_536  # Copies on their way; one pushed out is not sent again.
 BEACON_EVERY, BEACON_LOST_AFTER, SETTLED_AFTER, REPAIR_AFTER, ASK_WITHIN, PROMISE_FOR = 2, 6, 4, 3, 2, 5
 
 FORWARD_MODES = ("core_flood", "core_elim", "core_tree")
-
-
-class Status(msgspec.Struct, frozen=True, array_like=True):
-    """A node as its neighbours know it."""
-
-    me: Peer
-    epoch: int
-    degree: int
-    decided: bool
-    core: bool
-    leaving: bool
-    has_lowers: bool
-    idle: bool
-    upper: NodeId
-    root: NodeId
-    root_degree: int
-    parent: NodeId
-    neighbours: dict[NodeId, int]
-    """Those that answer, and how often each was taken for dead before: a change tells it that its tables are gone."""
-    core_neighbours: tuple[NodeId, ...]
-    adverts: int
-    """A fingerprint of the adverts it knows."""
-
-
-class Hello(Message, frozen=True):
-    """I am here, and this is how I stand; on schedule."""
-
-    chatter: ClassVar[bool] = True
-    status: Status
-
-
-class Role(Message, frozen=True):
-    """The same, because something has changed. Answered in kind if `asking`."""
-
-    status: Status
-    asking: bool = False
-
-
-class Elect(Message, frozen=True):
-    """Be my upper."""
-
-
-class ElectOk(Message, frozen=True):
-    """I am."""
-
-
-class ElectNo(Message, frozen=True):
-    """I cannot: this is how I stand."""
-
-    status: Status
-
-
-class Release(Message, frozen=True):
-    """You need not be my upper any more."""
-
-
-class Promote(Message, frozen=True):
-    """Join the core: I have nobody else."""
-
-
-class Beacon(Message, frozen=True):
-    """The core as far as this goes hangs together, and this is its best-ranked node."""
-
-    chatter: ClassVar[bool] = True
-    root: NodeId
-    root_degree: int
-    seq: int
-    epoch: int
-
-
-class Foreign(Message, frozen=True):
-    """An immune node to its upper: I have a neighbour in a better-ranked piece of the core."""
-
-
-class Repair(Message, frozen=True):
-    """Looking for a better-ranked piece of the core than that of `root`; `path` is the way so far."""
-
-    root: NodeId
-    root_degree: int
-    round: int
-    path: tuple[NodeId, ...]
-
-
-class RepairPath(Message, frozen=True):
-    """Found one, at the end of this path; on its way back to the start."""
-
-    round: int
-    path: tuple[NodeId, ...]
-
-
-class Bridge(Message, frozen=True):
-    """Everyone on this path joins the core; on its way to the end."""
-
-    path: tuple[NodeId, ...]
-
-
-class DemoteAsk(Message, frozen=True):
-    """May this candidate leave the core? Stay as you are until it has decided."""
-
-    candidate: NodeId
-    degree: int
-    round: int
-    relayed: bool
-
-
-class DemoteGrant(Message, frozen=True):
-    """It may, for all I and those next to me care. `seen` are those of us in the core, each with its core neighbours."""
-
-    candidate: NodeId
-    round: int
-    seen: tuple[tuple[NodeId, tuple[NodeId, ...]], ...]
-
-
-class DemoteDeny(Message, frozen=True):
-    """It must wait."""
-
-    candidate: NodeId
-    round: int
-
-
-class DemoteEnd(Message, frozen=True):
-    """The candidate has decided."""
-
-    candidate: NodeId
-    relayed: bool
-
-
-class Bye(Message, frozen=True):
-    """I am gone."""
-
-
-class Spread(Message, frozen=True):
-    """An event for everyone. `safe`: pass it to all your neighbours, whatever your role."""
-
-    parcel: Parcel
-    safe: bool = False
-
-
-class Advertise(Message, frozen=True):
-    """An advert for everyone, spread like an event."""
-
-    advert: Advert
-    safe: bool = False
-
-
-class Renew(Message, frozen=True):
-    """For everyone, so that it reaches the publisher: the tree of this advert is broken, found by `asker` the n-th time."""
-
-    advert: Advert
-    asker: NodeId
-    nth: int
-    safe: bool = False
-
-
-class Ack(Message, frozen=True):
-    """Thanks for what you spread."""
-
-    key: str
-
-
-class Pull(Message, frozen=True):
-    """Which adverts are there?"""
-
-    chatter: ClassVar[bool] = True
-
-
-class Adverts(Message, frozen=True):
-    """These."""
-
-    chatter: ClassVar[bool] = True
-
-    adverts: tuple[Advert, ...]
-
-
-ForEveryone: TypeAlias = Spread | Advertise | Renew
-ImmuneMessage: TypeAlias = (
-    Hello | Role | Elect | ElectOk | ElectNo | Release | Promote | Beacon | Foreign | Repair | RepairPath | Bridge
-    | DemoteAsk | DemoteGrant | DemoteDeny | DemoteEnd | Bye | Spread | Advertise | Renew | Ack | Pull | Adverts
-    | Sub | Confirm | Unsub | Forward | Forwarded
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,6 +223,7 @@ class Immune(Router[ImmuneMessage]):
         return [Send(peer.id, Role(self._status(), asking=True))]
 
     def peer_down(self, peer: NodeId, now: float) -> list[Effect]:
+        self.pointers.hang_up(peer)
         return self._lose(peer, now)
 
     # ── Publish and subscribe ──────────────────────────────────────────────────
@@ -414,7 +264,7 @@ class Immune(Router[ImmuneMessage]):
             case Role(status, asking):
                 answer: list[Effect] = [Send(sender, Role(self._status()))] if asking else []
                 return answer + self._on_status(sender, status, now)
-        if sender not in self.near:
+        if sender not in self.near and not isinstance(message, Forward | Forwarded):
             return []  # A stranger, or one whose greeting was lost; it will greet again.
         if isinstance(message, Sub | Confirm | Unsub | Forward | Forwarded | Pull | Adverts):
             return self._on_pointed(sender, message, now)
@@ -477,8 +327,8 @@ class Immune(Router[ImmuneMessage]):
     # ── Spreading to everyone ──────────────────────────────────────────────────
 
     def _on_spread(self, sender: NodeId, message: ForEveryone, now: float) -> list[Effect]:
-        effects: list[Effect] = [Send(sender, Ack(_key(message)))] if self.settings.acks else []
-        new = _key(message) not in self._seen
+        effects: list[Effect] = [Send(sender, Ack(key_of(message)))] if self.settings.acks else []
+        new = key_of(message) not in self._seen
         onward = self._spread(message, sender, now)
         match message:
             case Spread(parcel):
@@ -491,7 +341,7 @@ class Immune(Router[ImmuneMessage]):
 
     def _spread(self, message: ForEveryone, sender: NodeId | None, now: float) -> list[Effect]:
         """Pass on what is new here. What was passed on by role comes once more if others are unsure: to all."""
-        key, safe = _key(message), message.safe or self._unsure(now)
+        key, safe = key_of(message), message.safe or self._unsure(now)
         if not self._seen.add(key) and not (safe and key not in self._seen_safe):
             return []
         if not safe:
@@ -527,8 +377,8 @@ class Immune(Router[ImmuneMessage]):
             return [Send(peer, message) for peer in to]
         effects: list[Effect] = []
         for peer in to:
-            due = self._unacked.add((_key(message), peer), peer, message, now)
-            effects += [Send(peer, message), WakeAt(due, ("resend", _key(message), peer))]
+            due = self._unacked.add((key_of(message), peer), peer, message, now)
+            effects += [Send(peer, message), WakeAt(due, ("resend", key_of(message), peer))]
         return effects
 
     def _resend(self, key: str, to: NodeId, now: float) -> list[Effect]:
@@ -723,7 +573,9 @@ class Immune(Router[ImmuneMessage]):
         effects += (
             self._stand(now) + self._keep_root(now) + self._look_for_others(now) + self._consider_leaving_core(now)
         )
-        effects += self._compare_adverts() + self._ask_to_renew(self.pointers.broken(now), now)
+        effects += (
+            self.pointers.fade(now) + self._compare_adverts() + self._ask_to_renew(self.pointers.broken(now), now)
+        )
         if self.leaving and self.core:
             effects += self._go_if_replaced(now)
         hello = Hello(self._status())
@@ -980,16 +832,21 @@ class Immune(Router[ImmuneMessage]):
     def _on_pointed(self, sender: NodeId, message: Any, now: float) -> list[Effect]:
         match message:
             case Forward(parcel, advert):
-                effects: list[Effect] = [Send(sender, Forwarded(parcel.head.id))]
-                if not self._delivered.add(parcel.head.id):
-                    return effects
-                return [*effects, Deliver(parcel), *self.pointers.down(parcel, advert, sender, now)]
+                return [Send(sender, Forwarded(parcel.head.id)), *self._on_forward(parcel, advert, sender, now)]
             case Pull():
                 known = self.pointers.known()
                 return [Send(sender, Adverts(known))] if known else []
             case Adverts(adverts):
                 return [effect for advert in adverts for effect in self._on_news_of(advert, sender, now)]
         return self.pointers.receive(sender, message, now)
+
+    def _on_forward(self, parcel: Parcel, advert: Advert, sender: NodeId, now: float) -> list[Effect]:
+        """Deliver and pass down. If the tree was laid anew since the event set out, nobody is sure who wants it: to all."""
+        if not self._delivered.add(parcel.head.id):
+            return []
+        if self.pointers.advert(advert.id) == advert:
+            return [Deliver(parcel), *self.pointers.down(parcel, advert, sender, now)]
+        return [Deliver(parcel), *self._spread(Spread(parcel, safe=True), None, now)]
 
     def _on_news_of(self, advert: Advert, sender: NodeId, now: float) -> list[Effect]:
         """A neighbour knew of an advert. If it is new here, it is new to others behind this node as well."""
@@ -1010,7 +867,8 @@ class Immune(Router[ImmuneMessage]):
         return [Send(peer, Pull())] if self.near[peer].adverts != self.pointers.fingerprint() else []
 
     def _pointers_lost(self, peer: NodeId, now: float) -> list[Effect]:
-        return self.pointers.lost(peer, now) + self._ask_to_renew(self.pointers.broken(now), now)
+        self.pointers.lost(peer, now)
+        return self._ask_to_renew(self.pointers.broken(now), now)
 
     def _ask_to_renew(self, broken: list[Advert], now: float) -> list[Effect]:
         effects: list[Effect] = []
@@ -1020,20 +878,10 @@ class Immune(Router[ImmuneMessage]):
         return effects
 
     def _renew_own(self, advert: Advert, now: float) -> list[Effect]:
-        if advert.seq < self.pointers.advert(advert.id).seq:
+        known = self.pointers.advert(advert.id)
+        if known is None or advert.seq != known.seq:
             return []  # One new tree serves all who noticed that the old one is broken.
         return self._spread(Advertise(self.pointers.renew(advert.id, now), safe=True), None, now)
-
-
-def _key(message: ForEveryone) -> str:
-    match message:
-        case Spread(parcel):
-            origin, incarnation, seq = parcel.head.id
-            return f"e{origin}/{incarnation}/{seq}"
-        case Advertise(advert):
-            return f"a{advert.id.origin}/{advert.id.incarnation}/{advert.id.type}/{advert.seq}"
-        case Renew(advert, asker, nth):
-            return f"r{advert.id.origin}/{advert.id.incarnation}/{advert.id.type}/{advert.seq}/{asker}/{nth}"
 
 
 def settle(routers: dict[NodeId, Router[Any]], now: float) -> None:

@@ -152,6 +152,7 @@ class Irbr(Router[IrbrMessage]):
         reliability: Reliability = "R2",
         covering: bool = True,
         two_phase: bool = True,
+        obituaries: bool = True,
         base: int = 16,
         leaf_count: int = LEAF_COUNT,
         alternates: int = ALTERNATES,
@@ -161,11 +162,14 @@ class Irbr(Router[IrbrMessage]):
         gone_s: float = GONE_S,
         entries_max: int = ENTRIES_MAX,
     ) -> None:
-        """`heartbeat_s=0` and `sync_s=0` do without routine talk, for big worlds in which nothing happens by itself."""
+        """`heartbeat_s=0` and `sync_s=0` do without routine talk, for big worlds in which nothing happens by itself.
+
+        Without `obituaries` the dead are only avoided, never mourned, for worlds that end soon after a disaster.
+        """
         if mode not in ("interest", "paper") or reliability not in ("R0", "R1", "R2"):
             raise InputError(f"expected mode interest or paper and reliability R0, R1 or R2, got {mode}, {reliability}")
         self.mode, self.reliability, self.covering, self.two_phase = mode, reliability, covering, two_phase
-        self.sync_s = sync_s
+        self.obituaries, self.sync_s = obituaries, sync_s
         self.ring = Ring(
             me,
             self,
@@ -183,7 +187,7 @@ class Irbr(Router[IrbrMessage]):
         self.clock = 0
         self._stage: Literal["outside", "pulling", "arriving", "settling", "ready", "leaving"] = "outside"
         self._joined = False  # Whether this node came by `join`, and so has a table to fetch.
-        self._had_former_life = False
+        self._mourns_itself = False  # Its former life, that is.
         self._refute_at = 0.0
         self._seq = 0
         self._seen = SeenIds[EventId](SEEN_MAX)
@@ -212,6 +216,8 @@ class Irbr(Router[IrbrMessage]):
         return [*self.ring.start(now), *routine]
 
     def join(self, via: Sequence[Peer], now: float) -> list[Effect]:
+        if not via:
+            return self.start(now)
         self._joined = True
         return [*self.ring.join(via, now), *self._next_sync(now)]
 
@@ -254,8 +260,8 @@ class Irbr(Router[IrbrMessage]):
             return []
         self._stage = "ready"
         effects: list[Effect] = [Completed("join")]
-        if self._had_former_life:
-            effects += self._mourn(Peer(self.me.id, self.me.address, self.me.incarnation - 1), now)
+        if self._mourns_itself:
+            effects += self._mourn_itself(now)
         for own in list(self.own.values()):
             if own.scope_row < 0 and own.task is None:
                 effects += self._announce(own, now)
@@ -481,12 +487,22 @@ class Irbr(Router[IrbrMessage]):
     def _take_entry(self, entry: Entry, now: float) -> list[Effect]:
         self._hear_clock(entry.clock)
         if entry.origin.id == self.me.id:
-            self._had_former_life |= entry.id.incarnation < self.me.incarnation
-            return []
+            return self._meet_former_life(entry, now)
         if not self.ring.is_id(entry.origin.id) or entry.id.origin != entry.origin.id:
             return []
         lost = self.table.merge(entry, now)
         return self._reconsider([lost], now) if lost else []
+
+    def _meet_former_life(self, entry: Entry, now: float) -> list[Effect]:
+        """Somebody still has what this node wanted in an earlier life: nobody but itself can mourn that."""
+        if entry.id.incarnation >= self.me.incarnation or self._mourns_itself:
+            return []
+        self._mourns_itself = True
+        return self._mourn_itself(now) if self._stage == "ready" else []
+
+    def _mourn_itself(self, now: float) -> list[Effect]:
+        former = Obituary(self.me.id, self.me.incarnation - 1, self._tick(), final=not self.two_phase)
+        return self._say_obituary(former, now)
 
     def _refute(self, obituary: Obituary, now: float) -> list[Effect]:
         """Thought dead: all that was said before is void, so it is said again.
@@ -579,6 +595,8 @@ class Irbr(Router[IrbrMessage]):
                 return [WakeAt(now + 2 * self.ring.answer_s, ("settled",))]
             case ("mourned", Obituary() as obituary) if not obituary.final:
                 return self._say_obituary(Obituary(obituary.id, obituary.incarnation, self._tick(), True), now)
+            case ("mourned", Obituary(id=id)) if id == self.me.id:
+                self._mourns_itself = False
         return []
 
     # ── The dead, the late and the lost ──────────────────────────────────────
@@ -598,7 +616,8 @@ class Irbr(Router[IrbrMessage]):
 
     def died(self, peer: Peer, now: float) -> list[Effect]:
         self._missed.add(peer.id)
-        mourning = self._mourn(peer, now) if self._stage == "ready" and self.ring.is_next_after(peer.id) else []
+        is_next = self.obituaries and self._stage == "ready" and self.ring.is_next_after(peer.id)
+        mourning = self._mourn(peer, now) if is_next else []
         return [*self.custody.redirect(peer.id, now), *mourning]
 
     def left(self, peer: Peer, now: float) -> list[Effect]:
@@ -642,15 +661,16 @@ class Irbr(Router[IrbrMessage]):
             e for cell in self.table.cells() for e in self.table.under(cell) if e.id.origin.startswith(prefix)
         )
 
-    def _told_to(self, asker: NodeId, prefix: str) -> list[Entry]:
-        mine = [self._entry(own) for own in self.own.values() if 0 <= own.target_row <= shared(asker, self.me.id)]
+    def _told_to(self, asker: Peer, prefix: str) -> list[Entry]:
+        row = shared(asker.id, self.me.id)
+        mine = [self._entry(own) for own in self.own.values() if 0 <= own.target_row <= row]
         told = [*(entry for entry in mine if self.me.id.startswith(prefix)), *self.table.told_to(asker, prefix)]
         return sorted(told, key=lambda entry: entry.id)
 
     def _answer(self, sender: NodeId, question: Compare) -> list[Effect]:
         if question.me.id != sender or not self.ring.is_node(question.me) or not self.ring.is_prefix(question.prefix):
             return []
-        told = self._told_to(sender, question.prefix)
+        told = self._told_to(question.me, question.prefix)
         if question.after is None and digest(iter(told)) == question.digest:
             told = []
         if not told and isinstance(question, Routine):
@@ -765,20 +785,6 @@ def _any_covers(entries: Sequence[Entry], interest: Interest) -> bool:
 def settle(routers: dict[NodeId, Router[Any]], now: float) -> None:
     """Everybody has joined long ago, and nobody wants anything yet."""
     rings.settle([router.ring for router in routers.values() if isinstance(router, Irbr)], now)
-
-
-def plant(routers: dict[NodeId, Irbr], interests: Sequence[Interest]) -> None:
-    """The state after these subscriptions have become stable, without the talk: for worlds of thousands.
-
-    As if nobody had relied on a cover: each is announced to everybody.
-    """
-    for interest in interests:
-        origin = routers[interest.id.origin]
-        own = _Own(interest, origin._tick(), 0, 0, stable=True, asked=False)
-        origin.own[interest.id] = own
-        entry = origin._entry(own)
-        for router in routers.values():
-            router.table.merge(entry, 0.0)
 
 
 def name_node(index: int, chance: Random) -> NodeId:

@@ -90,11 +90,14 @@ class Places:
 
     def is_empty(self, cell: str, now: float) -> bool:
         """Whether nobody is in this cell of this node, for sure."""
-        if self._table.get(cell):
+        if cell in self._table:
             return False
-        if self._leaves_tell(cell):
-            return not any(peer.id.startswith(cell) for _, peer in (*self._cw, *self._ccw))
-        return self._empty.get(cell, now) > now
+        if self._empty.get(cell, now) > now:
+            return True
+        if not self._leaves_tell(cell) or any(peer.id.startswith(cell) for _, peer in (*self._cw, *self._ccw)):
+            return False
+        self._empty[cell] = now + EMPTY_S
+        return True
 
     def note_empty(self, cell: str, now: float) -> None:
         """Both neighbours of the cell have said that nobody is in it."""

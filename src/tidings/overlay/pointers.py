@@ -34,6 +34,7 @@ from tidings.overlay.wire import EventId, Message, NodeId, Parcel, SubscriptionI
 ADVERTS_MAX = 10_000  # Publishers times types; beyond that a node knows of no more and hears all events instead.
 INTERESTS_MAX = 1_000_000  # Over all adverts and links.
 LOST = ""  # A pointer to nowhere.
+FADE = 6  # In times to settle: as long as it takes a broken tree to be asked for again and laid anew.
 TRIES_MAX = 8  # The wait doubles, so a link has four minutes to come back.
 
 
@@ -99,6 +100,7 @@ class _Tree:
     asked_again: int = 0  # How often a new tree was asked for, since this one broke.
     ask_at: float = 0.0
     wanted: dict[NodeId, dict[SubscriptionId, Interest]] = field(default_factory=dict)
+    fading: dict[NodeId, float] = field(default_factory=dict)  # Neighbours that seem gone, and until when they count.
     sent: dict[SubscriptionId, Interest] = field(default_factory=dict)
     confirmed: dict[SubscriptionId, None] = field(default_factory=dict)
     waiting: dict[SubscriptionId, list[tuple[NodeId, SubscriptionId]]] = field(default_factory=dict)
@@ -163,9 +165,10 @@ class Pointers:
                 effects += self._send_up(tree, interest, (self.me, interest.id), now)
         return effects
 
-    def advert(self, id: AdvertId) -> Advert:
+    def advert(self, id: AdvertId) -> Advert | None:
         """The newest advert of this id that we know."""
-        return self._trees[id].advert
+        tree = self._trees.get(id)
+        return tree.advert if tree else None
 
     def known(self) -> tuple[Advert, ...]:
         """All adverts, for a newcomer."""
@@ -179,17 +182,28 @@ class Pointers:
             self._fingerprint = ((size, self._laid), crc32("\n".join(parts).encode()))
         return self._fingerprint[1]
 
-    def lost(self, peer: NodeId, now: float) -> list[Effect]:
-        """A neighbour is gone: take back what only it wanted."""
-        for key in self._calls.to_peer(peer):
-            self._calls.answered(key)
-        effects: list[Effect] = []
+    def lost(self, peer: NodeId, now: float) -> None:
+        """A neighbour seems to be gone. What it wanted is kept, and tried, for a while: it may have been misjudged."""
         for tree in self._trees.values():
-            for id in tree.wanted.pop(peer, {}):
-                effects += self._take_back(tree, id, now)
+            if peer in tree.wanted:
+                tree.fading.setdefault(peer, now + FADE * self.settle_s)
             if tree.pointer == peer:  # For good: what was sent there is not known to have arrived.
                 tree.pointer, tree.ask_at = LOST, now
                 self._laid += 1
+
+    def hang_up(self, peer: NodeId) -> None:
+        """A neighbour is known to be down: nothing more is tried."""
+        for key in self._calls.to_peer(peer):
+            self._calls.answered(key)
+
+    def fade(self, now: float) -> list[Effect]:
+        """Take back what was wanted only by neighbours that stayed away."""
+        effects: list[Effect] = []
+        for tree in self._trees.values():
+            for peer in [peer for peer, until in tree.fading.items() if until <= now]:
+                del tree.fading[peer]
+                for id in tree.wanted.pop(peer, {}):
+                    effects += self._take_back(tree, id, now)
         return effects
 
     def broken(self, now: float, *, at_once: bool = False) -> list[Advert]:
@@ -291,6 +305,7 @@ class Pointers:
         if (advert, sender, interest.id) in self._gone:
             return []  # Taken back before it came.
         tree.wanted.setdefault(sender, {})[interest.id] = interest
+        tree.fading.pop(sender, None)
         if tree.pointer is None:
             return [Send(sender, Confirm(advert, interest.id))]
         return self._send_up(tree, interest, (sender, interest.id), now)

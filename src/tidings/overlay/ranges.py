@@ -156,14 +156,13 @@ class FilterTable:
             if entry.standing is Standing.LIVE and entry.interest is not None and entry.interest.covers(interest)
         ]
 
-    def told_to(self, asker: NodeId, prefix: str) -> Iterator[Entry]:
-        """What `asker` should know of origins in a range, in the order of their ids."""
+    def told_to(self, asker: Peer, prefix: str) -> Iterator[Entry]:
+        """What `asker` should know of origins in a range, and of its own former lives."""
         for row in self._rows:
             for cell, entries in row.items():
                 if cell.startswith(prefix) or prefix.startswith(cell):
                     for entry in entries.values():
-                        origin = entry.origin.id
-                        if origin.startswith(prefix) and entry.scope_row <= shared(asker, origin) < len(asker):
+                        if entry.origin.id.startswith(prefix) and _concerns(entry, asker):
                             yield entry
 
     def expire(self, now: float) -> None:
@@ -211,6 +210,12 @@ def digest(entries: Iterator[Entry]) -> int:
 
 def _ended(entry: Entry, obituary: Obituary) -> Entry:
     return entry.gone(obituary.clock) if obituary.final else entry.retired(obituary.clock)
+
+
+def _concerns(entry: Entry, asker: Peer) -> bool:
+    if entry.origin.id == asker.id:
+        return entry.id.incarnation < asker.incarnation and entry.standing is not Standing.GONE
+    return entry.scope_row <= shared(asker.id, entry.origin.id)
 
 
 def _still_covers(old: Entry, new: Entry) -> bool:

@@ -111,8 +111,8 @@ class Router(ABC, Generic[M]):
     """One node's part in a protocol.
 
     Made, then started once with `start` (it stands in its place already: a broker of a
-    given graph, the first of a network, a restart) or with `join` (it comes to a network
-    that exists). `publish` and `subscribe` before the join is completed are allowed and
+    given graph, the first of a network, a restart with memory) or with `join` (it comes to a
+    network that exists). `publish` and `subscribe` before the join is completed are allowed and
     wait, or work with what is known.
     """
 

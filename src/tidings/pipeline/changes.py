@@ -33,7 +33,7 @@ from tidings.events import Attribute, EventType
 from tidings.pipeline.holding import Found, Numbers, Shipped, ship
 from tidings.pipeline.ledger import write_whole
 from tidings.pipeline.sources import ORIGINAL, REASON, ReadLines, spark_schema
-from tidings.pipeline.wanted import UNNAMED, WANTED_SCHEMA, parse_subscriptions, read_payload, write_payload
+from tidings.pipeline.wanted import UNNAMED, WANTED_SCHEMA, few_parts, parse_subscriptions, read_payload, write_payload
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -193,7 +193,7 @@ def _parsed(spark: SparkSession, file: Path, event_type: EventType) -> DataFrame
     latest = numbered.groupBy(key).agg(f.max_by("row", "line").alias("row")).select("row.*")
     if event_type.name != UNNAMED:
         latest = latest.where(f.col("type").isNull() | (f.col("type") == event_type.name))
-    return latest.mapInArrow(_ParseChanges(event_type), CHANGES_SCHEMA)
+    return few_parts(latest).mapInArrow(_ParseChanges(event_type), CHANGES_SCHEMA)
 
 
 class _ParseChanges:

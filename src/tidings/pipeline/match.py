@@ -194,8 +194,6 @@ def match_rows(batch: pa.RecordBatch, holding: Holding, compact: bool) -> Iterat
 def named(batch: pa.RecordBatch, asked_type: EventType) -> pa.RecordBatch:
     """The asked attributes of such a batch, by their own names."""
     columns = [batch.column(f"_{at}") for at in range(len(asked_type.attributes))]
-    if not columns:  # A batch of no columns has no rows either, and somebody may want every event.
-        return batch.select([EVENT_ID])
     return pa.RecordBatch.from_arrays(columns, [attribute.name for attribute in asked_type])
 
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from tidings.errors import EventError
-from tidings.events import EventType, arrow_schema, conform
+from tidings.events import Attribute, EventType, arrow_schema, conform
 
 REASON_LENGTH_MAX = 500
 
@@ -82,7 +82,7 @@ def _read_json(lines: pa.Array, event_type: EventType) -> pa.Table:
         pa.BufferReader(text),
         pa.json.ReadOptions(use_threads=False, block_size=len(text) + 1),
         pa.json.ParseOptions(
-            explicit_schema=arrow_schema(event_type, nested=True),
+            explicit_schema=arrow_schema(_optional(event_type), nested=True),
             newlines_in_values=True,
             unexpected_field_behavior="ignore",
         ),
@@ -91,6 +91,11 @@ def _read_json(lines: pa.Array, event_type: EventType) -> pa.Table:
     if table.num_rows != len(lines):
         raise EventError(f"expected one JSON object, got {table.num_rows}")
     return table
+
+
+def _optional(event_type: EventType) -> EventType:
+    """What is missing is told by `conform`, which can say what."""
+    return EventType.of(event_type.name, tuple(Attribute(a.name, a.type) for a in event_type))
 
 
 def _check_objects(lines: pa.Array) -> None:

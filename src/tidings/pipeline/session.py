@@ -28,6 +28,8 @@ _SETTINGS = {
     "spark.sql.parquet.compression.codec": "snappy",
 }
 
+_LOCAL_SETTINGS = {"spark.sql.shuffle.partitions": "8"}  # Spark's 200 are meant for a cluster.
+
 
 def start(name: str, master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
     """A Spark session; `settings` go before ours. Raises SetupError, without a Java stack, where it does not start."""
@@ -36,7 +38,8 @@ def start(name: str, master: str | None = None, settings: Mapping[str, str] | No
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(name).master(master)
-    for key, value in {**_SETTINGS, **(settings or {})}.items():
+    local = _LOCAL_SETTINGS if master.startswith("local[") else {}
+    for key, value in {**_SETTINGS, **local, **(settings or {})}.items():
         builder = builder.config(key, value)
     try:
         session = builder.getOrCreate()

@@ -59,7 +59,7 @@ class Wanted:
     def __init__(self, subscriptions: DataFrame, event_type: EventType) -> None:
         check_subscriptions(subscriptions)
         self.event_type = event_type
-        one_each = _one_row_per_id(_of_type(subscriptions, event_type))
+        one_each = few_parts(_one_row_per_id(_of_type(subscriptions, event_type)))
         self.parsed = one_each.mapInArrow(_Parse(event_type), PARSED_SCHEMA).persist(StorageLevel.DISK_ONLY)
         self._size: Size | None = None
 
@@ -73,8 +73,12 @@ class Wanted:
 
     @property
     def asked_type(self) -> EventType:
-        """The event type cut down to the attributes that conditions ask about, all of them optional."""
-        asked = (self.event_type[name] for name in self.size.attributes)
+        """The event type cut down to the attributes that conditions ask about, all of them optional.
+
+        Where they ask about none, one is kept all the same: a table of no columns has no rows.
+        """
+        names = self.size.attributes or tuple(a.name for a in self.event_type)[:1]
+        asked = (self.event_type[name] for name in names)
         return EventType.of(self.event_type.name, tuple(Attribute(a.name, a.type) for a in asked))
 
     @property
@@ -122,6 +126,11 @@ def write_payload(table: pa.Table) -> bytes:
 
 def read_payload(payload: bytes) -> pa.Table:
     return pa.ipc.open_stream(payload).read_all()
+
+
+def few_parts(rows: DataFrame) -> DataFrame:
+    """As many parts as there are cores: after a shuffle Spark may have hundreds, each of which costs a worker a start."""
+    return rows.coalesce(rows.sparkSession.sparkContext.defaultParallelism)
 
 
 class _Parse:

@@ -196,14 +196,17 @@ class World:
         member.subscriptions, member.up = {}, True
         self.trace.absences[member.id][-1][1] = self.now
         self.trace.note(self.now, "restart", member.id, what="with memory" if memory else "")
-        self._carry_out(member, member.router.start(self.now, kept))
+        if kept or self.protocol.on_graph:
+            self._carry_out(member, member.router.start(self.now, kept))
+        else:  # It remembers nobody, so it comes to the network like a newcomer.
+            self._carry_out(member, member.router.join(self._peers(3, but=node), self.now))
         for each in wanted:
             self.subscribe(node, each)
 
     def join(self, contacts: int = 3) -> int:
         """Bring in a new node that knows some of those that are up; returns its number."""
         index = len(self.nodes)
-        known = self._contacts(min(contacts, self.up_count()))
+        known = self._contacts(contacts)
         member = self._add(index, [self.nodes[k].index for k in known] if self.protocol.on_graph else [])
         self.trace.note(self.now, "join", member.id)
         self._carry_out(member, member.router.join([self.nodes[k].peer for k in known], self.now))
@@ -518,9 +521,13 @@ class World:
         name_node = self.protocol.name_node
         return name_node(index, Random(f"name/{self.seed}/{index}")) if name_node else f"n{index:04}"
 
+    def _peers(self, count: int, *, but: int) -> list[Peer]:
+        return [self.nodes[k].peer for k in self._contacts(count) if k != but]
+
     def _contacts(self, count: int) -> list[int]:
         """Some nodes that are up. On a graph, likelier those with many links, as a random walk would find them."""
         up = self.up()
+        count = min(count, len(up))
         if not self.protocol.on_graph:
             return self.chance.sample(up, count)
         ends = [node for node in up for _ in range(max(1, len(self.nodes[node].links)))]

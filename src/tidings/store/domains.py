@@ -53,6 +53,7 @@ class Domains:
 
     def remove(self, name: str, *, by: str, now_ms: int) -> None:
         """Forgets a domain and its keys; rights that were given to the keys stay as they are."""
+        checked_name(name, "a domain's name")
         with self._database.change(by, now_ms) as change:
             keys = change.connection.scalars(
                 select(_listed.key).where(_listed.domain == name).order_by(_listed.key)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, RowMapping, insert, select
 
 from tidings.errors import Denied, InputError
+from tidings.events import INT_MAX, INT_MIN, Timestamp
 from tidings.security import ANY_TYPE, BiscuitCapability, Grant, Right, fingerprint
 from tidings.store import tables
 from tidings.store.database import Database
@@ -128,10 +129,14 @@ def refusal(token: BiscuitCapability, right: Right, revoked: frozenset[str], now
         if id in revoked:
             return f"revoked: link {index} ({id[:16]}…) has been revoked"
     if now_ms < right.not_before:
-        return f"validity: holds from {right.not_before} ms, and it is {now_ms} ms"
+        return f"validity: does not hold before {_shown(right.not_before)}, and it is {_shown(now_ms)}"
     if now_ms >= right.not_after:
-        return f"validity: held until {right.not_after} ms, and it is {now_ms} ms"
+        return f"validity: expired at {_shown(right.not_after)}, and it is {_shown(now_ms)}"
     return None
+
+
+def _shown(ms: int) -> str:
+    return Timestamp(max(INT_MIN, min(ms * 1000, INT_MAX))).iso()
 
 
 def revoked_among(connection: Connection, ids: Sequence[str]) -> frozenset[str]:

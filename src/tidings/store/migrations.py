@@ -51,7 +51,7 @@ STEPS: tuple[Step, ...] = (
         "an audit trail that is only added to",
         """
         CREATE TABLE tidings_audit_head (
-            only BIGINT NOT NULL PRIMARY KEY CHECK (only = 1), position BIGINT NOT NULL, hash {bytes} NOT NULL)
+            one BIGINT NOT NULL PRIMARY KEY CHECK (one = 1), position BIGINT NOT NULL, hash {bytes} NOT NULL)
 
         INSERT INTO tidings_audit_head VALUES (1, 0, {nothing})
 
@@ -147,7 +147,9 @@ def migrate(connection: Connection, now_ms: int, where: str, steps: Sequence[Ste
     version = version_of(connection)
     if version is None:
         _refuse_another_programs(connection, where)
-        connection.execute(text("CREATE TABLE tidings_schema (version BIGINT PRIMARY KEY, applied_ms BIGINT NOT NULL)"))
+        connection.execute(
+            text("CREATE TABLE tidings_schema (version BIGINT NOT NULL PRIMARY KEY, applied_ms BIGINT NOT NULL)")
+        )
     check_not_newer(version, where, steps)
     for number, step in enumerate(steps[version or 0 :], (version or 0) + 1):
         for statement in step.statements(dialect):

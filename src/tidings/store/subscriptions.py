@@ -115,6 +115,7 @@ class Subscriptions:
 
     def remove(self, id: str, *, by_key: bytes, now_ms: int) -> None:
         """Forgets a subscription; its holder may, and the owner of its type. Raises Denied for others."""
+        checked_name(id, "a subscription's id")
         with self._database.change(fingerprint(by_key), now_ms) as change:
             kept = _kept(change.connection, id)
             if kept is None:

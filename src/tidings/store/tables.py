@@ -27,7 +27,7 @@ schema = Table(
 audit_head = Table(
     "tidings_audit_head",
     metadata,
-    Column("only", BigInteger, primary_key=True, autoincrement=False),
+    Column("one", BigInteger, primary_key=True, autoincrement=False),
     Column("position", BigInteger, nullable=False),
     Column("hash", LargeBinary, nullable=False),
 )

@@ -58,7 +58,7 @@ class Types:
         Raises InputError if there is none, and if two owners use the name, with the names to choose from.
         """
         with self._database.read() as connection:
-            rows = connection.execute(_meant(name)).mappings().all()
+            rows = connection.execute(_meant(name)).mappings().all() if name.isprintable() else []
             known = () if rows else connection.scalars(select(tables.types.c.local_name).distinct()).all()
         found = [_checked(row) for row in rows]
         if not found:

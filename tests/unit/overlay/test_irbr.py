@@ -30,7 +30,7 @@ from tidings.overlay import (
     protocol,
 )
 from tidings.overlay.custody import EVENT, NEWS, Done, Got, TaskId
-from tidings.overlay.irbr import PROTOCOL, Arrival, Carry, Compare, Irbr, Mourned, Routine, Spread, Table, plant
+from tidings.overlay.irbr import PROTOCOL, Arrival, Carry, Compare, Irbr, Mourned, Routine, Spread, Table
 from tidings.overlay.ranges import Entry, FilterTable, Obituary, Standing, digest
 from tidings.overlay.ring import Found
 
@@ -434,13 +434,9 @@ def test_before_a_node_is_ready_it_keeps_events_and_passes_them_on_after() -> No
     assert Deliver(parcel) in router.start(1.0)
 
 
-def test_planted_interests_are_those_that_were_announced() -> None:
-    talked = figure_2(covering=False)
-    planted = a_bench(FIGURE_2)
-    interests = [own.interest for router in talked.routers.values() for own in router.own.values()]
-    plant(planted.routers, interests)
-    for id in FIGURE_2:
-        assert table_of(planted, id) == table_of(talked, id)
+def test_a_newcomer_without_contacts_is_the_first_of_its_network() -> None:
+    router = Irbr.build(Place(Peer("213"), (), Random(0)), base=4, **QUIET)
+    assert Completed("join") in router.join([], 0.0)
 
 
 def test_what_a_search_of_an_unknown_range_finds_changes_nothing() -> None:

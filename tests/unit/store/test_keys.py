@@ -123,3 +123,17 @@ def test_a_manager_that_runs_twice_is_noticed(registry: Registry) -> None:
     assert registry.keys.manager(PLATES.type_id) == ManagerSnapshot(2, b"more")
     with pytest.raises(InputError, match="no event type"):
         save(bytes(32), ManagerSnapshot(1, b"sealed"), by="one", now_ms=NOW_MS)
+
+
+def test_a_type_has_one_counter_of_sender_ids(registry: Registry) -> None:
+    registry.keys.save_manager(PLATES.type_id, ManagerSnapshot(1, b"sealed"), by="one", now_ms=NOW_MS)
+    with pytest.raises(Denied, match="sender: the key manager of this type counts"):
+        new_ids(registry)
+
+
+def test_a_manager_does_not_start_counting_what_the_registry_has_counted(registry: Registry) -> None:
+    new_ids(registry)
+    with pytest.raises(Denied, match="manager: the registry counts"):
+        registry.keys.save_manager(PLATES.type_id, ManagerSnapshot(1, b"sealed"), by="one", now_ms=NOW_MS)
+    assert registry.keys.manager(PLATES.type_id) is None
+    assert new_ids(registry) == [2]

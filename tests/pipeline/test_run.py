@@ -1,0 +1,219 @@
+"""The streaming job: exactly once, whatever is killed; subscriptions that change; nothing lost silently."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.pipeline.sightings import Record, Sighting, expected_pairs, sightings, subscriptions, table, write_lines
+from tidings.errors import InputError, SetupError
+from tidings.events import write_file
+from tidings.pipeline import BatchDone, Counts, Pipeline, delivery_id, read_pipeline, run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EVENTS = sightings(1_200)
+WANTED = subscriptions(60)
+
+PIPELINE = """
+name = "test"
+checkpoint = "checkpoint"
+[events]
+format = "{events}"
+path = "events"
+type = "sighting.toml"
+files_per_batch = 2
+[subscriptions]
+path = "subscriptions"
+[deliveries]
+format = "{deliveries}"
+path = "deliveries"
+[quarantine]
+path = "quarantine"
+[trigger]
+until_empty = true
+"""
+
+
+def lay_out(folder: Path, events: str = "json", deliveries: str = "parquet") -> Path:
+    (folder / "events").mkdir(parents=True)
+    write_file(Sighting, folder / "sighting.toml")
+    write_lines(folder / "subscriptions" / "1.jsonl", WANTED)
+    file = folder / "pipeline.toml"
+    file.write_text(PIPELINE.format(events=events, deliveries=deliveries))
+    return file
+
+
+def put_events(folder: Path, events: list[Record], files: int) -> None:
+    size = -(-len(events) // files)
+    for number in range(files):
+        write_lines(folder / "events" / f"{events[0]['event_id']}-{number}.jsonl", events[number * size :][:size])
+
+
+def delivered(folder: Path) -> list[tuple[str, str, str]]:
+    """What a reader finds in the sink."""
+    rows = pq.read_table(folder / "deliveries", partitioning="hive").to_pylist()
+    assert all(row["delivery_id"] == delivery_id(row["event_id"], row["subscription_id"]) for row in rows)
+    assert all(row["to"] == row["subscriber"] for row in rows)
+    return sorted((row["event_id"], row["subscription_id"], row["subscriber"]) for row in rows)
+
+
+def test_every_pair_is_delivered_once_and_the_counts_add_up(spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = read_pipeline(lay_out(tmp_path))
+    put_events(tmp_path, EVENTS, 5)
+    broken = tmp_path / "events" / "broken.jsonl"
+    broken.write_bytes(b'{"event_id": "x1", "speed": "fast"}\n{"event_id": "x2"\n\xff\xfe\n{"speed": 3.0}\n')
+    done: list[BatchDone] = []
+    counts = run(spark, pipeline, done.append)
+    expected = expected_pairs(EVENTS, WANTED)
+    assert delivered(tmp_path) == expected
+    wanted = len({event for event, _, _ in expected})
+    assert counts == Counts(
+        events=len(EVENTS) + 4,
+        delivered_from=wanted,
+        unmatched=len(EVENTS) - wanted,
+        quarantined=4,
+        deliveries=len(expected),
+    )
+    assert len(done) == 3
+    kept = pq.read_table(tmp_path / "quarantine" / "events").to_pylist()
+    assert sorted(row["original"] for row in kept) == sorted(broken.read_bytes().splitlines())
+    assert all(row["reason"] for row in kept)
+    assert run(spark, pipeline) == counts, "a run without new events changes nothing"
+    put_events(tmp_path, sightings(100, first=5_000), 1)
+    assert run(spark, pipeline).events == counts.events + 100
+    assert delivered(tmp_path) == sorted(expected + expected_pairs(sightings(100, first=5_000), WANTED))
+
+
+def test_subscriptions_change_from_one_batch_to_the_next(spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = read_pipeline(lay_out(tmp_path))
+    put_events(tmp_path, EVENTS, 6)
+    changed = {**WANTED[0], "filter": "lane = 3"}
+    added = {"id": "new", "subscriber": "late", "filter": "lane = 1"}
+    changes = [changed, {"id": WANTED[1]["id"], "removed": True}, added, {"id": WANTED[2]["id"], "filter": "sped > 1"}]
+
+    def change_after_the_first(done: BatchDone) -> None:
+        if done.batch == 0:
+            write_lines(tmp_path / "subscriptions" / "2.jsonl", changes)
+
+    run(spark, pipeline, change_after_the_first)
+    first, later = EVENTS[:400], EVENTS[400:]
+    after = [changed, *WANTED[2:], added]
+    assert delivered(tmp_path) == sorted(expected_pairs(first, WANTED) + expected_pairs(later, after))
+    rows = pq.read_table(tmp_path / "deliveries", partitioning="hive").to_pylist()
+    assert {(row["event_id"] < "e000400", row["subscriptions_version"]) for row in rows} == {(True, 1), (False, 2)}
+    [rejected] = pq.read_table(tmp_path / "quarantine" / "subscriptions").to_pylist()
+    assert rejected["id"] == WANTED[2]["id"]
+    assert "did you mean 'speed'" in rejected["reason"]
+    assert b"sped > 1" in rejected["original"]
+
+
+def test_parquet_in_and_json_lines_out(spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = read_pipeline(lay_out(tmp_path, "parquet", "json"))
+    pq.write_table(table(EVENTS[:300]), tmp_path / "events" / "1.parquet")
+    assert run(spark, pipeline).events == 300
+    rows = spark.read.json(str(tmp_path / "deliveries")).collect()
+    expected = expected_pairs(EVENTS[:300], WANTED)
+    assert sorted((row.event_id, row.subscription_id, row.subscriber) for row in rows) == expected
+    assert {row.event for row in rows} <= {row.event for row in rows if '"event_id":"e' in row.event}
+
+
+def test_csv_in_with_rows_that_do_not_fit(spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = read_pipeline(lay_out(tmp_path, "csv"))
+    lines = ["event_id,plate,area,speed,lane,position.lat", "c1,A123,EC2,55.0,1,51.5", "c2,A123,EC2,fast,1,51.5"]
+    (tmp_path / "events" / "1.csv").write_text("\n".join(lines) + "\n")
+    counts = run(spark, pipeline)
+    assert (counts.events, counts.quarantined) == (2, 1)
+    good: Record = {
+        "event_id": "c1",
+        "plate": "A123",
+        "area": "EC2",
+        "speed": 55.0,
+        "lane": 1,
+        "position": {"lat": 51.5},
+    }
+    assert delivered(tmp_path) == expected_pairs([good], WANTED)
+
+
+def test_what_is_not_there_is_told_before_anything_runs(spark: SparkSession, tmp_path: Path) -> None:
+    file = lay_out(tmp_path)
+    (tmp_path / "blocked").write_text("a file where a folder should be")
+    for entry, error, said in (
+        ('path = "events"', InputError, "expected a folder that files are put into"),
+        ('path = "deliveries"', SetupError, "cannot write to"),
+        ('checkpoint = "checkpoint"', SetupError, "cannot write the checkpoint"),
+    ):
+        key = entry.split(" = ")[0]
+        text = PIPELINE.format(events="json", deliveries="parquet").replace(entry, f'{key} = "blocked/inside"')
+        file.write_text(text)
+        with pytest.raises(error, match=said):
+            run(spark, read_pipeline(file))
+
+
+def start_run(file: Path, *more: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tidings", "run", str(file), "--master", "local[2]", *more]
+    environment = {**os.environ, "PYTHONPATH": "src"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def wait_for(something: Path, process: subprocess.Popen[bytes], pattern: str, count: int) -> None:
+    while process.poll() is None and len(list(something.glob(pattern))) < count:
+        time.sleep(0.02)  # Another process's files: there is nothing to wait on but the disk.
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_killed_at_any_moment_and_started_again_every_pair_stands_once(tmp_path: Path) -> None:
+    file = lay_out(tmp_path)
+    put_events(tmp_path, EVENTS, 12)
+    chance = random.Random(4)
+    for kill in range(3):
+        process = start_run(file)
+        wait_for(tmp_path / "checkpoint" / "batches", process, "*.json", kill + 1)
+        time.sleep(chance.random() * 2)  # A moment somewhere within the batch, or the next one.
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert max(Counter(delivered_so_far(tmp_path)).values(), default=1) == 1
+    last = start_run(file)
+    out, said = last.communicate(timeout=300)
+    assert last.returncode == 0, said.decode()
+    assert delivered(tmp_path) == expected_pairs(EVENTS, WANTED)
+    assert f"{len(EVENTS)}" in out.decode()
+
+
+def delivered_so_far(folder: Path) -> list[tuple[str, str, str]]:
+    return delivered(folder) if list((folder / "deliveries").glob("batch=*/to=*/*.parquet")) else []
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_ctrl_c_ends_cleanly_and_the_next_run_goes_on(tmp_path: Path) -> None:
+    file = lay_out(tmp_path)
+    file.write_text(file.read_text().replace("until_empty = true", "every_s = 0.2"))
+    put_events(tmp_path, EVENTS[:400], 2)
+    process = start_run(file, "-o", "json")
+    wait_for(tmp_path / "deliveries", process, "batch=*", 1)
+    process.send_signal(signal.SIGINT)
+    out, said = process.communicate(timeout=120)
+    assert process.returncode == 130, said.decode()
+    assert b"Traceback" not in said
+    assert b'"events"' in out
+    file.write_text(file.read_text().replace("every_s = 0.2", "until_empty = true"))
+    last = start_run(file)
+    assert last.wait(timeout=300) == 0
+    assert delivered(tmp_path) == expected_pairs(EVENTS[:400], WANTED)
+
+
+def test_a_pipeline_reads_as_it_was_written(tmp_path: Path) -> None:
+    assert isinstance(read_pipeline(lay_out(tmp_path)), Pipeline)
