@@ -7,7 +7,7 @@ JOBS   ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test quick check lint format types arrows bench lock doctor clean
+.PHONY: help setup run test quick check lint format types arrows bench soak lock doctor clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,8 +41,10 @@ arrows: $(READY) ## rooms import only downward, and the core does no I/O
 	$(BIN)/lint-imports
 
 bench: $(READY) ## the benchmarks; results in benchmarks/results
-	@mkdir -p benchmarks/results
-	@for program in $(sort $(wildcard benchmarks/*.py)); do echo "== $$program"; $(BIN)/python $$program || exit 1; done
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+soak: $(READY) ## new seeds through the simulated world, for MINUTES (10)
+	@$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),10)
 
 lock: $(READY) ## pin the newest allowed versions, with hashes, in requirements.lock
 	$(BIN)/pip-compile --upgrade --generate-hashes --allow-unsafe --strip-extras --no-annotate --no-header \

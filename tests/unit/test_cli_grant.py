@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.registry_shell import Shell, a_shell
+from tests.unit.security.london import OWNER
+from tests.unit.security.test_capability import passed_on_twice
+from tidings.security import fingerprint
 
 SUBSCRIBE = ("--to", "ccs", "--action", "subscribe")
 
@@ -131,6 +134,14 @@ def test_a_token_is_never_widened_nor_passed_on_too_often(shell: Shell, wider: l
     said = shell("grant", "narrow", token, *wider)
     assert (said.code, said.out) == (3, "")
     assert any(said.err.startswith(f"Denied: {one}") for one in why.split("|"))
+
+
+def test_an_over_delegated_token_is_shown_and_refused(shell: Shell) -> None:
+    (shell.folder / "over.token").write_bytes(base64.urlsafe_b64encode(passed_on_twice()))
+    owner = ("--owner", fingerprint(OWNER.public_key))
+    refused(shell, "depth: link 2", "grant", "inspect", "over.token", *owner)
+    refused(shell, "depth: link 2", "grant", "narrow", "over.token", *owner)
+    assert len(shell("grant", "inspect", "over.token", *owner, "-o", "json").rows[0]["links"]) == 3
 
 
 def test_only_the_holder_passes_a_token_on(shell: Shell) -> None:

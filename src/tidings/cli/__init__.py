@@ -5,10 +5,9 @@ exit codes. Every other file here is one command or one group of commands, and t
 is their list.
 """
 
-from tidings.cli import doctor
+from tidings.cli import doctor, frame
 from tidings.cli.domain import app as domain_app
 from tidings.cli.filter import app as filter_app
-from tidings.cli.frame import new_app, run
 from tidings.cli.grant import app as grant_app
 from tidings.cli.identity import app as identity_app
 from tidings.cli.lab import app as lab_app
@@ -20,7 +19,7 @@ from tidings.cli.type import app as type_app
 
 __all__ = ["app", "main"]
 
-app = new_app()
+app = frame.new_app()
 app.command("doctor")(doctor.doctor)
 app.add_typer(filter_app)
 app.add_typer(lab_app)
@@ -32,4 +31,4 @@ for registry_command in (identity_app, domain_app, type_app, grant_app, subscrip
 
 def main() -> None:
     """The program `tidings`: runs the command that the arguments name, and exits with its code."""
-    run(app)
+    frame.run(app)

@@ -13,12 +13,14 @@ from __future__ import annotations
 import heapq
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from threading import Event, Thread
+from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -29,7 +31,7 @@ from tidings.lab.experiment import Experiment, Measured, Parameters, Point
 from tidings.lab.results import DRAFT, table_of, written_whole
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 Progress: TypeAlias = Callable[[int, int], None]  # Points done, points in all.
 Measures: TypeAlias = Mapping[str, tuple[str, str, Callable[[Parameters, int], list[Measured]]]]
@@ -61,12 +63,19 @@ def sweep(
     """
     points = {point.key: point for experiment in experiments for point in experiment.points()}
     folder.mkdir(parents=True, exist_ok=True)
-    for left_over in folder.glob(f".*{DRAFT}"):
-        left_over.unlink(missing_ok=True)
     missing = [point for key, point in points.items() if not _file(folder, key).exists()]
-    with _watched(folder, list(points), progress):
+
+    def look() -> None:
+        progress(sum(_file(folder, key).exists() for key in points), len(points))
+
+    try:
+        look()
         if missing:
-            _run(experiments, missing, folder.resolve(), master)
+            _run(experiments, missing, folder.resolve(), master, look)
+    finally:
+        look()
+        for left_over in folder.glob(f".*{DRAFT}"):
+            left_over.unlink(missing_ok=True)
     return [_read(folder, key) for key in points]
 
 
@@ -85,7 +94,9 @@ def batches(costs: Sequence[float], count: int) -> list[list[int]]:
     return sorted(shared, key=lambda batch: -sum(costs[item] for item in batch))
 
 
-def _run(experiments: Sequence[Experiment], points: Sequence[Point], folder: Path, master: str) -> None:
+def _run(
+    experiments: Sequence[Experiment], points: Sequence[Point], folder: Path, master: str, look: Callable[[], None]
+) -> None:
     by_name = {experiment.name: experiment for experiment in experiments}
     measures: Measures = {name: (each.paper, each.figure, each.measure) for name, each in by_name.items()}
     costs = [by_name[point.experiment].cost(point.parameters) for point in points]
@@ -93,7 +104,7 @@ def _run(experiments: Sequence[Experiment], points: Sequence[Point], folder: Pat
         shared = batches(costs, TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
         rows = [_row(number, points[item]) for number, batch in enumerate(shared) for item in batch]
         todo = spark.createDataFrame(rows, _POINT).repartitionById(len(shared), "batch")
-        done = todo.mapInArrow(partial(_measure_all, measures, str(folder)), _DONE).collect()
+        done = _collect(todo.mapInArrow(partial(_measure_all, measures, str(folder)), _DONE), look)
     wrong = [row.wrong for row in done if row.wrong]
     if wrong:
         raise InputError(wrong[0])
@@ -101,6 +112,21 @@ def _run(experiments: Sequence[Experiment], points: Sequence[Point], folder: Pat
         raise SetupError(
             f"the workers' {folder} is not this machine's; give --out a folder that all machines of {master} share"
         )
+
+
+def _collect(todo: DataFrame, look: Callable[[], None]) -> list[Row]:
+    """Run the job beside this thread, which meanwhile looks how far it is and can be interrupted."""
+    with ThreadPoolExecutor(1) as beside:
+        job = beside.submit(todo.collect)
+        try:
+            while not wait([job], timeout=LOOK_EVERY_S).done:
+                look()
+        except KeyboardInterrupt:
+            # Tasks that are told to stop say so as errors; that they stop is what was asked for.
+            todo.sparkSession.sparkContext.setLogLevel("OFF")
+            todo.sparkSession.sparkContext.cancelAllJobs()
+            raise
+        return job.result()
 
 
 def _row(batch: int, point: Point) -> tuple[int, str, str, str, int]:
@@ -138,28 +164,6 @@ def _read(folder: Path, key: str) -> pa.Table:
 
 
 @contextmanager
-def _watched(folder: Path, keys: Sequence[str], progress: Progress) -> Iterator[None]:
-    """Tell how many of the points are done, while the body runs and once more at its end."""
-    over = Event()
-
-    def look() -> None:
-        progress(sum(_file(folder, key).exists() for key in keys), len(keys))
-
-    def watch() -> None:
-        while not over.wait(LOOK_EVERY_S):
-            look()
-
-    watcher = Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        over.set()
-        watcher.join()
-        look()
-
-
-@contextmanager
 def _session(master: str) -> Iterator[SparkSession]:
     """The session there is, or one of our own that ends with the sweep."""
     from pyspark.sql import SparkSession
@@ -184,8 +188,13 @@ def _start(master: str) -> SparkSession:
     builder = SparkSession.builder.master(master).appName("tidings lab")
     for key, value in _SESSION.items():
         builder = builder.config(key, value)
+    interrupted = signal.getsignal(signal.SIGINT)
     try:
-        return builder.getOrCreate()
+        session = builder.getOrCreate()
+        if current_thread() is main_thread():
+            # Spark's own way with Ctrl-C calls Java from within a call to Java, and ends in a stack trace.
+            signal.signal(signal.SIGINT, interrupted)
+        return session
     except (PySparkException, Py4JError, OSError) as wrong:
         if "Could not parse Master URL" in str(wrong):
             raise InputError(

@@ -42,6 +42,7 @@ _GUARDS = np.uint64(0x8000_8000_8000_8000)
 _NAN_KEY = np.int64(0x7FF0000000000001)
 _INT_MIN = np.int64(-(2**63))
 _SIGN = np.uint64(1 << 63)
+NO_KEY = np.int64(-1)  # No text has it: its last byte would say 255.
 
 
 def readable(kind: types.Type, dimensions: int = 1) -> types.Array:
@@ -136,34 +137,74 @@ def _byte(content, at, shift):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _text_key(content, start, end):  # type: ignore[no-untyped-def]
-    """The first seven bytes and, in the last, how many there are or that there are more: an int64 in the texts' order."""
-    key, size = np.uint64(0), min(end - start, np.uint64(KEY_BYTES + 1))
-    if start + np.uint64(KEY_BYTES) <= np.uint64(len(content)):
-        # Written out, because only so the compiler sees that it is one load.
-        key = _byte(content, start, 56) | _byte(content, start + np.uint64(1), 48)
-        key |= _byte(content, start + np.uint64(2), 40) | _byte(content, start + np.uint64(3), 32)
-        key |= _byte(content, start + np.uint64(4), 24) | _byte(content, start + np.uint64(5), 16)
-        key |= _byte(content, start + np.uint64(6), 8)
-    else:
-        for i in range(size):
-            key |= np.uint64(content[start + i]) << (np.uint64(56) - np.uint64(8) * i)
+def _text_key(bytes_ahead, size):  # type: ignore[no-untyped-def]
+    """A text's first seven bytes and, in the last, how many there are or that there are more: in the texts' order.
+
+    bytes_ahead   the eight bytes from where the text begins, whether they belong to it or not
+    """
     # What belongs to the next text is cut off, in two steps since no shift is by all 64 bits.
     beyond = np.uint64(63) - np.uint64(8) * min(size, np.uint64(KEY_BYTES))
-    key &= (~np.uint64(0) << beyond) << np.uint64(1)
-    return np.int64((key | size) ^ _SIGN)
+    key = bytes_ahead & ((~np.uint64(0) << beyond) << np.uint64(1))
+    return np.int64((key | min(size, np.uint64(KEY_BYTES + 1))) ^ _SIGN)
+
+
+@njit(inline="always")
+def _bytes_ahead(content, at):  # type: ignore[no-untyped-def]
+    """Seven bytes from `at` on, the first one on top. Written out, because only so the compiler sees one load."""
+    ahead = _byte(content, at, 56) | _byte(content, at + np.uint64(1), 48)
+    ahead |= _byte(content, at + np.uint64(2), 40) | _byte(content, at + np.uint64(3), 32)
+    ahead |= _byte(content, at + np.uint64(4), 24) | _byte(content, at + np.uint64(5), 16)
+    return ahead | _byte(content, at + np.uint64(6), 8)
+
+
+@njit(inline="always")
+def _last_bytes(content, at):  # type: ignore[no-untyped-def]
+    """The same near the end of the content, zeros behind it."""
+    ahead, shift = np.uint64(0), np.uint64(56)
+    while at < np.uint64(len(content)) and shift > 0:
+        ahead |= np.uint64(content[at]) << shift
+        at, shift = at + np.uint64(1), shift - np.uint64(8)
+    return ahead
+
+
+@njit(inline="always")
+def _key_at(content, start, end):  # type: ignore[no-untyped-def]
+    """The key of the text content[start:end]."""
+    if start + np.uint64(KEY_BYTES) <= np.uint64(len(content)):
+        return _text_key(_bytes_ahead(content, start), end - start)
+    return _text_key(_last_bytes(content, start), end - start)
+
+
+@njit(nogil=True)
+def _keys_of(content, offsets, skip, keys):  # type: ignore[no-untyped-def]
+    """keys[i] = the key of the i-th text behind its first `skip` bytes; shorter texts get one that no cut has."""
+    safe, limit = len(keys), np.int64(len(content)) - np.int64(skip) - KEY_BYTES
+    while safe > 0 and np.int64(offsets[safe - 1]) > limit:
+        safe -= 1
+    for i in range(safe):
+        start, end = _index(offsets[i]) + skip, _index(offsets[i + 1])
+        key = _text_key(_bytes_ahead(content, start), end - start)
+        keys[i] = key if start <= end else NO_KEY
+    for i in range(safe, len(keys)):
+        start, end = _index(offsets[i]) + skip, _index(offsets[i + 1])
+        keys[i] = _text_key(_last_bytes(content, start), end - start) if start <= end else NO_KEY
+
+
+@njit(inline="always")
+def _short_slot(key, slots_log):  # type: ignore[no-untyped-def]
+    value = np.uint64(key)
+    value ^= value >> np.uint64(32)
+    return (value * np.uint64(0x9E3779B97F4A7C15)) >> (np.uint64(64) - slots_log)
 
 
 @njit(inline="always")
 def _slot(key, content, start, end, slots_log):  # type: ignore[no-untyped-def]
     """Where a text is looked for among the slots of its axis: by its key, and what follows if there is more."""
-    value = np.uint64(key)
-    i = start + np.uint64(KEY_BYTES)
+    value, i = np.uint64(key), start + np.uint64(KEY_BYTES)
     while i < end:
         value = (value ^ np.uint64(content[i])) * np.uint64(0x100000001B3)
         i += np.uint64(1)
-    value ^= value >> np.uint64(32)
-    return (value * np.uint64(0x9E3779B97F4A7C15)) >> (np.uint64(64) - slots_log)
+    return _short_slot(value, slots_log)
 
 
 @njit(inline="always")
@@ -209,7 +250,7 @@ def _text_rank(row, keys, table, text_ptr, text_bytes, content, start, end):  # 
             return np.uint64(0)
         if content[start + i] > text_bytes[head + i]:
             return last - first
-    key = _text_key(content, start + skip, end)
+    key = _key_at(content, start + skip, end)
     high = _rank(keys, table, first, last, table_at, last_slot, least, shift, key)
     if end <= start + skip + np.uint64(KEY_BYTES) or high == 0 or keys[first + high - one] != key:
         return high  # Where the key says all, so does the rank.
@@ -224,29 +265,25 @@ def _text_rank(row, keys, table, text_ptr, text_bytes, content, start, end):  # 
     return low
 
 
-@njit(inline="always")
-def _find_cut(  # type: ignore[no-untyped-def]
-    keys, table, text_ptr, text_bytes, content, start, end, first, texts, skip, slots, slots_log
-):
-    """The rank of a text that is a cut itself, as nearly all are that conditions ask for by name; 0 if it is none."""
-    rest, one = start + skip, np.uint64(1)
-    if rest > end:
-        return np.uint64(0)
-    key = _text_key(content, rest, end)
-    # The key of a short text holds all of it but what is skipped.
-    is_short = end - rest <= np.uint64(KEY_BYTES)
-    slot = _slot(key, content, rest, end, slots_log)
-    number = table[slots + slot]
-    while number >= 0:
-        cut = _index(number)
-        if keys[first + cut] == key:
-            cut_start, cut_end = np.uint64(text_ptr[texts + cut]), np.uint64(text_ptr[texts + cut + one])
-            compared = skip if is_short else end - start
-            if (is_short or cut_end - cut_start == compared) and _begins(text_bytes, cut_start, content, start, compared):
-                return cut + one
-        slot = (slot + one) & ((one << slots_log) - one)
+@njit(nogil=True)
+def _find_cut(row, keys, table, text_ptr, text_bytes, content, start, end):  # type: ignore[no-untyped-def]
+    """How many cuts are at most a text, tried first as a cut itself, then by halves."""
+    first, texts, skip = np.uint64(row[AXIS_KEYS]), np.uint64(row[AXIS_TEXTS]), np.uint64(row[AXIS_SKIP])
+    slots, slots_log, one = np.uint64(row[AXIS_SLOTS]), np.uint64(row[AXIS_SLOTS_LOG]), np.uint64(1)
+    if start + skip <= end:
+        key = _key_at(content, start + skip, end)
+        slot = _slot(key, content, start + skip, end, slots_log)
         number = table[slots + slot]
-    return np.uint64(0)
+        while number >= 0:
+            cut = _index(number)
+            at = texts + cut
+            if keys[first + cut] == key and _is_same(
+                text_bytes, np.uint64(text_ptr[at]), np.uint64(text_ptr[at + one]), content, start, end
+            ):
+                return cut + one
+            slot = (slot + one) & ((one << slots_log) - one)
+            number = table[slots + slot]
+    return _text_rank(row, keys, table, text_ptr, text_bytes, content, start, end)
 
 
 @njit(
@@ -255,17 +292,35 @@ def _find_cut(  # type: ignore[no-untyped-def]
     nogil=True,
 )
 def locate_texts(row, keys, table, text_ptr, text_bytes, offsets, content, valid, valid_at, out):  # type: ignore[no-untyped-def]
-    """out[i] = the cell of the text content[offsets[i]:offsets[i + 1]] on one axis."""
-    first, texts, skip = np.uint64(row[AXIS_KEYS]), np.uint64(row[AXIS_TEXTS]), np.uint64(row[AXIS_SKIP])
+    """out[i] = the cell of the text content[offsets[i]:offsets[i + 1]] on one axis.
+
+    Most texts are short and are cuts themselves, because conditions ask for them by name: these
+    are found by one look into the slots, without a branch. Other short ones go by their keys,
+    and only long ones are read in full.
+    """
+    first, skip, one = np.uint64(row[AXIS_KEYS]), np.uint64(row[AXIS_SKIP]), np.uint64(1)
     slots, slots_log = np.uint64(row[AXIS_SLOTS]), np.uint64(row[AXIS_SLOTS_LOG])
+    own = np.empty(len(out), np.int64)
+    _keys_of(content, offsets, skip, own)
+    head = np.uint64(text_ptr[row[AXIS_TEXTS]])
     for i in range(len(out)):
-        start, end = _index(offsets[i]), _index(offsets[i + 1])
-        rank = _find_cut(
-            keys, table, text_ptr, text_bytes, content, start, end, first, texts, skip, slots, slots_log
-        )
-        if rank == 0:
-            rank = _text_rank(row, keys, table, text_ptr, text_bytes, content, start, end)
-        out[i] = np.uint64(1) + rank
+        key = own[i]
+        number = table[slots + _short_slot(key, slots_log)]
+        is_cut = (number >= 0) & ((np.uint64(key) & np.uint64(0xFF)) <= np.uint64(KEY_BYTES))
+        is_cut &= keys[first + _index(max(number, 0))] == key
+        out[i] = number + 2 if is_cut else -1
+    if skip > 0:
+        for i in range(len(out)):
+            if own[i] != NO_KEY and not _begins(text_bytes, head, content, _index(offsets[i]), skip):
+                own[i], out[i] = NO_KEY, -1
+    first, last, table_at, last_slot, low, shift = _axis(row)
+    for i in range(len(out)):
+        if out[i] < 0:
+            if (np.uint64(own[i]) & np.uint64(0xFF)) <= np.uint64(KEY_BYTES):
+                out[i] = one + _rank(keys, table, first, last, table_at, last_slot, low, shift, own[i])
+            else:
+                start, end = _index(offsets[i]), _index(offsets[i + 1])
+                out[i] = one + _find_cut(row, keys, table, text_ptr, text_bytes, content, start, end)
     if len(valid) > 0:
         for i in range(len(out)):
             if not _is_valid(valid, valid_at + i):
@@ -276,7 +331,7 @@ def locate_texts(row, keys, table, text_ptr, text_bytes, offsets, content, valid
 def text_keys(text_ptr, text_bytes, skip, out):  # type: ignore[no-untyped-def]
     """out[i] = the key of the i-th text behind its first `skip` bytes."""
     for i in range(len(out)):
-        out[i] = _text_key(text_bytes, np.uint64(text_ptr[i] + skip), np.uint64(text_ptr[i + 1]))
+        out[i] = _key_at(text_bytes, np.uint64(text_ptr[i] + skip), np.uint64(text_ptr[i + 1]))
 
 
 @njit(types.void(_L1, _L1, _B1, types.int64, types.int64, _OUT_I1), cache=True, nogil=True)
@@ -630,7 +685,7 @@ def match_one(axes, layout, numbers, is_present, text_offsets, text):  # type: i
             row = rows[axis]
             if kind[axis] == KIND_TEXT:
                 start, end = _index(text_offsets[axis]), _index(text_offsets[axis + 1])
-                cells[0, axis] = np.uint64(1) + _text_rank(row, keys, table, text_ptr, text_bytes, text, start, end)
+                cells[0, axis] = np.uint64(1) + _find_cut(row, keys, table, text_ptr, text_bytes, text, start, end)
             else:
                 key = _double_key(numbers[axis]) if kind[axis] == KIND_DOUBLE else numbers[axis]
                 first, last, table_at, last_slot, low, shift = _axis(row)

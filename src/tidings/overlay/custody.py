@@ -107,9 +107,28 @@ class Custody:
         self._done = SeenIds[TaskKey](SEEN_MAX)
         self._sought: dict[str, dict[TaskKey, None]] = {}
         self._rtt_s = ring.answer_s / 3
+        self._made = 0
 
     def __len__(self) -> int:
         return len(self._tasks)
+
+    def news(self, cargo: Any, then: tuple[Any, ...]) -> Task:
+        """A new task of this node's own; `then` comes back when it is done."""
+        self._made += 1
+        me = self._ring.me
+        return Task(TaskId(NEWS, me.id, me.incarnation, self._made), 0, cargo, then=then)
+
+    def spread(self, task: Task, rows: range, now: float) -> list[Effect]:
+        """Undertake to bring a task to everybody in these rows."""
+        for row in rows:
+            for cell in self._ring.cells(row):
+                if not self._ring.is_empty(cell, now):
+                    task.legs[cell] = Leg()
+        return self.take(task, now)
+
+    def rows_from(self, row: int) -> range:
+        """This row and all deeper ones that anybody is in."""
+        return range(max(row, 0), self._ring.depth())
 
     def take(self, task: Task, now: float) -> list[Effect]:
         """Undertake a task: send out its legs, and answer whoever handed it over."""

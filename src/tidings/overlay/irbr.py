@@ -26,7 +26,6 @@ obituary retires and ends all it had subscribed to; who was thought dead says it
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from random import Random
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -34,9 +33,10 @@ import msgspec
 
 from tidings.errors import InputError
 from tidings.overlay import ring as rings
-from tidings.overlay.custody import EVENT, NEWS, TASKS_MAX, Custody, Done, Got, Leg, Task, TaskId, TaskKey
+from tidings.overlay.announcing import OWN_MAX, Announcer, Own
+from tidings.overlay.custody import EVENT, TASKS_MAX, Custody, Done, Got, Leg, Task, TaskId
 from tidings.overlay.interest import Interest
-from tidings.overlay.places import ALTERNATES, LEAF_COUNT, shared
+from tidings.overlay.places import ALTERNATES, LEAF_COUNT
 from tidings.overlay.ranges import ENTRIES_MAX, GONE_S, Entry, FilterTable, Obituary, Standing, digest
 from tidings.overlay.ring import ANSWER_S, HEARTBEAT_S, Found, Heartbeat, Ring, RingMessage, remembered
 from tidings.overlay.router import (
@@ -59,7 +59,6 @@ SYNC_S = 30.0  # How often a node compares one cell of its table with somebody i
 ALONE_S = 5.0  # How long a node that comes back without memory waits to be found before it goes on alone.
 REFUTE_S = 15.0  # How long after the last sign of having been thought dead a node says again what it wants.
 LEAVE_S = 10.0  # How long a leaver waits for what is in its custody.
-OWN_MAX = 65_536  # Subscriptions of one node.
 HELD_MAX = 16_384  # Messages kept by a node that is not ready yet.
 ENTRIES_AT_ONCE = 256  # In one message: even with a kilobyte of envelope each a quarter of the largest frame.
 MISSED_MAX = 1024
@@ -124,22 +123,6 @@ Mode: TypeAlias = Literal["interest", "paper"]
 Reliability: TypeAlias = Literal["R0", "R1", "R2"]
 
 
-@dataclass(slots=True)
-class _Own:
-    """A subscription of this node."""
-
-    interest: Interest
-    clock: int = 0
-    scope_row: int = -1  # From which row on everybody has acknowledged it; -1: not announced yet.
-    target_row: int = -1  # From which row on it is being announced.
-    stable: bool = False
-    standing: Standing = Standing.LIVE
-    task: TaskKey | None = None  # The row being announced.
-    waiters: list[TaskKey] = field(default_factory=list)  # Tasks that are not done before this is announced.
-    replacement: Interest | None = None
-    asked: bool = True  # Whether somebody waits to be told that it is stable.
-
-
 class Irbr(Router[IrbrMessage]):
     """One node's part in IRBR."""
 
@@ -168,7 +151,7 @@ class Irbr(Router[IrbrMessage]):
         """
         if mode not in ("interest", "paper") or reliability not in ("R0", "R1", "R2"):
             raise InputError(f"expected mode interest or paper and reliability R0, R1 or R2, got {mode}, {reliability}")
-        self.mode, self.reliability, self.covering, self.two_phase = mode, reliability, covering, two_phase
+        self.mode, self.reliability, self.two_phase = mode, reliability, two_phase
         self.obituaries, self.sync_s = obituaries, sync_s
         self.ring = Ring(
             me,
@@ -183,13 +166,11 @@ class Irbr(Router[IrbrMessage]):
         self.me, self._chance = me, chance
         self.custody = Custody(self.ring, self)
         self.table = FilterTable(me.id, entries_max=entries_max, gone_s=gone_s)
-        self.own: dict[SubscriptionId, _Own] = {}
-        self.clock = 0
+        self.announcer = Announcer(me, self.ring, self.table, self.custody, covering=covering, two_phase=two_phase)
         self._stage: Literal["outside", "pulling", "arriving", "settling", "ready", "leaving"] = "outside"
         self._joined = False  # Whether this node came by `join`, and so has a table to fetch.
         self._mourns_itself = False  # Its former life, that is.
         self._refute_at = 0.0
-        self._seq = 0
         self._seen = SeenIds[EventId](SEEN_MAX)
         self._missed = SeenIds[NodeId](MISSED_MAX)
         self._held: list[tuple[NodeId, Carry | Spread]] = []
@@ -252,8 +233,8 @@ class Irbr(Router[IrbrMessage]):
     def _arrive(self, now: float) -> list[Effect]:
         """Tell those who thought the cell of this node empty: they share as many digits as anybody does."""
         row = self.ring.depth() - 1
-        task = self._new_task(Arrival(self.me), ("arrived",))
-        return self._spread(task, range(row, row + 1), now)
+        task = self.custody.news(Arrival(self.me), ("arrived",))
+        return self.custody.spread(task, range(row, row + 1), now)
 
     def _make_ready(self, now: float) -> list[Effect]:
         if self._stage == "ready":
@@ -262,9 +243,7 @@ class Irbr(Router[IrbrMessage]):
         effects: list[Effect] = [Completed("join")]
         if self._mourns_itself:
             effects += self._mourn_itself(now)
-        for own in list(self.own.values()):
-            if own.scope_row < 0 and own.task is None:
-                effects += self._announce(own, now)
+        effects += self.announcer.announce_new(now)
         held, self._held = self._held, []
         for sender, message in held:
             effects += self.receive(sender, message, now)
@@ -276,119 +255,15 @@ class Irbr(Router[IrbrMessage]):
     # ── Wanting ──────────────────────────────────────────────────────────────
 
     def subscribe(self, interest: Interest, now: float) -> list[Effect]:
-        own = self.own.get(interest.id)
-        if own is not None:
-            return self._exchange(own, interest, now)
-        if len(self.own) >= OWN_MAX:
-            return [Failed("subscribe", f"a node has at most {OWN_MAX} subscriptions", interest.id)]
-        self.own[interest.id] = own = _Own(interest)
-        return self._announce(own, now) if self._stage == "ready" else []
+        return self.announcer.subscribe(interest, now, is_ready=self._stage == "ready")
 
     def unsubscribe(self, id: SubscriptionId, now: float) -> list[Effect]:
-        own = self.own.get(id)
-        if own is None:
-            return [Completed("unsubscribe", id)]
-        if own.standing is not Standing.LIVE:
-            own.replacement = None
-            return []
-        if own.target_row < 0:
-            del self.own[id]
-            return [Completed("unsubscribe", id)]
-        return self._retire(own, now)
+        return self.announcer.unsubscribe(id, now)
 
-    def _exchange(self, own: _Own, interest: Interest, now: float) -> list[Effect]:
-        """The same id with another interest: the old one is taken back, then the new one announced."""
-        if own.target_row < 0:
-            own.interest = interest
-            return []
-        own.replacement = interest
-        return self._retire(own, now) if own.standing is Standing.LIVE else []
-
-    def _announce(self, own: _Own, now: float) -> list[Effect]:
-        """Announce from the row where the interest is not covered, outermost first."""
-        self.custody.forget(own.task)
-        own.clock, own.target_row = self._tick(), self._scope_of(own)
-        return self._announce_row(own, own.target_row, now)
-
-    def _announce_row(self, own: _Own, row: int, now: float) -> list[Effect]:
-        if row >= self.ring.depth():
-            return self._announced(own, now)
-        task = self._new_task(self._entry(own), ("announced", own.interest.id, row))
-        own.task = task.key
-        return self._spread(task, range(row, row + 1), now)
-
-    def _announced(self, own: _Own, now: float) -> list[Effect]:
-        own.task, own.scope_row, own.stable = None, own.target_row, True
-        effects: list[Effect] = [Completed("subscribe", own.interest.id)] if own.asked else []
-        own.asked = False
-        waiters, own.waiters = own.waiters, []
-        for key in waiters:
-            effects += self.custody.wait_no_more(key, own.interest.id, now)
-        return effects
-
-    def _scope_of(self, own: _Own) -> int:
-        """The first row that has to be told because nobody it knows of covers the interest."""
-        if not self.covering:
-            return 0
-        covered = self.table.rows_covered(own.interest)
-        covered += [
-            (other.scope_row, self.ring.length)
-            for other in self.own.values()
-            if other.stable and other.standing is Standing.LIVE and other is not own
-            if other.interest.covers(own.interest)
-        ]
-        row = 0
-        while row < self.ring.length and any(first <= row < end for first, end in covered):
-            row += 1
-        return row
-
-    def _reconsider(self, lost: Sequence[Entry], now: float) -> list[Effect]:
-        """Entries can no longer be relied on: announce what only they covered."""
-        effects: list[Effect] = []
-        for own in list(self.own.values()):
-            relied = own.standing is Standing.LIVE and own.target_row > 0 and _any_covers(lost, own.interest)
-            if relied and self._scope_of(own) < own.target_row:
-                effects += self._announce(own, now)
-        return effects
-
-    def _retire(self, own: _Own, now: float) -> list[Effect]:
-        """First of two phases: from now on nobody may rely on this interest."""
-        self.custody.forget(own.task)
-        live = self._entry(own)
-        own.standing, own.clock, own.task = Standing.RETIRING, self._tick(), None
-        effects = self._announced_no_more(own, now)
-        if not self.two_phase:
-            return [*effects, *self._end(own, now), *self._reconsider([live], now)]
-        effects += self._reconsider([live], now)
-        task = self._new_task(self._entry(own), ("retired", own.interest.id))
-        self._wait_for_own(task)
-        return [*effects, *self._spread(task, self._rows_from(own.target_row), now)]
-
-    def _announced_no_more(self, own: _Own, now: float) -> list[Effect]:
-        """What waited for the announcement need not wait any longer."""
-        stable, asked, scope_row = own.stable, own.asked, own.scope_row
-        own.asked = False
-        effects = self._announced(own, now)
-        own.stable, own.scope_row = stable, scope_row
-        return [*effects, *([Failed("subscribe", "taken back", own.interest.id)] if asked else [])]
-
-    def _end(self, own: _Own, now: float) -> list[Effect]:
-        """Second phase: the interest is gone."""
-        own.clock, own.standing = self._tick(), Standing.GONE
-        task = self._new_task(self._entry(own), ("ended", own.interest.id))
-        return self._spread(task, self._rows_from(own.target_row), now)
-
-    def _ended(self, own: _Own, now: float) -> list[Effect]:
-        id, wanted = own.interest.id, own.replacement
-        self.own.pop(id, None)
-        if wanted is None:
-            return [Completed("unsubscribe", id), *self._check_leaving(now)]
-        self.own[id] = fresh = _Own(wanted, clock=own.clock)
-        return self._announce(fresh, now)
-
-    def _entry(self, own: _Own) -> Entry:
-        interest = own.interest if own.standing is not Standing.GONE else None
-        return Entry(own.interest.id, self.me, own.clock, own.target_row, own.standing, interest)
+    @property
+    def own(self) -> dict[SubscriptionId, Own]:
+        """This node's own subscriptions."""
+        return self.announcer.own
 
     # ── Publishing ───────────────────────────────────────────────────────────
 
@@ -404,20 +279,12 @@ class Irbr(Router[IrbrMessage]):
         self, parcel: Parcel, range_len: int, parents: list[NodeId], now: float, then: tuple[Any, ...] = ()
     ) -> list[Effect]:
         effects: list[Effect] = []
-        if self._seen.add(parcel.head.id) and self._wants(parcel):
+        if self._seen.add(parcel.head.id) and self.announcer.wants(parcel):
             effects.append(Deliver(parcel))
         task = Task(_event_task(parcel), range_len, parcel, parents, then=then, is_kept=self.reliability != "R0")
         for cell in self.table.matching(parcel, range_len):
             task.legs[cell] = Leg()
         return [*effects, *self.custody.take(task, now)]
-
-    def _wants(self, parcel: Parcel) -> bool:
-        """Also while an interest is being replaced; one that is taken back is still forwarded for, not delivered."""
-        return any(
-            (own.replacement or own.interest).matches(parcel)
-            for own in self.own.values()
-            if own.standing is Standing.LIVE or own.replacement
-        )
 
     # ── Being told ───────────────────────────────────────────────────────────
 
@@ -469,8 +336,8 @@ class Irbr(Router[IrbrMessage]):
         task = Task(message.task, message.range_len, message.news, [sender])
         effects = self._take_news(message.news, now)
         if _unsettles(message.news):
-            self._wait_for_own(task)
-        return [*effects, *self._spread(task, self._rows_from(message.range_len), now)]
+            self.announcer.hold_up(task)
+        return [*effects, *self.custody.spread(task, self.custody.rows_from(message.range_len), now)]
 
     def _take_news(self, news: News, now: float) -> list[Effect]:
         match news:
@@ -479,19 +346,19 @@ class Irbr(Router[IrbrMessage]):
             case Obituary(id=id):
                 if id == self.me.id:
                     return self._refute(news, now)
-                self._hear_clock(news.clock)
-                return self._reconsider(self.table.bury(news, now), now) if self.ring.is_id(id) else []
+                self.announcer.hear(news.clock)
+                return self.announcer.reconsider(self.table.bury(news, now), now) if self.ring.is_id(id) else []
             case Arrival(peer=peer):
                 return self.ring.check(peer, now)
 
     def _take_entry(self, entry: Entry, now: float) -> list[Effect]:
-        self._hear_clock(entry.clock)
+        self.announcer.hear(entry.clock)
         if entry.origin.id == self.me.id:
             return self._meet_former_life(entry, now)
         if not self.ring.is_id(entry.origin.id) or entry.id.origin != entry.origin.id:
             return []
         lost = self.table.merge(entry, now)
-        return self._reconsider([lost], now) if lost else []
+        return self.announcer.reconsider([lost], now) if lost else []
 
     def _meet_former_life(self, entry: Entry, now: float) -> list[Effect]:
         """Somebody still has what this node wanted in an earlier life: nobody but itself can mourn that."""
@@ -501,7 +368,7 @@ class Irbr(Router[IrbrMessage]):
         return self._mourn_itself(now) if self._stage == "ready" else []
 
     def _mourn_itself(self, now: float) -> list[Effect]:
-        former = Obituary(self.me.id, self.me.incarnation - 1, self._tick(), final=not self.two_phase)
+        former = Obituary(self.me.id, self.me.incarnation - 1, self.announcer.tick(), final=not self.two_phase)
         return self._say_obituary(former, now)
 
     def _refute(self, obituary: Obituary, now: float) -> list[Effect]:
@@ -510,43 +377,14 @@ class Irbr(Router[IrbrMessage]):
         And once more when contacts have settled: after a split the first who can be
         reached are not yet everybody.
         """
-        self._hear_clock(obituary.clock)
+        self.announcer.hear(obituary.clock)
         if obituary.id != self.me.id or obituary.incarnation < self.me.incarnation:
             return []
         self._refute_at = now + REFUTE_S
-        effects: list[Effect] = [WakeAt(self._refute_at, ("refute",))]
-        for own in list(self.own.values()):
-            if own.standing is Standing.LIVE and own.target_row >= 0 and own.clock < obituary.clock:
-                effects += self._announce(own, now)
-        return effects
-
-    def _refute_again(self, now: float) -> list[Effect]:
-        live = [own for own in self.own.values() if own.standing is Standing.LIVE and own.target_row >= 0]
-        return [effect for own in live for effect in self._announce(own, now)]
+        again = WakeAt(self._refute_at, ("refute",))
+        return [again, *self.announcer.say_again(now, before=obituary.clock)]
 
     # ── Spreading ──────────────────────────────────────────────────────────────
-
-    def _new_task(self, news: News, then: tuple[Any, ...]) -> Task:
-        self._seq += 1
-        return Task(TaskId(NEWS, self.me.id, self.me.incarnation, self._seq), 0, news, [], then=then)
-
-    def _spread(self, task: Task, rows: range, now: float) -> list[Effect]:
-        """Give the task a leg for each cell of these rows that may have somebody in it."""
-        for row in rows:
-            for cell in self.ring.cells(row):
-                if not self.ring.is_empty(cell, now):
-                    task.legs[cell] = Leg()
-        return self.custody.take(task, now)
-
-    def _rows_from(self, row: int) -> range:
-        return range(max(row, 0), self.ring.depth())
-
-    def _wait_for_own(self, task: Task) -> None:
-        """The task is not done before what this node is announcing has been announced."""
-        for id, own in self.own.items():
-            if own.task is not None:
-                task.waits[id] = None
-                own.waiters.append(task.key)
 
     def candidates(self, task: Task, cell: str) -> Iterator[NodeId]:
         """Nodes of the cell that may see to it: first those who want the event themselves."""
@@ -584,20 +422,15 @@ class Irbr(Router[IrbrMessage]):
         match then:
             case ("published", EventId() as event):
                 return [Completed("publish", event)] if self.reliability == "R2" else []
-            case ("announced", SubscriptionId() as id, int(row)) if id in self.own:
-                return self._announce_row(self.own[id], row + 1, now)
-            case ("retired", SubscriptionId() as id) if id in self.own:
-                return self._end(self.own[id], now)
-            case ("ended", SubscriptionId() as id) if id in self.own:
-                return self._ended(self.own[id], now)
             case ("arrived",):
                 self._stage = "settling"
                 return [WakeAt(now + 2 * self.ring.answer_s, ("settled",))]
             case ("mourned", Obituary() as obituary) if not obituary.final:
-                return self._say_obituary(Obituary(obituary.id, obituary.incarnation, self._tick(), True), now)
+                return self._say_obituary(Obituary(obituary.id, obituary.incarnation, self.announcer.tick(), True), now)
             case ("mourned", Obituary(id=id)) if id == self.me.id:
                 self._mourns_itself = False
-        return []
+                return []
+        return self.announcer.go_on(then, now)
 
     # ── The dead, the late and the lost ──────────────────────────────────────
 
@@ -645,14 +478,16 @@ class Irbr(Router[IrbrMessage]):
         stale = [e for e in self.table.under(self.ring.cell(peer.id)) if e.origin.id == peer.id] if known else []
         if known and known.incarnation >= peer.incarnation and all(e.standing is Standing.GONE for e in stale):
             return []
-        return self._say_obituary(Obituary(peer.id, peer.incarnation, self._tick(), final=not self.two_phase), now)
+        return self._say_obituary(
+            Obituary(peer.id, peer.incarnation, self.announcer.tick(), final=not self.two_phase), now
+        )
 
     def _say_obituary(self, obituary: Obituary, now: float) -> list[Effect]:
         lost = self.table.bury(obituary, now) if obituary.id != self.me.id else []
-        effects = self._reconsider(lost, now)
-        task = self._new_task(obituary, ("mourned", obituary))
-        self._wait_for_own(task)
-        return [*effects, *self._spread(task, self._rows_from(0), now)]
+        effects = self.announcer.reconsider(lost, now)
+        task = self.custody.news(obituary, ("mourned", obituary))
+        self.announcer.hold_up(task)
+        return [*effects, *self.custody.spread(task, self.custody.rows_from(0), now)]
 
     # ── Comparing tables ─────────────────────────────────────────────────────
 
@@ -662,10 +497,8 @@ class Irbr(Router[IrbrMessage]):
         )
 
     def _told_to(self, asker: Peer, prefix: str) -> list[Entry]:
-        row = shared(asker.id, self.me.id)
-        mine = [self._entry(own) for own in self.own.values() if 0 <= own.target_row <= row]
-        told = [*(entry for entry in mine if self.me.id.startswith(prefix)), *self.table.told_to(asker, prefix)]
-        return sorted(told, key=lambda entry: entry.id)
+        mine = self.announcer.told_to(asker) if self.me.id.startswith(prefix) else []
+        return sorted([*mine, *self.table.told_to(asker, prefix)], key=lambda entry: entry.id)
 
     def _answer(self, sender: NodeId, question: Compare) -> list[Effect]:
         if question.me.id != sender or not self.ring.is_node(question.me) or not self.ring.is_prefix(question.prefix):
@@ -724,7 +557,7 @@ class Irbr(Router[IrbrMessage]):
             case ("alone",) if self._stage == "outside":
                 return self._make_ready(now) if self.ring.is_in else []
             case ("refute",) if now >= self._refute_at:
-                return self._refute_again(now)
+                return self.announcer.say_again(now)
             case ("leave",) if self._stage == "leaving":
                 return self._go()
         return self.ring.wake(token, now)
@@ -761,13 +594,6 @@ class Irbr(Router[IrbrMessage]):
             "held": (len(self._held) + len(self._unpublished), 2 * HELD_MAX),
         }
 
-    def _tick(self) -> int:
-        self.clock += 1
-        return self.clock
-
-    def _hear_clock(self, clock: int) -> None:
-        self.clock = max(self.clock, clock) + 1
-
 
 def _event_task(parcel: Parcel) -> TaskId:
     return TaskId(EVENT, *parcel.head.id)
@@ -776,10 +602,6 @@ def _event_task(parcel: Parcel) -> TaskId:
 def _unsettles(news: News) -> bool:
     """Whether others may have relied on what this takes back. A live entry must not wait for others of its kind."""
     return isinstance(news, Obituary) or (isinstance(news, Entry) and news.standing is Standing.RETIRING)
-
-
-def _any_covers(entries: Sequence[Entry], interest: Interest) -> bool:
-    return any(entry.interest is not None and entry.interest.covers(interest) for entry in entries)
 
 
 def settle(routers: dict[NodeId, Router[Any]], now: float) -> None:

@@ -341,7 +341,7 @@ def test_an_interest_that_is_taken_back_is_no_longer_delivered_for() -> None:
 
 def test_who_was_thought_dead_says_again_what_it_wants() -> None:
     bench = figure_2()
-    obituary = Obituary("023", 0, bench.routers["213"].clock + 5, final=True)
+    obituary = Obituary("023", 0, bench.routers["213"].announcer.clock + 5, final=True)
     bench.routers["213"].table.bury(obituary, bench.now)
     bench.do("023", bench.routers["023"].receive("213", Mourned(obituary), bench.now))
     bench.run()
@@ -419,7 +419,7 @@ def test_nonsense_from_a_peer_neither_raises_nor_stays(message: Any) -> None:
 
 
 def test_a_node_has_only_so_many_subscriptions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidings.overlay.irbr.OWN_MAX", 1)
+    monkeypatch.setattr("tidings.overlay.announcing.OWN_MAX", 1)
     bench = a_bench(["213"])
     bench.subscribe("213", WIDE)
     refused = bench.routers["213"].subscribe(Interest(SubscriptionId("213", 0, 5), TYPE, NARROW), 0.0)

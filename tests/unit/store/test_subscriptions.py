@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.security.london import (
+    CAMERA,
     CHARGE,
     DAY_MS,
     DETECTIVE,
@@ -21,6 +22,7 @@ from tests.unit.security.london import (
     ids,
     source,
 )
+from tests.unit.security.test_capability import passed_on_twice
 from tests.unit.store.police import a_subscription, a_token, actions, declare_plates, tamper
 from tidings.errors import Denied, FilterError, InputError, PeerError
 from tidings.security import grant
@@ -121,9 +123,10 @@ def test_a_revoked_token_gives_no_subscription(registry: Registry) -> None:
 
 
 def test_an_over_delegated_token_gives_no_subscription(registry: Registry) -> None:
-    once = a_token(DETECTIVE, delegate=True, max_depth=1).narrow(a_grant(STRANGER), DETECTIVE)
-    with pytest.raises(Denied, match="depth"):
-        once.narrow(a_grant(CHARGE), STRANGER)
+    wanted = a_subscription(holder=CAMERA, token=passed_on_twice())
+    with pytest.raises(Denied, match="depth: link 2"):
+        registry.subscriptions.add(wanted, now_ms=NOW_MS)
+    assert registry.subscriptions.all() == []
 
 
 def test_standing_tells_what_each_holder_may_see_and_who_may_no_longer(registry: Registry) -> None:
