@@ -197,6 +197,6 @@ def test_every_dependency_is_locked() -> None:
         *project["dependencies"],
         *(name for group in project["optional-dependencies"].values() for name in group),
     ]
-    names = {re.split(r"[<>=!~ ]", line)[0].lower() for line in wanted}
+    names = {re.split(r"[\[<>=!~ ]", line)[0].lower() for line in wanted}
     locked = set(re.findall(r"^([a-z0-9][a-z0-9.-]*)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
     assert names <= locked

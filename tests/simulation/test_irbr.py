@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.overlay.harness import QUIET, Bench
 from tidings.overlay import AnyWanted, EventId, NodeId, Ranges, protocol
+from tidings.overlay.irbr import Irbr
 from tidings.overlay.places import shared
 from tidings.overlay.ranges import Standing
 from tidings.sim import World
@@ -30,6 +31,10 @@ def a_world(seed: int, *, node_count: int = 0, wishes: int = 20, **options: Any)
         world.subscribe(chance.randrange(len(world.nodes)), a_wish(chance))
     world.run_until_quiet()
     return world
+
+
+def routers(world: World) -> list[Irbr]:
+    return [member.router for member in world.nodes if isinstance(member.router, Irbr)]
 
 
 def wanting(world: World, x: int) -> set[NodeId]:
@@ -105,8 +110,8 @@ def test_the_living_all_hear_once_however_many_crash_P3(seed: int, reliability: 
 def test_other_representatives_of_the_same_ranges_change_nothing_P4(seed: int) -> None:
     world = a_world(seed, node_count=60, mode="paper", alternates=1)
     chance = Random(seed)
-    for member in world.nodes:
-        table = member.router.ring._table
+    for router in routers(world):
+        table = router.ring._table
         for cell in table:
             table[cell] = [chance.choice([other.peer for other in world.nodes if other.id.startswith(cell)])]
     event = world.publish(0, {"x": 50})
@@ -194,17 +199,16 @@ def test_without_the_first_phase_there_are_moments_when_it_is_not() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_joiner_knows_what_it_would_know_had_it_always_been_there_P7(seed: int) -> None:
     world = a_world(seed, node_count=40, wishes=40)
-    joined = [world.nodes[world.join()] for _ in range(5)]
+    joined = [world.join() for _ in range(5)]
     world.run_until_quiet()
-    for member in joined:
-        for other in world.nodes:
-            cell = member.router.ring.cell(other.id)
-            known = [e.interest for e in member.router.table.under(cell) if e.interest] if other is not member else []
-            for own in other.router.own.values():
-                assert other is member or any(i.covers(own.interest) for i in known)
+    for router in (routers(world)[node] for node in joined):
+        for other in [each for each in routers(world) if each is not router]:
+            known = [e.interest for e in router.table.under(router.ring.cell(other.me.id)) if e.interest]
+            for own in other.own.values():
                 assert own.stable
+                assert any(interest.covers(own.interest) for interest in known)
     for x in range(0, 100, 11):
-        event = world.publish(joined[0].index, {"x": x})
+        event = world.publish(joined[0], {"x": x})
         world.run_until_quiet()
         assert reached(world, event) == Counter(wanting(world, x))
 
@@ -229,7 +233,7 @@ def test_a_node_that_comes_back_has_its_former_life_mourned() -> None:
     world.crash(4)
     world.restart(4, memory=True)
     world.run_for(40)
-    entries = [e for m in world.nodes for cell in m.router.table.cells() for e in m.router.table.under(cell)]
+    entries = [e for router in routers(world) for cell in router.table.cells() for e in router.table.under(cell)]
     assert {e.id.incarnation for e in entries if e.standing is not Standing.GONE} == {1}
     event = world.publish(0, {"x": 1})
     world.run_for(10)

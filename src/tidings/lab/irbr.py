@@ -68,7 +68,7 @@ def measure_loss(parameters: Parameters, seed: int) -> list[Measured]:
     interested = _draw(parameters["node_count"], parameters["interested"], seed)
     _subscribe(world, interested)
     # Scribe's loss varies most from one set to the next, and its trials take least.
-    sets = parameters["failure_sets"] * (4 if parameters["protocol"] == SCRIBE else 1)
+    sets = parameters["failure_sets"] * (12 if parameters["protocol"] == SCRIBE else 1)
     measured = []
     for failed in numbers(parameters, "failed_percent"):
         for number in range(sets):

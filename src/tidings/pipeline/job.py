@@ -99,7 +99,7 @@ class Job:
         self.spark, self.pipeline, self.ledger, self.watch = spark, pipeline, ledger, watch
         self.source = open_source(spark, pipeline)
         self.changes = Changes(spark, pipeline.subscriptions.path, pipeline.checkpoint, self.source.whole_type)
-        self.sink = _sink(spark, pipeline)
+        self.sink = _sink(spark, pipeline, self.source.whole_type.name)
         self.quarantine = Quarantine(spark, pipeline.quarantine.path)
         self._query: StreamingQuery | None = None
         self._failure: BaseException | None = None
@@ -348,7 +348,7 @@ def deliveries_of(results: DataFrame, version: int, with_event: bool) -> DataFra
     )
 
 
-def _sink(spark: SparkSession, pipeline: Pipeline) -> Sink:
+def _sink(spark: SparkSession, pipeline: Pipeline, type_name: str) -> Sink:
     to = pipeline.deliveries
     match to.format:
         case "kafka":
@@ -358,7 +358,7 @@ def _sink(spark: SparkSession, pipeline: Pipeline) -> Sink:
         case "webhook":
             from tidings.pipeline.webhook import WebhookSink
 
-            return WebhookSink(spark, to, pipeline)
+            return WebhookSink(to.urls, to.source, type_name)
         case _:
             return FileSink(spark, to.path, to.format)
 
