@@ -25,7 +25,7 @@ def where(batches):
         yield pa.RecordBatch.from_pydict({"pid": [os.getppid()], "file": [tidings.__file__]})
 
 homes = spark.range(0, 2, 1, 2).mapInArrow(where, "pid long, file string").collect()
-assert all("tidings.zip" in row.file for row in homes), homes
+assert all("/tidings-package-" in row.file for row in homes), homes
 rows = spark.createDataFrame(table(events)).repartition(4)
 conditions = spark.createDataFrame(pa.Table.from_pylist(wanted))
 for plan in ("index", "zones"):

@@ -8,7 +8,7 @@ and look at the rest only where those are equal.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -176,6 +176,12 @@ def make_axes(event_type: EventType, cuts: Mapping[int, Any]) -> Axes:
         text_bytes=texts.content(),
     )
     return Axes(np.array(list(cuts), np.int32), kernels.AxisArrays(*map(read_only, arrays)))
+
+
+def sorted_numbers(bounds: Sequence[Array]) -> Array:
+    """The different ones, ascending. (`np.unique` hashes them, which takes three times as long.)"""
+    together = np.sort(np.concatenate(bounds))
+    return together[np.append(True, together[1:] != together[:-1])] if len(together) else together
 
 
 def sorted_texts(bounds: pa.Array) -> pa.Array:

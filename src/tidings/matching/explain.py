@@ -33,7 +33,9 @@ class Explanation:
     def __str__(self) -> str:
         if self.matched:
             return f"{self.id} matched: {' AND '.join(self.parts)}"
-        seen = ", ".join(f"{name} {LACKING if value is None else f'is {value!r}'}" for name, value in self.values.items())
+        seen = ", ".join(
+            f"{name} {LACKING if value is None else f'is {value!r}'}" for name, value in self.values.items()
+        )
         outcome = "NULL" if self.outcome is None else "FALSE"
         return f"{self.id} did not match: {self.first} is {outcome}{f', as {seen}' if seen else ''}"
 

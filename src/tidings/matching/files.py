@@ -144,7 +144,12 @@ def _append(file: Any, array: Array) -> dict[str, Any]:
     """Writes an array at the next aligned place; returns what is needed to find and check it."""
     file.write(b"\0" * (-file.tell() % ALIGNMENT))
     raw = np.ascontiguousarray(array)
-    place = {"at": file.tell(), "type": raw.dtype.str, "shape": raw.shape, "crc32": zlib.crc32(raw.data if raw.size else b"")}
+    place = {
+        "at": file.tell(),
+        "type": raw.dtype.str,
+        "shape": raw.shape,
+        "crc32": zlib.crc32(raw.data if raw.size else b""),
+    }
     file.write(raw.data if raw.size else b"")
     return place
 

@@ -207,9 +207,7 @@ def count_cells(sides, side_a, side_b, grid, grids, boxes, counts):  # type: ign
                         counts[row + y + 1] += 1
 
 
-@njit(
-    types.void(_SIDES, _I1, _I1, _I1, _L2, _I1, types.int64[::1], types.uint64[::1], _OUT_I1), cache=True, nogil=True
-)
+@njit(types.void(_SIDES, _I1, _I1, _I1, _L2, _I1, types.int64[::1], types.uint64[::1], _OUT_I1), cache=True, nogil=True)
 def file_entries(sides, side_a, side_b, grid, grids, boxes, ends, words, entries):  # type: ignore[no-untyped-def]
     """Writes the entries of the r-th of `boxes` for record r; ends[c] is where cell c's next entry goes."""
     for r in range(len(boxes)):
@@ -231,9 +229,7 @@ def file_entries(sides, side_a, side_b, grid, grids, boxes, ends, words, entries
                         entries[at] = r
 
 
-@njit(
-    types.int64(_SIDES, _I1, _I1, _I1, _I1, _I1, types.int64, types.int32[:, ::1], _OUT_I1), cache=True, nogil=True
-)
+@njit(types.int64(_SIDES, _I1, _I1, _I1, _I1, _I1, types.int64, types.int32[:, ::1], _OUT_I1), cache=True, nogil=True)
 def write_records(sides, side_a, side_b, owner, doubtful, boxes, no_axis, records, extras):  # type: ignore[no-untyped-def]
     """Writes what remains to be checked of each of `boxes`: two ranges in its record, all else among the extras.
 
@@ -284,7 +280,9 @@ def join_pieces(  # type: ignore[no-untyped-def]
                 low[used], high[used] = 0, 1
             used += 1
         for kind in range(2):
-            pieces, lows, highs = (number_ptr, number_low, number_high) if kind == 0 else (text_ptr, text_low, text_high)
+            pieces, lows, highs = (
+                (number_ptr, number_low, number_high) if kind == 0 else (text_ptr, text_low, text_high)
+            )
             for i in range(pieces[side], pieces[side + 1]):
                 if lows[i] >= highs[i] or (lows[i] <= last and not (null[side] and last == 1)):
                     return side

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidings.errors import InputError
-from tidings.events import EventType, Value, conform, describe
+from tidings.events import INT_MAX, INT_MIN, EventType, Value, conform, describe
 from tidings.filters import Condition, parse
 from tidings.matching.boxes import Array, BoxColumns, columns_of, read_table
 from tidings.matching.explain import Explanation, explain
@@ -97,6 +97,8 @@ class Index:
 
     def __init__(self, event_type: EventType, *, sample: pa.Table | pa.RecordBatch | None = None) -> None:
         self.event_type = event_type
+        self._python_types = {a.name: a.type.python for a in event_type}
+        self._required = [a.name for a in event_type if a.required]
         self._sample = self._conformed_sample(sample)
         self._writing = threading.RLock()
         self._version = _Version((), [], 0, FIRST_STAMP, 0)
@@ -162,7 +164,7 @@ class Index:
 
     def match(self, record: Mapping[str, Any]) -> list[str]:
         """The ids of the subscriptions that one event matches. Raises EventError where it does not fit its type."""
-        return self.match_values(self.event_type.check(record))
+        return self.match_values(self._checked(record))
 
     def match_values(self, values: Mapping[str, Value]) -> list[str]:
         """The same for values that were checked already (`EventType.check`, `Event.values`)."""
@@ -262,6 +264,21 @@ class Index:
             raise InputError(f"expected a condition, got {describe(condition)}")
         same = condition.event_type is self.event_type or condition.event_type == self.event_type
         return condition if same else parse(condition.text, self.event_type)
+
+    def _checked(self, record: Mapping[str, Any]) -> Mapping[str, Value]:
+        """The record itself where it is plain to see that it fits; otherwise what `EventType.check` makes of it."""
+        kinds = self._python_types
+        if type(record) is dict:
+            for name, value in record.items():
+                kind = type(value)
+                if kinds.get(name) is not kind or (
+                    not value.isascii() if kind is str else kind is int and not INT_MIN <= value <= INT_MAX
+                ):
+                    break
+            else:
+                if all(name in record for name in self._required):
+                    return record
+        return self.event_type.check(record)
 
     def _conformed_sample(self, sample: pa.Table | pa.RecordBatch | None) -> pa.Table | None:
         return None if sample is None else conform(_as_table(sample).slice(0, SAMPLE_MAX), self.event_type)

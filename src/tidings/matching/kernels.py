@@ -121,7 +121,9 @@ def locate_numbers(row, keys, table, values, is_double, valid, valid_at, out):  
     first, end, table_at, last_slot, low, shift = _axis(row)
     if is_double:
         for i in range(len(out)):
-            out[i] = np.uint64(1) + _rank(keys, table, first, end, table_at, last_slot, low, shift, _double_key(values[i]))
+            out[i] = np.uint64(1) + _rank(
+                keys, table, first, end, table_at, last_slot, low, shift, _double_key(values[i])
+            )
     else:
         for i in range(len(out)):
             out[i] = np.uint64(1) + _rank(keys, table, first, end, table_at, last_slot, low, shift, values[i])
@@ -351,9 +353,7 @@ def fill_table(keys, low, shift, out):  # type: ignore[no-untyped-def]
     slots = len(out) - 1
     at = 0
     for slot in range(slots):
-        while at < len(keys) and (
-            keys[at] < low or np.uint64(keys[at] - low) >> np.uint64(shift) < np.uint64(slot)
-        ):
+        while at < len(keys) and (keys[at] < low or np.uint64(keys[at] - low) >> np.uint64(shift) < np.uint64(slot)):
             at += 1
         out[slot] = at
     out[slots] = len(keys)
@@ -415,7 +415,12 @@ def _probe_events(cells, order, e0, e1, grid, starts, probes, places, q):  # typ
 
     probes[:, q] = event, first entry, number of entries; places[q] = where in the cell the event lies.
     """
-    a, b, shift_a, shift_b = _index(grid[GRID_A]), _index(grid[GRID_B]), _index(grid[GRID_SHIFT_A]), _index(grid[GRID_SHIFT_B])
+    a, b, shift_a, shift_b = (
+        _index(grid[GRID_A]),
+        _index(grid[GRID_B]),
+        _index(grid[GRID_SHIFT_A]),
+        _index(grid[GRID_SHIFT_B]),
+    )
     columns_log, base, one = _index(grid[GRID_COLUMNS_LOG]), np.uint64(grid[GRID_START]), np.uint64(1)
     mask_a, mask_b = (one << shift_a) - one, (one << shift_b) - one
     for i in range(e0, e1):
@@ -559,9 +564,7 @@ def _settle(q, probes, places, hits, unsure, cells, layout, matched, doubtful, t
         m = np.int64(matches)
         if u > 0:
             doubtful = _with_room(doubtful, d, np.int64(u))
-            m, d = _look_closer(
-                u, unsure, cells, records, extras, piece_low, piece_high, matched, m, doubtful, d
-            )
+            m, d = _look_closer(u, unsure, cells, records, extras, piece_low, piece_high, matched, m, doubtful, d)
         totals[0], totals[1] = m, d
         totals[3] += np.int64(h)
     totals[2] += probes[2, :q].sum()
@@ -618,7 +621,10 @@ def _by_event(cells, layout, matched, doubtful, totals):  # type: ignore[no-unty
     grids, starts = layout.grids, layout.starts
     room = min(PROBES_MAX, len(cells) * len(grids))  # A single event gets by with what costs nothing to allocate.
     probes, places = np.empty((3, room + 1), np.int32), np.empty(room + 1, np.uint64)
-    hits, unsure = np.empty((2, HITS_PER_PROBE * room + 64), np.int32), np.empty((2, HITS_PER_PROBE * room + 64), np.int32)
+    hits, unsure = (
+        np.empty((2, HITS_PER_PROBE * room + 64), np.int32),
+        np.empty((2, HITS_PER_PROBE * room + 64), np.int32),
+    )
     q = np.uint64(0)
     for e in range(len(cells)):
         for g0 in range(0, len(grids), PROBES_MAX):
@@ -670,21 +676,27 @@ _AXES = types.NamedTuple((_I1, _L2, _L1, _I1, _L1, _B1), AxisArrays)
 
 
 @njit(
-    types.Tuple((types.int64, types.int64, _OUT_I2, _OUT_I2))(_AXES, _LAYOUT, _L1, _B1, _I1, _B1), cache=True, nogil=True
+    types.Tuple((types.int64, types.int64, _OUT_I2, _OUT_I2))(_AXES, _LAYOUT, _L1, _B1, _I1, _B1),
+    cache=True,
+    nogil=True,
 )
-def match_one(axes, layout, numbers, is_present, text_offsets, text):  # type: ignore[no-untyped-def]
-    """The same for one event: by axis its number (a double as its bits) or its text, and whether it has either.
+def match_one(axes, layout, numbers, is_present, sizes, text):  # type: ignore[no-untyped-def]
+    """The same for one event: by axis its number (a double as its bits), and whether it has one.
+
+    sizes, text   of the axes of texts, in their order, how long the event's text is, and all of them joined
 
     Returns the counts of matches and of the doubtful, and both as `match_events` does.
     """
     kind, rows, keys, table = axes.kind, axes.rows, axes.keys, axes.table
     text_ptr, text_bytes = axes.text_ptr, axes.text_bytes
     cells = np.zeros((1, len(rows) + 1), np.int32)
+    texts, end = 0, np.uint64(0)
     for axis in range(len(rows)):
+        if kind[axis] == KIND_TEXT:
+            start, end, texts = end, end + _index(sizes[texts]), texts + 1
         if is_present[axis]:
             row = rows[axis]
             if kind[axis] == KIND_TEXT:
-                start, end = _index(text_offsets[axis]), _index(text_offsets[axis + 1])
                 cells[0, axis] = np.uint64(1) + _find_cut(row, keys, table, text_ptr, text_bytes, text, start, end)
             else:
                 key = _double_key(numbers[axis]) if kind[axis] == KIND_DOUBLE else numbers[axis]
@@ -699,21 +711,30 @@ def match_one(axes, layout, numbers, is_present, text_offsets, text):  # type: i
 # ── Names ────────────────────────────────────────────────────────────────────
 
 
+def _crc_table() -> Any:
+    """By byte what it adds to a CRC-32; the one that `zlib.crc32` computes, which finds single names faster than a kernel."""
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, (table >> 1) ^ np.uint32(0xEDB88320), table >> 1)
+    return table.astype(np.uint32)
+
+
+_CRC_TABLE = _crc_table()
+
+
 @njit(inline="always")
-def _hash(content, start, end):  # type: ignore[no-untyped-def]
-    """FNV-1a with a final mix: ids that differ in their last digits only must not end up side by side."""
-    value = np.uint64(0xCBF29CE484222325)
+def _crc32(content, start, end):  # type: ignore[no-untyped-def]
+    value = np.uint32(0xFFFFFFFF)
     for i in range(start, end):
-        value = (value ^ np.uint64(content[i])) * np.uint64(0x100000001B3)
-    value ^= value >> np.uint64(32)
-    return value * np.uint64(0x9E3779B97F4A7C15)
+        value = _CRC_TABLE[(value ^ np.uint32(content[i])) & np.uint32(0xFF)] ^ (value >> np.uint32(8))
+    return np.uint64(value ^ np.uint32(0xFFFFFFFF))
 
 
 @njit(inline="always")
 def _slot_of(slots, offsets, content, text, start, end):  # type: ignore[no-untyped-def]
     """The slot that holds the name text[start:end], or the free one where it belongs."""
     mask = np.uint64(len(slots) - 1)
-    slot = (_hash(text, start, end) >> np.uint64(20)) & mask
+    slot = _crc32(text, start, end) & mask
     while slots[slot] >= 0:
         number = slots[slot]
         if _is_same(text, start, end, content, np.int64(offsets[number]), np.int64(offsets[number + 1])):
@@ -726,9 +747,7 @@ def _slot_of(slots, offsets, content, text, start, end):  # type: ignore[no-unty
 def fill_slots(offsets, content, slots, is_repeated):  # type: ignore[no-untyped-def]
     """Enters all names into `slots` (a power of two of them, all -1); of equal names the last one stays."""
     for number in range(len(offsets) - 1):
-        slot = _slot_of(
-            slots, offsets, content, content, np.int64(offsets[number]), np.int64(offsets[number + 1])
-        )
+        slot = _slot_of(slots, offsets, content, content, np.int64(offsets[number]), np.int64(offsets[number + 1]))
         if slots[slot] >= 0:
             is_repeated[slots[slot]] = 1
         slots[slot] = number
@@ -738,7 +757,5 @@ def fill_slots(offsets, content, slots, is_repeated):  # type: ignore[no-untyped
 def find_names(slots, offsets, content, wanted_offsets, wanted, out):  # type: ignore[no-untyped-def]
     """out[i] = the number of the i-th wanted name, or -1."""
     for i in range(len(out)):
-        slot = _slot_of(
-            slots, offsets, content, wanted, np.int64(wanted_offsets[i]), np.int64(wanted_offsets[i + 1])
-        )
+        slot = _slot_of(slots, offsets, content, wanted, np.int64(wanted_offsets[i]), np.int64(wanted_offsets[i + 1]))
         out[i] = slots[slot]

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tidings.events import EventType
 from tidings.matching import filing
-from tidings.matching.axes import Axes, make_axes, sorted_texts
+from tidings.matching.axes import Axes, make_axes, sorted_numbers, sorted_texts
 from tidings.matching.boxes import Array, read_only
 from tidings.matching.layout import NO_RESIDUAL, CellBoxes, lay_out
 from tidings.matching.likelihood import shares
@@ -104,7 +104,7 @@ def _those(cuts: Any, wanted: Array) -> Any:
 
 def _joined(cuts: list[Any]) -> Any:
     if isinstance(cuts[0], np.ndarray):
-        return np.unique(np.concatenate(cuts))
+        return sorted_numbers(cuts)
     return sorted_texts(pa.concat_arrays(cuts))
 
 

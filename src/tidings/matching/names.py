@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -14,13 +14,15 @@ from tidings.matching.boxes import Array
 REMEMBERED_MAX = 65_536  # Ids kept as Python texts for single matches; they are the ones asked for again.
 
 
-@dataclass(frozen=True, eq=False)
 class Names:
     """Ids of a segment; where one stands twice, the later number counts."""
 
-    ids: pa.Array
-    slots: Array
-    _remembered: dict[int, str] = field(default_factory=dict)
+    def __init__(self, ids: pa.Array, slots: Array) -> None:
+        self.ids, self.slots = ids, slots
+        self._remembered: dict[int, str] = {}
+        # A single name is found by plain Python, which is quicker than the call of a kernel.
+        self._slots = memoryview(slots)
+        self._offsets, self._content = (memoryview(buffer) for buffer in _buffers(ids))
 
     @classmethod
     def of(cls, ids: pa.Array) -> tuple[Names, Array]:
@@ -36,10 +38,14 @@ class Names:
 
     def find(self, id: str) -> int:
         """The number of this id, or -1."""
-        wanted = np.frombuffer(id.encode(), np.uint8)
-        out = np.empty(1, np.int32)
-        kernels.find_names(self.slots, *_buffers(self.ids), np.array([0, len(wanted)], np.int32), wanted, out)
-        return int(out[0])
+        raw = id.encode()
+        mask = len(self._slots) - 1
+        slot = crc32(raw) & mask
+        while (number := self._slots[slot]) >= 0:
+            if self._content[self._offsets[number] : self._offsets[number + 1]] == raw:
+                return number
+            slot = (slot + 1) & mask
+        return -1
 
     def find_all(self, ids: pa.Array) -> Array:
         """The number of each id, or -1."""

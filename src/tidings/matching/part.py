@@ -8,15 +8,15 @@ readers of older ones see what they saw before, without locks.
 from __future__ import annotations
 
 import struct
-from typing import Any
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from tidings.events import EventType, Value, ValueType
 from tidings.matching import kernels
-from tidings.matching.boxes import Array
+from tidings.matching.boxes import Array, read_only
 from tidings.matching.names import Names
 from tidings.matching.residuals import Residuals, decide, decide_one
 from tidings.matching.segment import Segment
@@ -100,40 +100,27 @@ class _OneEvent:
     """One event's values as the arrays that `kernels.match_one` takes, without a table in between."""
 
     def __init__(self, segment: Segment, event_type: EventType) -> None:
-        self._segment = segment
+        self._arrays = (segment.axes.arrays, segment.layout)
         attributes = [event_type.attributes[index] for index in segment.axes.attribute.tolist()]
         self._names = [a.name for a in attributes]
-        self._is_text = [not a.type.has_int_keys for a in attributes]
-        self._texts = [(index, a.name) for index, a in enumerate(attributes) if not a.type.has_int_keys]
+        self._texts = [index for index, a in enumerate(attributes) if not a.type.has_int_keys]
         self._pack = struct.Struct("".join("d" if a.type is ValueType.DOUBLE else "q" for a in attributes)).pack
-        self._all_present = np.ones(len(attributes), np.uint8)
-        self._no_offsets = np.zeros(len(attributes) + 1, np.int32)
+        self._pack_sizes = struct.Struct(f"{len(self._texts)}i").pack
+        self._all_present = read_only(np.ones(len(attributes), np.uint8))
 
     def match(self, values: Mapping[str, Value]) -> tuple[int, int, Array, Array]:
-        get = values.get
-        content = [get(name) for name in self._names]
+        content: list[Any] = list(map(values.get, self._names))
         present = self._all_present
         if None in content:
-            present = np.array([value is not None for value in content], np.uint8)
+            present = read_only(np.array([value is not None for value in content], np.uint8))
             content = [0 if value is None else value for value in content]
-        offsets, text = self._no_offsets, b""
-        if self._texts:
-            offsets, text = self._joined_texts(content)
-        numbers = np.frombuffer(self._pack(*content), np.int64)
-        return kernels.match_one(  # type: ignore[no-any-return]
-            self._segment.axes.arrays, self._segment.layout, numbers, present, offsets, np.frombuffer(text, np.uint8)
-        )
-
-    def _joined_texts(self, content: list[Any]) -> tuple[Array, bytes]:
-        """The texts, taken out of `content`, one after another, and by axis where each begins."""
-        offsets, parts, at = self._no_offsets.copy(), [], 0
-        previous = 0
-        for index, _ in self._texts:
-            offsets[previous : index + 1] = at
-            value = content[index]
-            raw = value.encode() if type(value) is str else value or b""
+        texts = []
+        for index in self._texts:
+            text = content[index]
+            texts.append(text.encode() if type(text) is str else text or b"")
             content[index] = 0
-            parts.append(raw)
-            at, previous = at + len(raw), index + 1
-        offsets[previous:] = at
-        return offsets, b"".join(parts)
+        numbers = np.frombuffer(self._pack(*content), np.int64)
+        sizes = np.frombuffer(self._pack_sizes(*map(len, texts)), np.int32)
+        return kernels.match_one(  # type: ignore[no-any-return]
+            *self._arrays, numbers, present, sizes, np.frombuffer(b"".join(texts), np.uint8)
+        )

@@ -20,9 +20,7 @@ def row_values(
         for position, a in enumerate(event_type)
         if names is None or a.name in names
     ]
-    return [
-        {name: content[i] for name, content in columns if content[i] is not None} for i in range(len(wanted))
-    ]
+    return [{name: content[i] for name, content in columns if content[i] is not None} for i in range(len(wanted))]
 
 
 def _values(column: Any, kind: ValueType) -> list[Any]:

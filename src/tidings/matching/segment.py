@@ -19,7 +19,7 @@ from tidings.errors import InputError
 from tidings.events import EventType
 from tidings.filters import DOMAIN
 from tidings.matching import filing, kernels
-from tidings.matching.axes import Axes, make_axes, sorted_texts
+from tidings.matching.axes import Axes, make_axes, sorted_numbers, sorted_texts
 from tidings.matching.boxes import Array, BoxColumns, read_only
 from tidings.matching.layout import NO_RESIDUAL, CellBoxes, lay_out
 from tidings.matching.likelihood import shares
@@ -115,7 +115,7 @@ def _cuts(attribute: int, numbers: _Bounds, texts: _Bounds, event_type: EventTyp
     if event_type.attributes[attribute].type.has_int_keys:
         here = numbers.of(attribute)
         low, high = here[~numbers.open_low[here]], here[~numbers.open_high[here]]
-        return np.unique(np.concatenate([numbers.low[low], numbers.high[high]]))
+        return sorted_numbers([numbers.low[low], numbers.high[high]])
     here = texts.of(attribute)
     low, high = here[~texts.open_low[here]], here[~texts.open_high[here]]
     return sorted_texts(pa.concat_arrays([_taken(texts.low, low), _taken(texts.high, high)]))

@@ -21,6 +21,7 @@ from tidings.overlay.seen import SEEN_MAX, SeenIds
 from tidings.overlay.wire import Message, NodeId, Peer, SubscriptionId
 
 HELD_S = 5.0  # How long a node that said `Got` may take before it is asked again.
+HOLDS_MAX = 24  # How often it may say so before another is asked: two minutes.
 TRIES_MAX = 2  # For one node of a range; then the next is tried.
 ROUNDS_MAX = 8  # Searches for a range that may have somebody in it; with the pauses between them some four minutes.
 TASKS_MAX = 65_536  # One too many is sent once and not kept.
@@ -62,6 +63,7 @@ class Leg:
     to: NodeId = ""  # Empty while somebody is sought.
     tried: dict[NodeId, None] = field(default_factory=dict)
     tries: int = 0
+    holds: int = 0
     rounds: int = 0
     attempt: int = 0  # Counts everything sent and waited for, so that old wakes are recognised.
     sent_at: float = 0.0
@@ -185,12 +187,13 @@ class Custody:
     # ── Answers ──────────────────────────────────────────────────────────────
 
     def got(self, answer: Got, sender: NodeId, now: float) -> list[Effect]:
-        """Somebody sees to a leg; it is asked again if that takes long."""
+        """Somebody sees to a leg; it is asked again if that takes long, and not for ever."""
         effects: list[Effect] = []
         for task, cell in self._legs_of(answer, sender):
             leg = task.legs[cell]
             self._measure(leg, now)
-            leg.tries, leg.attempt = 0, leg.attempt + 1
+            leg.holds, leg.attempt = leg.holds + 1, leg.attempt + 1
+            leg.tries = 0 if leg.holds < HOLDS_MAX else TRIES_MAX
             effects.append(self._wake(task, cell, now + HELD_S))
         return effects
 
@@ -212,7 +215,7 @@ class Custody:
             return self._send(task, cell, now)
         if leg.tries < TRIES_MAX:
             return self._send_to(task, cell, leg.to, leg.tries + 1, now)
-        leg.tried[leg.to] = None
+        leg.tried[leg.to], leg.holds = None, 0
         return [*self._ring.doubt(leg.to, now), *self._send(task, cell, now)]
 
     def redirect(self, id: NodeId, now: float) -> list[Effect]:

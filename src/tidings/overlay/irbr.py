@@ -309,10 +309,7 @@ class Irbr(Router[IrbrMessage]):
 
     def _receive_task(self, sender: NodeId, message: Carry | Spread, now: float) -> list[Effect]:
         if self._stage == "outside" or (self._stage not in ("ready", "leaving") and isinstance(message, Carry)):
-            # With half a table this node would prune what others want.
-            if len(self._held) < HELD_MAX:
-                self._held.append((sender, message))
-            return []
+            return self._hold(sender, message)
         if isinstance(message, Carry) and self.reliability != "R2":
             return self._receive_once(sender, message, now)
         id = _event_task(message.parcel) if isinstance(message, Carry) else message.task
@@ -322,6 +319,17 @@ class Irbr(Router[IrbrMessage]):
         if isinstance(message, Carry):
             return self._handle(message.parcel, message.range_len, [sender], now)
         return self._hear(sender, message, now)
+
+    def _hold(self, sender: NodeId, message: Carry | Spread) -> list[Effect]:
+        """Keep it until this node is ready: with half a table it would prune what others want."""
+        if (sender, message) not in self._held:
+            if len(self._held) >= HELD_MAX or self.ring.has_failed:
+                return []
+            self._held.append((sender, message))
+        if isinstance(message, Spread):
+            return [Send(sender, Got(message.task, message.range_len))]
+        is_kept = self.reliability == "R2"
+        return [Send(sender, Got(_event_task(message.parcel), message.range_len))] if is_kept else []
 
     def _receive_once(self, sender: NodeId, message: Carry, now: float) -> list[Effect]:
         """Without custody: acknowledged at once, if at all, and passed on unless it is a repeated message."""

@@ -38,6 +38,8 @@ PROBE_S = 60.0  # In this time every table entry is asked once whether it is sti
 DEAD_PROBE_TICKS = 4  # One of the dead is asked this often, in heartbeats.
 DEAD_QUIET_S = 5.0  # How long hearsay about a node just found dead is not followed up: until others have noticed too.
 DEAD_MAX = 1024  # The dead that are asked now and then whether they are back, after a split for example.
+JOIN_TRIES_MAX = 5  # With pauses that double, a newcomer tries for some two minutes.
+JOIN_PAUSE_S = 4.0
 PINGS_MAX = 1024
 LOOKUPS_MAX = 256
 ASKS_MAX = LOOKUPS_MAX * 16
@@ -143,6 +145,10 @@ class Ring(Places):
             raise InputError(f"expected heartbeat_s from 0 and answer_s above 0, got {heartbeat_s} and {answer_s}")
         self.heartbeat_s, self.answer_s = heartbeat_s, answer_s
         self.is_in = False
+        self.has_failed = False  # To join, after all tries.
+        self._is_introducing = False  # A newcomer whose pings are being answered.
+        self._contacts: tuple[Peer, ...] = ()
+        self._joins_tried = 0
         self._rider, self._chance = rider, chance
         self._dead: dict[NodeId, tuple[Peer, float]] = {}
         self._silence = Liveness(heartbeat_s)
@@ -164,12 +170,21 @@ class Ring(Places):
 
     def join(self, via: Iterable[Peer], now: float) -> list[Effect]:
         """Come in through any of these; `entered` or Failed follows."""
-        contacts = [peer for peer in via if self.is_node(peer)]
-        if not contacts:
-            return self.start(now)
+        self._contacts = tuple(peer for peer in via if self.is_node(peer))[:HEARSAY_MAX]
+        self._joins_tried = 0
+        return self._try_to_join(now) if self._contacts else self.start(now)
+
+    def _try_to_join(self, now: float) -> list[Effect]:
+        self._joins_tried += 1
         self._lookups[self.me.id] = lookup = _Lookup(self.me.id, self.at, self, is_join=True)
-        lookup.hear(contacts)
+        lookup.hear([*self._contacts, *self.known()])
         return self._press_on(lookup, now)
+
+    def _fail_to_join(self, why: str, now: float) -> list[Effect]:
+        if self._joins_tried < JOIN_TRIES_MAX:
+            return [WakeAt(now + JOIN_PAUSE_S * 2 ** (self._joins_tried - 1), ("ring", "join"))]
+        self.has_failed = True
+        return [Failed("join", why)]
 
     def leave(self, now: float) -> list[Effect]:
         """Tell everybody this node knows."""
@@ -190,6 +205,9 @@ class Ring(Places):
         if message.me.id != sender or not self.is_node(message.me):
             return []
         self._silence.heard(sender, now)
+        return [*self._take(sender, message, now), *self._finish_join(now)]
+
+    def _take(self, sender: NodeId, message: RingMessage, now: float) -> list[Effect]:
         match message:
             case Heartbeat(me=peer, leaves=leaves, answer=answer):
                 reply = [Send(sender, Heartbeat(self.me, tuple(self.leaves())))] if answer and self.is_in else []
@@ -197,7 +215,7 @@ class Ring(Places):
             case Ping(me=peer):
                 return [Send(sender, Pong(self.me, tuple(self.leaves()))), *self._heard(peer, now)]
             case Pong(me=peer, leaves=leaves):
-                return [*self._heard(peer, now), *self._hear_of(leaves, now), *self._finish_join(now)]
+                return [*self._heard(peer, now), *self._hear_of(leaves, now)]
             case Where(key=key, rows=rows):
                 return [Send(sender, There(self.me, key, self.nearer(key, rows=rows)))] if self.is_id(key) else []
             case There(me=peer, key=key, peers=peers):
@@ -216,6 +234,8 @@ class Ring(Places):
         match token:
             case ("ring", "tick"):
                 return self._tick(now)
+            case ("ring", "join"):
+                return [] if self.is_in or self._is_introducing else self._try_to_join(now)
             case ("ring", "ping", str(id)):
                 return self._ping_again(id, now)
             case ("ring", "ask", str(name), str(id)):
@@ -442,8 +462,9 @@ class Ring(Places):
     def _introduce_myself(self, lookup: _Lookup, now: float) -> list[Effect]:
         """The search for this node's own place has met those it needs to know: they are pinged, and so know it."""
         if not lookup.anybody_answered():
-            return [Failed("join", "none of the contacts answered")]
+            return self._fail_to_join("none of the contacts answered", now)
         heard = sorted(lookup.peers(), key=lambda peer: self.away(peer.id, self.at))
+        self._is_introducing = True
         by_cell: dict[str, int] = {}
         effects: list[Effect] = []
         for index, peer in enumerate(heard):
@@ -454,11 +475,12 @@ class Ring(Places):
         return effects
 
     def _finish_join(self, now: float) -> list[Effect]:
-        """A newcomer is in when all it has pinged have answered or been given up."""
-        if self.is_in or self.doubted or self._lookups:
+        """A newcomer is in when all it has pinged have been heard or given up."""
+        if not self._is_introducing or self.doubted:
             return []
+        self._is_introducing = False
         if not self.nearest():
-            return [Failed("join", "all contacts went away")]
+            return self._fail_to_join("all contacts went away", now)
         self.is_in = True
         return [*self._next_tick(now), *self._rider.entered(now)]
 

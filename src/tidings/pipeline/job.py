@@ -123,8 +123,11 @@ class Job:
         writer = self.source.stream.writeStream.queryName(self.pipeline.name).foreachBatch(self._batch_or_reason)
         writer = writer.option("checkpointLocation", str(Path(self.pipeline.checkpoint) / "spark"))
         if trigger.until_empty:
-            return writer.trigger(availableNow=True).start()
-        return writer.trigger(processingTime=f"{trigger.every_s} seconds").start()
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{trigger.every_s} seconds")
+        query: StreamingQuery = writer.start()
+        return query
 
     def _batch_or_reason(self, records: DataFrame, number: int) -> None:
         try:

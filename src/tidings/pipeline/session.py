@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import hashlib
 import os
+import shutil
 import sys
 import tempfile
 import zipfile
@@ -81,12 +84,42 @@ def _ship_package(session: SparkSession) -> None:
 
 
 def _zipped_package() -> Path:
+    """The package in a zip that unpacks itself where it is first imported (see `_UNPACK`)."""
     source = Path(tidings.__file__).parent
+    files = sorted(source.rglob("*.py"))
+    digest = hashlib.blake2b(b"".join(file.read_bytes() for file in files), digest_size=8).hexdigest()
     target = Path(tempfile.mkdtemp(prefix="tidings-package-")) / "tidings.zip"
+    atexit.register(shutil.rmtree, target.parent, ignore_errors=True)
     with zipfile.ZipFile(target, "w") as archive:
-        for path in sorted(source.rglob("*.py")):
-            archive.write(path, Path("tidings") / path.relative_to(source))
+        archive.writestr("tidings/__init__.py", _UNPACK.replace("DIGEST", digest))
+        for file in files:
+            archive.write(file, Path("package/tidings") / file.relative_to(source))
     return target
+
+
+# A package that is imported from a zip has no place for compiled kernels, and every worker would
+# compile them again, which takes a minute. So the zip holds only this, which unpacks the package
+# into a folder that all workers of the host share, now and in later jobs, and goes on from there.
+_UNPACK = """
+import os, shutil, tempfile, zipfile
+
+_archive = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_folder = os.path.join(tempfile.gettempdir(), f"tidings-package-DIGEST-{os.getuid()}")
+if not os.path.isdir(_folder):
+    _aside = tempfile.mkdtemp(prefix="tidings-package-")
+    with zipfile.ZipFile(_archive) as _zip:
+        _zip.extractall(_aside, [name for name in _zip.namelist() if name.startswith("package/")])
+    try:
+        os.rename(_aside, _folder)
+    except OSError:  # Another worker was faster.
+        shutil.rmtree(_aside, ignore_errors=True)
+if os.stat(_folder).st_uid != os.getuid():
+    raise ImportError(f"{_folder} belongs to another user; remove it, or set TMPDIR to a folder of your own")
+__path__ = [os.path.join(_folder, "package", "tidings")]
+__file__ = os.path.join(__path__[0], "__init__.py")
+with open(__file__) as _source:
+    exec(compile(_source.read(), __file__, "exec"))
+"""
 
 
 def _first_line(error: Exception) -> str:

@@ -13,6 +13,7 @@ from tidings.overlay import (
     Deliver,
     Effect,
     EventId,
+    Failed,
     Head,
     Interest,
     NodeId,
@@ -45,6 +46,7 @@ class Bench:
         self.sent: list[tuple[NodeId, NodeId, Any]] = []
         self.delivered: list[tuple[NodeId, EventId]] = []
         self.completed: list[tuple[NodeId, str, Any]] = []
+        self.failed: list[tuple[NodeId, str]] = []
         for id, router in self.routers.items():
             self.do(id, router.start(0.0))
 
@@ -80,6 +82,8 @@ class Bench:
                     self.delivered.append((id, parcel.head.id))
                 case Completed(asked, about):
                     self.completed.append((id, asked, about))
+                case Failed(asked):
+                    self.failed.append((id, asked))
 
     def steps(self, until: float = 1000.0) -> Iterator[NodeId]:
         """Carry out what is to come, one message or wake at a time; tells to whom it came."""

@@ -317,6 +317,18 @@ def test_a_message_that_bounces_goes_to_another_of_the_range(reliability: str) -
     assert [e.to for e in effects if isinstance(e, Send) and isinstance(e.message, Carry)] == ["201"]
 
 
+def test_a_node_that_only_ever_says_got_is_passed_over_in_the_end() -> None:
+    bench = figure_2(mode="paper")
+    event = bench.publish("213", x=7)
+    router = bench.routers["213"]
+    del bench.routers["202"]
+    for _ in bench.steps():
+        if bench.now < 300.0 and any(b == "202" for _, b, m in bench.sent[-3:] if isinstance(m, Carry)):
+            bench.do("213", router.receive("202", Got(TaskId(EVENT, *event), 2), bench.now))
+    assert ("201", event) in bench.delivered
+    assert ("213", "publish", event) in bench.completed
+
+
 def test_a_repeated_event_is_delivered_once_and_answered_again() -> None:
     bench = figure_2()
     bench.publish("213", x=7)
@@ -430,8 +442,11 @@ def test_before_a_node_is_ready_it_keeps_events_and_passes_them_on_after() -> No
     router = Irbr.build(Place(Peer("213"), (), Random(0)), base=4, **QUIET)
     router.subscribe(Interest(SubscriptionId("213", 0, 1), TYPE, Everything()), 0.0)
     parcel = Parcel(Head(EventId("201", 0, 1), TYPE), View({}))
-    assert router.receive("201", Carry(parcel, 2), 0.0) == []
-    assert Deliver(parcel) in router.start(1.0)
+    got = [Send("201", Got(TaskId(EVENT, "201", 0, 1), 2))]
+    assert [router.receive("201", Carry(parcel, 2), now) for now in (0.0, 0.5)] == [got, got]
+    effects = router.start(1.0)
+    assert effects.count(Deliver(parcel)) == 1
+    assert Send("201", Done(TaskId(EVENT, "201", 0, 1), 2)) in effects
 
 
 def test_a_newcomer_without_contacts_is_the_first_of_its_network() -> None:

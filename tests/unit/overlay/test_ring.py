@@ -301,3 +301,34 @@ def test_leaves_close_the_gap_after_a_crash() -> None:
     for index, id in enumerate(left):
         around = {left[(index + step) % 18] for step in (1, 2, 3, -1, -2, -3)}
         assert {peer.id for peer in bench.routers[id].ring.leaves()} == around
+
+
+def test_a_newcomer_is_in_once_all_it_pinged_have_been_heard_by_whatever_message() -> None:
+    ring, told = a_ring("000")
+    ring.is_in = False
+    ring.join([Peer("001")], now=0.0)
+    ring.receive("001", There(Peer("001"), "000", (Peer("002"),)), now=0.1)
+    ring.receive("002", There(Peer("002"), "000", ()), now=0.2)
+    ring.receive("001", Pong(Peer("001"), ()), now=0.3)
+    assert ("entered",) not in told.news
+    ring.receive("002", Heartbeat(Peer("002")), now=0.4)
+    assert told.news[-1] == ("entered",)
+
+
+def test_a_join_is_tried_again_and_fails_if_no_contact_ever_answers() -> None:
+    bench = bench_of([])
+    bench.enter(protocol("irbr"), "000", via="001", base=4, **QUIET)
+    bench.run()
+    tries = sum(isinstance(message, Where) for _, _, message in bench.sent)
+    assert tries == 5 * 4
+    assert bench.failed == [("000", "join")]
+
+
+def test_a_contact_that_answers_only_the_second_try_will_do() -> None:
+    bench = bench_of([])
+    bench.enter(protocol("irbr"), "000", via="001", base=4, **QUIET)
+    bench.run(until=8.0)
+    bench.enter(protocol("irbr"), "001", via=None, base=4, **QUIET)
+    bench.run()
+    assert ("000", "join", None) in bench.completed
+    assert bench.failed == []

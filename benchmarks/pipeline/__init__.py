@@ -1,0 +1,1 @@
+"""The whole Spark job, from Parquet to Parquet."""
