@@ -17,6 +17,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -134,7 +135,7 @@ def condition_texts(wanted: Subscriptions) -> list[str]:
     """Each subscription as SQL: `n3 >= 17 AND n3 < 40 AND s1 = 'v5'`."""
     sides = [_side_text(*side) for side in zip(wanted.attr.tolist(), wanted.lo.tolist(), wanted.hi.tolist())]
     ptr = wanted.ptr.tolist()
-    return [" AND ".join(sides[start:end]) for start, end in zip(ptr, ptr[1:])]
+    return [" AND ".join(sides[start:end]) for start, end in pairwise(ptr)]
 
 
 def _side_text(a: int, lo: int, hi: int) -> str:

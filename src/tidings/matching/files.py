@@ -19,7 +19,7 @@ import shutil
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -39,8 +39,6 @@ VERSION = 1
 ALIGNMENT = 64
 MANIFEST_BYTES_MAX = 1 << 28  # Residual texts are in the manifest; a larger one is not ours.
 MANIFEST, ARRAYS = "manifest.json", "arrays.bin"
-
-Tuple = TypeVar("Tuple", bound=NamedTuple)
 
 
 def save(path: Path, part: Part, event_type: EventType) -> None:
@@ -121,7 +119,7 @@ def _named(prefix: str, arrays: NamedTuple) -> dict[str, Array]:
     return {f"{prefix}.{name}": array for name, array in arrays._asdict().items()}
 
 
-def _tuple(kind: type[Tuple], prefix: str, arrays: Mapping[str, Array]) -> Tuple:
+def _tuple(kind: Any, prefix: str, arrays: Mapping[str, Array]) -> Any:
     return kind(*(arrays[f"{prefix}.{name}"] for name in kind._fields))
 
 

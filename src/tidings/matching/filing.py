@@ -4,6 +4,9 @@ A bucket of an axis is a run of 2^shift cells, NULL apart: bucket 0 is NULL alon
 bucket (c + 2^shift - 1) >> shift.
 """
 
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+# Numba infers types itself; the plain twins of the kernels are fully checked.
+
 from __future__ import annotations
 
 from typing import Any, NamedTuple
@@ -14,8 +17,6 @@ from numba import njit, types
 from tidings.matching.kernels import (
     EXTRA_SIDES,
     FIELD_MAX,
-    GRID_A,
-    GRID_B,
     GRID_COLUMNS_LOG,
     GRID_SHIFT_A,
     GRID_SHIFT_B,
@@ -45,13 +46,13 @@ _OUT_I1, _OUT_F1 = types.int32[::1], types.float32[::1]
 
 
 @njit(inline="always")
-def pair_number(a, b, axes, size):  # type: ignore[no-untyped-def]
+def pair_number(a, b, axes, size):
     """A number below `size` for a pair of axes in either order. With very many axes some share one: a worse guess."""
     return (min(a, b) * np.int64(axes + 1) + max(a, b)) % size
 
 
 @njit(inline="always")
-def _buckets(sides, side, shift):  # type: ignore[no-untyped-def]
+def _buckets(sides, side, shift):
     """How many times a side is filed when its axis has buckets of 2^shift cells."""
     if side < 0:
         return np.int64(1)
@@ -62,12 +63,12 @@ def _buckets(sides, side, shift):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _pieces(sides, side):  # type: ignore[no-untyped-def]
+def _pieces(sides, side):
     return sides.piece_ptr[side + 1] - sides.piece_ptr[side] if side >= 0 else 1
 
 
 @njit(inline="always")
-def _piece(sides, side, i):  # type: ignore[no-untyped-def]
+def _piece(sides, side, i):
     """A box without the side is filed under the one cell that every event has there."""
     if side < 0:
         return np.int64(0), np.int64(1)
@@ -76,7 +77,7 @@ def _piece(sides, side, i):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _fields(low, high, bucket, shift):  # type: ignore[no-untyped-def]
+def _fields(low, high, bucket, shift):
     """A range's part of a bucket as two fields: the least place, and the least distance from the top."""
     pad = (np.int64(1) << shift) - 1
     start = max((low + pad) - (bucket << shift), 0)
@@ -85,12 +86,12 @@ def _fields(low, high, bucket, shift):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _is_range(sides, side):  # type: ignore[no-untyped-def]
+def _is_range(sides, side):
     return sides.piece_ptr[side + 1] - sides.piece_ptr[side] == 1
 
 
 @njit(inline="always")
-def _write_record(sides, a, b, box, no_axis, record):  # type: ignore[no-untyped-def]
+def _write_record(sides, a, b, box, no_axis, record):
     for i in range(2):  # Where there is nothing to check, the line of zeros, which always holds.
         record[3 * i], record[3 * i + 1], record[3 * i + 2] = no_axis, 0, 1
     at = 0
@@ -103,7 +104,7 @@ def _write_record(sides, a, b, box, no_axis, record):  # type: ignore[no-untyped
 
 
 @njit(inline="always")
-def _write_extras(sides, a, b, box, extras, at):  # type: ignore[no-untyped-def]
+def _write_extras(sides, a, b, box, extras, at):
     ranges = 0
     for side in range(sides.side_ptr[box], sides.side_ptr[box + 1]):
         if side != a and side != b and _is_range(sides, side):
@@ -121,7 +122,7 @@ def _write_extras(sides, a, b, box, extras, at):  # type: ignore[no-untyped-def]
 
 
 @njit(types.void(_SIDES, _L1, _F1, _OUT_F1), cache=True, nogil=True)
-def measure_sides(sides, share_ptr, share, chance):  # type: ignore[no-untyped-def]
+def measure_sides(sides, share_ptr, share, chance):
     """chance[side] = how likely an event satisfies it.
 
     share[share_ptr[axis] + c] is the part of all events whose cell on the axis is below c.
@@ -138,7 +139,7 @@ def measure_sides(sides, share_ptr, share, chance):  # type: ignore[no-untyped-d
     cache=True,
     nogil=True,
 )
-def choose_sides(sides, chance, axes, costs, probe, first, second, sizes):  # type: ignore[no-untyped-def]
+def choose_sides(sides, chance, axes, costs, probe, first, second, sizes):
     """Per box the one or two sides under which finding it costs least, or -1.
 
     costs   by what is paid per candidate, per hit, and what buckets add to a side's chance
@@ -175,7 +176,7 @@ def choose_sides(sides, chance, axes, costs, probe, first, second, sizes):  # ty
 
 
 @njit(types.void(_SIDES, _I1, _I1, _I1, _I1, types.int64[:, :, ::1]), cache=True, nogil=True)
-def count_entries(sides, side_a, side_b, pair, finest, entries):  # type: ignore[no-untyped-def]
+def count_entries(sides, side_a, side_b, pair, finest, entries):
     """entries[pair, x, y] += how often its boxes are filed x and y levels below the finest buckets of their axes."""
     widths = np.empty(LEVELS, np.int64)
     for box in range(len(pair)):
@@ -191,7 +192,7 @@ def count_entries(sides, side_a, side_b, pair, finest, entries):  # type: ignore
 
 
 @njit(types.void(_SIDES, _I1, _I1, _I1, _L2, _I1, types.int64[::1]), cache=True, nogil=True)
-def count_cells(sides, side_a, side_b, grid, grids, boxes, counts):  # type: ignore[no-untyped-def]
+def count_cells(sides, side_a, side_b, grid, grids, boxes, counts):
     """counts[c + 1] += how many entries grid cell c has."""
     for box in boxes:
         g = grid[box]
@@ -208,7 +209,7 @@ def count_cells(sides, side_a, side_b, grid, grids, boxes, counts):  # type: ign
 
 
 @njit(types.void(_SIDES, _I1, _I1, _I1, _L2, _I1, types.int64[::1], types.uint64[::1], _OUT_I1), cache=True, nogil=True)
-def file_entries(sides, side_a, side_b, grid, grids, boxes, ends, words, entries):  # type: ignore[no-untyped-def]
+def file_entries(sides, side_a, side_b, grid, grids, boxes, ends, words, entries):
     """Writes the entries of the r-th of `boxes` for record r; ends[c] is where cell c's next entry goes."""
     for r in range(len(boxes)):
         box = boxes[r]
@@ -230,7 +231,7 @@ def file_entries(sides, side_a, side_b, grid, grids, boxes, ends, words, entries
 
 
 @njit(types.int64(_SIDES, _I1, _I1, _I1, _I1, _I1, types.int64, types.int32[:, ::1], _OUT_I1), cache=True, nogil=True)
-def write_records(sides, side_a, side_b, owner, doubtful, boxes, no_axis, records, extras):  # type: ignore[no-untyped-def]
+def write_records(sides, side_a, side_b, owner, doubtful, boxes, no_axis, records, extras):
     """Writes what remains to be checked of each of `boxes`: two ranges in its record, all else among the extras.
 
     doubtful[box] tells whether a residual or a sibling box has a say. Returns how much of `extras` was
@@ -263,9 +264,7 @@ def write_records(sides, side_a, side_b, owner, doubtful, boxes, no_axis, record
     cache=True,
     nogil=True,
 )
-def join_pieces(  # type: ignore[no-untyped-def]
-    null, number_ptr, number_low, number_high, text_ptr, text_low, text_high, is_count, ptr, low, high
-):
+def join_pieces(null, number_ptr, number_low, number_high, text_ptr, text_low, text_high, is_count, ptr, low, high):
     """Writes per side its pieces in cells, NULL's cell among them; ptr[side] is where they start.
 
     With `is_count` only `ptr` is written. Returns -1, or the first side whose pieces do not ascend apart.
@@ -299,7 +298,7 @@ def join_pieces(  # type: ignore[no-untyped-def]
 
 
 @njit(types.int64(_SIDES, _I1, types.boolean, _OUT_I1, _OUT_I1, _OUT_I1, _OUT_I1, _OUT_I1), cache=True, nogil=True)
-def select_boxes(sides, boxes, is_count, side_ptr, side_axis, piece_ptr, piece_low, piece_high):  # type: ignore[no-untyped-def]
+def select_boxes(sides, boxes, is_count, side_ptr, side_axis, piece_ptr, piece_low, piece_high):
     """Copies the sides of these boxes. With `is_count` only counts: sides into side_ptr[0], pieces into piece_ptr[0]."""
     s, p = 0, 0
     for i in range(len(boxes)):

@@ -10,6 +10,9 @@ pass through a few straight loops, each of which writes every item to the end of
 moves the end only if the item stays.
 """
 
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+# Numba infers types itself; the plain twins of the kernels are fully checked.
+
 from __future__ import annotations
 
 from typing import Any, NamedTuple
@@ -62,13 +65,13 @@ _OUT_I1, _OUT_I2, _OUT_L1 = types.int32[::1], types.int32[:, ::1], types.int64[:
 
 
 @njit(inline="always")
-def _index(number):  # type: ignore[no-untyped-def]
+def _index(number):
     """A number that is not negative, as an index."""
     return np.uint64(np.uint32(number))
 
 
 @njit(inline="always")
-def _rank(keys, table, first, end, table_at, last_slot, low, shift, key):  # type: ignore[no-untyped-def]
+def _rank(keys, table, first, end, table_at, last_slot, low, shift, key):
     """How many cuts of an axis, keys[first:end], are at most `key`; the other arguments describe its table."""
     start, one = first, np.uint64(1)
     if key < low:
@@ -90,7 +93,7 @@ def _rank(keys, table, first, end, table_at, last_slot, low, shift, key):  # typ
 
 
 @njit(inline="always")
-def _axis(row):  # type: ignore[no-untyped-def]
+def _axis(row):
     """The numbers of an axis's row as `_rank` takes them."""
     last_slot = np.uint64(row[AXIS_TABLE_END] - row[AXIS_TABLE] - 2)
     first, end, table_at = np.uint64(row[AXIS_KEYS]), np.uint64(row[AXIS_KEYS_END]), np.uint64(row[AXIS_TABLE])
@@ -98,7 +101,7 @@ def _axis(row):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _double_key(bits):  # type: ignore[no-untyped-def]
+def _double_key(bits):
     """The key of a double given as its bits, as `tidings.events.values.double_key`."""
     magnitude = bits & np.int64(0x7FFFFFFFFFFFFFFF)
     if magnitude >= _NAN_KEY:
@@ -107,7 +110,7 @@ def _double_key(bits):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _is_valid(valid, at):  # type: ignore[no-untyped-def]
+def _is_valid(valid, at):
     return (valid[np.uint64(at) >> np.uint64(3)] >> (at & 7)) & 1 != 0
 
 
@@ -116,7 +119,7 @@ def _is_valid(valid, at):  # type: ignore[no-untyped-def]
     cache=True,
     nogil=True,
 )
-def locate_numbers(row, keys, table, values, is_double, valid, valid_at, out):  # type: ignore[no-untyped-def]
+def locate_numbers(row, keys, table, values, is_double, valid, valid_at, out):
     """out[i] = the cell of values[i] on one axis; doubles are given as their bits."""
     first, end, table_at, last_slot, low, shift = _axis(row)
     if is_double:
@@ -134,12 +137,12 @@ def locate_numbers(row, keys, table, values, is_double, valid, valid_at, out):  
 
 
 @njit(inline="always")
-def _byte(content, at, shift):  # type: ignore[no-untyped-def]
+def _byte(content, at, shift):
     return np.uint64(content[at]) << np.uint64(shift)
 
 
 @njit(inline="always")
-def _text_key(bytes_ahead, size):  # type: ignore[no-untyped-def]
+def _text_key(bytes_ahead, size):
     """A text's first seven bytes and, in the last, how many there are or that there are more: in the texts' order.
 
     bytes_ahead   the eight bytes from where the text begins, whether they belong to it or not
@@ -151,7 +154,7 @@ def _text_key(bytes_ahead, size):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _bytes_ahead(content, at):  # type: ignore[no-untyped-def]
+def _bytes_ahead(content, at):
     """Seven bytes from `at` on, the first one on top. Written out, because only so the compiler sees one load."""
     ahead = _byte(content, at, 56) | _byte(content, at + np.uint64(1), 48)
     ahead |= _byte(content, at + np.uint64(2), 40) | _byte(content, at + np.uint64(3), 32)
@@ -160,7 +163,7 @@ def _bytes_ahead(content, at):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _last_bytes(content, at):  # type: ignore[no-untyped-def]
+def _last_bytes(content, at):
     """The same near the end of the content, zeros behind it."""
     ahead, shift = np.uint64(0), np.uint64(56)
     while at < np.uint64(len(content)) and shift > 0:
@@ -170,7 +173,7 @@ def _last_bytes(content, at):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _key_at(content, start, end):  # type: ignore[no-untyped-def]
+def _key_at(content, start, end):
     """The key of the text content[start:end]."""
     if start + np.uint64(KEY_BYTES) <= np.uint64(len(content)):
         return _text_key(_bytes_ahead(content, start), end - start)
@@ -178,7 +181,7 @@ def _key_at(content, start, end):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
-def _keys_of(content, offsets, skip, keys):  # type: ignore[no-untyped-def]
+def _keys_of(content, offsets, skip, keys):
     """keys[i] = the key of the i-th text behind its first `skip` bytes; shorter texts get one that no cut has."""
     safe, limit = len(keys), np.int64(len(content)) - np.int64(skip) - KEY_BYTES
     while safe > 0 and np.int64(offsets[safe - 1]) > limit:
@@ -193,14 +196,14 @@ def _keys_of(content, offsets, skip, keys):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _short_slot(key, slots_log):  # type: ignore[no-untyped-def]
+def _short_slot(key, slots_log):
     value = np.uint64(key)
     value ^= value >> np.uint64(32)
     return (value * np.uint64(0x9E3779B97F4A7C15)) >> (np.uint64(64) - slots_log)
 
 
 @njit(inline="always")
-def _slot(key, content, start, end, slots_log):  # type: ignore[no-untyped-def]
+def _slot(key, content, start, end, slots_log):
     """Where a text is looked for among the slots of its axis: by its key, and what follows if there is more."""
     value, i = np.uint64(key), start + np.uint64(KEY_BYTES)
     while i < end:
@@ -210,26 +213,21 @@ def _slot(key, content, start, end, slots_log):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _begins(one, start, other, other_start, size):  # type: ignore[no-untyped-def]
+def _begins(one, start, other, other_start, size):
     """Whether `size` bytes of both are the same."""
-    for i in range(size):
+    for i in range(size):  # noqa: SIM110  Numba knows no generators here.
         if one[start + i] != other[other_start + i]:
             return False
     return True
 
 
 @njit(inline="always")
-def _is_same(one, start, end, other, other_start, other_end):  # type: ignore[no-untyped-def]
-    if end - start != other_end - other_start:
-        return False
-    for i in range(end - start):
-        if one[start + i] != other[other_start + i]:
-            return False
-    return True
+def _is_same(one, start, end, other, other_start, other_end):
+    return end - start == other_end - other_start and _begins(one, start, other, other_start, end - start)
 
 
 @njit(inline="always")
-def _is_above(text_bytes, cut_start, cut_end, content, start, end):  # type: ignore[no-untyped-def]
+def _is_above(text_bytes, cut_start, cut_end, content, start, end):
     """Whether a cut is above a text, both in full."""
     shared = min(cut_end - cut_start, end - start)
     for i in range(shared):
@@ -239,7 +237,7 @@ def _is_above(text_bytes, cut_start, cut_end, content, start, end):  # type: ign
 
 
 @njit(nogil=True)
-def _text_rank(row, keys, table, text_ptr, text_bytes, content, start, end):  # type: ignore[no-untyped-def]
+def _text_rank(row, keys, table, text_ptr, text_bytes, content, start, end):
     """How many cuts of a text axis are at most the text content[start:end], which need not be one of them."""
     first, last, table_at, last_slot, least, shift = _axis(row)
     texts, skip, one = np.uint64(row[AXIS_TEXTS]), np.uint64(row[AXIS_SKIP]), np.uint64(1)
@@ -268,7 +266,7 @@ def _text_rank(row, keys, table, text_ptr, text_bytes, content, start, end):  # 
 
 
 @njit(nogil=True)
-def _find_cut(row, keys, table, text_ptr, text_bytes, content, start, end):  # type: ignore[no-untyped-def]
+def _find_cut(row, keys, table, text_ptr, text_bytes, content, start, end):
     """How many cuts are at most a text, tried first as a cut itself, then by halves."""
     first, texts, skip = np.uint64(row[AXIS_KEYS]), np.uint64(row[AXIS_TEXTS]), np.uint64(row[AXIS_SKIP])
     slots, slots_log, one = np.uint64(row[AXIS_SLOTS]), np.uint64(row[AXIS_SLOTS_LOG]), np.uint64(1)
@@ -293,7 +291,7 @@ def _find_cut(row, keys, table, text_ptr, text_bytes, content, start, end):  # t
     cache=True,
     nogil=True,
 )
-def locate_texts(row, keys, table, text_ptr, text_bytes, offsets, content, valid, valid_at, out):  # type: ignore[no-untyped-def]
+def locate_texts(row, keys, table, text_ptr, text_bytes, offsets, content, valid, valid_at, out):
     """out[i] = the cell of the text content[offsets[i]:offsets[i + 1]] on one axis.
 
     Most texts are short and are cuts themselves, because conditions ask for them by name: these
@@ -330,14 +328,14 @@ def locate_texts(row, keys, table, text_ptr, text_bytes, offsets, content, valid
 
 
 @njit(types.void(_L1, _B1, types.int64, _OUT_L1), cache=True, nogil=True)
-def text_keys(text_ptr, text_bytes, skip, out):  # type: ignore[no-untyped-def]
+def text_keys(text_ptr, text_bytes, skip, out):
     """out[i] = the key of the i-th text behind its first `skip` bytes."""
     for i in range(len(out)):
         out[i] = _key_at(text_bytes, np.uint64(text_ptr[i] + skip), np.uint64(text_ptr[i + 1]))
 
 
 @njit(types.void(_L1, _L1, _B1, types.int64, types.int64, _OUT_I1), cache=True, nogil=True)
-def fill_text_slots(keys, text_ptr, text_bytes, skip, slots_log, slots):  # type: ignore[no-untyped-def]
+def fill_text_slots(keys, text_ptr, text_bytes, skip, slots_log, slots):
     """slots[…] = the number of each cut, where `_text_rank` looks for it; free ones stay -1."""
     for cut in range(len(keys)):
         start, end = np.uint64(text_ptr[cut] + skip), np.uint64(text_ptr[cut + 1])
@@ -348,7 +346,7 @@ def fill_text_slots(keys, text_ptr, text_bytes, skip, slots_log, slots):  # type
 
 
 @njit(types.void(_L1, types.int64, types.int64, _OUT_I1), cache=True, nogil=True)
-def fill_table(keys, low, shift, out):  # type: ignore[no-untyped-def]
+def fill_table(keys, low, shift, out):
     """out[slot] = how many keys lie below the slot's first; the last slot takes all that is above."""
     slots = len(out) - 1
     at = 0
@@ -390,7 +388,7 @@ _LAYOUT = types.NamedTuple((_L2, _L1, _I1, _W1, _I1, _I2, _I1, _I1, _I1), Layout
 
 
 @njit
-def _with_room(pairs, used, more):  # type: ignore[no-untyped-def]
+def _with_room(pairs, used, more):
     if used + more <= pairs.shape[1]:
         return pairs
     larger = np.empty((2, max(2 * pairs.shape[1], used + more)), np.int32)
@@ -399,7 +397,7 @@ def _with_room(pairs, used, more):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _place(a, b):  # type: ignore[no-untyped-def]
+def _place(a, b):
     """Where in its grid cell an event lies, to be compared with the words of entries in one subtraction.
 
     Four fields of 15 bits and a guard above each: a, its distance to the top, and the same of b.
@@ -410,7 +408,7 @@ def _place(a, b):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
-def _probe_events(cells, order, e0, e1, grid, starts, probes, places, q):  # type: ignore[no-untyped-def]
+def _probe_events(cells, order, e0, e1, grid, starts, probes, places, q):
     """Looks up the grid cells of events order[e0:e1]; keeps those that are not empty as probes from q on.
 
     probes[:, q] = event, first entry, number of entries; places[q] = where in the cell the event lies.
@@ -439,7 +437,7 @@ def _probe_events(cells, order, e0, e1, grid, starts, probes, places, q):  # typ
 
 
 @njit(nogil=True)
-def _probe_grids(cells, e, grids, g0, g1, starts, probes, places, q):  # type: ignore[no-untyped-def]
+def _probe_grids(cells, e, grids, g0, g1, starts, probes, places, q):
     """The same for one event and grids g0 … g1 - 1."""
     one = np.uint64(1)
     for g in range(g0, g1):
@@ -459,7 +457,7 @@ def _probe_grids(cells, e, grids, g0, g1, starts, probes, places, q):  # type: i
 
 
 @njit(nogil=True)
-def _sift(probes, places, t, skip, q, words, hits):  # type: ignore[no-untyped-def]
+def _sift(probes, places, t, skip, q, words, hits):
     """Keeps as hits the entries of probes t … q - 1 whose two filed sides hold, until there is no more room.
 
     Returns how many, and the probe and the entry within it to go on with.
@@ -490,7 +488,7 @@ def _sift(probes, places, t, skip, q, words, hits):  # type: ignore[no-untyped-d
 
 
 @njit(nogil=True)
-def _verify(h, hits, cells, entries, records, matched, m, unsure):  # type: ignore[no-untyped-def]
+def _verify(h, hits, cells, entries, records, matched, m, unsure):
     """Keeps the hits whose remaining sides hold as matches; those with more to say, as unsure. Returns both counts."""
     u = np.uint64(0)
     for t in range(h):
@@ -509,7 +507,7 @@ def _verify(h, hits, cells, entries, records, matched, m, unsure):  # type: igno
 
 
 @njit(nogil=True)
-def _holds_more(cells, e, more, extras, piece_low, piece_high):  # type: ignore[no-untyped-def]
+def _holds_more(cells, e, more, extras, piece_low, piece_high):
     """Whether the sides that did not fit into a record hold: ranges first, then sets of ranges."""
     at = np.int64(more) + EXTRA_SIDES
     for _ in range(extras[more + EXTRA_RANGES]):
@@ -532,7 +530,7 @@ def _holds_more(cells, e, more, extras, piece_low, piece_high):  # type: ignore[
 
 
 @njit(nogil=True)
-def _look_closer(u, unsure, cells, records, extras, piece_low, piece_high, matched, m, doubtful, d):  # type: ignore[no-untyped-def]
+def _look_closer(u, unsure, cells, records, extras, piece_low, piece_high, matched, m, doubtful, d):
     """Decides the unsure: matches, or doubtful where a residual or another box of the same condition has a say."""
     for t in range(u):
         e, r = unsure[0, t], unsure[1, t]
@@ -551,7 +549,7 @@ def _look_closer(u, unsure, cells, records, extras, piece_low, piece_high, match
 
 
 @njit(nogil=True)
-def _settle(q, probes, places, hits, unsure, cells, layout, matched, doubtful, totals):  # type: ignore[no-untyped-def]
+def _settle(q, probes, places, hits, unsure, cells, layout, matched, doubtful, totals):
     """Takes q probes to their end. totals: matches, doubtful, candidates, hits so far."""
     words, entries, records, extras = layout.words, layout.entries, layout.records, layout.extras
     piece_low, piece_high = layout.piece_low, layout.piece_high
@@ -572,7 +570,7 @@ def _settle(q, probes, places, hits, unsure, cells, layout, matched, doubtful, t
 
 
 @njit(nogil=True)
-def _order_by(column, order):  # type: ignore[no-untyped-def]
+def _order_by(column, order):
     """Sorts the events by the leading bits of their cells."""
     largest = column.max()
     shift = 0
@@ -590,7 +588,7 @@ def _order_by(column, order):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
-def _by_axis(columns, cells, layout, matched, doubtful, totals):  # type: ignore[no-untyped-def]
+def _by_axis(columns, cells, layout, matched, doubtful, totals):
     """Axis by axis, events in the order of their cells on it, so that each part of the segment is read once."""
     axes, n = columns.shape
     grids, axis_grids, starts = layout.grids, layout.axis_grids, layout.starts
@@ -616,7 +614,7 @@ def _by_axis(columns, cells, layout, matched, doubtful, totals):  # type: ignore
 
 
 @njit(nogil=True)
-def _by_event(cells, layout, matched, doubtful, totals):  # type: ignore[no-untyped-def]
+def _by_event(cells, layout, matched, doubtful, totals):
     """Event by event through all grids: for few events, or a segment that fits into the cache."""
     grids, starts = layout.grids, layout.starts
     room = min(PROBES_MAX, len(cells) * len(grids))  # A single event gets by with what costs nothing to allocate.
@@ -637,7 +635,7 @@ def _by_event(cells, layout, matched, doubtful, totals):  # type: ignore[no-unty
 
 
 @njit(types.UniTuple(_OUT_I2, 2)(_I2, types.boolean, _LAYOUT, _OUT_I2, _OUT_L1), cache=True, nogil=True)
-def match_events(columns, by_axis, layout, matched, totals):  # type: ignore[no-untyped-def]
+def match_events(columns, by_axis, layout, matched, totals):
     """All matches of a batch of events with a segment.
 
     columns[axis, e]  the cell of event e; the line behind the last axis is zeros
@@ -680,7 +678,7 @@ _AXES = types.NamedTuple((_I1, _L2, _L1, _I1, _L1, _B1), AxisArrays)
     cache=True,
     nogil=True,
 )
-def match_one(axes, layout, numbers, is_present, sizes, text):  # type: ignore[no-untyped-def]
+def match_one(axes, layout, numbers, is_present, sizes, text):
     """The same for one event: by axis its number (a double as its bits), and whether it has one.
 
     sizes, text   of the axes of texts, in their order, how long the event's text is, and all of them joined
@@ -690,7 +688,7 @@ def match_one(axes, layout, numbers, is_present, sizes, text):  # type: ignore[n
     kind, rows, keys, table = axes.kind, axes.rows, axes.keys, axes.table
     text_ptr, text_bytes = axes.text_ptr, axes.text_bytes
     cells = np.zeros((1, len(rows) + 1), np.int32)
-    texts, end = 0, np.uint64(0)
+    texts, start, end = 0, np.uint64(0), np.uint64(0)
     for axis in range(len(rows)):
         if kind[axis] == KIND_TEXT:
             start, end, texts = end, end + _index(sizes[texts]), texts + 1
@@ -723,7 +721,7 @@ _CRC_TABLE = _crc_table()
 
 
 @njit(inline="always")
-def _crc32(content, start, end):  # type: ignore[no-untyped-def]
+def _crc32(content, start, end):
     value = np.uint32(0xFFFFFFFF)
     for i in range(start, end):
         value = _CRC_TABLE[(value ^ np.uint32(content[i])) & np.uint32(0xFF)] ^ (value >> np.uint32(8))
@@ -731,7 +729,7 @@ def _crc32(content, start, end):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _slot_of(slots, offsets, content, text, start, end):  # type: ignore[no-untyped-def]
+def _slot_of(slots, offsets, content, text, start, end):
     """The slot that holds the name text[start:end], or the free one where it belongs."""
     mask = np.uint64(len(slots) - 1)
     slot = _crc32(text, start, end) & mask
@@ -744,7 +742,7 @@ def _slot_of(slots, offsets, content, text, start, end):  # type: ignore[no-unty
 
 
 @njit(types.void(_I1, _B1, _OUT_I1, types.uint8[::1]), cache=True, nogil=True)
-def fill_slots(offsets, content, slots, is_repeated):  # type: ignore[no-untyped-def]
+def fill_slots(offsets, content, slots, is_repeated):
     """Enters all names into `slots` (a power of two of them, all -1); of equal names the last one stays."""
     for number in range(len(offsets) - 1):
         slot = _slot_of(slots, offsets, content, content, np.int64(offsets[number]), np.int64(offsets[number + 1]))
@@ -754,7 +752,7 @@ def fill_slots(offsets, content, slots, is_repeated):  # type: ignore[no-untyped
 
 
 @njit(types.void(_I1, _I1, _B1, _I1, _B1, _OUT_I1), cache=True, nogil=True)
-def find_names(slots, offsets, content, wanted_offsets, wanted, out):  # type: ignore[no-untyped-def]
+def find_names(slots, offsets, content, wanted_offsets, wanted, out):
     """out[i] = the number of the i-th wanted name, or -1."""
     for i in range(len(out)):
         slot = _slot_of(slots, offsets, content, wanted, np.int64(wanted_offsets[i]), np.int64(wanted_offsets[i + 1]))

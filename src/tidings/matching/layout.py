@@ -37,7 +37,7 @@ class CellBoxes:
     def doubtful(self) -> Array:
         """Per box whether it cannot decide alone: it has residuals, or its owner has other boxes."""
         siblings = np.bincount(self.owner, minlength=1)[self.owner] > 1 if len(self) else np.zeros(0, bool)
-        return (siblings | (self.residual != NO_RESIDUAL)).astype(np.int32)
+        return (siblings | (self.residual != NO_RESIDUAL)).astype(np.int32)  # type: ignore[no-any-return]
 
 
 def lay_out(boxes: CellBoxes, cell_counts: Array, share_ptr: Array, share: Array) -> kernels.Layout:
@@ -65,7 +65,7 @@ def _visiting_order(sides: filing.Sides, plan: Plan) -> Array:
 
 def _first_bucket(sides: filing.Sides, side: Array, shift: Array) -> Array:
     low = np.append(sides.piece_low, np.int32(0))[np.append(sides.piece_ptr[:-1], len(sides.piece_low))[side]]
-    return (low.astype(np.int64) + (1 << shift) - 1) >> shift
+    return (low.astype(np.int64) + (1 << shift) - 1) >> shift  # type: ignore[no-any-return]
 
 
 def _file(sides: filing.Sides, plan: Plan, order: Array, cell_total: int) -> tuple[Array, Array, Array]:

@@ -21,8 +21,8 @@ class Names:
         self.ids, self.slots = ids, slots
         self._remembered: dict[int, str] = {}
         # A single name is found by plain Python, which is quicker than the call of a kernel.
-        self._slots = memoryview(slots)
-        self._offsets, self._content = (memoryview(buffer) for buffer in _buffers(ids))
+        self._slots = slots.data
+        self._offsets, self._content = (buffer.data for buffer in _buffers(ids))
 
     @classmethod
     def of(cls, ids: pa.Array) -> tuple[Names, Array]:

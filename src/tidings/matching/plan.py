@@ -12,6 +12,7 @@ only their ratios matter.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -69,7 +70,7 @@ def _choose(sides: filing.Sides, chance: Array, axes: int) -> tuple[Array, Array
     return first, second
 
 
-def bucket_count(cell_count: Array, shift: Array) -> Array:
+def bucket_count(cell_count: Any, shift: Any) -> Any:
     """Buckets of an axis, NULL's own included; for whole arrays of axes."""
     return ((cell_count - 1 + (1 << shift) - 1) >> shift) + 1
 
@@ -103,7 +104,7 @@ class _Pairs:
 
     def best(self) -> Array:
         """Per pair the level, along both axes as one number, that costs least."""
-        return self.cost.reshape(len(self.a), filing.LEVELS**2).argmin(1)
+        return self.cost.reshape(len(self.a), filing.LEVELS**2).argmin(1)  # type: ignore[no-any-return]
 
     def grids(self) -> Array:
         """The best grid of each pair, as rows for the kernels."""
@@ -145,7 +146,7 @@ def _in_axis_order(sides: filing.Sides, first: Array, second: Array) -> tuple[Ar
 def _finest(counts: Array) -> Array:
     """Per axis the shift that gives at most 2^FINEST_BITS buckets, or as many more as fields of entries need."""
     bits = np.ceil(np.log2(np.maximum(counts - 1, 1))).astype(np.int32)
-    return np.clip(bits - FINEST_BITS, 0, kernels.FIELD_BITS).astype(np.int32)
+    return np.clip(bits - FINEST_BITS, 0, kernels.FIELD_BITS).astype(np.int32)  # type: ignore[no-any-return]
 
 
 def _costs(entries: Array, sizes: Array, counts: Array, a: Array, b: Array) -> Array:
@@ -158,4 +159,4 @@ def _costs(entries: Array, sizes: Array, counts: Array, a: Array, b: Array) -> A
     cost = PROBE_NS + CANDIDATE_NS * entries / cells + size / READ_BYTES_PER_NS / BATCH
     crowded = entries / sizes[:, None, None]
     too_coarse = (shift_a > kernels.FIELD_BITS)[:, :, None] | (shift_b > kernels.FIELD_BITS)[:, None, :]
-    return cost + np.where(crowded > ENTRIES_MAX, 1e6 * crowded, 0) + np.where(too_coarse, 1e15, 0)
+    return cost + np.where(crowded > ENTRIES_MAX, 1e6 * crowded, 0) + np.where(too_coarse, 1e15, 0)  # type: ignore[no-any-return]

@@ -50,7 +50,7 @@ def decide(
         here = np.flatnonzero(numbers == number)
         test, names = residuals.test(number)
         asked, place = np.unique(events[here], return_inverse=True)
-        answers = [test(values) for values in row_values(rows, asked, event_type, names)]
+        answers = [test(values) for values in row_values(rows, asked.tolist(), event_type, names)]
         keep[here] = np.array(answers, bool)[place]
     pairs = np.unique((events[keep].astype(np.int64) << 32) | all_boxes.owner[boxes[keep]])
     return (pairs >> 32).astype(np.int32), (pairs & 0xFFFF_FFFF).astype(np.int32)

@@ -45,7 +45,7 @@ class Axis:
         """The cell a value, or NULL as None, falls into."""
         if value is None:
             return NULL_CELL
-        return bisect_right(self.cuts, self.type.key(value)) + 1  # type: ignore[type-var]
+        return bisect_right(self.cuts, self.type.key(value)) + 1
 
     def ranges(self, side: Intervals) -> list[tuple[int, int]]:
         """The cells of a set whose bounds are cuts here: `low <= cell < high`, ascending, not touching.
