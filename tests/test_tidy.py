@@ -163,7 +163,7 @@ def test_every_link_in_a_document_leads_somewhere() -> None:
 def test_every_decision_is_numbered_and_listed() -> None:
     pages = sorted((ROOT / "docs/decisions").glob("[0-9]*.md"))
     listed = (ROOT / "docs/decisions/README.md").read_text()
-    assert [int(page.name[:4]) for page in pages] == list(range(1, len(pages) + 1))
+    assert len({page.name[:4] for page in pages}) == len(pages)
     assert [page.name for page in pages if f"({page.name})" not in listed] == []
 
 
