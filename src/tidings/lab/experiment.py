@@ -171,10 +171,17 @@ def _ground() -> str:
 def _reached(function: Any, found: dict[str, str]) -> dict[str, str]:
     """The sources of a function and of the lab's functions, classes and constants that it names, in a fixed order."""
     if isinstance(function, FunctionType) and function.__qualname__ not in found:
-        found[function.__qualname__] = inspect.getsource(function)
+        found[function.__qualname__] = _source_of(function)
         for name in _names_in(function.__code__):
             _reach(name, function.__globals__.get(name), found)
     return found
+
+
+def _source_of(function: FunctionType) -> str:
+    try:
+        return inspect.getsource(function)
+    except OSError:  # Typed in, not read from a file.
+        return function.__code__.co_code.hex()
 
 
 def _reach(name: str, thing: Any, found: dict[str, str]) -> None:

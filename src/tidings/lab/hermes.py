@@ -139,7 +139,7 @@ def _shortcuts_save(results: Results) -> Finding:
     plain = {groups: results.mean(SHORTCUT, groups) for groups in (2.0, 10.0)}
     less = all(mean <= _PUBLISHED[ATTRIBUTE][groups] for groups, mean in means.items())
     shown = ", ".join(
-        f"{mean:.1f} for {groups:g} groups ({plain[groups]:.1f} by shortcut alone)" for groups, mean in means.items()
+        f"{mean:.2f} for {groups:g} groups ({plain[groups]:.2f} by shortcut alone)" for groups, mean in means.items()
     )
     why = "branches met on the way up are served at once, and a publisher that knows the rendezvous goes straight there"
     return Finding(shown, judged(less, holds=lambda _: False, better=bool), why)

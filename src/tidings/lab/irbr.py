@@ -168,16 +168,17 @@ def cost(parameters: Parameters) -> float:
 # ── What the paper says, and what is said beyond it ────────────────────────────
 
 _PUBLISHED_LOSS = {SCRIBE: {0.5: 1.35, 10.0: 20.27}, R1: {0.5: 0.11, 10.0: 0.28}}
-_OVER = 0.2  # How far a number that depends on unnamed settings may be from the paper's, as a share of it.
+# Where Scribe's loss may lie: the paper does not name the depth of its tree, and at 0.5 % a loss is a rare, large thing.
+_SCRIBE_BAND = {0.5: (0.9, 2.0), 10.0: (18.0, 24.0)}
 
 
 def _scribe_loses(failed: float) -> Callable[[Results], Finding]:
     def judge(results: Results) -> Finding:
-        loss, published = results.spread(SCRIBE, failed), _PUBLISHED_LOSS[SCRIBE][failed]
-        verdict = judged(abs(loss.mean - published), holds=lambda off: off <= max(_OVER * published, loss.margin))
+        loss, (low, high) = results.spread(SCRIBE, failed), _SCRIBE_BAND[failed]
+        touches = loss.mean + loss.margin >= low and loss.mean - loss.margin <= high
         trials = len(results.ys(SCRIBE, failed))
         why = "an event is lost below every dead node of the tree, and for all where the rendezvous is dead"
-        return Finding(f"{loss.mean:.2f} ± {loss.margin:.2f} % in {trials} trials", verdict, why)
+        return Finding(f"{loss.mean:.2f} ± {loss.margin:.2f} % in {trials} trials", judged(touches, holds=bool), why)
 
     return judge
 
@@ -277,8 +278,8 @@ EXPERIMENTS = (
         cost=cost,
         published=tuple(Measured(series, x, y) for series, at in _PUBLISHED_LOSS.items() for x, y in at.items()),
         claims=(
-            Claim("Scribe loses 1.35 % when 0.5 % of the nodes fail", "1.35 %", _scribe_loses(0.5)),
-            Claim("Scribe loses 20.27 % when 10 % of the nodes fail", "20.27 %", _scribe_loses(10.0)),
+            Claim("Scribe loses 1.35 % when 0.5 % of the nodes fail", "1.35 %, here 0.9 to 2.0", _scribe_loses(0.5)),
+            Claim("Scribe loses 20.27 % when 10 % of the nodes fail", "20.27 %, here 18 to 24", _scribe_loses(10.0)),
             Claim("Scribe loses more the more nodes fail", "growing", _scribe_loss_grows),
             Claim("IRBR loses 0.11 % when 0.5 % of the nodes fail (R0)", "≤ 0.11 %", _irbr_loses(R0, 0.5)),
             Claim("IRBR loses 0.28 % when 10 % of the nodes fail (R0)", "≤ 0.28 %", _irbr_loses(R0, 10.0)),

@@ -109,54 +109,59 @@ def boxes_table(items: Iterable[tuple[str, Condition]], event_type: EventType) -
 
 def columns_of(items: Iterable[tuple[str, Condition]], event_type: EventType) -> BoxColumns:
     """Conditions as columns. One plain loop: with a million of them, this is where loading spends its time."""
-    position = {a.name: (index, not a.type.has_int_keys) for index, a in enumerate(event_type)}
+    position = {a.name: index for index, a in enumerate(event_type)}
+    is_text = [not a.type.has_int_keys for a in event_type]
     ids: list[str] = []
     texts: list[str] = []
     attribute: list[int] = []
-    null: list[bool] = []
-    numbers, words = _Intervals(), _Intervals()
+    counts: list[int] = []  # Intervals by side.
+    nulls: list[int] = []  # Sides to which NULL belongs.
+    lows: list[Any] = []
+    highs: list[Any] = []
+    words_low: list[bytes] = []
+    words_high: list[bytes | None] = []
     boxes, sides, residuals, residual_ptr = [0], [0], list[str](), [0]
-    add_attribute, add_null, add_number_count, add_word_count = (
-        attribute.append,
-        null.append,
-        numbers.ptr.append,
-        words.ptr.append,
-    )
-    number_low, number_high, highest = numbers.low, numbers.high, INT_MAX + 1
     for id, condition in items:
         ids.append(id)
         texts.append(condition.text)
         for box in condition.boxes:
             for name, side in box.sides:
-                index, is_text = position[name]
-                add_attribute(index)
-                add_null(side.null)
-                if is_text:
-                    words.add_texts(side.pairs)
+                index, pairs = position[name], side.pairs
+                if side.null:
+                    nulls.append(len(attribute))
+                attribute.append(index)
+                counts.append(len(pairs))
+                if is_text[index]:
+                    for low, high in pairs:
+                        words_low.append(_as_bytes(low))
+                        words_high.append(_as_bytes(high))
                 else:
-                    for low, high in side.pairs:
-                        number_low.append(low)
-                        number_high.append(high if high != highest else None)
-                add_number_count(len(number_low))
-                add_word_count(len(words.low))
+                    for low, high in pairs:
+                        lows.append(low)
+                        highs.append(high if high != _BEYOND_INTS else None)
             sides.append(len(attribute))
-            residuals += map(format_tree, box.residuals)
+            if box.residuals:
+                residuals += map(format_tree, box.residuals)
             residual_ptr.append(len(residuals))
         boxes.append(len(sides) - 1)
+    places, sizes = np.array(attribute, np.int32), np.array(counts, np.int64)
+    of_texts = np.array(is_text, bool)[places]
+    null = np.zeros(len(places), np.uint8)
+    null[nulls] = 1
     return BoxColumns(
         ids=pa.array(ids, pa.string()),
         texts=pa.array(texts, pa.string()),
-        box_ptr=_pointers(boxes),
-        side_ptr=_pointers(sides),
-        attribute=np.array(attribute, np.int32),
-        null=np.array(null, np.uint8),
-        number_ptr=_pointers(numbers.ptr),
-        number_low=pa.array(number_low, pa.int64()),
-        number_high=pa.array(number_high, pa.int64()),
-        text_ptr=_pointers(words.ptr),
-        text_low=pa.array(words.low, pa.binary()),
-        text_high=pa.array(words.high, pa.binary()),
-        residual_ptr=_pointers(residual_ptr),
+        box_ptr=np.array(boxes, np.int64),
+        side_ptr=np.array(sides, np.int64),
+        attribute=places,
+        null=null,
+        number_ptr=_pointers(np.where(of_texts, 0, sizes)),
+        number_low=pa.array(lows, pa.int64()),
+        number_high=pa.array(highs, pa.int64()),
+        text_ptr=_pointers(np.where(of_texts, sizes, 0)),
+        text_low=pa.array(words_low, pa.binary()),
+        text_high=pa.array(words_high, pa.binary()),
+        residual_ptr=np.array(residual_ptr, np.int64),
         residuals=pa.array(residuals, pa.string()),
     )
 
@@ -193,24 +198,15 @@ def read_table(table: pa.Table, event_type: EventType) -> BoxColumns:
     )
 
 
-class _Intervals:
-    """Bounds in the making, and where each side's begin."""
-
-    __slots__ = ("high", "low", "ptr")
-
-    def __init__(self) -> None:
-        self.low: list[Any] = []
-        self.high: list[Any] = []
-        self.ptr = [0]
-
-    def add_texts(self, pairs: Iterable[tuple[Any, Any]]) -> None:
-        for low, high in pairs:
-            self.low.append(low.encode() if type(low) is str else low)
-            self.high.append(high.encode() if type(high) is str else high)
+_BEYOND_INTS = INT_MAX + 1  # Where the domain of ints ends; no int64 holds it.
 
 
-def _pointers(ends: list[int]) -> Array:
-    return np.array(ends, np.int64)
+def _as_bytes(key: Any) -> Any:
+    return key.encode() if type(key) is str else key
+
+
+def _pointers(counts: Array) -> Array:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
 def _listed(ptr: Array, items: pa.Array) -> pa.ListArray:

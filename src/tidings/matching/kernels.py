@@ -56,7 +56,7 @@ def readable(kind: types.Type, dimensions: int = 1) -> types.Array:
 _I1, _I2 = readable(types.int32), readable(types.int32, 2)
 _L1, _L2 = readable(types.int64), readable(types.int64, 2)
 _B1, _W1, _F1 = readable(types.uint8), readable(types.uint64), readable(types.float32)
-_OUT_I1, _OUT_I2, _OUT_L1 = types.int32[::1], types.int32[:, ::1], types.int64[::1]
+_OUT_I1, _OUT_L1, _OUT_W1 = types.int32[::1], types.int64[::1], types.uint64[::1]
 
 
 # ── Cells ────────────────────────────────────────────────────────────────────
@@ -383,16 +383,31 @@ class Layout(NamedTuple):
 
 _LAYOUT = types.NamedTuple((_L2, _L1, _I1, _W1, _I1, _I2, _I1, _I1, _I1), Layout)
 
-# Scratch lists are arrays of two lines, events and what stands beside each. Kernels take arrays out of
-# tuples before they loop: Numba counts a reference each time, and the counting costs more than the work.
+# Lists of pairs are arrays of 64 bits: the event above, what stands beside it below. Kernels take arrays out
+# of tuples before they loop: Numba counts a reference each time, and the counting costs more than the work.
 
 
-@njit
+@njit(inline="always")
+def _pair(event, other):
+    return (np.uint64(event) << np.uint64(32)) | np.uint64(other)
+
+
+@njit(inline="always")
+def _event_of(pair):
+    return pair >> np.uint64(32)
+
+
+@njit(inline="always")
+def _other_of(pair):
+    return pair & np.uint64(0xFFFFFFFF)
+
+
+@njit(nogil=True)
 def _with_room(pairs, used, more):
-    if used + more <= pairs.shape[1]:
+    if used + more <= len(pairs):
         return pairs
-    larger = np.empty((2, max(2 * pairs.shape[1], used + more)), np.int32)
-    larger[:, :used] = pairs[:, :used]
+    larger = np.empty(max(2 * len(pairs), used + more), np.uint64)
+    larger[:used] = pairs[:used]
     return larger
 
 
@@ -408,10 +423,10 @@ def _place(a, b):
 
 
 @njit(nogil=True)
-def _probe_events(cells, order, e0, e1, grid, starts, probes, places, q):
+def _probe_events(cells, order, e0, e1, grid, starts, probes, sizes, places, q):
     """Looks up the grid cells of events order[e0:e1]; keeps those that are not empty as probes from q on.
 
-    probes[:, q] = event, first entry, number of entries; places[q] = where in the cell the event lies.
+    probes[q] = event and first entry, sizes[q] = how many entries, places[q] = where in the cell the event lies.
     """
     a, b, shift_a, shift_b = (
         _index(grid[GRID_A]),
@@ -428,16 +443,15 @@ def _probe_events(cells, order, e0, e1, grid, starts, probes, places, q):
         at = base + ((va >> shift_a) << columns_log) + (vb >> shift_b)
         start = starts[at]
         size = starts[at + one] - start
-        probes[0, q] = order[i]
-        probes[1, q] = start
-        probes[2, q] = size
+        probes[q] = _pair(e, _index(start))
+        sizes[q] = size
         places[q] = _place(va & mask_a, vb & mask_b)
         q += np.uint64(size > 0)
     return q
 
 
 @njit(nogil=True)
-def _probe_grids(cells, e, grids, g0, g1, starts, probes, places, q):
+def _probe_grids(cells, e, grids, g0, g1, starts, probes, sizes, places, q):
     """The same for one event and grids g0 … g1 - 1."""
     one = np.uint64(1)
     for g in range(g0, g1):
@@ -448,40 +462,36 @@ def _probe_grids(cells, e, grids, g0, g1, starts, probes, places, q):
         at = np.uint64(grids[g, GRID_START]) + ((va >> shift_a) << _index(grids[g, GRID_COLUMNS_LOG])) + (vb >> shift_b)
         start = starts[at]
         size = starts[at + one] - start
-        probes[0, q] = e
-        probes[1, q] = start
-        probes[2, q] = size
+        probes[q] = _pair(e, _index(start))
+        sizes[q] = size
         places[q] = _place(va & mask_a, vb & mask_b)
         q += np.uint64(size > 0)
     return q
 
 
 @njit(nogil=True)
-def _sift(probes, places, t, skip, q, words, hits):
+def _sift(probes, sizes, places, t, skip, q, words, hits):
     """Keeps as hits the entries of probes t … q - 1 whose two filed sides hold, until there is no more room.
 
     Returns how many, and the probe and the entry within it to go on with.
     """
     h, one = np.uint64(0), np.uint64(1)
-    room = np.uint64(hits.shape[1] - UNROLLED)
+    room = np.uint64(len(hits) - UNROLLED)
     while t < q:
-        e, place = probes[0, t], places[t]
-        start, size = _index(probes[1, t]) + skip, _index(probes[2, t]) - skip
+        place, first, size = places[t], probes[t] + skip, _index(sizes[t]) - skip
+        start = _other_of(first)
         if size > room - h:
             if h > 0:
                 return h, t, skip
             size = room
         for i in range(UNROLLED):
-            at = start + np.uint64(i)
-            hits[0, h] = e
-            hits[1, h] = at
-            h += np.uint64((((place - words[at]) & _GUARDS) == _GUARDS) & (np.uint64(i) < size))
+            hits[h] = first + np.uint64(i)
+            holds = ((place - words[start + np.uint64(i)]) & _GUARDS) == _GUARDS
+            h += np.uint64(holds & (np.uint64(i) < size))
         for i in range(np.uint64(UNROLLED), size):
-            at = start + i
-            hits[0, h] = e
-            hits[1, h] = at
-            h += np.uint64(((place - words[at]) & _GUARDS) == _GUARDS)
-        if size < _index(probes[2, t]) - skip:
+            hits[h] = first + i
+            h += np.uint64(((place - words[start + i]) & _GUARDS) == _GUARDS)
+        if size < _index(sizes[t]) - skip:
             return h, t, skip + size
         t, skip = t + one, np.uint64(0)
     return h, t, np.uint64(0)
@@ -492,15 +502,13 @@ def _verify(h, hits, cells, entries, records, matched, m, unsure):
     """Keeps the hits whose remaining sides hold as matches; those with more to say, as unsure. Returns both counts."""
     u = np.uint64(0)
     for t in range(h):
-        e = _index(hits[0, t])
-        r = _index(entries[_index(hits[1, t])])
+        e = _event_of(hits[t])
+        r = _index(entries[_other_of(hits[t])])
         one = np.uint32(cells[e, _index(records[r, 0])] - records[r, 1]) < np.uint32(records[r, 2])
         two = np.uint32(cells[e, _index(records[r, 3])] - records[r, 4]) < np.uint32(records[r, 5])
         more = records[r, RECORD_MORE]
-        matched[0, m] = e
-        matched[1, m] = records[r, RECORD_OWNER]
-        unsure[0, u] = e
-        unsure[1, u] = r
+        matched[m] = _pair(e, _index(records[r, RECORD_OWNER]))
+        unsure[u] = _pair(e, r)
         m += np.uint64(one & two & (more == 0))
         u += np.uint64(one & two & (more != 0))
     return m, u
@@ -533,29 +541,27 @@ def _holds_more(cells, e, more, extras, piece_low, piece_high):
 def _look_closer(u, unsure, cells, records, extras, piece_low, piece_high, matched, m, doubtful, d):
     """Decides the unsure: matches, or doubtful where a residual or another box of the same condition has a say."""
     for t in range(u):
-        e, r = unsure[0, t], unsure[1, t]
+        e, r = _event_of(unsure[t]), _other_of(unsure[t])
         more = records[r, RECORD_MORE]
         if _holds_more(cells, e, more, extras, piece_low, piece_high):
             box = extras[more + EXTRA_BOX]
             if box < 0:
-                matched[0, m] = e
-                matched[1, m] = records[r, RECORD_OWNER]
+                matched[m] = _pair(e, _index(records[r, RECORD_OWNER]))
                 m += 1
             else:
-                doubtful[0, d] = e
-                doubtful[1, d] = box
+                doubtful[d] = _pair(e, _index(box))
                 d += 1
     return m, d
 
 
 @njit(nogil=True)
-def _settle(q, probes, places, hits, unsure, cells, layout, matched, doubtful, totals):
+def _settle(q, probes, sizes, places, hits, unsure, cells, layout, matched, doubtful, totals):
     """Takes q probes to their end. totals: matches, doubtful, candidates, hits so far."""
     words, entries, records, extras = layout.words, layout.entries, layout.records, layout.extras
     piece_low, piece_high = layout.piece_low, layout.piece_high
     t, skip = np.uint64(0), np.uint64(0)
     while t < q:
-        h, t, skip = _sift(probes, places, t, skip, q, words, hits)
+        h, t, skip = _sift(probes, sizes, places, t, skip, q, words, hits)
         d = totals[1]
         matched = _with_room(matched, totals[0], np.int64(h) + 1)
         matches, u = _verify(h, hits, cells, entries, records, matched, np.uint64(totals[0]), unsure)
@@ -565,8 +571,14 @@ def _settle(q, probes, places, hits, unsure, cells, layout, matched, doubtful, t
             m, d = _look_closer(u, unsure, cells, records, extras, piece_low, piece_high, matched, m, doubtful, d)
         totals[0], totals[1] = m, d
         totals[3] += np.int64(h)
-    totals[2] += probes[2, :q].sum()
+    totals[2] += sizes[:q].sum()
     return matched, doubtful
+
+
+@njit(inline="always")
+def _new_probes(room):
+    """Lists for so many probes, and one more, which is written and not kept."""
+    return np.empty(room + 1, np.uint64), np.empty(room + 1, np.int32), np.empty(room + 1, np.uint64)
 
 
 @njit(nogil=True)
@@ -592,8 +604,8 @@ def _by_axis(columns, cells, layout, matched, doubtful, totals):
     """Axis by axis, events in the order of their cells on it, so that each part of the segment is read once."""
     axes, n = columns.shape
     grids, axis_grids, starts = layout.grids, layout.axis_grids, layout.starts
-    probes, places = np.empty((3, PROBES_MAX + 1), np.int32), np.empty(PROBES_MAX + 1, np.uint64)
-    hits, unsure = np.empty((2, HITS_MAX + 1), np.int32), np.empty((2, HITS_MAX + 1), np.int32)
+    probes, sizes, places = _new_probes(PROBES_MAX)
+    hits, unsure = np.empty(HITS_MAX, np.uint64), np.empty(HITS_MAX, np.uint64)
     order = np.arange(n).astype(np.int32)
     for axis in range(axes):
         if axis_grids[axis] == axis_grids[axis + 1]:
@@ -605,11 +617,13 @@ def _by_axis(columns, cells, layout, matched, doubtful, totals):
             for g in range(axis_grids[axis], axis_grids[axis + 1]):
                 if np.int64(q) + e1 - e0 > PROBES_MAX:
                     matched, doubtful = _settle(
-                        q, probes, places, hits, unsure, cells, layout, matched, doubtful, totals
+                        q, probes, sizes, places, hits, unsure, cells, layout, matched, doubtful, totals
                     )
                     q = np.uint64(0)
-                q = _probe_events(cells, order, e0, e1, grids[g], starts, probes, places, q)
-            matched, doubtful = _settle(q, probes, places, hits, unsure, cells, layout, matched, doubtful, totals)
+                q = _probe_events(cells, order, e0, e1, grids[g], starts, probes, sizes, places, q)
+            matched, doubtful = _settle(
+                q, probes, sizes, places, hits, unsure, cells, layout, matched, doubtful, totals
+            )
     return matched, doubtful
 
 
@@ -618,23 +632,23 @@ def _by_event(cells, layout, matched, doubtful, totals):
     """Event by event through all grids: for few events, or a segment that fits into the cache."""
     grids, starts = layout.grids, layout.starts
     room = min(PROBES_MAX, len(cells) * len(grids))  # A single event gets by with what costs nothing to allocate.
-    probes, places = np.empty((3, room + 1), np.int32), np.empty(room + 1, np.uint64)
-    hits, unsure = (
-        np.empty((2, HITS_PER_PROBE * room + 64), np.int32),
-        np.empty((2, HITS_PER_PROBE * room + 64), np.int32),
-    )
+    probes, sizes, places = _new_probes(room)
+    hits_max = HITS_PER_PROBE * room + 64
+    hits, unsure = np.empty(hits_max, np.uint64), np.empty(hits_max, np.uint64)
     q = np.uint64(0)
     for e in range(len(cells)):
         for g0 in range(0, len(grids), PROBES_MAX):
             g1 = min(len(grids), g0 + PROBES_MAX)
             if np.int64(q) + g1 - g0 > room:
-                matched, doubtful = _settle(q, probes, places, hits, unsure, cells, layout, matched, doubtful, totals)
+                matched, doubtful = _settle(
+                    q, probes, sizes, places, hits, unsure, cells, layout, matched, doubtful, totals
+                )
                 q = np.uint64(0)
-            q = _probe_grids(cells, e, grids, g0, g1, starts, probes, places, q)
-    return _settle(q, probes, places, hits, unsure, cells, layout, matched, doubtful, totals)
+            q = _probe_grids(cells, e, grids, g0, g1, starts, probes, sizes, places, q)
+    return _settle(q, probes, sizes, places, hits, unsure, cells, layout, matched, doubtful, totals)
 
 
-@njit(types.UniTuple(_OUT_I2, 2)(_I2, types.boolean, _LAYOUT, _OUT_I2, _OUT_L1), cache=True, nogil=True)
+@njit(types.UniTuple(_OUT_W1, 2)(_I2, types.boolean, _LAYOUT, _OUT_W1, _OUT_L1), cache=True, nogil=True)
 def match_events(columns, by_axis, layout, matched, totals):
     """All matches of a batch of events with a segment.
 
@@ -643,9 +657,9 @@ def match_events(columns, by_axis, layout, matched, totals):
     matched           where matches are written, at least one; a larger array takes its place when it is full
     totals            adds: matches, doubtful, candidates, candidates whose filed sides hold
 
-    Returns two arrays of two lines each: the events and owners that match, and the events and
-    boxes that hold each other but are doubtful: the box has residuals, or siblings that may
-    match the same event.
+    Returns two lists of pairs: the events and owners that match, and the events and boxes that
+    hold each other but are doubtful: the box has residuals, or siblings that may match the
+    same event.
     """
     axes, n = columns.shape
     cells = np.empty((n, axes), np.int32)
@@ -653,7 +667,7 @@ def match_events(columns, by_axis, layout, matched, totals):
         for axis in range(axes):
             for e in range(e0, min(n, e0 + 64)):
                 cells[e, axis] = columns[axis, e]
-    doubtful = np.empty((2, 16), np.int32)
+    doubtful = np.empty(16, np.uint64)
     if by_axis:
         return _by_axis(columns, cells, layout, matched, doubtful, totals)
     return _by_event(cells, layout, matched, doubtful, totals)
@@ -674,7 +688,7 @@ _AXES = types.NamedTuple((_I1, _L2, _L1, _I1, _L1, _B1), AxisArrays)
 
 
 @njit(
-    types.Tuple((types.int64, types.int64, _OUT_I2, _OUT_I2))(_AXES, _LAYOUT, _L1, _B1, _I1, _B1),
+    types.Tuple((types.int64, types.int64, _OUT_W1, _OUT_W1))(_AXES, _LAYOUT, _L1, _B1, _I1, _B1),
     cache=True,
     nogil=True,
 )
@@ -701,7 +715,7 @@ def match_one(axes, layout, numbers, is_present, sizes, text):
                 first, last, table_at, last_slot, low, shift = _axis(row)
                 cells[0, axis] = np.uint64(1) + _rank(keys, table, first, last, table_at, last_slot, low, shift, key)
     totals = np.zeros(4, np.int64)
-    matched, doubtful = np.empty((2, 64), np.int32), np.empty((2, 16), np.int32)
+    matched, doubtful = np.empty(64, np.uint64), np.empty(16, np.uint64)
     matched, doubtful = _by_event(cells, layout, matched, doubtful, totals)
     return totals[0], totals[1], matched, doubtful
 

@@ -64,13 +64,10 @@ class Part:
         room = int(rows.num_rows * self._matches_per_event * 1.25) + 1024
         totals = np.zeros(4, np.int64)
         by_axis = not self._is_small and rows.num_rows > FEW_EVENTS
-        matched, doubtful = kernels.match_events(
-            cells, by_axis, self.segment.layout, np.empty((2, room), np.int32), totals
-        )
-        events, owners = matched[0, : totals[0]], matched[1, : totals[0]]
+        matched, doubtful = kernels.match_events(cells, by_axis, self.segment.layout, np.empty(room, np.uint64), totals)
+        events, owners = _apart(matched[: totals[0]])
         if totals[1]:
-            doubts = (doubtful[0, : totals[1]], doubtful[1, : totals[1]])
-            more = decide(*doubts, rows, self.segment.boxes, self.residuals, self.event_type)
+            more = decide(*_apart(doubtful[: totals[1]]), rows, self.segment.boxes, self.residuals, self.event_type)
             events, owners = np.concatenate([events, more[0]]), np.concatenate([owners, more[1]])
         if rows.num_rows:
             self._matches_per_event = len(events) / rows.num_rows
@@ -79,9 +76,9 @@ class Part:
     def match_one(self, values: Mapping[str, Value], stamp: int) -> list[int]:
         """The owners that one event's checked values match, ascending."""
         count, doubts, matched, doubtful = self._one.match(values)
-        owners: list[int] = matched[1, :count].tolist()
+        owners: list[int] = matched[:count].view(np.int32)[::2].tolist()
         if doubts:
-            boxes = doubtful[1, :doubts].tolist()
+            boxes = doubtful[:doubts].view(np.int32)[::2].tolist()
             owners += decide_one(boxes, values, self.segment.boxes, self.residuals)
         if self.removed_count:
             owners = [owner for owner in owners if self.is_alive(owner, stamp)]
@@ -94,6 +91,12 @@ class Part:
         since = self.removed[owners]
         here = (since == 0) | (since > stamp)
         return events[here], owners[here]
+
+
+def _apart(pairs: Array) -> tuple[Array, Array]:
+    """A kernel's pairs as events and what stands beside them."""
+    both = pairs.view(np.int32).reshape(-1, 2)
+    return both[:, 1], both[:, 0]
 
 
 class _OneEvent:

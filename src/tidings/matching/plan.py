@@ -19,8 +19,8 @@ import numpy as np
 from tidings.matching import filing, kernels
 from tidings.matching.boxes import Array
 
-PROBE_NS = 5.0  # Looking into one grid cell.
-CANDIDATE_NS = 1.2  # Testing one entry of it.
+PROBE_NS = 10.0  # Looking into one grid cell.
+CANDIDATE_NS = 1.5  # Testing one entry of it.
 HIT_NS = 6.0  # Checking the remaining sides of one whose filed sides hold.
 READ_BYTES_PER_NS = 8.0
 BATCH = 16_384  # Events over which reading a grid once is spread.

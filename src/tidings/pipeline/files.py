@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +69,10 @@ def told(error: Exception) -> TidingsError:
     for sign, blame, what in _SIGNS:
         if sign in said:
             return blame(f"{what}: {_telling_line(said, sign)}")
-    return SetupError(f"Spark failed: {_telling_line(said, 'Exception')}")
+    from_python = re.findall(r"^[\w.]*[A-Z]\w*(?:Error|Invalid): .+$", said, re.MULTILINE)
+    return SetupError(
+        f"Spark failed: {from_python[-1][:LINE_MAX] if from_python else _telling_line(said, 'Exception')}"
+    )
 
 
 _SIGNS: tuple[tuple[str, type[TidingsError], str], ...] = (
@@ -76,6 +80,7 @@ _SIGNS: tuple[tuple[str, type[TidingsError], str], ...] = (
     ("Permission denied", SetupError, "no right to write or read there"),
     ("Mkdirs failed", SetupError, "a folder cannot be made"),
     ("Not a directory", SetupError, "a folder cannot be made"),
+    ("ParentNotDirectoryException", SetupError, "a folder cannot be made"),
     ("FAILED_READ_FILE", InputError, "a file is damaged or not what its name says"),
     ("is not a Parquet file", InputError, "a file is damaged or not what its name says"),
     ("CANNOT_READ_FILE_FOOTER", InputError, "a file is damaged or not what its name says"),

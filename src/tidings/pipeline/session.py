@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import json
 import os
 import shutil
 import sys
@@ -92,16 +93,19 @@ def _zipped_package() -> Path:
     atexit.register(shutil.rmtree, target.parent, ignore_errors=True)
     with zipfile.ZipFile(target, "w") as archive:
         archive.writestr("tidings/__init__.py", _UNPACK.replace("DIGEST", digest))
-        for file in files:
+        # With them goes what Numba has compiled here; it looks at the times of the sources to know what is still good.
+        for file in (*files, *sorted(source.rglob("*.nb[ci]"))):
             archive.write(file, Path("package/tidings") / file.relative_to(source))
+        times = {str(file.relative_to(source)): file.stat().st_mtime_ns for file in files}
+        archive.writestr("package/times.json", json.dumps(times))
     return target
 
 
 # A package that is imported from a zip has no place for compiled kernels, and every worker would
-# compile them again, which takes a minute. So the zip holds only this, which unpacks the package
+# compile them again, which takes minutes. So the zip holds only this, which unpacks the package
 # into a folder that all workers of the host share, now and in later jobs, and goes on from there.
 _UNPACK = """
-import os, shutil, tempfile, zipfile
+import json, os, shutil, tempfile, zipfile
 
 _archive = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _folder = os.path.join(tempfile.gettempdir(), f"tidings-package-DIGEST-{os.getuid()}")
@@ -109,6 +113,9 @@ if not os.path.isdir(_folder):
     _aside = tempfile.mkdtemp(prefix="tidings-package-")
     with zipfile.ZipFile(_archive) as _zip:
         _zip.extractall(_aside, [name for name in _zip.namelist() if name.startswith("package/")])
+    with open(os.path.join(_aside, "package", "times.json")) as _times:
+        for _name, _time in json.load(_times).items():
+            os.utime(os.path.join(_aside, "package", "tidings", _name), ns=(_time, _time))
     try:
         os.rename(_aside, _folder)
     except OSError:  # Another worker was faster.

@@ -140,9 +140,10 @@ class ReadLines:
                 yield self._broken(lines.take(pa.array(rows)), pa.array(reasons))
 
     def _good(self, good: pa.Table, originals: pa.Array) -> Iterator[pa.RecordBatch]:
-        good = good.append_column(REASON, pa.nulls(len(good), pa.string()))
         originals = originals if self.keep_original else pa.nulls(len(good), pa.binary())
-        yield from good.append_column(ORIGINAL, originals).to_batches()
+        columns = [*good.columns, pa.nulls(len(good), pa.string()), originals]
+        # By names alone: all batches must be of one schema, and in the broken ones nothing is required.
+        yield from pa.Table.from_arrays(columns, [*good.schema.names, REASON, ORIGINAL]).to_batches()
 
     def _broken(self, originals: pa.Array, reasons: pa.Array) -> pa.RecordBatch:
         schema = arrow_schema(self.event_type)

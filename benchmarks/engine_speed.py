@@ -1,0 +1,114 @@
+"""How fast the index is, without any peers: the numbers that its design is tuned by.
+
+    python -m benchmarks.engine_speed base100k [base1m …]
+
+Prints, per workload: build time from a table of boxes, bytes per condition, events per second
+of CPU time with one thread, the speed-up of two, candidates and hits per match, microseconds
+for one event at a time, changes per second, milliseconds to open a saved index, and the
+longest wait of a reader while everything is folded.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.workload import READING, boxes_table, condition_texts, event_table, load, records
+from tidings.events import conform
+from tidings.filters import parse
+from tidings.matching import Index
+
+REPEATS = 5
+SINGLE_EVENTS = 2_000
+CHANGES = 20_000
+
+
+def best_of(work: Callable[[], object], clock: Callable[[], float], repeats: int = REPEATS) -> float:
+    """The shortest of some runs, in seconds."""
+    times = []
+    for _ in range(repeats):
+        start = clock()
+        work()
+        times.append(clock() - start)
+    return min(times)
+
+
+def measure(name: str) -> dict[str, float]:
+    wanted, values = load(name)
+    table, events = boxes_table(wanted), event_table(values)
+    build_s = best_of(lambda: Index.from_boxes(table, READING), time.perf_counter, 2)
+    index = Index.from_boxes(table, READING)
+    one_s = best_of(lambda: index.match_numbers(events), time.thread_time)
+    wall = [best_of(lambda: index.match_numbers(events, threads=n), time.perf_counter) for n in (1, 2)]
+    return {
+        "build s": build_s,
+        "bytes per condition": index.stats().bytes_per_subscription,
+        "events/s": len(values) / one_s,
+        "2 threads ×": wall[0] / wall[1],
+        **effort(index, events),
+        "one event µs": single_event_us(index, values),
+        "changes/s": changes_per_s(index, condition_texts(wanted)),
+        "open ms": open_ms(index),
+        "longest wait ms": longest_wait_ms(index, events.slice(0, 64)),
+    }
+
+
+def effort(index: Index, events: pa.Table) -> dict[str, float]:
+    """Entries looked at, and entries whose two filed sides held, per match."""
+    (part,) = index._version.parts
+    _, _, totals = part.match(conform(events, READING), 1)
+    return {"candidates per match": totals[2] / totals[0], "hits per match": totals[3] / totals[0]}
+
+
+def single_event_us(index: Index, values: np.ndarray) -> float:  # type: ignore[type-arg]
+    some = records(values[:SINGLE_EVENTS])
+    return best_of(lambda: [index.match(record) for record in some], time.thread_time) / len(some) * 1e6
+
+
+def changes_per_s(index: Index, texts: list[str]) -> float:
+    """Additions of conditions that are parsed already, and their removal, beside all that is there; by the clock."""
+    conditions = [parse(text, READING) for text in texts[:CHANGES]]
+    start = time.perf_counter()
+    for number, condition in enumerate(conditions):
+        index.add(f"new{number}", condition)
+    for number in range(len(conditions)):
+        index.remove(f"new{number}")
+    return 2 * len(conditions) / (time.perf_counter() - start)
+
+
+def open_ms(index: Index) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        index.save(Path(folder, "index"))
+        return best_of(lambda: Index.open(Path(folder, "index")), time.perf_counter) * 1e3
+
+
+def longest_wait_ms(index: Index, events: pa.Table) -> float:
+    """The longest time between two answers of a reader while a writer's change is folded into everything."""
+    index.add("last", "n0 = 1")
+    folding = threading.Thread(target=index.settle)
+    longest, last = 0.0, time.perf_counter()
+    folding.start()
+    while folding.is_alive():
+        index.match_numbers(events)
+        now = time.perf_counter()
+        longest, last = max(longest, now - last), now
+    folding.join()
+    return longest * 1e3
+
+
+def main(names: list[str]) -> None:
+    for name in names:
+        print(name)
+        for what, value in measure(name).items():
+            print(f"  {what:24} {value:14,.2f}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or ["base10k", "base100k"])
