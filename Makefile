@@ -14,9 +14,9 @@ help: ## list the targets
 
 setup: $(READY) ## set up .venv from the lock file; every target below does this first
 
-run: $(READY) ## run the first example on embedded Spark
+run: $(READY) ## run the London example on embedded Spark; ends by itself
 	@$(BIN)/tidings doctor --no-spark 2>/dev/null | grep '^FAIL' >&2 || true
-	@$(BIN)/python examples/first/main.py
+	@$(BIN)/python examples/london/main.py
 
 test: $(READY) ## all tests, those on Spark too (needs Java 17+)
 	$(PYTEST) $(ARGS)

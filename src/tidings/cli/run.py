@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,12 +36,14 @@ def run(
     from tidings.pipeline import Ledger, Metered, parse_settings, read_pipeline, run, start
 
     described = read_pipeline(pipeline)
-    signal.signal(signal.SIGTERM, _interrupt)
     spark = start(f"tidings {described.name}", master, {**described.spark, **parse_settings(conf or [])})
+    asked_to_stop = threading.Event()
+    for way_to_stop in (signal.SIGINT, signal.SIGTERM):  # After the start: Spark brings a handler of its own.
+        signal.signal(way_to_stop, lambda *_: asked_to_stop.set())
     meter = Metered(described.metrics, tell_of)
     stopped = False
     try:
-        counts = run(spark, described, meter)
+        counts = run(spark, described, meter, asked_to_stop.is_set)
     except KeyboardInterrupt:
         stopped = True
         ledger = Ledger(described.checkpoint)
@@ -74,9 +76,3 @@ def tell_of(done: BatchDone) -> None:
 
 def counts_row(counts: Any) -> dict[str, object]:
     return {name: getattr(counts, name) for name in counts.__struct_fields__}
-
-
-def _interrupt(signal_number: int, frame: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Once is enough; the second would cut the clean-up short.
-    sys.stderr.flush()
-    raise KeyboardInterrupt

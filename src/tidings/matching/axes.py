@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tidings.events import EventType, ValueType
 from tidings.matching import kernels
-from tidings.matching.boxes import Array, one_chunk, read_only
+from tidings.matching.boxes import Array, one_chunk, writable
 
 TABLE_BITS_MAX = 20  # Four megabytes of table per axis, at most.
 
@@ -175,7 +175,7 @@ def make_axes(event_type: EventType, cuts: Mapping[int, Any]) -> Axes:
         text_ptr=texts.offsets(),
         text_bytes=texts.content(),
     )
-    return Axes(np.array(list(cuts), np.int32), kernels.AxisArrays(*map(read_only, arrays)))
+    return Axes(np.array(list(cuts), np.int32), kernels.AxisArrays(*map(writable, arrays)))
 
 
 def sorted_numbers(bounds: Sequence[Array]) -> Array:
@@ -247,7 +247,7 @@ def _make_table(keys: Array) -> tuple[int, int, Array]:
     if not len(keys):
         return 0, 0, np.zeros(2, np.int32)
     low, high = int(keys[len(keys) // 100]), int(keys[-1 - len(keys) // 100])
-    bits = min(TABLE_BITS_MAX, (len(keys) - 1).bit_length())
+    bits = min(TABLE_BITS_MAX, len(keys).bit_length() - 1)
     shift = max(0, (high - low).bit_length() - bits)
     slots = min(1 << bits, ((high - low) >> shift) + 2)
     table = np.empty(slots + 1, np.int32)

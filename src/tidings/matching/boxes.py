@@ -33,11 +33,13 @@ from tidings.filters import Condition, format_tree
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
-def read_only(array: Array) -> Array:
-    """A view that cannot be written to; kernels are compiled for such arrays only, as mapped files are."""
-    view = np.ascontiguousarray(array).view()
-    view.flags.writeable = False
-    return view
+def writable(array: Array) -> Array:
+    """The array, flat in memory and not marked read-only: kernels that take tuples are compiled for such ones only.
+
+    They write to none of them.
+    """
+    flat = np.ascontiguousarray(array)
+    return flat if flat.flags.writeable else flat.copy()
 
 
 def _list(item: pa.DataType) -> pa.DataType:

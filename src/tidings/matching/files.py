@@ -4,8 +4,9 @@
     arrays.bin        the arrays, each at a multiple of 64 bytes
 
 `open_part` reads the manifest, whose own checksum it ends with, and the sizes; the pages of
-the arrays come when they are touched and are shared by all processes that map them. Reading
-and checking every byte is asked for with `verify`.
+the arrays come when they are touched and are shared by all processes that map them (they are
+mapped copy-on-write, and nobody writes). Reading and checking every byte is asked for with
+`verify`.
 
 A folder is written beside its place and moved there when it is whole. Readers that have the
 old one open keep it.
@@ -28,7 +29,7 @@ from tidings.errors import IndexFileError, InputError
 from tidings.events import EventType, from_declaration, to_declaration
 from tidings.matching import filing, kernels
 from tidings.matching.axes import Axes
-from tidings.matching.boxes import Array, read_only
+from tidings.matching.boxes import Array, writable
 from tidings.matching.layout import CellBoxes
 from tidings.matching.names import Names
 from tidings.matching.part import Part
@@ -72,7 +73,7 @@ def open_part(path: Path, *, verify: bool = False) -> tuple[Part, EventType]:
     """The part saved in the folder `path`, and its event type. Raises IndexFileError if it is not whole."""
     manifest = _read_manifest(path / MANIFEST)
     try:
-        content = np.memmap(path / ARRAYS, np.uint8, "r") if manifest["arrays_size"] else np.zeros(0, np.uint8)
+        content = np.memmap(path / ARRAYS, np.uint8, "c") if manifest["arrays_size"] else np.zeros(0, np.uint8)
     except (OSError, ValueError) as wrong:
         raise _refused(path, f"{ARRAYS} cannot be read: {wrong}") from None
     if len(content) != manifest["arrays_size"]:
@@ -159,7 +160,7 @@ def _array(path: Path, name: str, content: Array, place: Mapping[str, Any], veri
     if len(raw) != size or (verify and zlib.crc32(raw.data if size else b"") != place["crc32"]):
         raise _refused(path, f"array {name} is damaged")
     array = np.frombuffer(raw, kind).reshape(shape) if size else np.zeros(shape, kind)
-    return read_only(array)
+    return writable(array)
 
 
 def _write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:

@@ -41,7 +41,7 @@ class Sides(NamedTuple):
 
 
 _I1, _L1, _L2, _F1 = readable(types.int32), readable(types.int64), readable(types.int64, 2), readable(types.float32)
-_SIDES = types.NamedUniTuple(_I1, 5, Sides)
+_SIDES = types.NamedUniTuple(types.int32[::1], 5, Sides)
 _OUT_I1, _OUT_F1 = types.int32[::1], types.float32[::1]
 
 

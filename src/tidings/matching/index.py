@@ -14,7 +14,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -35,7 +34,7 @@ from tidings.matching.stats import Stats, stats_of
 PENDING_MAX = 1024  # Latest additions that are kept as they came; then they become a part.
 ASKED_ONE_BY_ONE_MAX = 32  # So many of them are asked one by one for a single event, rather than made a part of.
 FOLD_RATIO = 4  # A part is folded into an older one that is at most so many times larger.
-BATCH = 16_384  # Events that go through the index together: they fit into the cache, and their order pays.
+BATCH = 32_768  # Events that go through the index together, so that a large one is read once for all of them.
 SAMPLE_MAX = 4096  # Events of a sample that are kept; more would not change the plan.
 THREADS_MAX = 64
 
@@ -68,8 +67,7 @@ class _Addition:
         return not 0 < self.removed <= stamp
 
 
-@dataclass(frozen=True, slots=True)
-class _Version:
+class _Version(NamedTuple):
     """What one reader sees: parts, the first `pending_count` of the pending additions, and the stamp."""
 
     parts: tuple[Part, ...]
@@ -182,11 +180,11 @@ class Index:
 
     def match_numbers(self, events: pa.Table | pa.RecordBatch, *, threads: int = 1) -> Matches:
         """The same without turning numbers into ids, in no particular order: for a hundred million matches."""
+        threads = min(max(threads, 1), THREADS_MAX)
         version = self._version
         parts = [*version.parts, *self._pending_part(version)]
         rows = conform(_as_table(events), self.event_type)
-        slices = [rows.slice(start, BATCH) for start in range(0, rows.num_rows, BATCH)]
-        slices = _evened(rows, slices, threads)
+        slices = _slices(rows, threads)
         work = [(part, number) for number in range(len(slices)) for part in range(len(parts))]
         found = _mapped(lambda at: parts[at[0]].match(slices[at[1]], version.stamp), work, threads)
         return _collected(parts, slices, work, found)
@@ -296,7 +294,7 @@ class Index:
             return 1
         for part in self._version.parts:
             number = part.names.find(id)
-            if number >= 0 and part.remove(np.array([number]), stamp):
+            if number >= 0 and part.remove_one(number, stamp):
                 return 1
         return 0
 
@@ -412,18 +410,17 @@ def _size(part: Part) -> int:
     return len(part.segment) - part.removed_count
 
 
-def _evened(rows: pa.Table, slices: list[pa.Table], threads: int) -> list[pa.Table]:
-    """Slices such that each thread has one, if there are fewer of them than threads."""
-    if threads <= len(slices) or rows.num_rows < 2 * threads:
-        return slices
-    size = -(-rows.num_rows // threads)
+def _slices(rows: pa.Table, threads: int) -> list[pa.Table]:
+    """The rows in equal slices of at most BATCH, as many for each thread as for the others."""
+    rounds = -(-rows.num_rows // (BATCH * threads))
+    size = max(1, -(-rows.num_rows // max(1, rounds * threads)))
     return [rows.slice(start, size) for start in range(0, rows.num_rows, size)]
 
 
 def _mapped(function: Callable[[Any], Any], work: list[Any], threads: int) -> list[Any]:
     if threads <= 1 or len(work) <= 1:
         return [function(item) for item in work]
-    with ThreadPoolExecutor(min(threads, THREADS_MAX, len(work))) as pool:
+    with ThreadPoolExecutor(min(threads, len(work))) as pool:
         return list(pool.map(function, work))
 
 

@@ -18,7 +18,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit, types
+from numba import carray, njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 # Columns of a row that describes an axis.
 AXIS_KEYS, AXIS_KEYS_END, AXIS_TABLE, AXIS_TABLE_END, AXIS_LOW, AXIS_SHIFT = range(6)
@@ -30,7 +32,7 @@ STRAIGHT = 3  # Cuts that are compared with a key without a branch.
 KIND_INT, KIND_DOUBLE, KIND_TEXT = range(3)
 
 # Columns of a row that describes a grid.
-GRID_A, GRID_B, GRID_SHIFT_A, GRID_SHIFT_B, GRID_COLUMNS_LOG, GRID_START, GRID_END = range(7)
+GRID_A, GRID_B, GRID_SHIFT_A, GRID_SHIFT_B, GRID_COLUMNS_LOG, GRID_START, GRID_END, GRID_SIZE = range(8)
 
 # Columns of a record: two sides that are left to check, whose it is, and where more is said about it.
 RECORD_OWNER, RECORD_MORE, RECORD_SIZE = 6, 7, 8
@@ -381,7 +383,11 @@ class Layout(NamedTuple):
     piece_high: Any
 
 
-_LAYOUT = types.NamedTuple((_L2, _L1, _I1, _W1, _I1, _I2, _I1, _I1, _I1), Layout)
+_LAYOUT_TYPES = (
+    *(types.int64[:, ::1], types.int64[::1], types.int32[::1], types.uint64[::1], types.int32[::1]),
+    *(types.int32[:, ::1], types.int32[::1], types.int32[::1], types.int32[::1]),
+)
+_LAYOUT = types.NamedTuple(_LAYOUT_TYPES, Layout)
 
 # Lists of pairs are arrays of 64 bits: the event above, what stands beside it below. Kernels take arrays out
 # of tuples before they loop: Numba counts a reference each time, and the counting costs more than the work.
@@ -684,40 +690,80 @@ class AxisArrays(NamedTuple):
     text_bytes: Any
 
 
-_AXES = types.NamedTuple((_I1, _L2, _L1, _I1, _L1, _B1), AxisArrays)
+@intrinsic
+def _pointer(context, address):
+    """An address as a pointer to whatever is there."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+
+    return types.voidptr(address), generate
 
 
-@njit(
-    types.Tuple((types.int64, types.int64, _OUT_W1, _OUT_W1))(_AXES, _LAYOUT, _L1, _B1, _I1, _B1),
-    cache=True,
-    nogil=True,
-)
-def match_one(axes, layout, numbers, is_present, sizes, text):
-    """The same for one event: by axis its number (a double as its bits), and whether it has one.
+def address_book(axes: AxisArrays, layout: Layout) -> Any:
+    """Where the arrays are and how long, for `match_one`; good for as long as somebody keeps them.
 
-    sizes, text   of the axes of texts, in their order, how long the event's text is, and all of them joined
-
-    Returns the counts of matches and of the doubtful, and both as `match_events` does.
+    A call that hands over fifteen arrays spends more time on that than on the matching.
     """
+    arrays = (*axes, *layout)
+    return np.array([[array.ctypes.data, len(array)] for array in arrays], np.int64).reshape(-1)
+
+
+@njit(inline="always")
+def _axes_at(book):
+    kind = carray(_pointer(book[0]), book[1], np.int32)
+    rows = carray(_pointer(book[2]), (book[3], AXIS_SIZE), np.int64)
+    keys, table = carray(_pointer(book[4]), book[5], np.int64), carray(_pointer(book[6]), book[7], np.int32)
+    text_ptr, text_bytes = carray(_pointer(book[8]), book[9], np.int64), carray(_pointer(book[10]), book[11], np.uint8)
+    return AxisArrays(kind, rows, keys, table, text_ptr, text_bytes)
+
+
+@njit(inline="always")
+def _layout_at(book):
+    grids = carray(_pointer(book[12]), (book[13], GRID_SIZE), np.int64)
+    axis_grids, starts = carray(_pointer(book[14]), book[15], np.int64), carray(_pointer(book[16]), book[17], np.int32)
+    words, entries = carray(_pointer(book[18]), book[19], np.uint64), carray(_pointer(book[20]), book[21], np.int32)
+    records = carray(_pointer(book[22]), (book[23], RECORD_SIZE), np.int32)
+    extras, low = carray(_pointer(book[24]), book[25], np.int32), carray(_pointer(book[26]), book[27], np.int32)
+    high = carray(_pointer(book[28]), book[29], np.int32)
+    return Layout(grids, axis_grids, starts, words, entries, records, extras, low, high)
+
+
+@njit(types.void(_L1, _L1, _B1, _B1, _OUT_I1), cache=True, nogil=True)
+def match_one(book, content, is_present, text, out):
+    """The same for one event.
+
+    content      by axis its number, a double as its bits; then, by axis of texts, how long its text is
+    is_present   by axis whether the event has a value
+    text         all its texts, joined in the order of their axes
+    out          two counts, then so many owners that match, then so many boxes that are doubtful;
+                 if there is no room for them, only the counts
+    """
+    axes = _axes_at(book)
     kind, rows, keys, table = axes.kind, axes.rows, axes.keys, axes.table
     text_ptr, text_bytes = axes.text_ptr, axes.text_bytes
     cells = np.zeros((1, len(rows) + 1), np.int32)
-    texts, start, end = 0, np.uint64(0), np.uint64(0)
+    texts, start, end = len(rows), np.uint64(0), np.uint64(0)
     for axis in range(len(rows)):
         if kind[axis] == KIND_TEXT:
-            start, end, texts = end, end + _index(sizes[texts]), texts + 1
+            start, end, texts = end, end + _index(content[texts]), texts + 1
         if is_present[axis]:
             row = rows[axis]
             if kind[axis] == KIND_TEXT:
                 cells[0, axis] = np.uint64(1) + _find_cut(row, keys, table, text_ptr, text_bytes, text, start, end)
             else:
-                key = _double_key(numbers[axis]) if kind[axis] == KIND_DOUBLE else numbers[axis]
+                key = _double_key(content[axis]) if kind[axis] == KIND_DOUBLE else content[axis]
                 first, last, table_at, last_slot, low, shift = _axis(row)
                 cells[0, axis] = np.uint64(1) + _rank(keys, table, first, last, table_at, last_slot, low, shift, key)
     totals = np.zeros(4, np.int64)
     matched, doubtful = np.empty(64, np.uint64), np.empty(16, np.uint64)
-    matched, doubtful = _by_event(cells, layout, matched, doubtful, totals)
-    return totals[0], totals[1], matched, doubtful
+    matched, doubtful = _by_event(cells, _layout_at(book), matched, doubtful, totals)
+    out[0], out[1] = totals[0], totals[1]
+    if totals[0] + totals[1] + 2 <= len(out):
+        for i in range(totals[0]):
+            out[2 + i] = _other_of(matched[i])
+        for i in range(totals[1]):
+            out[2 + totals[0] + i] = _other_of(doubtful[i])
 
 
 # ── Names ────────────────────────────────────────────────────────────────────

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tidings.matching import filing, kernels
-from tidings.matching.boxes import Array, read_only
+from tidings.matching.boxes import Array, writable
 from tidings.matching.plan import Plan, make_plan
 
 NO_RESIDUAL = -1
@@ -50,7 +50,7 @@ def lay_out(boxes: CellBoxes, cell_counts: Array, share_ptr: Array, share: Array
     first_grid = np.searchsorted(plan.grids[:, kernels.GRID_A], np.arange(len(cell_counts) + 2))
     pieces = (boxes.sides.piece_low, boxes.sides.piece_high)
     arrays = (plan.grids, first_grid.astype(np.int64), starts, words, entries, records, extras, *pieces)
-    return kernels.Layout(*map(read_only, arrays))
+    return kernels.Layout(*map(writable, arrays))
 
 
 def _visiting_order(sides: filing.Sides, plan: Plan) -> Array:

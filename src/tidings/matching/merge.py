@@ -12,7 +12,7 @@ import pyarrow as pa
 from tidings.events import EventType
 from tidings.matching import filing
 from tidings.matching.axes import Axes, make_axes, sorted_numbers, sorted_texts
-from tidings.matching.boxes import Array, read_only
+from tidings.matching.boxes import Array, writable
 from tidings.matching.layout import NO_RESIDUAL, CellBoxes, lay_out
 from tidings.matching.likelihood import shares
 from tidings.matching.segment import Segment
@@ -84,7 +84,7 @@ def _selected(sides: filing.Sides, boxes: Array) -> filing.Sides:
     sizes = (len(boxes) + 1, side_count[0], side_count[0] + 1, piece_count[0], piece_count[0])
     arrays = [np.empty(size, np.int32) for size in sizes]
     filing.select_boxes(sides, boxes, False, *arrays)
-    return filing.Sides(*map(read_only, arrays))
+    return filing.Sides(*map(writable, arrays))
 
 
 def _needed_cuts(axes: Axes, sides: filing.Sides) -> dict[int, Any]:
@@ -128,7 +128,7 @@ def _joined_sides(parts: list[filing.Sides]) -> filing.Sides:
         np.concatenate([part.piece_low for part in parts]),
         np.concatenate([part.piece_high for part in parts]),
     )
-    return filing.Sides(*(read_only(array.astype(np.int32)) for array in arrays))
+    return filing.Sides(*(writable(array.astype(np.int32)) for array in arrays))
 
 
 def _taken(arrays: list[pa.Array], alive: Sequence[Array]) -> pa.Array:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tidings.events import EventType, Value, ValueType
 from tidings.matching import kernels
-from tidings.matching.boxes import Array, read_only
+from tidings.matching.boxes import Array
 from tidings.matching.names import Names
 from tidings.matching.residuals import Residuals, decide, decide_one
 from tidings.matching.segment import Segment
@@ -24,6 +24,7 @@ from tidings.matching.segment import Segment
 FIRST_STAMP = 1  # Of the first version; what is gone by then was never seen.
 SMALL_BYTES = 1 << 20  # A segment of that size stays in the cache, whatever the order of the events.
 FEW_EVENTS = 256  # Ordering fewer events than that costs more than it saves.
+MATCHES_OF_ONE_FIRST = 1022  # Room for the matches of one event, until one needs more.
 MATCHES_FIRST = 8  # Per event, the room that is made for matches before any have been counted.
 
 
@@ -51,6 +52,14 @@ class Part:
         self.removed_count += len(fresh)
         return len(fresh)
 
+    def remove_one(self, number: int, stamp: int) -> bool:
+        """The same for one; returns whether it was still there."""
+        if self.removed[number]:
+            return False
+        self.removed[number] = stamp
+        self.removed_count += 1
+        return True
+
     def alive(self, stamp: int) -> Array:
         """The numbers that are there at `stamp`."""
         return np.flatnonzero((self.removed == 0) | (self.removed > stamp))
@@ -75,10 +84,8 @@ class Part:
 
     def match_one(self, values: Mapping[str, Value], stamp: int) -> list[int]:
         """The owners that one event's checked values match, ascending."""
-        count, doubts, matched, doubtful = self._one.match(values)
-        owners: list[int] = matched[:count].view(np.int32)[::2].tolist()
-        if doubts:
-            boxes = doubtful[:doubts].view(np.int32)[::2].tolist()
+        owners, boxes = self._one.match(values)
+        if boxes:
             owners += decide_one(boxes, values, self.segment.boxes, self.residuals)
         if self.removed_count:
             owners = [owner for owner in owners if self.is_alive(owner, stamp)]
@@ -103,27 +110,36 @@ class _OneEvent:
     """One event's values as the arrays that `kernels.match_one` takes, without a table in between."""
 
     def __init__(self, segment: Segment, event_type: EventType) -> None:
-        self._arrays = (segment.axes.arrays, segment.layout)
+        self._segment = segment  # Keeps what the address book points to.
+        self._book = kernels.address_book(segment.axes.arrays, segment.layout)
         attributes = [event_type.attributes[index] for index in segment.axes.attribute.tolist()]
         self._names = [a.name for a in attributes]
         self._texts = [index for index, a in enumerate(attributes) if not a.type.has_int_keys]
-        self._pack = struct.Struct("".join("d" if a.type is ValueType.DOUBLE else "q" for a in attributes)).pack
-        self._pack_sizes = struct.Struct(f"{len(self._texts)}i").pack
-        self._all_present = read_only(np.ones(len(attributes), np.uint8))
+        kinds = "".join("d" if a.type is ValueType.DOUBLE else "q" for a in attributes)
+        self._pack = struct.Struct(f"{kinds}{len(self._texts)}q").pack
+        self._all_present = np.ones(len(attributes), np.uint8)
+        self._room = MATCHES_OF_ONE_FIRST
 
-    def match(self, values: Mapping[str, Value]) -> tuple[int, int, Array, Array]:
+    def match(self, values: Mapping[str, Value]) -> tuple[list[int], list[int]]:
+        """The owners that match, and the boxes that are doubtful."""
         content: list[Any] = list(map(values.get, self._names))
         present = self._all_present
         if None in content:
-            present = read_only(np.array([value is not None for value in content], np.uint8))
+            present = np.array([value is not None for value in content], np.uint8)
             content = [0 if value is None else value for value in content]
         texts = []
         for index in self._texts:
             text = content[index]
             texts.append(text.encode() if type(text) is str else text or b"")
             content[index] = 0
-        numbers = np.frombuffer(self._pack(*content), np.int64)
-        sizes = np.frombuffer(self._pack_sizes(*map(len, texts)), np.int32)
-        return kernels.match_one(  # type: ignore[no-any-return]
-            *self._arrays, numbers, present, sizes, np.frombuffer(b"".join(texts), np.uint8)
-        )
+        packed = np.frombuffer(self._pack(*content, *map(len, texts)), np.int64)
+        return self._found(packed, present, np.frombuffer(b"".join(texts), np.uint8))
+
+    def _found(self, packed: Array, present: Array, text: Array) -> tuple[list[int], list[int]]:
+        out = np.empty(self._room, np.int32)
+        kernels.match_one(self._book, packed, present, text, out)
+        count, doubts = out[:2].tolist()
+        if count + doubts + 2 > len(out):
+            self._room = 2 * (count + doubts)
+            return self._found(packed, present, text)
+        return out[2 : 2 + count].tolist(), out[2 + count : 2 + count + doubts].tolist()

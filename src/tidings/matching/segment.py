@@ -19,7 +19,7 @@ from tidings.events import EventType
 from tidings.filters import DOMAIN
 from tidings.matching import filing, kernels
 from tidings.matching.axes import Axes, make_axes, sorted_numbers, sorted_texts
-from tidings.matching.boxes import Array, BoxColumns, read_only
+from tidings.matching.boxes import Array, BoxColumns, writable
 from tidings.matching.layout import NO_RESIDUAL, CellBoxes, lay_out
 from tidings.matching.likelihood import shares
 
@@ -133,7 +133,7 @@ def _in_cells(columns: BoxColumns, axes: Axes, numbers: _Bounds, texts: _Bounds)
     axis_of = np.zeros(int(axes.attribute.max(initial=0)) + 1, np.int32)
     axis_of[axes.attribute] = np.arange(len(axes))
     arrays = (columns.side_ptr.astype(np.int32), axis_of[columns.attribute], ptr, low, high)
-    return filing.Sides(*map(read_only, arrays))
+    return filing.Sides(*map(writable, arrays))
 
 
 def _residual_sets(columns: BoxColumns) -> tuple[Array, Residuals]:

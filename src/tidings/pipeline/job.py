@@ -12,6 +12,7 @@ every step finds what it had finished. Spark's own checkpoint holds which record
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -75,15 +76,22 @@ class BatchDone:
 Watch = Callable[[BatchDone], None]
 
 
-def run(spark: SparkSession, pipeline: Pipeline, watch: Watch = lambda done: None) -> Counts:
+def run(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    watch: Watch = lambda done: None,
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> Counts:
     """Runs a pipeline until its sources are empty, if it says so, or until KeyboardInterrupt.
 
+    `is_stopped` is asked now and then; where it says yes, that is a KeyboardInterrupt, too.
     Returns the counts over its whole life, earlier runs included. Raises InputError and
     SetupError; whatever happens, the next run goes on where this one stopped.
     """
     ledger = Ledger(pipeline.checkpoint)
     try:
         job = Job(spark, pipeline, ledger, watch)
+        job.is_stopped = is_stopped
         job.run()
         return ledger.totals()
     except (PySparkException, Py4JError) as wrong:
@@ -101,6 +109,7 @@ class Job:
         self.changes = Changes(spark, pipeline.subscriptions.path, pipeline.checkpoint, self.source.whole_type)
         self.sink = _sink(spark, pipeline, self.source.whole_type.name)
         self.quarantine = Quarantine(spark, pipeline.quarantine.path)
+        self.is_stopped: Callable[[], bool] = lambda: False
         self._query: StreamingQuery | None = None
         self._failure: BaseException | None = None
 
@@ -110,7 +119,11 @@ class Job:
         self._query = self._start()
         try:
             while not self._query.awaitTermination(POLL_S):  # type: ignore[arg-type]
-                pass
+                if self.is_stopped():
+                    raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            _hush(self.spark)
+            raise
         except (PySparkException, Py4JError):
             if isinstance(self._failure, TidingsError):
                 raise self._failure from None
@@ -163,6 +176,14 @@ class Job:
             return counts
         finally:
             results.unpersist()
+
+
+def _hush(spark: SparkSession) -> None:
+    """Once we are stopped, the batch under way fails, as it is meant to; it will be run again. Stacks would be no news."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    spark.sparkContext.setLogLevel("OFF")
+    java: Any = spark.sparkContext._jvm.java  # type: ignore[union-attr]
+    java.lang.System.setErr(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))
 
 
 # ── Sources ──────────────────────────────────────────────────────────────────
