@@ -16,17 +16,17 @@ import numpy as np
 import pyarrow as pa
 
 from tidings.events import EventType, ValueType
-from tidings.matching import kernels
+from tidings.matching import cells, kernels
 from tidings.matching.boxes import Array, one_chunk, writable
 
 TABLE_BITS_MAX = 20  # Four megabytes of table per axis, at most.
 
-_INT, _DOUBLE, _TEXT = kernels.KIND_INT, kernels.KIND_DOUBLE, kernels.KIND_TEXT
+_INT, _DOUBLE, _TEXT = cells.KIND_INT, cells.KIND_DOUBLE, cells.KIND_TEXT
 
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """Row i of the arrays describes the axis of attribute `attribute[i]`; columns as `kernels.AXIS_*` say.
+    """Row i of the arrays describes the axis of attribute `attribute[i]`; columns as `cells.AXIS_*` say.
 
     `keys` holds the cuts of all axes one after another, for texts their first bytes as an
     int64; `text_ptr` and `text_bytes` hold texts in full; `table` the shortcuts into the keys:
@@ -41,7 +41,7 @@ class Axes:
 
     @property
     def cell_counts(self) -> Array:
-        return self.arrays.rows[:, kernels.AXIS_KEYS_END] - self.arrays.rows[:, kernels.AXIS_KEYS] + 2  # type: ignore[no-any-return]
+        return self.arrays.rows[:, cells.AXIS_KEYS_END] - self.arrays.rows[:, cells.AXIS_KEYS] + 2  # type: ignore[no-any-return]
 
     @property
     def nbytes(self) -> int:
@@ -50,10 +50,10 @@ class Axes:
     def cuts(self, index: int) -> Any:
         """The cuts of one axis: an int64 array, or an Arrow array of bytes."""
         row = self.arrays.rows[index]
-        start, end = row[kernels.AXIS_KEYS], row[kernels.AXIS_KEYS_END]
+        start, end = row[cells.AXIS_KEYS], row[cells.AXIS_KEYS_END]
         if self.arrays.kind[index] != _TEXT:
             return self.arrays.keys[start:end]
-        first = row[kernels.AXIS_TEXTS]
+        first = row[cells.AXIS_TEXTS]
         offsets = self.arrays.text_ptr[first : first + end - start + 1]
         return _binary(offsets, self.arrays.text_bytes)
 
@@ -63,7 +63,7 @@ class Axes:
     def points(self, index: int) -> Array:
         """Of a text axis, per cell that begins at a cut, whether it holds one text only (as good as always)."""
         row = self.arrays.rows[index]
-        first, count = row[kernels.AXIS_TEXTS], row[kernels.AXIS_KEYS_END] - row[kernels.AXIS_KEYS]
+        first, count = row[cells.AXIS_TEXTS], row[cells.AXIS_KEYS_END] - row[cells.AXIS_KEYS]
         offsets = self.arrays.text_ptr[first : first + count + 1]
         lengths = np.diff(offsets)
         ends_in_zero = self.arrays.text_bytes[offsets[1:] - 1] == 0 if count else np.zeros(0, bool)
@@ -77,20 +77,20 @@ class Axes:
 
     def locate(self, rows: pa.Table, event_type: EventType) -> Array:
         """The cells of conformed rows, one line per axis and one of zeros behind them."""
-        cells = np.zeros((len(self) + 1, rows.num_rows), np.int32)
+        located = np.zeros((len(self) + 1, rows.num_rows), np.int32)
         for index, attribute in enumerate(self.attribute.tolist()):
             column = _Column.of(rows.column(attribute), event_type.attributes[attribute].type)
-            self._locate(index, column, bool(self.arrays.kind[index] == _DOUBLE), cells[index])
-        return cells
+            self._locate(index, column, bool(self.arrays.kind[index] == _DOUBLE), located[index])
+        return located
 
     def _locate(self, index: int, column: _Column, is_double: bool, out: Array) -> None:
         row = self.arrays.rows[index]
         if self.is_text(index):
             texts = (self.arrays.text_ptr, self.arrays.text_bytes, column.offsets, column.content)
-            kernels.locate_texts(row, self.arrays.keys, self.arrays.table, *texts, column.valid, column.valid_at, out)
+            cells.locate_texts(row, self.arrays.keys, self.arrays.table, *texts, column.valid, column.valid_at, out)
         else:
             values = (column.content, is_double, column.valid, column.valid_at)
-            kernels.locate_numbers(row, self.arrays.keys, self.arrays.table, *values, out)
+            cells.locate_numbers(row, self.arrays.keys, self.arrays.table, *values, out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +168,9 @@ def make_axes(event_type: EventType, cuts: Mapping[int, Any]) -> Axes:
         tables += [table, slots]
     arrays = kernels.AxisArrays(
         kind=np.array(kinds, np.int32),
-        rows=np.array(rows, np.int64).reshape(-1, kernels.AXIS_SIZE),
+        rows=np.array(rows, np.int64).reshape(-1, cells.AXIS_SIZE),
         # A few more, because the last cuts are compared before it is asked whether they are there.
-        keys=np.concatenate([np.zeros(0, np.int64), *keys, np.zeros(kernels.STRAIGHT, np.int64)]),
+        keys=np.concatenate([np.zeros(0, np.int64), *keys, np.zeros(cells.STRAIGHT, np.int64)]),
         table=np.concatenate([np.zeros(0, np.int32), *tables]),
         text_ptr=texts.offsets(),
         text_bytes=texts.content(),
@@ -217,10 +217,10 @@ class _TextCuts:
     def keys_of(self, first: int, skip: int) -> tuple[Array, Array]:
         """The keys of the cuts from `first` on, and the slots by which each is found."""
         keys, offsets, content = np.empty(self._count - first, np.int64), self.offsets()[first:], self.content()
-        kernels.text_keys(offsets, content, skip, keys)
+        cells.text_keys(offsets, content, skip, keys)
         bits = max(1, (2 * len(keys)).bit_length())
         slots = np.full(1 << bits, -1, np.int32)
-        kernels.fill_text_slots(keys, offsets, content, skip, bits, slots)
+        cells.fill_text_slots(keys, offsets, content, skip, bits, slots)
         return keys, slots
 
     def offsets(self) -> Array:
@@ -251,7 +251,7 @@ def _make_table(keys: Array) -> tuple[int, int, Array]:
     shift = max(0, (high - low).bit_length() - bits)
     slots = min(1 << bits, ((high - low) >> shift) + 2)
     table = np.empty(slots + 1, np.int32)
-    kernels.fill_table(keys, low, shift, table)
+    cells.fill_table(keys, low, shift, table)
     return low, shift, table
 
 

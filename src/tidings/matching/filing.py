@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit, types
 
+from tidings.matching.cells import readable
 from tidings.matching.kernels import (
     EXTRA_SIDES,
     FIELD_MAX,
@@ -23,7 +24,6 @@ from tidings.matching.kernels import (
     GRID_START,
     RECORD_MORE,
     RECORD_OWNER,
-    readable,
 )
 
 CHOICES_MAX = 6  # Sides of a box, the least likely ones, among which the two to file it under are chosen.
@@ -318,3 +318,23 @@ def select_boxes(sides, boxes, is_count, side_ptr, side_axis, piece_ptr, piece_l
     side_ptr[0 if is_count else len(boxes)] = s
     piece_ptr[0 if is_count else s] = p
     return s
+
+
+@njit(types.void(_SIDES, _L1, types.uint8[::1]), cache=True, nogil=True)
+def mark_bounds(sides, first, is_bound):
+    """is_bound[first[axis] + cell] = 1 for every cell at which a piece begins or behind which it ends."""
+    for side in range(len(sides.side_axis)):
+        base = first[sides.side_axis[side]]
+        for piece in range(sides.piece_ptr[side], sides.piece_ptr[side + 1]):
+            is_bound[base + sides.piece_low[piece]] = 1
+            is_bound[base + sides.piece_high[piece]] = 1
+
+
+@njit(types.void(_SIDES, _L1, _I1, _OUT_I1, _OUT_I1), cache=True, nogil=True)
+def renumber(sides, first, table, low, high):
+    """low, high = the pieces' bounds, each cell c of an axis replaced by table[first[axis] + c]."""
+    for side in range(len(sides.side_axis)):
+        base = first[sides.side_axis[side]]
+        for piece in range(sides.piece_ptr[side], sides.piece_ptr[side + 1]):
+            low[piece] = table[base + sides.piece_low[piece]]
+            high[piece] = table[base + sides.piece_high[piece]]

@@ -426,15 +426,17 @@ def _mapped(function: Callable[[Any], Any], work: list[Any], threads: int) -> li
 
 def _collected(parts: list[Part], slices: list[pa.Table], work: list[Any], found: list[Any]) -> Matches:
     """All matches, events numbered across slices and subscriptions across parts."""
+    ids = pa.chunked_array([part.segment.ids for part in parts], pa.string())
+    if len(found) == 1:
+        return Matches(found[0][0], found[0][1], ids)  # As the kernel left them: a copy would cost as much as the work.
     first_event = np.cumsum([0, *(rows.num_rows for rows in slices)])
     first_number = np.cumsum([0, *(len(part.segment) for part in parts)])
-    events = [np.zeros(0, np.int64)]
-    numbers = [np.zeros(0, np.int64)]
-    for (part, at), (event, owner, _) in zip(work, found):
-        events.append(event + first_event[at])
-        numbers.append(owner + first_number[part])
-    ids = pa.chunked_array([part.segment.ids for part in parts], pa.string())
-    return Matches(np.concatenate(events), np.concatenate(numbers), ids)
+    ends = np.cumsum([0, *(len(event) for event, _, _ in found)])
+    events, numbers = np.empty(ends[-1], np.int64), np.empty(ends[-1], np.int32)
+    for (part, at), (event, owner, _), start, end in zip(work, found, ends, ends[1:]):
+        np.add(event, first_event[at], out=events[start:end])
+        np.add(owner, np.int32(first_number[part]), out=numbers[start:end])
+    return Matches(events, numbers, ids)
 
 
 def _as_table(events: pa.Table | pa.RecordBatch) -> pa.Table:

@@ -71,8 +71,9 @@ class _Part:
         boundary = [_renumbered(old, axes, index, attributes) for index in range(len(old))]
         first = np.cumsum([0, *(len(part) for part in boundary)])
         table = np.concatenate([np.zeros(0, np.int32), *boundary])
-        at = first[:-1][np.repeat(self.sides.side_axis, np.diff(self.sides.piece_ptr))] if len(old) else 0
-        low, high = table[at + self.sides.piece_low], table[at + self.sides.piece_high]
+        low, high = np.empty_like(self.sides.piece_low), np.empty_like(self.sides.piece_high)
+        # A kernel, as those have no GIL: `np.repeat` would keep readers waiting.
+        filing.renumber(self.sides, first, table, low, high)
         axis = index_of[self.sides.side_axis] if len(old) else self.sides.side_axis
         return self.sides._replace(side_axis=axis, piece_low=low, piece_high=high)
 
@@ -90,10 +91,9 @@ def _selected(sides: filing.Sides, boxes: Array) -> filing.Sides:
 def _needed_cuts(axes: Axes, sides: filing.Sides) -> dict[int, Any]:
     """By attribute the cuts that are a bound of some side."""
     first = np.concatenate([[0], np.cumsum(axes.cell_counts + 1)])
-    is_bound = np.zeros(int(first[-1]), bool)
-    at = first[:-1][np.repeat(sides.side_axis, np.diff(sides.piece_ptr))]
-    is_bound[at + sides.piece_low] = True
-    is_bound[at + sides.piece_high] = True
+    marks = np.zeros(int(first[-1]), np.uint8)
+    filing.mark_bounds(sides, first, marks)
+    is_bound = marks.astype(bool)
     used = np.unique(sides.side_axis).tolist()
     return {int(axes.attribute[i]): _those(axes.cuts(i), is_bound[first[i] + 2 : first[i + 1] - 1]) for i in used}
 

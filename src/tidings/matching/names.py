@@ -1,17 +1,73 @@
 """Subscription ids by number, and numbers by id, in flat arrays that can be mapped from a file."""
 
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
+from numba import njit, types
 
-from tidings.matching import kernels
 from tidings.matching.boxes import Array
+from tidings.matching.cells import is_same, readable
+
+_NUMBERS, _BYTES = readable(types.int32), readable(types.uint8)
 
 REMEMBERED_MAX = 65_536  # Ids kept as Python texts for single matches; they are the ones asked for again.
+
+
+def _crc_table() -> Any:
+    """By byte what it adds to a CRC-32; the one that `zlib.crc32` computes, which finds single names faster than a kernel."""
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, (table >> 1) ^ np.uint32(0xEDB88320), table >> 1)
+    return table.astype(np.uint32)
+
+
+_CRC_TABLE = _crc_table()
+
+
+@njit(inline="always")
+def _crc32(content, start, end):
+    value = np.uint32(0xFFFFFFFF)
+    for i in range(start, end):
+        value = _CRC_TABLE[(value ^ np.uint32(content[i])) & np.uint32(0xFF)] ^ (value >> np.uint32(8))
+    return np.uint64(value ^ np.uint32(0xFFFFFFFF))
+
+
+@njit(inline="always")
+def _slot_of(slots, offsets, content, text, start, end):
+    """The slot that holds the name text[start:end], or the free one where it belongs."""
+    mask = np.uint64(len(slots) - 1)
+    slot = _crc32(text, start, end) & mask
+    while slots[slot] >= 0:
+        number = slots[slot]
+        if is_same(text, start, end, content, np.int64(offsets[number]), np.int64(offsets[number + 1])):
+            break
+        slot = (slot + np.uint64(1)) & mask
+    return slot
+
+
+@njit(types.void(_NUMBERS, _BYTES, types.int32[::1], types.uint8[::1]), cache=True, nogil=True)
+def fill_slots(offsets, content, slots, is_repeated):
+    """Enters all names into `slots` (a power of two of them, all -1); of equal names the last one stays."""
+    for number in range(len(offsets) - 1):
+        slot = _slot_of(slots, offsets, content, content, np.int64(offsets[number]), np.int64(offsets[number + 1]))
+        if slots[slot] >= 0:
+            is_repeated[slots[slot]] = 1
+        slots[slot] = number
+
+
+@njit(types.void(_NUMBERS, _NUMBERS, _BYTES, _NUMBERS, _BYTES, types.int32[::1]), cache=True, nogil=True)
+def find_names(slots, offsets, content, wanted_offsets, wanted, out):
+    """out[i] = the number of the i-th wanted name, or -1."""
+    for i in range(len(out)):
+        slot = _slot_of(slots, offsets, content, wanted, np.int64(wanted_offsets[i]), np.int64(wanted_offsets[i + 1]))
+        out[i] = slots[slot]
 
 
 class Names:
@@ -29,7 +85,7 @@ class Names:
         """The names, and the numbers of ids that a later equal one replaces."""
         slots = np.full(1 << max(3, (2 * len(ids)).bit_length()), -1, np.int32)
         repeated = np.zeros(len(ids), np.uint8)
-        kernels.fill_slots(*_buffers(ids), slots, repeated)
+        fill_slots(*_buffers(ids), slots, repeated)
         return cls(ids, slots), np.flatnonzero(repeated)
 
     @property
@@ -50,7 +106,7 @@ class Names:
     def find_all(self, ids: pa.Array) -> Array:
         """The number of each id, or -1."""
         out = np.empty(len(ids), np.int32)
-        kernels.find_names(self.slots, *_buffers(self.ids), *_buffers(ids), out)
+        find_names(self.slots, *_buffers(self.ids), *_buffers(ids), out)
         return out
 
     def at(self, numbers: Iterable[int]) -> list[str]:

@@ -22,7 +22,7 @@ from tidings.matching.residuals import Residuals, decide, decide_one
 from tidings.matching.segment import Segment
 
 FIRST_STAMP = 1  # Of the first version; what is gone by then was never seen.
-SMALL_BYTES = 1 << 20  # A segment of that size stays in the cache, whatever the order of the events.
+SMALL_BYTES = 2 << 20  # A layout of that size stays in the cache, whatever the order of the events.
 FEW_EVENTS = 256  # Ordering fewer events than that costs more than it saves.
 MATCHES_OF_ONE_FIRST = 1022  # Room for the matches of one event, until one needs more.
 MATCHES_FIRST = 8  # Per event, the room that is made for matches before any have been counted.
