@@ -47,6 +47,7 @@ def save(path: Path, part: Part, event_type: EventType) -> None:
     assert not part.removed_count, "a part is folded before it is saved"
     if path.exists() and not (path / MANIFEST).is_file():
         raise InputError(f"expected a new folder or a saved index, got {path}")
+    declaration = to_declaration(event_type)  # First, as it refuses types that were only ever seen as null.
     fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
@@ -59,7 +60,7 @@ def save(path: Path, part: Part, event_type: EventType) -> None:
     manifest = {
         "format": FORMAT,
         "version": VERSION,
-        "event_type": to_declaration(event_type),
+        "event_type": declaration,
         "subscriptions": len(segment),
         "residuals": segment.residuals,
         "arrays_size": size,
