@@ -218,7 +218,8 @@ class _Parser:
         node = self._operand()
         self._depth -= 1
         self._must_be(node, start, (_INT, _DOUBLE), "a number after -")
-        if isinstance(node, Literal) and node.value is not None:
+        # The smallest int has no opposite: that is left to be NULL.
+        if isinstance(node, Literal) and node.value is not None and node.value != INT_MIN:
             return self._number(repr(-node.value), start)
         return Negate(node, node.type)
 
