@@ -19,10 +19,15 @@ hypothesis.settings.register_profile("tidings", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("tidings")
 
 
+SLOW_FOLDERS = {"simulation", "lab", "store"}
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what uses the `spark` fixture, before `-m` chooses."""
+    """Marks what uses the `spark` fixture, and worlds and sweeps as slow, before `-m` chooses."""
     for item in items:
+        if not SLOW_FOLDERS.isdisjoint(item.path.parts):
+            item.add_marker("slow")
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
 
