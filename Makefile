@@ -22,7 +22,7 @@ test: $(READY) ## all tests, those on Spark too (needs Java 17+)
 	$(PYTEST) $(ARGS)
 
 quick: $(READY) ## the tests that need neither Spark nor patience
-	$(PYTEST) -m "not spark and not slow and not live" $(ARGS)
+	$(PYTEST) --hypothesis-profile=quick -m "not spark and not slow and not live" $(ARGS)
 
 check: lint types arrows test ## format, lint, types, import arrows, then all tests: what .ci/run runs
 

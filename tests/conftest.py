@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 # No deadline: a shared machine stalls at will, and a slow example is no wrong one. A failure
 # prints the line that replays it.
 hypothesis.settings.register_profile("tidings", deadline=None, print_blob=True)
+hypothesis.settings.register_profile("quick", hypothesis.settings.get_profile("tidings"), max_examples=15)
 hypothesis.settings.load_profile("tidings")
 
 
-SLOW_FOLDERS = {"simulation", "lab", "store"}
+SLOW_FOLDERS = {"simulation", "lab", "store", "security"}
 
 
 @pytest.hookimpl(tryfirst=True)

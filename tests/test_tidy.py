@@ -109,6 +109,7 @@ def programs(path: Path) -> list[tuple[str, str]]:
 TOLD = [(path, program, said) for path in DOCUMENTS for program, said in programs(path)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("path", "program", "said"), TOLD, ids=[relative(path) for path, _, _ in TOLD])
 def test_a_documents_program_prints_what_the_document_says(path: Path, program: str, said: str, tmp_path: Path) -> None:
     done = run([sys.executable, "-c", program], tmp_path)

@@ -135,6 +135,7 @@ def load(protocol: str, seed: int, **options: Any) -> tuple[float, float]:
     return world.trace.messages() / 99, len(world.trace.deliveries) / 100
 
 
+@pytest.mark.slow
 def test_a_hundred_runs_give_the_published_loads_with_full_coverage() -> None:
     """The paper: flooding about 4.5, gossip about 4, immune about 1.2; here with coverage 1 in every run."""
     runs = {
