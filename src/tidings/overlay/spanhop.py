@@ -1,0 +1,981 @@
+"""Spanhop: the space of all events is cut into zones, one broker each, and events go to the zone they fall in.
+
+Each attribute is an axis. An event is a point and goes to the broker whose zone contains it;
+a subscription is a box and is planted in every zone it touches; the broker of a zone
+matches, and notifies. Nothing is matched on the way. Zones are the leaves of a K-D tree: a
+newcomer gets half of somebody's zone. Plain greedy routing from zone to zone takes
+d/4 · N^(1/d) hops; with the tables of a zone's ancestors (see `ancestors`) it is half of log2 N.
+
+    publish     → Carry to the zone of the event          → match there → Notify each home
+    subscribe   → Plant in each zone of the box, by pieces → Stored, from each, to the home
+    join        → Routed to a random point → Offer, Accept, Committed: half a zone (see `moving`)
+    a death     → neighbours find out, one takes the zone over with its copy of the records (see `neighbourhood`)
+
+    profile "paper"    every message is sent once; only what bounces is sent another way
+    profile "robust"   each hop is acknowledged, records are copied to a neighbour and refreshed by their homes
+
+The coordinates of an event, and the boxes of a condition, are read by every broker on the
+way: an attribute that must stay secret is not to be an axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from tidings.errors import InputError
+from tidings.overlay.ancestors import Trip, hops_max, next_hop
+from tidings.overlay.claims import CARDS_MAX, CLAIMS_MAX, RECORDS_MAX, Atlas, Held, Kept
+from tidings.overlay.couriers import LEGS_MAX, Couriers, Leg
+from tidings.overlay.interest import Interest
+from tidings.overlay.moving import LEAVE_S, Mover
+from tidings.overlay.neighbourhood import ORPHANS_MAX, RECORDS_AT_ONCE, SUSPECTS_MAX, Neighbourhood
+from tidings.overlay.planting import AGAIN_MAX, OWN_MAX, Own, Planter
+from tidings.overlay.quantise import Axes, Bounds
+from tidings.overlay.router import (
+    Completed,
+    Count,
+    Deliver,
+    Effect,
+    Failed,
+    Place,
+    Promise,
+    Protocol,
+    Router,
+    Send,
+    Token,
+    WakeAt,
+)
+from tidings.overlay.seen import SEEN_MAX, SeenIds
+from tidings.overlay.spanhop_messages import (
+    Accept,
+    Ask,
+    Busy,
+    Card,
+    Cargo,
+    Carry,
+    Claim,
+    Committed,
+    Copies,
+    Deed,
+    DomainAnswer,
+    DomainQuery,
+    FindPair,
+    Got,
+    Hand,
+    Heartbeat,
+    Join,
+    Notify,
+    Offer,
+    PairFound,
+    Plant,
+    Plot,
+    Recopied,
+    Record,
+    Records,
+    Refused,
+    Routed,
+    SpanhopMessage,
+    Stored,
+    Target,
+    Tell,
+    Took,
+    Update,
+    Whisper,
+    WrongDomain,
+)
+from tidings.overlay.tiling import JoinPolicy, Tiling
+from tidings.overlay.wire import EventId, NodeId, Parcel, Peer, SubscriptionId
+from tidings.space import Path, Space, Zone, sibling, siblings, within
+
+AXES: dict[str, Bounds] = {"x": (0, 1000), "y": (0, 1000)}  # The space of made-up events.
+AXES_MAX = 16
+M_MAX = 1 << 16
+HEARTBEAT_S = 2.0
+ANSWER_S = 1.0  # For one hop; a busy broker takes a tenth of a second over each of several messages.
+REFRESH_S = 15.0  # How often homes plant their subscriptions again.
+LEASE_S = 120.0  # How long a zone keeps a subscription that nobody plants again.
+UPKEEP_S = 10.0  # How often one entry of an ancestor's table is looked up again.
+WAITING_MAX = 16_384  # Events and messages kept by a broker that has no zone yet.
+COPIES_MAX = 65_536  # Records kept for neighbours.
+GRAVES_MAX = 65_536  # Subscriptions taken back, remembered in case an old word about them comes late.
+CONTACTS_MAX = 32
+DEPTH_MAX = 20  # For the limit of hops: a million zones.
+
+Mode: TypeAlias = Literal["spanhop", "greedy"]
+Stage: TypeAlias = Literal["outside", "joining", "ready", "leaving"]
+
+
+class Spanhop(Router[SpanhopMessage]):
+    """One broker's part in Spanhop."""
+
+    def __init__(
+        self,
+        me: Peer,
+        chance: Random,
+        *,
+        axes: Mapping[str, Bounds] = AXES,
+        m: int = 4,
+        wrap: bool = True,
+        mode: Mode = "spanhop",
+        join_policy: JoinPolicy = "even",
+        profile: Literal["robust", "paper"] = "robust",
+        notify: Literal["unicast", "multicast"] = "unicast",
+        cut: Literal["load", "middle"] = "load",
+        layout: Literal["grown", "balanced"] = "grown",
+        heartbeat_s: float = HEARTBEAT_S,
+        answer_s: float = ANSWER_S,
+        refresh_s: float = REFRESH_S,
+        upkeep_s: float = UPKEEP_S,
+    ) -> None:
+        """`heartbeat_s=0`, `refresh_s=0` and `upkeep_s=0` do without routine talk, for big worlds in which nobody dies."""
+        _check_options(axes, m, mode, join_policy, profile, notify, cut, layout)
+        space = Space(len(axes))
+        self.me, self._chance = me, chance
+        self.axes = Axes.of(axes, space)
+        self.k, self.mode, self.join_policy, self.layout = m.bit_length() - 1, mode, join_policy, layout
+        self.is_robust, self.is_multicast, self.cuts_by_load = profile == "robust", notify == "multicast", cut == "load"
+        self.refresh_s, self.upkeep_s = refresh_s, upkeep_s
+        self.atlas = Atlas(me, space, k=self.k, around=space.side if wrap else None)
+        self.couriers = Couriers(answer_s=answer_s, first=me.incarnation << 32, keeps=self.is_robust)
+        self.neighbourhood = Neighbourhood(self, self.atlas, chance, heartbeat_s)
+        self.mover = Mover(self, self.atlas, chance, answer_s)
+        self.planter = Planter()
+        self.stage: Stage = "outside"
+        self._leave_by = 0.0
+        self._copies: dict[SubscriptionId, Kept] = {}
+        self._graves: dict[SubscriptionId, int] = {}
+        self._copied_to: dict[Path, NodeId] = {}
+        self._delivered = SeenIds[EventId](SEEN_MAX)
+        self._matched = SeenIds[tuple[EventId, Path]](SEEN_MAX)
+        self._numbers = SeenIds[tuple[NodeId, int]](SEEN_MAX)
+        self._waiting: list[Parcel | Carry | Routed] = []
+
+    @classmethod
+    def build(cls, place: Place, **options: Any) -> Spanhop:
+        """A broker that stands where `place` says."""
+        try:
+            return cls(place.me, place.chance, **options)
+        except TypeError as wrong:
+            raise InputError(f"spanhop: {wrong}") from None
+
+    @property
+    def is_joining(self) -> bool:
+        return self.stage == "joining"
+
+    @property
+    def is_leaving(self) -> bool:
+        return self.stage == "leaving"
+
+    def may_take(self) -> bool:
+        """Whether this broker can be given a zone, or give a part of its own."""
+        return self.stage == "ready"
+
+    def is_alive(self, id: NodeId) -> bool:
+        return id not in self.neighbourhood.suspects
+
+    # ── Coming ───────────────────────────────────────────────────────────────
+
+    def start(self, now: float, memory: bytes = b"") -> list[Effect]:
+        contacts = remembered(memory)
+        if contacts:
+            return self.join(contacts, now)
+        if not self.atlas.held:
+            self.atlas.hold((), 0)
+        for id in self.atlas.cards:
+            self.neighbourhood.watch(id, now)
+        return [*self._routines(now), *self._make_ready(now)]
+
+    def join(self, via: Sequence[Peer], now: float) -> list[Effect]:
+        if not via:
+            return self.start(now)
+        self.stage = "joining"
+        return [*self._routines(now), *self.mover.join(via, now)]
+
+    def _routines(self, now: float) -> list[Effect]:
+        """The talk that goes on for ever, each broker at its own beat."""
+        every = (("beat", self.neighbourhood.heartbeat_s), ("refresh", self.refresh_s), ("upkeep", self.upkeep_s))
+        return [WakeAt(now + self._chance.random() * s, (what,), idle=True) for what, s in every if s]
+
+    def _make_ready(self, now: float) -> list[Effect]:
+        self.stage = "ready"
+        effects: list[Effect] = [Completed("join")]
+        for own in list(self.planter.own.values()):
+            if own.missing:
+                effects += self._plant_missing(own, now)
+        waiting, self._waiting = self._waiting, []
+        for message in waiting:
+            effects += self.publish(message, now) if isinstance(message, Parcel) else self._travel(message, now)
+        return effects
+
+    # ── Wanting ──────────────────────────────────────────────────────────────
+
+    def subscribe(self, interest: Interest, now: float) -> list[Effect]:
+        if len(self.planter.own) >= OWN_MAX:
+            return [Failed("subscribe", "too many subscriptions at one broker", interest.id)]
+        before = self.planter.own.get(interest.id)
+        old = [part for box in before.boxes for part in [box]] if before and not before.gone else []
+        own = self.planter.begin(interest, self.axes.wanted(interest.wanted))
+        if self.stage != "ready":
+            return []
+        effects: list[Effect] = []
+        for box in own.boxes:
+            old = [rest for part in old for rest in part.without(box)]
+        for part in old:  # An earlier wish under this id reached further.
+            gone = msgspec.structs.replace(self._record(own), version=own.version - 1, gone=True)
+            effects += self._sow(Plant(gone, part, told=False), now)
+        return [*effects, *self._plant_missing(own, now)]
+
+    def unsubscribe(self, id: SubscriptionId, now: float) -> list[Effect]:
+        own = self.planter.end(id)
+        if own is None:
+            return [Completed("unsubscribe", id)]
+        return self._plant_missing(own, now) if self.atlas.held else self._finish(own)
+
+    def _record(self, own: Own) -> Record:
+        point = next(iter(self.atlas.held.values())).zone.low if self.atlas.held else (0,) * self.atlas.space.axes
+        return Record(own.interest, self.me, point, own.version, own.gone)
+
+    def _plant_missing(self, own: Own, now: float) -> list[Effect]:
+        """Plant all that is missing; parts that lie here are stored at once."""
+        own.tries += 1
+        record = self._record(own)
+        effects: list[Effect] = []
+        for part in list(own.missing):
+            effects += self._sow(Plant(record, part), now)
+        if not own.missing:  # It asked for nothing at all, or everything was here.
+            return [*effects, *self._finish(own)]
+        wait_s = self.couriers.answer_s * min(2 + own.tries, 10)
+        again = ("plant", own.interest.id, own.version, own.tries)
+        return [*effects, WakeAt(now + wait_s, again)]
+
+    def _plant_again(self, id: SubscriptionId, version: int, tries: int, now: float) -> list[Effect]:
+        own = self.planter.own.get(id)
+        if own is None or (own.version, own.tries) != (version, tries) or not own.missing:
+            return []
+        if own.tries > AGAIN_MAX:
+            asked, own.asked = own.asked or "subscribe", None
+            return [Failed(asked, "parts of its box do not answer", id)]
+        return self._plant_missing(own, now) if self.atlas.held else [self._later(own, now)]
+
+    def _later(self, own: Own, now: float) -> Effect:
+        own.tries += 1
+        return WakeAt(now + 2 * self.couriers.answer_s, ("plant", own.interest.id, own.version, own.tries))
+
+    def _stored(self, answer: Stored) -> list[Effect]:
+        own = self.planter.stored(answer.id, answer.version, answer.part) if self._is_box(answer.part) else None
+        return self._finish(own) if own is not None else []
+
+    def _finish(self, own: Own) -> list[Effect]:
+        asked = self.planter.finish(own)
+        return [Completed(asked, own.interest.id)] if asked is not None else []
+
+    def _sow(self, plant: Plant, now: float, *, trip: Trip | None = None, whispers: bool = False) -> list[Effect]:
+        """Store a subscription where its piece touches a zone held here, and send on the rest, cut along the tree."""
+        held = self.atlas.holder(plant.piece)
+        if held is None:
+            return self._send_on(plant, trip or self._trip(plant.piece, None), now, whispers=whispers)
+        effects = self._store(held, plant, now)
+        for path in siblings(held.path):
+            part = plant.piece.meet(self.atlas.space.zone(path))
+            if part is not None:
+                rest = Plant(plant.record, part, plant.told)
+                effects += self._sow(rest, now, trip=self._trip(part, held), whispers=whispers)
+        return effects
+
+    def _store(self, held: Held, plant: Plant, now: float) -> list[Effect]:
+        """Keep a record in a zone, and tell its home."""
+        record = plant.record
+        part = plant.piece.meet(held.zone)
+        assert part is not None
+        is_new = self._keep(held, record, now)
+        effects = self._copy(held, (record,)) if is_new and self.is_robust else []
+        if not plant.told:
+            return effects
+        stored = Stored(record.interest.id, record.version, part)
+        if record.home.id == self.me.id:
+            return [*effects, *self._stored(stored)]
+        return [*effects, Send(record.home.id, stored)]
+
+    def _keep(self, held: Held, record: Record, now: float) -> bool:
+        """Keep a record unless a later one is known; whether it was news."""
+        id = record.interest.id
+        known = held.records.get(id)
+        if max(known.record.version if known else 0, self._graves.get(id, 0)) > record.version:
+            return False
+        if record.gone:
+            self._bury(id, record.version)
+            return held.records.pop(id, None) is not None
+        if self._graves.get(id) == record.version or (known is None and len(held.records) >= RECORDS_MAX):
+            return False
+        held.records[id] = Kept(record, self.axes.wanted(record.interest.wanted), now + LEASE_S)
+        return known is None or known.record.version < record.version
+
+    def _bury(self, id: SubscriptionId, version: int) -> None:
+        if id not in self._graves and len(self._graves) >= GRAVES_MAX:
+            del self._graves[next(iter(self._graves))]
+        self._graves[id] = max(version, self._graves.get(id, 0))
+        self._copies.pop(id, None)
+
+    # ── Publishing ───────────────────────────────────────────────────────────
+
+    def publish(self, parcel: Parcel, now: float) -> list[Effect]:
+        if not self.atlas.held:
+            if len(self._waiting) >= WAITING_MAX:
+                return [Failed("publish", "too many events wait for this broker to have a zone", parcel.head.id)]
+            self._waiting.append(parcel)
+            return []
+        return self._spread(parcel, self.axes.event(parcel.view), now)
+
+    def _spread(self, parcel: Parcel, piece: Zone, now: float, trip: Trip | None = None) -> list[Effect]:
+        """Match an event where its piece touches a zone held here, and send on the rest, cut along the tree."""
+        held = self.atlas.holder(piece)
+        if held is None:
+            trip = trip or self._trip(piece, None)
+            return self._go(Carry(0, trip, parcel, piece), now)
+        effects = self._match(held, parcel, piece, now)
+        for path in siblings(held.path) if piece.meet(held.zone) != piece else ():
+            part = piece.meet(self.atlas.space.zone(path))
+            if part is not None:
+                effects += self._spread(parcel, part, now, self._trip(part, held))
+        return effects
+
+    def _match(self, held: Held, parcel: Parcel, piece: Zone, now: float) -> list[Effect]:
+        """Tell every home that has a subscription in this zone for the event, each once."""
+        if not self._matched.add((parcel.head.id, held.path)):
+            return []
+        held.note(piece.low)
+        targets: dict[NodeId, Target] = {}
+        for id, kept in held.records.items():
+            if kept.record.interest.matches(parcel):
+                record = kept.record
+                known = targets.get(record.home.id)
+                wanted = (*known.wanted, id) if known else (id,)
+                targets[record.home.id] = Target(record.home, record.home_point, wanted)
+        if self.is_multicast:
+            return self._tell(parcel, tuple(targets.values()), (), now)
+        return [effect for target in targets.values() for effect in self._notify(parcel, target, now)]
+
+    def _notify(self, parcel: Parcel, target: Target, now: float, rounds: int = 0) -> list[Effect]:
+        if target.home.id == self.me.id:
+            return self._deliver(parcel)
+        message = Notify(self.couriers.number(), parcel, target.wanted)
+        return self.couriers.send(target.home.id, message, now, rounds)
+
+    def _tell(
+        self, parcel: Parcel, targets: tuple[Target, ...], trace: tuple[NodeId, ...], now: float, rounds: int = 0
+    ) -> list[Effect]:
+        """One copy to each next hop for all homes that lie that way; straight on from where a home should be."""
+        effects: list[Effect] = []
+        ways: dict[NodeId, list[Target]] = {}
+        for target in targets:
+            to = None if target.home.id == self.me.id else self._way_to(target, trace)
+            if to is None:
+                effects += self._notify(parcel, target, now, rounds=1)
+            else:
+                ways.setdefault(to, []).append(target)
+        for to, those in ways.items():
+            message = Tell(self.couriers.number(), parcel, tuple(those), (*trace, self.me.id))
+            effects += self.couriers.send(to, message, now, rounds)
+        return effects
+
+    def _way_to(self, target: Target, trace: tuple[NodeId, ...]) -> NodeId | None:
+        if not self.atlas.held or not self._is_point(target.point) or len(trace) > self._hops_max():
+            return None
+        standing = self.atlas.standing(self.atlas.nearest(target.point))
+        trip = Trip(target.point, trace, self.mode == "greedy")
+        return next_hop(standing, trip, self.k, self.is_alive).to
+
+    def _deliver(self, parcel: Parcel) -> list[Effect]:
+        wanted = any(not own.gone and own.interest.matches(parcel) for own in self.planter.own.values())
+        return [Deliver(parcel)] if wanted and self._delivered.add(parcel.head.id) else []
+
+    # ── On the way ───────────────────────────────────────────────────────────
+
+    def _trip(self, piece: Zone, held: Held | None) -> Trip:
+        """A way to the point of a piece that is nearest to a zone held here."""
+        here = held or self.atlas.nearest(piece.low)
+        return Trip(_facing(piece, here.zone, self.atlas.around), greedy=self.mode == "greedy")
+
+    def _send_on(self, cargo: Cargo, trip: Trip, now: float, *, whispers: bool = False) -> list[Effect]:
+        return self._go(Whisper(trip, cargo) if whispers else Routed(0, trip, cargo), now)
+
+    def _go(self, message: Carry | Routed | Whisper, now: float, rounds: int = 0) -> list[Effect]:
+        """One step of a message towards its aim."""
+        trip = message.trip
+        if trip.hops > self._hops_max():
+            return [Count("lost their way")]
+        held = self.atlas.nearest(trip.aim)
+        hop = next_hop(self.atlas.standing(held), trip, self.k, self.is_alive)
+        if hop.to is None:
+            return self._hold(message, now, rounds)
+        if isinstance(message, Whisper):
+            return [Send(hop.to, Whisper(hop.trip, message.cargo))]
+        span = self._span(held, hop.to) if hop.how == "ancestor" else None
+        number = self.couriers.number()
+        onward = msgspec.structs.replace(message, number=number, trip=hop.trip, span=span)
+        return [Count(hop.how), *self.couriers.send(hop.to, onward, now, rounds)]
+
+    def _hold(self, message: Carry | Routed | Whisper, now: float, rounds: int) -> list[Effect]:
+        if isinstance(message, Whisper):
+            return []
+        fresh = Trip(message.trip.aim, greedy=self.mode == "greedy")
+        held = msgspec.structs.replace(message, number=self.couriers.number(), trip=fresh)
+        return self.couriers.hold(held, now, rounds)
+
+    def _span(self, held: Held, to: NodeId) -> Path | None:
+        """In whose name somebody was chosen from the tables of ancestors."""
+        plots = (plot for table in held.ancestors for plot in table)
+        return next((plot.path for plot in plots if plot.peer.id == to), None)
+
+    def _travel(self, message: Carry | Routed | Whisper, now: float, rounds: int = 0) -> list[Effect]:
+        """A message that has come here: it is at its aim, or one hop nearer."""
+        if not self.atlas.held:
+            return [Count("lost their way")]
+        if isinstance(message, Carry):
+            if self.atlas.holder(message.piece) is not None:
+                return self._spread(message.parcel, message.piece, now)
+            return self._go(message, now, rounds)
+        cargo, whispers = message.cargo, isinstance(message, Whisper)
+        if isinstance(cargo, Plant):
+            if self.atlas.holder(cargo.piece) is not None:
+                return self._sow(cargo, now, whispers=whispers)
+        elif self._is_here(cargo, message.trip):
+            return self._arrived(cargo, message.trip, now)
+        return self._go(message, now, rounds)
+
+    def _is_here(self, cargo: Cargo, trip: Trip) -> bool:
+        is_handed = isinstance(cargo, Join) and cargo.handed
+        return is_handed or any(trip.aim in held.zone for held in self.atlas.held.values())
+
+    def _arrived(self, cargo: Cargo, trip: Trip, now: float) -> list[Effect]:
+        match cargo:
+            case Join():
+                return self.mover.asked(cargo, trip.aim, now)
+            case FindPair():
+                return self.mover.sought(cargo, trip, now)
+            case DomainQuery(asker=asker, path=path):
+                return [Send(asker.id, DomainAnswer(path, self.me))] if asker.id != self.me.id else []
+        return []
+
+    def _hops_max(self) -> int:
+        depth = max((len(path) for path in self.atlas.held), default=0) + 2
+        return hops_max(1 << min(depth, DEPTH_MAX), self.atlas.space.axes)
+
+    # ── Being told ───────────────────────────────────────────────────────────
+
+    def receive(self, sender: NodeId, message: SpanhopMessage, now: float) -> list[Effect]:
+        self.neighbourhood.heard(sender, now)
+        match message:
+            case Heartbeat():
+                return self.neighbourhood.heartbeat(sender, message, now)
+            case Carry() | Routed():
+                return self._receive_travelling(sender, message, now)
+            case Whisper(trip=trip, cargo=cargo):
+                return self._travel(message, now) if self.atlas.held and self._makes_sense(trip, cargo) else []
+            case Got(number=number):
+                self.couriers.got(number, sender)
+                return self._check_leaving(now)
+            case Notify(number=number, parcel=parcel):
+                return [*self._answer(sender, number), *self._deliver(parcel)]
+            case Tell(number=number):
+                return [*self._answer(sender, number), *self._receive_tell(sender, message, now)]
+            case Stored():
+                return [*self._stored(message), *self._check_leaving(now)]
+            case Update():
+                return self.neighbourhood.hear(sender, message, now)
+            case Ask():
+                return self.neighbourhood.show(sender)
+            case _:
+                return self._receive_rarer(sender, message, now)
+
+    def _receive_rarer(self, sender: NodeId, message: SpanhopMessage, now: float) -> list[Effect]:
+        match message:
+            case Busy():
+                return self.mover.busy(message, now)
+            case Offer():
+                return self.mover.offered(sender, message, now)
+            case Committed():
+                return self.mover.committed(sender, message, now)
+            case Hand():
+                return self.mover.handed(sender, message, now)
+            case Accept() | Took():
+                return [*self.mover.accepted(sender, message, now), *self._check_leaving(now)]
+            case Refused():
+                return self.mover.refused(sender, message, now)
+            case PairFound():
+                return self.mover.found(message, now)
+            case Copies(records=records):
+                return self._keep_copies(records, now)
+            case Records(records=records):
+                return self._take_records(records, now)
+            case WrongDomain(span=span):
+                return self._wrong_domain(sender, span, now)
+            case DomainAnswer():
+                return self._look_up_answer(sender, message)
+        return []
+
+    def _answer(self, sender: NodeId, number: int) -> list[Effect]:
+        return [Send(sender, Got(number))] if self.is_robust else []
+
+    def _receive_travelling(self, sender: NodeId, message: Carry | Routed, now: float) -> list[Effect]:
+        what = message.piece if isinstance(message, Carry) else message.cargo
+        if not self._makes_sense(message.trip, what):
+            return []
+        if not self.atlas.held:
+            return self._receive_without_zone(sender, message)
+        effects = self._answer(sender, message.number)
+        if not self._numbers.add((sender, message.number)):
+            return effects
+        span = message.span
+        if span is not None and not any(within(path, span) or within(span, path) for path in self.atlas.held):
+            effects.append(Send(sender, WrongDomain(span)))
+        return [*effects, *self._travel(message, now)]
+
+    def _receive_without_zone(self, sender: NodeId, message: Carry | Routed) -> list[Effect]:
+        """A zone is on its way here, and this with it; or there is none, and others have to do it."""
+        if self.mover.taking is None or len(self._waiting) >= WAITING_MAX:
+            return [Send(sender, WrongDomain(message.span or ()))]
+        if self._numbers.add((sender, message.number)):
+            self._waiting.append(message)
+        return self._answer(sender, message.number)
+
+    def _receive_tell(self, sender: NodeId, message: Tell, now: float) -> list[Effect]:
+        if not self._numbers.add((sender, message.number)):
+            return []
+        return self._tell(message.parcel, message.targets, message.trace, now)
+
+    def _makes_sense(self, trip: Trip, what: Zone | Cargo) -> bool:
+        """Whether what a peer sent lies in this space."""
+        if not self._is_point(trip.aim):
+            return False
+        match what:
+            case Zone():
+                return self._is_box(what)
+            case Plant(piece=piece):
+                return self._is_box(piece)
+            case DomainQuery(path=path):
+                return self.atlas.space.has(path)
+        return True
+
+    def _is_point(self, point: Sequence[int]) -> bool:
+        space = self.atlas.space
+        return len(point) == space.axes and all(0 <= at < space.side for at in point)
+
+    def _is_box(self, zone: Zone) -> bool:
+        space = self.atlas.space
+        return len(zone.low) == len(zone.high) == space.axes and all(
+            0 <= low < high <= space.side for low, high in zip(zone.low, zone.high)
+        )
+
+    # ── What did not get through ─────────────────────────────────────────────
+
+    def unsent(self, to: NodeId, message: SpanhopMessage, now: float) -> list[Effect]:
+        effects = self.peer_down(to, now)
+        if not self.is_robust and isinstance(message, Carry | Routed | Notify | Tell):
+            leg = self.couriers.bounced(to, message)
+            effects += self._another_way(leg, now) if leg is not None else []
+        return effects
+
+    def peer_down(self, peer: NodeId, now: float) -> list[Effect]:
+        effects = self.neighbourhood.died(peer, now)
+        for leg in self.couriers.to_peer(peer):
+            effects += self._another_way(leg, now)
+        return [*effects, *self.mover.peer_gone(peer, now)]
+
+    def _another_way(self, leg: Leg, now: float) -> list[Effect]:
+        """A hop has not answered, or a message was held for a while."""
+        message = leg.message
+        match message:
+            case Carry() | Routed():
+                if not self.atlas.held:
+                    return self._hold(message, now, leg.rounds + 1)
+                return self._retrace(message, now, leg.rounds + 1)
+            case Notify(parcel=parcel, wanted=wanted) if leg.rounds == 0:
+                return self._round_about(parcel, leg.to, wanted, now)
+            case Tell(parcel=parcel, targets=targets, trace=trace) if leg.rounds < 2:
+                return self._tell(parcel, targets, trace[:-1], now, leg.rounds + 1)
+        return [Count("given up")]
+
+    def _retrace(self, message: Carry | Routed, now: float, rounds: int) -> list[Effect]:
+        """Choose again, as if the message had just come here."""
+        trip = message.trip
+        if trip.trace and trip.trace[-1] == self.me.id:
+            trip = Trip(trip.aim, trip.trace[:-1], trip.greedy, trip.detour)
+        return self._travel(msgspec.structs.replace(message, trip=trip, span=None), now, rounds)
+
+    def _round_about(
+        self, parcel: Parcel, home: NodeId, wanted: tuple[SubscriptionId, ...], now: float
+    ) -> list[Effect]:
+        """A home does not answer: perhaps others can reach it."""
+        kept = (held.records.get(id) for held in self.atlas.held.values() for id in wanted)
+        record = next((each.record for each in kept if each is not None and each.record.home.id == home), None)
+        if record is None:
+            return [Count("given up")]
+        return self._tell(parcel, (Target(record.home, record.home_point, wanted),), (), now, rounds=1)
+
+    # ── Zones that change hands ──────────────────────────────────────────────
+
+    def changed(self, now: float, more: tuple[NodeId, ...] = ()) -> list[Effect]:
+        """What is held here has changed: say so."""
+        self.atlas.version += 1
+        self.atlas.refresh()
+        effects = self.neighbourhood.announce(more)
+        self.neighbourhood.tidy()
+        giving = self.mover.giving
+        if giving is not None and giving.path not in self.atlas.held:
+            effects += self.mover.break_off(now)
+        return [*effects, *self._copy_anew()]
+
+    def deposed(self, now: float) -> list[Effect]:
+        """Others have a higher claim to what was held here. Without any zone a broker begins anew."""
+        effects = [Count("zones lost"), *self.changed(now)]
+        if self.atlas.held:
+            return [*effects, *self.mover.shed_later(now)]
+        if self.is_leaving:
+            return [*effects, *self.gone(now)]
+        if self.stage != "ready":
+            return effects
+        self.stage = "joining"
+        return [*effects, *self.mover.join([card.peer for card in self.atlas.cards.values()], now)]
+
+    def adopt(self, paths: Sequence[Path], epoch: int, near: Sequence[Card], now: float) -> list[Effect]:
+        """Take zones that nobody holds, with what is known of them."""
+        self.neighbourhood.meet(near, now)
+        for path in paths:
+            held = self.atlas.hold(path, epoch)
+            for kept in list(self._copies.values()):
+                if kept.touches(held.zone):
+                    self._keep(held, kept.record, now)
+        effects = [Count("zones taken over", len(paths)), *self.changed(now), *self.neighbourhood.review(now)]
+        return [*effects, *self.mover.shed_later(now)]
+
+    def settled_in(self, deed: Deed, records: Sequence[Record], now: float) -> list[Effect]:
+        """A zone was given to this broker."""
+        self.neighbourhood.meet(deed.cards, now)
+        held = self.atlas.hold(deed.claim.path, deed.claim.epoch, deed.ancestors)
+        effects = self.grown(held, (), records, now)
+        if self.is_joining:
+            effects += self._make_ready(now)
+        return [*effects, *self.mover.shed_later(now)]
+
+    def grown(self, held: Held, cards: Sequence[Card], records: Sequence[Record], now: float) -> list[Effect]:
+        """A zone held here has become larger, or is new."""
+        self.neighbourhood.meet(cards, now)
+        for record in records:
+            self._keep(held, record, now)
+        return [*self.changed(now), *self.neighbourhood.review(now)]
+
+    def _take_records(self, records: Sequence[Record], now: float) -> list[Effect]:
+        for record in records:
+            boxes = self.axes.wanted(record.interest.wanted)
+            for held in self.atlas.held.values():
+                if any(box.touches(held.zone) for box in boxes):
+                    self._keep(held, record, now)
+        return []
+
+    # ── Copies ───────────────────────────────────────────────────────────────
+
+    def _copier(self, held: Held) -> NodeId | None:
+        """Who keeps a copy: the sibling's holder, or the neighbour with the smallest id."""
+        owner = self.atlas.owner_of(sibling(held.path)) if held.path else None
+        return owner.id if owner is not None else min(self.atlas.cards, default=None)
+
+    def _copy(self, held: Held, records: tuple[Record, ...]) -> list[Effect]:
+        to = self._copier(held)
+        return [Send(to, Copies(held.path, records))] if to is not None else []
+
+    def _copy_anew(self) -> list[Effect]:
+        """Whoever has become the keeper of a copy gets all of it."""
+        effects: list[Effect] = []
+        if not self.is_robust:
+            return effects
+        self._copied_to = {path: to for path, to in self._copied_to.items() if path in self.atlas.held}
+        for held in self.atlas.held.values():
+            to = self._copier(held)
+            if to is not None and self._copied_to.get(held.path) != to:
+                self._copied_to[held.path] = to
+                effects += [Send(to, Copies(held.path, part)) for part in _parts(held)]
+        return effects
+
+    def _keep_copies(self, records: Sequence[Record], now: float) -> list[Effect]:
+        for record in records:
+            id = record.interest.id
+            if record.gone or self._graves.get(id, 0) >= record.version:
+                self._bury(id, record.version)
+            elif id in self._copies or len(self._copies) < COPIES_MAX:
+                self._copies[id] = Kept(record, self.axes.wanted(record.interest.wanted), now + LEASE_S)
+        return []
+
+    # ── Routines ─────────────────────────────────────────────────────────────
+
+    def wake(self, token: Token, now: float) -> list[Effect]:
+        match token:
+            case ("leg", int(number), int(tries)):
+                return self._overdue(number, tries, now)
+            case ("plant", SubscriptionId() as id, int(version), int(tries)):
+                return self._plant_again(id, version, tries, now)
+            case ("beat",):
+                return [*self.neighbourhood.beat(now), self._again("beat", self.neighbourhood.heartbeat_s, now)]
+            case ("refresh",):
+                return [*self._refresh(now), self._again("refresh", self.refresh_s, now)]
+            case ("upkeep",):
+                return [*self._look_up_one(now), self._again("upkeep", self.upkeep_s, now)]
+            case ("orphan", tuple() as path, int(epoch)):
+                return self.neighbourhood.take(path, epoch, now)
+            case ("leave",) | ("leave", "at last"):
+                return self._keep_leaving(now)
+        return self._wake_mover(token, now)
+
+    def _wake_mover(self, token: Token, now: float) -> list[Effect]:
+        match token:
+            case ("join", int(number)):
+                return self.mover.join_overdue(number, now)
+            case ("accept", int(number), int(part), int(tries)):
+                return self.mover.accept_again(number, part, tries, now)
+            case ("give", int(number), int(part), int(tries)):
+                return self.mover.part_overdue(number, part, tries, now)
+            case ("taking", str(giver), int(number), int(part)):
+                self.mover.taking_overdue(giver, number, part)
+            case ("seek", int(number)):
+                return self.mover.seek_overdue(number, now)
+            case ("shed",):
+                return self.mover.shed(now)
+        return []
+
+    def _again(self, what: str, every_s: float, now: float) -> Effect:
+        return WakeAt(now + every_s, (what,), idle=True)
+
+    def _overdue(self, number: int, tries: int, now: float) -> list[Effect]:
+        effects, leg = self.couriers.overdue(number, tries, now)
+        if leg is None:
+            return effects
+        if leg.to:
+            self.neighbourhood.suspect(leg.to, now)
+        return [*effects, *self._another_way(leg, now)]
+
+    def _refresh(self, now: float) -> list[Effect]:
+        """Plant own subscriptions again, forget what others no longer plant, copy what is kept."""
+        self.neighbourhood.tick(now)
+        effects: list[Effect] = []
+        for held in self.atlas.held.values():
+            for id in [id for id, kept in held.records.items() if kept.until < now]:
+                del held.records[id]
+        for id in [id for id, kept in self._copies.items() if kept.until < now]:
+            del self._copies[id]
+        if not self.atlas.held:
+            return effects
+        for own in self.planter.own.values():
+            record = self._record(own)
+            for box in own.boxes if not own.gone and not own.missing else ():
+                effects += self._sow(Plant(record, box, told=False), now, whispers=True)
+        for held in self.atlas.held.values():
+            to = self._copier(held)
+            effects += [Send(to, Recopied(held.path, part)) for part in _parts(held)] if to is not None else []
+        return effects
+
+    # ── Keeping the tables of ancestors fresh ────────────────────────────────
+
+    def _look_up_one(self, now: float) -> list[Effect]:
+        """Ask who is in the zone of one entry, chosen by chance."""
+        plots = [
+            (held, level, plot)
+            for held in self.atlas.held.values()
+            for level, table in enumerate(held.ancestors)
+            for plot in table
+        ]
+        return self._look_up(*self._chance.choice(plots), now) if plots else []
+
+    def _look_up(self, held: Held, level: int, plot: Plot, now: float) -> list[Effect]:
+        there, ancestor = self.atlas.space.zone(plot.path), self.atlas.space.zone(held.path[: level * self.k])
+        if self.atlas.holder(there) is not None:
+            return []
+        trip = Trip(_facing(there, ancestor, self.atlas.around), greedy=self.mode == "greedy")
+        return self._send_on(DomainQuery(self.me, plot.path), trip, now, whispers=True)
+
+    def _look_up_answer(self, sender: NodeId, answer: DomainAnswer) -> list[Effect]:
+        """The one who answers stands in the tables from now on; who stood there may stand in."""
+        if answer.owner.id != sender:
+            return []
+        for held in self.atlas.held.values():
+            held.ancestors = [tuple(self._renewed(plot, answer) for plot in table) for table in held.ancestors]
+        self.atlas.refresh()
+        return []
+
+    def _renewed(self, plot: Plot, answer: DomainAnswer) -> Plot:
+        if plot.path != answer.path or plot.peer.id == answer.owner.id:
+            return plot
+        self.atlas.stand_in(plot.path, plot.peer.id)
+        return Plot(answer.owner, plot.path)
+
+    def _wrong_domain(self, sender: NodeId, span: Path, now: float) -> list[Effect]:
+        """Somebody is not where a table says. It is passed over, and the entry looked up again."""
+        effects: list[Effect] = []
+        if not span or sender not in self.atlas.cards:
+            self.neighbourhood.suspect(sender, now)
+            for leg in self.couriers.to_peer(sender):
+                effects += self._another_way(leg, now)
+        for held in self.atlas.held.values():
+            for level, table in enumerate(held.ancestors):
+                for plot in table:
+                    if plot.path == span and plot.peer.id == sender:
+                        return [*effects, *self._look_up(held, level, plot, now)]
+        return effects
+
+    # ── Going ────────────────────────────────────────────────────────────────
+
+    def leave(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for id in list(self.planter.own):
+            effects += self.unsubscribe(id, now)
+        if not self.atlas.held:
+            self.stage = "outside"
+            return [*effects, Completed("leave")]
+        self.stage, self._leave_by = "leaving", now + LEAVE_S
+        return [*effects, WakeAt(self._leave_by, ("leave", "at last")), *self._check_leaving(now)]
+
+    def _check_leaving(self, now: float) -> list[Effect]:
+        """When nothing of its own is on the way any more, a leaver gives away its zones."""
+        if not self.is_leaving or self.planter.own or len(self.couriers):
+            return []
+        return self.mover.give_up_zone(now)
+
+    def _keep_leaving(self, now: float) -> list[Effect]:
+        if not self.is_leaving:
+            return []
+        if now >= self._leave_by:
+            return self.gone(now)
+        return self.mover.give_up_zone(now)
+
+    def gone(self, now: float) -> list[Effect]:
+        """Nothing is held here any more, or nobody wants it."""
+        self.stage = "outside"
+        self.atlas.held.clear()
+        self.atlas.version += 1
+        return [*self.neighbourhood.announce(), Completed("leave")]
+
+    # ── Being looked at ──────────────────────────────────────────────────────
+
+    def links(self) -> tuple[NodeId, ...]:
+        recorded = (p.peer.id for held in self.atlas.held.values() for table in held.ancestors for p in table)
+        return tuple(dict.fromkeys(id for id in (*self.atlas.cards, *recorded) if id != self.me.id))
+
+    def memory(self) -> bytes:
+        near = [card.peer for card in self.atlas.cards.values()] or list(self.mover.contacts.values())
+        return msgspec.msgpack.encode(near[:CONTACTS_MAX])
+
+    def holdings(self) -> dict[str, tuple[int, int]]:
+        zones = len(self.atlas.held)
+        return {
+            "zones": (zones, CLAIMS_MAX),
+            "neighbours": (len(self.atlas.cards), CARDS_MAX),
+            "records": (sum(len(held.records) for held in self.atlas.held.values()), max(zones, 1) * RECORDS_MAX),
+            "copies": (len(self._copies), COPIES_MAX),
+            "graves": (len(self._graves), GRAVES_MAX),
+            "own": (len(self.planter.own), OWN_MAX),
+            "legs": (len(self.couriers), LEGS_MAX),
+            "orphans": (len(self.neighbourhood.orphans), ORPHANS_MAX),
+            "suspects": (len(self.neighbourhood.suspects), SUSPECTS_MAX),
+            "seen": (len(self._delivered) + len(self._matched) + len(self._numbers), 3 * SEEN_MAX),
+            "waiting": (len(self._waiting), WAITING_MAX),
+        }
+
+
+def remembered(memory: bytes) -> list[Peer]:
+    """The peers that a former life knew; none if that cannot be read."""
+    try:
+        return msgspec.msgpack.decode(memory, type=list[Peer]) if memory else []
+    except msgspec.MsgspecError:
+        return []
+
+
+def _parts(held: Held) -> list[tuple[Record, ...]]:
+    records = [kept.record for kept in held.records.values()]
+    return [tuple(records[i : i + RECORDS_AT_ONCE]) for i in range(0, len(records), RECORDS_AT_ONCE)]
+
+
+def _facing(piece: Zone, zone: Zone, around: int | None) -> tuple[int, ...]:
+    """The point of a piece that is nearest to a zone."""
+    point = []
+    for axis in range(len(piece.low)):
+        low, high = max(piece.low[axis], zone.low[axis]), min(piece.high[axis], zone.high[axis])
+        point.append(low if low < high else _nearer_end(piece, zone, axis, around))
+    return tuple(point)
+
+
+def _nearer_end(piece: Zone, zone: Zone, axis: int, around: int | None) -> int:
+    below, above = piece.low[axis], piece.high[axis] - 1
+    if piece.high[axis] <= zone.low[axis]:
+        gap, round_gap, near, far = zone.low[axis] - above, below - zone.high[axis], above, below
+    else:
+        gap, round_gap, near, far = below - zone.high[axis] + 1, zone.low[axis] - above - 1, below, above
+    return far if around is not None and round_gap + 1 + around < gap else near
+
+
+def _check_options(
+    axes: Mapping[str, Bounds], m: int, mode: str, policy: str, profile: str, notify: str, cut: str, layout: str
+) -> None:
+    if not 1 <= len(axes) <= AXES_MAX:
+        raise InputError(f"expected 1 to {AXES_MAX} axes, got {len(axes)}")
+    if not 2 <= m <= M_MAX or m & (m - 1):
+        raise InputError(f"expected m to be a power of two from 2 to {M_MAX}, got {m}")
+    choices = {
+        mode: ("spanhop", "greedy"),
+        policy: ("even", "point"),
+        profile: ("robust", "paper"),
+        notify: ("unicast", "multicast"),
+        cut: ("load", "middle"),
+        layout: ("grown", "balanced"),
+    }
+    for given, known in choices.items():
+        if given not in known:
+            raise InputError(f"expected one of {', '.join(known)}, got {given!r}")
+
+
+def settle(routers: dict[NodeId, Router[Any]], now: float) -> None:
+    """Everybody has joined long ago, and nobody wants anything yet."""
+    brokers = [router for router in routers.values() if isinstance(router, Spanhop)]
+    if not brokers:
+        return
+    first = brokers[0]
+    tiling = _tiling(first, len(brokers))
+    for broker, seat in zip(brokers, tiling.seats):
+        ancestors = [tuple(Plot(brokers[each].me, path) for each, path in known) for known in seat.ancestors]
+        broker.atlas.held = {}
+        broker.atlas.cards = {
+            brokers[each].me.id: Card(brokers[each].me, 0, (Claim(tiling.seats[each].path, 0),))
+            for each in seat.neighbours
+        }
+        broker.atlas.hold(seat.path, 0, ancestors)
+    for broker in brokers:
+        known = {id: routers[id] for id in broker.atlas.cards}
+        broker.atlas.nearby = {id: tuple(each.atlas.cards.values()) for id, each in known.items()}  # type: ignore[attr-defined]
+
+
+def _tiling(broker: Spanhop, count: int) -> Tiling:
+    space, wrap = broker.atlas.space, broker.atlas.around is not None
+    if broker.layout == "balanced":
+        return Tiling.balanced(count, space, k=broker.k, wrap=wrap)
+    chance = Random(broker._chance.getrandbits(64))
+    return Tiling.grown(count, space, chance, k=broker.k, wrap=wrap, policy=broker.join_policy)
+
+
+PROTOCOL = Protocol(
+    name="spanhop",
+    build=Spanhop.build,
+    messages=SpanhopMessage,
+    promises=frozenset(
+        {
+            Promise.REACHES_ALL,
+            Promise.SURVIVES_LOSS,
+            Promise.SURVIVES_CRASHES,
+            Promise.JOINS_LIVE,
+            Promise.LEAVES_CLEANLY,
+            Promise.PRUNES,
+        }
+    ),
+    settle=settle,
+)
