@@ -9,6 +9,7 @@ name, with `protocol(name)`; what remains are parts that some of them stand on (
 from importlib import import_module
 
 from tidings.errors import InputError, did_you_mean
+from tidings.overlay.ancestors import Hop, Standing, Trip, hops_max, next_hop
 from tidings.overlay.backbone import Graph, Roles, guarded, literal, spanning_tree
 from tidings.overlay.interest import AnyWanted, Box, Everything, Extent, Interest, Ranges, Span, Sql, Wanted, key_of
 from tidings.overlay.router import (
@@ -24,6 +25,7 @@ from tidings.overlay.router import (
     Send,
     WakeAt,
 )
+from tidings.overlay.tiling import Tiling
 from tidings.overlay.wire import (
     SEALED,
     Codec,
@@ -40,7 +42,7 @@ from tidings.overlay.wire import (
     size_of,
 )
 
-NAMES = ("flooding", "gossip", "immune", "hermes", "irbr")
+NAMES = ("flooding", "gossip", "immune", "hermes", "irbr", "cbdlo", "tera", "simple")
 """The protocols there are. `ring` is not among them: hermes and irbr stand on it."""
 
 
@@ -74,6 +76,7 @@ __all__ = [
     "Failed",
     "Graph",
     "Head",
+    "Hop",
     "Interest",
     "Message",
     "NodeId",
@@ -88,13 +91,18 @@ __all__ = [
     "Send",
     "Span",
     "Sql",
+    "Standing",
     "SubscriptionId",
+    "Tiling",
+    "Trip",
     "View",
     "WakeAt",
     "Wanted",
     "guarded",
+    "hops_max",
     "key_of",
     "literal",
+    "next_hop",
     "peers_in",
     "protocol",
     "rewritten",

@@ -1,0 +1,584 @@
+"""CBDLO: random walks below, a balanced tree for each attribute above (content-based, double-layer overlay).
+
+The lower layer is a random graph (see `sampling`). An event goes through it once for each
+of its attributes, by random walk (`crawl`), until it meets a node that is a member of the
+attribute's topology or knows one (`access`). The upper layer is a tree of sub-spaces for
+each attribute (`attribute_tree`, kept by a `stewardship`, seen from a node as
+`topologies`): the event is handed to the one sub-space that holds its value, and from
+there to all who are registered in it (`cdm`).
+
+    publisher ⇢ walk ⇢ walk ⇢ access point → tree → tree → owner of the sub-space → subscribers
+
+                        profile "paper"                     profile "robust", the default
+    walks               one for each attribute, not         two, after a look into one's own table; acknowledged
+                        acknowledged                        when everybody has the event, else tried again
+    matching            each attribute by itself, counted   the whole interest, at the sub-space; an interest
+                        by the subscriber                   is filed under its two narrowest attributes
+    access points       as heard                            rare attributes as likely as popular ones
+    way in the tree     parents and children                the nearest sub-space known
+    a new topology      is found by gossip                  is also announced once to everybody
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Literal, TypeAlias
+
+from tidings.errors import InputError
+from tidings.overlay.access import TABLE_SIZE, AccessPoint, AccessTable, Policy
+from tidings.overlay.cbdlo_messages import (
+    Astray,
+    CbdloMessage,
+    Done,
+    Elsewhere,
+    Found,
+    Match,
+    Ping,
+    Pong,
+    Probe,
+    Reached,
+    Ref,
+    Refused,
+    Registered,
+    Stale,
+    TreeStep,
+    Walk,
+)
+from tidings.overlay.cdm import PARTIAL_MAX, PARTIAL_S, Counters
+from tidings.overlay.courier import Call, Courier
+from tidings.overlay.crawl import HOPS_MAX, Path, onward
+from tidings.overlay.cuts import INDEXED_MAX, Axis, axes_of, place_of
+from tidings.overlay.estate import Holding
+from tidings.overlay.interest import Interest
+from tidings.overlay.random_graph import PERIOD_S, RandomGraph, Welcome, draw_views, remembered
+from tidings.overlay.router import (
+    Completed,
+    Count,
+    Deliver,
+    Effect,
+    Place,
+    Promise,
+    Protocol,
+    Router,
+    Send,
+    Token,
+    WakeAt,
+)
+from tidings.overlay.sampling import VIEW_SIZE, PeerSampler
+from tidings.overlay.seen import SEEN_MAX, SeenIds
+from tidings.overlay.stewardship import Steward
+from tidings.overlay.topologies import Topologies
+from tidings.overlay.wire import EventId, Message, NodeId, Parcel, Peer, SubscriptionId
+
+TREE_STEPS_MAX = 128  # Four times the height of a tree of a million sub-spaces, and some.
+NOBODY_S = 30.0  # How long an attribute that was not found is not looked for again.
+NOBODY_MAX = 4096
+TASKS_MAX = 65_536  # Events of this node on their way; one too many is sent once.
+JOBS_MAX = 65_536  # Events that others are being told of.
+TRIES_MAX = 14  # Of an event whose topology exists; with the pauses between them a minute and a half.
+WAIT_S, WAIT_S_MAX = 1.0, 8.0
+LEAVE_S = 30.0
+LEAVE_LOOK_S = 0.5
+
+Profile: TypeAlias = Literal["robust", "paper"]
+Mode: TypeAlias = Literal["full", "count"]
+
+
+@dataclass(slots=True)
+class _Task:
+    """One attribute of an event of this node's, on its way."""
+
+    parcel: Parcel
+    axis: Axis
+    attempt: int = 1
+    found: bool = False  # Whether there is a topology at all.
+    astray: int = 0
+    entries: list[NodeId] = field(default_factory=list)  # The access points that were tried.
+
+
+@dataclass(slots=True)
+class _Job:
+    """An event that those registered in a sub-space here are being told of."""
+
+    origin: NodeId
+    open: int = 0
+
+
+class Cbdlo(Router[CbdloMessage]):
+    """One node's part in CBDLO."""
+
+    def __init__(
+        self,
+        me: Peer,
+        chance: Random,
+        *,
+        profile: Profile = "robust",
+        mode: Mode | None = None,
+        policy: Policy | None = None,
+        walkers: int | None = None,
+        retries: int | None = None,
+        fingers: bool | None = None,
+        indexed_max: int = INDEXED_MAX,
+        view_size: int = VIEW_SIZE,
+        table_size: int = TABLE_SIZE,
+        hops_max: int = HOPS_MAX,
+        trace_max: int = HOPS_MAX,
+        period_s: float = PERIOD_S,
+        partial_s: float = PARTIAL_S,
+        partial_max: int = PARTIAL_MAX,
+    ) -> None:
+        """What is None is as the profile has it. `period_s=0` does without routine talk, for worlds that stand still."""
+        robust = profile == "robust"
+        if profile not in ("robust", "paper") or mode not in ("full", "count", None):
+            raise InputError(f"expected profile robust or paper and mode full or count, got {profile}, {mode}")
+        if hops_max < 1 or trace_max < 0 or period_s < 0 or indexed_max < 1:
+            raise InputError(
+                f"expected hops_max ≥ 1, trace_max ≥ 0, period_s ≥ 0, got {hops_max}, {trace_max}, {period_s}"
+            )
+        self.me, self.robust, self._chance = me, robust, chance
+        self.mode: Mode = mode or ("full" if robust else "count")
+        self.walkers = walkers if walkers is not None else (2 if robust else 1)
+        self.retries = retries if retries is not None else 2
+        self.hops_max, self.trace_max, self.period_s = hops_max, trace_max, period_s
+        self.sampler = PeerSampler(me, chance, size=view_size)
+        self.table = AccessTable(me, chance, size=table_size, policy=policy or ("balanced" if robust else "naive"))
+        self.courier = Courier()
+        self.topologies = Topologies(
+            me,
+            self,
+            self.table,
+            self.courier,
+            chance,
+            indexed_max=indexed_max if self.mode == "full" else None,
+            fingers=robust if fingers is None else fingers,
+        )
+        self.graph = RandomGraph(
+            me,
+            chance,
+            self.sampler,
+            self.table,
+            self.courier,
+            adverts=self.topologies.adverts,
+            heard=self._heard,
+            period_s=period_s,
+            hops_max=hops_max,
+            announces=robust,
+        )
+        self.counters = Counters(partial_s=partial_s, at_most=partial_max)
+        self._tasks: dict[tuple[EventId, Axis], _Task] = {}
+        self._jobs: dict[tuple[EventId, Axis], _Job] = {}
+        self._routed = SeenIds[tuple[EventId, Axis, int]](SEEN_MAX)
+        self._told = SeenIds[tuple[EventId, Axis]](SEEN_MAX)
+        self._delivered = SeenIds[EventId](SEEN_MAX)
+        self._nobody: dict[Axis, float] = {}
+
+    @classmethod
+    def build(cls, place: Place, **options: Any) -> Cbdlo:
+        """A node that stands where `place` says."""
+        try:
+            return cls(place.me, place.chance, **options)
+        except TypeError as wrong:
+            raise InputError(f"cbdlo: {wrong}") from None
+
+    # ── Coming and going ─────────────────────────────────────────────────────
+
+    def start(self, now: float, memory: bytes = b"") -> list[Effect]:
+        contacts = remembered(memory)
+        return self.graph.join(contacts, now) if contacts else self.graph.start(now)
+
+    def join(self, via: Sequence[Peer], now: float) -> list[Effect]:
+        return self.graph.join(via, now)
+
+    def leave(self, now: float) -> list[Effect]:
+        effects = self.topologies.leave(now)
+        return self._here([*effects, WakeAt(now + LEAVE_LOOK_S, ("leaving", now + LEAVE_S))], now)
+
+    # ── What is asked of it ──────────────────────────────────────────────────
+
+    def subscribe(self, interest: Interest, now: float) -> list[Effect]:
+        return self._here(self.topologies.subscribe(interest, now), now)
+
+    def unsubscribe(self, id: SubscriptionId, now: float) -> list[Effect]:
+        return self._here(self.topologies.unsubscribe(id, now), now)
+
+    def publish(self, parcel: Parcel, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        if self.robust and self.mode == "full" and self.topologies.wants(parcel):
+            effects += self._deliver(parcel)
+        for axis in self._axes(parcel):
+            effects += self._begin(_Task(parcel, axis), now)
+        return self._here(effects, now)
+
+    def receive(self, sender: NodeId, message: CbdloMessage, now: float) -> list[Effect]:
+        return self._here(self._take(sender, message, now), now)
+
+    def wake(self, token: Token, now: float) -> list[Effect]:
+        match token:
+            case ("beat",):
+                return self._here(self._beat(now), now)
+            case ("call", int(number), int(tries)):
+                effects, lost = self.courier.overdue(number, tries, now)
+                return self._here([*effects, *(self._lost(lost, now) if lost else ())], now)
+            case ("event", EventId() as event, Axis() as axis, int(attempt)):
+                return self._here(self._overdue((event, axis), attempt, now), now)
+            case ("leaving", float(until)):
+                return self._look_whether_gone(until, now)
+        return self._here(self.topologies.wake(token, now), now)
+
+    def unsent(self, to: NodeId, message: CbdloMessage, now: float) -> list[Effect]:
+        """A walk goes on elsewhere; who waits for an answer gets none."""
+        self._forget(to)
+        effects = [effect for call in self.courier.give_up(to) for effect in self._lost(call, now)]
+        if isinstance(message, Walk):
+            effects += self._step(message, self._stepped_back(message.path), now)
+        elif isinstance(message, TreeStep) and message.steps == 0 and message.origin.id != self.me.id:
+            effects += self._walk(message, self._stepped_back(message.path), now)
+        return self._here(effects, now)
+
+    def peer_down(self, peer: NodeId, now: float) -> list[Effect]:
+        self._forget(peer)
+        return self._here([effect for call in self.courier.give_up(peer) for effect in self._lost(call, now)], now)
+
+    def links(self) -> tuple[NodeId, ...]:
+        return tuple(peer.id for peer in self.sampler.view())
+
+    def holdings(self) -> dict[str, tuple[int, int]]:
+        return {
+            **self.sampler.holdings(),
+            **self.table.holdings(),
+            **self.topologies.holdings(),
+            "calls": (len(self.courier), self.courier.at_most),
+            "events on their way": (len(self._tasks), TASKS_MAX),
+            "events being told": (len(self._jobs), JOBS_MAX),
+            "partial matches": (len(self.counters), self.counters.at_most),
+            "seen": (len(self._delivered), SEEN_MAX),
+            "attributes not found": (len(self._nobody), NOBODY_MAX),
+        }
+
+    def memory(self) -> bytes:
+        return self.graph.memory()
+
+    # ── What the upper layer asks ────────────────────────────────────────────
+
+    def announce(self, point: AccessPoint) -> list[Effect]:
+        return self.graph.announce(point)
+
+    def search(self, axis: Axis) -> list[Effect]:
+        return self.graph.search(axis)
+
+    def is_ready(self) -> bool:
+        return self.graph.stage == "ready"
+
+    # ── Messages ─────────────────────────────────────────────────────────────
+
+    def _here(self, effects: list[Effect], now: float) -> list[Effect]:
+        """What a node has to tell itself it hears at once."""
+        done: list[Effect] = []
+        waiting = list(effects)
+        while waiting:
+            effect = waiting.pop(0)
+            if isinstance(effect, Send) and effect.to == self.me.id:
+                waiting = [*self._take(self.me.id, effect.message, now), *waiting]
+            else:
+                done.append(effect)
+        return done
+
+    def _take(self, sender: NodeId, message: Message, now: float) -> list[Effect]:
+        match message:
+            case Walk():
+                return self._on_walk(sender, message, now)
+            case TreeStep():
+                return self._on_tree(sender, message, now)
+            case Match():
+                return self._on_match(sender, message, now)
+            case Found() | Astray() | Reached():
+                return self._on_word(message, now)
+            case Done(call) | Refused(call) | Registered(call) | Elsewhere(call) | Welcome(call):
+                answered = self.courier.answered(call, sender)
+                return self._answered(answered, message, now) if answered else []
+            case Ping():
+                return [Send(sender, Pong(self.me.incarnation))]
+            case Probe(call, incarnation):
+                same = incarnation == self.me.incarnation
+                return [Send(sender, Done(call) if same else Refused(call))]
+            case Stale(axis):
+                self.table.drop(axis, sender)
+                return []
+        handled = self.topologies.receive(sender, message, now)
+        return handled if handled is not None else self.graph.receive(sender, message, now)
+
+    def _answered(self, call: Call, answer: Message, now: float) -> list[Effect]:
+        match call.about:
+            case ("match", EventId() as event, Axis() as axis):
+                return self._one_told((event, axis))
+            case ("hello", _) if isinstance(answer, Welcome):
+                return self.graph.welcomed(answer, now)
+        return self.topologies.answered(call, answer, now)
+
+    def _lost(self, call: Call, now: float) -> list[Effect]:
+        match call.about:
+            case ("match", EventId() as event, Axis() as axis):
+                return [*self.topologies.missing(axis, call.to), *self._one_told((event, axis))]
+            case ("hello", _):
+                return self.graph.knock(now)
+        return self.topologies.lost(call, now)
+
+    # ── Lower layer ──────────────────────────────────────────────────────────
+
+    def _beat(self, now: float) -> list[Effect]:
+        self.counters.expire(now)
+        return [*self.topologies.beat(now), *self.graph.beat(now)]
+
+    def _heard(self, point: AccessPoint, now: float) -> list[Effect]:
+        if self.topologies.is_gone(point.axis, point.tree, now):
+            return []
+        self.table.hear(point)
+        self._nobody.pop(point.axis, None)
+        return self.topologies.hear(point, now)
+
+    def _forget(self, peer: NodeId) -> None:
+        self.sampler.drop(peer)
+        self.table.drop_peer(peer)
+        self.topologies.estate.avoid(peer)
+
+    def _look_whether_gone(self, until: float, now: float) -> list[Effect]:
+        busy = self._tasks or self._jobs or len(self.courier) or not self.topologies.is_idle()
+        if busy and now < until:
+            return [WakeAt(now + LEAVE_LOOK_S, ("leaving", until))]
+        return [Completed("leave")]
+
+    # ── The walk of an event ─────────────────────────────────────────────────
+
+    def _axes(self, parcel: Parcel) -> list[Axis]:
+        """Where an event is looked for: by its attributes, and by its type alone only where that is known to be wanted."""
+        return [axis for axis in axes_of(parcel) if axis.name or self.topologies.is_member(axis) or self.table.at(axis)]
+
+    def _begin(self, task: _Task, now: float) -> list[Effect]:
+        if not self.robust:
+            said = Walk(task.parcel, task.axis, self.me, 1, Path(self.hops_max))
+            return self._step(said, said.path, now)
+        if self._nobody.get(task.axis, 0.0) > now:
+            return [Count("attributes skipped")]
+        if len(self._tasks) < TASKS_MAX:
+            self._tasks[task.parcel.head.id, task.axis] = task
+        return self._send_out(task, now)
+
+    def _send_out(self, task: _Task, now: float) -> list[Effect]:
+        """Into the topology if the way is known, else by walks; look again after a while."""
+        event, axis = task.parcel.head.id, task.axis
+        wait_s = min(WAIT_S_MAX, WAIT_S * 2 ** (task.attempt - 1))
+        wake = WakeAt(now + wait_s, ("event", event, axis, task.attempt))
+        path = Path(self.hops_max)
+        into = TreeStep(task.parcel, axis, self.me, task.attempt, path)
+        if self.topologies.is_member(axis):
+            task.found = True
+            return [wake, *self._on_tree(self.me.id, into, now)]
+        entries = [point.peer.id for point in self.table.at(axis)]
+        if entries:
+            task.entries = entries
+            return [wake, *(Send(entry, into) for entry in dict.fromkeys(entries))]
+        walk = Walk(
+            task.parcel, axis, self.me, task.attempt, Path(self.hops_max, 1, 0, (self.me,) if self.trace_max else ())
+        )
+        walks = [Send(peer.id, walk) for peer in self.sampler.sample(self.walkers)]
+        return [wake, Count("walks", len(walks)), *walks]
+
+    def _overdue(self, key: tuple[EventId, Axis], attempt: int, now: float) -> list[Effect]:
+        """Not everybody has the event yet: again, by another way if there is one."""
+        task = self._tasks.get(key)
+        if task is None or task.attempt != attempt:
+            return []
+        for entry in task.entries:
+            self.table.drop(task.axis, entry)
+        if task.attempt > (TRIES_MAX if task.found else self.retries):
+            del self._tasks[key]
+            if not task.found:
+                self._note_nobody(task.axis, now)
+            return [Count("events given up" if task.found else "attributes not found")]
+        task.attempt, task.astray, task.entries = task.attempt + 1, 0, []
+        return [Count("retries"), *self._send_out(task, now)]
+
+    def _on_word(self, said: Found | Astray | Reached, now: float) -> list[Effect]:
+        """Word of an event of this node's."""
+        task = self._tasks.get((said.event, said.axis))
+        if task is None:
+            return []
+        match said:
+            case Found():
+                task.found = True
+            case Reached():
+                del self._tasks[said.event, said.axis]
+                return self._check_published(said.event)
+            case Astray(_, _, attempt) if attempt == task.attempt and not task.found:
+                task.astray += 1
+                if task.astray >= self.walkers:
+                    return self._overdue((said.event, said.axis), attempt, now)
+        return []
+
+    def _check_published(self, event: EventId) -> list[Effect]:
+        return [] if any(other == event for other, _ in self._tasks) else [Completed("publish", event)]
+
+    def _on_walk(self, sender: NodeId, said: Walk, now: float) -> list[Effect]:
+        if said.path.hops_max > self.hops_max or len(said.path.trace) > max(self.trace_max, HOPS_MAX):
+            return []  # No walk of this protocol's.
+        looked: list[Effect] = []
+        if not said.path.is_jump:
+            looked.append(Count("match_ops", len(self.table)))
+            into = TreeStep(said.parcel, said.axis, said.origin, said.attempt, said.path)
+            if self.topologies.is_member(said.axis):
+                return [*looked, Count("hits"), *self._on_tree(sender, into, now)]
+            entries = dict.fromkeys(point.peer.id for point in self.table.at(said.axis))
+            if entries:
+                chosen = list(entries) if self.robust else [self._chance.choice(list(entries))]
+                return [*looked, Count("hits"), *(Send(entry, into) for entry in chosen)]
+        return [*looked, *self._walk(said, said.path, now)]
+
+    def _walk(self, said: Walk | TreeStep, path: Path, now: float) -> list[Effect]:
+        if path.is_over:
+            return self._fail(said)
+        return self._step(said, path, now)
+
+    def _step(self, said: Walk | TreeStep, path: Path, now: float) -> list[Effect]:
+        step = onward(path, self.me, self.sampler.view(), self._chance, self.trace_max)
+        if step is None:
+            return self._fail(said)
+        blocked = [Count("walks blocked")] if step.path.is_jump else []
+        return [*blocked, Send(step.to.id, Walk(said.parcel, said.axis, said.origin, said.attempt, step.path))]
+
+    def _stepped_back(self, path: Path) -> Path:
+        """A step that came to nothing does not count."""
+        return Path(path.hops_max, max(0, path.hop - 1), path.round, tuple(p for p in path.trace if p.id != self.me.id))
+
+    def _fail(self, said: Walk | TreeStep) -> list[Effect]:
+        failed: list[Effect] = [Count("walks astray")]
+        if self.robust:
+            failed.append(Send(said.origin.id, Astray(said.parcel.head.id, said.axis, said.attempt)))
+        return failed
+
+    # ── The tree ─────────────────────────────────────────────────────────────
+
+    def _on_tree(self, sender: NodeId, said: TreeStep, now: float) -> list[Effect]:
+        event, axis = said.parcel.head.id, said.axis
+        if said.steps > TREE_STEPS_MAX or not self._routed.add((event, axis, said.attempt)):
+            return []
+        way = self.topologies.towards(axis, place_of(said.parcel.view, axis), tries=said.attempt - 1)
+        if way is None:
+            return self._on_stale(sender, said, now)
+        word: list[Effect] = []
+        if said.steps == 0 and self.robust and said.origin.id != self.me.id:
+            word.append(Send(said.origin.id, Found(event, axis)))
+        match way:
+            case Ref(_, owner):
+                on = TreeStep(said.parcel, axis, said.origin, said.attempt, said.path, said.steps + 1)
+                return [*word, Count("match_ops"), Count("tree steps"), Send(owner.id, on)]
+            case Holding(_, registered):
+                return [*word, *self._tell(said, registered, now)]
+            case Steward():
+                everybody = {each.interest.id: each for each in way.interested()}
+                return [*word, *self._tell(said, everybody, now)]
+
+    def _on_stale(self, sender: NodeId, said: TreeStep, now: float) -> list[Effect]:
+        """This node has left the topology: whoever thought otherwise is told, and the walk begins again from here."""
+        effects: list[Effect] = [Count("stale access points")]
+        if sender != self.me.id:
+            effects.append(Send(sender, Stale(said.axis)))
+        half = said.path.halved()
+        if half.hops_max == 0 or said.steps > 0:
+            return [*effects, *self._fail(said)]
+        return [*effects, *self._step(said, half, now)]
+
+    def _tell(self, said: TreeStep, registered: dict[SubscriptionId, Any], now: float) -> list[Effect]:
+        """Tell everybody registered in a sub-space, and then the publisher that it is done."""
+        parcel, axis = said.parcel, said.axis
+        key = (parcel.head.id, axis)
+        if key in self._jobs:
+            return []
+        if key in self._told:
+            return [Send(said.origin.id, Reached(*key))] if self.robust else []
+        told: dict[NodeId, list[SubscriptionId]] = {}
+        for id, each in registered.items():
+            if self.mode == "count" or each.interest.matches(parcel):
+                told.setdefault(each.peer.id, []).append(id)
+        if not self.robust:
+            self._told.add(key)
+            return [Send(peer, Match(0, parcel, axis, tuple(ids))) for peer, ids in told.items()]
+        if self.mode == "full":
+            told.pop(said.origin.id, None)  # It has told itself.
+        return self._tell_all(key, said.origin.id, parcel, told, now)
+
+    def _tell_all(
+        self,
+        key: tuple[EventId, Axis],
+        origin: NodeId,
+        parcel: Parcel,
+        told: dict[NodeId, list[SubscriptionId]],
+        now: float,
+    ) -> list[Effect]:
+        effects: list[Effect] = []
+        self._jobs[key] = job = _Job(origin, 1)
+        for peer, ids in told.items():
+            job.open += 1
+            make = lambda n, ids=ids: Match(n, parcel, key[1], tuple(ids))  # noqa: E731
+            effects += self.courier.call(peer, make, ("match", *key), now)
+        return [*effects, *self._one_told(key)]
+
+    def _one_told(self, key: tuple[EventId, Axis]) -> list[Effect]:
+        job = self._jobs.get(key)
+        if job is None:
+            return []
+        job.open -= 1
+        if job.open:
+            return []
+        del self._jobs[key]
+        self._told.add(key)
+        return [Send(job.origin, Reached(*key))]
+
+    # ── The subscriber ───────────────────────────────────────────────────────
+
+    def _on_match(self, sender: NodeId, said: Match, now: float) -> list[Effect]:
+        answer: list[Effect] = [Send(sender, Done(said.call))] if said.call else []
+        if self.mode == "full":
+            met = self.topologies.wants(said.parcel)
+        else:
+            event = said.parcel.head.id
+            met = sum(self._counted(event, id, said.axis, now) for id in said.ids) > 0  # All of them are counted.
+        return [*answer, *(self._deliver(said.parcel) if met else ())]
+
+    def _counted(self, event: EventId, id: SubscriptionId, axis: Axis, now: float) -> bool:
+        own = self.topologies.own.get(id)
+        if own is None or axis not in own.axes or event in self._delivered:
+            return False
+        return self.counters.matched(event, id, axis.name, len(own.axes), now)
+
+    def _deliver(self, parcel: Parcel) -> list[Effect]:
+        return [Deliver(parcel)] if self._delivered.add(parcel.head.id) else []
+
+    def _note_nobody(self, axis: Axis, now: float) -> None:
+        self._nobody[axis] = now + NOBODY_S
+        if len(self._nobody) > NOBODY_MAX:
+            del self._nobody[next(iter(self._nobody))]
+
+
+def settle(routers: dict[NodeId, Router[Any]], now: float) -> None:
+    """Give everybody a view drawn at random."""
+    draw_views([router.graph for router in routers.values() if isinstance(router, Cbdlo)])
+
+
+PROTOCOL = Protocol(
+    name="cbdlo",
+    build=Cbdlo.build,
+    messages=CbdloMessage,
+    promises=frozenset(
+        {
+            Promise.REACHES_ALL,
+            Promise.SURVIVES_LOSS,
+            Promise.SURVIVES_CRASHES,
+            Promise.SURVIVES_SPLIT,
+            Promise.JOINS_LIVE,
+            Promise.LEAVES_CLEANLY,
+        }
+    ),
+    settle=settle,
+)
