@@ -13,7 +13,7 @@ from tidings.filters.functions import FUNCTIONS
 from tidings.filters.intervals import DOMAIN, Intervals, anything, next_key
 from tidings.filters.normal import BOXES_MAX, Box, boxes_of
 from tidings.filters.parse import LENGTH_MAX, NESTING_MAX, guess_type, parse_tree, parse_value
-from tidings.filters.syntax import Node, attributes_of, children, format_tree
+from tidings.filters.syntax import Node, attributes_of, children, format_tree, quote_name, quote_string
 from tidings.filters.view import View, may_match
 
 __all__ = [
@@ -41,4 +41,6 @@ __all__ = [
     "parse",
     "parse_tree",
     "parse_value",
+    "quote_name",
+    "quote_string",
 ]

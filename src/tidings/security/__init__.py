@@ -11,8 +11,19 @@ the caller, who gives `secrets.token_bytes`. A broken or forged message raises `
 that was not given `Denied`; both start with the name of the check that failed.
 """
 
+from tidings.security.batch import BatchMoments, BatchOpener, BatchSealer, OpenedBatch, State
 from tidings.security.capability import BiscuitCapability, Capability, Verifier, grant
-from tidings.security.envelope import Opened, Opener, Sealer, UnknownEpoch, cached, project, uncached
+from tidings.security.envelope import (
+    CacheTrust,
+    Opened,
+    Opener,
+    Sealer,
+    Signing,
+    UnknownEpoch,
+    cached,
+    project,
+    uncached,
+)
 from tidings.security.frame import FRAME_BYTES_MAX, Frame, split
 from tidings.security.identity import (
     Identity,
@@ -24,7 +35,17 @@ from tidings.security.identity import (
     verify_signature,
 )
 from tidings.security.keygroup import Beacon, GroupMember, GroupPolicy, KeyGroup, KeyUpdate
-from tidings.security.keymanager import Broadcast, KeyManager, Persist, Reply, Welcome, make_join, open_welcome
+from tidings.security.keymanager import (
+    Broadcast,
+    KeyManager,
+    Persist,
+    Reply,
+    Welcome,
+    make_join,
+    open_welcome,
+    verify_refusal,
+)
+from tidings.security.keymanager import Effect as ManagerEffect
 from tidings.security.keyring import DELAY_MS, KeyEpoch, Keyring, content_key
 from tidings.security.keytree import TREES, KeyTree, NeedResync
 from tidings.security.nonce import Moments, NotYet
@@ -47,9 +68,13 @@ __all__ = [
     "PROFILES",
     "SUITES",
     "TREES",
+    "BatchMoments",
+    "BatchOpener",
+    "BatchSealer",
     "Beacon",
     "BiscuitCapability",
     "Broadcast",
+    "CacheTrust",
     "Capability",
     "FilterOpener",
     "FilterSealer",
@@ -64,12 +89,14 @@ __all__ = [
     "KeyTree",
     "KeyUpdate",
     "Keyring",
+    "ManagerEffect",
     "Mode",
     "Moments",
     "NeedResync",
     "NotYet",
     "OnlineTest",
     "Opened",
+    "OpenedBatch",
     "Opener",
     "PadPolicy",
     "Persist",
@@ -82,6 +109,8 @@ __all__ = [
     "Sealer",
     "SealingKey",
     "SignedType",
+    "Signing",
+    "State",
     "Subscription",
     "Suite",
     "TreeMember",
@@ -103,5 +132,6 @@ __all__ = [
     "split",
     "suite_of",
     "uncached",
+    "verify_refusal",
     "verify_signature",
 ]

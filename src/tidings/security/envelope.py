@@ -56,7 +56,7 @@ _MOMENT = struct.Struct(">QIH")  # The end of every header: millisecond, counter
 _SIZES = tuple(U32.pack(size) for size in range(1024))
 
 
-class _SealPlan:
+class SealPlan:
     """What sealing events with one set of attributes takes, until an epoch changes."""
 
     __slots__ = ("blocks", "changes", "count", "end_ms", "keys", "left", "start_ms", "steps", "whole")
@@ -100,8 +100,8 @@ class Sealer:
         self._prefix = self._layout.header.pack(
             MAGIC, VERSION, signed_type.mode, signed_type.suite, signed_type.type_id, sender_id, 0, 0, 0
         )[: -_MOMENT.size]
-        self._nonce = signed_type.profile.nonce
-        self._plans: dict[tuple[str, ...], _SealPlan] = {}
+        self._nonce = signed_type.profile.nonce_maker
+        self._plans: dict[tuple[str, ...], SealPlan] = {}
 
     def seal(self, values: Mapping[str, Value], now_ms: int) -> bytes:
         """One event as a frame.
@@ -129,10 +129,7 @@ class Sealer:
 
     def _unsigned(self, values: Mapping[str, Value], now_ms: int) -> bytes:
         ts, seq = self._moments.take(now_ms)
-        names = tuple(values)
-        plan = self._plans.get(names)
-        if plan is None or plan.changes != self._keyring.changes or not plan.start_ms <= ts < plan.end_ms:
-            plan = self._plan(names, ts, now_ms)
+        plan = self.plan_for(tuple(values), ts, now_ms)
         header = self._prefix + _MOMENT.pack(ts, seq, self._flags) + self._publisher
         nonce = self._nonce(self.sender_id, ts, seq, self._publisher)
         frame = (
@@ -146,7 +143,7 @@ class Sealer:
             self._settle(plan)
         return frame
 
-    def _attributes(self, plan: _SealPlan, values: Mapping[str, Value], header: bytes, nonce: bytes) -> bytes:
+    def _attributes(self, plan: SealPlan, values: Mapping[str, Value], header: bytes, nonce: bytes) -> bytes:
         parts = [header, plan.count]
         for name, encode, encrypt, head, aad, most in plan.steps:
             plain = encode(values[name])
@@ -159,7 +156,7 @@ class Sealer:
 
     def _whole(
         self,
-        plan: _SealPlan,
+        plan: SealPlan,
         whole: tuple[Crypt, bytes, bytes],
         values: Mapping[str, Value],
         header: bytes,
@@ -175,14 +172,21 @@ class Sealer:
         sealed = encrypt(nonce, b"".join(parts), aad)
         return b"".join((header, epoch, U32.pack(len(sealed)) if epoch else b"", sealed))
 
-    def _settle(self, plan: _SealPlan) -> None:
+    def _settle(self, plan: SealPlan) -> None:
         for key in plan.keys:
             key.count(COUNT_EVERY, plan.blocks)
         plan.left, plan.blocks = COUNT_EVERY, 0
 
     # ── Making a plan ──
 
-    def _plan(self, names: tuple[str, ...], ts: int, now_ms: int) -> _SealPlan:
+    def plan_for(self, names: tuple[str, ...], ts_ms: int, now_ms: int) -> SealPlan:
+        """What sealing events of this time with these attributes takes; for who seals many at once."""
+        plan = self._plans.get(names)
+        if plan is None or plan.changes != self._keyring.changes or not plan.start_ms <= ts_ms < plan.end_ms:
+            plan = self._plan(names, ts_ms, now_ms)
+        return plan
+
+    def _plan(self, names: tuple[str, ...], ts: int, now_ms: int) -> SealPlan:
         made = self._type
         for name in names:
             made.event_type[name]  # Raises EventError for a name the type does not have.
@@ -191,7 +195,7 @@ class Sealer:
         ordered = sorted(names, key=made.attr_ids.__getitem__)
         gids = [made.attr_ids[name] for name in ordered] if made.mode is Mode.ATTRIBUTE else made.group_ids
         keys = tuple(self._keyring.for_sealing(gid, ts, now_ms) for gid in gids)
-        plan = _SealPlan(self._keyring.changes, keys, self._next_epoch(gids, ts))
+        plan = SealPlan(self._keyring.changes, keys, self._next_epoch(gids, ts))
         plan.count = U16.pack(len(names))
         (self._plan_attributes if made.mode is Mode.ATTRIBUTE else self._plan_whole)(plan, ordered, keys)
         if len(self._plans) >= PLANS_MAX:
@@ -204,7 +208,7 @@ class Sealer:
         starts = (key.start_ms for gid in gids for key in self._keyring.epochs(gid) if key.start_ms > ts)
         return min(min(starts, default=_FOREVER), self._keyring.vouched_until(gids))
 
-    def _plan_attributes(self, plan: _SealPlan, ordered: list[str], keys: tuple[KeyEpoch, ...]) -> None:
+    def _plan_attributes(self, plan: SealPlan, ordered: list[str], keys: tuple[KeyEpoch, ...]) -> None:
         made = self._type
         ids = tuple(made.attr_ids[name] for name in ordered)
         manifest = manifest_of(ids)
@@ -214,7 +218,7 @@ class Sealer:
             head = id + U32.pack(key.epoch)
             plan.steps.append((name, encode, key.cipher("pub").encrypt, head, aad, _longest(made, name)))
 
-    def _plan_whole(self, plan: _SealPlan, ordered: list[str], keys: tuple[KeyEpoch, ...]) -> None:
+    def _plan_whole(self, plan: SealPlan, ordered: list[str], keys: tuple[KeyEpoch, ...]) -> None:
         made = self._type
         for name in ordered:
             encode = encoder(made.event_type[name].type, PadPolicy.NONE)
@@ -255,7 +259,7 @@ class Opened(NamedTuple):
     signer: bytes | None
 
 
-class _OpenPlan:
+class OpenPlan:
     """What opening events with these attributes, in these epochs, takes."""
 
     __slots__ = ("attr_ids", "changes", "from_ms", "sealed", "steps", "to_ms", "unknown")
@@ -287,8 +291,10 @@ class Opener:
         self._signatures = SignatureReader()
         self._layout = LAYOUTS[signed_type.suite]
         self._prefix = bytes((MAGIC, VERSION, signed_type.mode, signed_type.suite)) + signed_type.type_id
-        self._nonce = signed_type.profile.nonce
-        self._plans: dict[tuple[bytes, ...], _OpenPlan] = {}
+        self._nonce = signed_type.profile.nonce_maker
+        self._is_plain, self._is_event = signed_type.mode is Mode.PLAIN, signed_type.mode is Mode.EVENT
+        self._is_padded = signed_type.pad_policy is PadPolicy.BUCKET
+        self._plans: dict[tuple[bytes, ...], OpenPlan] = {}
         self._readers = {
             id: (a.name, decoder(a.type, PadPolicy.NONE), _longest(signed_type, a.name))
             for id, a in signed_type.attributes_by_id.items()
@@ -317,9 +323,7 @@ class Opener:
             raise PeerError(self._why_not_ours(parts))
         if self._replay is not None:
             self._replay.check(parts.type_id, parts.sender_id, parts.ts_ms, parts.seq, now_ms)
-        plan = self._plans.get(parts.heads)
-        if plan is None or plan.changes != self._keyring.changes:
-            plan = self._plan(parts)
+        plan = self.plan_for(parts)
         if plan.unknown is not None and not relay:
             raise UnknownEpoch(*plan.unknown)
         signer = None if self._may_publish is None else self._signer(parts, plan, self._may_publish)
@@ -331,23 +335,21 @@ class Opener:
         return Opened(parts.type_id, parts.sender_id, parts.ts_ms, parts.seq, values, plan.sealed, signer)
 
     def _values(
-        self, parts: Frame, plan: _OpenPlan, wanted: Collection[str] | None, cache: CacheTrust
+        self, parts: Frame, plan: OpenPlan, wanted: Collection[str] | None, cache: CacheTrust
     ) -> dict[str, Value]:
-        if self._type.mode is Mode.PLAIN:
+        if self._is_plain:
             return self._read_pairs(parts.heads, parts.bodies, wanted)
         if cache != "ignore" and (cached := parts.cache):
             return self._with_cached(parts, plan, wanted, cache, cached)
         return self._decrypted(parts, plan, wanted)
 
-    def _decrypted(self, parts: Frame, plan: _OpenPlan, wanted: Collection[str] | None) -> dict[str, Value]:
+    def _decrypted(self, parts: Frame, plan: OpenPlan, wanted: Collection[str] | None) -> dict[str, Value]:
         nonce = self._nonce(parts.sender_id, parts.ts_ms, parts.seq, parts.publisher)
         values: dict[str, Value] = {}
         bodies = parts.bodies
         try:
-            if self._type.mode is Mode.EVENT:
-                for index, _, decrypt, aad, _, _ in plan.steps:
-                    plain = decrypt(nonce, bodies[index], aad)
-                    return self._read_pairs(*read_plain_body(self._unpadded(plain), self._layout), wanted)
+            if self._is_event:
+                return self._decrypted_whole(nonce, bodies[0], plan, wanted)
             for index, name, decrypt, aad, decode, most in plan.steps:
                 if wanted is None or name in wanted:
                     plain = decrypt(nonce, bodies[index], aad)
@@ -358,10 +360,19 @@ class Opener:
             raise PeerError("tag: the event was altered, or sealed under another key") from None
         return values
 
+    def _decrypted_whole(
+        self, nonce: bytes, body: bytes, plan: OpenPlan, wanted: Collection[str] | None
+    ) -> dict[str, Value]:
+        for _, _, decrypt, aad, _, _ in plan.steps:  # One, or none where there is no key.
+            plain = decrypt(nonce, body, aad)
+            ids, raws = read_plain_body(unpadded(plain) if self._is_padded else plain, self._layout)
+            return self._read_pairs(ids, raws, wanted)
+        return {}
+
     def _with_cached(
         self,
         parts: Frame,
-        plan: _OpenPlan,
+        plan: OpenPlan,
         wanted: Collection[str] | None,
         cache: CacheTrust,
         cached: dict[bytes, bytes],
@@ -401,10 +412,7 @@ class Opener:
             if name not in names:
                 raise PeerError(f"attribute: {name!r} is required and missing")
 
-    def _unpadded(self, plain: bytes) -> bytes:
-        return unpadded(plain) if self._type.pad_policy is PadPolicy.BUCKET else plain
-
-    def _signer(self, parts: Frame, plan: _OpenPlan, may_publish: MayPublish) -> bytes:
+    def _signer(self, parts: Frame, plan: OpenPlan, may_publish: MayPublish) -> bytes:
         if not parts.flags & FLAG_SIGNATURE:
             raise PeerError("signature: the event is not signed, and this reader asks for it")
         signer = self._signatures.signer(parts.signature, digest_of(parts.signed))
@@ -422,11 +430,18 @@ class Opener:
 
     # ── Making a plan ──
 
-    def _plan(self, parts: Frame) -> _OpenPlan:
+    def plan_for(self, parts: Frame) -> OpenPlan:
+        """What opening frames with these attributes in these epochs takes; raises PeerError if there are none such."""
+        plan = self._plans.get(parts.heads)
+        if plan is None or plan.changes != self._keyring.changes:
+            plan = self._plan(parts)
+        return plan
+
+    def _plan(self, parts: Frame) -> OpenPlan:
         if self._type.mode is Mode.ATTRIBUTE:
             plan = self._plan_attributes(parts)
         else:
-            plan = _OpenPlan(self._keyring.changes, tuple(self._type.attr_ids.values()))
+            plan = OpenPlan(self._keyring.changes, tuple(self._type.attr_ids.values()))
             if self._type.mode is Mode.EVENT:
                 self._plan_whole(plan, parts)
         if len(self._plans) >= PLANS_MAX:
@@ -434,7 +449,7 @@ class Opener:
         self._plans[parts.heads] = plan
         return plan
 
-    def _plan_attributes(self, parts: Frame) -> _OpenPlan:
+    def _plan_attributes(self, parts: Frame) -> OpenPlan:
         made, ids = self._type, parts.attr_ids
         for id in ids:
             if id not in self._readers:
@@ -442,7 +457,7 @@ class Opener:
         if not ids:
             raise PeerError("attribute: an event sealed by attribute has none")
         self._need_required([self._readers[id][0] for id in ids])
-        plan = _OpenPlan(self._keyring.changes, ids)
+        plan = OpenPlan(self._keyring.changes, ids)
         manifest = manifest_of(ids)
         for index, (id, head) in enumerate(zip(ids, parts.heads, strict=True)):
             (epoch,) = U32.unpack_from(head, self._layout.id_bytes)
@@ -451,7 +466,7 @@ class Opener:
             self._plan_one(plan, index, name, id, id, epoch, manifest, decode, most)
         return plan
 
-    def _plan_whole(self, plan: _OpenPlan, parts: Frame) -> None:
+    def _plan_whole(self, plan: OpenPlan, parts: Frame) -> None:
         (epoch,) = U32.unpack(parts.heads[0])
         made = self._type
         nowhere = decoder(ValueType.BYTES, PadPolicy.NONE)
@@ -459,7 +474,7 @@ class Opener:
 
     def _plan_one(
         self,
-        plan: _OpenPlan,
+        plan: OpenPlan,
         index: int,
         name: str,
         gid: bytes,

@@ -4,11 +4,15 @@ Every call gives effects, in order. `Persist` comes first and must be on disk be
 after it leaves the machine: a sender id or a key that got out and was then forgotten would be
 given out a second time. `generation` counts changes; whoever keeps the state keeps the highest
 generation beside it, and `import_state` refuses a state that is older.
+
+Sender ids come from `next_sender_id`, a counter that is on disk before it answers (the registry's,
+say), so that a type has one counter however many places give ids out. Without it the manager counts
+in its own state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -120,6 +124,7 @@ class KeyManager:
         lazy: bool = True,
         lead_ms: int = LEAD_MS,
         tree: str | None = None,
+        next_sender_id: Callable[[], int] | None = None,
     ) -> None:
         if identity.public_key != signed_type.key_manager:
             raise Denied(f"manager: {signed_type.name} appoints {fingerprint(signed_type.key_manager)}")
@@ -134,8 +139,14 @@ class KeyManager:
         )
         self.groups = {gid: KeyGroup(gid, self.policy, random, now_ms) for gid in signed_type.group_ids}
         self.generation, self._next_sender_id = 0, 1
+        self._outside_sender_id = next_sender_id
         self._verifier = Verifier()
         self._nonces: dict[bytes, int] = {}
+
+    @property
+    def signed_type(self) -> SignedType:
+        """The type whose keys these are."""
+        return self._type
 
     # ── Requests ──
 
@@ -206,6 +217,12 @@ class KeyManager:
         right = token.right()
         return self._group(gid).history(right.not_before, right.not_after)
 
+    def refuse(self, raw: bytes, why: str) -> tuple[bytes, bytes, bytes]:
+        """Who made a request that `join` denied, its nonce, and this manager's signature under the reason."""
+        asked = msgspec.msgpack.decode(raw, type=Join)
+        signed = _refusal_bytes(self._type.type_id, asked.nonce, why)
+        return asked.holder, asked.nonce, self._identity.sign(signed)
+
     # ── Steps of a join ──
 
     def _read_join(self, raw: bytes, now_ms: int) -> Join:
@@ -272,6 +289,9 @@ class KeyManager:
         return seal_to(asked.kex_key, msgspec.msgpack.encode(welcome), context, self._random)
 
     def _new_sender_id(self) -> int:
+        if self._outside_sender_id is not None:
+            # Never below what this manager gave out itself: a counter restored from a backup is asked until it is past that.
+            self._next_sender_id = max(self._next_sender_id, self._outside_sender_id())
         if self._next_sender_id > U32_MAX:
             raise Denied(f"sender: all {U32_MAX} sender ids of {self._type.name} are used; make a new version of it")
         self._next_sender_id += 1
@@ -359,6 +379,12 @@ def open_welcome(signed_type: SignedType, sealed: bytes, nonce: bytes, holder: I
     return welcome
 
 
+def verify_refusal(signed_type: SignedType, nonce: bytes, why: str, signature: bytes) -> None:
+    """Returns if the type's manager gave this reason for refusing the request with this nonce; else raises PeerError."""
+    signed = _refusal_bytes(signed_type.type_id, nonce, why)
+    verify_signature(signed_type.key_manager, signature, signed, "the refusal")
+
+
 _STATE_MAGIC = b"tidings/km/1\0"
 
 
@@ -370,6 +396,10 @@ def _state_box(master: bytes, head: bytes) -> AESGCM:
 
 def _welcome_context(type_id: bytes, nonce: bytes) -> bytes:
     return b"ps/welcome/1\0" + type_id + nonce
+
+
+def _refusal_bytes(type_id: bytes, nonce: bytes, why: str) -> bytes:
+    return b"ps/refused/1\0" + type_id + nonce + why.encode()
 
 
 def _signed_bytes(message: Join | Welcome) -> bytes:

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final, Literal, TypeAlias
 
+import msgspec
+
 from tidings.errors import Denied, PeerError
 from tidings.security.nonce import NotYet
 from tidings.security.suites import Cipher, expand, suite_of
@@ -27,6 +29,8 @@ KEY_BLOCKS_MAX = 2**36
 
 Purpose: TypeAlias = Literal["pub", "sub"]
 _U32 = struct.Struct(">I")
+_MAGIC = b"tidings/keyring/1\0"
+DEK_BYTES = 32
 
 
 def content_key(dek: bytes, purpose: Purpose, gid: bytes, epoch: int) -> bytes:
@@ -103,6 +107,27 @@ class Keyring:
         for one, following in pairwise(self.epochs(gid)):
             one.end_ms = following.start_ms
         self.changes += 1
+
+    def to_bytes(self) -> bytes:
+        """Every key held, in the clear: for a file that only its owner reads, and for nothing else."""
+        held = [
+            (key.gid, key.epoch, key.start_ms, key._dek) for epochs in self._epochs.values() for key in epochs.values()
+        ]
+        return _MAGIC + msgspec.msgpack.encode(held)
+
+    @classmethod
+    def from_bytes(cls, raw: bytes, signed_type: SignedType) -> Keyring:
+        """What `to_bytes` wrote of a ring of this type, epochs of the past included; raises PeerError for anything else."""
+        try:
+            held = msgspec.msgpack.decode(raw.removeprefix(_MAGIC), type=list[tuple[bytes, int, int, bytes]])
+        except msgspec.DecodeError:
+            held = None
+        if held is None or not raw.startswith(_MAGIC) or any(len(dek) != DEK_BYTES for *_, dek in held):
+            raise PeerError("keyring: expected one as `to_bytes` writes it")
+        ring = cls(signed_type, epochs_max=max(EPOCHS_MAX, len(held)))
+        for gid, epoch, start_ms, dek in sorted(held):
+            ring.add(gid, epoch, start_ms, dek)
+        return ring
 
     def heard(self, gid: bytes, now_ms: int) -> None:
         """The manager vouched for the group's present epoch just now."""

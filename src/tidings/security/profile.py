@@ -14,13 +14,27 @@ The suite byte of a frame says which one it is in.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha1, sha256
+from typing import TypeAlias
 
 from tidings.security.suites import EAX
 
-_NONCE = struct.Struct(">IQ")
+_pack_nonce = struct.Struct(">IQ").pack
 _COUNT = struct.Struct(">H")
+
+
+NonceMaker: TypeAlias = Callable[[int, int, int, bytes], bytes]
+"""From sender id, millisecond, counter and the publisher's key."""
+
+
+def _modern_nonce(sender_id: int, ts_ms: int, seq: int, publisher: bytes) -> bytes:
+    return _pack_nonce(sender_id, ts_ms << 20 | seq)
+
+
+def _paper_nonce(sender_id: int, ts_ms: int, seq: int, publisher: bytes) -> bytes:
+    return ts_ms.to_bytes(8, "big") + publisher
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +70,12 @@ class Profile:
         return bytes(self.id_bytes)
 
     def nonce(self, sender_id: int, ts_ms: int, seq: int, publisher: bytes) -> bytes:
-        if self.is_paper:
-            return ts_ms.to_bytes(8, "big") + publisher
-        return _NONCE.pack(sender_id, ts_ms << 20 | seq)
+        return self.nonce_maker(sender_id, ts_ms, seq, publisher)
+
+    @property
+    def nonce_maker(self) -> NonceMaker:
+        """What makes nonces in this profile; asked for once, and not for each event."""
+        return _paper_nonce if self.is_paper else _modern_nonce
 
     def aad(self, mode: int, type_id: bytes, attr_id: bytes, epoch: int, manifest: bytes) -> bytes:
         if self.is_paper:

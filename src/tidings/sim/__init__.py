@@ -2,7 +2,8 @@
 
 `World` runs them in virtual time over a made-up network; `faults` and `workloads` are
 what happens to them, as data; the `Trace` is what came of it and the checks judge it. A
-`Plan` is all of that in one piece that can be written down, replayed and shrunk.
+`Plan` is all of that in one piece that can be written down, replayed and shrunk. `NodeWorld` runs
+whole nodes, with rights and keys, where `World` runs bare routers.
 """
 
 from tidings.sim.checks import (
@@ -31,7 +32,9 @@ from tidings.sim.faults import (
     slow_nodes,
     split_and_heal,
 )
+from tidings.sim.federation import START_MS, Federation
 from tidings.sim.network import CALM, Flat, Plane, Space, TransitStub, Weather
+from tidings.sim.nodes import NodeWorld, Seat
 from tidings.sim.plan import Plan, failure, judge, run, shrunk
 from tidings.sim.topologies import TOPOLOGIES, Topology, topology
 from tidings.sim.trace import Row, Trace
@@ -40,17 +43,21 @@ from tidings.sim.world import CheckFailed, World
 
 __all__ = [
     "CALM",
+    "START_MS",
     "TOPOLOGIES",
     "CheckFailed",
     "Crash",
     "Fault",
+    "Federation",
     "Flat",
     "Join",
     "Leave",
+    "NodeWorld",
     "Plan",
     "Plane",
     "Restart",
     "Row",
+    "Seat",
     "Slow",
     "Space",
     "Split",

@@ -24,6 +24,8 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any, assert_never
 
+import msgspec
+
 from tidings.errors import InputError
 from tidings.overlay import (
     AnyWanted,
@@ -69,6 +71,15 @@ class CheckFailed(AssertionError):
 
     def __init__(self, what: str, trace: Trace) -> None:
         super().__init__(what + (f"\nto see it again:\n  {trace.rerun}" if trace.rerun else ""))
+
+
+class Carried(msgspec.Struct, frozen=True, gc=False):
+    """A message as bytes, made for one link by a node that seals (see `nodes`). The sender's own message is for bounces."""
+
+    raw: bytes
+    message: Any
+    name: str
+    about: Any
 
 
 @dataclass(slots=True, eq=False)
@@ -369,13 +380,16 @@ class World:
             self._pending += 1
         heappush(self._heap, (arrival, self._order, kind, target, message, member.peer.id, None))
 
-    def _describe(self, message: Message) -> tuple[str, Any, int, list[int], int]:
+    def _describe(self, message: Any) -> tuple[str, Any, int, list[int], int]:
         """What a trace says of a message; kept until the next one, for one message often goes to many."""
-        name, size = message.__class__.__name__, size_of(message)
-        parcel = getattr(message, "parcel", None)
-        about = parcel.head.id if parcel is not None else None
+        if message.__class__ is Carried:
+            name, size, about, chatter = message.name, len(message.raw), message.about, message.message.chatter
+        else:
+            name, size, chatter = message.__class__.__name__, size_of(message), message.chatter
+            parcel = getattr(message, "parcel", None)
+            about = parcel.head.id if parcel is not None else None
         tally = self.trace.sent.setdefault(name, [0, 0])
-        kind = _CHATTER if message.chatter else _MESSAGE
+        kind = _CHATTER if chatter else _MESSAGE
         self._described = (message, name, about, size, tally, kind)
         return name, about, size, tally, kind
 
@@ -495,7 +509,7 @@ class World:
         for index, links in enumerate(self.topology.neighbours()):
             self._add(index, links)
         if settled and self.protocol.settle:
-            self.protocol.settle({member.id: member.router for member in self.nodes}, self.now)
+            self.protocol.settle({member.id: self._router_of(member) for member in self.nodes}, self.now)
         for member in self.nodes:
             if settled or self.protocol.on_graph or member.index == 0:
                 self._carry_out(member, member.router.start(self.now))
@@ -516,6 +530,9 @@ class World:
         neighbours = tuple(Peer(self._ids[k], f"sim:{k}") for k in links)
         chance = Random(f"node/{self.seed}/{me.id}/{me.incarnation}")
         return self.protocol.build(Place(me, neighbours if self.protocol.on_graph else (), chance), **self.options)
+
+    def _router_of(self, member: Member) -> Router[Any]:
+        return member.router
 
     def _name(self, index: int) -> NodeId:
         name_node = self.protocol.name_node

@@ -5,9 +5,9 @@ holds what opens them. What is kept are the promises that a restart or an old ba
 break: a sender id is given out once, an epoch has one key, a state is only ever followed by a
 newer one.
 
-A key manager counts sender ids in its own sealed state. Two counters for one type would give the
-same id out twice, and with it the same nonces; so a type has one: the manager's once its state
-is kept here, the registry's otherwise. Whoever asks the other one is refused.
+A type has one counter of sender ids, and it is here: a key manager that is made with
+`next_sender_id` asks it too, so brokers and table jobs never get the same id, and with it the
+same nonces.
 """
 
 from __future__ import annotations
@@ -54,14 +54,11 @@ class Keys:
     def new_sender_ids(self, type_id: bytes, count: int = 1, *, by: str, now_ms: int) -> range:
         """Sender ids that were never given out before for this type, and never will be again.
 
-        They are on disk before this returns. Raises Denied when four bytes hold no more of them, and
-        for a type whose key manager counts them.
+        They are on disk before this returns. Raises Denied when four bytes hold no more of them.
         """
         if not 1 <= count <= SENDER_ID_MAX:
             raise InputError(f"expected to give out 1 to {SENDER_ID_MAX} sender ids, got {count}")
         with self._database.change(by, now_ms) as change:
-            if _generation(change.connection, type_id) is not None:
-                raise Denied("sender: the key manager of this type counts its sender ids; join through it")
             first = _next_sender_id(change.connection, type_id)
             if first is None:
                 type_with_id(change.connection, type_id)
@@ -109,8 +106,7 @@ class Keys:
         """Keeps a key manager's state; once this returns, what the state says may leave the machine.
 
         Raises Denied unless the generation is newer than the kept one: a manager that runs twice, or
-        that was restored from a backup, would give the same ids and epochs out again. For the same
-        reason it is refused where the registry has given out sender ids of this type itself.
+        that was restored from a backup, would give the same keys out again.
         """
         _check_sealed(new.sealed_state)
         with self._database.change(by, now_ms) as change:
@@ -118,8 +114,6 @@ class Keys:
             values = {"generation": new.generation, "sealed_state": new.sealed_state, "saved_ms": now_ms}
             if kept is None:
                 type_with_id(change.connection, type_id)
-                if _next_sender_id(change.connection, type_id) is not None:
-                    raise Denied("manager: the registry counts this type's sender ids; make a new version of the type")
                 change.execute(insert(tables.key_managers).values(type_id=type_id, **values))
             elif kept < new.generation:
                 mine = tables.key_managers.c.type_id == type_id

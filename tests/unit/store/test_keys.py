@@ -9,7 +9,7 @@ import pytest
 from tests.unit.security.london import CAMERA, MANAGER, NOW_MS, PLATES, source
 from tests.unit.store.police import a_token, actions, declare_plates, tamper
 from tidings.errors import Denied, InputError
-from tidings.security import KeyManager, Persist, SealingKey, make_join, seal_to
+from tidings.security import KeyManager, Persist, Reply, SealingKey, make_join, open_welcome, seal_to
 from tidings.store import ManagerSnapshot, Registry, SealedEpoch
 from tidings.store.keys import SENDER_ID_MAX
 
@@ -125,15 +125,27 @@ def test_a_manager_that_runs_twice_is_noticed(registry: Registry) -> None:
         save(bytes(32), ManagerSnapshot(1, b"sealed"), by="one", now_ms=NOW_MS)
 
 
-def test_a_type_has_one_counter_of_sender_ids(registry: Registry) -> None:
+def test_a_manager_and_a_table_job_share_one_counter_of_sender_ids(registry: Registry) -> None:
+    manager = KeyManager(PLATES, MANAGER, source(1), NOW_MS, next_sender_id=lambda: new_ids(registry)[0])
+    assert new_ids(registry, 2) == [1, 2]
+    assert _welcomed_as(manager, 10) == 3
     registry.keys.save_manager(PLATES.type_id, ManagerSnapshot(1, b"sealed"), by="one", now_ms=NOW_MS)
-    with pytest.raises(Denied, match="sender: the key manager of this type counts"):
-        new_ids(registry)
+    assert new_ids(registry) == [4]
+    assert _welcomed_as(manager, 11) == 5
 
 
-def test_a_manager_does_not_start_counting_what_the_registry_has_counted(registry: Registry) -> None:
-    new_ids(registry)
-    with pytest.raises(Denied, match="manager: the registry counts"):
-        registry.keys.save_manager(PLATES.type_id, ManagerSnapshot(1, b"sealed"), by="one", now_ms=NOW_MS)
-    assert registry.keys.manager(PLATES.type_id) is None
-    assert new_ids(registry) == [2]
+def test_a_manager_gives_no_id_twice_though_the_counter_went_back() -> None:
+    counter = iter([7, 8, 2, 3])
+    manager = KeyManager(PLATES, MANAGER, source(1), NOW_MS, next_sender_id=lambda: next(counter))
+    given = [_welcomed_as(manager, number) for number in range(20, 24)]
+    assert given == [7, 8, 9, 10]
+
+
+def _welcomed_as(manager: KeyManager, seed: int) -> int:
+    kex = SealingKey.make(source(seed))
+    asked, nonce = make_join(
+        PLATES, [GID], a_token(CAMERA).to_bytes(), CAMERA, kex, now_ms=NOW_MS, random=source(seed)
+    )
+    reply = manager.join(asked, NOW_MS)[1]
+    assert isinstance(reply, Reply)
+    return open_welcome(PLATES, reply.message, nonce, CAMERA, kex).sender_id

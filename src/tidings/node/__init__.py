@@ -1,0 +1,43 @@
+"""One participant: checks rights, opens and seals, runs a router, matches locally. No I/O.
+
+`Node` is what a live broker and a simulated world both run. It takes what happens, with the moment it
+happens, and gives effects to be carried out in order. Here, and only here, rights and routing meet:
+routers see views and never keys, the security room knows no routes.
+"""
+
+from tidings.node.credentials import Credentials, Held, Truth
+from tidings.node.effects import (
+    Ended,
+    Joined,
+    Keep,
+    KeepKeys,
+    LinkReady,
+    NodeEffect,
+    Notify,
+    NotJoined,
+    Refused,
+)
+from tidings.node.hops import Hop
+from tidings.node.link import node_id_of
+from tidings.node.local import LocalSubscription
+from tidings.node.node import Node, NodePolicy
+
+__all__ = [
+    "Credentials",
+    "Ended",
+    "Held",
+    "Hop",
+    "Joined",
+    "Keep",
+    "KeepKeys",
+    "LinkReady",
+    "LocalSubscription",
+    "Node",
+    "NodeEffect",
+    "NodePolicy",
+    "NotJoined",
+    "Notify",
+    "Refused",
+    "Truth",
+    "node_id_of",
+]

@@ -1,0 +1,197 @@
+"""The border: what comes in over a link is opened as far as keys go, what goes out is stripped to what the other may see.
+
+Inside a node a parcel has this node's own view, and its envelope never has plaintext beside the
+sealed event. On a link the view of a sealed event is empty; the plaintext that this neighbour may
+have, at the moment of sending, stands in the envelope's cache. So stripping is not a clean-up that
+could be forgotten: nothing goes out that was not put in for this neighbour.
+
+Events of types without protection pass as they are, at the cost of a look-up.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Literal, NamedTuple, TypeAlias
+
+from tidings.errors import PeerError
+from tidings.events import EventType
+from tidings.node.keytalk import CONTROL
+from tidings.node.link import Neighbourhood
+from tidings.node.local import LocalSubscriptions
+from tidings.node.reading import UNREAD
+from tidings.node.typekeys import TypeKeys, check_head
+from tidings.overlay import SEALED, Interest, NodeId, Parcel
+from tidings.security import CacheTrust, Frame, SignedType, cached, split, uncached
+
+CacheTrustPolicy: TypeAlias = Literal["same-domain", "any-authorised", "verify"]
+
+OPENED_MAX = 4096  # Events kept opened, so that a second copy costs no decryption.
+OPENED_BYTES_MAX = 64 * 2**20
+INTERESTS_MAX = 16_384  # Filters kept opened; what a router keeps tells all of them again and again.
+COMPARED = 0.01  # Of caches from other organisations, how many are compared with what is sealed.
+
+
+@dataclass(slots=True, eq=False)
+class Known:
+    """A type this node has been told of."""
+
+    name: str
+    """As heads of parcels have it: the id of a signed type, the name of an open one."""
+    event_type: EventType
+    signed: SignedType | None
+    keys: TypeKeys | None
+    """None where nothing is sealed."""
+    local: LocalSubscriptions
+
+
+class _Opened(NamedTuple):
+    envelope: bytes
+    parcel: Parcel
+    frame: Frame
+    changes: int
+
+
+class Customs:
+    """One node's border."""
+
+    def __init__(self, types: dict[str, Known], near: Neighbourhood, trust: CacheTrustPolicy, chance: Random) -> None:
+        self._types, self._near, self._trust, self._chance = types, near, trust, chance
+        self._opened: OrderedDict[tuple[bytes, int, int, int], _Opened] = OrderedDict()
+        self._opened_bytes = 0
+        self._interests: dict[tuple[bytes, int], tuple[Interest, int]] = {}
+        self.decrypted = 0
+
+    # ── In ──
+
+    def take_parcel(self, sender: NodeId, parcel: Parcel, now_ms: int) -> Parcel:
+        """The parcel with this node's view of it; raises PeerError if anything that can be checked is wrong."""
+        known = self._types.get(parcel.head.type)
+        if known is not None and known.keys is not None:
+            return self._open(known.keys, sender, parcel, now_ms)
+        if not parcel.envelope or parcel.head.type.startswith(CONTROL):
+            return parcel
+        if known is not None:
+            raise PeerError(f"envelope: events of {known.event_type.name} have none")
+        frame = split(parcel.envelope)
+        check_head(parcel.head, frame)
+        return Parcel(parcel.head, SEALED, uncached(frame))
+
+    def take_interest(self, interest: Interest, now_ms: int) -> Interest:
+        """The interest with this node's reading of it; raises PeerError or Denied for one without a right."""
+        known = self._types.get(interest.type)
+        if known is None or known.keys is None:
+            return _replaced(interest, UNREAD) if interest.envelope else interest
+        name = (interest.envelope, known.keys.keyring.changes)
+        read, not_after = self._interests.get(name, (None, 0))
+        if read is None or read.id != interest.id or now_ms >= not_after:
+            wanted, not_after = known.keys.read_filter(interest, now_ms)
+            read = _replaced(interest, wanted)
+            if len(self._interests) >= INTERESTS_MAX:
+                del self._interests[next(iter(self._interests))]
+            self._interests[name] = read, not_after
+        return read
+
+    def forget_interests(self) -> None:
+        """Rights have changed: every filter is judged anew when it next comes."""
+        self._interests.clear()
+
+    def own(self, keys: TypeKeys, parcel: Parcel) -> None:
+        """This node sealed the parcel itself, and need not open it."""
+        self._remember(parcel, split(parcel.envelope), keys.keyring.changes)
+
+    def _open(self, keys: TypeKeys, sender: NodeId, parcel: Parcel, now_ms: int) -> Parcel:
+        if not parcel.envelope:
+            raise PeerError(f"envelope: events of {keys.signed.event_type.name} are sealed; this one is not")
+        frame = split(parcel.envelope)
+        check_head(parcel.head, frame)
+        bare = uncached(frame)
+        known = self._opened.get(frame.event_id)
+        if known is not None and known.envelope == bare and known.changes == keys.keyring.changes:
+            return known.parcel if known.parcel.head == parcel.head else _with_head(known.parcel, parcel)
+        view = keys.read(frame, now_ms, self._believes(sender, keys, frame, now_ms))
+        self.decrypted += 1
+        opened = Parcel(parcel.head, view, bare)
+        self._remember(opened, split(bare), keys.keyring.changes)
+        return opened
+
+    def _believes(self, sender: NodeId, keys: TypeKeys, frame: Frame, now_ms: int) -> CacheTrust:
+        """What the plaintext that this neighbour sent along is worth."""
+        shown = frame.cache
+        if not shown or not sender:
+            return "ignore"
+        if self._trust == "verify":
+            return "verify"
+        if self._near.is_colleague(sender):
+            return "trust"
+        if self._trust == "same-domain":
+            return "ignore"
+        readable = self._near.readable(sender, keys.signed.type_id, now_ms)
+        if readable is not None and any(id not in readable for id in shown):
+            return "ignore"
+        return "verify" if self._chance.random() < COMPARED else "trust"
+
+    def _remember(self, parcel: Parcel, frame: Frame, changes: int) -> None:
+        old = self._opened.pop(frame.event_id, None)
+        self._opened_bytes += len(frame.raw) - (len(old.envelope) if old else 0)
+        self._opened[frame.event_id] = _Opened(parcel.envelope, parcel, frame, changes)
+        while len(self._opened) > OPENED_MAX or self._opened_bytes > OPENED_BYTES_MAX:
+            _, oldest = self._opened.popitem(last=False)
+            self._opened_bytes -= len(oldest.envelope)
+
+    # ── Out ──
+
+    def give_parcel(
+        self, to: NodeId, parcel: Parcel, now_ms: int, tell: Callable[[Parcel, tuple[str, ...]], None]
+    ) -> Parcel:
+        """The parcel as this neighbour may have it now; `tell` hears which attributes went in clear."""
+        if not parcel.envelope or parcel.head.type.startswith(CONTROL):
+            tell(parcel, ())
+            return parcel
+        known = self._types.get(parcel.head.type)
+        if known is None or known.keys is None or not parcel.view.values:
+            tell(parcel, ())
+            return Parcel(parcel.head, SEALED, parcel.envelope)
+        signed = known.keys.signed
+        readable = self._near.readable(to, signed.type_id, now_ms)
+        raw = cached(signed, self._frame_of(parcel), parcel.view.values, readable)
+        tell(parcel, _shown(signed, parcel, readable) if len(raw) > len(parcel.envelope) else ())
+        return Parcel(parcel.head, SEALED, raw)
+
+    def give_interest(self, interest: Interest) -> Interest:
+        """The interest as it may be read by anybody: of a sealed type, only its envelope."""
+        known = self._types.get(interest.type)
+        if interest.envelope or (known is not None and known.keys is not None):
+            return _replaced(interest, UNREAD)
+        return interest
+
+    def _frame_of(self, parcel: Parcel) -> Frame:
+        _, sender_id, moment = parcel.head.id
+        name = (bytes.fromhex(parcel.head.type), sender_id, moment >> 20, moment & (1 << 20) - 1)
+        known = self._opened.get(name)
+        return known.frame if known is not None and known.envelope == parcel.envelope else split(parcel.envelope)
+
+    def frame_of(self, parcel: Parcel) -> Frame:
+        """A sealed parcel's frame, without plaintext."""
+        return self._frame_of(parcel)
+
+    def holdings(self) -> dict[str, tuple[int, int]]:
+        return {
+            "opened": (len(self._opened), OPENED_MAX),
+            "opened_bytes": (self._opened_bytes, OPENED_BYTES_MAX),
+            "filters": (len(self._interests), INTERESTS_MAX),
+        }
+
+
+def _replaced(interest: Interest, wanted: object) -> Interest:
+    return Interest(interest.id, interest.type, wanted, interest.envelope)  # type: ignore[arg-type]
+
+
+def _with_head(known: Parcel, parcel: Parcel) -> Parcel:
+    return Parcel(parcel.head, known.view, known.envelope)
+
+
+def _shown(signed: SignedType, parcel: Parcel, readable: frozenset[bytes] | None) -> tuple[str, ...]:
+    return tuple(name for name in parcel.view.values if readable is None or signed.attr_ids[name] in readable)

@@ -1,0 +1,315 @@
+"""Neighbours: who is at the other end of a link, and what may be shown to it.
+
+    link up        → LinkHello, both ways: key, nonce, what is understood
+    both hellos in → LinkCreds, both ways: tokens, and a signature over this very session
+    creds checked  → LinkAck; the link is ready if the neighbour belongs to the network
+    later          → LinkCreds again (the next counter), LinkRevoke
+
+The signature covers both certificates, both nonces, which end signed and what tokens it showed: it
+proves that the holder of the key is at the other end of this TLS session and no other. An invalid
+token counts as not shown; a signature that does not fit ends the link. A neighbour that nobody knows
+may read nothing.
+
+Which organisation a neighbour belongs to is not what it says but who let it in: the key that
+delegated its membership to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import TypeAlias
+
+import msgspec
+
+from tidings.errors import Denied, PeerError
+from tidings.node.credentials import NOTHING, TOKENS_MAX, Credentials, Truth
+from tidings.node.effects import LinkReady, NodeEffect, Refused
+from tidings.overlay import Message, NodeId, Peer, Send
+from tidings.security import (
+    ANY_TYPE,
+    SUITES,
+    BiscuitCapability,
+    Identity,
+    RandomBytes,
+    Request,
+    Verifier,
+    verify_signature,
+)
+
+VERSION = 1
+NONCE_BYTES = 32
+NEIGHBOURS_MAX = 4096  # Links at once; as many as a router keeps.
+REASONS_MAX = 16  # Refusals told to a neighbour; the first ones say what is wrong.
+_MEMBERSHIP = b""
+
+Shown: TypeAlias = tuple[tuple[bytes, bytes], ...]
+"""Tokens on their way: the id of the type each is for (empty for membership), and the token."""
+
+
+class LinkHello(Message, frozen=True):
+    """The first word on a link."""
+
+    key: bytes
+    domain: str
+    nonce: bytes
+    versions: tuple[int, ...]
+    suites: tuple[int, ...]
+
+
+class LinkCreds(Message, frozen=True):
+    """Tokens, tied to this session. A later one adds to what was shown."""
+
+    shown: Shown
+    counter: int
+    signature: bytes
+
+
+class LinkAck(Message, frozen=True):
+    """How many tokens count now, and why others do not."""
+
+    accepted: int
+    rejected: tuple[str, ...]
+
+
+class LinkRevoke(Message, frozen=True):
+    """These links no longer count for the sender's own tokens. Nobody can revoke another's this way."""
+
+    ids: tuple[str, ...]
+
+
+LinkMessage: TypeAlias = LinkHello | LinkCreds | LinkAck | LinkRevoke
+
+
+def node_id_of(public_key: bytes) -> NodeId:
+    """The node id of a key: 128 bits that nobody can choose.
+
+    >>> node_id_of(bytes(32))
+    'ae185a076fe96e12e1f15c3a1044e355'
+    """
+    return sha256(b"tidings/node/1\0" + public_key).hexdigest()[:32]
+
+
+@dataclass(slots=True, eq=False)
+class Neighbour:
+    """One end of one link."""
+
+    peer: Peer
+    my_nonce: bytes
+    my_cert: bytes
+    their_cert: bytes
+    dialled: bool
+    hello: LinkHello | None = None
+    credentials: Credentials | None = None
+    organisation: bytes = b""
+    ready: bool = False
+    counter_in: int = 0
+    counter_out: int = 0
+    unverified: dict[bytes, bytes] = field(default_factory=dict)
+    """Tokens for types this node does not know yet, by token."""
+
+    def transcript(self, *, mine: bool, counter: int, shown: Shown) -> bytes:
+        """What one end signs: the session, its own role in it, and what it shows."""
+        assert self.hello is not None
+        certs, nonces = [self.my_cert, self.their_cert], [self.my_nonce, self.hello.nonce]
+        if not self.dialled:
+            certs.reverse()
+            nonces.reverse()
+        role = b"A" if mine == self.dialled else b"B"
+        digests = [sha256(part).digest() for part in (*certs, *nonces, msgspec.msgpack.encode(shown))]
+        return b"ps/hs/1\0" + b"".join(digests) + role + counter.to_bytes(8, "big")
+
+
+class Neighbourhood:
+    """All links of one node."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        domain: str,
+        truth: Truth,
+        random: RandomBytes,
+        *,
+        network_key: bytes | None,
+        owner_of: Callable[[bytes], bytes | None],
+        open_links: bool,
+        bind_ids: bool,
+    ) -> None:
+        self.mine = Credentials(identity.public_key, truth)
+        self._identity, self._domain, self._truth, self._random = identity, domain, truth, random
+        self._network_key, self._owner_of = network_key, owner_of
+        self._open_links, self._bind_ids = open_links, bind_ids
+        self._verifier = Verifier()
+        self._near: dict[NodeId, Neighbour] = {}
+
+    # ── Asking ──
+
+    def get(self, neighbour: NodeId) -> Neighbour | None:
+        return self._near.get(neighbour)
+
+    def all(self) -> list[Neighbour]:
+        return list(self._near.values())
+
+    def is_ready(self, neighbour: NodeId) -> bool:
+        near = self._near.get(neighbour)
+        return self._open_links if near is None else near.ready
+
+    def readable(self, neighbour: NodeId, type_id: bytes, now_ms: int) -> frozenset[bytes] | None:
+        """The attributes of a type that this neighbour may see now; None for all. Of a stranger, none."""
+        near = self._near.get(neighbour)
+        if near is None or near.credentials is None or not near.ready or not self._is_member(near.credentials, now_ms):
+            return NOTHING
+        return near.credentials.readable(type_id, now_ms)
+
+    def is_colleague(self, neighbour: NodeId) -> bool:
+        """Whether the neighbour was let in by the same organisation as this node."""
+        near = self._near.get(neighbour)
+        mine = self._organisation(self.mine)
+        return near is not None and near.ready and bool(mine) and near.organisation == mine
+
+    # ── A link's life ──
+
+    def up(self, peer: Peer, my_cert: bytes, their_cert: bytes, dialled: bool) -> list[NodeEffect]:
+        """TLS stands: say hello. An earlier link to the same peer is forgotten, rights and all."""
+        if len(self._near) >= NEIGHBOURS_MAX and peer.id not in self._near:
+            return [Refused(peer.id, f"link: more than {NEIGHBOURS_MAX} neighbours", cut=True)]
+        near = Neighbour(peer, self._random(NONCE_BYTES), my_cert, their_cert, dialled)
+        self._near[peer.id] = near
+        if self._open_links:
+            near.ready = True
+            return [LinkReady(peer.id, "")]
+        hello = LinkHello(self._identity.public_key, self._domain, near.my_nonce, (VERSION,), tuple(SUITES))
+        return [Send(peer.id, hello)]
+
+    def down(self, neighbour: NodeId) -> None:
+        self._near.pop(neighbour, None)
+
+    def take(self, sender: NodeId, message: LinkMessage, now_ms: int) -> list[NodeEffect]:
+        """What a neighbour says about itself; raises PeerError or Denied where the link must end."""
+        near = self._near.get(sender)
+        if near is None:
+            raise PeerError("link: a word on a link that is not there")
+        match message:
+            case LinkHello():
+                return self._hello(near, message)
+            case LinkCreds():
+                return self._creds(near, message, now_ms)
+            case LinkAck():
+                return []
+            case LinkRevoke(ids):
+                if near.credentials is not None:
+                    near.credentials.drop(ids)
+                return self._lapsed(near, now_ms)
+
+    def present(self, held: Sequence[bytes] | None = None) -> list[NodeEffect]:
+        """Show tokens (those given, or all) to every neighbour that has said hello."""
+        return [self._show(near, held) for near in self._near.values() if near.hello is not None]
+
+    def withdraw(self, ids: Sequence[str]) -> list[NodeEffect]:
+        """Tell neighbours that tokens with these links no longer count for this node."""
+        self.mine.drop(ids)
+        return [Send(near.peer.id, LinkRevoke(tuple(ids))) for near in self._near.values() if near.ready]
+
+    def lapsed(self, now_ms: int) -> list[NodeEffect]:
+        """Ends the links to those whose membership is over."""
+        return [effect for near in self.all() for effect in self._lapsed(near, now_ms)]
+
+    def read_again(self) -> None:
+        """A type has become known: tokens that could not be verified may be now."""
+        for near in self._near.values():
+            waiting, near.unverified = near.unverified, {}
+            for token, type_id in waiting.items():
+                self._accept(near, type_id, token)
+
+    def read(self, type_id: bytes, token: bytes) -> BiscuitCapability:
+        """A token for a type (or, with an empty id, for membership); raises Denied unless its owner gave it."""
+        owner = self._network_key if type_id == _MEMBERSHIP else self._owner_of(type_id)
+        if owner is None:
+            raise Denied("type: nothing is known of the type that the right is for")
+        read = self._verifier.read(token, owner)
+        if read.inspect()[0].type_id != (ANY_TYPE if type_id == _MEMBERSHIP else type_id):
+            raise Denied("type: the right is for another type than it was shown for")
+        return read
+
+    # ── Steps ──
+
+    def _hello(self, near: Neighbour, hello: LinkHello) -> list[NodeEffect]:
+        if near.hello is not None:
+            raise PeerError("link: a second hello")
+        if VERSION not in hello.versions:
+            raise PeerError(f"version: the neighbour speaks {list(hello.versions)[:8]}; expected {VERSION}")
+        if len(hello.nonce) != NONCE_BYTES or len(hello.key) != len(self._identity.public_key):
+            raise PeerError("link: a key or nonce of the wrong length")
+        if self._bind_ids and node_id_of(hello.key) != near.peer.id:
+            raise PeerError(f"link: {near.peer.id} is not the node of that key")
+        near.hello = hello
+        return [self._show(near, None)]
+
+    def _show(self, near: Neighbour, held: Sequence[bytes] | None) -> NodeEffect:
+        listed = [one for one in self.mine.all() if held is None or one.raw in held]
+        shown = tuple((_type_id(one.right.type_id), one.raw) for one in listed)
+        near.counter_out += 1
+        signed = near.transcript(mine=True, counter=near.counter_out, shown=shown)
+        return Send(near.peer.id, LinkCreds(shown, near.counter_out, self._identity.sign(signed)))
+
+    def _creds(self, near: Neighbour, creds: LinkCreds, now_ms: int) -> list[NodeEffect]:
+        if near.hello is None or creds.counter != near.counter_in + 1 or len(creds.shown) > TOKENS_MAX:
+            raise PeerError("link: credentials before the hello, out of turn or too many")
+        signed = near.transcript(mine=False, counter=creds.counter, shown=creds.shown)
+        verify_signature(near.hello.key, creds.signature, signed, "the credentials")
+        near.counter_in = creds.counter
+        if near.credentials is None:
+            near.credentials = Credentials(near.hello.key, self._truth)
+        rejected = [why for type_id, token in creds.shown if (why := self._accept(near, type_id, token))]
+        near.organisation = self._organisation(near.credentials)
+        ack = Send(near.peer.id, LinkAck(len(creds.shown) - len(rejected), tuple(rejected[:REASONS_MAX])))
+        return [ack, *self._admit(near, now_ms)]
+
+    def _accept(self, near: Neighbour, type_id: bytes, token: bytes) -> str:
+        """Takes one token up; why not, if not."""
+        assert near.credentials is not None
+        if type_id != _MEMBERSHIP and self._owner_of(type_id) is None:
+            if len(near.unverified) < TOKENS_MAX:
+                near.unverified[token] = type_id
+            return "type: unknown here; the right waits until it is known"
+        try:
+            near.credentials.add(self.read(type_id, token))
+        except Denied as refused:
+            return str(refused)
+        return ""
+
+    def _admit(self, near: Neighbour, now_ms: int) -> list[NodeEffect]:
+        assert near.credentials is not None
+        assert near.hello is not None
+        if near.ready:
+            return self._lapsed(near, now_ms)
+        if self._network_key is not None:
+            near.credentials.right_for(Request(ANY_TYPE, "join-net"), now_ms)
+        near.ready = True
+        return [LinkReady(near.peer.id, near.hello.domain)]
+
+    def _lapsed(self, near: Neighbour, now_ms: int) -> list[NodeEffect]:
+        if not near.ready or self._open_links:
+            return []
+        if near.credentials is not None and self._is_member(near.credentials, now_ms):
+            return []
+        near.ready = False
+        return [Refused(near.peer.id, "link: the neighbour is no longer a member of the network", cut=True)]
+
+    def _is_member(self, credentials: Credentials, now_ms: int) -> bool:
+        if self._network_key is None:
+            return True
+        return any(held.refusal(self._truth, now_ms) is None for held in credentials.of(ANY_TYPE))
+
+    def _organisation(self, credentials: Credentials) -> bytes:
+        """The key that delegated membership; empty where it came from the network's own."""
+        for held in credentials.of(ANY_TYPE):
+            hands = [link for link in held.token.inspect() if link.holder is not None]
+            if len(hands) > 1:
+                return hands[-1].issuer or b""
+        return b""
+
+
+def _type_id(type_id: bytes | str) -> bytes:
+    return type_id if isinstance(type_id, bytes) else _MEMBERSHIP

@@ -1,0 +1,134 @@
+"""Conditions on their way: taken apart so that each attribute can be sealed by itself, and put together again.
+
+A condition is a union of boxes; each box is one clause, each of its sides one part, written as SQL.
+What ties two attributes together is in no part: only the subscriber's own broker checks it. So the
+parts may say yes too often, never no wrongly, and they tell so:
+
+    part = 01 ‖ SQL     the parts of all clauses together say all that the condition says
+    part = 00 ‖ SQL     something was left out
+
+Whoever reads some parts only puts together what it can read, and a clause of which it can read
+nothing makes it want everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tidings.errors import FilterError
+from tidings.events import Value, ValueType
+from tidings.filters import (
+    DOMAIN,
+    Box,
+    Condition,
+    Intervals,
+    attributes_of,
+    format_tree,
+    next_key,
+    parse,
+    quote_name,
+    quote_string,
+)
+from tidings.overlay import AnyWanted, Everything, Sql
+from tidings.security import Mode, SignedType
+
+WHOLE, LEFT_OUT = b"\1", b"\0"
+UNREAD = Everything(exact=False)  # What an interest is to a node that can read none of it.
+
+
+def clauses_of(condition: Condition, made: SignedType) -> list[dict[bytes, bytes]]:
+    """The condition as clauses to be sealed, by attribute id (in event mode one, under the type's)."""
+    if made.mode is Mode.EVENT:
+        return [{made.type_id: WHOLE + str(condition).encode()}]
+    clauses = [_parts(box, condition) for box in condition.boxes]
+    flag = WHOLE if all(whole for _, whole in clauses) else LEFT_OUT
+    return [{made.attr_ids[name]: flag + text.encode() for name, text in parts.items()} for parts, _ in clauses]
+
+
+def wanted_from(clauses: Sequence[Mapping[bytes, bytes | None]], made: SignedType) -> AnyWanted:
+    """What a node wants for a subscription whose readable parts are these: at least what the subscriber wants.
+
+    Parts that together are no condition, or one larger than this node keeps, are as good as unread.
+    """
+    read = [[part for part in clause.values() if part is not None] for clause in clauses]
+    if not all(read):
+        return UNREAD
+    exact = all(part is not None and part[:1] == WHOLE for clause in clauses for part in clause.values())
+    try:
+        text = " OR ".join(_joined([part[1:].decode() for part in parts]) for parts in read)
+        return Sql.of(parse(text, made.event_type), exact=exact)
+    except (UnicodeDecodeError, FilterError):
+        return UNREAD
+
+
+def _joined(texts: list[str]) -> str:
+    return "(" + " AND ".join(f"({text})" for text in texts) + ")"
+
+
+def _parts(box: Box, condition: Condition) -> tuple[dict[str, str], bool]:
+    """For each attribute of a box what is asked of it alone, and whether that is all that the box asks."""
+    texts: dict[str, list[str]] = {}
+    whole = True
+    for name, side in box.sides:
+        text = _as_written(name, side, condition)
+        whole = whole and text is not None
+        if text is not None:
+            texts.setdefault(name, []).append(text)
+    for residual in box.residuals:
+        names = list(attributes_of(residual))
+        if len(names) == 1:
+            texts.setdefault(names[0], []).append(format_tree(residual))
+        else:
+            whole = False
+    return {name: " AND ".join(f"({text})" for text in found) for name, found in texts.items()}, whole
+
+
+def _as_written(name: str, side: Intervals, condition: Condition) -> str | None:
+    """The side as SQL; None where no text means exactly this (bounds at infinity, say)."""
+    pieces = [_interval(quote_name(name), side.type, low, high) for low, high in side.pairs]
+    text = " OR ".join(pieces + ([f"{quote_name(name)} IS NULL"] if side.null else []))
+    try:
+        boxes = parse(text, condition.event_type).boxes
+    except FilterError:
+        return None
+    # Read back before it is believed: what it says must be the side itself.
+    return text if boxes == (Box(((name, side),)),) else None
+
+
+def _interval(name: str, kind: ValueType, low: object, high: object) -> str:
+    start, end = DOMAIN[kind]
+    if (low, high) == (start, end):
+        return f"{name} IS NOT NULL"
+    if next_key(low) == high:
+        return f"{name} = {_literal(kind, low)}"
+    bounds = []
+    if low != start:
+        bounds.append(_bound(name, kind, low, ">", ">="))
+    if high != end:
+        bounds.append(_bound(name, kind, high, "<=", "<"))
+    return " AND ".join(bounds)
+
+
+def _bound(name: str, kind: ValueType, key: object, after: str, at: str) -> str:
+    """The bound at a key. Texts that end in a zero character are the next after another one, and written so."""
+    if isinstance(key, str) and key.endswith("\0"):
+        return f"{name} {after} {_literal(kind, key[:-1])}"
+    if isinstance(key, bytes) and key.endswith(b"\0"):
+        return f"{name} {after} {_literal(kind, key[:-1])}"
+    return f"{name} {at} {_literal(kind, key)}"
+
+
+def _literal(kind: ValueType, key: object) -> str:
+    value: Value = kind.value_at(key)  # type: ignore[arg-type]
+    match kind:
+        case ValueType.STRING:
+            return quote_string(str(value))
+        case ValueType.BYTES:
+            assert isinstance(value, bytes)
+            return f"X'{value.hex()}'"
+        case ValueType.TIMESTAMP:
+            return f"TIMESTAMP '{value!s}'"
+        case ValueType.BOOL:
+            return str(value).upper()
+        case _:
+            return repr(value)

@@ -1,0 +1,279 @@
+"""A world of nodes: the same routers, each inside the very `Node` that a live broker runs.
+
+Here messages are bytes. A node's frames are made for the link they go over, at the moment they are
+sent, and can be watched there (`watch`). Before two nodes first speak they introduce themselves, as they
+would over TLS; that takes no time here, for TLS is not what is simulated.
+
+    world = NodeWorld("irbr", node_count=8, seed=3, federation=Federation(3))
+    world.declare(plates); world.hold(5, right); world.host(0, manager)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any
+
+from tidings.errors import Denied
+from tidings.node import (
+    Ended,
+    Joined,
+    Keep,
+    KeepKeys,
+    LinkReady,
+    Node,
+    NodeEffect,
+    NodePolicy,
+    Notify,
+    NotJoined,
+    Refused,
+    node_id_of,
+)
+from tidings.overlay import (
+    Effect,
+    EventId,
+    Head,
+    Interest,
+    Message,
+    NodeId,
+    Parcel,
+    Peer,
+    Protocol,
+    Router,
+    Send,
+    Sql,
+    SubscriptionId,
+    View,
+)
+from tidings.security import BiscuitCapability, Identity, KeyManager, SignedType
+from tidings.sim.federation import START_MS, Federation
+from tidings.sim.trace import Notice, Publication, Subscription
+from tidings.sim.world import Carried, Member, World
+
+Watch = Callable[[NodeId, NodeId, bytes], None]
+"""Sees every frame: who sent it, to whom, and its bytes."""
+
+
+class Seat(Router[Any]):
+    """A node's place in a world: takes what a router takes, and gives frames where a router gives messages."""
+
+    def __init__(self, node: Node, world: NodeWorld) -> None:
+        self.node, self.world = node, world
+
+    def start(self, now: float, memory: bytes = b"") -> list[Effect]:
+        return self.world.seated(self.node, self.node.start(now, memory))
+
+    def join(self, via: Sequence[Peer], now: float) -> list[Effect]:
+        return self.world.seated(self.node, self.node.join(via, now))
+
+    def leave(self, now: float) -> list[Effect]:
+        return self.world.seated(self.node, self.node.leave(now))
+
+    def publish(self, parcel: Parcel, now: float) -> list[Effect]:
+        raise AssertionError("a node publishes for its clients")
+
+    def receive(self, sender: NodeId, message: Carried, now: float) -> list[Effect]:
+        return self.world.seated(self.node, self.node.receive(sender, message.raw, now))
+
+    def wake(self, token: Any, now: float) -> list[Effect]:
+        return self.world.seated(self.node, self.node.wake(token, now))
+
+    def unsent(self, to: NodeId, message: Carried, now: float) -> list[Effect]:
+        return self.world.seated(self.node, self.node.unsent(to, message.message, now))
+
+    def peer_down(self, peer: NodeId, now: float) -> list[Effect]:
+        return self.world.seated(self.node, self.node.peer_down(peer, now))
+
+    def peer_up(self, peer: Peer, now: float) -> list[Effect]:
+        return self.world.seated(self.node, self.node.peer_up(peer, now))
+
+    def unsubscribe(self, id: SubscriptionId, now: float) -> list[Effect]:
+        return self.world.seated(self.node, self.node.unsubscribe(id, now))
+
+    def links(self) -> tuple[NodeId, ...]:
+        return self.node.router.links()
+
+    def holdings(self) -> dict[str, tuple[int, int]]:
+        return self.node.holdings()
+
+    def memory(self) -> bytes:
+        return self.node.memory()
+
+
+class NodeWorld(World):
+    """A world whose nodes check rights, open and seal. Clients are given by name; each node has one of its own.
+
+    `told` has what each client was told, with the values as it saw them.
+    """
+
+    def __init__(
+        self,
+        protocol_name: str | Protocol,
+        *,
+        federation: Federation,
+        organisation_of: Callable[[int], str] = lambda index: "all",
+        policy: NodePolicy | None = None,
+        **world: Any,
+    ) -> None:
+        self.federation, self.organisation_of = federation, organisation_of
+        self.policy = policy or NodePolicy(network_key=federation.network.public_key)
+        self.told: list[Notify] = []
+        self.effects: list[tuple[NodeId, NodeEffect]] = []
+        """What nodes asked for beside messages, wakes and counts."""
+        self._watches: list[Watch] = []
+        super().__init__(protocol_name, **world)
+
+    # ── What a test or an experiment does ──────────────────────────────────────
+
+    def node(self, index: int) -> Node:
+        """The node itself."""
+        seat = self.nodes[index].router
+        assert isinstance(seat, Seat)
+        return seat.node
+
+    def identity(self, index: int) -> Identity:
+        return self.federation.identity(f"node {index}")
+
+    def watch(self, watch: Watch) -> None:
+        """Have every frame seen, those of introductions too."""
+        self._watches.append(watch)
+
+    def declare(self, declared: SignedType, *, at: Sequence[int] | None = None) -> None:
+        """Make a type known at these nodes, or at all."""
+        for index in range(len(self.nodes)) if at is None else at:
+            self.act(index, lambda node: node.declare(declared, self.now))
+
+    def hold(self, index: int, right: BiscuitCapability) -> None:
+        """Give a node a right."""
+        self.act(index, lambda node: node.hold(right.to_bytes(), self.now))
+
+    def host(self, index: int, manager: KeyManager) -> None:
+        """Have a node run a key manager."""
+        self.act(index, lambda node: node.host(manager, self.now))
+
+    def revoke(self, ids: Sequence[str], *, at: Sequence[int] | None = None) -> None:
+        """Make a revocation known at these nodes, or at all."""
+        for index in range(len(self.nodes)) if at is None else at:
+            self.act(index, lambda node: node.revoke(ids, self.now))
+
+    def attach(self, index: int, client: str, rights: Sequence[BiscuitCapability] = ()) -> None:
+        """Have a client come to a node; its key is that of its name."""
+        key = self.federation.identity(client).public_key
+        self.act(index, lambda node: node.attach(client, key, [right.to_bytes() for right in rights], self.now))
+
+    def say(self, index: int, client: str, type: str, values: Mapping[str, Any]) -> EventId:
+        """Have a client publish; raises what the node raises."""
+        member, node = self.nodes[index], self.node(index)
+        id, effects = node.publish(client, type, values, self.now)
+        hop = node.hop(id)
+        name = hop.type if hop else type
+        self.trace.publications[id] = Publication(self.now, member.id, Parcel(Head(id, name), View(dict(values))))
+        self.trace.note(self.now, "publish", member.id, about=id)
+        self._carry_out(member, self.seated(node, effects))
+        return id
+
+    def ask(self, index: int, client: str, type: str, condition: str) -> SubscriptionId:
+        """Have a client subscribe; raises what the node raises."""
+        member, node = self.nodes[index], self.node(index)
+        id, effects = node.subscribe(client, type, condition, self.now)
+        one = next(one for one in node.subscriptions() if one.id == id)
+        interest = Interest(id, one.type, Sql.of(one.condition))
+        member.subscriptions[id] = interest
+        self.trace.subscriptions[id] = Subscription(interest, member.id, self.now)
+        self.trace.note(self.now, "subscribe", member.id, about=id)
+        self._carry_out(member, self.seated(node, effects))
+        return id
+
+    def act(self, index: int, do: Callable[[Node], list[NodeEffect]]) -> None:
+        """Do something with a node, and carry out what it asks for."""
+        self._carry_out(self.nodes[index], self.seated(self.node(index), do(self.node(index))))
+
+    # ── Effects ────────────────────────────────────────────────────────────────
+
+    def seated(self, node: Node, effects: list[NodeEffect]) -> list[Effect]:
+        """A node's effects as a world carries them out; what is no matter for the network is booked here."""
+        done: list[Effect] = []
+        for effect in effects:
+            match effect:
+                case Send(to, message):
+                    carried = self._frame(node, to, message)
+                    if carried is not None:
+                        done.append(Send(to, carried))
+                case Notify():
+                    self.told.append(effect)
+                    self.trace.notices.append(Notice(self.now, effect.event, effect.subscription))
+                    self.trace.note(self.now, "notify", node.me.id, about=effect.event)
+                case Ended() | Refused() | Joined() | NotJoined() | LinkReady() | Keep() | KeepKeys():
+                    self.effects.append((node.me.id, effect))
+                    self.trace.note(self.now, type(effect).__name__, node.me.id)
+                case _:
+                    done.append(effect)
+        return done
+
+    def _frame(self, node: Node, to: NodeId, message: Message) -> Carried | None:
+        target = self._by_id.get(to)
+        parcel = getattr(message, "parcel", None)
+        about = parcel.head.id if parcel is not None else None
+        name = message.__class__.__name__
+        if target is None or not target.up:
+            return Carried(b"", message, name, about)
+        self._introduce(node, target)
+        try:
+            raw = node.frame_for(to, message, self.now)
+        except Denied:
+            self.trace.counted["not_introduced"] += 1
+            return None
+        for watch in self._watches:
+            watch(node.me.id, to, raw)
+        return Carried(raw, message, name, about)
+
+    def _introduce(self, node: Node, target: Member) -> None:
+        """What happens over a new TLS connection, at once."""
+        seat = target.router
+        assert isinstance(seat, Seat)
+        other = seat.node
+        mine = self._by_id[node.me.id].peer
+        if node.knows(other.me) and other.knows(node.me):
+            return
+        node.link_down(other.me.id, self.now)
+        other.link_down(node.me.id, self.now)
+        words = [(node, e) for e in node.link_up(target.peer, self.now, my_cert=b"a", their_cert=b"b", dialled=True)]
+        words += [(other, e) for e in other.link_up(mine, self.now, my_cert=b"b", their_cert=b"a", dialled=False)]
+        while words:
+            speaker, effect = words.pop(0)
+            listener = other if speaker is node else node
+            if isinstance(effect, Send):
+                raw = speaker.frame_for(effect.to, effect.message, self.now)
+                for watch in self._watches:
+                    watch(speaker.me.id, effect.to, raw)
+                words += [(listener, e) for e in listener.receive(speaker.me.id, raw, self.now)]
+            else:
+                self.seated(speaker, [effect])
+
+    # ── The nodes ──────────────────────────────────────────────────────────────
+
+    def _name(self, index: int) -> NodeId:
+        return node_id_of(self.identity(index).public_key)
+
+    def _make_router(self, me: Peer, links: list[int]) -> Router[Any]:
+        index = self._ids.index(me.id)
+        identity = self.identity(index)
+        neighbours = tuple(Peer(self._ids[k], f"sim:{k}") for k in links) if self.protocol.on_graph else ()
+        node = Node(
+            me,
+            self.protocol,
+            identity,
+            chance=Random(f"node/{self.seed}/{me.id}/{me.incarnation}"),
+            random=Random(f"bytes/{self.seed}/{me.id}/{me.incarnation}").randbytes,
+            neighbours=neighbours,
+            options=self.options,
+            policy=self.policy,
+            domain=self.organisation_of(index),
+        )
+        node.clock_is(START_MS, 0.0)
+        node.hold(self.federation.membership(self.organisation_of(index), identity).to_bytes(), self.now)
+        return Seat(node, self)
+
+    def _router_of(self, member: Member) -> Router[Any]:
+        assert isinstance(member.router, Seat)
+        return member.router.node.router
