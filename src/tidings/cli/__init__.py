@@ -6,15 +6,21 @@ is their list.
 """
 
 from tidings.cli import doctor, frame
+from tidings.cli.broker import app as broker_app
+from tidings.cli.dlq import app as dlq_app
 from tidings.cli.domain import app as domain_app
 from tidings.cli.filter import app as filter_app
 from tidings.cli.grant import app as grant_app
 from tidings.cli.identity import app as identity_app
+from tidings.cli.init import init
 from tidings.cli.lab import app as lab_app
 from tidings.cli.match import match
+from tidings.cli.publish import publish
 from tidings.cli.registry import app as registry_app
 from tidings.cli.run import run as run_pipeline
+from tidings.cli.subscribe import subscribe
 from tidings.cli.subscription import app as subscription_app
+from tidings.cli.trace import trace
 from tidings.cli.type import app as type_app
 
 __all__ = ["app", "main"]
@@ -25,6 +31,12 @@ app.add_typer(filter_app)
 app.add_typer(lab_app)
 app.command("match")(match)
 app.command("run")(run_pipeline)
+app.command("init")(init)
+app.add_typer(broker_app)
+app.command("publish")(publish)
+app.command("subscribe")(subscribe)
+app.command("trace")(trace)
+app.add_typer(dlq_app)
 for registry_command in (identity_app, domain_app, type_app, grant_app, subscription_app, registry_app):
     app.add_typer(registry_command)
 

@@ -36,7 +36,7 @@ def run(
     from tidings.pipeline import Ledger, Metered, parse_settings, read_pipeline, run, start
 
     described = read_pipeline(pipeline)
-    spark = start(f"tidings {described.name}", master, {**described.spark, **parse_settings(conf or [])})
+    spark = start(f"tidings {described.name}", master, {**described.spark_settings(), **parse_settings(conf or [])})
     asked_to_stop = threading.Event()
     for way_to_stop in (signal.SIGINT, signal.SIGTERM):  # After the start: Spark brings a handler of its own.
         signal.signal(way_to_stop, lambda *_: asked_to_stop.set())

@@ -1,0 +1,57 @@
+"""The live world: brokers and clients as real processes, over mutual TLS 1.3, with a journal on disk.
+
+A `Broker` runs the same `Node` as the simulator, driven by asyncio; `serve` makes a process of it. A
+`Client` publishes to it and subscribes at it; `BlockingClient` is its twin for programs without an event
+loop. Their files are read by `read_broker` and `read_client`; `lay_out` makes a whole network of them for
+development.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tidings.net.blocking import BlockingClient
+from tidings.net.client import Client, Received, Subscription
+from tidings.net.config import BrokerConfig, ClientConfig, Limits, PeerConfig, read_broker, read_client
+from tidings.net.layout import LaidOut, Layout, Reader, lay_out
+from tidings.net.logs import log_to_stderr
+from tidings.net.names import read_event_id, show_event
+
+if TYPE_CHECKING:
+    from tidings.net.broker import Broker
+    from tidings.net.process import serve
+
+__all__ = [
+    "BlockingClient",
+    "Broker",
+    "BrokerConfig",
+    "Client",
+    "ClientConfig",
+    "LaidOut",
+    "Layout",
+    "Limits",
+    "PeerConfig",
+    "Reader",
+    "Received",
+    "Subscription",
+    "lay_out",
+    "log_to_stderr",
+    "read_broker",
+    "read_client",
+    "read_event_id",
+    "serve",
+    "show_event",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # A broker brings a node and the matching kernels with it: a client need not wait a second for them.
+    if name == "Broker":
+        from tidings.net.broker import Broker
+
+        return Broker
+    if name == "serve":
+        from tidings.net.process import serve
+
+        return serve
+    raise AttributeError(f"module 'tidings.net' has no attribute {name!r}")

@@ -1,0 +1,185 @@
+"""broker.toml and client.toml: who a participant is, whom it trusts, and how much it may keep.
+
+    [broker]                                   [client]
+    name = "police-1"                          name = "camera"
+    domain = "police"                          domain = "police"
+    listen = "127.0.0.1:7401"                  broker = "127.0.0.1:7401"
+    key, certificate, trusted = files          broker_key = "ed25519:…"
+    …                                          key, certificate, trusted = files
+
+Paths are relative to the file they stand in. A word that is not known is an error with the nearest
+known one: a limit misspelt is a limit not set.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tidings.errors import InputError, did_you_mean
+from tidings.net.names import broker_id
+from tidings.overlay import Peer
+from tidings.security import from_fingerprint
+
+CONFIG_BYTES_MAX = 1 << 20
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class PeerConfig:
+    """Another broker: where it is reached, and the key that must answer."""
+
+    address: str
+    key: str
+
+    @property
+    def peer(self) -> Peer:
+        return Peer(broker_id(from_fingerprint(self.key)), self.address)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much of everything; the defaults suit a machine with a few gigabytes."""
+
+    connections_max: int = 4096
+    clients_per_key_max: int = 256  # Connections of one client key: a stolen key cannot take them all.
+    link_queue_bytes_max: int = 8 << 20
+    client_queue_bytes_max: int = 4 << 20
+    subscriptions_max: int = 1_000_000
+    retention_events_max: int = 1_000_000  # Published here and kept for who comes back; the oldest go first.
+    retention_hours: float = 168.0
+    queue_events_max: int = 1_000_000  # Waiting for one durable subscriber; what is over goes to the dead letters.
+    dead_letters_max: int = 100_000
+    silence_s_max: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """A broker, as its file describes it."""
+
+    name: str
+    domain: str
+    listen: str
+    key: Path
+    certificate: Path
+    trusted: Path
+    data: Path
+    overlay: str = "irbr"
+    overlay_options: Mapping[str, Any] = field(default_factory=dict)
+    network_key: str = ""
+    """Whose join-net tokens make a member; empty on a network that needs none."""
+    advertise: str = ""
+    """The address others reach this broker at, where it is not `listen`."""
+    tokens: tuple[Path, ...] = ()
+    types: tuple[Path, ...] = ()
+    manages: tuple[Path, ...] = ()
+    """Keys of the key managers that run here, each appointed by one of the types."""
+    registry: str = ""
+    gateway: str = ""
+    metrics: str = ""
+    peers: tuple[PeerConfig, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig:
+    """A client, as its file describes it."""
+
+    name: str
+    domain: str
+    broker: str
+    key: Path
+    certificate: Path
+    trusted: Path
+    broker_key: str = ""
+    tokens: tuple[Path, ...] = ()
+
+
+def read_broker(file: Path) -> BrokerConfig:
+    """The broker that a file describes; raises InputError naming what is wrong in it."""
+    tables = _tables(file, ("broker", "peer", "limits", "overlay"))
+    here = _only(tables, "broker", file)
+    given = _fields(BrokerConfig, here, file, "broker", file.parent)
+    given["peers"] = tuple(
+        PeerConfig(**_fields(PeerConfig, each, file, "peer", file.parent))
+        for each in _list(tables.get("peer", []), file)
+    )
+    given["limits"] = Limits(**_fields(Limits, tables.get("limits", {}), file, "limits", file.parent))
+    given["overlay_options"] = dict(tables.get("overlay", {}))
+    return BrokerConfig(**given)
+
+
+def read_client(file: Path) -> ClientConfig:
+    """The client that a file describes; likewise."""
+    tables = _tables(file, ("client",))
+    return ClientConfig(**_fields(ClientConfig, _only(tables, "client", file), file, "client", file.parent))
+
+
+def host_and_port(address: str, where: str = "") -> tuple[str, int]:
+    """The two parts of `host:port`, IPv6 hosts in brackets; raises InputError for anything else.
+
+    >>> host_and_port("[::1]:7401")
+    ('::1', 7401)
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isascii() or not port.isdecimal() or int(port) > 65535:
+        raise InputError(f"{where}expected an address as host:port, got {address[:100]!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _tables(file: Path, known: tuple[str, ...]) -> dict[str, Any]:
+    with file.open("rb") as stream:
+        raw = stream.read(CONFIG_BYTES_MAX)
+    try:
+        tables = tomllib.loads(raw.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as wrong:
+        raise InputError(f"{file}: {wrong}") from None
+    for name in tables:
+        if name not in known:
+            raise InputError(f"{file}: there is no [{name}]; {did_you_mean(name, known) or 'expected ' + str(known)}")
+    return tables
+
+
+def _only(tables: dict[str, Any], name: str, file: Path) -> Mapping[str, Any]:
+    table = tables.get(name)
+    if not isinstance(table, dict):
+        raise InputError(f"{file}: expected a table [{name}]")
+    return table
+
+
+def _list(value: Any, file: Path) -> list[Mapping[str, Any]]:
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise InputError(f"{file}: expected [[peer]] tables")
+    return value
+
+
+def _fields(of: type[Any], table: Mapping[str, Any], file: Path, where: str, folder: Path) -> dict[str, Any]:
+    known = {each.name: each for each in fields(of) if each.name not in ("peers", "limits", "overlay_options")}
+    for word in table:
+        if word not in known:
+            hint = did_you_mean(word, known) or f"there are {', '.join(known)}"
+            raise InputError(f"{file}: [{where}] has no {word!r}; {hint}")
+    for name, each in known.items():
+        if name not in table and each.default is MISSING and each.default_factory is MISSING:
+            raise InputError(f"{file}: [{where}] needs {name!r}")
+    return {
+        word: _typed(value, str(known[word].type), f"{file}: [{where}] {word}", folder) for word, value in table.items()
+    }
+
+
+def _typed(value: Any, declared: str, where: str, folder: Path) -> Any:
+    match declared:
+        case "str" if isinstance(value, str):
+            return value
+        case "Path" if isinstance(value, str):
+            return folder / value
+        case "tuple[Path, ...]" if isinstance(value, list) and all(isinstance(each, str) for each in value):
+            return tuple(folder / each for each in value)
+        case "int" if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+        case "float" if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+            return float(value)
+    raise InputError(f"{where}: expected {declared.replace('Path', 'file')}, got {value!r}")

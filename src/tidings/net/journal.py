@@ -1,0 +1,437 @@
+"""The journal: what a broker must not forget, in one SQLite file, written in groups.
+
+    events     published here: kept for who missed them, until retention takes them
+    owed       which of them which broker has not confirmed yet, numbered in order
+    heard      how far each other broker's numbers have been taken here
+    wants      which durable subscriptions other brokers have told of
+    durables   the durable subscriptions of this broker's own clients, and how far each has got
+    queue      what waits for them
+    dead       what could not be delivered, and why
+
+Changes are noted at once and written together: `note_…` methods return immediately, and
+`committed()` waits until everything noted before it is on disk (fsync), with one transaction for all
+who wait at that time. While the disk refuses, say because it is full, the same group is tried again
+and nobody is told a lie: publishers wait, and with them whoever feeds them.
+
+Why SQLite, measured: docs/decisions/0081-the-journal-is-sqlite.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from tidings.errors import InputError, SetupError
+from tidings.overlay import EventId
+
+SCHEMA_VERSION = 1
+RETRY_S = 0.5  # Between two tries to write a group that the disk has refused.
+READ_ROWS = 1024  # At a time: a queue of a million is walked, not loaded.
+REPEATS_MAX = 131_072  # Events whose publisher's id is remembered: a retry that comes later than this counts as new.
+_T = TypeVar("_T")
+log = logging.getLogger("tidings.journal")
+
+_SCHEMA = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB) WITHOUT ROWID;
+CREATE TABLE events (position INTEGER PRIMARY KEY, origin TEXT, incarnation INTEGER, seq INTEGER, type TEXT,
+    at_us INTEGER, repeat_key BLOB, raw BLOB);
+CREATE TABLE owed (broker TEXT, number INTEGER, position INTEGER, origin TEXT, incarnation INTEGER, seq INTEGER,
+    only_for TEXT, PRIMARY KEY (broker, number)) WITHOUT ROWID;
+CREATE INDEX owed_position ON owed (position);
+CREATE TABLE streams (broker TEXT PRIMARY KEY, next_number INTEGER, confirmed INTEGER) WITHOUT ROWID;
+CREATE TABLE heard (origin TEXT PRIMARY KEY, journal BLOB, next_number INTEGER) WITHOUT ROWID;
+CREATE TABLE wants (broker TEXT PRIMARY KEY, version INTEGER, body BLOB) WITHOUT ROWID;
+CREATE TABLE durables (id TEXT PRIMARY KEY, owner BLOB, name TEXT, type TEXT, condition TEXT, since_us INTEGER,
+    tokens BLOB, next_position INTEGER, acknowledged INTEGER, UNIQUE (owner, name)) WITHOUT ROWID;
+CREATE TABLE queue (durable TEXT, position INTEGER, body BLOB, PRIMARY KEY (durable, position)) WITHOUT ROWID;
+CREATE TABLE dead (number INTEGER PRIMARY KEY, durable TEXT, owner BLOB, at_us INTEGER, event TEXT, type TEXT,
+    why TEXT, body BLOB);
+"""
+
+# The order in which a group is written. A group never takes away what it adds, so additions come first.
+_EVENT = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_OWE = "INSERT INTO owed VALUES (?, ?, ?, ?, ?, ?, ?)"
+_STREAM = "INSERT OR REPLACE INTO streams VALUES (?, ?, ?)"
+_HEARD = "INSERT OR REPLACE INTO heard VALUES (?, ?, ?)"
+_WANTS = "INSERT OR REPLACE INTO wants VALUES (?, ?, ?)"
+_DURABLE = "INSERT OR REPLACE INTO durables VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_QUEUE = "INSERT INTO queue VALUES (?, ?, ?)"
+_GROWN = "UPDATE durables SET next_position = ? WHERE id = ?"
+_DEAD = "INSERT INTO dead (durable, owner, at_us, event, type, why, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_META = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
+_CONFIRMED = "DELETE FROM owed WHERE broker = ? AND number < ?"
+_ACKNOWLEDGED = "UPDATE durables SET acknowledged = max(acknowledged, ?) WHERE id = ?"
+_DONE = "DELETE FROM queue WHERE durable = ? AND position <= ?"
+_TAKEN = "DELETE FROM queue WHERE durable = ? AND position = ?"
+_FORGET = "DELETE FROM durables WHERE id = ?"
+_FORGET_QUEUE = "DELETE FROM queue WHERE durable = ?"
+_BURIED = "DELETE FROM dead WHERE number = ?"
+_ORDER = (
+    _EVENT, _OWE, _STREAM, _HEARD, _WANTS, _DURABLE, _QUEUE, _GROWN, _DEAD, _META,
+    _CONFIRMED, _ACKNOWLEDGED, _DONE, _TAKEN, _FORGET, _FORGET_QUEUE, _BURIED,
+)  # fmt: skip
+
+
+class KeptEvent(NamedTuple):
+    """An event published here. `raw` is as the node's `Keep` had it."""
+
+    position: int
+    event: EventId
+    type: str
+    at_us: int
+    raw: bytes
+
+
+class OwedEvent(NamedTuple):
+    """One event owed to one broker; `only_for` names the one durable subscription it is for, or nothing."""
+
+    number: int
+    position: int
+    event: EventId
+    only_for: str
+
+
+class QueuedNotice(NamedTuple):
+    """What waits for a durable subscriber."""
+
+    position: int
+    body: bytes
+
+
+@dataclass(slots=True)
+class Durable:
+    """A durable subscription of one of this broker's own clients."""
+
+    id: str
+    owner: bytes
+    name: str
+    type: str
+    condition: str
+    since_us: int
+    tokens: bytes
+    next_position: int = 1
+    acknowledged: int = 0
+
+
+class DeadLetter(NamedTuple):
+    """What could not be delivered."""
+
+    number: int
+    durable: str
+    owner: bytes
+    at_us: int
+    event: str
+    type: str
+    why: str
+    body: bytes
+
+
+class Journal:
+    """One broker's journal. All methods are for the thread of the event loop; the disk is used in threads of its own."""
+
+    def __init__(self, file: Path) -> None:
+        """Opens or makes the journal, and begins a new life of the broker."""
+        self.file = file
+        self._writer = _open(file)
+        self._reader = _open(file)
+        self.id, self.incarnation = _begin_life(self._writer)
+        self.next_event = _scalar(self._writer, "SELECT coalesce(max(position), 0) + 1 FROM events")
+        self.repeats = _repeats(self._writer)
+        self.committed_groups = 0
+        self.is_stuck = False
+        self._noted: dict[str, list[tuple[Any, ...]]] = {}
+        self._waiting: list[asyncio.Future[None]] = []
+        self._committing: asyncio.Task[None] | None = None
+        self._write_thread = ThreadPoolExecutor(1, "journal-write")
+        self._read_thread = ThreadPoolExecutor(1, "journal-read")
+
+    # ── Writing ──
+
+    async def committed(self) -> None:
+        """Waits until everything noted so far is on disk."""
+        if not self._noted and self._committing is None:
+            return
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(done)
+        self._commit_soon()
+        await done
+
+    def _commit_soon(self) -> None:
+        if self._committing is None:
+            self._committing = asyncio.get_running_loop().create_task(self._commit_groups())
+
+    async def _commit_groups(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._noted or self._waiting:
+            await asyncio.sleep(0)  # Whoever is about to note something in this turn of the loop joins the group.
+            noted, self._noted = self._noted, {}
+            waiting, self._waiting = self._waiting, []
+            if noted:
+                await self._write(noted, loop)
+            for done in waiting:
+                if not done.done():
+                    done.set_result(None)
+        self._committing = None
+
+    async def _write(self, noted: dict[str, list[tuple[Any, ...]]], loop: asyncio.AbstractEventLoop) -> None:
+        while True:
+            try:
+                await loop.run_in_executor(self._write_thread, _write_group, self._writer, noted)
+            except sqlite3.OperationalError as wrong:  # Full, or locked by somebody's backup.
+                if not self.is_stuck:
+                    log.error(
+                        "the journal cannot be written, publishing waits: %s", wrong, extra={"file": str(self.file)}
+                    )
+                self.is_stuck = True
+                await asyncio.sleep(RETRY_S)
+            else:
+                self.is_stuck = False
+                self.committed_groups += 1
+                return
+
+    def _note(self, change: str, *row: Any) -> None:
+        rows = self._noted.get(change)
+        if rows is None:
+            self._noted[change] = [row]
+        else:
+            rows.append(row)
+
+    # ── What an origin keeps ──
+
+    def note_event(self, event: EventId, type: str, at_us: int, repeat_key: bytes, raw: bytes) -> int:
+        """Keeps a published event; returns its position in this journal."""
+        position = self.next_event
+        self.next_event += 1
+        self._note(_EVENT, position, *event, type, at_us, repeat_key, raw)
+        self.repeats[repeat_key] = event
+        if len(self.repeats) > REPEATS_MAX:
+            del self.repeats[next(iter(self.repeats))]
+        return position
+
+    def note_owed(self, broker: str, owed: OwedEvent) -> None:
+        self._note(_OWE, broker, owed.number, owed.position, *owed.event, owed.only_for)
+
+    def note_stream(self, broker: str, next_number: int, confirmed: int) -> None:
+        self._note(_STREAM, broker, next_number, confirmed)
+
+    def note_confirmed(self, broker: str, below: int) -> None:
+        self._note(_CONFIRMED, broker, below)
+
+    def note_wants(self, broker: str, version: int, body: bytes) -> None:
+        self._note(_WANTS, broker, version, body)
+
+    # ── What a broker with durable subscribers keeps ──
+
+    def note_heard(self, origin: str, journal: bytes, next_number: int) -> None:
+        self._note(_HEARD, origin, journal, next_number)
+
+    def note_durable(self, durable: Durable) -> None:
+        d = durable
+        row = (d.owner, d.name, d.type, d.condition, d.since_us, d.tokens, d.next_position, d.acknowledged)
+        self._note(_DURABLE, d.id, *row)
+
+    def note_queued(self, durable: Durable, body: bytes) -> int:
+        """Puts a notice behind the others; returns its position."""
+        position = durable.next_position
+        durable.next_position += 1
+        self._note(_QUEUE, durable.id, position, body)
+        self._note(_GROWN, durable.next_position, durable.id)
+        return position
+
+    def note_acknowledged(self, durable: Durable, position: int) -> None:
+        """Everything up to `position` never comes again."""
+        durable.acknowledged = max(durable.acknowledged, min(position, durable.next_position - 1))
+        self._note(_ACKNOWLEDGED, durable.acknowledged, durable.id)
+        self._note(_DONE, durable.id, durable.acknowledged)
+
+    def note_forgotten(self, durable: Durable) -> None:
+        self._note(_FORGET, durable.id)
+        self._note(_FORGET_QUEUE, durable.id)
+
+    def note_dead(self, durable: Durable, at_us: int, event: str, type: str, why: str, body: bytes) -> None:
+        self._note(_DEAD, durable.id, durable.owner, at_us, event, type, why, body)
+
+    def note_taken_out(self, durable: Durable, position: int) -> None:
+        self._note(_TAKEN, durable.id, position)
+
+    def note_revived(self, number: int) -> None:
+        """A dead letter is one no longer."""
+        self._note(_BURIED, number)
+
+    def note_meta(self, name: str, value: bytes) -> None:
+        self._note(_META, name, value)
+
+    # ── Reading ──
+
+    def read_now(self, query: str, *arguments: Any) -> list[Any]:
+        """For the start, before anybody waits."""
+        return self._reader.execute(query, arguments).fetchall()
+
+    def meta(self, name: str) -> bytes:
+        rows = self.read_now("SELECT value FROM meta WHERE name = ?", name)
+        return bytes(rows[0][0]) if rows else b""
+
+    def durables(self) -> list[Durable]:
+        return [Durable(*row) for row in self.read_now("SELECT * FROM durables ORDER BY owner, name")]
+
+    def streams(self) -> list[tuple[str, int, int]]:
+        return self.read_now("SELECT * FROM streams")
+
+    def heard(self) -> list[tuple[str, bytes, int]]:
+        return self.read_now("SELECT * FROM heard")
+
+    def wants(self) -> list[tuple[str, int, bytes]]:
+        return self.read_now("SELECT * FROM wants")
+
+    async def queued(self, durable: str, after: int, at_most: int = READ_ROWS) -> list[QueuedNotice]:
+        """What waits behind a position, oldest first."""
+        query = "SELECT position, body FROM queue WHERE durable = ? AND position > ? ORDER BY position LIMIT ?"
+        return [QueuedNotice(*row) for row in await self._read(query, durable, after, at_most)]
+
+    async def queue_sizes(self) -> dict[str, int]:
+        return dict(await self._read("SELECT durable, count(*) FROM queue GROUP BY durable"))
+
+    async def owed(self, broker: str, first: int, at_most: int = READ_ROWS) -> list[OwedEvent]:
+        """What is owed to a broker from a number on."""
+        query = (
+            "SELECT number, position, origin, incarnation, seq, only_for FROM owed"
+            " WHERE broker = ? AND number >= ? ORDER BY number LIMIT ?"
+        )
+        rows = await self._read(query, broker, first, at_most)
+        return [OwedEvent(number, position, EventId(*event), only) for number, position, *event, only in rows]
+
+    async def event_owed(self, broker: str, number: int) -> bytes | None:
+        """The bytes of an event owed, or None if it is owed no longer."""
+        query = "SELECT raw FROM owed JOIN events USING (position) WHERE broker = ? AND number = ?"
+        rows = await self._read(query, broker, number)
+        return bytes(rows[0][0]) if rows else None
+
+    async def events_since(self, at_us: int, type: str, after: int, before: int) -> list[KeptEvent]:
+        """Events of a type, published since a moment, between two positions; a part at a time."""
+        query = (
+            "SELECT position, origin, incarnation, seq, type, at_us, raw FROM events"
+            " WHERE position > ? AND position < ? AND at_us >= ? AND type = ? ORDER BY position LIMIT ?"
+        )
+        rows = await self._read(query, after, before, at_us, type, READ_ROWS)
+        return [KeptEvent(position, EventId(o, i, s), *rest) for position, o, i, s, *rest in rows]
+
+    async def dead_letters(self, owner: bytes | None = None) -> list[DeadLetter]:
+        where, arguments = ("WHERE owner = ?", (owner,)) if owner is not None else ("", ())
+        query = f"SELECT number, durable, owner, at_us, event, type, why, body FROM dead {where} ORDER BY number"  # noqa: S608 - one of two texts above
+        return [DeadLetter(*row) for row in await self._read(query, *arguments)]
+
+    async def _read(self, query: str, *arguments: Any) -> list[Any]:
+        await self.committed()  # What was noted is what is read.
+        return await self._in_reader(lambda: self._reader.execute(query, arguments).fetchall())
+
+    async def _in_reader(self, work: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._read_thread, work)
+
+    # ── Keeping it small ──
+
+    async def forget_old(self, keep_max: int, before_us: int, dead_max: int) -> None:
+        """Lets go of events that are over the limit in number or age and owed to nobody, and of the oldest dead letters."""
+        await self.committed()
+        loop = asyncio.get_running_loop()
+        newest = self.next_event - 1
+        await loop.run_in_executor(
+            self._write_thread, _forget_old, self._writer, newest - keep_max, before_us, dead_max
+        )
+
+    def close(self) -> None:
+        """Finishes what is being written, and closes; what was noted and not waited for may be lost."""
+        self._write_thread.shutdown(wait=True)
+        self._read_thread.shutdown(wait=True)
+        self._writer.close()
+        self._reader.close()
+
+
+def _open(file: Path) -> sqlite3.Connection:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")  # On disk means on disk.
+        connection.execute("PRAGMA wal_autocheckpoint = 4000")
+        version = _scalar(connection, "PRAGMA user_version")
+        if version == 0:
+            connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT")
+    except sqlite3.DatabaseError as wrong:
+        raise SetupError(f"cannot use {file} as a journal: {wrong}") from None
+    if version > SCHEMA_VERSION:
+        raise InputError(f"{file} is a journal of a newer version, {version}; this program knows {SCHEMA_VERSION}")
+    return connection
+
+
+def _begin_life(connection: sqlite3.Connection) -> tuple[bytes, int]:
+    """The journal's own name, and the number of this life, which no earlier one had."""
+    with _transaction(connection):
+        known = dict(connection.execute("SELECT name, value FROM meta WHERE name IN ('id', 'incarnation')"))
+        id = bytes(known.get("id") or secrets.token_bytes(16))
+        life = int(known.get("incarnation", -1)) + 1
+        connection.executemany(_META, [("id", id), ("incarnation", life)])
+    return id, life
+
+
+def _repeats(connection: sqlite3.Connection) -> dict[bytes, EventId]:
+    query = "SELECT repeat_key, origin, incarnation, seq FROM events ORDER BY position DESC LIMIT ?"
+    rows = connection.execute(query, (REPEATS_MAX,)).fetchall()
+    return {bytes(key): EventId(*event) for key, *event in reversed(rows)}
+
+
+class _transaction:  # noqa: N801 - reads as a statement
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: object, error: object, at: object) -> None:
+        if kind is None:
+            self._connection.execute("COMMIT")
+        elif self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+
+def _write_group(connection: sqlite3.Connection, noted: dict[str, list[tuple[Any, ...]]]) -> None:
+    with _transaction(connection):
+        for change in _ORDER:
+            rows = noted.get(change)
+            if rows:
+                connection.executemany(change, _last_of_each(change, rows))
+
+
+def _last_of_each(change: str, rows: list[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
+    """Where a later change undoes an earlier one, only the later: a thousand events move one counter once."""
+    if change is _GROWN:
+        return [(position, id) for id, position in {id: position for position, id in rows}.items()]
+    if change in (_STREAM, _HEARD):
+        return list({row[0]: row for row in rows}.values())
+    return rows
+
+
+def _forget_old(connection: sqlite3.Connection, up_to: int, before_us: int, dead_max: int) -> None:
+    with _transaction(connection):
+        first_owed = _scalar(connection, "SELECT coalesce(min(position), 9223372036854775807) FROM owed")
+        connection.execute(
+            "DELETE FROM events WHERE position < ? AND (position <= ? OR at_us < ?)", (first_owed, up_to, before_us)
+        )
+        newest = _scalar(connection, "SELECT coalesce(max(number), 0) FROM dead")
+        connection.execute("DELETE FROM dead WHERE number <= ?", (newest - dead_max,))
+
+
+def _scalar(connection: sqlite3.Connection, query: str) -> int:
+    return int(connection.execute(query).fetchone()[0])
+
+
+def parts(rows: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
+    """`rows` in parts of at most `size`."""
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]

@@ -1,0 +1,268 @@
+"""A network for development, laid out in a folder: organisations, brokers, clients, a type, and rights to it.
+
+    DIR/network.pem                          whose join-net tokens make members
+    DIR/police/authority.pem, authority.crt  signs the certificates of its own brokers and clients
+    DIR/police/trusted.pem                   the authorities of all organisations it is linked with
+    DIR/police/police-1/broker.toml          a broker: key.pem, cert.pem, tokens, data/ beside it
+    DIR/police/camera/client.toml            a client: likewise
+    DIR/Numberplate.type                     the event type, signed by its owner
+
+Everybody's secrets are in one place here, which is exactly what a real network must not do.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import secrets
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tidings.errors import InputError
+from tidings.events import EventType, Required, Timestamp
+from tidings.net import pki
+from tidings.net.names import now_ms
+from tidings.security import ANY_TYPE, Grant, Identity, Mode, SignedType, fingerprint, grant
+
+VALID_MS = 365 * 86_400_000
+BACKDATED_MS = 60_000  # Clocks differ.
+FIRST_PORT = 7401
+
+NUMBERPLATE = EventType("Numberplate", plate=Required(str), area=str, speed=float, seen_at=Timestamp)
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """What an organisation other than the owner may read; no attributes: all of them."""
+
+    attributes: tuple[str, ...] = ()
+    where: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """What to lay out. The first organisation owns the type and publishes; the others read what they may."""
+
+    brokers: Mapping[str, int] = field(default_factory=lambda: {"police": 1, "ccs": 1, "yard": 1})
+    publishers: Sequence[str] = ("camera",)
+    subscribers: Sequence[str] = ("desk",)
+    readers: Mapping[str, Reader] = field(
+        default_factory=lambda: {"ccs": Reader(("plate",)), "yard": Reader(where=("plate = 'AB12CDE'",))}
+    )
+    event_type: EventType = NUMBERPLATE
+    mode: Mode = Mode.PLAIN
+    overlay: str = "irbr"
+    overlay_options: Mapping[str, Any] = field(default_factory=dict)
+    first_port: int = FIRST_PORT
+    """0: ports that are free at this moment."""
+    limits: Mapping[str, float] = field(default_factory=dict)
+    gateway: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LaidOut:
+    """Where everything is."""
+
+    folder: Path
+    brokers: Mapping[str, Path]
+    clients: Mapping[str, Path]
+    """By `organisation/name`."""
+    signed: SignedType
+
+
+@dataclass(slots=True)
+class _Organisation:
+    name: str
+    folder: Path
+    authority: Identity
+    certificate: bytes
+
+
+def lay_out(folder: Path, layout: Layout | None = None) -> LaidOut:
+    """Makes the files of a network; raises InputError if there is something in the folder already."""
+    layout = layout or Layout()
+    if folder.exists() and any(folder.iterdir()):
+        raise InputError(f"{folder} is not empty; name a new folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    return _Maker(folder, layout).make()
+
+
+class _Maker:
+    def __init__(self, folder: Path, layout: Layout) -> None:
+        self.folder, self.layout = folder, layout
+        self.network = Identity.make(secrets.token_bytes)
+        self.organisations = [self._organisation(name) for name in layout.brokers]
+        self.owner = self.organisations[0]
+        self.signed = SignedType.make(self.owner.authority, layout.event_type, mode=layout.mode)
+        self.keys: dict[str, Identity] = {}
+        count = sum(layout.brokers.values())
+        self.ports = free_ports(count) if not layout.first_port else range(layout.first_port, layout.first_port + count)
+
+    def make(self) -> LaidOut:
+        _write_secret(self.folder / "network.pem", self.network.to_pem())
+        trusted = b"".join(each.certificate for each in self.organisations)
+        for organisation in self.organisations:
+            (organisation.folder / "trusted.pem").write_bytes(trusted)
+        type_file = self.folder / f"{self.signed.event_type.name}.type"
+        type_file.write_bytes(self.signed.to_bytes())
+        addresses = self._addresses()
+        for organisation in self.organisations:
+            for number in range(self.layout.brokers[organisation.name]):
+                self._key(organisation, f"{organisation.name}-{number + 1}")
+        brokers = {name: self._broker(name, addresses) for name in addresses}
+        clients = {
+            f"{org.name}/{name}": self._client(org, name, addresses)
+            for org in self.organisations
+            for name in self._clients(org)
+        }
+        return LaidOut(self.folder, brokers, clients, self.signed)
+
+    def _organisation(self, name: str) -> _Organisation:
+        folder = self.folder / name
+        folder.mkdir()
+        authority = Identity.make(secrets.token_bytes)
+        certificate = pki.authority(name, authority)
+        _write_secret(folder / "authority.pem", authority.to_pem())
+        (folder / "authority.crt").write_bytes(certificate)
+        return _Organisation(name, folder, authority, certificate)
+
+    def _addresses(self) -> dict[str, str]:
+        names = [f"{name}-{n + 1}" for name, count in self.layout.brokers.items() for n in range(count)]
+        return {name: f"127.0.0.1:{port}" for name, port in zip(names, self.ports, strict=True)}
+
+    def _of(self, broker: str) -> _Organisation:
+        return next(each for each in self.organisations if each.name == broker.rpartition("-")[0])
+
+    def _key(self, organisation: _Organisation, name: str) -> Identity:
+        """A participant's folder, with its key and its certificate."""
+        folder = organisation.folder / name
+        folder.mkdir()
+        key = self.keys[name] = Identity.make(secrets.token_bytes)
+        _write_secret(folder / "key.pem", key.to_pem())
+        issued = pki.certificate(
+            organisation.name, name, key.public_key, organisation.authority, organisation.certificate
+        )
+        (folder / "cert.pem").write_bytes(issued)
+        return key
+
+    def _broker(self, name: str, addresses: Mapping[str, str]) -> Path:
+        organisation = self._of(name)
+        folder = organisation.folder / name
+        key = self.keys[name].public_key
+        tokens = ["member.token"]
+        self._token(folder / "member.token", ("join-net",), Reader(), key)
+        for number, right in enumerate(self._rights(organisation, as_broker=True)):
+            tokens.append(f"right-{number + 1}.token")
+            self._token(folder / tokens[-1], *right, key)
+        table = {
+            "name": name,
+            "domain": organisation.name,
+            "listen": addresses[name],
+            "key": "key.pem",
+            "certificate": "cert.pem",
+            "trusted": "../trusted.pem",
+            "data": "data",
+            "overlay": self.layout.overlay,
+            "network_key": fingerprint(self.network.public_key),
+            "types": [f"../../{self.signed.event_type.name}.type"],
+            "tokens": tokens,
+        }
+        if organisation is self.owner and name.endswith("-1") and self.layout.mode is not Mode.PLAIN:
+            table["manages"] = ["../authority.pem"]
+        if self.layout.gateway:
+            table["gateway"] = "127.0.0.1:0"
+        parts = [_table("[broker]", table)]
+        if self.layout.overlay_options:
+            parts.append(_table("[overlay]", self.layout.overlay_options))
+        if self.layout.limits:
+            parts.append(_table("[limits]", self.layout.limits))
+        others = [other for other in addresses if other != name]
+        parts += [
+            _table("[[peer]]", {"address": addresses[other], "key": fingerprint(self.keys[other].public_key)})
+            for other in others
+        ]
+        file = folder / "broker.toml"
+        file.write_text("\n".join(parts))
+        return file
+
+    def _clients(self, organisation: _Organisation) -> Sequence[str]:
+        return (
+            [*self.layout.publishers, *self.layout.subscribers]
+            if organisation is self.owner
+            else self.layout.subscribers
+        )
+
+    def _client(self, organisation: _Organisation, name: str, addresses: Mapping[str, str]) -> Path:
+        key = self._key(organisation, name)
+        folder = organisation.folder / name
+        tokens = []
+        for number, right in enumerate(
+            self._rights(organisation, as_broker=False, publishes=name in self.layout.publishers)
+        ):
+            tokens.append(f"right-{number + 1}.token")
+            self._token(folder / tokens[-1], *right, key.public_key)
+        broker = f"{organisation.name}-1"
+        table = {
+            "name": name,
+            "domain": organisation.name,
+            "broker": addresses[broker],
+            "broker_key": fingerprint(self.keys[broker].public_key),
+            "key": "key.pem",
+            "certificate": "cert.pem",
+            "trusted": "../trusted.pem",
+            "tokens": tokens,
+        }
+        file = folder / "client.toml"
+        file.write_text(_table("[client]", table))
+        return file
+
+    def _rights(
+        self, organisation: _Organisation, *, as_broker: bool, publishes: bool = True
+    ) -> list[tuple[tuple[str, ...], Reader]]:
+        """The owner's own brokers may do everything. A broker reads at least what its clients' constraints ask for."""
+        if organisation is self.owner:
+            actions = ("publish", "subscribe") if publishes else ("subscribe",)
+            return [(actions, Reader())]
+        reader = self.layout.readers.get(organisation.name, Reader())
+        return [(("subscribe",), Reader(reader.attributes) if as_broker else reader)]
+
+    def _token(self, file: Path, actions: Sequence[str], reader: Reader, holder: bytes) -> None:
+        now = now_ms()
+        is_membership = "join-net" in actions
+        given = Grant(
+            type_id=ANY_TYPE if is_membership else self.signed.type_id,
+            actions=frozenset(actions),
+            holder=holder,
+            attributes=frozenset(map(self.signed.attr_id, reader.attributes)) if reader.attributes else None,
+            not_before=now - BACKDATED_MS,
+            not_after=now + VALID_MS,
+            constraints=reader.where,
+        )
+        token = grant(self.network if is_membership else self.owner.authority, given, secrets.token_bytes)
+        file.write_bytes(base64.urlsafe_b64encode(token.to_bytes()) + b"\n")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on at this moment."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def _write_secret(file: Path, content: bytes) -> None:
+    with open(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as stream:
+        stream.write(content)
+
+
+def _table(head: str, content: Mapping[str, Any]) -> str:
+    """A TOML table. JSON's texts, numbers and lists of texts are TOML's too."""
+    return "\n".join([head, *(f"{name} = {json.dumps(value)}" for name, value in content.items()), ""])

@@ -1,0 +1,83 @@
+"""Small things that files and screens call by name: keys, tokens, event ids, moments."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from tidings.errors import InputError
+from tidings.overlay import EventId, NodeId
+from tidings.security import Identity
+
+KEY_FILE_BYTES_MAX = 16_384
+TOKEN_FILE_BYTES_MAX = 1 << 20
+
+
+def now_us() -> int:
+    """The clock on the wall, in µs since 1970."""
+    return time.time_ns() // 1000
+
+
+def now_ms() -> int:
+    """The clock on the wall, in ms since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def show_event(event: Iterable[object]) -> str:
+    """An event's id as people and programs pass it around.
+
+    >>> show_event(("ae18", 2, 17))
+    'ae18.2.17'
+    """
+    return ".".join(map(str, event))
+
+
+def broker_id(public_key: bytes) -> NodeId:
+    """The node id of a broker's key."""
+    from tidings.node import node_id_of  # Here, so that a client need not wait for the matching kernels.
+
+    return node_id_of(public_key)
+
+
+def repeat_key(publisher: bytes, name: str) -> bytes:
+    """What tells a repetition: the same publisher, the same name."""
+    return hashlib.blake2b(publisher + name.encode(errors="surrogateescape"), digest_size=16).digest()
+
+
+def read_event_id(text: str) -> EventId:
+    """An event's id from its text; raises InputError for anything else.
+
+    >>> read_event_id("ae18.2.17")
+    EventId(origin='ae18', incarnation=2, seq=17)
+    """
+    origin, _, rest = text.partition(".")
+    try:
+        incarnation, seq = map(int, rest.split("."))
+    except ValueError:
+        raise InputError(f"expected an event id as `tidings subscribe -o json` prints it, got {text[:100]!r}") from None
+    return EventId(origin, incarnation, seq)
+
+
+def read_identity(file: Path) -> Identity:
+    """The private key in a file; raises InputError naming the file if there is none in it."""
+    with file.open("rb") as stream:
+        pem = stream.read(KEY_FILE_BYTES_MAX)
+    try:
+        return Identity.from_pem(pem)
+    except InputError as wrong:
+        raise InputError(f"{file}: {wrong}") from None
+
+
+def read_token(file: Path) -> bytes:
+    """The token in a file, as `tidings grant` writes it."""
+    with file.open("rb") as stream:
+        text = stream.read(TOKEN_FILE_BYTES_MAX)
+    try:
+        bare = text.strip().rstrip(b"=")
+        return base64.urlsafe_b64decode(bare + b"=" * (-len(bare) % 4))
+    except (binascii.Error, ValueError):
+        raise InputError(f"{file}: expected a token as `tidings grant` writes it") from None

@@ -1,0 +1,392 @@
+"""The promise, kept live: `owed` on real links, with a journal behind it.
+
+`Promises` is both sides at once, as every broker is. As an origin it writes down what it owes and to
+whom, lists it to whoever is linked, and sends again what is asked for. As a broker with durable subscribers it
+takes what is listed in order and confirms it once it is on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from tidings.errors import PeerError
+from tidings.net.frames import Again, Asks, Confirms, Frame, Listed, Lists, Versions, Wants
+from tidings.net.journal import READ_ROWS, Durable, Journal, OwedEvent
+from tidings.net.kept import values_of
+from tidings.net.link import Link
+from tidings.net.links import Links
+from tidings.net.names import now_us
+from tidings.net.owed import (
+    ASK_AFTER_S,
+    WINDOW,
+    Bundle,
+    Demand,
+    Dues,
+    DurableInterest,
+    WantsBody,
+    read_wants,
+    signed_wants,
+    wants_event,
+)
+from tidings.net.tail import Tail
+from tidings.net.types import KnownTypes
+from tidings.overlay import EventId, NodeId, Peer
+from tidings.security import Identity
+
+SKEW_US = (
+    5_000_000  # How far two brokers' clocks may differ before a new subscription misses events of its first moments.
+)
+RECENT_MAX = 8192  # Events kept in memory to close the gap between reading the journal and being up to date.
+LIST_AT_ONCE = 512
+CHECK_EVERY_S = ASK_AFTER_S / 2
+
+log = logging.getLogger("tidings.promises")
+
+
+class Recent(NamedTuple):
+    """A published event, for subscriptions that are heard of just after it."""
+
+    position: int
+    event: EventId
+    type: str
+    at_us: int
+    raw: bytes
+
+
+@dataclass(slots=True)
+class Debt:
+    """What is owed to one broker."""
+
+    next_number: int
+    confirmed: int  # Everything below is safe there.
+    tail: Tail[OwedEvent]
+    pump: asyncio.Task[None] | None = None
+
+
+@dataclass(slots=True)
+class Past:
+    """The kept events that one new subscription wants, as far as the journal was read."""
+
+    interest: DurableInterest | None = None
+    reached: int = 0
+    found: list[Recent] = field(default_factory=list)
+
+
+class Host(Protocol):
+    """What promises need from the broker they belong to."""
+
+    identity: Identity
+    me: Peer
+    journal: Journal
+    links: Links
+    types: KnownTypes
+
+    def deliver(self, raw: bytes) -> Bundle:
+        """Match an event against this broker's own durable subscriptions."""
+
+    async def take(self, ready: Sequence[tuple[EventId, Bundle]]) -> None:
+        """Put events into the durable queues; returns once they are on disk, with what was noted before."""
+
+
+class Promises:
+    """One broker's part in `owed`."""
+
+    def __init__(self, host: Host) -> None:
+        self.host, self.journal = host, host.journal
+        self.demand = Demand(host.types.named)
+        self.dues = Dues(self.journal.heard())
+        self._debts: dict[NodeId, Debt] = {}
+        self._recent: deque[Recent] = deque(maxlen=RECENT_MAX)
+        self._learning = asyncio.Lock()
+        self._settled = asyncio.Event()
+        self._taking: dict[NodeId, asyncio.Task[None]] = {}
+        self._to_take: dict[NodeId, bool] = {}  # Whether an answer is due even if nothing is ready.
+        self._wants: dict[NodeId, Wants] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._version = int.from_bytes(self.journal.meta("wants version") or b"\0", "big")
+        self._remember()
+        self._checker = self._start(self._check_now_and_then())
+
+    def _remember(self) -> None:
+        for broker, next_number, confirmed in self.journal.streams():
+            self._debts[broker] = self._debt(broker, next_number, confirmed)
+        for broker, _, body in self.journal.wants():
+            wants = msgspec.msgpack.decode(body, type=Wants)
+            self._wants[broker] = wants
+            self.demand.learn(read_wants(wants))
+        self.host.links.learn(self.demand.peers())
+        for broker, debt in self._debts.items():
+            if debt.confirmed < debt.next_number:
+                self.host.links.keep(broker)
+
+    def _debt(self, broker: NodeId, next_number: int, confirmed: int) -> Debt:
+        async def fetch(after: int, at_most: int) -> list[tuple[int, OwedEvent]]:
+            return [(owed.number, owed) for owed in await self.journal.owed(broker, after + 1, at_most)]
+
+        return Debt(next_number, confirmed, Tail(confirmed - 1, next_number - 1, fetch))
+
+    # ── As an origin ──
+
+    def owe(self, position: int, event: EventId, type: str, at_us: int, raw: bytes) -> list[tuple[NodeId, OwedEvent]]:
+        """Note to whom a published event is owed; hand the result to `committed` once it is on disk."""
+        self._recent.append(Recent(position, event, type, at_us, raw))
+        if not self.demand.knows(type):
+            return []
+        brokers = self.demand.brokers_for(type, values_of(raw))
+        return [(broker, self._owe(broker, position, event, "")) for broker in brokers]
+
+    def _owe(self, broker: NodeId, position: int, event: EventId, only_for: str) -> OwedEvent:
+        debt = self._debts.get(broker)
+        if debt is None:
+            debt = self._debts[broker] = self._debt(broker, 1, 1)
+        owed = OwedEvent(debt.next_number, position, event, only_for)
+        debt.next_number += 1
+        self.journal.note_owed(broker, owed)
+        self.journal.note_stream(broker, debt.next_number, debt.confirmed)
+        return owed
+
+    def committed(self, owed: Sequence[tuple[NodeId, OwedEvent]]) -> None:
+        """These are on disk: who is linked is told."""
+        for broker, entry in owed:
+            debt = self._debts[broker]
+            debt.tail.add(entry.number, entry)
+            self._pump(broker, debt)
+
+    def _pump(self, broker: NodeId, debt: Debt) -> None:
+        link = self.host.links.ready(broker)
+        if link is None:
+            self.host.links.keep(broker)
+        elif debt.pump is None and debt.tail.has_more:
+            debt.pump = self._start(self._list(link, debt))
+
+    async def _list(self, link: Link, debt: Debt) -> None:
+        try:
+            while link.is_open and debt.tail.has_more and (room := debt.confirmed + WINDOW - debt.tail.at - 1) > 0:
+                taken = await debt.tail.take(min(room, LIST_AT_ONCE))
+                listed = tuple(Listed(number, owed.event, owed.only_for) for number, owed in taken)
+                link.send(Lists(self.journal.id, debt.confirmed, listed))
+                await link.drained()
+        finally:
+            debt.pump = None
+
+    def _confirm(self, broker: NodeId, below: int) -> None:
+        debt = self._debts.get(broker)
+        if debt is None or not debt.confirmed < below <= debt.next_number:
+            return
+        debt.confirmed = below
+        self.journal.note_confirmed(broker, below)
+        self._settled.set()
+        self.journal.note_stream(broker, debt.next_number, below)
+        self._pump(broker, debt)
+
+    async def _send_again(self, link: Link, numbers: Sequence[int]) -> None:
+        broker = link.proven.id
+        for number in numbers:
+            raw = await self.journal.event_owed(broker, number)
+            if raw is not None and link.is_open:
+                link.send(Again(number, raw))
+                await link.drained()
+
+    # ── Who wants what ──
+
+    def tell(self, durables: Sequence[Durable]) -> None:
+        """This broker's durable subscriptions are these now: all others get to know."""
+        self._version = max(self._version + 1, now_us())  # Grows even where the journal was lost.
+        self.journal.note_meta("wants version", self._version.to_bytes(8, "big"))
+        interests = tuple(
+            DurableInterest(d.id, d.type, d.condition if self.host.types.is_plain(d.type) else "", d.since_us)
+            for d in durables
+        )
+        wants = signed_wants(WantsBody(self.host.me, self._version, interests), self.host.identity)
+        self._wants[self.host.me.id] = wants
+        for peer in self.host.links.ready_peers():
+            self.host.links.open[peer].send(wants)
+
+    def link_ready(self, peer: NodeId) -> None:
+        """A link is up: compare what is known of wants, and go on listing where the other end has confirmed."""
+        link = self.host.links.open[peer]
+        link.send(Versions(self._versions()))
+        debt = self._debts.get(peer)
+        if debt is not None:
+            debt.tail.back_to(debt.confirmed - 1)
+            debt.pump = None
+            self._pump(peer, debt)
+
+    def _versions(self) -> dict[NodeId, int]:
+        return {**self.demand.versions(), self.host.me.id: self._version if self.host.me.id in self._wants else -1}
+
+    def _send_newer(self, link: Link, known: Mapping[NodeId, int]) -> None:
+        for broker, version in self._versions().items():
+            if version > known.get(broker, -1) and broker in self._wants:
+                link.send(self._wants[broker])
+
+    async def _learn(self, wants: Wants, link: Link) -> None:
+        """One at a time: an origin must not be of two minds about what a broker wants."""
+        body = read_wants(wants)
+        broker = body.who.id
+        if broker == self.host.me.id:
+            self._version = max(self._version, body.version)  # From before this broker's journal was lost.
+            return
+        async with self._learning:
+            if body.version <= self.demand.version_of(broker):
+                return
+            self.host.links.learn([body.who])
+            owed = await self._owe_the_past(broker, self.demand.unknown_in(body))
+            self.demand.learn(body)
+            self._wants[broker] = wants
+            self.journal.note_wants(broker, body.version, msgspec.msgpack.encode(wants))
+        for peer in self.host.links.ready_peers():
+            if peer not in (broker, link.proven.id):
+                self.host.links.open[peer].send(wants)
+        await self.journal.committed()
+        self.committed(owed)
+
+    async def _owe_the_past(self, broker: NodeId, new: list[DurableInterest]) -> list[tuple[NodeId, OwedEvent]]:
+        """What new subscriptions should have had. The last part is done without a pause, so nothing comes between."""
+        pasts = [Past(interest) for interest in new]
+        while late := [past for past in pasts if not self._is_near(past.reached)]:
+            for past in late:
+                assert past.interest is not None
+                past.reached = await self._scan(past.interest, past.reached, past.found)
+        return [
+            (broker, self._owe(broker, recent.position, recent.event, past.interest.id))
+            for past in pasts
+            if past.interest is not None
+            for recent in self._all_of(past)
+        ]
+
+    def _is_near(self, position: int) -> bool:
+        """Whether everything after a position is in memory."""
+        first = self._recent[0].position if self._recent else self.journal.next_event
+        return position >= first - 1
+
+    async def _scan(self, interest: DurableInterest, after: int, found: list[Recent]) -> int:
+        end = self.journal.next_event
+        kept = await self.journal.events_since(interest.since_us - SKEW_US, interest.type, after, end)
+        found += [recent for event in kept if self._is_for(interest, recent := Recent(*event))]
+        return kept[-1].position if len(kept) == READ_ROWS else end - 1
+
+    def _is_for(self, interest: DurableInterest, recent: Recent) -> bool:
+        if recent.type != interest.type or recent.at_us < interest.since_us - SKEW_US:
+            return False
+        return wants_event(interest, self.host.types.named(interest.type), values_of(recent.raw))
+
+    async def past_of(self, type: str, condition: str, since_us: int) -> Past:
+        """What a new subscription of this very broker should have had; `all_of` closes the gap without a pause."""
+        interest = DurableInterest("", type, condition, since_us + SKEW_US)  # One clock: no skew.
+        past = Past(interest)
+        while not self._is_near(past.reached):
+            past.reached = await self._scan(interest, past.reached, past.found)
+        return past
+
+    def all_of(self, past: Past) -> list[bytes]:
+        """The events of a past, oldest first, up to this moment."""
+        return [recent.raw for recent in self._all_of(past)]
+
+    def _all_of(self, past: Past) -> list[Recent]:
+        if past.interest is None:
+            return []
+        later = [recent for recent in self._recent if recent.position > past.reached]
+        return [*past.found, *(recent for recent in later if self._is_for(past.interest, recent))]
+
+    # ── As a broker with durable subscribers ──
+
+    async def receive(self, link: Link, frame: Frame) -> None:
+        """Take a frame of another broker's."""
+        origin, now = link.proven.id, asyncio.get_running_loop().time()
+        match frame:
+            case Versions(known):
+                self._send_newer(link, known)
+            case Wants():
+                self._start(self._learn_or_cut(frame, link))
+            case Lists(journal, first, listed):
+                self.dues.listed(origin, journal, first, listed, now)
+                self._take(origin, answer=True)
+            case Asks(confirmed, numbers):
+                self._confirm(origin, confirmed)
+                self._start(self._send_again(link, numbers[:WINDOW]))
+            case Confirms(confirmed):
+                self._confirm(origin, confirmed)
+            case Again(number, raw):
+                if self.dues.is_due(origin, number):
+                    self.dues.again(origin, number, self.host.deliver(raw))
+                    self._take(origin)
+            case _:
+                raise PeerError(f"frame: {type(frame).__name__} has no place between brokers")
+
+    async def _learn_or_cut(self, wants: Wants, link: Link) -> None:
+        try:
+            await self._learn(wants, link)
+        except PeerError as wrong:
+            self.host.links.cut(link.proven.id, str(wrong))
+
+    def came(self, event: EventId, durable: str, told: bytes) -> None:
+        """The overlay has brought an event that a durable subscription of this broker's wants."""
+        self.dues.came(event, (durable, told))
+        self._take(event.origin)
+
+    def _take(self, origin: NodeId, *, answer: bool = False) -> None:
+        """Have what is ready taken soon, everything that comes in this turn of the loop at once."""
+        self._to_take[origin] = self._to_take.get(origin, False) or answer
+        if origin not in self._taking:
+            self._taking[origin] = self._start(self._take_ready(origin))
+
+    async def _take_ready(self, origin: NodeId) -> None:
+        try:
+            while origin in self._to_take:
+                answer = self._to_take.pop(origin)
+                if ready := list(self.dues.ready(origin)):
+                    self.journal.note_heard(origin, self.dues.journal_of(origin), self.dues.next_number(origin))
+                    await self.host.take(ready)
+                if (ready or answer) and (link := self.host.links.ready(origin)) is not None:
+                    link.send(Confirms(self.dues.next_number(origin)))
+        finally:
+            del self._taking[origin]
+
+    async def _check_now_and_then(self) -> None:
+        """Ask for what is late."""
+        while True:
+            await asyncio.sleep(CHECK_EVERY_S)
+            now = asyncio.get_running_loop().time()
+            for origin in self.dues.origins():
+                link = self.host.links.ready(origin)
+                if link is not None and (late := self.dues.overdue(origin, now)):
+                    link.send(Asks(self.dues.next_number(origin), tuple(late)))
+
+    # ── Being looked at ──
+
+    def owed_count(self) -> int:
+        """How many events are owed to others and not confirmed."""
+        return sum(debt.next_number - debt.confirmed for debt in self._debts.values())
+
+    async def nothing_owed(self) -> None:
+        """Waits until all that is owed to others is confirmed."""
+        while self.owed_count():
+            self._settled.clear()
+            await self._settled.wait()
+
+    def status(self) -> dict[str, Any]:
+        owed = {broker: debt.next_number - debt.confirmed for broker, debt in self._debts.items()}
+        return {"owed": {broker: n for broker, n in owed.items() if n}, **self.dues.holdings()}
+
+    def _start(self, work: Any) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("keeping a promise failed", exc_info=error)
+
+    def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
