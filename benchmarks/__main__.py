@@ -9,7 +9,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 # Scripts beside this one are benchmarks, except what they share.
 SHARED = {"__main__", "workload"}
-QUICK = {"benchmarks.matching": ["--quick"], "benchmarks.parse_conditions": ["--count", "50000"]}
+QUICK = {
+    "benchmarks.matching": ["--quick"],
+    "benchmarks.pipeline": ["--quick"],
+    "benchmarks.parse_conditions": ["--count", "50000"],
+}
 
 
 def main(quick: bool) -> int:

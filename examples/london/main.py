@@ -1,9 +1,13 @@
-"""London: the cameras of one organisation see number plates; others say in SQL which sightings they want.
+"""London: cameras see number plates, and not everybody may read everything.
 
-Transport for London publishes. The congestion-charge service wants every car in its zone by
-day, a detective looks for one plate, the road-safety office wants speeders near schools. Some
-cameras are broken and write nonsense. In the middle of it all the detective learns of a
-second plate and subscribes to that as well, without anybody stopping.
+Transport for London publishes sightings, each attribute sealed by itself. The congestion charge may
+read plates but not where a car was, a detective may read everything about one plate, the
+road-safety office reads speeds and places but no plates, and a relay that passes it all on
+reads nothing. They say in SQL what they want. A pipeline on Spark verifies every frame, matches,
+and seals for each subscriber what it may have.
+
+Some frames are altered on the way, some come twice. In the middle of it all the detective asks for a
+second plate, which its right does not cover, and road safety for more, which its right does.
 
 Spark runs inside this program. It ends by itself, after about a minute.
 
@@ -20,25 +24,31 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+from people import MAY_READ, RELAY, WANTED_PLATE, London, Sighting, found_london, publisher
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from tidings.pipeline import BatchDone, Counts, read_pipeline, run, start
+from tidings.events import Timestamp, Value
+from tidings.pipeline import BatchDone, Counts, KeyFile, admit, genuine, read_pipeline, run, start
+from tidings.security import Sealer, SignedType
 
 HERE = Path(__file__).parent
 OUT = Path("out/london")
 
-SIGHTINGS, FILES = 100_000, 20
-BROKEN = 25  # Sightings that a failing camera garbles.
+SIGHTINGS, FILES = 40_000, 20
+ALTERED, TWICE = 25, 40  # Frames that somebody changes on the way, and frames that come a second time.
 ZONE = ("EC1", "EC2", "EC3", "EC4", "SE1", "SW1", "W1", "WC1", "WC2")
 OUTSIDE = ("E14", "N1", "NW1", "NW3", "SE10", "SW11", "W2", "W8")
-WANTED_PLATE, SECOND_PLATE = "LB07SEC", "KX21ZRN"
+SECOND_PLATE = "KX21ZRN"
+DAY = Timestamp("2026-03-02T00:00:00Z")
 
 FIRST_SUBSCRIPTIONS = [
     {
         "id": "charge-zone",
         "subscriber": "Congestion Charge",
-        "filter": f"area IN ({', '.join(repr(area) for area in ZONE)}) "
+        "filter": "in_zone = TRUE "
         "AND seen_at >= TIMESTAMP '2026-03-02T07:00:00Z' AND seen_at < TIMESTAMP '2026-03-02T18:00:00Z'",
     },
     {"id": "plate-1", "subscriber": "Detective", "filter": f"plate = '{WANTED_PLATE}'"},
@@ -48,39 +58,60 @@ FIRST_SUBSCRIPTIONS = [
         "filter": "speed > 40 AND area IN ('NW3', 'W8') OR speed > 70",
     },
     {"id": "radar", "subscriber": "Camera Repair", "filter": "speed IS NULL OR speed < 0"},
+    {"id": "nosy", "subscriber": "Camera Repair", "filter": f"plate = '{WANTED_PLATE}'"},
     {"id": "typo", "subscriber": "Camera Repair", "filter": "sped < 0"},
 ]
-LATER_SUBSCRIPTION = {
-    "id": "plate-2",
-    "subscriber": "Detective",
-    "filter": f"plate = '{SECOND_PLATE}' AND area LIKE 'SE%'",
-}
+LATER_SUBSCRIPTIONS = [
+    {"id": "plate-2", "subscriber": "Detective", "filter": f"plate = '{SECOND_PLATE}'"},
+    {"id": "southwark", "subscriber": "Road Safety", "filter": "speed > 45 AND area LIKE 'SE%'"},
+]
 
 
 def main() -> None:
-    """Make the sightings, run the pipeline, and show who received what."""
-    lay_out()
+    """Seal the sightings, run the pipeline, and show who can read what."""
+    london = lay_out()
     spark = start("tidings: London", "local[2]")
     began = time.monotonic()
     counts = run(spark, read_pipeline(OUT / "pipeline.toml"), watch=at_each_batch)
     seconds = time.monotonic() - began
-    show(spark, counts, seconds)
+    show(spark, london.signed_type, counts, seconds)
     spark.stop()
 
 
-def lay_out() -> None:
+def lay_out() -> London:
     """Everything the pipeline needs, in a folder of its own."""
     shutil.rmtree(OUT, ignore_errors=True)
-    for name in ("sightings", "subscriptions"):
+    for name in ("frames", "subscriptions"):
         (OUT / name).mkdir(parents=True)
-    for name in ("pipeline.toml", "sighting.toml"):
-        shutil.copy(HERE / name, OUT / name)
+    shutil.copy(HERE / "pipeline.toml", OUT / "pipeline.toml")
     subscribe("0001-first.jsonl", FIRST_SUBSCRIPTIONS)
-    lines = list(sightings(random.Random(2026)))
-    per_file = -(-len(lines) // FILES)
+    london = found_london(OUT)
+    frames = list(on_the_way(sealed_by_cameras(london), random.Random(2027)))
+    per_file = -(-len(frames) // FILES)
     for number in range(FILES):
-        text = "".join(lines[number * per_file : (number + 1) * per_file])
-        (OUT / "sightings" / f"{number:03}.jsonl").write_text(text)
+        column = pa.array(frames[number * per_file : (number + 1) * per_file], pa.binary())
+        pq.write_table(pa.table({"frame": column}), OUT / "frames" / f"{number:03}.parquet")
+    return london
+
+
+def sealed_by_cameras(london: London) -> list[bytes]:
+    """A day of sightings. Each of four control rooms joins with its own right and gets its own sender id."""
+    chance = random.Random(2026)
+    now_ms = time.time_ns() // 1_000_000
+    rooms = []
+    for _ in range(4):
+        keyring, sender_id = london.join(*publisher(london, now_ms), MAY_READ["Detective"])
+        rooms.append(Sealer(london.signed_type, keyring, sender_id))
+    return [rooms[number % 4].seal(sighting(number, chance), now_ms) for number in range(SIGHTINGS)]
+
+
+def on_the_way(frames: list[bytes], chance: random.Random) -> Iterator[bytes]:
+    """What becomes of frames between the cameras and here: a bit changes, a relay sends one again."""
+    altered = set(chance.sample(range(len(frames)), ALTERED))
+    for number, frame in enumerate(frames):
+        at = chance.randrange(54, len(frame))
+        yield frame[:at] + bytes([frame[at] ^ 1]) + frame[at + 1 :] if number in altered else frame
+    yield from (frames[number] for number in chance.sample(sorted(set(range(len(frames))) - altered), TWICE))
 
 
 def subscribe(name: str, subscriptions: list[dict[str, str]]) -> None:
@@ -90,69 +121,81 @@ def subscribe(name: str, subscriptions: list[dict[str, str]]) -> None:
     aside.rename(OUT / "subscriptions" / name)
 
 
-def sightings(chance: random.Random) -> Iterator[str]:
-    """A day of sightings, one JSON line each, a few of them garbled."""
-    broken = set(chance.sample(range(SIGHTINGS), BROKEN))
-    for number in range(SIGHTINGS):
-        line = json.dumps(sighting(number, chance)) + "\n"
-        yield line[: len(line) // 2] + "\n" if number in broken else line
-
-
-def sighting(number: int, chance: random.Random) -> dict[str, object]:
-    minute = number * 24 * 60 // SIGHTINGS
-    area = chance.choice(ZONE if chance.random() < 0.4 else OUTSIDE)
-    return {
-        "event_id": f"s{number:06}",
+def sighting(number: int, chance: random.Random) -> dict[str, Value]:
+    in_zone = chance.random() < 0.4
+    seen: dict[str, Value] = {
         "plate": plate(chance),
-        "area": area,
-        "speed": None if chance.random() < 0.01 else round(chance.gauss(27, 8), 1),
+        "in_zone": in_zone,
+        "area": chance.choice(ZONE if in_zone else OUTSIDE),
         "camera": chance.randint(1, 800),
-        "seen_at": f"2026-03-02T{minute // 60:02}:{minute % 60:02}:{chance.randint(0, 59):02}Z",
+        "seen_at": Timestamp(DAY + number * 86_400_000_000 // SIGHTINGS),
     }
+    return seen if chance.random() < 0.01 else {**seen, "speed": round(chance.gauss(27, 8), 1)}
 
 
 def plate(chance: random.Random) -> str:
     luck = chance.random()
-    if luck < 0.0005:
-        return WANTED_PLATE if luck < 0.0003 else SECOND_PLATE
+    if luck < 0.001:
+        return WANTED_PLATE if luck < 0.0006 else SECOND_PLATE
     letters = "ABCDEFGHJKLMNPRSTVWXYZ"
     return "".join(chance.choices(letters, k=2)) + f"{chance.randint(2, 74):02}" + "".join(chance.choices(letters, k=3))
 
 
 def at_each_batch(done: BatchDone) -> None:
-    """Tells how it goes; after the first batch, the detective subscribes once more."""
+    """Tells how it goes; after the first batch, there are new subscriptions."""
     print(
-        f"batch {done.batch}: {done.counts.events:,} sightings, {done.counts.deliveries:,} deliveries, "
-        f"{done.counts.events / done.seconds:,.0f} sightings/s, subscriptions version {done.version}",
+        f"batch {done.batch}: {done.counts.events:,} frames, {done.counts.deliveries:,} deliveries, "
+        f"{done.counts.events / done.seconds:,.0f} frames/s, subscriptions version {done.version}",
         file=sys.stderr,
         flush=True,
     )
     if done.batch == 0:
-        subscribe("0002-detective.jsonl", [LATER_SUBSCRIPTION])
+        subscribe("0002-later.jsonl", LATER_SUBSCRIPTIONS)
 
 
-def show(spark: SparkSession, counts: Counts, seconds: float) -> None:
-    deliveries = spark.read.parquet(str(OUT / "deliveries"))
-    print(f"\n{counts.events:,} sightings in {seconds:.0f} s, {counts.events / seconds:,.0f}/s on 2 cores\n")
+# ── What came of it ──────────────────────────────────────────────────────────
+
+
+def show(spark: SparkSession, signed_type: SignedType, counts: Counts, seconds: float) -> None:
+    deliveries = spark.read.parquet(str(OUT / "deliveries")).cache()
+    print(f"\n{counts.events:,} sealed sightings in {seconds:.0f} s, {counts.events / seconds:,.0f}/s on 2 cores\n")
     print(f"  delivered to somebody {counts.delivered_from:>8,}")
     print(f"  wanted by nobody      {counts.unmatched:>8,}")
-    print(f"  quarantined           {counts.quarantined:>8,}\n")
+    print(f"  altered, refused      {counts.quarantined:>8,}")
+    print(f"  second copies dropped {SIGHTINGS + TWICE - counts.events:>8,}\n")
     show_received(deliveries)
     assert deliveries.select("delivery_id").distinct().count() == counts.deliveries, "a delivery stands twice"
-    rejected = spark.read.parquet(str(OUT / "quarantine/subscriptions")).head()
-    assert rejected is not None
-    print(f"\nOne subscription could not be used. {rejected.id}: {rejected.reason}\n")
-    print(f"Deliveries, by batch and subscriber: {OUT / 'deliveries'}")
-    print(f"What was broken, with reasons:       {OUT / 'quarantine'}")
+    print("\nWhat each can read of its mail, with the keys it has:\n")
+    show_readers(spark, signed_type, deliveries)
+    print(
+        "\nThe detective's second plate and Camera Repair's question about a plate brought nothing: no right to them."
+    )
+    print(f"Mail, by batch and subscriber:  {OUT / 'deliveries'}")
+    print(f"What was refused, with reasons: {OUT / 'quarantine'}")
 
 
 def show_received(deliveries: DataFrame) -> None:
-    by_subscription = deliveries.groupBy("subscriber", "subscription_id").agg(
-        f.count("*").alias("received"), f.min("subscriptions_version").alias("since")
-    )
-    print(f"{'subscriber':<18} {'subscription':<13} {'received':>8}  since version")
-    for row in by_subscription.orderBy("subscriber", "subscription_id").collect():
-        print(f"{row.subscriber:<18} {row.subscription_id:<13} {row.received:>8,}  {row.since}")
+    by_subscription = deliveries.groupBy("subscriber", "subscription_id").agg(f.count("*").alias("received"))
+    received = {(row.subscriber, row.subscription_id): row.received for row in by_subscription.collect()}
+    print(f"{'subscriber':<18} {'subscription':<13} {'received':>8}")
+    for wanted in (*FIRST_SUBSCRIPTIONS, *LATER_SUBSCRIPTIONS):
+        who = wanted["subscriber"], wanted["id"]
+        print(f"{who[0]:<18} {who[1]:<13} {received.get(who, 0):>8,}")
+
+
+def show_readers(spark: SparkSession, signed_type: SignedType, deliveries: DataFrame) -> None:
+    """Every reader opens its own mail; the relay tries all frames that pass through its hands."""
+    names = [attribute.name for attribute in Sighting]
+    print(f"{'reader':<18} {'frames':>7} {'opened':>7} {'plates':>7}  " + "  ".join(names))
+    for reader in (*MAY_READ, RELAY):
+        passing = spark.read.parquet(str(OUT / "frames"))
+        mail = deliveries.where(f.col("subscriber") == reader).select("frame") if reader in MAY_READ else passing
+        opened = genuine(admit(mail, signed_type, KeyFile(str((OUT / f"{reader}.keys").absolute()))))
+        seen = opened.agg(f.count("*"), f.countDistinct("plate"), *(f.count(name) for name in names)).collect()[0]
+        marks = "  ".join(
+            ("yes" if count else "-").ljust(len(name)) for name, count in zip(names, seen[2:], strict=True)
+        )
+        print(f"{reader:<18} {mail.distinct().count():>7,} {seen[0]:>7,} {seen[1]:>7,}  {marks.rstrip()}")
 
 
 if __name__ == "__main__":

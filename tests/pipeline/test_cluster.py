@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pyspark
 import pytest
+
+from tests.pipeline.sightings import expected_pairs, sightings, subscriptions, table
 
 PROGRAM = """
 import sys
@@ -45,22 +52,72 @@ def spark_home(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
-@pytest.mark.spark
-def test_two_executor_processes_give_what_the_definition_gives(tmp_path: Path) -> None:
-    environment = {
+def environment(home: Path) -> dict[str, str]:
+    return {
         **os.environ,
-        "SPARK_HOME": str(spark_home(tmp_path / "spark")),
+        "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYTHONPATH": os.pathsep.join(["src", "."]),
         "PYSPARK_PYTHON": sys.executable,
     }
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_two_executor_processes_give_what_the_definition_gives(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
-        env=environment,
+        env=environment(spark_home(tmp_path / "spark")),
         capture_output=True,
         encoding="utf-8",
         timeout=400,
         check=False,
     )
     assert done.stdout.strip().endswith("equal"), done.stderr[-4000:]
+
+
+@contextmanager
+def standalone(home: Path, folder: Path) -> Iterator[str]:
+    """A master and a worker from the installed Spark, without our package on their path; gives the master's URL."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url = f"spark://127.0.0.1:{port}"
+    bare = {name: value for name, value in environment(home).items() if name != "PYTHONPATH"}
+    deploy, host = "org.apache.spark.deploy", ["--host", "127.0.0.1", "--webui-port", "0"]
+    roles = [
+        [f"{deploy}.master.Master", *host, "--port", str(port)],
+        [f"{deploy}.worker.Worker", *host, "--cores", "2", "--memory", "1g", "--work-dir", str(folder / "work"), url],
+    ]
+    with (folder / "log").open("wb") as log:
+        started = [
+            subprocess.Popen([str(home / "bin" / "spark-class"), *role], env=bare, cwd=folder, stdout=log, stderr=log)
+            for role in roles
+        ]
+    try:
+        yield url
+    finally:
+        for process in reversed(started):
+            process.terminate()
+            process.wait(timeout=60)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_standalone_cluster_gives_what_the_definition_gives(tmp_path: Path) -> None:
+    events, wanted = sightings(800), subscriptions(80)
+    pq.write_table(table(events), tmp_path / "events.parquet", row_group_size=100)
+    pq.write_table(pa.Table.from_pylist(wanted), tmp_path / "wanted.parquet")
+    home = spark_home(tmp_path / "spark")
+    files = [str(tmp_path / "events.parquet"), str(tmp_path / "wanted.parquet"), "--out", str(tmp_path / "out")]
+    with standalone(home, tmp_path) as url:
+        settings = ["--master", url, "--conf", "spark.executor.memory=512m", "--conf", "spark.executor.cores=1"]
+        done = subprocess.run(
+            [sys.executable, "-m", "tidings", "match", *files, *settings],
+            env=environment(home), capture_output=True, encoding="utf-8", timeout=400, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = pq.read_table(tmp_path / "out").to_pylist()
+    assert sorted((row["event_id"], row["subscription_id"], row["subscriber"]) for row in found) == expected_pairs(
+        events, wanted
+    )
+    assert len(list((tmp_path / "work").glob("app-*/*/stderr"))) == 2, "each core was an executor of its own"

@@ -83,11 +83,11 @@ def test_nobody_wants_anything_and_nothing_happens_are_answers(spark: SparkSessi
     assert match(none, wanted_rows(spark, WANTED), plan="zones").collect() == []
 
 
-def test_an_event_that_matches_everything_reaches_everybody(spark: SparkSession) -> None:
-    everybody = [{"id": f"s{n}", "subscriber": "one", "filter": f"speed >= {-n}"} for n in range(20_000)]
-    events = spark.createDataFrame(table([{"event_id": f"e{n}", "speed": 1.0} for n in range(100)]))
-    found = match(events, wanted_rows(spark, everybody))
-    assert found.count() == found.distinct().count() == 100 * 20_000
+def test_a_subscriber_with_100_000_conditions_gets_an_event_that_matches_all_of_them(spark: SparkSession) -> None:
+    conditions = [{"id": f"s{n}", "subscriber": "one", "filter": f"speed >= {-n}"} for n in range(100_000)]
+    events = spark.createDataFrame(table([{"event_id": f"e{n}", "speed": 1.0} for n in range(10)]))
+    found = match(events, wanted_rows(spark, conditions))
+    assert found.count() == found.distinct().count() == 10 * 100_000
 
 
 @pytest.mark.parametrize("plan", ["index", "zones"])

@@ -63,6 +63,15 @@ def test_moments_are_read_with_and_without_a_zone() -> None:
     assert [row for row, _ in moments.broken] == [2]
 
 
+def test_bytes_are_texts_in_base64() -> None:
+    Plate = EventType("Plate", id=str, image={"small": bytes})
+    lines = [b'{"id": "a", "image": {"small": "AAH/"}}', b'{"id": "b"}', b'{"id": "c", "image": {"small": "no!"}}']
+    found = sort_lines(pa.array(lines, pa.binary()), Plate)
+    assert found.good.schema == arrow_schema(Plate)
+    assert found.good.column("image.small").to_pylist() == [b"\x00\x01\xff", None]
+    assert found.broken == ((2, "attribute 'image.small': expected bytes in base64, got 'no!'"),)
+
+
 def test_nothing_comes_of_nothing() -> None:
     found = sort_lines(pa.array([], pa.binary()), Sighting)
     assert (found.good.num_rows, found.kept.tolist(), found.broken) == (0, [], ())

@@ -1,17 +1,19 @@
-"""Subscriptions that change while the pipeline runs: a folder of changes → a version for each batch.
+"""Subscriptions that change while the pipeline runs: changes → a version for each batch.
 
-Every new file in the folder is a set of changes, JSON lines:
+Wherever changes come from (`tidings.pipeline.change_sources`), one reads
 
     {"id": "s1", "subscriber": "police", "filter": "speed > 40"}      adds s1, or changes it
     {"id": "s1", "removed": true}                                     removes it
 
-Files are taken in the order of their names as they are found, and each makes a version. It
-is parsed by Spark, written to the checkpoint, and only then in force: after a restart the
-versions are the same, whatever has become of the files. A change that cannot be used is
-quarantined and changes nothing: what was in force under that id remains so.
+Each set of changes that is found makes a version. It is parsed by Spark, written to the
+checkpoint, and only then in force: after a restart the versions are the same, whatever has
+become of the source. A change that cannot be used is quarantined and changes nothing: what was
+in force under that id remains so.
 
 The index of a version is a **base**, built seldom, and beside it a small index of what has
 changed since; numbers of the base that were changed or removed are left out of its answers.
+Whenever a base is built, the versions up to it become one file, so that the checkpoint grows
+with the subscriptions and not with their history.
 """
 
 from __future__ import annotations
@@ -28,21 +30,27 @@ import pyarrow.compute as pc
 from pyspark import StorageLevel
 from pyspark.sql import functions as f
 
-from tidings.errors import InputError
 from tidings.events import Attribute, EventType
+from tidings.pipeline.change_sources import ChangeSource, News
 from tidings.pipeline.holding import Found, Numbers, Shipped, ship
 from tidings.pipeline.ledger import write_whole
-from tidings.pipeline.sources import ORIGINAL, REASON, ReadLines, spark_schema
-from tidings.pipeline.wanted import UNNAMED, WANTED_SCHEMA, few_parts, parse_subscriptions, read_payload, write_payload
+from tidings.pipeline.sources import ORIGINAL, REASON
+from tidings.pipeline.wanted import (
+    WANTED_SCHEMA,
+    few_parts,
+    of_type,
+    parse_subscriptions,
+    read_payload,
+    write_payload,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Change = EventType("a subscription", id=str, subscriber=str, filter=str, type=str, removed=bool)
-
 # A change more costs a small index the same again, a new base the whole of it: so the base is
 # built anew only when as much has changed as makes it worth while.
 CHANGED_MIN, CHANGED_SHARE = 4_096, 0.25
+VERSIONS_MAX = 256  # Beside one base, and so files of changes in the checkpoint.
 
 CHANGES_SCHEMA = (
     "payload binary, removed array<string>, "
@@ -80,29 +88,19 @@ class InForce:
 class Changes:
     """The versions of a pipeline's subscriptions, kept in the checkpoint."""
 
-    def __init__(self, spark: SparkSession, source: str, checkpoint: str, event_type: EventType) -> None:
-        self.spark, self.source, self.named_type = spark, Path(source), event_type
+    def __init__(self, spark: SparkSession, source: ChangeSource, checkpoint: str, event_type: EventType) -> None:
+        self.spark, self.source, self.named_type = spark, source, event_type
         # Required or not does not matter to a condition, and what is checked twice costs twice.
         self.event_type = EventType.of(event_type.name, tuple(Attribute(a.name, a.type) for a in event_type))
-        self.log = Path(checkpoint) / "subscriptions"
-        self.log.mkdir(parents=True, exist_ok=True)
+        self.log = VersionLog(Path(checkpoint) / "subscriptions")
         self._base: tuple[int, Shipped] | None = None
         self._in_force: InForce | None = None
-        self._taken = {entry.source for entry in self._entries()}
-
-    @property
-    def tip(self) -> int:
-        """The latest version; 0 stands for no subscriptions at all."""
-        return len(self._files())
 
     def scan(self, quarantine: Quarantine) -> int:
-        """Makes a version of each new file in the source folder; returns the latest version."""
-        if not self.source.is_dir():
-            raise InputError(f"expected a folder of subscriptions, got {str(self.source)!r}")
-        for file in sorted(self.source.iterdir()):
-            if file.is_file() and not file.name.startswith((".", "_")) and file.name not in self._taken:
-                self._take(file, self.tip + 1, quarantine)
-        return self.tip
+        """Makes a version of each set of changes that is new; returns the latest version."""
+        for news in self.source.news(self.log.marks, self._alive):
+            self._take(news, quarantine)
+        return self.log.tip
 
     def at(self, version: int) -> InForce:
         """What is in force at this version; builds only what has changed since the last one, where that is little."""
@@ -110,25 +108,26 @@ class Changes:
             self._in_force = self._made(version)
         return self._in_force
 
-    # ── A version in the making ──────────────────────────────────────────────
+    def _alive(self) -> pa.Table:
+        alive, _ = self.log.changed(0, self.log.tip)
+        return alive.select(["id", "subscriber", "condition"])
 
-    def _take(self, file: Path, version: int, quarantine: Quarantine) -> None:
-        parsed = _parsed(self.spark, file, self.named_type).persist(StorageLevel.DISK_ONLY)
+    def _take(self, news: News, quarantine: Quarantine) -> None:
+        rows = few_parts(of_type(news.rows, self.named_type))
+        parsed = rows.mapInArrow(_ParseChanges(self.named_type), CHANGES_SCHEMA).persist(StorageLevel.DISK_ONLY)
         try:
-            quarantine(parsed.select(f.inline("rejected")), version)
-            rows = list(parsed.select("payload", "removed").toLocalIterator())
+            quarantine(parsed.select(f.inline("rejected")), self.log.tip + 1)
+            found = list(parsed.select("payload", "removed").toLocalIterator())
         finally:
             parsed.unpersist()
-        added = pa.concat_tables([WANTED_SCHEMA.empty_table(), *(read_payload(row.payload) for row in rows)])
-        removed = [id for row in rows for id in row.removed]
-        write_whole(self._file(version), _Entry(file.name, write_payload(added), removed).encoded())
-        self._taken.add(file.name)
+        added = pa.concat_tables([WANTED_SCHEMA.empty_table(), *(read_payload(row.payload) for row in found)])
+        self.log.append(Version(news.mark, write_payload(added), [id for row in found for id in row.removed]))
 
     def _made(self, version: int) -> InForce:
-        if self._base is None or self._base[0] > version:
+        if self._base is None or version - self._base[0] > VERSIONS_MAX:
             return self._rebased(version)
         since, base = self._base
-        changed, ids = self._changed(since, version)
+        changed, ids = self.log.changed(since, version)
         held = base.holding()
         if len(ids) > max(CHANGED_MIN, CHANGED_SHARE * len(held.ids)):
             return self._rebased(version)
@@ -137,67 +136,101 @@ class Changes:
         return InForce(version, len(held.ids) - len(gone) + changed.num_rows, base, gone, beside)
 
     def _rebased(self, version: int) -> InForce:
-        alive, _ = self._changed(0, version)
+        alive, _ = self.log.changed(0, version)
         shipped = ship(self.spark, [alive], self.event_type)
         if self._base is not None:
             self._base[1].shipment.recall()
         self._base = (version, shipped)
+        # No earlier version is asked for again: batches go by ever later ones, and one that is run again by its own.
+        self.log.fold(version, alive, self.source.still_needed)
         return InForce(version, alive.num_rows, shipped, np.zeros(0, np.int64), None)
 
-    def _changed(self, since: int, version: int) -> tuple[pa.Table, pa.Array]:
-        """What the versions after `since` have put in force and not taken back, and every id that they mention."""
-        alive: list[pa.Table] = [WANTED_SCHEMA.empty_table()]
-        seen = pa.array([], pa.string())
-        for number in range(version, since, -1):  # The latest word on an id counts.
-            entry = self._entry(number)
-            added = read_payload(entry.payload)
-            alive.append(added.filter(pc.invert(pc.is_in(added.column("id"), value_set=seen))))
-            mentioned = [seen, pa.array(entry.removed, pa.string()), *added.column("id").chunks]
-            seen = pa.concat_arrays(mentioned).unique()
-        return pa.concat_tables(alive), seen
 
-    # ── On disk ──────────────────────────────────────────────────────────────
+class Version(msgspec.Struct, frozen=True):
+    """One version: the mark of the source it reaches to, and what it adds and removes."""
 
-    def _files(self) -> list[Path]:
-        return sorted(self.log.glob("*.changes"))
-
-    def _file(self, version: int) -> Path:
-        return self.log / f"{version:09}.changes"
-
-    def _entry(self, version: int) -> _Entry:
-        return msgspec.msgpack.decode(self._file(version).read_bytes(), type=_Entry)
-
-    def _entries(self) -> Iterator[_Entry]:
-        return (self._entry(version) for version in range(1, self.tip + 1))
-
-
-class _Entry(msgspec.Struct, frozen=True):
-    """One version: the file it came from, and what it adds and removes."""
-
-    source: str
+    mark: str
     payload: bytes
     removed: list[str]
 
-    def encoded(self) -> bytes:
-        return msgspec.msgpack.encode(self)
+
+class Folded(msgspec.Struct, frozen=True):
+    """All versions up to one: the marks that are still needed, and what is in force."""
+
+    marks: list[str]
+    payload: bytes
 
 
-def _parsed(spark: SparkSession, file: Path, event_type: EventType) -> DataFrame:
-    lines = spark.read.text(str(file)).where("length(trim(value)) > 0")
-    schema = spark_schema(Change).add(REASON, "string").add(ORIGINAL, "binary")
-    read = lines.select(f.col("value").cast("binary")).mapInArrow(ReadLines(Change, keep_original=True), schema)
-    row = f.struct(*read.columns)
-    numbered = read.select("id", row.alias("row"), f.monotonically_increasing_id().alias("line"))
-    # A later line of a file takes the place of an earlier one; lines without an id all stay, to be quarantined.
-    key = f.coalesce(f.concat(f.lit("i"), "id"), f.concat(f.lit("l"), f.col("line").cast("string")))
-    latest = numbered.groupBy(key).agg(f.max_by("row", "line").alias("row")).select("row.*")
-    if event_type.name != UNNAMED:
-        latest = latest.where(f.col("type").isNull() | (f.col("type") == event_type.name))
-    return few_parts(latest).mapInArrow(_ParseChanges(event_type), CHANGES_SCHEMA)
+class VersionLog:
+    """Versions on disk: `N.folded` is the state after N versions, `N.changes` what a later one changes.
+
+    Every file is written as a whole or not at all, and the fold before what it makes
+    superfluous is deleted: a crash leaves files too many, never too few.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.folded_at = max((int(file.stem) for file in folder.glob("*.folded")), default=0)
+        self._drop_superfluous()
+        self.tip = max((int(file.stem) for file in folder.glob("*.changes")), default=self.folded_at)
+        self.marks = [*self._folded().marks, *(self._version(n).mark for n in range(self.folded_at + 1, self.tip + 1))]
+
+    def append(self, version: Version) -> None:
+        write_whole(self._file(self.tip + 1), msgspec.msgpack.encode(version))
+        self.tip += 1
+        self.marks.append(version.mark)
+
+    def changed(self, since: int, version: int) -> tuple[pa.Table, pa.Array]:
+        """What the versions after `since` have put in force and not taken back, and every id that they mention."""
+        assert since == 0 or since >= self.folded_at, "folded versions are only asked for as a whole"
+        alive: list[pa.Table] = [WANTED_SCHEMA.empty_table()]
+        seen = pa.array([], pa.string())
+        for number in range(version, max(since, self.folded_at), -1):  # The latest word on an id counts.
+            entry = self._version(number)
+            added = read_payload(entry.payload)
+            alive.append(_not_in(added, seen))
+            seen = pa.concat_arrays([seen, pa.array(entry.removed, pa.string()), *added.column("id").chunks]).unique()
+        if since < self.folded_at:
+            alive.append(_not_in(read_payload(self._folded().payload), seen))
+        return pa.concat_tables(alive), seen
+
+    def fold(self, version: int, alive: pa.Table, still_needed: Callable[[list[str]], list[str]]) -> None:
+        """Makes one file of everything up to this version."""
+        if version == self.folded_at:
+            return
+        later = self.tip - version
+        kept = still_needed(self.marks[: len(self.marks) - later])
+        folded = Folded(kept, write_payload(alive))
+        write_whole(self.folder / f"{version:09}.folded", msgspec.msgpack.encode(folded))
+        self.marks = kept + self.marks[len(self.marks) - later :]
+        self.folded_at = version
+        self._drop_superfluous()
+
+    def _drop_superfluous(self) -> None:
+        for file in self.folder.glob("[0-9]*.*"):
+            if int(file.stem) < self.folded_at or (int(file.stem) == self.folded_at and file.suffix == ".changes"):
+                file.unlink()
+
+    def _folded(self) -> Folded:
+        if self.folded_at == 0:
+            return Folded([], write_payload(WANTED_SCHEMA.empty_table()))
+        file = self.folder / f"{self.folded_at:09}.folded"
+        return msgspec.msgpack.decode(file.read_bytes(), type=Folded)
+
+    def _version(self, number: int) -> Version:
+        return msgspec.msgpack.decode(self._file(number).read_bytes(), type=Version)
+
+    def _file(self, number: int) -> Path:
+        return self.folder / f"{number:09}.changes"
+
+
+def _not_in(rows: pa.Table, ids: pa.Array) -> pa.Table:
+    return rows.filter(pc.invert(pc.is_in(rows.column("id"), value_set=ids)))
 
 
 class _ParseChanges:
-    """mapInArrow: read lines → good subscriptions as one payload, ids to remove, and what cannot be used."""
+    """mapInArrow: changes → good subscriptions as one payload, ids to remove, and what cannot be used."""
 
     def __init__(self, event_type: EventType) -> None:
         self.event_type = event_type

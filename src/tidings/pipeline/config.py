@@ -4,13 +4,14 @@
     checkpoint = "state"                  # what was done, so that a restart goes on from there
 
     [events]
-    format = "json"                       # json, parquet, csv, kafka
+    format = "json"                       # json, parquet, csv, kafka, demo
     path = "sightings"                    # a folder that files are put into
     type = "sighting.toml"                # the event type; Parquet can do without
     files_per_batch = 10
 
     [subscriptions]
     path = "subscriptions"                # a folder of JSON lines: additions, changes, removals
+                                          # or format = "table", or "kafka"
 
     [deliveries]
     format = "parquet"                    # parquet, json, kafka, webhook
@@ -36,8 +37,11 @@ import msgspec
 from tidings.errors import InputError
 from tidings.events import EventType, read_file
 
+# A message that was sent cannot be taken back: a task that fails ends the run, and the next one looks what is there.
+NOTHING_TWICE = {"spark.task.maxFailures": "1", "spark.speculation": "false"}
 FILES_PER_BATCH = 100  # With files of some megabytes, a batch of a few seconds.
 RECORDS_PER_BATCH = 1_000_000
+DEMO_RATE = 1_000.0  # Events per second.
 
 
 class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -47,7 +51,7 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 class EventsFrom(_Part, frozen=True, kw_only=True):
     """Where events come from."""
 
-    format: Literal["json", "parquet", "csv", "kafka"]
+    format: Literal["json", "parquet", "csv", "kafka", "demo", "frames"]
     path: str = ""
     type: str | None = None
     id: str | None = None
@@ -55,12 +59,20 @@ class EventsFrom(_Part, frozen=True, kw_only=True):
     servers: str = ""
     topic: str = ""
     records_per_batch: int = RECORDS_PER_BATCH
+    seed: int = 1
+    rate: float = DEMO_RATE
+    count: int = 0
+    values: dict[str, list[str | int | float | bool]] = {}
 
 
 class SubscriptionsFrom(_Part, frozen=True, kw_only=True):
-    """The folder where subscriptions and their changes are put."""
+    """Where subscriptions and their changes are put: a folder of JSON lines, a table, or a topic."""
 
-    path: str
+    format: Literal["json", "table", "kafka"] = "json"
+    path: str = ""
+    table: str = ""
+    servers: str = ""
+    topic: str = ""
 
 
 class DeliveriesTo(_Part, frozen=True, kw_only=True):
@@ -95,6 +107,15 @@ class Metrics(_Part, frozen=True, kw_only=True):
     address: str = "127.0.0.1"
 
 
+class SecureBy(_Part, frozen=True, kw_only=True):
+    """By what sealed events are opened and deliveries sealed: the registry that knows the type, and a key file."""
+
+    registry: str
+    type: str
+    keys: str
+    rest: Literal["left out", "sealed"] = "left out"
+
+
 class Pipeline(_Part, frozen=True, kw_only=True):
     """A whole pipeline; every path in it is absolute."""
 
@@ -104,12 +125,17 @@ class Pipeline(_Part, frozen=True, kw_only=True):
     subscriptions: SubscriptionsFrom
     deliveries: DeliveriesTo
     quarantine: QuarantineTo
+    secure: SecureBy | None = None
     trigger: Trigger = Trigger()
     metrics: Metrics | None = None
     spark: dict[str, str] = {}
 
     def event_type(self) -> EventType | None:
         return read_file(self.events.type) if self.events.type else None
+
+    def spark_settings(self) -> dict[str, str]:
+        """What Spark should be started with: what the sink needs, and what the file says, which goes first."""
+        return {**(NOTHING_TWICE if self.deliveries.format == "kafka" else {}), **self.spark}
 
 
 def read_pipeline(path: str | Path) -> Pipeline:
@@ -126,24 +152,50 @@ def read_pipeline(path: str | Path) -> Pipeline:
         raise InputError(f"{path}: {str(wrong).replace('`$.', '`')}") from None
 
 
+_NEEDS: dict[str, dict[str, tuple[str, ...]]] = {
+    "events": {
+        "json": ("path", "type"), "csv": ("path", "type"), "parquet": ("path",),
+        "kafka": ("servers", "topic", "type"), "demo": ("type",), "frames": ("path",),
+    },
+    "subscriptions": {"json": ("path",), "kafka": ("servers", "topic"), "table": ()},
+    "deliveries": {"parquet": ("path",), "json": ("path",), "kafka": ("servers", "topic"), "webhook": ("urls",)},
+}  # fmt: skip
+
+
 def _check(pipeline: Pipeline) -> None:
-    events, deliveries = pipeline.events, pipeline.deliveries
-    _need("events", events.format, {"kafka": ("servers", "topic", "type"), "json": ("path", "type")}, events, ("path",))
-    needs = {"kafka": ("servers", "topic"), "webhook": ("urls",)}
-    _need("deliveries", deliveries.format, needs, deliveries, ("path",))
-    if events.files_per_batch < 1 or events.records_per_batch < 1:
-        raise ValueError("events.files_per_batch and records_per_batch: expected at least 1")
-    if pipeline.trigger.every_s < 0:
-        raise ValueError("trigger.every_s: expected seconds, 0 or more")
+    for part, needs in _NEEDS.items():
+        _check_needs(part, getattr(pipeline, part), needs)
+    _check_numbers(pipeline)
+    where = pipeline.subscriptions
+    if where.format == "table" and bool(where.path) == bool(where.table):
+        raise ValueError("subscriptions: expected either path, a folder of Parquet, or table, a name Spark knows")
+    if (pipeline.events.format == "frames") != (pipeline.secure is not None):
+        raise ValueError("secure: needed with events of format 'frames', and for them alone")
+    if pipeline.secure is not None and pipeline.deliveries.format not in ("parquet", "json"):
+        raise ValueError(f"deliveries.format: sealed ones go to parquet or json, not {pipeline.deliveries.format}")
     wrong = [key for key in pipeline.spark if not key.startswith("spark.")]
     if wrong:
         raise ValueError(f'spark: expected settings such as "spark.executor.memory", got {wrong[0]!r}')
 
 
-def _need(part: str, format: str, needs: dict[str, tuple[str, ...]], given: object, otherwise: tuple[str, ...]) -> None:
-    for entry in needs.get(format, otherwise):
+def _check_needs(
+    part: str, given: EventsFrom | SubscriptionsFrom | DeliveriesTo, needs: dict[str, tuple[str, ...]]
+) -> None:
+    for entry in needs[given.format]:
         if not getattr(given, entry):
-            raise ValueError(f"{part}.{entry}: needed with format {format!r}")
+            raise ValueError(f"{part}.{entry}: needed with format {given.format!r}")
+
+
+def _check_numbers(pipeline: Pipeline) -> None:
+    events = pipeline.events
+    if events.files_per_batch < 1 or events.records_per_batch < 1:
+        raise ValueError("events.files_per_batch and records_per_batch: expected at least 1")
+    if events.rate <= 0 or events.count < 0:
+        raise ValueError("events.rate: expected more than 0 a second; events.count: 0 or more")
+    if pipeline.trigger.every_s < 0:
+        raise ValueError("trigger.every_s: expected seconds, 0 or more")
+    if events.format == "demo" and pipeline.trigger.until_empty and not events.count:
+        raise ValueError("events.count: needed with trigger.until_empty, or the demo never ends")
 
 
 def _resolved(pipeline: Pipeline, folder: Path) -> Pipeline:
@@ -153,10 +205,18 @@ def _resolved(pipeline: Pipeline, folder: Path) -> Pipeline:
         pipeline,
         checkpoint=_within(folder, pipeline.checkpoint),
         events=replace(events, path=_within(folder, events.path), type=_within(folder, events.type or "") or None),
-        subscriptions=SubscriptionsFrom(path=_within(folder, pipeline.subscriptions.path)),
+        subscriptions=replace(pipeline.subscriptions, path=_within(folder, pipeline.subscriptions.path)),
         deliveries=replace(deliveries, path=_within(folder, deliveries.path)),
         quarantine=QuarantineTo(path=_within(folder, pipeline.quarantine.path)),
+        secure=_secure_resolved(pipeline.secure, folder),
     )
+
+
+def _secure_resolved(secure: SecureBy | None, folder: Path) -> SecureBy | None:
+    if secure is None:
+        return None
+    within = {name: _within(folder, getattr(secure, name)) for name in ("registry", "keys")}
+    return msgspec.structs.replace(secure, **within)
 
 
 def _within(folder: Path, path: str) -> str:

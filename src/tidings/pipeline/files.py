@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.sql import functions as f
 
 from tidings.errors import InputError, SetupError, TidingsError
 from tidings.events import EventType
+from tidings.pipeline.direct import match_direct, tasks_for
 from tidings.pipeline.match import Matching
 from tidings.pipeline.sources import Events, read_events, read_subscriptions
 
@@ -81,6 +83,7 @@ _SIGNS: tuple[tuple[str, type[TidingsError], str], ...] = (
     ("Mkdirs failed", SetupError, "a folder cannot be made"),
     ("Not a directory", SetupError, "a folder cannot be made"),
     ("ParentNotDirectoryException", SetupError, "a folder cannot be made"),
+    ("the file is damaged, or no Parquet", InputError, "a file is damaged or not what its name says"),
     ("FAILED_READ_FILE", InputError, "a file is damaged or not what its name says"),
     ("is not a Parquet file", InputError, "a file is damaged or not what its name says"),
     ("CANNOT_READ_FILE_FOOTER", InputError, "a file is damaged or not what its name says"),
@@ -98,17 +101,27 @@ def _telling_line(said: str, sign: str) -> str:
 
 def _write(matching: Matching, read: Events, out: str, compact: bool) -> Outcome:
     size = matching.wanted.size
-    matching.deliveries(compact=compact).write.mode("append").parquet(out)
-    spark = read.rows.sparkSession
-    deliveries = spark.read.parquet(out).count()
+    tasks = tasks_for(read.rows, matching, out) if read.is_parquet else []
+    plan = f"{matching.explain()}\nfiles          {_DIRECT if tasks else _BY_SPARK}"
+    deliveries = match_direct(matching, tasks, out, compact) if tasks else _match_by_spark(matching, out, compact)
     example = ""
     if size.rejected:
         matching.rejected.write.mode("overwrite").parquet(f"{out}/rejected")
         first = matching.rejected.head()
         example = f"{first.id}: {first.error}" if first else ""
-    return Outcome(
-        out, matching.explain(), size.subscriptions, size.rejected, _write_broken(read.broken, out), deliveries, example
-    )
+    broken = _write_broken(read.broken, out)
+    return Outcome(out, plan, size.subscriptions, size.rejected, broken, deliveries, example)
+
+
+_DIRECT, _BY_SPARK = "read and written by the workers", "read and written by Spark"
+
+
+def _match_by_spark(matching: Matching, out: str, compact: bool) -> int:
+    matching.deliveries(compact=compact).write.mode("append").parquet(out)
+    written = matching.events.sparkSession.read.parquet(out)
+    if compact:
+        return int(written.agg(f.sum(f.size("subscription_ids"))).collect()[0][0] or 0)
+    return written.count()
 
 
 def _write_broken(broken: DataFrame | None, out: str) -> int:

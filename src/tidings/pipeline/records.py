@@ -8,6 +8,7 @@ as `EventType.check` has it.
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from tidings.errors import EventError
-from tidings.events import Attribute, EventType, arrow_schema, conform
+from tidings.events import Attribute, EventType, ValueType, arrow_schema, conform
 
 REASON_LENGTH_MAX = 500
 
@@ -77,12 +78,13 @@ def _reason(wrong: Exception) -> str:
 def _read_json(lines: pa.Array, event_type: EventType) -> pa.Table:
     """Raises where not every line is exactly one JSON object whose values are of the declared types."""
     _check_objects(lines)
+    as_written = _as_written(event_type)
     text = b"\n".join(lines.to_pylist())
     table = pa.json.read_json(
         pa.BufferReader(text),
         pa.json.ReadOptions(use_threads=False, block_size=len(text) + 1),
         pa.json.ParseOptions(
-            explicit_schema=arrow_schema(_optional(event_type), nested=True),
+            explicit_schema=arrow_schema(as_written, nested=True),
             newlines_in_values=True,
             unexpected_field_behavior="ignore",
         ),
@@ -90,12 +92,32 @@ def _read_json(lines: pa.Array, event_type: EventType) -> pa.Table:
     # Every line has at least one object, so with as many objects as lines each has exactly one.
     if table.num_rows != len(lines):
         raise EventError(f"expected one JSON object, got {table.num_rows}")
+    has_bytes = any(a.type is ValueType.BYTES for a in event_type)
+    return _bytes_decoded(conform(table, as_written), event_type) if has_bytes else table
+
+
+def _as_written(event_type: EventType) -> EventType:
+    """The type as JSON has it: bytes are texts in base64. Nothing is required; `conform` tells what is missing."""
+    kinds = {ValueType.BYTES: ValueType.STRING}
+    return EventType.of(event_type.name, tuple(Attribute(a.name, kinds.get(a.type, a.type)) for a in event_type))
+
+
+def _bytes_decoded(table: pa.Table, event_type: EventType) -> pa.Table:
+    """Arrow knows no base64, so these columns alone go through Python."""
+    for at, attribute in enumerate(event_type):
+        if attribute.type is ValueType.BYTES:
+            decoded = [_from_base64(text, attribute.name) for text in table.column(at).to_pylist()]
+            table = table.set_column(at, attribute.name, pa.array(decoded, pa.binary()))
     return table
 
 
-def _optional(event_type: EventType) -> EventType:
-    """What is missing is told by `conform`, which can say what."""
-    return EventType.of(event_type.name, tuple(Attribute(a.name, a.type) for a in event_type))
+def _from_base64(text: str | None, name: str) -> bytes | None:
+    if text is None:
+        return None
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        raise EventError(f"attribute {name!r}: expected bytes in base64, got {text[:40]!r}") from None
 
 
 def _check_objects(lines: pa.Array) -> None:

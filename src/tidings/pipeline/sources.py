@@ -45,6 +45,7 @@ class Events:
     event_type: EventType
     id: str
     broken: DataFrame | None
+    is_parquet: bool = False
 
 
 def format_of(path: str) -> str:
@@ -86,7 +87,7 @@ def read_events(
             f.lit("is not well-formed, or " + NO_FIT).alias("reason"), f.col(CORRUPT).cast("binary").alias("original")
         )
         rows = rows.where(f.col(CORRUPT).isNull()).drop(CORRUPT)
-    return Events(rows, event_type or type_of_table(rows, path), _id_of(rows, id, path), broken)
+    return Events(rows, event_type or type_of_table(rows, path), _id_of(rows, id, path), broken, kind == "parquet")
 
 
 def read_subscriptions(spark: SparkSession, path: str) -> DataFrame:

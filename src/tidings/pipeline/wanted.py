@@ -59,7 +59,7 @@ class Wanted:
     def __init__(self, subscriptions: DataFrame, event_type: EventType) -> None:
         check_subscriptions(subscriptions)
         self.event_type = event_type
-        one_each = few_parts(_one_row_per_id(_of_type(subscriptions, event_type)))
+        one_each = few_parts(_one_row_per_id(of_type(subscriptions, event_type)))
         self.parsed = one_each.mapInArrow(_Parse(event_type), PARSED_SCHEMA).persist(StorageLevel.DISK_ONLY)
         self._size: Size | None = None
 
@@ -168,7 +168,7 @@ def _kind(wrong: Exception) -> str:
     return f"{type(wrong).__name__}: " if isinstance(wrong, FilterError) else ""
 
 
-def _of_type(subscriptions: DataFrame, event_type: EventType) -> DataFrame:
+def of_type(subscriptions: DataFrame, event_type: EventType) -> DataFrame:
     """Those that are for this event type, by name, or say nothing about it."""
     if "type" not in subscriptions.columns or event_type.name == UNNAMED:
         return subscriptions

@@ -1,0 +1,41 @@
+"""Who takes part in the comparison of whole jobs, with how many events at which size, and how long they may take.
+
+Everybody reads events from Parquet and writes every pair to Parquet, on the same two cores.
+Subscriptions are taken in before the clock starts. The slow get fewer events, since only the rate
+counts, but enough for some seconds of work, so that what a query costs once does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+SIZES = ("base10k", "base100k", "base1m")
+QUICK_SIZES = ("base10k",)
+COMPACT, ROWS = "Tidings, lists", "Tidings, rows"
+DATAFRAMES = "Tidings, DataFrames"
+DUCKDB, EXPERT, ITSELF = "DuckDB, binned join", "Spark SQL, binned join", "Spark SQL by itself"
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """`events` by size; one that is not listed is not tried. `limit_s` bounds the whole process."""
+
+    name: str
+    engine: str
+    events: Mapping[str, int]
+    limit_s: int
+
+
+def _events(*counts: int) -> dict[str, int]:
+    return dict(zip(SIZES, counts))
+
+
+CONTENDERS = (
+    Contender(COMPACT, "ours:Lists", _events(800_000, 800_000, 200_000), 150),
+    Contender(ROWS, "ours:Rows", _events(800_000, 400_000, 100_000), 150),
+    Contender(DATAFRAMES, "ours:DataFrames", _events(400_000, 400_000), 90),
+    Contender(DUCKDB, "duckdb_job:DuckdbBinned", _events(200_000, 100_000, 20_000), 90),
+    Contender(EXPERT, "spark_job:SparkBinned", _events(100_000, 20_000, 4_000), 120),
+    Contender(ITSELF, "spark_job:SparkItself", _events(8_000, 1_000, 100), 90),
+)

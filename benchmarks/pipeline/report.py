@@ -1,0 +1,171 @@
+"""Results as a file, as tables on a terminal and in the documentation, and what was promised against what was measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.matching.report import BEGIN, END, _markdown_table, _print, target_rows
+from benchmarks.matching.runs import ROOT
+from benchmarks.matching.targets import Target
+from benchmarks.pipeline.contenders import COMPACT, DUCKDB, EXPERT, ITSELF, SIZES
+from benchmarks.pipeline.runs import Run
+
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "reference" / "benchmarks-pipeline.md"
+# Times as fast as each peer, by size; and how much of the kernel's processor time the whole job may take.
+PROMISES = {
+    (EXPERT, "base100k"): 40.0,
+    (EXPERT, "base1m"): 100.0,
+    (ITSELF, "base100k"): 1_000.0,
+    (ITSELF, "base1m"): 1_000.0,
+    (DUCKDB, "base100k"): 5.0,
+    (DUCKDB, "base1m"): 5.0,
+}
+KERNEL_TIMES_MAX = 2.5
+
+HEAD = ("job", "events/s", "matches/s", "seconds", "CPU s", "kernel's share", "MB per worker", "checked", "lists are")
+GROWTH_HEAD = ("size", "events", "cores", "events/s", "seconds", "CPU s")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One run of the benchmark; `kernel` has processor seconds per event, by size."""
+
+    machine: dict[str, Any]
+    quick: bool
+    kernel: dict[str, float]
+    runs: list[Run] = field(default_factory=list)
+    growth: list[Run] = field(default_factory=list)
+
+    def save(self) -> Path:
+        RESULTS.mkdir(exist_ok=True)
+        path = RESULTS / ("pipeline-quick.json" if self.quick else "pipeline.json")
+        verdicts = [asdict(target) | {"met": target.met} for target in self.targets()]
+        path.write_text(json.dumps(asdict(self) | {"targets": verdicts}, indent=1) + "\n")
+        return path
+
+    @classmethod
+    def open(cls, path: Path) -> Report:
+        found = json.loads(path.read_text())
+        runs, growth = ([Run(**run) for run in found[name]] for name in ("runs", "growth"))
+        return cls(found["machine"], found["quick"], found["kernel"], runs, growth)
+
+    def run_of(self, contender: str, size: str) -> Run | None:
+        return next((r for r in self.runs if (r.contender, r.size) == (contender, size) and r.measured), None)
+
+    def targets(self) -> list[Target]:
+        """Every promise that these runs say something about."""
+        return [*self._against_peers(), *self._against_kernel()]
+
+    def _against_peers(self) -> Iterator[Target]:
+        for (peer, size), times in PROMISES.items():
+            ours, theirs = self.run_of(COMPACT, size), self.run_of(peer, size)
+            if ours and theirs:
+                yield Target(f"{size}: times {peer}", times, _rate(ours) / _rate(theirs))
+
+    def _against_kernel(self) -> Iterator[Target]:
+        for size in SIZES:
+            ours = self.run_of(COMPACT, size)
+            if ours and ours.measured and size in self.kernel:
+                times = ours.measured["cpu_s"] / (self.kernel[size] * ours.measured["events"])
+                yield Target(f"{size}: lists, times the kernel's CPU time", KERNEL_TIMES_MAX, times, at_most=True)
+
+
+def _rate(run: Run) -> float:
+    return run.events_per_s or 0.0
+
+
+# ── Tables, as rows of text ──────────────────────────────────────────────────
+
+
+def table(report: Report, size: str) -> list[tuple[str, ...]]:
+    ours = report.run_of(COMPACT, size)
+    return [_row(run, ours, report.kernel.get(size)) for run in report.runs if run.size == size]
+
+
+def _row(run: Run, ours: Run | None, kernel: float | None) -> tuple[str, ...]:
+    if run.measured is None:
+        return (run.contender, run.why_not, *[""] * (len(HEAD) - 2))
+    m = run.measured
+    is_ours = run.contender.startswith("Tidings")
+    share = f"{100 * kernel * m['events'] / m['cpu_s']:.0f} %" if kernel and is_ours and m["cpu_s"] else ""
+    ratio = f"{_rate(ours) / _rate(run):,.1f}×" if ours and run.contender != COMPACT else ""
+    numbers = (f"{_rate(run):,.0f}", f"{m['pairs'] / m['seconds']:,.0f}", f"{m['seconds']:.2f}", f"{m['cpu_s']:.2f}")
+    checked = f"{run.checked:,} equal" if run.agrees else "DIFFERS"
+    return (run.contender, *numbers, share, _memory(m["peaks_mb"]), checked, ratio)
+
+
+def _memory(peaks: dict[str, int]) -> str:
+    """Of the JVM and of the largest Python worker, where there are such."""
+    parts = [f"{name} {peaks[name]:,}" for name in ("java", "python", "driver") if name in peaks]
+    return ", ".join(parts[:2])
+
+
+def growth_rows(report: Report) -> list[tuple[str, ...]]:
+    """Lists at all sizes, numbers of events and cores."""
+    runs = [run for run in report.runs if run.contender == COMPACT] + list(report.growth)
+    return [_growth_row(run) for run in sorted(runs, key=lambda run: (run.subscriptions, run.cores, run.events))]
+
+
+def _growth_row(run: Run) -> tuple[str, ...]:
+    head = (run.size, f"{run.events:,}", str(run.cores))
+    if run.measured is None:
+        return (*head, run.why_not, "", "")
+    return (*head, f"{_rate(run):,.0f}", f"{run.measured['seconds']:.2f}", f"{run.measured['cpu_s']:.2f}")
+
+
+def once_rows(report: Report) -> list[str]:
+    """What a job does once, before its first event."""
+    runs = [run for run in report.runs if run.contender == COMPACT and run.measured]
+    return [
+        f"{run.size}: conditions parsed in {run.measured['facts']['parse_s']:.1f} s, "
+        f"index built and sent in {run.measured['facts']['build_and_ship_s']:.1f} s"
+        for run in runs
+        if run.measured
+    ]
+
+
+# ── Where they are shown ─────────────────────────────────────────────────────
+
+
+def show(report: Report) -> None:
+    for size in _sizes(report):
+        print(f"\n{size}")
+        _print([HEAD, *table(report, size)])
+    print("\ngrowth, lists")
+    _print([GROWTH_HEAD, *growth_rows(report)])
+    print("\nonce per job\n" + "\n".join(f"  {line}" for line in once_rows(report)))
+    print("\ntargets")
+    _print([("what", "wanted", "measured", ""), *target_rows(report.targets())])
+
+
+def _sizes(report: Report) -> Sequence[str]:
+    return [size for size in SIZES if any(run.size == size for run in report.runs)]
+
+
+def write_page(report: Report) -> None:
+    """Puts the numbers between the marks in the documentation's page; the words around them stay."""
+    text = PAGE.read_text()
+    before, after = text.split(BEGIN)[0], text.split(END)[1]
+    PAGE.write_text(f"{before}{BEGIN}\n{_markdown(report)}\n{END}{after}")
+
+
+def _markdown(report: Report) -> str:
+    machine = report.machine
+    versions = ", ".join(f"{name} {number}" for name, number in machine["libraries"].items() if number)
+    lines = [
+        f"Measured {machine['measured_at']} on {machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GB;",
+        f"Python {machine['python']}, {machine['java']}, {versions}. Load before the run: {machine['load_before']}.",
+    ]
+    for size in _sizes(report):
+        lines += ["", f"### {size}", "", *_markdown_table([HEAD, *table(report, size)])]
+    lines += ["", "### Growth", "", *_markdown_table([GROWTH_HEAD, *growth_rows(report)])]
+    lines += ["", "### Once per job", "", *(f"- {line}" for line in once_rows(report))]
+    rows = target_rows(report.targets())
+    return "\n".join(
+        [*lines, "", "### Targets", "", *_markdown_table([("what", "wanted", "measured", "verdict"), *rows])]
+    )

@@ -1,0 +1,237 @@
+"""DELIVERIES → SEALED: each recipient's mail as frames that hold only what it may read.
+
+What a recipient may not read is `left out` of its frames, or stays `sealed` in them under keys it
+has not got. Either way a delivery is one frame, byte for byte as a live publisher would write it
+with the same sender id and moment. Deliveries to somebody without a right, and those that the
+right's own conditions exclude, are not made at all.
+
+    left out   a frame per event and recipient, with a sender id for each recipient; attributes that
+               the type requires stay in it, sealed
+    sealed     one frame per event, the same bytes for whoever gets it
+
+Two frames of one event that differ must not share a nonce, not even for equal values: from two
+tags under one nonce GCM's key can be worked out. Hence the sender ids by recipient.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as f
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from tidings.errors import Denied, InputError, SetupError
+from tidings.events import EventType, conform
+from tidings.matching import Index
+from tidings.pipeline.admit import check_encrypted
+from tidings.pipeline.keyfile import KeyFile, for_spark
+from tidings.pipeline.leases import EVERYBODY, SEQ, SOURCE, TS_MS, Leases, Senders
+from tidings.pipeline.match import named
+from tidings.pipeline.tables import listed, quoted
+from tidings.security import BatchMoments, Mode, Right, SignedType
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+IDS = ("event_id", "subscription_id", "subscriber")
+RIGHTS_KEPT = 256  # Conditions of rights that a worker keeps ready; more recipients than this take turns.
+
+Numbers = np.ndarray[Any, np.dtype[Any]]
+
+
+class Rest(enum.StrEnum):
+    """What becomes of attributes that a recipient may not read."""
+
+    LEFT_OUT = "left out"
+    SEALED = "sealed"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipient:
+    """What one subscriber's frames hold, and which events they are of."""
+
+    name: str
+    shown: tuple[str, ...]
+    constraints: tuple[str, ...]
+    sender: str
+
+
+def secure(
+    deliveries: DataFrame,
+    signed_type: SignedType,
+    rights: Mapping[str, Right],
+    keys: KeyFile,
+    leases: Leases,
+    *,
+    now_ms: int,
+    rest: Rest = Rest.LEFT_OUT,
+    sources: Iterable[str] | None = None,
+) -> DataFrame:
+    """event_id, subscription_id, subscriber and frame, a row for each delivery that a right allows.
+
+    `deliveries` have the type's attributes as columns, a subscriber, and a source and moment from
+    `stamp`; `rights` say what each subscriber may read. Where the `sources` are not named, the
+    deliveries are read once more to learn them. Raises Denied for a right that does not hold now,
+    InputError for a type whose cipher Spark lacks, at once and not when rows are read.
+    """
+    signed_type = for_spark(signed_type)
+    check_encrypted(deliveries.sparkSession)
+    _check_columns(deliveries)
+    recipients = recipients_of(signed_type, rights, now_ms, rest)
+    senders = leases.senders(sources or sources_of(deliveries), (recipient.sender for recipient in recipients))
+    sealing = Sealing(signed_type, keys, recipients, senders)
+    event_type = signed_type.event_type
+    columns = [_column(deliveries, a.name).alias(f"_{at}") for at, a in enumerate(event_type)]
+    kept = [f.col(name) for name in (*_ids(deliveries), SOURCE, TS_MS, SEQ)]
+    return deliveries.select(*kept, *columns).mapInArrow(SealRows(sealing, _ids(deliveries)), sealed_schema(deliveries))
+
+
+def recipients_of(
+    signed_type: SignedType, rights: Mapping[str, Right], now_ms: int, rest: Rest
+) -> tuple[Recipient, ...]:
+    """The recipients, by name. Raises Denied for a right to something else, or at another time, or that cannot be kept."""
+    return tuple(_recipient(signed_type, name, rights[name], now_ms, rest) for name in sorted(rights))
+
+
+def _recipient(signed_type: SignedType, name: str, right: Right, now_ms: int, rest: Rest) -> Recipient:
+    event_type = signed_type.event_type
+    if right.type_id != signed_type.type_id:
+        raise Denied(f"type: the right of {name!r} is for another type than {event_type.name}")
+    if "subscribe" not in right.actions:
+        raise Denied(f"action: the right of {name!r} is not to subscribe")
+    if not right.not_before <= now_ms < right.not_after:
+        raise Denied(f"validity: the right of {name!r} holds from {right.not_before} to {right.not_after} ms")
+    right.conditions(event_type)  # Raises Denied for one that does not fit the type.
+    readable = [a.name for a in event_type if right.covers((signed_type.attr_id(a.name),))]
+    shown = [a.name for a in event_type if a.name in readable or a.required or rest is Rest.SEALED]
+    if signed_type.mode is not Mode.ATTRIBUTE and len(shown) > len(readable):
+        hidden = next(name for name in shown if name not in readable)
+        raise Denied(f"attributes: {event_type.name} does not seal {hidden!r} by itself, and {name!r} may not read it")
+    if signed_type.mode is Mode.EVENT and len(readable) < len(event_type.attributes):
+        raise Denied(f"attributes: {event_type.name} is sealed as one, and {name!r} may not read all of it")
+    return Recipient(name, tuple(shown), right.constraints, EVERYBODY if rest is Rest.SEALED else _sender(name, shown))
+
+
+def _sender(name: str, shown: list[str]) -> str:
+    """Whose frames they are, and of which attributes: once a right is changed, another sender id serves it.
+
+    An event that is sealed again, with fewer attributes than before, must not come to the nonce it had.
+    """
+    return f"{name}/{hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:16]}"
+
+
+def sources_of(rows: DataFrame) -> list[str]:
+    """The sources that stamped rows are from. Raises InputError for a stream, which cannot be asked beforehand."""
+    if rows.isStreaming:
+        raise InputError("expected the sources of a stream to be named")
+    return sorted(row[0] for row in rows.select(SOURCE).distinct().collect() if row[0] is not None)
+
+
+class Sealing:
+    """How rows become mail; travels with a plan and holds no key."""
+
+    def __init__(
+        self, signed_type: SignedType, keys: KeyFile, recipients: tuple[Recipient, ...], senders: Senders
+    ) -> None:
+        self.type, self.keys, self.recipients = signed_type, keys, recipients
+        self.senders = dict(senders)
+
+    def seal(
+        self, rows: pa.RecordBatch, subscribers: pa.Array, sources: pa.Array, ts_ms: Numbers, seqs: Numbers
+    ) -> tuple[Numbers, pa.BinaryArray]:
+        """Which rows become mail, and their frames. Rows are as `conform` makes them."""
+        kept, frames = [np.zeros(0, np.int64)], [pa.array([], pa.binary())]
+        for recipient in self.recipients:
+            mine = self.readable(recipient, rows, subscribers)
+            if len(mine):
+                moments = BatchMoments(self._sender_ids(recipient, sources, mine), ts_ms[mine], seqs[mine])
+                events = rows.take(pa.array(mine))
+                frames.append(self.keys.sealer(self.type).seal(events, moments, recipient.shown))
+                kept.append(mine)
+        return np.concatenate(kept), pa.concat_arrays(frames)
+
+    def readable(self, recipient: Recipient, rows: pa.RecordBatch, subscribers: pa.Array) -> Numbers:
+        """The rows that are for this recipient and that its right is for."""
+        mine: Numbers = np.flatnonzero(pc.equal(subscribers, recipient.name).to_numpy(zero_copy_only=False))
+        if not recipient.constraints or not len(mine):
+            return mine
+        allowed = _constraints(self.type.event_type, recipient.constraints)
+        found = allowed.match_numbers(rows.take(pa.array(mine)))
+        held = np.bincount(np.asarray(found.events), minlength=len(mine))
+        allowed_rows: Numbers = mine[held == len(recipient.constraints)]
+        return allowed_rows
+
+    def _sender_ids(self, recipient: Recipient, sources: pa.Array, mine: Numbers) -> Numbers:
+        named_ = pc.dictionary_encode(sources.take(pa.array(mine)))
+        try:
+            ids = [self.senders[source, recipient.sender] for source in named_.dictionary.to_pylist()]
+        except KeyError as missing:
+            raise SetupError(f"no sender id was leased for the source and recipient {missing}") from None
+        by_row: Numbers = np.array(ids, np.int64)[named_.indices.to_numpy()]
+        return by_row
+
+
+@lru_cache(RIGHTS_KEPT)
+def _constraints(event_type: EventType, constraints: tuple[str, ...]) -> Index:
+    """An index of a right's conditions; an event must match every one of them."""
+    index = Index(event_type)
+    index.add_all((str(number), condition) for number, condition in enumerate(constraints))
+    return index
+
+
+class SealRows:
+    """mapInArrow: deliveries with their events → ids and frames."""
+
+    def __init__(self, sealing: Sealing, ids: list[str]) -> None:
+        self.sealing, self.ids = sealing, ids
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        event_type = self.sealing.type.event_type
+        for batch in batches:
+            events = conform(named(batch, event_type), event_type)
+            sources, ts_ms, seqs = (batch.column(name) for name in (SOURCE, TS_MS, SEQ))
+            if sources.null_count or ts_ms.null_count or seqs.null_count:
+                raise InputError("a delivery has no source or moment; give each one with `stamp`")
+            kept, frames = self.sealing.seal(
+                events, batch.column("subscriber"), sources, ts_ms.to_numpy(), seqs.to_numpy()
+            )
+            rows = pa.array(kept)
+            columns = [batch.column(name).take(rows) for name in self.ids]
+            yield pa.RecordBatch.from_arrays([*columns, frames], [*self.ids, "frame"])
+
+
+def sealed_schema(deliveries: DataFrame) -> StructType:
+    ids = [StructField(name, deliveries.schema[name].dataType) for name in _ids(deliveries)]
+    return StructType([*ids, StructField("frame", BinaryType())])
+
+
+def _ids(deliveries: DataFrame) -> list[str]:
+    return [name for name in IDS if name in deliveries.columns]
+
+
+def _check_columns(deliveries: DataFrame) -> None:
+    missing = [name for name in ("subscriber", SOURCE, TS_MS, SEQ) if name not in deliveries.columns]
+    if missing:
+        raise InputError(
+            f"the deliveries need {', '.join(missing)} (sources and moments come from `stamp`); "
+            f"they have {listed(deliveries.columns)}"
+        )
+    if not isinstance(deliveries.schema["subscriber"].dataType, StringType):
+        raise InputError("the deliveries need subscribers as text")
+
+
+def _column(deliveries: DataFrame, name: str) -> Column:
+    """An attribute's column, or a field of a struct, or nothing where the table has none."""
+    if name in deliveries.columns:
+        return f.col(quoted(name))
+    parts = name.split(".")
+    return f.col(".".join(map(quoted, parts))) if parts[0] in deliveries.columns else f.lit(None)

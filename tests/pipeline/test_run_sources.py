@@ -1,0 +1,187 @@
+"""Events made up from a seed, subscriptions from a table, and checkpoints that do not grow with their history."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.pipeline.sightings import Record, expected_pairs, sightings, subscriptions, write_lines
+from tests.pipeline.test_run import EVENTS, WANTED, delivered, lay_out, put_events
+from tidings.errors import InputError
+from tidings.pipeline import BatchDone, Counts, Ledger, Pipeline, changes, ledger, read_pipeline, run
+from tidings.pipeline.changes import Version, VersionLog
+from tidings.pipeline.ledger import Entry
+from tidings.pipeline.wanted import WANTED_SCHEMA, read_payload, write_payload
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# ── Made-up events ───────────────────────────────────────────────────────────
+
+
+def demo(folder: Path, more: str = "") -> Pipeline:
+    """A thousand made-up sightings in batches of 400."""
+    file = lay_out(folder)
+    events = f'format = "demo"\nseed = 7\ncount = 1000\nrecords_per_batch = 400\n{more}'
+    file.write_text(
+        file.read_text().replace('format = "json"\npath = "events"', events).replace("files_per", "#files_per")
+    )
+    return read_pipeline(file)
+
+
+def test_the_demo_makes_the_same_events_from_the_same_seed(spark: SparkSession, tmp_path: Path) -> None:
+    texts = []
+    for name in ("a", "b"):
+        counts = run(spark, demo(tmp_path / name, '[events.values]\narea = ["EC2", "NW1"]'))
+        assert (counts.events, counts.quarantined) == (1_000, 0)
+        rows = pq.read_table(tmp_path / name / "deliveries", partitioning="hive").to_pylist()
+        assert len({row["delivery_id"] for row in rows}) == len(rows) == counts.deliveries > 0
+        texts.append(sorted(row["event"] for row in rows))
+    assert texts[0] == texts[1]
+    assert {'"EC2"' in text or '"NW1"' in text for text in texts[0]} == {True}
+    assert run(spark, demo(tmp_path / "c")).events == run(spark, read_pipeline(tmp_path / "c" / "pipeline.toml")).events
+
+
+def test_values_that_do_not_fit_their_attribute_are_told(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="events.values.lane: expected values of type int, got 'left'"):
+        run(spark, demo(tmp_path / "a", '[events.values]\nlane = ["left"]'))
+    with pytest.raises(InputError, match="no attribute 'lain'"):
+        run(spark, demo(tmp_path / "b", "[events.values]\nlain = [1]"))
+
+
+# ── Subscriptions from a table ───────────────────────────────────────────────
+
+
+def use_table(folder: Path, entry: str) -> Pipeline:
+    file = lay_out(folder)
+    file.write_text(file.read_text().replace('path = "subscriptions"', f'format = "table"\n{entry}'))
+    return read_pipeline(file)
+
+
+def put_table(path: Path, rows: list[Record]) -> None:
+    path.mkdir(exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows), path / "part-0.parquet")
+
+
+def test_a_table_of_subscriptions_is_followed_as_it_changes(spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = use_table(tmp_path, 'path = "table"')
+    put_events(tmp_path, EVENTS, 6)
+    put_table(tmp_path / "table", [*WANTED, {"id": "bad", "subscriber": "x", "filter": "sped > 1"}])
+    after = [
+        {**WANTED[0], "filter": "lane = 3"},
+        *WANTED[2:],
+        {"id": "new", "subscriber": "late", "filter": "lane = 1"},
+    ]
+    seen: list[BatchDone] = []
+
+    def change_after_the_first(done: BatchDone) -> None:
+        seen.append(done)
+        if done.batch == 0:
+            put_table(tmp_path / "table", after)
+
+    run(spark, pipeline, change_after_the_first)
+    expected = expected_pairs(EVENTS[:400], WANTED) + expected_pairs(EVENTS[400:], after)
+    assert delivered(tmp_path) == sorted(expected)
+    assert [(done.version, done.subscriptions) for done in seen] == [(1, 60), (2, 60), (2, 60)]
+    [rejected] = pq.read_table(tmp_path / "quarantine" / "subscriptions").to_pylist()
+    assert rejected["id"] == "bad"
+
+
+def test_a_table_may_be_one_that_spark_knows_by_name(spark: SparkSession, tmp_path: Path) -> None:
+    spark.sql("DROP TABLE IF EXISTS wanted_sightings")
+    spark.createDataFrame(pa.Table.from_pylist(WANTED)).write.saveAsTable("wanted_sightings")
+    try:
+        put = sightings(200)
+        pipeline = use_table(tmp_path, 'table = "wanted_sightings"')
+        put_events(tmp_path, put, 1)
+        run(spark, pipeline)
+        assert delivered(tmp_path) == expected_pairs(put, WANTED)
+    finally:
+        spark.sql("DROP TABLE wanted_sightings")
+
+
+def test_a_table_that_is_not_there_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = use_table(tmp_path, 'path = "none"')
+    put_events(tmp_path, EVENTS[:10], 1)
+    with pytest.raises(InputError, match="cannot read the subscriptions: .*none"):
+        run(spark, pipeline)
+
+
+# ── Checkpoints stay small ───────────────────────────────────────────────────
+
+
+def version(mark: str, added: list[str], removed: list[str]) -> Version:
+    rows = [{"id": id, "condition": "TRUE", "boxes": [], "subscriber": mark} for id in added]
+    return Version(mark, write_payload(pa.Table.from_pylist(rows, schema=WANTED_SCHEMA)), removed)
+
+
+def alive(log: VersionLog) -> list[tuple[str, str]]:
+    rows, _ = log.changed(0, log.tip)
+    return sorted((row["id"], row["subscriber"]) for row in rows.to_pylist())
+
+
+def test_folded_versions_say_the_same_in_one_file(tmp_path: Path) -> None:
+    log = VersionLog(tmp_path)
+    for step in (version("1", ["a", "b"], []), version("2", ["b", "c"], ["a"]), version("3", ["d"], ["c"])):
+        log.append(step)
+    before = alive(log)
+    assert before == [("b", "2"), ("d", "3")]
+    state, _ = log.changed(0, 2)
+    log.fold(2, state, lambda marks: marks[-1:])
+    for opened in (log, VersionLog(tmp_path)):
+        assert alive(opened) == before
+        assert (opened.tip, opened.marks) == (3, ["2", "3"])
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["000000002.folded", "000000003.changes"]
+    assert read_payload(VersionLog(tmp_path)._folded().payload).num_rows == 2
+
+
+def test_a_fold_cut_short_by_a_crash_leaves_nothing_wrong(tmp_path: Path) -> None:
+    log = VersionLog(tmp_path)
+    for step in (version("1", ["a"], []), version("2", ["b"], ["a"])):
+        log.append(step)
+    old = (tmp_path / "000000001.changes").read_bytes()
+    log.fold(2, log.changed(0, 2)[0], lambda marks: marks)
+    (tmp_path / "000000001.changes").write_bytes(old)  # As if the crash had come before it was deleted.
+    again = VersionLog(tmp_path)
+    assert (alive(again), again.tip, again.marks) == ([("b", "2")], 2, ["1", "2"])
+    assert not (tmp_path / "000000001.changes").exists()
+
+
+def test_many_versions_leave_few_files(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "VERSIONS_MAX", 1)
+    pipeline = read_pipeline(lay_out(tmp_path))
+    put_events(tmp_path, EVENTS[:800], 8)  # Four batches.
+    more = subscriptions(5, seed=9)
+
+    def add_one(done: BatchDone) -> None:
+        write_lines(
+            tmp_path / "subscriptions" / f"{done.batch + 2}.jsonl", [{**more[done.batch], "id": f"n{done.batch}"}]
+        )
+
+    run(spark, pipeline, add_one)
+    expected: list[tuple[str, str, str]] = []
+    for batch in range(4):
+        wanted = [*WANTED, *({**more[n], "id": f"n{n}"} for n in range(batch))]
+        expected += expected_pairs(EVENTS[batch * 200 :][:200], wanted)
+    assert delivered(tmp_path) == sorted(expected)
+    assert len(list((tmp_path / "checkpoint" / "subscriptions").iterdir())) <= 2
+
+
+def test_a_ledger_of_many_batches_is_a_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "ENTRIES_MAX", 10)
+    book = Ledger(str(tmp_path))
+    for batch in range(100):
+        book[batch] = Entry(batch // 10)
+        book[batch] = Entry(batch // 10, Counts(events=2, unmatched=2))
+    book[100] = Entry(10)
+    book.close()
+    again = Ledger(str(tmp_path))
+    assert again.totals() == Counts(events=200, unmatched=200)
+    assert len(list(again.folder.iterdir())) <= 13
+    assert again[3] == Entry(8, Counts()), "long done, whatever it was"
+    assert (again[100], again[101]) == (Entry(10), None)
+    again.close()
