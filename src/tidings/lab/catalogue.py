@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidings.errors import InputError, did_you_mean
-from tidings.lab import hermes, immune, irbr
+from tidings.lab import hermes, immune, irbr, spanhop
 from tidings.lab.experiment import Experiment
 
 ALL = "all"
 
-EXPERIMENTS: tuple[Experiment, ...] = (*immune.EXPERIMENTS, *irbr.EXPERIMENTS, *hermes.EXPERIMENTS)
+EXPERIMENTS: tuple[Experiment, ...] = (
+    *immune.EXPERIMENTS,
+    *irbr.EXPERIMENTS,
+    *hermes.EXPERIMENTS,
+    *spanhop.EXPERIMENTS,
+)
 
 
 def find(names: Iterable[str]) -> list[Experiment]:

@@ -121,11 +121,12 @@ class Experiment:
         """Every run there is to do. Raises InputError if any of them is impossible."""
         if self.seeds < 1:
             raise InputError(f"{self.name}: expected at least 1 seed, got {self.seeds}")
+        choices = list(self._choices())
+        count = len(choices) * self.seeds
+        if count > POINTS_MAX:
+            raise InputError(f"{self.name}: {count} points are more than {POINTS_MAX}")
         version = version_of(self.measure)
-        points = [Point(self.name, chosen, seed, version) for chosen in self._choices() for seed in range(self.seeds)]
-        if len(points) > POINTS_MAX:
-            raise InputError(f"{self.name}: {len(points)} points are more than {POINTS_MAX}")
-        return points
+        return [Point(self.name, chosen, seed, version) for chosen in choices for seed in range(self.seeds)]
 
     def _choices(self) -> Iterator[Parameters]:
         for values in product(*self.varies.values()):
@@ -185,6 +186,7 @@ def _source_of(function: FunctionType) -> str:
 
 
 def _reach(name: str, thing: Any, found: dict[str, str]) -> None:
+    thing = getattr(thing, "py_func", thing)  # What Numba compiled.
     module = getattr(thing, "__module__", None) or ""
     if isinstance(thing, FunctionType) and module.startswith("tidings.lab"):
         _reached(thing, found)
