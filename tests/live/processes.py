@@ -1,0 +1,128 @@
+"""A real network for tests: brokers as processes of their own, on real sockets, that can be killed, stopped and revived."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from tidings.net import Client, LaidOut, Layout, lay_out
+
+READY_S_MAX = 60.0  # A busy machine takes its time to start Python a dozen times.
+
+
+class BrokerProcess:
+    """One broker, as `tidings broker run` runs it."""
+
+    def __init__(self, name: str, config: Path) -> None:
+        self.name, self.config = name, config
+        self.said: dict[str, dict[str, Any]] = {}
+        self._process: asyncio.subprocess.Process | None = None
+        self._changed = asyncio.Event()
+        self._reading: asyncio.Task[None] | None = None
+        self.log = config.parent / "log.jsonl"
+
+    async def start(self) -> None:
+        self.said.clear()
+        with self.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "tidings", "broker", "run", "--config", str(self.config), "-o", "json"),
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+            )
+        self._reading = asyncio.create_task(self._read(self._process))
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        while line := await process.stdout.readline():
+            row = json.loads(line)
+            self.said[row["state"]] = row
+            self._changed.set()
+        self.said["ended"] = {}
+        self._changed.set()
+
+    async def until(self, state: str) -> dict[str, Any]:
+        """Waits until the broker has said that it is in this state."""
+        async with asyncio.timeout(READY_S_MAX):
+            while state not in self.said:
+                assert "ended" not in self.said, f"{self.name} ended: {self.tail()}"
+                self._changed.clear()
+                await self._changed.wait()
+        return self.said[state]
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def is_up(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    async def kill(self, how: signal.Signals = signal.SIGKILL) -> int:
+        """Ends it, by default without a last word; returns its exit code."""
+        assert self._process is not None
+        if self.is_up:
+            os.kill(self.pid, how)
+        code = await self._process.wait()
+        if self._reading is not None:
+            await self._reading
+        return code
+
+    def freeze(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def tail(self) -> str:
+        return self.log.read_text()[-3000:]
+
+
+class LiveNetwork:
+    """A laid-out network and its broker processes."""
+
+    def __init__(self, folder: Path, layout: Layout) -> None:
+        self.laid: LaidOut = lay_out(folder / "network", layout)
+        self.brokers = {name: BrokerProcess(name, config) for name, config in self.laid.brokers.items()}
+        self._clients: list[Client] = []
+
+    async def __aenter__(self) -> LiveNetwork:
+        try:
+            for broker in self.brokers.values():
+                await broker.start()
+            await self.joined()
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def joined(self) -> None:
+        """Waits until all that are up are part of the network."""
+        for broker in self.brokers.values():
+            if broker.is_up:
+                await broker.until("joined")
+
+    async def __aexit__(self, *_: object) -> None:
+        for client in self._clients:
+            await client.close()
+        for broker in self.brokers.values():
+            if broker.is_up:
+                broker.thaw()
+                await broker.kill()
+
+    async def client(self, name: str) -> Client:
+        """A connected client, by `organisation/name`; it is closed with the network."""
+        client = await Client.connect(self.laid.clients[name])
+        self._clients.append(client)
+        return client
+
+    async def restart(self, name: str) -> None:
+        """Kills a broker if it is up, and starts it again."""
+        await self.brokers[name].kill()
+        await self.brokers[name].start()
+        await self.brokers[name].until("listening")
