@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tidings.events import EventType
 from tidings.node import Joined, NodePolicy
+from tidings.overlay import EventId, SubscriptionId
 from tidings.security import BiscuitCapability, KeyManager, Mode, SignedType
 from tidings.sim import Federation, NodeWorld
 
@@ -27,10 +28,10 @@ class City:
     def client(self, index: int) -> str:
         return f"c{index}"
 
-    def say(self, index: int, **values: object) -> object:
+    def say(self, index: int, **values: object) -> EventId:
         return self.world.say(index, self.client(index), "Sighting", values)
 
-    def ask(self, index: int, condition: str) -> object:
+    def ask(self, index: int, condition: str) -> SubscriptionId:
         id = self.world.ask(index, self.client(index), "Sighting", condition)
         self.settle(3.0)
         return id

@@ -7,12 +7,14 @@ import json
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tidings.net import Client, LaidOut, Layout, lay_out
+from tidings.net import Client, LaidOut, Layout, lay_out, read_broker, read_client
+from tidings.security import Identity, fingerprint
 
-READY_S_MAX = 60.0  # A busy machine takes its time to start Python a dozen times.
+READY_S_MAX = 120.0  # A busy machine takes its time to start Python a dozen times.
 
 
 class BrokerProcess:
@@ -115,9 +117,14 @@ class LiveNetwork:
                 broker.thaw()
                 await broker.kill()
 
-    async def client(self, name: str) -> Client:
-        """A connected client, by `organisation/name`; it is closed with the network."""
-        client = await Client.connect(self.laid.clients[name])
+    async def client(self, name: str, broker: str = "") -> Client:
+        """A connected client, by `organisation/name`, at its usual broker or another; closed with the network."""
+        config = read_client(self.laid.clients[name])
+        if broker:
+            described = read_broker(self.laid.brokers[broker])
+            key = fingerprint(Identity.from_pem(described.key.read_bytes()).public_key)
+            config = replace(config, broker=described.listen, broker_key=key)
+        client = await Client.connect(config)
         self._clients.append(client)
         return client
 

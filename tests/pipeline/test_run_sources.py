@@ -36,7 +36,7 @@ def demo(folder: Path, more: str = "") -> Pipeline:
 def test_the_demo_makes_the_same_events_from_the_same_seed(spark: SparkSession, tmp_path: Path) -> None:
     texts = []
     for name in ("a", "b"):
-        counts = run(spark, demo(tmp_path / name, '[events.values]\narea = ["EC2", "NW1"]'))
+        counts = run(spark, demo(tmp_path / name, 'values.area = ["EC2", "NW1"]'))
         assert (counts.events, counts.quarantined) == (1_000, 0)
         rows = pq.read_table(tmp_path / name / "deliveries", partitioning="hive").to_pylist()
         assert len({row["delivery_id"] for row in rows}) == len(rows) == counts.deliveries > 0
@@ -48,9 +48,9 @@ def test_the_demo_makes_the_same_events_from_the_same_seed(spark: SparkSession, 
 
 def test_values_that_do_not_fit_their_attribute_are_told(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="events.values.lane: expected values of type int, got 'left'"):
-        run(spark, demo(tmp_path / "a", '[events.values]\nlane = ["left"]'))
+        run(spark, demo(tmp_path / "a", 'values.lane = ["left"]'))
     with pytest.raises(InputError, match="no attribute 'lain'"):
-        run(spark, demo(tmp_path / "b", "[events.values]\nlain = [1]"))
+        run(spark, demo(tmp_path / "b", "values.lain = [1]"))
 
 
 # ── Subscriptions from a table ───────────────────────────────────────────────

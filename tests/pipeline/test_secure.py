@@ -99,9 +99,7 @@ def test_the_bytes_are_those_that_a_live_sealer_writes(sealed: dict[str, dict[in
     for number, frame in sealed["detective"].items():
         parts = split(frame)
         live = Sealer(SIGHTINGS, a_keyring(SIGHTINGS), parts.sender_id)
-        for _ in range(parts.seq + 1):
-            last = live.seal(EVENTS[number], NOW_MS)
-        assert last == frame
+        assert [live.seal(EVENTS[number], NOW_MS) for _ in range(parts.seq + 1)][-1] == frame
 
 
 def test_the_same_run_gives_the_same_bytes_however_the_work_is_cut(spark: SparkSession, tmp_path: Path) -> None:
@@ -139,9 +137,9 @@ def test_once_a_right_is_changed_another_sender_id_serves_it(spark: SparkSession
     rows = deliveries(events_table(spark, tmp_path, EVENTS[:10])).where("subscriber = 'charge'")
     wide = rights()["charge"]
     narrow = replace(wide, attributes=frozenset({SIGHTINGS.attr_id("plate")}))
-    senders = set()
+    senders, kept = set(), leases(tmp_path)
     for right in (wide, narrow):
-        given = secure(rows, SIGHTINGS, {"charge": right}, keys(tmp_path), leases(tmp_path), now_ms=NOW_MS)
+        given = secure(rows, SIGHTINGS, {"charge": right}, keys(tmp_path), kept, now_ms=NOW_MS)
         senders.add(frozenset(split(bytes(row.frame)).sender_id for row in given.collect()))
     one, other = senders
     assert one.isdisjoint(other)

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidings.errors import InputError, did_you_mean
-from tidings.lab import hermes, immune, irbr, spanhop
+from tidings.lab import cbdlo, hermes, immune, irbr, secure, spanhop
 from tidings.lab.experiment import Experiment
 
 ALL = "all"
 
 EXPERIMENTS: tuple[Experiment, ...] = (
+    *secure.EXPERIMENTS,
     *immune.EXPERIMENTS,
     *irbr.EXPERIMENTS,
     *hermes.EXPERIMENTS,
     *spanhop.EXPERIMENTS,
+    *cbdlo.EXPERIMENTS,
 )
 
 

@@ -276,7 +276,7 @@ EXPERIMENTS = (
         y=Axis("copies received per broker"),
         varies={"protocol": tuple(_PROTOCOLS), "node_count": _SIZES},
         stays={name: value for name, value in _SETTING.items() if name != "node_count"},
-        seeds=20,
+        seeds=100,
         quick_varies={"node_count": (50, 100, 1000)},
         quick_seeds=6,
         check=check,

@@ -68,7 +68,7 @@ def measure_loss(parameters: Parameters, seed: int) -> list[Measured]:
     interested = _draw(parameters["node_count"], parameters["interested"], seed)
     _subscribe(world, interested)
     # Scribe's loss varies most from one set to the next, and its trials take least.
-    sets = parameters["failure_sets"] * (12 if parameters["protocol"] == SCRIBE else 1)
+    sets = parameters["failure_sets"] * (3 if parameters["protocol"] == SCRIBE else 1)
     measured = []
     for failed in numbers(parameters, "failed_percent"):
         for number in range(sets):
@@ -270,7 +270,7 @@ EXPERIMENTS = (
         x=_FAILED,
         y=_LOST,
         varies={"protocol": (SCRIBE, R0, R1, R2, SILENT), "failed_percent": ("0.5 1 2 5 10",)},
-        stays={"node_count": 1000, "interested": 100, "failure_sets": 5},
+        stays={"node_count": 1000, "interested": 100, "failure_sets": 20},
         seeds=20,
         quick_varies={"protocol": (SCRIBE, R0, R1, R2), "failed_percent": ("0.5 10",)},
         quick_seeds=3,

@@ -251,21 +251,19 @@ def _passed(trace, hops, broker):
 
 
 @njit(cache=True)
-def _by_ancestors(network, here, target, aim, alive, near):
+def _by_ancestors(zone, begins, box, broker, ancestor, first, here, aim, space, alive, near):
     """Who to go to by recorded tables: of the largest span that has a live one nearer than itself. -1: nobody."""
-    known = network.recorded
-    first = _leading_zeros(network.path[here] ^ network.path[target]) // network.k + 1
-    for level in range(first, network.ancestor.shape[1]):
-        row = network.ancestor[here, level]
+    for level in range(first, ancestor.shape[1]):
+        row = ancestor[here, level]
         if row < 0:
             return -1
-        least, best = _distance(known.zone, row, aim, network.space), -1
-        for entry in range(known.begins[row], known.begins[row + 1]):
-            to = known.broker[entry]
+        least, best = _distance(zone, row, aim, space), -1
+        for entry in range(begins[row], begins[row + 1]):
+            to = broker[entry]
             if near.shape[0] and near[here, entry] >= 0 and alive[near[here, entry]]:
                 to = near[here, entry]
             if alive[to]:
-                distance = _distance(known.box, entry, aim, network.space)
+                distance = _distance(box, entry, aim, space)
                 if distance < least:
                     least, best = distance, to
         if best >= 0:
@@ -274,41 +272,47 @@ def _by_ancestors(network, here, target, aim, alive, near):
 
 
 @njit(cache=True)
-def _by_neighbours(network, here, aim, alive, detour, trace, hops):
+def _by_neighbours(begins, box, broker, here, aim, space, alive, detour, trace, hops):
     """The live neighbour nearest to the aim and how near it is; on a detour, one not passed yet. -1: nobody."""
-    known = network.present
     least, best = np.uint64(0), -1
-    for entry in range(known.begins[here], known.begins[here + 1]):
-        to = known.broker[entry]
+    for entry in range(begins[here], begins[here + 1]):
+        to = broker[entry]
         if alive[to] and not (detour and _passed(trace, hops, to)):
-            distance = _distance(known.box, entry, aim, network.space)
+            distance = _distance(box, entry, aim, space)
             if best < 0 or distance < least:
                 least, best = distance, to
     return best, least
 
 
 @njit(cache=True)
-def _greedily(network, here, aim, alive, detour, trace, hops):
+def _greedily(zone, begins, box, broker, here, aim, space, alive, detour, trace, hops):
     """Who to go to by present neighbours, and whether that is a detour: from where no live one is nearer, it is."""
-    to, least = _by_neighbours(network, here, aim, alive, detour, trace, hops)
-    if to < 0 or detour or least < _distance(network.present.zone, here, aim, network.space):
+    to, least = _by_neighbours(begins, box, broker, here, aim, space, alive, detour, trace, hops)
+    if to < 0 or detour or least < _distance(zone, here, aim, space):
         return to, detour
-    return _by_neighbours(network, here, aim, alive, True, trace, hops)[0], True
+    return _by_neighbours(begins, box, broker, here, aim, space, alive, True, trace, hops)[0], True
 
 
 @njit(cache=True)
 def _route(network, ways, greedy_only, alive, near, trace, hops, ended, guarded, traces):
     """Walk every way; what became of it is written to the last four. `trace` is room for the longest."""
-    for pair in ways.order:
-        here, target, aim = ways.sources[pair], ways.targets[pair], ways.points[pair]
+    # Taken apart here: arrays taken out of a tuple for each step would be counted each time, at half the speed.
+    present, recorded, ancestor, path, k, space = network
+    zone, begins, box, broker, _ = present
+    r_zone, r_begins, r_box, r_broker, _ = recorded
+    order, sources, targets, points = ways
+    for pair in order:
+        here, target, aim = sources[pair], targets[pair], points[pair]
         count, greedy, detour, end = 0, greedy_only, False, HERE
         while here != target and end == HERE:
             if not greedy and _passed(trace, count, here):
                 greedy = guarded[pair] = True
-            trace[count] = here
-            to = -1 if greedy else _by_ancestors(network, here, target, aim, alive, near)
+            trace[count], to = here, -1
+            if not greedy:
+                first = _leading_zeros(path[here] ^ path[target]) // k + 1
+                to = _by_ancestors(r_zone, r_begins, r_box, r_broker, ancestor, first, here, aim, space, alive, near)
             if to < 0:
-                to, detour = _greedily(network, here, aim, alive, detour, trace, count + 1)
+                to, detour = _greedily(zone, begins, box, broker, here, aim, space, alive, detour, trace, count + 1)
                 greedy = greedy or detour
             if to < 0:
                 end = STUCK
@@ -324,21 +328,28 @@ def _route(network, ways, greedy_only, alive, near, trace, hops, ended, guarded,
 
 @njit(cache=True)
 def _route_together(network, ways, hops):
-    present, recorded, space = network.present, network.recorded, network.space
-    for pair in ways.order:
-        here, aim = ways.sources[pair], ways.points[pair]
-        while here != ways.targets[pair]:
-            best, least = here, _distance(present.zone, here, aim, space)
-            for entry in range(present.begins[here], present.begins[here + 1]):
-                distance = _distance(present.zone, present.broker[entry], aim, space)
-                if distance < least:
-                    best, least = present.broker[entry], distance
-            for row in network.ancestor[here, 1:]:
+    present, recorded, ancestor, _, _, space = network
+    zone, begins, _, broker, _ = present
+    _, r_begins, _, r_broker, _ = recorded
+    order, sources, targets, points = ways
+    for pair in order:
+        here, aim = sources[pair], points[pair]
+        while here != targets[pair]:
+            best, least = _nearer(zone, begins, broker, here, here, _distance(zone, here, aim, space), aim, space)
+            for level in range(1, ancestor.shape[1]):
+                row = ancestor[here, level]
                 if row < 0:
                     break
-                for entry in range(recorded.begins[row], recorded.begins[row + 1]):
-                    distance = _distance(present.zone, recorded.broker[entry], aim, space)
-                    if distance < least:
-                        best, least = recorded.broker[entry], distance
+                best, least = _nearer(zone, r_begins, r_broker, row, best, least, aim, space)
             here = best
             hops[pair] += 1
+
+
+@njit(cache=True)
+def _nearer(zone, begins, broker, row, best, least, aim, space):
+    """The broker of a row whose present zone is nearer to the aim than the best so far, or that one."""
+    for entry in range(begins[row], begins[row + 1]):
+        distance = _distance(zone, broker[entry], aim, space)
+        if distance < least:
+            best, least = broker[entry], distance
+    return best, least

@@ -4,14 +4,16 @@
 can make and hand over; `NaiveIndex` is what matching means, and the measure of the rest.
 """
 
+from tidings.matching.batch import Matches
 from tidings.matching.boxes import BOXES_SCHEMA, boxes_table
 from tidings.matching.explain import Explanation
-from tidings.matching.index import Index, Matches
+from tidings.matching.index import Index
 from tidings.matching.naive import NaiveIndex
-from tidings.matching.stats import Grid, PartStats, Stats
+from tidings.matching.stats import Effort, Grid, PartStats, Stats
 
 __all__ = [
     "BOXES_SCHEMA",
+    "Effort",
     "Explanation",
     "Grid",
     "Index",

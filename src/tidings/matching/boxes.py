@@ -19,8 +19,9 @@ Intervals of a side ascend and do not touch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from itertools import chain, compress, islice
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -31,6 +32,8 @@ from tidings.events import INT_MAX, EventType, ValueType
 from tidings.filters import Condition, format_tree
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+BLOCK = 8192  # Conditions that become columns together.
 
 
 def writable(array: Array) -> Array:
@@ -110,62 +113,53 @@ def boxes_table(items: Iterable[tuple[str, Condition]], event_type: EventType) -
 
 
 def columns_of(items: Iterable[tuple[str, Condition]], event_type: EventType) -> BoxColumns:
-    """Conditions as columns. One plain loop: with a million of them, this is where loading spends its time."""
+    """Conditions as columns. A block at a time, so that a million of them need not be kept meanwhile."""
+    rest, blocks = iter(items), list[BoxColumns]()
+    while (block := list(islice(rest, BLOCK))) or not blocks:
+        blocks.append(_columns_of_block(block, event_type))
+    return blocks[0] if len(blocks) == 1 else _joined(blocks)
+
+
+def _columns_of_block(items: Sequence[tuple[str, Condition]], event_type: EventType) -> BoxColumns:
+    """By whole rows, without a loop over sides: with a million conditions, this is where loading spends its time."""
     position = {a.name: index for index, a in enumerate(event_type)}
-    is_text = [not a.type.has_int_keys for a in event_type]
-    ids: list[str] = []
-    texts: list[str] = []
-    attribute: list[int] = []
-    counts: list[int] = []  # Intervals by side.
-    nulls: list[int] = []  # Sides to which NULL belongs.
-    lows: list[Any] = []
-    highs: list[Any] = []
-    words_low: list[bytes] = []
-    words_high: list[bytes | None] = []
-    boxes, sides, residuals, residual_ptr = [0], [0], list[str](), [0]
-    for id, condition in items:
-        ids.append(id)
-        texts.append(condition.text)
-        for box in condition.boxes:
-            for name, side in box.sides:
-                index, pairs = position[name], side.pairs
-                if side.null:
-                    nulls.append(len(attribute))
-                attribute.append(index)
-                counts.append(len(pairs))
-                if is_text[index]:
-                    for low, high in pairs:
-                        words_low.append(_as_bytes(low))
-                        words_high.append(_as_bytes(high))
-                else:
-                    for low, high in pairs:
-                        lows.append(low)
-                        highs.append(high if high != _BEYOND_INTS else None)
-            sides.append(len(attribute))
-            if box.residuals:
-                residuals += map(format_tree, box.residuals)
-            residual_ptr.append(len(residuals))
-        boxes.append(len(sides) - 1)
-    places, sizes = np.array(attribute, np.int32), np.array(counts, np.int64)
-    of_texts = np.array(is_text, bool)[places]
-    null = np.zeros(len(places), np.uint8)
-    null[nulls] = 1
+    boxes_by = [condition.boxes for _, condition in items]
+    boxes = list(chain.from_iterable(boxes_by))
+    sides = list(chain.from_iterable([box.sides for box in boxes]))
+    pairs_by = [side.pairs for _, side in sides]
+    pairs, sizes = list(chain.from_iterable(pairs_by)), np.fromiter(map(len, pairs_by), np.int64, len(sides))
+    attribute = np.fromiter([position[name] for name, _ in sides], np.int32, len(sides))
+    of_texts = np.array([not a.type.has_int_keys for a in event_type], bool)[attribute]
+    is_text = np.repeat(of_texts, sizes)
+    words, numbers = list(compress(pairs, is_text.tolist())), list(compress(pairs, (~is_text).tolist()))
     return BoxColumns(
-        ids=pa.array(ids, pa.string()),
-        texts=pa.array(texts, pa.string()),
-        box_ptr=np.array(boxes, np.int64),
-        side_ptr=np.array(sides, np.int64),
-        attribute=places,
-        null=null,
+        ids=pa.array([id for id, _ in items], pa.string()),
+        texts=pa.array([condition.text for _, condition in items], pa.string()),
+        box_ptr=_pointers(np.fromiter(map(len, boxes_by), np.int64, len(items))),
+        side_ptr=_pointers(np.fromiter([len(box.sides) for box in boxes], np.int64, len(boxes))),
+        attribute=attribute,
+        null=np.fromiter([side.null for _, side in sides], np.uint8, len(sides)),
         number_ptr=_pointers(np.where(of_texts, 0, sizes)),
-        number_low=pa.array(lows, pa.int64()),
-        number_high=pa.array(highs, pa.int64()),
+        number_low=pa.array([low for low, _ in numbers], pa.int64()),
+        number_high=pa.array([high if high != _BEYOND_INTS else None for _, high in numbers], pa.int64()),
         text_ptr=_pointers(np.where(of_texts, sizes, 0)),
-        text_low=pa.array(words_low, pa.binary()),
-        text_high=pa.array(words_high, pa.binary()),
-        residual_ptr=np.array(residual_ptr, np.int64),
-        residuals=pa.array(residuals, pa.string()),
+        text_low=pa.array([_as_bytes(low) for low, _ in words], pa.binary()),
+        text_high=pa.array([_as_bytes(high) for _, high in words], pa.binary()),
+        residual_ptr=_pointers(np.fromiter([len(box.residuals) for box in boxes], np.int64, len(boxes))),
+        residuals=pa.array([format_tree(tree) for box in boxes for tree in box.residuals], pa.string()),
     )
+
+
+def _joined(blocks: Sequence[BoxColumns]) -> BoxColumns:
+    """The columns of several blocks, one after another."""
+    joined: dict[str, Any] = {}
+    for field in fields(BoxColumns):
+        columns = [getattr(block, field.name) for block in blocks]
+        if field.name.endswith("_ptr"):
+            joined[field.name] = _pointers(np.concatenate([np.diff(column) for column in columns]))
+        else:
+            joined[field.name] = (pa.concat_arrays if isinstance(columns[0], pa.Array) else np.concatenate)(columns)
+    return BoxColumns(**joined)
 
 
 def read_table(table: pa.Table, event_type: EventType) -> BoxColumns:

@@ -16,6 +16,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, types
 
+from tidings.matching.compiled import kernel
+
 # Columns of a row that describes an axis.
 AXIS_KEYS, AXIS_KEYS_END, AXIS_TABLE, AXIS_TABLE_END, AXIS_LOW, AXIS_SHIFT = range(6)
 AXIS_TEXTS, AXIS_SKIP, AXIS_SLOTS, AXIS_SLOTS_LOG, AXIS_SIZE = range(6, 11)
@@ -92,11 +94,7 @@ def _is_valid(valid, at):
     return (valid[np.uint64(at) >> np.uint64(3)] >> (at & 7)) & 1 != 0
 
 
-@njit(
-    types.void(_L1, _L1, _I1, _L1, types.boolean, _B1, types.int64, _OUT_I1),
-    cache=True,
-    nogil=True,
-)
+@kernel(types.void(_L1, _L1, _I1, _L1, types.boolean, _B1, types.int64, _OUT_I1))
 def locate_numbers(row, keys, table, values, is_double, valid, valid_at, out):
     """out[i] = the cell of values[i] on one axis; doubles are given as their bits."""
     first, end, table_at, last_slot, low, shift = axis_of(row)
@@ -264,11 +262,7 @@ def text_rank_of(row, keys, table, text_ptr, text_bytes, content, start, end):
     return _text_rank(row, keys, table, text_ptr, text_bytes, content, start, end)
 
 
-@njit(
-    types.void(_L1, _L1, _I1, _L1, _B1, _I1, _B1, _B1, types.int64, _OUT_I1),
-    cache=True,
-    nogil=True,
-)
+@kernel(types.void(_L1, _L1, _I1, _L1, _B1, _I1, _B1, _B1, types.int64, _OUT_I1))
 def locate_texts(row, keys, table, text_ptr, text_bytes, offsets, content, valid, valid_at, out):
     """out[i] = the cell of the text content[offsets[i]:offsets[i + 1]] on one axis.
 
@@ -305,14 +299,14 @@ def locate_texts(row, keys, table, text_ptr, text_bytes, offsets, content, valid
                 out[i] = 0
 
 
-@njit(types.void(_L1, _B1, types.int64, _OUT_L1), cache=True, nogil=True)
+@kernel(types.void(_L1, _B1, types.int64, _OUT_L1))
 def text_keys(text_ptr, text_bytes, skip, out):
     """out[i] = the key of the i-th text behind its first `skip` bytes."""
     for i in range(len(out)):
         out[i] = _key_at(text_bytes, np.uint64(text_ptr[i] + skip), np.uint64(text_ptr[i + 1]))
 
 
-@njit(types.void(_L1, _L1, _B1, types.int64, types.int64, _OUT_I1), cache=True, nogil=True)
+@kernel(types.void(_L1, _L1, _B1, types.int64, types.int64, _OUT_I1))
 def fill_text_slots(keys, text_ptr, text_bytes, skip, slots_log, slots):
     """slots[…] = the number of each cut, where `_text_rank` looks for it; free ones stay -1."""
     for cut in range(len(keys)):
@@ -323,7 +317,7 @@ def fill_text_slots(keys, text_ptr, text_bytes, skip, slots_log, slots):
         slots[slot] = cut
 
 
-@njit(types.void(_L1, types.int64, types.int64, _OUT_I1), cache=True, nogil=True)
+@kernel(types.void(_L1, types.int64, types.int64, _OUT_I1))
 def fill_table(keys, low, shift, out):
     """out[slot] = how many keys lie below the slot's first; the last slot takes all that is above."""
     slots = len(out) - 1

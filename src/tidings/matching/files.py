@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidings.errors import IndexFileError, InputError
-from tidings.events import EventType, from_declaration, to_declaration
+from tidings.events import Attribute, EventType, ValueType, from_declaration, to_declaration
 from tidings.matching import filing, kernels
 from tidings.matching.axes import Axes
 from tidings.matching.boxes import Array, writable
@@ -47,7 +47,6 @@ def save(path: Path, part: Part, event_type: EventType) -> None:
     assert not part.removed_count, "a part is folded before it is saved"
     if path.exists() and not (path / MANIFEST).is_file():
         raise InputError(f"expected a new folder or a saved index, got {path}")
-    declaration = to_declaration(event_type)  # First, as it refuses types that were only ever seen as null.
     fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
@@ -60,7 +59,7 @@ def save(path: Path, part: Part, event_type: EventType) -> None:
     manifest = {
         "format": FORMAT,
         "version": VERSION,
-        "event_type": declaration,
+        **_declared(event_type),
         "subscriptions": len(segment),
         "residuals": segment.residuals,
         "arrays_size": size,
@@ -80,11 +79,26 @@ def open_part(path: Path, *, verify: bool = False) -> tuple[Part, EventType]:
     if len(content) != manifest["arrays_size"]:
         raise _refused(path, f"expected {manifest['arrays_size']:,} bytes in {ARRAYS}, got {len(content):,}")
     arrays = {name: _array(path, name, content, place, verify) for name, place in manifest["arrays"].items()}
-    event_type = from_declaration(manifest["event_type"])
     try:
+        event_type = _event_type(manifest)
         return _part(arrays, manifest, event_type), event_type
     except (KeyError, TypeError) as wrong:
         raise _refused(path, f"an array is missing or of another type: {wrong}") from None
+
+
+def _declared(event_type: EventType) -> dict[str, Any]:
+    """The event type, and by place the attributes that were only ever null: no declaration has a word for these."""
+    known = tuple(a for a in event_type if a.type is not ValueType.NULL)
+    nulls = {str(place): a.name for place, a in enumerate(event_type) if a.type is ValueType.NULL}
+    return {"event_type": to_declaration(EventType.of(event_type.name, known)), "null_attributes": nulls}
+
+
+def _event_type(manifest: Mapping[str, Any]) -> EventType:
+    known = from_declaration(manifest["event_type"])
+    attributes = list(known.attributes)
+    for place, name in manifest.get("null_attributes", {}).items():  # In the order of their places.
+        attributes.insert(int(place), Attribute(name, ValueType.NULL))
+    return EventType.of(known.name, tuple(attributes))
 
 
 def _arrays(part: Part) -> dict[str, Array]:

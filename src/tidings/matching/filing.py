@@ -15,6 +15,7 @@ import numpy as np
 from numba import njit, types
 
 from tidings.matching.cells import readable
+from tidings.matching.compiled import kernel
 from tidings.matching.kernels import (
     EXTRA_SIDES,
     FIELD_MAX,
@@ -121,7 +122,7 @@ def _write_extras(sides, a, b, box, extras, at):
             at += 3
 
 
-@njit(types.void(_SIDES, _L1, _F1, _OUT_F1), cache=True, nogil=True)
+@kernel(types.void(_SIDES, _L1, _F1, _OUT_F1))
 def measure_sides(sides, share_ptr, share, chance):
     """chance[side] = how likely an event satisfies it.
 
@@ -134,11 +135,7 @@ def measure_sides(sides, share_ptr, share, chance):
         chance[side] = likely
 
 
-@njit(
-    types.void(_SIDES, _F1, types.int64, _F1, types.float64[::1], _OUT_I1, _OUT_I1, types.int64[::1]),
-    cache=True,
-    nogil=True,
-)
+@kernel(types.void(_SIDES, _F1, types.int64, _F1, types.float64[::1], _OUT_I1, _OUT_I1, types.int64[::1]))
 def choose_sides(sides, chance, axes, costs, probe, first, second, sizes):
     """Per box the one or two sides under which finding it costs least, or -1.
 
@@ -175,7 +172,7 @@ def choose_sides(sides, chance, axes, costs, probe, first, second, sizes):
         sizes[chosen] += 1
 
 
-@njit(types.void(_SIDES, _I1, _I1, _I1, _I1, types.int64[:, :, ::1]), cache=True, nogil=True)
+@kernel(types.void(_SIDES, _I1, _I1, _I1, _I1, types.int64[:, :, ::1]))
 def count_entries(sides, side_a, side_b, pair, finest, entries):
     """entries[pair, x, y] += how often its boxes are filed x and y levels below the finest buckets of their axes."""
     widths = np.empty(LEVELS, np.int64)
@@ -191,7 +188,7 @@ def count_entries(sides, side_a, side_b, pair, finest, entries):
                 entries[p, x, y] += width * widths[y]
 
 
-@njit(types.void(_SIDES, _I1, _I1, _I1, _L2, _I1, types.int64[::1]), cache=True, nogil=True)
+@kernel(types.void(_SIDES, _I1, _I1, _I1, _L2, _I1, types.int64[::1]))
 def count_cells(sides, side_a, side_b, grid, grids, boxes, counts):
     """counts[c + 1] += how many entries grid cell c has."""
     for box in boxes:
@@ -208,7 +205,7 @@ def count_cells(sides, side_a, side_b, grid, grids, boxes, counts):
                         counts[row + y + 1] += 1
 
 
-@njit(types.void(_SIDES, _I1, _I1, _I1, _L2, _I1, types.int64[::1], types.uint64[::1], _OUT_I1), cache=True, nogil=True)
+@kernel(types.void(_SIDES, _I1, _I1, _I1, _L2, _I1, types.int64[::1], types.uint64[::1], _OUT_I1))
 def file_entries(sides, side_a, side_b, grid, grids, boxes, ends, words, entries):
     """Writes the entries of the r-th of `boxes` for record r; ends[c] is where cell c's next entry goes."""
     for r in range(len(boxes)):
@@ -230,7 +227,7 @@ def file_entries(sides, side_a, side_b, grid, grids, boxes, ends, words, entries
                         entries[at] = r
 
 
-@njit(types.int64(_SIDES, _I1, _I1, _I1, _I1, _I1, types.int64, types.int32[:, ::1], _OUT_I1), cache=True, nogil=True)
+@kernel(types.int64(_SIDES, _I1, _I1, _I1, _I1, _I1, types.int64, types.int32[:, ::1], _OUT_I1))
 def write_records(sides, side_a, side_b, owner, doubtful, boxes, no_axis, records, extras):
     """Writes what remains to be checked of each of `boxes`: two ranges in its record, all else among the extras.
 
@@ -259,11 +256,7 @@ def write_records(sides, side_a, side_b, owner, doubtful, boxes, no_axis, record
     return used
 
 
-@njit(
-    types.int64(readable(types.uint8), _L1, _I1, _I1, _L1, _I1, _I1, types.boolean, _OUT_I1, _OUT_I1, _OUT_I1),
-    cache=True,
-    nogil=True,
-)
+@kernel(types.int64(readable(types.uint8), _L1, _I1, _I1, _L1, _I1, _I1, types.boolean, _OUT_I1, _OUT_I1, _OUT_I1))
 def join_pieces(null, number_ptr, number_low, number_high, text_ptr, text_low, text_high, is_count, ptr, low, high):
     """Writes per side its pieces in cells, NULL's cell among them; ptr[side] is where they start.
 
@@ -297,7 +290,7 @@ def join_pieces(null, number_ptr, number_low, number_high, text_ptr, text_low, t
     return -1
 
 
-@njit(types.int64(_SIDES, _I1, types.boolean, _OUT_I1, _OUT_I1, _OUT_I1, _OUT_I1, _OUT_I1), cache=True, nogil=True)
+@kernel(types.int64(_SIDES, _I1, types.boolean, _OUT_I1, _OUT_I1, _OUT_I1, _OUT_I1, _OUT_I1))
 def select_boxes(sides, boxes, is_count, side_ptr, side_axis, piece_ptr, piece_low, piece_high):
     """Copies the sides of these boxes. With `is_count` only counts: sides into side_ptr[0], pieces into piece_ptr[0]."""
     s, p = 0, 0
@@ -320,7 +313,7 @@ def select_boxes(sides, boxes, is_count, side_ptr, side_axis, piece_ptr, piece_l
     return s
 
 
-@njit(types.void(_SIDES, _L1, types.uint8[::1]), cache=True, nogil=True)
+@kernel(types.void(_SIDES, _L1, types.uint8[::1]))
 def mark_bounds(sides, first, is_bound):
     """is_bound[first[axis] + cell] = 1 for every cell at which a piece begins or behind which it ends."""
     for side in range(len(sides.side_axis)):
@@ -330,7 +323,7 @@ def mark_bounds(sides, first, is_bound):
             is_bound[base + sides.piece_high[piece]] = 1
 
 
-@njit(types.void(_SIDES, _L1, _I1, _OUT_I1, _OUT_I1), cache=True, nogil=True)
+@kernel(types.void(_SIDES, _L1, _I1, _OUT_I1, _OUT_I1))
 def renumber(sides, first, table, low, high):
     """low, high = the pieces' bounds, each cell c of an axis replaced by table[first[axis] + c]."""
     for side in range(len(sides.side_axis)):

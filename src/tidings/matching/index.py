@@ -12,8 +12,7 @@ the end.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -21,63 +20,41 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from tidings.errors import InputError
+from tidings.errors import EventError, InputError
 from tidings.events import INT_MAX, INT_MIN, EventType, Value, conform, describe
 from tidings.filters import Condition, parse
+from tidings.matching.batch import Matches, collected, slices_of, workers
 from tidings.matching.boxes import Array, BoxColumns, columns_of, read_table
 from tidings.matching.explain import Explanation, explain
+from tidings.matching.kernels import CANDIDATES, HITS
 from tidings.matching.merge import merge
+from tidings.matching.names import hashed
 from tidings.matching.part import FIRST_STAMP, Part
+from tidings.matching.pending import Pending
 from tidings.matching.segment import build
-from tidings.matching.stats import Stats, stats_of
+from tidings.matching.single import Packer
+from tidings.matching.stats import Effort, Stats, stats_of
 
-PENDING_MAX = 1024  # Latest additions that are kept as they came; then they become a part.
+PENDING_MAX = 2048  # Latest additions that are kept as they came; then they become a part.
 ASKED_ONE_BY_ONE_MAX = 32  # So many of them are asked one by one for a single event, rather than made a part of.
-FOLD_RATIO = 4  # A part is folded into an older one that is at most so many times larger.
-BATCH = 32_768  # Events that go through the index together, so that a large one is read once for all of them.
+FOLD_RATIO = 2  # A part is folded into an older one that is at most so many times larger.
 SAMPLE_MAX = 4096  # Events of a sample that are kept; more would not change the plan.
 THREADS_MAX = 64
 
 Subscription: TypeAlias = tuple[str, str | Condition]
 
 
-class Matches(NamedTuple):
-    """Row numbers of events and, beside each, the number of a subscription: `ids[number]` is its id."""
-
-    events: Array
-    numbers: Array
-    ids: pa.ChunkedArray
-
-    def to_table(self) -> pa.Table:
-        """The same with ids, ordered by event and then as the subscriptions were added."""
-        order = np.lexsort((self.numbers, self.events))
-        ids = self.ids.take(pa.array(self.numbers[order])).combine_chunks()
-        return pa.table({"event": self.events[order].astype(np.int64), "subscription": ids})
-
-
-class _Addition:
-    """A subscription that is not in a part yet, and from which stamp on it is gone."""
-
-    __slots__ = ("condition", "id", "removed")
-
-    def __init__(self, id: str, condition: Condition) -> None:
-        self.id, self.condition, self.removed = id, condition, 0
-
-    def is_alive(self, stamp: int) -> bool:
-        return not 0 < self.removed <= stamp
-
-
 class _Version(NamedTuple):
     """What one reader sees: parts, the first `pending_count` of the pending additions, and the stamp."""
 
     parts: tuple[Part, ...]
-    pending: list[_Addition]
+    pending: Pending
     pending_count: int
     stamp: int
     size: int
 
-    def alive_pending(self) -> list[_Addition]:
-        return [addition for addition in self.pending[: self.pending_count] if addition.is_alive(self.stamp)]
+    def alive_pending(self) -> list[tuple[str, Condition]]:
+        return self.pending.alive(self.pending_count, self.stamp)
 
 
 class Index:
@@ -97,10 +74,10 @@ class Index:
         self.event_type = event_type
         self._python_types = {a.name: a.type.python for a in event_type}
         self._required = [a.name for a in event_type if a.required]
+        self._packer = Packer(event_type)
         self._sample = self._conformed_sample(sample)
         self._writing = threading.RLock()
-        self._version = _Version((), [], 0, FIRST_STAMP, 0)
-        self._places: dict[str, _Addition] = {}
+        self._version = _Version((), Pending(), 0, FIRST_STAMP, 0)
         self._folder: threading.Thread | None = None
         self._latest: tuple[int, Part] | None = None
 
@@ -108,14 +85,15 @@ class Index:
 
     def add(self, id: str, condition: str | Condition) -> None:
         """Adds a subscription, in place of the one with the same id if there is one. Raises FilterError."""
-        addition = _Addition(_checked_id(id), self._parsed(condition))
+        parsed = self._parsed(condition)
+        if type(id) is not str:
+            id = _checked_id(id)
         with self._writing:
-            stamp = self._version.stamp + 1
-            gone = self._remove(addition.id, stamp)
-            self._version.pending.append(addition)
-            self._places[addition.id] = addition
-            self._publish(stamp, 1 - gone)
-            if self._version.pending_count >= PENDING_MAX:
+            parts, pending, count, stamp, size = self._version
+            gone = self._remove(id, stamp + 1)
+            pending.add(id, parsed)
+            self._version = _Version(parts, pending, count + 1, stamp + 1, size + 1 - gone)
+            if count + 1 >= PENDING_MAX:
                 self._seal()
 
     def add_all(self, items: Iterable[Subscription] | pa.Table | pa.RecordBatch) -> None:
@@ -162,17 +140,12 @@ class Index:
 
     def match(self, record: Mapping[str, Any]) -> list[str]:
         """The ids of the subscriptions that one event matches. Raises EventError where it does not fit its type."""
-        return self.match_values(self._checked(record))
+        packed = self._packer.plain(record)
+        return self.match_values(self._checked(record)) if packed is None else self._match_packed(packed, record)
 
     def match_values(self, values: Mapping[str, Value]) -> list[str]:
         """The same for values that were checked already (`EventType.check`, `Event.values`)."""
-        version = self._version
-        found: list[str] = []
-        for part in version.parts:
-            found += part.names.at(part.match_one(values, version.stamp))
-        if version.pending_count:
-            found += self._match_pending(version, values)
-        return found
+        return self._match_packed(self._packer.pack(values), values)
 
     def match_batch(self, events: pa.Table | pa.RecordBatch, *, threads: int = 1) -> pa.Table:
         """An Arrow table (event: row number, subscription: id), ordered by both."""
@@ -183,11 +156,12 @@ class Index:
         threads = min(max(threads, 1), THREADS_MAX)
         version = self._version
         parts = [*version.parts, *self._pending_part(version)]
-        rows = conform(_as_table(events), self.event_type)
-        slices = _slices(rows, threads)
+        slices = slices_of(_as_table(events), threads)
         work = [(part, number) for number in range(len(slices)) for part in range(len(parts))]
-        found = _mapped(lambda at: parts[at[0]].match(slices[at[1]], version.stamp), work, threads)
-        return _collected(parts, slices, work, found)
+        with workers(min(threads, len(work))) as mapped:
+            rows = mapped(lambda at: self._conformed(slices[at], events), range(len(slices)))
+            found = mapped(lambda at: parts[at[0]].match(rows[at[1]], version.stamp), work)
+            return collected(parts, rows, work, found, mapped)
 
     def explain(self, record: Mapping[str, Any], id: str) -> Explanation:
         """Whether the event matches this subscription and, if not, what of its condition was not TRUE."""
@@ -195,22 +169,21 @@ class Index:
 
     def condition(self, id: str) -> Condition:
         """The condition of a subscription; raises KeyError if there is none with this id."""
-        addition = self._places.get(id)  # Before the version: what is sealed in between is in both.
         version = self._version
-        if addition is not None and addition.is_alive(version.stamp):
-            return addition.condition
+        found = version.pending.find(id, version.stamp)
+        if found is not None:
+            return found
         for part in reversed(version.parts):
-            number = part.names.find(id)
+            number = part.names.find(hashed(id))
             if number >= 0 and part.is_alive(number, version.stamp):
                 return parse(part.segment.texts[number].as_py(), self.event_type)
         raise KeyError(id)
 
     def __contains__(self, id: str) -> bool:
-        addition = self._places.get(id)  # Before the version: what is sealed in between is in both.
         version = self._version
-        if addition is not None and addition.is_alive(version.stamp):
+        if version.pending.find(id, version.stamp) is not None:
             return True
-        found = ((part, part.names.find(id)) for part in version.parts)
+        found = ((part, part.names.find(hashed(id))) for part in version.parts)
         return any(number >= 0 and part.is_alive(number, version.stamp) for part, number in found)
 
     def __len__(self) -> int:
@@ -221,12 +194,21 @@ class Index:
         version = self._version
         for part in version.parts:
             yield from part.segment.ids.take(pa.array(part.alive(version.stamp))).to_pylist()
-        yield from (addition.id for addition in version.alive_pending())
+        yield from (id for id, _ in version.alive_pending())
 
     def stats(self) -> Stats:
         """Sizes, memory, and under which attributes conditions are filed."""
         version = self._version
         return stats_of(version.parts, version.pending_count, len(self), self.event_type)
+
+    def effort(self, events: pa.Table | pa.RecordBatch) -> Effort:
+        """How much is looked at to match these events; they are matched for it."""
+        version = self._version
+        rows = conform(_as_table(events), self.event_type)
+        parts = [*version.parts, *self._pending_part(version)]
+        found = [part.match(rows, version.stamp) for part in parts]
+        candidates, hits = (sum(int(totals[at]) for _, _, totals in found) for at in (CANDIDATES, HITS))
+        return Effort(candidates, hits, sum(len(owners) for _, owners, _ in found))
 
     # ── Files ────────────────────────────────────────────────────────────────
 
@@ -250,7 +232,7 @@ class Index:
 
         part, event_type = open_part(Path(path), verify=verify)
         index = cls(event_type)
-        index._version = _Version((part,), [], 0, FIRST_STAMP, len(part.segment))
+        index._version = _Version((part,), Pending(), 0, FIRST_STAMP, len(part.segment))
         return index
 
     # ── Steps ────────────────────────────────────────────────────────────────
@@ -278,22 +260,29 @@ class Index:
                     return record
         return self.event_type.check(record)
 
+    def _conformed(self, rows: pa.Table, events: pa.Table | pa.RecordBatch) -> pa.Table:
+        """Some rows of the events, conformed; what is wrong with one is told by its number among all."""
+        try:
+            return conform(rows, self.event_type)
+        except EventError:
+            conform(events, self.event_type)
+            raise
+
     def _conformed_sample(self, sample: pa.Table | pa.RecordBatch | None) -> pa.Table | None:
         return None if sample is None else conform(_as_table(sample).slice(0, SAMPLE_MAX), self.event_type)
 
     def _publish(self, stamp: int, growth: int, parts: tuple[Part, ...] | None = None) -> None:
         old = self._version
         parts = old.parts if parts is None else parts
-        self._version = _Version(parts, old.pending, len(old.pending), stamp, old.size + growth)
+        self._version = _Version(parts, old.pending, old.pending_count, stamp, old.size + growth)
 
     def _remove(self, id: str, stamp: int) -> int:
         """Marks the subscription with this id as gone from `stamp` on; returns how many there were, 0 or 1."""
-        addition = self._places.pop(id, None)
-        if addition is not None:
-            addition.removed = stamp
+        if self._version.pending.remove(id, stamp):
             return 1
-        for part in self._version.parts:
-            number = part.names.find(id)
+        name = hashed(id)
+        for part in reversed(self._version.parts):  # What came last goes first, more often than not.
+            number = part.names.find(name)
             if number >= 0 and part.remove_one(number, stamp):
                 return 1
         return 0
@@ -316,17 +305,18 @@ class Index:
     def _seal(self, *, fold: bool = True) -> None:
         """Makes the pending additions a part. Readers of older versions keep their list."""
         version = self._version
-        if not version.pending:
+        if not version.pending_count:
             return
         alive = version.alive_pending()
         parts = version.parts
         if alive:
-            items = ((addition.id, addition.condition) for addition in alive)
-            parts = (*parts, self._part(columns_of(items, self.event_type)))
-        self._version = _Version(parts, [], 0, version.stamp, version.size)
-        self._places = {}
+            parts = (*parts, self._part_of(alive))
+        self._version = _Version(parts, Pending(), 0, version.stamp, version.size)
         if fold:
             self._fold()
+
+    def _part_of(self, items: Iterable[tuple[str, Condition]]) -> Part:
+        return self._part(columns_of(items, self.event_type))
 
     def _pending_part(self, version: _Version) -> list[Part]:
         """The pending additions as a part for a batch, made once per version."""
@@ -335,17 +325,19 @@ class Index:
             return []
         latest = self._latest
         if latest is None or latest[0] != version.stamp:
-            items = ((addition.id, addition.condition) for addition in alive)
-            latest = (version.stamp, self._part(columns_of(items, self.event_type)))
+            latest = (version.stamp, self._part_of(alive))
             self._latest = latest
         return [latest[1]]
 
-    def _match_pending(self, version: _Version, values: Mapping[str, Value]) -> list[str]:
-        if version.pending_count <= ASKED_ONE_BY_ONE_MAX:
-            return [a.id for a in version.alive_pending() if a.condition.matches(values)]
-        return [
-            id for part in self._pending_part(version) for id in part.names.at(part.match_one(values, version.stamp))
-        ]
+    def _match_packed(self, packed: bytes, values: Mapping[str, Value]) -> list[str]:
+        version = self._version
+        found: list[str] = []
+        for part in version.parts:
+            found += part.names.at(part.match_one(packed, values, version.stamp))
+        if version.pending_count:
+            what = (version.pending_count, version.stamp, self._part_of, ASKED_ONE_BY_ONE_MAX)
+            found += version.pending.match(packed, values, *what)
+        return found
 
     # ── Folding ──────────────────────────────────────────────────────────────
 
@@ -410,37 +402,12 @@ def _size(part: Part) -> int:
     return len(part.segment) - part.removed_count
 
 
-def _slices(rows: pa.Table, threads: int) -> list[pa.Table]:
-    """The rows in equal slices of at most BATCH, as many for each thread as for the others."""
-    rounds = -(-rows.num_rows // (BATCH * threads))
-    size = max(1, -(-rows.num_rows // max(1, rounds * threads)))
-    return [rows.slice(start, size) for start in range(0, rows.num_rows, size)]
-
-
-def _mapped(function: Callable[[Any], Any], work: list[Any], threads: int) -> list[Any]:
-    if threads <= 1 or len(work) <= 1:
-        return [function(item) for item in work]
-    with ThreadPoolExecutor(min(threads, len(work))) as pool:
-        return list(pool.map(function, work))
-
-
-def _collected(parts: list[Part], slices: list[pa.Table], work: list[Any], found: list[Any]) -> Matches:
-    """All matches, events numbered across slices and subscriptions across parts."""
-    ids = pa.chunked_array([part.segment.ids for part in parts], pa.string())
-    if len(found) == 1:
-        return Matches(found[0][0], found[0][1], ids)  # As the kernel left them: a copy would cost as much as the work.
-    first_event = np.cumsum([0, *(rows.num_rows for rows in slices)])
-    first_number = np.cumsum([0, *(len(part.segment) for part in parts)])
-    ends = np.cumsum([0, *(len(event) for event, _, _ in found)])
-    events, numbers = np.empty(ends[-1], np.int64), np.empty(ends[-1], np.int32)
-    for (part, at), (event, owner, _), start, end in zip(work, found, ends, ends[1:]):
-        np.add(event, first_event[at], out=events[start:end])
-        np.add(owner, np.int32(first_number[part]), out=numbers[start:end])
-    return Matches(events, numbers, ids)
-
-
 def _as_table(events: pa.Table | pa.RecordBatch) -> pa.Table:
-    return pa.Table.from_batches([events]) if isinstance(events, pa.RecordBatch) else events
+    if isinstance(events, pa.Table):
+        return events
+    if not isinstance(events, pa.RecordBatch):
+        raise EventError(f"expected an Arrow table or record batch of events, got {describe(events)}")
+    return pa.Table.from_batches([events])
 
 
 def _checked_id(id: str) -> str:

@@ -18,21 +18,16 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import carray, njit, types  # type: ignore[attr-defined]
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from tidings.matching.cells import (
-    AXIS_SIZE,
-    KIND_DOUBLE,
-    KIND_TEXT,
-    axis_of,
-    double_key,
     index_of,
-    rank_of,
     readable,
-    text_rank_of,
 )
+from tidings.matching.compiled import kernel
 
 # Columns of a row that describes a grid.
 GRID_A, GRID_B, GRID_SHIFT_A, GRID_SHIFT_B, GRID_COLUMNS_LOG, GRID_START, GRID_END, GRID_SIZE = range(8)
@@ -59,6 +54,9 @@ UNROLLED = 4  # Entries of a cell that are tested whether they are there or not.
 ORDER_BITS = 10  # Events are ordered by this many leading bits of their cell: more than any grid has rows.
 
 
+MATCHES, DOUBTFUL, CANDIDATES, HITS = range(4)  # What kernels count.
+
+
 class Layout(NamedTuple):
     """The arrays of a segment that matching reads; see `layout.py`."""
 
@@ -83,6 +81,21 @@ _LAYOUT = types.NamedTuple(_LAYOUT_TYPES, Layout)
 # of tuples before they loop: Numba counts a reference each time, and the counting costs more than the work.
 
 
+@intrinsic
+def prefetch(context, address):
+    """Asks for the memory at an address before it is needed; nothing waits for it."""
+
+    def generate(context, builder, signature, arguments):
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, number, number, number])
+        ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        # To read it, to keep it as close as can be, as data.
+        builder.call(ask, [builder.inttoptr(arguments[0], cgutils.voidptr_t), number(0), number(3), number(1)])
+        return context.get_dummy_value()
+
+    return types.void(types.uint64), generate
+
+
 @njit(inline="always")
 def _pair(event, other):
     return (np.uint64(event) << np.uint64(32)) | np.uint64(other)
@@ -94,8 +107,13 @@ def _event_of(pair):
 
 
 @njit(inline="always")
-def _other_of(pair):
+def other_of(pair):
     return pair & np.uint64(0xFFFFFFFF)
+
+
+@njit(inline="always")
+def address_of(array):
+    return np.uint64(array.ctypes.data)
 
 
 @njit(nogil=True)
@@ -119,7 +137,7 @@ def _place(a, b):
 
 
 @njit(nogil=True)
-def _probe_events(cells, order, e0, e1, grid, starts, probes, sizes, places, q):
+def _probe_events(cells, order, e0, e1, grid, starts, words_at, probes, sizes, places, q):
     """Looks up the grid cells of events order[e0:e1]; keeps those that are not empty as probes from q on.
 
     probes[q] = event and first entry, sizes[q] = how many entries, places[q] = where in the cell the event lies.
@@ -139,6 +157,7 @@ def _probe_events(cells, order, e0, e1, grid, starts, probes, sizes, places, q):
         at = base + ((va >> shift_a) << columns_log) + (vb >> shift_b)
         start = starts[at]
         size = starts[at + one] - start
+        prefetch(words_at + (index_of(start) << np.uint64(3)))
         probes[q] = _pair(e, index_of(start))
         sizes[q] = size
         places[q] = _place(va & mask_a, vb & mask_b)
@@ -147,7 +166,7 @@ def _probe_events(cells, order, e0, e1, grid, starts, probes, sizes, places, q):
 
 
 @njit(nogil=True)
-def _probe_grids(cells, e, grids, g0, g1, starts, probes, sizes, places, q):
+def _probe_grids(cells, e, grids, g0, g1, starts, words_at, probes, sizes, places, q):
     """The same for one event and grids g0 … g1 - 1."""
     one = np.uint64(1)
     for g in range(g0, g1):
@@ -162,6 +181,7 @@ def _probe_grids(cells, e, grids, g0, g1, starts, probes, sizes, places, q):
         )
         start = starts[at]
         size = starts[at + one] - start
+        prefetch(words_at + (index_of(start) << np.uint64(3)))
         probes[q] = _pair(e, index_of(start))
         sizes[q] = size
         places[q] = _place(va & mask_a, vb & mask_b)
@@ -179,7 +199,7 @@ def _sift(probes, sizes, places, t, skip, q, words, hits):
     room = np.uint64(len(hits) - UNROLLED)
     while t < q:
         place, first, size = places[t], probes[t] + skip, index_of(sizes[t]) - skip
-        start = _other_of(first)
+        start = other_of(first)
         if size > room - h:
             if h > 0:
                 return h, t, skip
@@ -198,12 +218,20 @@ def _sift(probes, sizes, places, t, skip, q, words, hits):
 
 
 @njit(nogil=True)
+def _ask_for_records(h, hits, entries, records):
+    """Has the records of the hits on their way before the first of them is looked at."""
+    records_at = address_of(records)
+    for t in range(h):
+        prefetch(records_at + (index_of(entries[other_of(hits[t])]) << np.uint64(5)))
+
+
+@njit(nogil=True)
 def _verify(h, hits, cells, entries, records, matched, m, unsure):
     """Keeps the hits whose remaining sides hold as matches; those with more to say, as unsure. Returns both counts."""
     u = np.uint64(0)
     for t in range(h):
         e = _event_of(hits[t])
-        r = index_of(entries[_other_of(hits[t])])
+        r = index_of(entries[other_of(hits[t])])
         one = np.uint32(cells[e, index_of(records[r, 0])] - records[r, 1]) < np.uint32(records[r, 2])
         two = np.uint32(cells[e, index_of(records[r, 3])] - records[r, 4]) < np.uint32(records[r, 5])
         more = records[r, RECORD_MORE]
@@ -241,7 +269,7 @@ def _holds_more(cells, e, more, extras, piece_low, piece_high):
 def _look_closer(u, unsure, cells, records, extras, piece_low, piece_high, matched, m, doubtful, d):
     """Decides the unsure: matches, or doubtful where a residual or another box of the same condition has a say."""
     for t in range(u):
-        e, r = _event_of(unsure[t]), _other_of(unsure[t])
+        e, r = _event_of(unsure[t]), other_of(unsure[t])
         more = records[r, RECORD_MORE]
         if _holds_more(cells, e, more, extras, piece_low, piece_high):
             box = extras[more + EXTRA_BOX]
@@ -264,6 +292,7 @@ def _settle(q, probes, sizes, places, hits, unsure, cells, layout, matched, doub
         h, t, skip = _sift(probes, sizes, places, t, skip, q, words, hits)
         d = totals[1]
         matched = _with_room(matched, totals[0], np.int64(h) + 1)
+        _ask_for_records(h, hits, entries, records)
         matches, u = _verify(h, hits, cells, entries, records, matched, np.uint64(totals[0]), unsure)
         m = np.int64(matches)
         if u > 0:
@@ -273,12 +302,6 @@ def _settle(q, probes, sizes, places, hits, unsure, cells, layout, matched, doub
         totals[3] += np.int64(h)
     totals[2] += sizes[:q].sum()
     return matched, doubtful
-
-
-@njit(inline="always")
-def _new_probes(room):
-    """Lists for so many probes, and one more, which is written and not kept."""
-    return np.empty(room + 1, np.uint64), np.empty(room + 1, np.int32), np.empty(room + 1, np.uint64)
 
 
 @njit(nogil=True)
@@ -300,12 +323,10 @@ def _order_by(column, order):
 
 
 @njit(nogil=True)
-def _by_axis(columns, cells, layout, matched, doubtful, totals):
+def _by_axis(columns, cells, layout, probes, sizes, places, hits, unsure, matched, doubtful, totals):
     """Axis by axis, events in the order of their cells on it, so that each part of the segment is read once."""
     axes, n = columns.shape
-    grids, axis_grids, starts = layout.grids, layout.axis_grids, layout.starts
-    probes, sizes, places = _new_probes(PROBES_MAX)
-    hits, unsure = np.empty(HITS_MAX, np.uint64), np.empty(HITS_MAX, np.uint64)
+    grids, axis_grids, starts, words_at = layout.grids, layout.axis_grids, layout.starts, address_of(layout.words)
     order = np.arange(n).astype(np.int32)
     for axis in range(axes):
         if axis_grids[axis] == axis_grids[axis + 1]:
@@ -320,7 +341,7 @@ def _by_axis(columns, cells, layout, matched, doubtful, totals):
                         q, probes, sizes, places, hits, unsure, cells, layout, matched, doubtful, totals
                     )
                     q = np.uint64(0)
-                q = _probe_events(cells, order, e0, e1, grids[g], starts, probes, sizes, places, q)
+                q = _probe_events(cells, order, e0, e1, grids[g], starts, words_at, probes, sizes, places, q)
             matched, doubtful = _settle(
                 q, probes, sizes, places, hits, unsure, cells, layout, matched, doubtful, totals
             )
@@ -328,27 +349,23 @@ def _by_axis(columns, cells, layout, matched, doubtful, totals):
 
 
 @njit(nogil=True)
-def _by_event(cells, layout, matched, doubtful, totals):
+def by_event(cells, layout, probes, sizes, places, hits, unsure, matched, doubtful, totals):
     """Event by event through all grids: for few events, or a segment that fits into the cache."""
-    grids, starts = layout.grids, layout.starts
-    room = min(PROBES_MAX, len(cells) * len(grids))  # A single event gets by with what costs nothing to allocate.
-    probes, sizes, places = _new_probes(room)
-    hits_max = HITS_PER_PROBE * room + 64
-    hits, unsure = np.empty(hits_max, np.uint64), np.empty(hits_max, np.uint64)
-    q = np.uint64(0)
+    grids, starts, words_at = layout.grids, layout.starts, address_of(layout.words)
+    room, q = len(probes) - 1, np.uint64(0)
     for e in range(len(cells)):
-        for g0 in range(0, len(grids), PROBES_MAX):
-            g1 = min(len(grids), g0 + PROBES_MAX)
+        for g0 in range(0, len(grids), room):
+            g1 = min(len(grids), g0 + room)
             if np.int64(q) + g1 - g0 > room:
                 matched, doubtful = _settle(
                     q, probes, sizes, places, hits, unsure, cells, layout, matched, doubtful, totals
                 )
                 q = np.uint64(0)
-            q = _probe_grids(cells, e, grids, g0, g1, starts, probes, sizes, places, q)
+            q = _probe_grids(cells, e, grids, g0, g1, starts, words_at, probes, sizes, places, q)
     return _settle(q, probes, sizes, places, hits, unsure, cells, layout, matched, doubtful, totals)
 
 
-@njit(types.UniTuple(_OUT_W1, 2)(_I2, types.boolean, _LAYOUT, _OUT_W1, _OUT_L1), cache=True, nogil=True)
+@kernel(types.UniTuple(_OUT_W1, 2)(_I2, types.boolean, _LAYOUT, _OUT_W1, _OUT_L1))
 def match_events(columns, by_axis, layout, matched, totals):
     """All matches of a batch of events with a segment.
 
@@ -368,9 +385,15 @@ def match_events(columns, by_axis, layout, matched, totals):
             for e in range(e0, min(n, e0 + 64)):
                 cells[e, axis] = columns[axis, e]
     doubtful = np.empty(16, np.uint64)
+    probes, sizes, places = (
+        np.empty(PROBES_MAX + 1, np.uint64),
+        np.empty(PROBES_MAX + 1, np.int32),
+        np.empty(PROBES_MAX + 1, np.uint64),
+    )
+    hits, unsure = np.empty(HITS_MAX, np.uint64), np.empty(HITS_MAX, np.uint64)
     if by_axis:
-        return _by_axis(columns, cells, layout, matched, doubtful, totals)
-    return _by_event(cells, layout, matched, doubtful, totals)
+        return _by_axis(columns, cells, layout, probes, sizes, places, hits, unsure, matched, doubtful, totals)
+    return by_event(cells, layout, probes, sizes, places, hits, unsure, matched, doubtful, totals)
 
 
 class AxisArrays(NamedTuple):
@@ -382,79 +405,3 @@ class AxisArrays(NamedTuple):
     table: Any
     text_ptr: Any
     text_bytes: Any
-
-
-@intrinsic
-def _pointer(context, address):
-    """An address as a pointer to whatever is there."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
-
-    return types.voidptr(address), generate
-
-
-def address_book(axes: AxisArrays, layout: Layout) -> Any:
-    """Where the arrays are and how long, for `match_one`; good for as long as somebody keeps them.
-
-    A call that hands over fifteen arrays spends more time on that than on the matching.
-    """
-    arrays = (*axes, *layout)
-    return np.array([[array.ctypes.data, len(array)] for array in arrays], np.int64).reshape(-1)
-
-
-@njit(inline="always")
-def _axes_at(book):
-    kind = carray(_pointer(book[0]), book[1], np.int32)
-    rows = carray(_pointer(book[2]), (book[3], AXIS_SIZE), np.int64)
-    keys, table = carray(_pointer(book[4]), book[5], np.int64), carray(_pointer(book[6]), book[7], np.int32)
-    text_ptr, text_bytes = carray(_pointer(book[8]), book[9], np.int64), carray(_pointer(book[10]), book[11], np.uint8)
-    return AxisArrays(kind, rows, keys, table, text_ptr, text_bytes)
-
-
-@njit(inline="always")
-def _layout_at(book):
-    grids = carray(_pointer(book[12]), (book[13], GRID_SIZE), np.int64)
-    axis_grids, starts = carray(_pointer(book[14]), book[15], np.int64), carray(_pointer(book[16]), book[17], np.int32)
-    words, entries = carray(_pointer(book[18]), book[19], np.uint64), carray(_pointer(book[20]), book[21], np.int32)
-    records = carray(_pointer(book[22]), (book[23], RECORD_SIZE), np.int32)
-    extras, low = carray(_pointer(book[24]), book[25], np.int32), carray(_pointer(book[26]), book[27], np.int32)
-    high = carray(_pointer(book[28]), book[29], np.int32)
-    return Layout(grids, axis_grids, starts, words, entries, records, extras, low, high)
-
-
-@njit(types.void(_L1, _L1, _B1, _B1, _OUT_I1), cache=True, nogil=True)
-def match_one(book, content, is_present, text, out):
-    """The same for one event.
-
-    content      by axis its number, a double as its bits; then, by axis of texts, how long its text is
-    is_present   by axis whether the event has a value
-    text         all its texts, joined in the order of their axes
-    out          two counts, then so many owners that match, then so many boxes that are doubtful;
-                 if there is no room for them, only the counts
-    """
-    axes = _axes_at(book)
-    kind, rows, keys, table = axes.kind, axes.rows, axes.keys, axes.table
-    text_ptr, text_bytes = axes.text_ptr, axes.text_bytes
-    cells = np.zeros((1, len(rows) + 1), np.int32)
-    texts, start, end = len(rows), np.uint64(0), np.uint64(0)
-    for axis in range(len(rows)):
-        if kind[axis] == KIND_TEXT:
-            start, end, texts = end, end + index_of(content[texts]), texts + 1
-        if is_present[axis]:
-            row = rows[axis]
-            if kind[axis] == KIND_TEXT:
-                cells[0, axis] = np.uint64(1) + text_rank_of(row, keys, table, text_ptr, text_bytes, text, start, end)
-            else:
-                key = double_key(content[axis]) if kind[axis] == KIND_DOUBLE else content[axis]
-                first, last, table_at, last_slot, low, shift = axis_of(row)
-                cells[0, axis] = np.uint64(1) + rank_of(keys, table, first, last, table_at, last_slot, low, shift, key)
-    totals = np.zeros(4, np.int64)
-    matched, doubtful = np.empty(64, np.uint64), np.empty(16, np.uint64)
-    matched, doubtful = _by_event(cells, _layout_at(book), matched, doubtful, totals)
-    out[0], out[1] = totals[0], totals[1]
-    if totals[0] + totals[1] + 2 <= len(out):
-        for i in range(totals[0]):
-            out[2 + i] = _other_of(matched[i])
-        for i in range(totals[1]):
-            out[2 + totals[0] + i] = _other_of(doubtful[i])

@@ -14,6 +14,7 @@ from numba import njit, types
 
 from tidings.matching.boxes import Array
 from tidings.matching.cells import is_same, readable
+from tidings.matching.compiled import kernel
 
 _NUMBERS, _BYTES = readable(types.int32), readable(types.uint8)
 
@@ -52,7 +53,7 @@ def _slot_of(slots, offsets, content, text, start, end):
     return slot
 
 
-@njit(types.void(_NUMBERS, _BYTES, types.int32[::1], types.uint8[::1]), cache=True, nogil=True)
+@kernel(types.void(_NUMBERS, _BYTES, types.int32[::1], types.uint8[::1]))
 def fill_slots(offsets, content, slots, is_repeated):
     """Enters all names into `slots` (a power of two of them, all -1); of equal names the last one stays."""
     for number in range(len(offsets) - 1):
@@ -62,12 +63,18 @@ def fill_slots(offsets, content, slots, is_repeated):
         slots[slot] = number
 
 
-@njit(types.void(_NUMBERS, _NUMBERS, _BYTES, _NUMBERS, _BYTES, types.int32[::1]), cache=True, nogil=True)
+@kernel(types.void(_NUMBERS, _NUMBERS, _BYTES, _NUMBERS, _BYTES, types.int32[::1]))
 def find_names(slots, offsets, content, wanted_offsets, wanted, out):
     """out[i] = the number of the i-th wanted name, or -1."""
     for i in range(len(out)):
         slot = _slot_of(slots, offsets, content, wanted, np.int64(wanted_offsets[i]), np.int64(wanted_offsets[i + 1]))
         out[i] = slots[slot]
+
+
+def hashed(id: str) -> tuple[bytes, int]:
+    """An id as it is looked for, in several parts perhaps."""
+    raw = id.encode()
+    return raw, crc32(raw)
 
 
 class Names:
@@ -92,13 +99,13 @@ class Names:
     def nbytes(self) -> int:
         return int(self.slots.nbytes + self.ids.nbytes)
 
-    def find(self, id: str) -> int:
-        """The number of this id, or -1."""
-        raw = id.encode()
-        mask = len(self._slots) - 1
-        slot = crc32(raw) & mask
-        while (number := self._slots[slot]) >= 0:
-            if self._content[self._offsets[number] : self._offsets[number + 1]] == raw:
+    def find(self, name: tuple[bytes, int]) -> int:
+        """The number of an id, given as `hashed` gives it; or -1."""
+        raw, slot = name
+        slots, offsets, mask = self._slots, self._offsets, len(self._slots) - 1
+        slot &= mask
+        while (number := slots[slot]) >= 0:
+            if self._content[offsets[number] : offsets[number + 1]] == raw:
                 return number
             slot = (slot + 1) & mask
         return -1

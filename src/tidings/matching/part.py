@@ -7,24 +7,22 @@ readers of older ones see what they saw before, without locks.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from tidings.events import EventType, Value, ValueType
+from tidings.events import EventType, Value
 from tidings.matching import kernels
 from tidings.matching.boxes import Array
 from tidings.matching.names import Names
 from tidings.matching.residuals import Residuals, decide, decide_one
 from tidings.matching.segment import Segment
+from tidings.matching.single import OneEvent, Packer
 
 FIRST_STAMP = 1  # Of the first version; what is gone by then was never seen.
 SMALL_BYTES = 2 << 20  # A layout of that size stays in the cache, whatever the order of the events.
 FEW_EVENTS = 256  # Ordering fewer events than that costs more than it saves.
-MATCHES_OF_ONE_FIRST = 1022  # Room for the matches of one event, until one needs more.
 MATCHES_FIRST = 8  # Per event, the room that is made for matches before any have been counted.
 
 
@@ -43,7 +41,7 @@ class Part:
         self.residuals = Residuals(segment.residuals, event_type)
         self._is_small = sum(array.nbytes for array in segment.layout) < SMALL_BYTES
         self._matches_per_event = float(MATCHES_FIRST)
-        self._one = _OneEvent(segment, event_type)
+        self._one = OneEvent(segment, event_type, Packer(event_type))
 
     def remove(self, numbers: Array, stamp: int) -> int:
         """Marks subscriptions as gone from `stamp` on; returns how many were still there."""
@@ -82,9 +80,9 @@ class Part:
             self._matches_per_event = len(events) / rows.num_rows
         return *self._without_removed(events, owners, stamp), totals
 
-    def match_one(self, values: Mapping[str, Value], stamp: int) -> list[int]:
-        """The owners that one event's checked values match, ascending."""
-        owners, boxes = self._one.match(values)
+    def match_one(self, packed: bytes, values: Mapping[str, Value], stamp: int) -> list[int]:
+        """The owners that one event matches, ascending; it is given packed and as checked values."""
+        owners, boxes = self._one.match(packed)
         if boxes:
             owners += decide_one(boxes, values, self.segment.boxes, self.residuals)
         if self.removed_count:
@@ -104,42 +102,3 @@ def _apart(pairs: Array) -> tuple[Array, Array]:
     """A kernel's pairs as events and what stands beside them."""
     both = pairs.view(np.int32).reshape(-1, 2)
     return both[:, 1], both[:, 0]
-
-
-class _OneEvent:
-    """One event's values as the arrays that `kernels.match_one` takes, without a table in between."""
-
-    def __init__(self, segment: Segment, event_type: EventType) -> None:
-        self._segment = segment  # Keeps what the address book points to.
-        self._book = kernels.address_book(segment.axes.arrays, segment.layout)
-        attributes = [event_type.attributes[index] for index in segment.axes.attribute.tolist()]
-        self._names = [a.name for a in attributes]
-        self._texts = [index for index, a in enumerate(attributes) if not a.type.has_int_keys]
-        kinds = "".join("d" if a.type is ValueType.DOUBLE else "q" for a in attributes)
-        self._pack = struct.Struct(f"{kinds}{len(self._texts)}q").pack
-        self._all_present = np.ones(len(attributes), np.uint8)
-        self._room = MATCHES_OF_ONE_FIRST
-
-    def match(self, values: Mapping[str, Value]) -> tuple[list[int], list[int]]:
-        """The owners that match, and the boxes that are doubtful."""
-        content: list[Any] = list(map(values.get, self._names))
-        present = self._all_present
-        if None in content:
-            present = np.array([value is not None for value in content], np.uint8)
-            content = [0 if value is None else value for value in content]
-        texts = []
-        for index in self._texts:
-            text = content[index]
-            texts.append(text.encode() if type(text) is str else text or b"")
-            content[index] = 0
-        packed = np.frombuffer(self._pack(*content, *map(len, texts)), np.int64)
-        return self._found(packed, present, np.frombuffer(b"".join(texts), np.uint8))
-
-    def _found(self, packed: Array, present: Array, text: Array) -> tuple[list[int], list[int]]:
-        out = np.empty(self._room, np.int32)
-        kernels.match_one(self._book, packed, present, text, out)
-        count, doubts = out[:2].tolist()
-        if count + doubts + 2 > len(out):
-            self._room = 2 * (count + doubts)
-            return self._found(packed, present, text)
-        return out[2 : 2 + count].tolist(), out[2 + count : 2 + count + doubts].tolist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tidings.events import EventType
 from tidings.matching import kernels
@@ -57,6 +58,14 @@ class Stats:
     @property
     def bytes_per_subscription(self) -> float:
         return self.bytes / max(1, self.subscriptions)
+
+
+class Effort(NamedTuple):
+    """What a batch took: entries looked at, those of them whose two filed sides held, and the matches before removals."""
+
+    candidates: int
+    hits: int
+    matches: int
 
 
 def stats_of(parts: Sequence[Part], pending: int, size: int, event_type: EventType) -> Stats:

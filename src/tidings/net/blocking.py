@@ -45,7 +45,7 @@ class BlockingSubscription:
 
     def reject(self, event: Received, why: str) -> None:
         """This event cannot be used: the broker puts it among the dead letters, with the reason."""
-        self._client._loop.call_soon_threadsafe(self._subscription.reject, event, why)
+        self._client._wait(self._subscription.reject(event, why))
 
     def close(self, *, forget: bool = False) -> None:
         """End it; what has been handed out counts as done."""

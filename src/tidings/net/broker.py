@@ -24,8 +24,9 @@ import msgspec
 from tidings.errors import Denied, InputError, PeerError, TidingsError
 from tidings.net.config import BrokerConfig, host_and_port
 from tidings.net.durable import AtRest, DurableQueues
-from tidings.net.frames import Said, Told, Trace, Traced, encode_told
+from tidings.net.frames import Said, Standing, Told, Trace, Traced, encode_told
 from tidings.net.gateway import Listener
+from tidings.net.gathering import Gathering
 from tidings.net.handshake import Participant, shake
 from tidings.net.journal import Durable, Journal, OwedEvent
 from tidings.net.kept import deliver
@@ -60,6 +61,7 @@ from tidings.overlay import (
     Failed,
     NodeId,
     Peer,
+    Place,
     Send,
     SubscriptionId,
     WakeAt,
@@ -71,8 +73,10 @@ ROUTINE_S = 1.0
 MEMORY_EVERY_S = 5.0  # How often what the router remembers is written down, if it has changed.
 FORGET_EVERY_S = 30.0
 REJOIN_S = 2.0  # After a join that failed.
+ALONE_AFTER_S = 10.0  # How long a broker waits for those it does not see before it begins without them.
 ROOM_S_MAX = 5.0  # How long publishers wait for one slow link; then it is its own affair.
 DRAIN_S_MAX = 60.0
+KEYS_S_MAX = 5.0  # How long a subscription waits for the keys of its type.
 STABLE_S_MAX = (
     10.0  # How long a subscription waits to be known everywhere before its client is told that it is in place.
 )
@@ -104,7 +108,7 @@ class Broker:
         self.counts: Counter[str] = Counter()
         self.queues = DurableQueues(self.journal, AtRest(self.identity), config.limits.queue_events_max, now_us)
         self.queries = Queries(self)
-        self.managers = Managers(config, self.identity)
+        self.managers = Managers(config)
         self.sessions: dict[str, Session] = {}
         self.listeners: dict[str, Listener] = {}
         self.promises: Promises
@@ -113,9 +117,15 @@ class Broker:
         self._gone, self._stopped = asyncio.Event(), asyncio.Event()
         self._draining: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
+        self._started_at = self._loop.time()
+        self._has_entered = self._was_first = False
+        self._inside: set[NodeId] = set()  # Linked brokers that are part of the network; asked, never walked.
         self._durable_of: dict[SubscriptionId, str] = {}
         self._subscription_of: dict[str, SubscriptionId] = {}
         self._waiting: dict[SubscriptionId, asyncio.Future[None]] = {}
+        self._keyed: set[str] = set()  # Types whose keys have come; asked, never walked.
+        self._keys_came = asyncio.Event()
+        self._resting: dict[str, Durable] = {}
         self._told: tuple[Any, EventId | None, bytes] = (None, None, b"")
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -138,8 +148,9 @@ class Broker:
         self.links.learn(peer.peer for peer in self.config.peers)
         self.promises = Promises(self)
         await self._listen()
-        self._enter(now)
-        self._take_up_all()
+        self._enter()
+        self._resting = dict(self.queues.all)
+        self._take_up_resting()
         if self.queues.all:
             self.promises.tell(list(self.queues.all.values()))
         for peer in self.config.peers:
@@ -163,24 +174,56 @@ class Broker:
         context = server_context(config.certificate, config.key, config.trusted)
         self._server = await asyncio.start_server(self._accept, host, port, ssl=context, ssl_handshake_timeout=10.0)
 
-    def _enter(self, now: float) -> None:
-        contacts = [peer.peer for peer in self.config.peers]
-        memory = self.journal.meta("router memory")
-        if self.protocol.on_graph or not contacts or (memory and self.me.incarnation) or self._is_founder():
-            self.carry_out(self.node.start(now, memory))
+    # ── Coming in ──
+
+    def _enter(self) -> None:
+        """Come into the network as soon as somebody is there to come in through; be the first if nobody can be.
+
+        Of brokers that start together one has to begin: the one with the lowest id among those that see
+        each other. It waits a while for those it does not see.
+        """
+        if self._has_entered:
+            return
+        now = self._loop.time()
+        inside = [link.proven.peer for id, link in self.links.open.items() if id in self._inside and link.proven.peer]
+        if self.protocol.on_graph or self._is_first(now):
+            self._has_entered = self._was_first = True
+            self.carry_out(self.node.start(now, self.journal.meta("router memory") if self.protocol.on_graph else b""))
+        elif inside:
+            self._has_entered = True
+            self.carry_out(self.node.join(inside, now))
+
+    def _is_first(self, now: float) -> bool:
+        known, seen = [peer.peer.id for peer in self.config.peers], self.links.ready_peers()
+        if any(id in self._inside for id in seen) or any(id < self.me.id for id in seen):
+            return False
+        return all(id in seen for id in known) or now > self._started_at + ALONE_AFTER_S
+
+    def _stands(self, peer: NodeId, is_joined: bool) -> None:
+        if is_joined:
+            self._inside.add(peer)
+            self._enter()
+            self._leave_solitude(peer)
         else:
-            self.carry_out(self.node.join(contacts, now))
+            self._inside.discard(peer)
 
-    def _is_founder(self) -> bool:
-        """Of brokers that start together one has to be there first: the one with the lowest id, in its first life."""
-        return self.me.incarnation == 0 and all(self.me.id < peer.peer.id for peer in self.config.peers)
+    def _leave_solitude(self, peer: NodeId) -> None:
+        """Who began alone because it saw nobody, and now sees a network, joins it."""
+        link = self.links.open.get(peer)
+        is_alone = self._was_first and self.is_joined.is_set() and not self.node.router.links()
+        if is_alone and not self.protocol.on_graph and link is not None and link.proven.peer and peer < self.me.id:
+            self.carry_out(self.node.join([link.proven.peer], self._loop.time()))
 
-    def _take_up_all(self) -> None:
-        for durable in list(self.queues.all.values()):
-            try:
-                self._task(self._take_up(durable))
-            except TidingsError as wrong:  # Its right has ended; what waits for it stays.
-                log.warning("a durable subscription rests", extra={"durable": durable.name, "why": str(wrong)})
+    def _joined(self) -> None:
+        self.is_joined.set()
+        for peer in self.links.ready_peers():
+            self.links.open[peer].send(Standing(True))
+
+    def _join_again(self) -> None:
+        self._has_entered = False
+        self._enter()
+
+    # ── Going ──
 
     async def drain(self) -> None:
         """Take no new events, see that all that is owed is confirmed, leave the overlay, and stop."""
@@ -216,21 +259,24 @@ class Broker:
         self.journal.note_meta("router memory", self.node.memory())
         await self.journal.committed()
         self.journal.close()
+        self.managers.close()
         self._stopped.set()
 
     # ── Making ──
 
     def _make_node(self) -> Node:
         config = self.config
+        chance = random.Random(secrets.randbits(64))
+        neighbours = tuple(peer.peer for peer in config.peers) if self.protocol.on_graph else ()
+        inner = self.protocol.build(Place(self.me, neighbours, chance), **config.overlay_options)
         policy = NodePolicy(network_key=from_fingerprint(config.network_key) if config.network_key else None)
         return Node(
             self.me,
             self.protocol,
             self.identity,
-            chance=random.Random(secrets.randbits(64)),
+            chance=chance,
             random=secrets.token_bytes,
-            neighbours=[peer.peer for peer in config.peers] if self.protocol.on_graph else (),
-            options=config.overlay_options,
+            router=Gathering(inner, self.me),
             policy=policy,
             domain=config.domain,
         )
@@ -241,8 +287,11 @@ class Broker:
             raise InputError(f"{self.config.certificate} is not the certificate of this key in {self.config.domain}")
 
     def _declare_types(self, now: float) -> None:
-        for file in self.config.types:
-            self.declare(read_type(file), now)
+        for known in [*map(read_type, self.config.types), *self.managers.types()]:
+            self.declare(known, now)
+        self.carry_out(self.node.revoke(self.managers.revocations(), now))
+        for manager in self.managers.hosted([known.signed for known in self.types.all() if known.signed]):
+            self.carry_out(self.node.host(manager, now))
         for file in self.config.tokens:
             self.carry_out(self.node.hold(read_token(file), now))
 
@@ -339,6 +388,7 @@ class Broker:
 
     def link_is_down(self, peer: NodeId) -> None:
         now = self._loop.time()
+        self._inside.discard(peer)
         self.carry_out(self.node.link_down(peer, now))
         self.carry_out(self.node.peer_down(peer, now))
 
@@ -355,13 +405,19 @@ class Broker:
     async def serve_link(self, link: Link) -> None:
         peer = link.proven.id
         async for frame in link.frames("broker"):
+            if self.links.open.get(peer) is not link:
+                return  # Replaced by another connection, whose handshake this one must not disturb.
             if isinstance(frame, Said):
                 now = self._loop.time()
                 self.carry_out(self.node.receive_many([(peer, raw) for raw in frame.messages], now))
                 self.links.learn(self.node.introduced())
-            elif isinstance(frame, Trace | Traced) and self.links.is_ready(peer):
+            elif not self.links.is_ready(peer):
+                continue
+            elif isinstance(frame, Standing):
+                self._stands(peer, frame.is_joined)
+            elif isinstance(frame, Trace | Traced):
                 self.queries.receive(link, frame)
-            elif self.links.is_ready(peer):
+            else:
                 await self.promises.receive(link, frame)
 
     def _link_ready(self, neighbour: NodeId) -> None:
@@ -369,9 +425,11 @@ class Broker:
         if link is None or link.proven.peer is None:
             return
         self.links.make_ready(neighbour)
+        link.send(Standing(self.is_joined.is_set()))
         if any(each.peer.id == neighbour for each in self.config.peers):
             self.carry_out(self.node.peer_up(link.proven.peer, self._loop.time()))
         self.promises.link_ready(neighbour)
+        self._enter()
 
     # ── What clients ask for ──
 
@@ -425,8 +483,17 @@ class Broker:
 
     async def subscribe(self, client: str, type: str, condition: str) -> SubscriptionId:
         """Subscribe; returns when the subscription is known wherever it must be, or the time is over."""
+        await self._keys_of(type)
         id, effects = self.node.subscribe(client, type, condition, self._loop.time())
         return await self._stable(id, effects, STABLE_S_MAX)
+
+    async def _keys_of(self, type: str) -> None:
+        """Waits a while for a sealed type's keys where they are on their way: a broker that has just started."""
+        known = self.types.meant(type)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0 if known.is_plain else KEYS_S_MAX):
+                while not known.is_plain and known.name not in self._keyed:
+                    await self._keys_came.wait()
 
     def _stable(
         self, id: SubscriptionId, effects: list[NodeEffect], within_s: float
@@ -453,6 +520,7 @@ class Broker:
         if found is not None:
             return self.queues.make(owner, name, known.name, condition, since_us, tokens)
         begins = since_us if since_us >= 0 else now_us()
+        await self._keys_of(known.name)
         past = await self.promises.past_of(known.name, condition, since_us) if since_us >= 0 else Past()
         durable = self.queues.make(owner, name, known.name, condition, begins, tokens)
         try:
@@ -466,9 +534,21 @@ class Broker:
         await self.journal.committed()
         return durable
 
+    def _take_up_resting(self) -> None:
+        """Take up durable subscriptions of earlier lives; those whose keys have not come are tried again later."""
+        for durable in list(self._resting.values()):
+            try:
+                self._task(self._take_up(durable))
+            except TidingsError as wrong:
+                if not str(wrong).startswith("key:"):  # Its right has ended; what waits for it stays.
+                    log.warning("a durable subscription rests", extra={"durable": durable.name, "why": str(wrong)})
+                    del self._resting[durable.id]
+            else:
+                del self._resting[durable.id]
+
     def _queue_past(self, durable: Durable, past: Past) -> None:
         for raw in self.promises.all_of(past):
-            for id, told in self.deliver(raw):
+            for id, told in self.deliver(raw) or []:
                 if id == durable.id:
                     self.queues.add(id, told)
         self._task(self._when_on_disk(self.queues.take_fresh()))
@@ -495,13 +575,17 @@ class Broker:
 
     # ── What promises ask for (see `promises.Host`) ──
 
-    def deliver(self, raw: bytes) -> Bundle:
-        """Which durable subscriptions of this broker want an event that its origin has sent itself."""
-        bundle: Bundle = []
-        for effect in deliver(self.node, raw, self._loop.time()):
-            if isinstance(effect, Notify) and (durable := self._durable_of.get(effect.subscription)) is not None:
-                bundle.append((durable, self._told_bytes(effect)))
-        return bundle
+    def deliver(self, raw: bytes) -> Bundle | None:
+        """Which durable subscriptions of this broker want an event that its origin has sent; None: not to be told yet."""
+        if self._resting:
+            return None
+        effects = deliver(self.node, raw, self._loop.time())
+        if effects is None:
+            return None
+        told = [effect for effect in effects if isinstance(effect, Notify)]
+        return [
+            (self._durable_of[n.subscription], self._told_bytes(n)) for n in told if n.subscription in self._durable_of
+        ]
 
     async def take(self, ready: Sequence[tuple[EventId, Bundle]]) -> None:
         """Put events into the durable queues; returns when they are on disk."""
@@ -539,8 +623,12 @@ class Broker:
                     self._ended(subscription, client, why)
                 case KeepKeys(type_id, generation):
                     self.managers.keep(type_id, generation)
-                case Joined() | NotJoined():
-                    log.info("keys", extra={"said": msgspec.structs.asdict(effect)})
+                case Joined(type):
+                    self._keyed.add(type)
+                    self._keys_came.set()
+                    self._keys_came.clear()
+                case NotJoined(type, why):
+                    log.warning("no keys", extra={"type": type, "why": why})
                 case Keep():
                     raise AssertionError("only publish asks for keeping")
                 case _:
@@ -578,11 +666,7 @@ class Broker:
             log.warning("could not join yet", extra={"why": failed})
             self._loop.call_later(REJOIN_S, self._join_again)
         elif asked == "join":
-            self.is_joined.set()
-
-    def _join_again(self) -> None:
-        contacts = [peer.peer for peer in self.config.peers]
-        self.carry_out(self.node.join(contacts, self._loop.time()))
+            self._joined()
 
     def _refused(self, neighbour: NodeId, why: str, cut: bool) -> None:
         self.counts["refused"] += 1
@@ -603,6 +687,10 @@ class Broker:
     async def _routine(self) -> None:
         while True:
             self.node.clock_is(now_ms(), self._loop.time())
+            self._enter()
+            self._take_up_resting()
+            if revoked := await asyncio.to_thread(self.managers.revocations):
+                self.carry_out(self.node.revoke(revoked, self._loop.time()))
             await asyncio.sleep(ROUTINE_S)
 
     async def _keep_memory(self) -> None:

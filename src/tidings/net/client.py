@@ -113,9 +113,9 @@ class Subscription:
         await self._client._in_place(self)
         return self
 
-    def reject(self, event: Received, why: str) -> None:
+    async def reject(self, event: Received, why: str) -> None:
         """This event cannot be used: the broker puts it among the dead letters, with the reason."""
-        self._client._tell(Reject(self._stream, event.position, why))
+        await self._client._ask(lambda ticket: Reject(ticket, self._stream, event.position, why))
 
     async def close(self, *, forget: bool = False) -> None:
         """End it; what has been handed out counts as done. With `forget`, a durable one is given up for good."""

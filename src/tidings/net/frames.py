@@ -5,7 +5,7 @@ it is. Everything here comes from others: a length over the limit, bytes that ar
 that is not for this stage of the conversation end the connection with a PeerError.
 
     handshake   Hello, Creds, Accepted                              both ways, once
-    brokers     Said                                                messages of the overlay
+    brokers     Said, Standing                                      messages of the overlay; whether one is part of it
                 Wants, Lists, Asks, Again, Confirms                 what is owed to durable subscribers (see `owed`)
                 Trace → Traced                                      for whoever asks where an event went
     clients     Publish → Published                                 each request carries a ticket, and so does its answer
@@ -129,6 +129,12 @@ class Confirms(Frame, frozen=True):
     confirmed: int
 
 
+class Standing(Frame, frozen=True):
+    """Whether I am part of the network, so that you can come in through me."""
+
+    is_joined: bool
+
+
 class Trace(Frame, frozen=True):
     """What did you do with this event?"""
 
@@ -222,6 +228,7 @@ class Acknowledge(Frame, frozen=True):
 class Reject(Frame, frozen=True):
     """The event at this position cannot be used: put it aside, with the reason, and go on."""
 
+    ticket: int
     stream: int
     position: int
     why: str
@@ -272,7 +279,7 @@ class Bye(Frame, frozen=True):
 
 Handshake: TypeAlias = Hello | Creds | Accepted | Refused | Bye
 Always: TypeAlias = Ping | Pong | Bye
-FromBroker: TypeAlias = Said | Wants | Versions | Lists | Asks | Again | Confirms | Trace | Traced | Always
+FromBroker: TypeAlias = Said | Wants | Versions | Lists | Asks | Again | Confirms | Standing | Trace | Traced | Always
 FromClient: TypeAlias = Publish | Subscribe | Unsubscribe | Acknowledge | Reject | Query | Ping | Pong | Bye
 ToClient: TypeAlias = Published | Subscribed | Notice | Done | Answer | Refused | Always
 

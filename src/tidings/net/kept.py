@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
-from tidings.errors import PeerError
 from tidings.node import Node, NodeEffect
 from tidings.overlay import Codec, Message, Parcel
+from tidings.security import UnknownEpoch
 
 
 class Kept(Message, frozen=True, tag="_KeptEvent"):
@@ -25,15 +24,22 @@ def values_of(raw: bytes) -> dict[str, Any] | None:
     return None if view.opaque or view.hidden else view.values
 
 
-def deliver(node: Node, raw: bytes, now: float) -> Iterable[NodeEffect]:
-    """What a node's own subscribers are told of an event that another broker has kept; nothing of one it cannot read.
+def deliver(node: Node, raw: bytes, now: float) -> list[NodeEffect] | None:
+    """What a node's own subscribers are told of an event that another broker has kept; None if its key may still come.
 
     Neither the overlay nor its memory of what was seen is asked: whoever calls this knows that the event
-    is due, however old it is.
+    is due, however old it is. Raises PeerError for an event that is not genuine.
     """
-    try:
-        opened = node._customs.take_parcel("", _CODEC.decode(raw).parcel, node.now_ms(now))
-    except PeerError:
+    parcel, now_ms = _CODEC.decode(raw).parcel, node.now_ms(now)
+    known = node._types.get(parcel.head.type)
+    if known is None:
         return []
-    known = node._types.get(opened.head.type)
-    return node._notify(known, opened, now, "") if known is not None else []
+    opened = node._customs.take_parcel("", parcel, now_ms)
+    if known.keys is not None and (opened.view.hidden or opened.view.opaque):
+        try:
+            known.keys.check_keys(node._customs.frame_of(opened), now_ms)
+        except UnknownEpoch:
+            return None
+        if not known.keys.members:
+            return None
+    return node._delivery._notify(known, opened, now_ms, "")

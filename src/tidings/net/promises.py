@@ -45,6 +45,7 @@ SKEW_US = (
 )
 RECENT_MAX = 8192  # Events kept in memory to close the gap between reading the journal and being up to date.
 LIST_AT_ONCE = 512
+UNREADABLE_S_MAX = 60.0  # How long an event's key is waited for; a key that comes later than this was not meant for us.
 CHECK_EVERY_S = ASK_AFTER_S / 2
 
 log = logging.getLogger("tidings.promises")
@@ -88,8 +89,8 @@ class Host(Protocol):
     links: Links
     types: KnownTypes
 
-    def deliver(self, raw: bytes) -> Bundle:
-        """Match an event against this broker's own durable subscriptions."""
+    def deliver(self, raw: bytes) -> Bundle | None:
+        """Match an event against this broker's own durable subscriptions; None if its key may still come."""
 
     async def take(self, ready: Sequence[tuple[EventId, Bundle]]) -> None:
         """Put events into the durable queues; returns once they are on disk, with what was noted before."""
@@ -107,6 +108,7 @@ class Promises:
         self._learning = asyncio.Lock()
         self._settled = asyncio.Event()
         self._taking: dict[NodeId, asyncio.Task[None]] = {}
+        self._unreadable: dict[tuple[NodeId, int], float] = {}
         self._to_take: dict[NodeId, bool] = {}  # Whether an answer is due even if nothing is ready.
         self._wants: dict[NodeId, Wants] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -316,10 +318,25 @@ class Promises:
                 self._confirm(origin, confirmed)
             case Again(number, raw):
                 if self.dues.is_due(origin, number):
-                    self.dues.again(origin, number, self.host.deliver(raw))
-                    self._take(origin)
+                    self._sent_again(origin, number, raw, now)
             case _:
                 raise PeerError(f"frame: {type(frame).__name__} has no place between brokers")
+
+    def _sent_again(self, origin: NodeId, number: int, raw: bytes, now: float) -> None:
+        """An event that cannot be opened yet is asked for again, for a while: its key may be on its way."""
+        try:
+            bundle = self.host.deliver(raw)
+        except PeerError as wrong:
+            log.warning("an event that was owed cannot be used", extra={"origin": origin, "why": str(wrong)})
+            bundle = []
+        since = self._unreadable.setdefault((origin, number), now)
+        if bundle is None and now - since < UNREADABLE_S_MAX:
+            return
+        if bundle is None:
+            log.error("an event that was owed cannot be opened", extra={"origin": origin, "number": number})
+        self._unreadable.pop((origin, number), None)
+        self.dues.again(origin, number, bundle or [])
+        self._take(origin)
 
     async def _learn_or_cut(self, wants: Wants, link: Link) -> None:
         try:

@@ -96,9 +96,8 @@ class Session:
             case Acknowledge(stream, position):
                 if (durable := self._durable(stream)) is not None:
                     self.broker.queues.acknowledge(durable, position)
-            case Reject(stream, position, why):
-                if (durable := self._durable(stream)) is not None:
-                    self._start(0, self.broker.queues.reject(durable, position, why))
+            case Reject():
+                self._start(frame.ticket, self._reject(frame))
             case Query(ticket, what, options):
                 self._start(ticket, self._query(ticket, what, options))
 
@@ -188,6 +187,14 @@ class Session:
             if forget:
                 await self.broker.forget_durable(stream.durable)
         self.link.send(Done(ticket))
+
+    async def _reject(self, rejected: Reject) -> None:
+        durable = self._durable(rejected.stream)
+        if durable is None:
+            raise InputError("only an event of a durable subscription can be rejected")
+        await self.broker.queues.reject(durable, rejected.position, rejected.why)
+        await self.broker.journal.committed()
+        self.link.send(Done(rejected.ticket))
 
     def _durable(self, number: int) -> Durable | None:
         stream = self._streams.get(number)

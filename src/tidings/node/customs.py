@@ -11,16 +11,16 @@ Events of types without protection pass as they are, at the cost of a look-up.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from hashlib import sha256
 from random import Random
 from typing import Literal, NamedTuple, TypeAlias
 
 from tidings.errors import PeerError
-from tidings.events import EventType
+from tidings.events import Value
+from tidings.node.catalogue import Catalogue
 from tidings.node.keytalk import CONTROL
 from tidings.node.link import Neighbourhood
-from tidings.node.local import LocalSubscriptions
 from tidings.node.reading import UNREAD
 from tidings.node.typekeys import TypeKeys, check_head
 from tidings.overlay import SEALED, Interest, NodeId, Parcel
@@ -28,23 +28,13 @@ from tidings.security import CacheTrust, Frame, SignedType, cached, split, uncac
 
 CacheTrustPolicy: TypeAlias = Literal["same-domain", "any-authorised", "verify"]
 
+EVENT_BYTES_MAX = 256 * 1024  # The values of an event; sealed and with plaintext beside it, still within a message.
+ENVELOPE_BYTES_MAX = EVENT_BYTES_MAX + 256 * 1024  # 4096 attributes take 60 bytes each to be sealed by themselves.
 OPENED_MAX = 4096  # Events kept opened, so that a second copy costs no decryption.
 OPENED_BYTES_MAX = 64 * 2**20
 INTERESTS_MAX = 16_384  # Filters kept opened; what a router keeps tells all of them again and again.
+INTEREST_BYTES_MAX = 64 * 2**20
 COMPARED = 0.01  # Of caches from other organisations, how many are compared with what is sealed.
-
-
-@dataclass(slots=True, eq=False)
-class Known:
-    """A type this node has been told of."""
-
-    name: str
-    """As heads of parcels have it: the id of a signed type, the name of an open one."""
-    event_type: EventType
-    signed: SignedType | None
-    keys: TypeKeys | None
-    """None where nothing is sealed."""
-    local: LocalSubscriptions
 
 
 class _Opened(NamedTuple):
@@ -57,17 +47,20 @@ class _Opened(NamedTuple):
 class Customs:
     """One node's border."""
 
-    def __init__(self, types: dict[str, Known], near: Neighbourhood, trust: CacheTrustPolicy, chance: Random) -> None:
+    def __init__(self, types: Catalogue, near: Neighbourhood, trust: CacheTrustPolicy, chance: Random) -> None:
         self._types, self._near, self._trust, self._chance = types, near, trust, chance
         self._opened: OrderedDict[tuple[bytes, int, int, int], _Opened] = OrderedDict()
         self._opened_bytes = 0
-        self._interests: dict[tuple[bytes, int], tuple[Interest, int]] = {}
+        self._interests: OrderedDict[tuple[bytes, int], tuple[Interest, int]] = OrderedDict()
+        self._interest_bytes = 0
         self.decrypted = 0
 
     # ── In ──
 
     def take_parcel(self, sender: NodeId, parcel: Parcel, now_ms: int) -> Parcel:
         """The parcel with this node's view of it; raises PeerError if anything that can be checked is wrong."""
+        if len(parcel.envelope) > ENVELOPE_BYTES_MAX or size_about(parcel.view.values) > EVENT_BYTES_MAX:
+            raise PeerError(f"size: an event has at most {EVENT_BYTES_MAX} bytes of values")
         known = self._types.get(parcel.head.type)
         if known is not None and known.keys is not None:
             return self._open(known.keys, sender, parcel, now_ms)
@@ -84,19 +77,26 @@ class Customs:
         known = self._types.get(interest.type)
         if known is None or known.keys is None:
             return _replaced(interest, UNREAD) if interest.envelope else interest
-        name = (interest.envelope, known.keys.keyring.changes)
+        name = (sha256(interest.envelope).digest(), known.keys.keyring.changes)
         read, not_after = self._interests.get(name, (None, 0))
         if read is None or read.id != interest.id or now_ms >= not_after:
             wanted, not_after = known.keys.read_filter(interest, now_ms)
-            read = _replaced(interest, wanted)
-            if len(self._interests) >= INTERESTS_MAX:
-                del self._interests[next(iter(self._interests))]
-            self._interests[name] = read, not_after
+            read = self._remember_interest(name, _replaced(interest, wanted), not_after)
+        return read
+
+    def _remember_interest(self, name: tuple[bytes, int], read: Interest, not_after: int) -> Interest:
+        old = self._interests.pop(name, None)
+        self._interest_bytes += len(read.envelope) - (len(old[0].envelope) if old else 0)
+        self._interests[name] = read, not_after
+        while len(self._interests) > INTERESTS_MAX or self._interest_bytes > INTEREST_BYTES_MAX:
+            _, (oldest, _) = self._interests.popitem(last=False)
+            self._interest_bytes -= len(oldest.envelope)
         return read
 
     def forget_interests(self) -> None:
         """Rights have changed: every filter is judged anew when it next comes."""
         self._interests.clear()
+        self._interest_bytes = 0
 
     def own(self, keys: TypeKeys, parcel: Parcel) -> None:
         """This node sealed the parcel itself, and need not open it."""
@@ -182,7 +182,19 @@ class Customs:
             "opened": (len(self._opened), OPENED_MAX),
             "opened_bytes": (self._opened_bytes, OPENED_BYTES_MAX),
             "filters": (len(self._interests), INTERESTS_MAX),
+            "filter_bytes": (self._interest_bytes, INTEREST_BYTES_MAX),
         }
+
+
+def size_about(values: Mapping[str, Value]) -> int:
+    """How many bytes values take: texts and bytes as long as they are, all else eight."""
+    size = 8 * len(values)
+    for value in values.values():
+        if value.__class__ is str:
+            size += len(value) if value.isascii() else len(value.encode(errors="surrogatepass"))
+        elif value.__class__ is bytes:
+            size += len(value)
+    return size
 
 
 def _replaced(interest: Interest, wanted: object) -> Interest:

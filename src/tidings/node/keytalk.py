@@ -6,6 +6,7 @@ every node routes like any other; their payload stands in the envelope, sealed o
     ~join/TYPE        AskedIn              a node asks the type's manager, which listens here
     ~welcome/HOLDER   LetIn, TurnedAway    the answer, sealed to the one who asked, or signed
     ~keys/TYPE        News                 new keys and the manager's regular word, for all members
+                      WhoPublishes, Publishers   whose signatures count, where events are signed
 
 A node asks once it knows that the answer will reach it, and asks again until it is answered. One that
 missed an update asks anew: the welcome has all it needs. Every state of a manager is kept (`KeepKeys`)
@@ -14,6 +15,7 @@ before anything that rests on it is said.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -42,6 +44,8 @@ CONTROL = "~"  # No event type's name begins with it.
 ASK_AGAIN_S = 5.0  # Longer than a word takes through any overlay and back.
 ASK_AGAIN_S_MAX = 60.0  # With a manager that is away, once a minute.
 SOON_TRIES = 3  # So often a world waits for the answer; then asking again is routine.
+ASK_PUBLISHERS_S = 2.0  # Between two questions who signs; an answer takes a word through the overlay and back.
+TOKENS_AT_ONCE = 16  # Rights to publish that one broker shows.
 BEACONS_AT_ONCE = 256  # In one word: 40 kB.
 
 
@@ -74,7 +78,17 @@ class News(Message, frozen=True):
     beacons: tuple[Beacon, ...] = ()
 
 
-ControlMessage: TypeAlias = AskedIn | LetIn | TurnedAway | News
+class WhoPublishes(Message, frozen=True):
+    """Whoever signs events of this type, show your right."""
+
+
+class Publishers(Message, frozen=True):
+    """Rights to publish; each speaks for itself."""
+
+    tokens: tuple[bytes, ...]
+
+
+ControlMessage: TypeAlias = AskedIn | LetIn | TurnedAway | News | WhoPublishes | Publishers
 CODEC: Codec[ControlMessage] = Codec(ControlMessage)
 
 
@@ -103,6 +117,8 @@ class _Asking:
     awaited: int = 0
     """Answers still to come; each right is asked with by itself."""
     round: int = 0
+    showed_at: float = -math.inf
+    """When this node last told of its right to publish."""
 
 
 @dataclass(slots=True)
@@ -116,6 +132,7 @@ class KeyTalk:
     _managers: dict[str, KeyManager] = field(default_factory=dict)
     _heard: dict[str, bool] = field(default_factory=dict)
     """The control types listened to, and whether others know."""
+    _asked_at: dict[str, float] = field(default_factory=dict)
     _rounds: dict[tuple[str, str], int] = field(default_factory=dict)
     """Which of a manager's wakes is the one that counts: an earlier one cannot be taken back."""
 
@@ -131,6 +148,7 @@ class KeyTalk:
             Listen(control) for control in self._needed(name) if self._heard.setdefault(control, False) is False
         ]
         asking.awaited, asking.tries = 1, 0
+        keys.expected = True
         asking.round += 1
         return [*effects, *self._ask(name, asking, now, now_ms)]
 
@@ -260,11 +278,15 @@ class KeyTalk:
             case AskedIn(asked):
                 return self._asked_in(name, asked, now, now_ms)
             case LetIn(type_id, sealed):
-                return self._let_in(type_id.hex(), sealed, now_ms)
+                return self._let_in(type_id.hex(), sealed, now, now_ms)
             case TurnedAway():
                 return self._turned_away(message)
             case News(updates, beacons):
                 return self._news(name, (*updates, *beacons), now, now_ms)
+            case WhoPublishes():
+                return self._show_right(name, now, now_ms)
+            case Publishers(tokens):
+                return self._know(name, tokens)
 
     def _asked_in(self, name: str, asked: bytes, now: float, now_ms: int) -> list[TalkEffect]:
         manager = self._managers.get(name)
@@ -281,13 +303,37 @@ class KeyTalk:
         word = TurnedAway(manager.signed_type.type_id, nonce, why, signature)
         return [Say(f"{CONTROL}welcome/{holder.hex()}", word)]
 
-    def _let_in(self, name: str, sealed: bytes, now_ms: int) -> list[TalkEffect]:
+    def _let_in(self, name: str, sealed: bytes, now: float, now_ms: int) -> list[TalkEffect]:
         asking = self._asking.get(name)
         if asking is None:
             return []
         welcome = asking.keys.welcome(sealed, now_ms)
         asking.awaited = max(0, asking.awaited - 1)
-        return [Joined(name, len(asking.keys.members), welcome.sender_id)]
+        asked = self.who_publishes(name, now) if asking.keys.need_signatures else []
+        joined = Joined(name, len(asking.keys.members), welcome.sender_id)
+        return [joined, *self._show_right(name, now, now_ms), *asked]
+
+    def who_publishes(self, name: str, now: float) -> list[TalkEffect]:
+        """Ask who signs events of a type; not more often than ASK_PUBLISHERS_S."""
+        if now - self._asked_at.get(name, -ASK_PUBLISHERS_S) < ASK_PUBLISHERS_S:
+            return []
+        self._asked_at[name] = now
+        return [Say(f"{CONTROL}keys/{name}", WhoPublishes())]
+
+    def _show_right(self, name: str, now: float, now_ms: int) -> list[TalkEffect]:
+        asking = self._asking.get(name)
+        if asking is None or asking.keys.signing == "none" or now - asking.showed_at < ASK_PUBLISHERS_S / 2:
+            return []
+        asking.showed_at = now
+        held = [one.raw for one in self._rights(asking.keys, now_ms) if "publish" in one.right.actions]
+        return [Say(f"{CONTROL}keys/{name}", Publishers(tuple(held[:TOKENS_AT_ONCE])))] if held else []
+
+    def _know(self, name: str, tokens: tuple[bytes, ...]) -> list[TalkEffect]:
+        asking = self._asking.get(name)
+        if asking is not None and asking.keys.need_signatures:
+            for token in tokens[:TOKENS_AT_ONCE]:
+                asking.keys.know_publisher(token)
+        return []
 
     def _turned_away(self, word: TurnedAway) -> list[TalkEffect]:
         asking = self._asking.get(word.type_id.hex())
@@ -295,6 +341,7 @@ class KeyTalk:
             return []
         verify_refusal(asking.keys.signed, word.nonce, word.why, word.signature)
         asking.awaited = max(0, asking.awaited - 1)
+        asking.keys.expected = asking.awaited > 0
         return [NotJoined(word.type_id.hex(), word.why)]
 
     def _news(self, name: str, news: tuple[KeyUpdate | Beacon, ...], now: float, now_ms: int) -> list[TalkEffect]:

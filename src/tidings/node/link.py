@@ -41,6 +41,8 @@ from tidings.security import (
 VERSION = 1
 NONCE_BYTES = 32
 NEIGHBOURS_MAX = 4096  # Links at once; as many as a router keeps.
+UNVERIFIED_MAX = 64  # Tokens of one neighbour that wait until their type is known here: a megabyte at most.
+UNVERIFIED_BYTES_MAX = 16 * 1024
 REASONS_MAX = 16  # Refusals told to a neighbour; the first ones say what is wrong.
 _MEMBERSHIP = b""
 
@@ -232,6 +234,14 @@ class Neighbourhood:
             raise Denied("type: the right is for another type than it was shown for")
         return read
 
+    def read_any(self, token: bytes, owner: bytes) -> BiscuitCapability:
+        """A token of this owner's, for whichever type; raises Denied for one of a type that is not the owner's."""
+        read = self._verifier.read(token, owner)
+        type_id = read.inspect()[0].type_id
+        if (self._network_key if type_id == ANY_TYPE else self._owner_of(_type_id(type_id))) != owner:
+            raise Denied("type: nothing is known of the type that the right is for")
+        return read
+
     # ── Steps ──
 
     def _hello(self, near: Neighbour, hello: LinkHello) -> list[NodeEffect]:
@@ -270,7 +280,7 @@ class Neighbourhood:
         """Takes one token up; why not, if not."""
         assert near.credentials is not None
         if type_id != _MEMBERSHIP and self._owner_of(type_id) is None:
-            if len(near.unverified) < TOKENS_MAX:
+            if len(near.unverified) < UNVERIFIED_MAX and len(token) <= UNVERIFIED_BYTES_MAX:
                 near.unverified[token] = type_id
             return "type: unknown here; the right waits until it is known"
         try:

@@ -16,24 +16,29 @@ The clock on the wall is told with `clock_is`; rights, epochs and freshness go b
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
-from tidings.errors import Denied, EventError, InputError, PeerError, did_you_mean
+import msgspec
+
+from tidings.errors import Denied, EventError, InputError, PeerError
 from tidings.events import EventType
-from tidings.filters import Condition, parse
-from tidings.node.credentials import Credentials, Held, Truth
-from tidings.node.customs import CacheTrustPolicy, Customs, Known
-from tidings.node.effects import Ended, Joined, Keep, NodeEffect, Notify, Refused
+from tidings.filters import parse
+from tidings.node.catalogue import Catalogue, Known
+from tidings.node.clients import Clients
+from tidings.node.credentials import Held, Truth
+from tidings.node.customs import ENVELOPE_BYTES_MAX, EVENT_BYTES_MAX, CacheTrustPolicy, Customs, size_about
+from tidings.node.delivery import WAITING_MAX, WAITS_FOR_PUBLISHER, Delivery
+from tidings.node.effects import Ended, Joined, Keep, NodeEffect, NotJoined, Refused
 from tidings.node.hops import Hop, Hops
 from tidings.node.keytalk import CODEC, CONTROL, KeyTalk, Listen, Say, TalkEffect, genuine_or_none
 from tidings.node.link import LinkAck, LinkCreds, LinkHello, LinkRevoke, Neighbourhood
-from tidings.node.local import LocalSubscription, LocalSubscriptions, constraints_of
-from tidings.node.reading import UNREAD
-from tidings.node.typekeys import TypeKeys, event_id_of
+from tidings.node.local import LocalSubscription, LocalSubscriptions
+from tidings.node.reading import UNREAD, UNWANTED
+from tidings.node.typekeys import TypeKeys, UnknownPublisher, event_id_of
 from tidings.overlay import (
     Codec,
     Completed,
@@ -55,30 +60,29 @@ from tidings.overlay import (
     Send,
     Sql,
     SubscriptionId,
+    Token,
     View,
     WakeAt,
     peers_in,
     rewritten,
 )
-from tidings.overlay.router import Token
 from tidings.security import (
     ANY_TYPE,
+    DELAY_MS,
+    BiscuitCapability,
     Identity,
     KeyManager,
     Mode,
     RandomBytes,
-    Request,
     SignedType,
     Signing,
     UnknownEpoch,
     split,
 )
 
-EVENT_BYTES_MAX = 256 * 1024  # An event as it travels; with plaintext beside it, still half of a message.
-TYPES_MAX = 4096  # Declared at one node.
-CLIENTS_MAX = 65_536  # Attached at once.
-PARKED_MAX = 4096  # Events that wait for a key which is on its way.
 INTRODUCED_MAX = 4096  # Peers that messages named and the driver has not asked for yet.
+FILTERS_BYTES_MAX = 768 * 1024  # In one message, which has a megabyte for all it says.
+RENEW_S = 5.0  # After new keys came, before filters are sealed with them: the keys start within the grace.
 ROUTINE_S = 10.0  # Between two looks at what has expired.
 _LINK = (LinkHello, LinkCreds, LinkAck, LinkRevoke)
 
@@ -94,18 +98,18 @@ class NodePolicy:
     of anybody who may read it (and is compared now and then), or nobody's."""
     signing: Signing = "none"
     """Whether events are signed by this broker, beside being sealed."""
+    late_ms: int = DELAY_MS
+    """How late an event may come: so long its key is kept, and it is told to nobody later. Longer where events are
+    kept for those who are away."""
+    need_signatures: bool = False
+    """Clients are told only of sealed events signed by a broker that may publish them: keys alone do not tell who of
+    their holders sealed an event."""
     open_links: bool = False
     """Links need no introduction: for networks of one organisation, without rights."""
     bind_ids: bool = True
     """A node's id must be that of its key (`node_id_of`)."""
     traced_max: int = 4096
     """Recent events that `hop` can tell of; 0 for none."""
-
-
-class _Parked(NamedTuple):
-    until_ms: int
-    parcel: Parcel
-    came_from: NodeId
 
 
 class Node:
@@ -131,28 +135,26 @@ class Node:
         self.router = router or protocol.build(Place(me, tuple(neighbours), chance), **(options or {}))
         self.truth = Truth()
         self._random, self._chance = random, chance
-        self._types: dict[str, Known] = {}
-        self._names: dict[str, list[str]] = {}
-        self._clients: dict[str, Credentials] = {}
+        self._types = Catalogue()
         self._near = Neighbourhood(
             identity,
             domain,
             self.truth,
             random,
             network_key=self.policy.network_key,
-            owner_of=self._owner_of,
+            owner_of=self._types.owner_of,
             open_links=self.policy.open_links,
             bind_ids=self.policy.bind_ids,
         )
         self._customs = Customs(self._types, self._near, self.policy.cache_trust, chance)
         self._talk = KeyTalk(identity, self._near.mine, self.truth)
+        self._clients = Clients(self._near.mine, self.truth)
         self._codec: Codec[Any] = Codec(protocol.messages | LinkHello | LinkCreds | LinkAck | LinkRevoke)
         self._hops = Hops(self.policy.traced_max)
+        self._delivery = Delivery(self._types, self._customs, self._hops, self.truth)
         self._controls: dict[SubscriptionId, str] = {}
         self._subscriptions: dict[SubscriptionId, LocalSubscription] = {}
         self._subscribed = self._published = 0
-        self._may: dict[tuple[str, str, tuple[str, ...]], tuple[int, int]] = {}
-        self._parked: deque[_Parked] = deque(maxlen=PARKED_MAX)
         self._introduced: dict[NodeId, Peer] = {}
         self._framed: tuple[Message | None, bytes] = (None, b"")
         self._wall_ms, self._wall_at = 0.0, 0.0
@@ -199,6 +201,9 @@ class Node:
                 return self._said(self._talk.tick(name, round, now, now_ms), now)
             case "beacon":
                 return self._said(self._talk.beacons(name, round, now, now_ms), now)
+            case "renew":
+                keys = self._types[name].keys
+                return self._renew(name, now) if keys is not None and keys.keyring.changes == round else []
             case _:
                 return [*self._expire(now), self._routine(now)]
 
@@ -213,18 +218,8 @@ class Node:
         Raises PeerError or Denied for a signed type that is not genuine or not valid now, InputError for
         one too many or for another definition under the name of an open one.
         """
-        known = self._make_known(declared, now)
-        if known.name in self._types:
-            if self._types[known.name].event_type != known.event_type:
-                raise InputError(f"{known.name} is declared here already, with other attributes")
-            return []
-        if len(self._types) >= TYPES_MAX:
-            raise InputError(f"this node knows {TYPES_MAX} types already")
-        self._types[known.name] = known
-        names = {known.name, known.event_type.name, known.signed.name if known.signed else known.name}
-        for name in sorted(names):
-            self._names.setdefault(name, []).append(known.name)
-        self._near.read_again()
+        if self._types.add(self._make_known(declared, now)):
+            self._near.read_again()
         return []
 
     def hold(self, token: bytes, now: float) -> list[NodeEffect]:
@@ -237,6 +232,9 @@ class Node:
         if isinstance(held.right.type_id, bytes):
             known = self._types.get(held.right.type_id.hex())
             if known is not None and known.keys is not None:
+                if not known.keys.groups_for(held):
+                    why = "group: the right is for some attributes, and the event is sealed as one"
+                    return [*effects, NotJoined(known.name, why)]
                 return [*effects, *self._said(self._talk.want(known.keys, now, self.now_ms(now)), now)]
         return effects
 
@@ -245,13 +243,13 @@ class Node:
         new = self.truth.revoke(ids)
         if not new:
             return []
-        self._may.clear()
+        self._clients.forget()
         self._customs.forget_interests()
         return [*self._said(self._talk.revoke(now, self.now_ms(now)), now), *self._expire(now)]
 
     def withdraw(self, ids: Sequence[str], now: float) -> list[NodeEffect]:
         """Give up rights of this broker's own that have one of these links, and tell the neighbours."""
-        self._may.clear()
+        self._clients.forget()
         return self._near.withdraw(ids)
 
     def said_yes(self, url: str, at_ms: int) -> None:
@@ -264,32 +262,32 @@ class Node:
 
     def _make_known(self, declared: SignedType | EventType, now: float) -> Known:
         if isinstance(declared, EventType):
-            if declared.name.startswith(CONTROL):
-                raise InputError(f"{declared.name!r}: names that begin with {CONTROL} are the network's own")
             return Known(declared.name, declared, None, None, LocalSubscriptions(declared))
         declared.verify(self.now_ms(now))
         keys = None
         if declared.mode is not Mode.PLAIN:
-            keys = TypeKeys(declared, self.identity, self._random, signing=self.policy.signing)
-            keys.know(self.truth.online, self.truth.revoked)
+            keys = TypeKeys(
+                declared,
+                self.identity,
+                self._random,
+                self.truth,
+                signing=self.policy.signing,
+                need_signatures=self.policy.need_signatures,
+                late_ms=self.policy.late_ms,
+            )
         local = LocalSubscriptions(declared.event_type)
         return Known(declared.type_id.hex(), declared.event_type, declared, keys, local)
 
-    def _read_token(self, token: bytes) -> Any:
+    def _read_token(self, token: bytes) -> BiscuitCapability:
         """A token for membership or for any type known here; raises Denied as the nearest of them does."""
-        owners = {b"": None} | {known.signed.type_id: None for known in self._types.values() if known.signed}
-        refusals: list[str] = []
-        for type_id in owners:
+        owners = [self.policy.network_key, *self._types.owners()]
+        refusal = "signature: a right that nobody known here has given"
+        for owner in dict.fromkeys(owner for owner in owners if owner is not None):
             try:
-                return self._near.read(type_id, token)
+                return self._near.read_any(token, owner)
             except Denied as refused:
-                refusals.append(str(refused))
-        telling = [why for why in refusals if not why.startswith(("signature", "type"))]
-        raise Denied((telling or refusals)[-1])
-
-    def _owner_of(self, type_id: bytes) -> bytes | None:
-        known = self._types.get(type_id.hex())
-        return known.signed.owner_key if known is not None and known.signed is not None else None
+                refusal = refusal if str(refused).startswith("signature") else str(refused)
+        raise Denied(refusal)
 
     def _expire(self, now: float) -> list[NodeEffect]:
         """Ends what rests on rights that no longer hold."""
@@ -299,10 +297,10 @@ class Node:
             assert one.held is not None
             if refusal := one.held.refusal(self.truth, now_ms):
                 effects += [Ended(one.id, one.client, refusal), *self.unsubscribe(one.id, now)]
-        for known in self._types.values():
+        for known in self._types:
             if known.keys is not None:
                 known.keys.retire(now_ms)
-        return [*effects, *self._unpark(now)]
+        return [*effects, *self._waited_for(now)]
 
     # ── Links ──────────────────────────────────────────────────────────────────
 
@@ -339,7 +337,8 @@ class Node:
     def frame_for(self, to: NodeId, message: Message, now: float) -> bytes:
         """A message's bytes for this neighbour, with the plaintext that it may see at this moment and no other.
 
-        To be called when they are written. Raises Denied while the neighbour has not proven itself.
+        To be called when they are written. Raises Denied while the neighbour has not proven itself, and for
+        more filters than a message may hold; the message then counts as unsent.
         """
         if isinstance(message, _LINK):
             return self._codec.encode(message)
@@ -350,13 +349,18 @@ class Node:
                 self._went(parcel, to, ())
             return self._framed[1]
         now_ms = self.now_ms(now)
+        filters_bytes = 0
 
         def change(part: Parcel | Interest) -> Parcel | Interest:
+            nonlocal filters_bytes
             if isinstance(part, Interest):
+                filters_bytes += len(part.envelope)
                 return self._customs.give_interest(part)
             return self._customs.give_parcel(to, part, now_ms, lambda parcel, shown: self._went(parcel, to, shown))
 
         given = rewritten(message, change, Parcel, Interest)
+        if filters_bytes > FILTERS_BYTES_MAX:
+            raise Denied(f"size: {filters_bytes} bytes of filters in one message; at most {FILTERS_BYTES_MAX}")
         raw = self._codec.encode(given)
         # What was the same for this neighbour is the same for all: nothing in it is sealed.
         self._framed = (message, raw) if given is message else (None, b"")
@@ -367,12 +371,14 @@ class Node:
         try:
             message = self._codec.decode(raw)
             if isinstance(message, _LINK):
-                return self._near.take(sender, message, self.now_ms(now))
+                return self._introduce(sender, message, now)
             if not self._near.is_ready(sender):
                 raise Denied("link: a message from somebody who has not proven that it belongs here")
             message = self._opened(sender, message, now)
         except (PeerError, Denied) as refused:
-            return self._refuse(sender, str(refused))
+            # A lie about plaintext is the neighbour's own; what is wrong inside may come from anywhere behind it.
+            cut = str(refused).startswith("cache:") or not self._near.is_ready(sender)
+            return _refusal(sender, str(refused), cut)
         return self._done(self.router.receive(sender, message, now), now, sender)
 
     def receive_many(self, frames: Iterable[tuple[NodeId, bytes]], now: float) -> list[NodeEffect]:
@@ -385,43 +391,57 @@ class Node:
         return peers
 
     def _opened(self, sender: NodeId, message: Any, now: float) -> Any:
+        if _is_one_parcel(message.__class__) and self._is_plain(message.parcel):
+            self._came(message.parcel, sender, now)
+            return message
         now_ms = self.now_ms(now)
         if len(self._introduced) < INTRODUCED_MAX:
             self._introduced.update((peer.id, peer) for peer in peers_in(message))
+        interests: list[PeerError | Denied | None] = []
 
         def change(part: Parcel | Interest) -> Parcel | Interest:
             if isinstance(part, Interest):
-                return self._customs.take_interest(part, now_ms)
+                return self._take_interest(part, now_ms, interests)
             opened = self._customs.take_parcel(sender, part, now_ms)
             self._came(opened, sender, now)
             return opened
 
-        return rewritten(message, change, Parcel, Interest)
+        opened = rewritten(message, change, Parcel, Interest)
+        if len(interests) == 1 and interests[0] is not None:
+            raise interests[0]
+        return opened
 
-    def _refuse(self, sender: NodeId, why: str) -> list[NodeEffect]:
-        check = why.partition(":")[0]
-        near = self._near.get(sender)
-        # A lie about plaintext is the neighbour's own; what is wrong inside may have come from anywhere behind it.
-        cut = check in ("cache", "link", "version", "right", "holder") or near is None or not near.ready
-        return [Count(f"refused_{check if check.isidentifier() else 'message'}"), Refused(sender, why, cut)]
+    def _is_plain(self, parcel: Parcel) -> bool:
+        if parcel.envelope:
+            return False
+        known = self._types.get(parcel.head.type)
+        return (known is None or known.keys is None) and size_about(parcel.view.values) <= EVENT_BYTES_MAX
+
+    def _take_interest(self, part: Interest, now_ms: int, judged: list[PeerError | Denied | None]) -> Interest:
+        """An interest as it is read here. One without a right wants nothing: it must not spoil those beside it."""
+        try:
+            judged.append(None)
+            return self._customs.take_interest(part, now_ms)
+        except (PeerError, Denied) as refused:
+            judged[-1] = refused
+            return Interest(part.id, part.type, UNWANTED, part.envelope)
+
+    def _introduce(self, sender: NodeId, message: Any, now: float) -> list[NodeEffect]:
+        try:
+            return self._near.take(sender, message, self.now_ms(now))
+        except (PeerError, Denied) as refused:
+            return _refusal(sender, str(refused), cut=True)
 
     # ── Clients ────────────────────────────────────────────────────────────────
 
     def attach(self, client: str, key: bytes, tokens: Iterable[bytes], now: float) -> list[NodeEffect]:
         """A client is here and has proven that it holds `key`. Raises Denied for a token that is not good."""
-        if len(self._clients) >= CLIENTS_MAX and client not in self._clients:
-            raise Denied(f"client: more than {CLIENTS_MAX} at once")
-        credentials = Credentials(key, self.truth)
-        for token in tokens:
-            credentials.add(self._read_token(token))
-        self._clients[client] = credentials
-        self._may.clear()
+        self._clients.attach(client, key, [self._read_token(token) for token in tokens])
         return []
 
     def detach(self, client: str, now: float, *, drop: bool = False) -> list[NodeEffect]:
         """The client is gone. Its subscriptions stay, for as long as its rights hold, unless they are to be dropped."""
-        self._clients.pop(client, None)
-        self._may.clear()
+        self._clients.detach(client)
         gone = [one.id for one in self._subscriptions.values() if drop and one.client == client]
         return [effect for id in gone for effect in self.unsubscribe(id, now)]
 
@@ -433,7 +453,7 @@ class Node:
         Raises Denied where the client or this broker may not, NotYet where a key or the clock must be waited
         for, EventError where the values do not fit. Nothing has happened then.
         """
-        parcel = self._sealed(client, self._known(type), values, now)
+        parcel = self._sealed(client, self._types.find(type), values, now)
         kept: list[NodeEffect] = [Keep(parcel.head.id, _kept(parcel))] if keep else []
         self._came(parcel, "", now)
         return parcel.head.id, [*kept, *self._done(self.router.publish(parcel, now), now)]
@@ -442,7 +462,7 @@ class Node:
         self, client: str, type: str, events: Sequence[Mapping[str, Any]], now: float, *, keep: bool = False
     ) -> tuple[list[EventId], list[NodeEffect]]:
         """Publish several events of one type. Raises as `publish` does, for the first of them, before any is sent."""
-        known = self._known(type)
+        known = self._types.find(type)
         parcels = [self._sealed(client, known, values, now) for values in events]
         effects: list[NodeEffect] = [Keep(parcel.head.id, _kept(parcel)) for parcel in parcels] if keep else []
         for parcel in parcels:
@@ -455,16 +475,27 @@ class Node:
 
         Raises InputError for what no Keep wrote. A sealed event that has grown too old for its readers fails.
         """
+        parcel = _read_kept(raw)
         try:
-            parcel = _KEPT.decode(raw)
-        except PeerError as wrong:
-            raise InputError(f"not an event that was kept: {wrong}") from None
-        try:
-            opened = self._customs.take_parcel("", parcel.parcel, self.now_ms(now))
+            opened = self._customs.take_parcel("", parcel, self.now_ms(now))
         except PeerError as refused:
-            return [Failed("publish", str(refused), parcel.parcel.head.id)]
+            return [Failed("publish", str(refused), parcel.head.id)]
         self._came(opened, "", now)
         return self._done(self.router.publish(opened, now), now)
+
+    def tell(self, raw: bytes, now: float) -> list[NodeEffect] | None:
+        """Tell this node's own clients of an event that another broker has kept; None if what it takes may still come.
+
+        Neither the overlay nor the memory of what was seen is asked: whoever calls this knows that the event is
+        due, however old it is. Raises InputError for what no Keep wrote, PeerError for an event that is not genuine.
+        """
+        parcel = _read_kept(raw)
+        now_ms = self.now_ms(now)
+        opened = self._customs.take_parcel("", parcel, now_ms)
+        try:
+            return self._dropping(self._delivery.tell(opened, now_ms), now)
+        except (UnknownEpoch, UnknownPublisher):
+            return None
 
     def subscribe(self, client: str, type: str, condition: str, now: float) -> tuple[SubscriptionId, list[NodeEffect]]:
         """Have a client told of matching events. Those published after Completed("subscribe", id) come.
@@ -472,11 +503,12 @@ class Node:
         Raises Denied where the client or this broker may not read what the condition asks for, FilterError
         where the condition does not fit the type.
         """
-        known = self._known(type)
+        known = self._types.find(type)
         wanted = parse(condition, known.event_type)
         id = SubscriptionId(self.me.id, self.me.incarnation, self._subscribed + 1)
         one = LocalSubscription(id, client, known.name, wanted)
-        mine = self._check_subscriber(one, known, now) if known.signed is not None else None
+        signed = known.signed
+        mine = self._clients.check_subscriber(one, signed, self.now_ms(now)) if signed is not None else None
         interest = self._interest(one, known, mine, now)
         self._subscribed += 1
         known.local.add(one)
@@ -495,83 +527,22 @@ class Node:
 
     # ── Steps of a client's request ────────────────────────────────────────────
 
-    def _known(self, type: str) -> Known:
-        names = self._names.get(type, [])
-        if len(names) == 1:
-            return self._types[names[0]]
-        if names:
-            raise InputError(f"{len(names)} types are called {type!r}; say which by the full name or the id")
-        raise InputError(f"there is no event type {type!r} here; {did_you_mean(type, self._names)}".rstrip("; "))
-
     def _sealed(self, client: str, known: Known, values: Mapping[str, Any], now: float) -> Parcel:
         checked = known.event_type.check(values)
         if known.signed is not None:
-            self._check_publisher(client, known, known.signed, tuple(checked), now)
+            self._clients.check_publisher(client, known.signed, tuple(checked), self.now_ms(now))
+        if (size := size_about(checked)) > EVENT_BYTES_MAX:
+            raise EventError(f"{known.event_type.name}: {size} bytes; an event has at most {EVENT_BYTES_MAX}")
         if known.keys is None:
             self._published += 1
             id = EventId(self.me.id, self.me.incarnation, self._published)
             return Parcel(Head(id, known.name), View(checked))
         envelope = known.keys.seal(checked, self.now_ms(now))
-        if len(envelope) > EVENT_BYTES_MAX:
-            raise EventError(f"{known.event_type.name}: {len(envelope)} bytes; an event has at most {EVENT_BYTES_MAX}")
+        if len(envelope) > ENVELOPE_BYTES_MAX:
+            raise EventError(f"{known.event_type.name}: {len(envelope)} bytes sealed; at most {ENVELOPE_BYTES_MAX}")
         parcel = Parcel(Head(event_id_of(self.me.id, split(envelope)), known.name), View(checked), envelope)
         self._customs.own(known.keys, parcel)
         return parcel
-
-    def _check_publisher(
-        self, client: str, known: Known, signed: SignedType, names: tuple[str, ...], now: float
-    ) -> None:
-        """Client and broker must both have the right; asked anew when rights change or one of the two ends."""
-        now_ms = self.now_ms(now)
-        until, changes = self._may.get((client, known.name, names), (0, -1))
-        if now_ms < until and changes == self.truth.changes:
-            return
-        ids = frozenset(signed.attr_ids[name] for name in names) or frozenset(signed.attr_ids.values())
-        request = Request(signed.type_id, "publish", ids)
-        theirs = self._credentials(client).right_for(request, now_ms)
-        mine = self._near.mine.right_for(request, now_ms)
-        online = theirs.right.online or mine.right.online
-        until = 0 if online else min(theirs.right.not_after, mine.right.not_after, signed.not_after)
-        if len(self._may) >= CLIENTS_MAX:
-            self._may.clear()
-        self._may[client, known.name, names] = (until, self.truth.changes)
-
-    def _check_subscriber(self, one: LocalSubscription, known: Known, now: float) -> Held:
-        """Books what the client may see of the type; gives the broker's own right."""
-        assert known.signed is not None
-        theirs = self._right_to_read(self._credentials(one.client), one.condition, known.signed, now)
-        mine = self._right_to_read(self._near.mine, one.condition, known.signed, now)
-        names = {
-            name: id
-            for name, id in known.signed.attr_ids.items()
-            if theirs.right.covers((id,)) and mine.right.covers((id,))
-        }
-        one.held = theirs
-        one.shown = None if len(names) == len(known.signed.attr_ids) else frozenset(names)
-        one.constraints = constraints_of(
-            theirs,
-            known.event_type,
-            known.signed.attr_ids
-            if known.keys is None
-            else {name: id for name, id in known.signed.attr_ids.items() if mine.right.covers((id,))},
-        )
-        return mine
-
-    def _right_to_read(self, credentials: Credentials, wanted: Condition, signed: SignedType, now: float) -> Held:
-        now_ms = self.now_ms(now)
-        if named := frozenset(signed.attr_ids[name] for name in wanted.attributes):
-            return credentials.right_for(Request(signed.type_id, "subscribe", named), now_ms)
-        for held in credentials.of(signed.type_id):  # It asks for no attribute, so any right to one will do.
-            if "subscribe" in held.right.actions and held.refusal(self.truth, now_ms) is None:
-                return held
-        every = frozenset(signed.attr_ids.values())
-        return credentials.right_for(Request(signed.type_id, "subscribe", every), now_ms)
-
-    def _credentials(self, client: str) -> Credentials:
-        credentials = self._clients.get(client)
-        if credentials is None:
-            raise Denied(f"client: {client!r} is not attached")
-        return credentials
 
     def _interest(self, one: LocalSubscription, known: Known, mine: Held | None, now: float) -> Interest | None:
         """What the router is told of a subscription; nothing of one that no event can match."""
@@ -626,7 +597,7 @@ class Node:
                 case Listen(control):
                     done += self._listen(control, now)
                 case Joined():
-                    done += [effect, *self._renew(effect.type, now), *self._unpark(now)]
+                    done += [effect, *self._renew(effect.type, now), *self._waited_for(now)]
                 case _:
                     done.append(effect)
         return done
@@ -642,7 +613,7 @@ class Node:
         known, done = self._types[name], list[NodeEffect]()
         for one in known.local.all():
             try:
-                mine = self._right_to_read(self._near.mine, one.condition, known.signed, now) if known.signed else None
+                mine = self._clients.own_right(one.condition, known.signed, self.now_ms(now)) if known.signed else None
                 interest = self._interest(one, known, mine, now)
             except Denied:
                 continue  # It stays as it was: readable for fewer, and wanted all the same.
@@ -655,69 +626,29 @@ class Node:
         if type.startswith(CONTROL):
             if not any(control == type for control in self._controls.values()):
                 return []
-            now_ms = self.now_ms(now)
-            heard = genuine_or_none(self._talk, type, parcel.envelope, now, now_ms)
-            return [*self._said(heard, now), *self._unpark(now)]
-        known = self._types.get(type)
-        if known is None or not len(known.local):
-            return []
-        if known.keys is not None and (refused := self._check_event(known.keys, parcel, now, came_from)) is not None:
-            return refused
-        return self._notify(known, parcel, now, came_from)
-
-    def _check_event(self, keys: TypeKeys, parcel: Parcel, now: float, came_from: NodeId) -> list[NodeEffect] | None:
-        """None if the event may be told to clients: fresh, new, and read with every key this node should have."""
-        now_ms = self.now_ms(now)
-        frame = self._customs.frame_of(parcel)
-        try:
-            if parcel.view.hidden or parcel.view.opaque:
-                keys.check_keys(frame, now_ms)
-            keys.replay.check(frame.type_id, frame.sender_id, frame.ts_ms, frame.seq, now_ms)
-            if parcel.view.values:
-                keys.replay.accept(frame.type_id, frame.sender_id, frame.ts_ms, frame.seq, now_ms)
-        except UnknownEpoch:
-            self._parked.append(_Parked(frame.ts_ms + keys.signed.grace_ms + keys.keyring.delay_ms, parcel, came_from))
-            return [Count("parked")]
-        except PeerError as refused:
-            self._hops.refused(parcel.head.id, str(refused))
-            return [Count(f"undelivered_{str(refused).partition(':')[0]}")]
-        return None
-
-    def _unpark(self, now: float) -> list[NodeEffect]:
-        """Tries events again that came before their key."""
-        if not self._parked:
-            return []
-        now_ms, waiting = self.now_ms(now), list(self._parked)
-        self._parked.clear()
-        done: list[NodeEffect] = []
-        for one in waiting:
-            if one.until_ms <= now_ms:
-                done.append(Count("undelivered_key"))
-                continue
-            try:
-                parcel = self._customs.take_parcel("", one.parcel, now_ms)
-            except PeerError as refused:
-                done.append(Count(f"undelivered_{str(refused).partition(':')[0]}"))
-                continue
-            done += [each for each in self._deliver(parcel, now, one.came_from) if each != Count("parked")]
+            return self._hear(type, parcel.envelope, now)
+        done = self._dropping(self._delivery.deliver(parcel, self.now_ms(now), came_from), now)
+        if done and done[0] is WAITS_FOR_PUBLISHER:
+            done += self._said(self._talk.who_publishes(type, now), now)
         return done
 
-    def _notify(self, known: Known, parcel: Parcel, now: float, came_from: NodeId) -> list[NodeEffect]:
-        try:
-            found = known.local.match(parcel.view)
-        except EventError as wrong:
-            self._hops.refused(parcel.head.id, f"event: {wrong}")
-            return [Count("undelivered_event")]
-        done: list[NodeEffect] = []
-        id, values = parcel.head.id, parcel.view.values
-        now_ms = self.now_ms(now) if known.signed is not None else 0
-        for one in found:
-            if one.held is not None and (refusal := one.held.refusal(self.truth, now_ms)):
-                done += [Ended(one.id, one.client, refusal), *self.unsubscribe(one.id, now)]
-                continue
-            self._hops.told(id, one.id, one.client)
-            done.append(Notify(one.id, one.client, id, known.event_type.name, one.shows(values), came_from))
-        return done
+    def _dropping(self, effects: list[NodeEffect], now: float) -> list[NodeEffect]:
+        """The effects, and those of taking back the subscriptions that have ended."""
+        ended = [effect.subscription for effect in effects if effect.__class__ is Ended]
+        return effects + [each for id in ended for each in self.unsubscribe(id, now)] if ended else effects
+
+    def _waited_for(self, now: float) -> list[NodeEffect]:
+        return self._dropping(self._delivery.try_again(self.now_ms(now)), now)
+
+    def _hear(self, control: str, raw: bytes, now: float) -> list[NodeEffect]:
+        """A word about keys. New ones open what was waiting, and have this node's filters sealed anew before long."""
+        known = self._types.get(control.partition("/")[2])
+        before = known.keys.keyring.changes if known is not None and known.keys is not None else 0
+        done = self._said(genuine_or_none(self._talk, control, raw, now, self.now_ms(now)), now)
+        if known is not None and known.keys is not None and known.keys.keyring.changes != before:
+            later = now + self._chance.uniform(1.0, 2.0) * RENEW_S  # Not all nodes at once.
+            done.append(WakeAt(later, (CONTROL, "renew", known.name, known.keys.keyring.changes), idle=True))
+        return [*done, *self._waited_for(now)]
 
     # ── Looking ────────────────────────────────────────────────────────────────
 
@@ -754,10 +685,10 @@ class Node:
             "protocol": self.protocol.name,
             "links": list(self.router.links()),
             "neighbours": [_neighbour(near, now_ms) for near in self._near.all()],
-            "types": [_type(known) for known in self._types.values()],
+            "types": [known.status() for known in self._types],
             "subscriptions": len(self._subscriptions),
             "clients": len(self._clients),
-            "parked": len(self._parked),
+            "waiting_for_key": len(self._delivery),
             "holdings": {name: list(amount) for name, amount in self.holdings().items()},
         }
 
@@ -766,7 +697,7 @@ class Node:
         return {
             **self.router.holdings(),
             **self._customs.holdings(),
-            "parked": (len(self._parked), PARKED_MAX),
+            "waiting_for_key": (len(self._delivery), WAITING_MAX),
             "hops": (len(self._hops), max(self.policy.traced_max, 1)),
             "introduced": (len(self._introduced), 2 * INTRODUCED_MAX),
         }
@@ -794,6 +725,25 @@ def _kept(parcel: Parcel) -> bytes:
     return _KEPT.encode(_KeptEvent(bare))
 
 
+def _read_kept(raw: bytes) -> Parcel:
+    try:
+        return _KEPT.decode(raw).parcel
+    except PeerError as wrong:
+        raise InputError(f"not an event that was kept: {wrong}") from None
+
+
+@lru_cache(maxsize=256)
+def _is_one_parcel(message: type) -> bool:
+    """Whether messages of this class are a parcel and numbers or texts about its way: most of what a broker carries."""
+    fields = {field.name: field.type for field in msgspec.structs.fields(message)}
+    return fields.pop("parcel", None) is Parcel and all(kind in (int, float, str, bool) for kind in fields.values())
+
+
+def _refusal(sender: NodeId, why: str, cut: bool) -> list[NodeEffect]:
+    check = why.partition(":")[0]
+    return [Count(f"refused_{check if check.isidentifier() else 'message'}"), Refused(sender, why, cut)]
+
+
 def _neighbour(near: Any, now_ms: int) -> dict[str, Any]:
     held = near.credentials.all() if near.credentials else []
     return {
@@ -801,17 +751,4 @@ def _neighbour(near: Any, now_ms: int) -> dict[str, Any]:
         "domain": near.hello.domain if near.hello else "",
         "ready": near.ready,
         "rights": sum(1 for one in held if one.right.type_id != ANY_TYPE),
-    }
-
-
-def _type(known: Known) -> dict[str, Any]:
-    keys = known.keys
-    epochs = {gid.hex()[:16]: [key.epoch for key in keys.keyring.epochs(gid)] for gid in keys.members} if keys else {}
-    return {
-        "name": known.event_type.name,
-        "id": known.name,
-        "mode": known.signed.mode.name.lower() if known.signed else "open",
-        "epochs": epochs,
-        "sender_id": keys.sender_id if keys else 0,
-        "subscriptions": len(known.local),
     }

@@ -34,6 +34,7 @@ from tidings.security import Mode, SignedType
 
 WHOLE, LEFT_OUT = b"\1", b"\0"
 UNREAD = Everything(exact=False)  # What an interest is to a node that can read none of it.
+UNWANTED = Sql("FALSE", (), exact=False)  # What an interest is that nobody with a right stands behind.
 
 
 def clauses_of(condition: Condition, made: SignedType) -> list[dict[bytes, bytes]]:

@@ -13,10 +13,10 @@ from hashlib import sha256
 
 import msgspec
 
-from tidings.errors import Denied, PeerError
+from tidings.errors import Denied, InputError, PeerError
 from tidings.events import Value
 from tidings.filters import Condition
-from tidings.node.credentials import Held
+from tidings.node.credentials import Credentials, Held, Truth
 from tidings.node.reading import UNREAD, clauses_of, wanted_from
 from tidings.overlay import SEALED, AnyWanted, EventId, Head, Interest, SubscriptionId, View
 from tidings.security import (
@@ -40,14 +40,17 @@ from tidings.security import (
     SealingKey,
     SignedType,
     Signing,
+    UnknownEpoch,
     Verifier,
     Welcome,
+    fingerprint,
     make_join,
     open_welcome,
 )
 
+PUBLISHERS_MAX = 4096  # Brokers that publish one type.
 JOINS_MAX = 64  # Requests that may still be answered; older ones were lost.
-INTEREST_BYTES_MAX = 2**19  # A sealed filter and the token that it rests on.
+INTEREST_BYTES_MAX = 2**16  # A sealed filter and the token that it rests on; one of a thousand texts fits.
 WAIT_MS = 1_000  # How long to wait, as a first guess, for keys that are on their way.
 
 
@@ -56,6 +59,10 @@ class SealedInterest(msgspec.Struct, frozen=True, array_like=True):
 
     frame: bytes
     token: bytes
+
+
+class UnknownPublisher(PeerError):
+    """An event is signed by somebody of whom this node knows no right: it may have to be asked for."""
 
 
 @dataclass(slots=True)
@@ -70,12 +77,27 @@ class _Presented:
 class TypeKeys:
     """What one node holds of one sealed type."""
 
-    def __init__(self, signed: SignedType, identity: Identity, random: RandomBytes, *, signing: Signing) -> None:
-        self.signed, self._identity, self._random, self._signing = signed, identity, random, signing
-        self.keyring = Keyring(signed, beacons=True)
+    def __init__(
+        self,
+        signed: SignedType,
+        identity: Identity,
+        random: RandomBytes,
+        truth: Truth,
+        *,
+        signing: Signing = "none",
+        need_signatures: bool = False,
+        late_ms: int = DELAY_MS,
+    ) -> None:
+        self.signed, self._identity, self._random, self._truth = signed, identity, random, truth
+        self.signing, self.need_signatures = signing, need_signatures
+        self.keyring = Keyring(signed, delay_ms=late_ms, beacons=True)
         self.opener = Opener(signed, self.keyring)
-        self.replay = ReplayWindow(grace_ms=signed.grace_ms, delay_ms=DELAY_MS)
+        self._publishers: dict[bytes, Credentials] = {}
+        self._signed_opener = Opener(signed, self.keyring, may_publish=self._may_publish)
+        self.replay = ReplayWindow(grace_ms=signed.grace_ms, delay_ms=late_ms)
         self.sender_id = 0
+        self.expected = False
+        """Whether keys have been asked for, or will be, and not been refused."""
         self.members: dict[bytes, GroupMember] = {}
         self._kex = SealingKey.make(random)
         self._asked: dict[bytes, None] = {}
@@ -145,13 +167,13 @@ class TypeKeys:
             member.welcome(share, now_ms)
             self.members[share.gid] = member
         self.sender_id = welcome.sender_id
-        signer = self._identity if self._signing != "none" else None
+        signer = self._identity if self.signing != "none" else None
         self._sealer = Sealer(
             self.signed,
             self.keyring,
             welcome.sender_id,
             signer=signer,
-            signing=self._signing,
+            signing=self.signing,
             publisher_key=self._identity.public_key,
         )
         if not self.signed.profile.is_paper:
@@ -177,6 +199,42 @@ class TypeKeys:
         """Raises UnknownEpoch where this node is in a group of the event's and lacks just that key."""
         self.opener.open_(frame, now_ms, wanted=())
 
+    def check_joined(self, view: View) -> None:
+        """Raises UnknownEpoch where nothing of an event can be read because no key has come yet."""
+        if self.expected and not self.members and (view.hidden or view.opaque):
+            raise UnknownEpoch(self.signed.type_id, 0)
+
+    # ── Publishers ──
+
+    def know_publisher(self, raw: bytes) -> None:
+        """Somebody's right to publish; raises Denied for one that is none."""
+        token = self._verifier.read(raw, self.signed.owner_key)
+        right = token.right()
+        if right.type_id != self.signed.type_id or "publish" not in right.actions:
+            raise Denied("action: not a right to publish events of this type")
+        if right.holder not in self._publishers and len(self._publishers) >= PUBLISHERS_MAX:
+            raise Denied(f"publisher: more than {PUBLISHERS_MAX} are known")
+        self._publishers.setdefault(right.holder, Credentials(right.holder, self._truth)).add(token)
+
+    def check_publisher(self, frame: Frame, now_ms: int) -> None:
+        """Raises PeerError unless the event is signed by a broker with the right to publish it.
+
+        UnknownPublisher where no right of the signer has been seen yet.
+        """
+        self._checked_at_ms = now_ms
+        try:
+            self._signed_opener.open_(frame, now_ms, wanted=(), relay=True)
+        except Denied as refused:
+            raise PeerError(f"publisher: {refused}") from None
+
+    def _may_publish(self, signer: bytes, attr_ids: tuple[bytes, ...]) -> None:
+        publisher = self._publishers.get(signer)
+        if publisher is None:
+            raise UnknownPublisher(f"publisher: no right of {fingerprint(signer)} has been seen")
+        publisher.right_for(Request(self.signed.type_id, "publish", frozenset(attr_ids)), self._checked_at_ms)
+
+    _checked_at_ms = 0
+
     # ── Filters ──
 
     def seal_filter(self, id: SubscriptionId, condition: Condition, version: int, held: Held, now_ms: int) -> bytes:
@@ -193,7 +251,10 @@ class TypeKeys:
             now_ms=now_ms,
             capability_digest=held.token.digest,
         )
-        return msgspec.msgpack.encode(SealedInterest(frame, held.raw))
+        envelope = msgspec.msgpack.encode(SealedInterest(frame, held.raw))
+        if len(envelope) > INTEREST_BYTES_MAX:
+            raise InputError(f"the condition takes {len(envelope)} bytes sealed; at most {INTEREST_BYTES_MAX}")
+        return envelope
 
     def read_filter(self, interest: Interest, now_ms: int) -> tuple[AnyWanted, int]:
         """What this node wants on behalf of a subscription from elsewhere, and until when its right holds.
@@ -223,22 +284,15 @@ class TypeKeys:
         asked = frozenset(attr_ids) & self._names.keys() or right.attributes or frozenset(self._names)
         if self.signed.mode is Mode.EVENT:
             asked = frozenset(self._names)
-        right.check(Request(self.signed.type_id, "subscribe", asked), now_ms, signer, self._online)
+        right.check(Request(self.signed.type_id, "subscribe", asked), now_ms, signer, self._truth.online)
         self._presented.not_after = right.not_after
         for id in token.revocation_ids:
-            if id in self._revoked:
+            if id in self._truth.revoked:
                 raise Denied(f"revoked: a link ({id[:16]}…) of the subscriber's right has been revoked")
-
-    _online: Mapping[str, int] = {}
-    _revoked: Mapping[str, None] = {}
-
-    def know(self, online: Mapping[str, int], revoked: Mapping[str, None]) -> None:
-        """Where to look for what has become of rights; both change in place."""
-        self._online, self._revoked = online, revoked
 
     def _no_keys(self, now_ms: int) -> Denied:
         what = f"key: this broker holds no keys of {self.signed.event_type.name} yet"
-        return NotYet(what, now_ms + WAIT_MS) if self._asked else Denied(what)
+        return NotYet(what, now_ms + WAIT_MS) if self.expected else Denied(what)
 
 
 def sub_id_of(id: SubscriptionId) -> bytes:

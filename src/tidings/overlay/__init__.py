@@ -23,6 +23,7 @@ from tidings.overlay.router import (
     Protocol,
     Router,
     Send,
+    Token,
     WakeAt,
 )
 from tidings.overlay.tiling import Tiling
@@ -42,7 +43,7 @@ from tidings.overlay.wire import (
     size_of,
 )
 
-NAMES = ("flooding", "gossip", "immune", "hermes", "irbr", "cbdlo", "tera", "simple")
+NAMES = ("flooding", "gossip", "immune", "hermes", "irbr", "cbdlo", "tera", "simple", "spanhop")
 """The protocols there are. `ring` is not among them: hermes and irbr stand on it."""
 
 
@@ -93,6 +94,7 @@ __all__ = [
     "Sql",
     "Standing",
     "SubscriptionId",
+    "Token",
     "Tiling",
     "Trip",
     "View",

@@ -73,6 +73,7 @@ class AccessTable:
         """Take note of an access point, or not, as the policy has it."""
         if not self.size or point.peer.id == self.me.id or point.age > AGE_MAX:
             return
+        self._count(point.axis)
         if self.policy == "naive" or (not self._renew(point) and self._chance.random() < self._share(point.axis)):
             self._insert(point)
 
@@ -120,15 +121,19 @@ class AccessTable:
             self._keep([point if p is oldest else p for p in self._points])
         return True
 
-    def _share(self, axis: Axis) -> float:
-        """The chance that an attribute gets an entry: less, the more often it is spoken of compared to others."""
-        if len(self._heard) >= HEARD_MAX:
+    def _count(self, axis: Axis) -> None:
+        if len(self._heard) >= HEARD_MAX and axis not in self._heard:
             self._heard.clear()
         self._heard[axis] = self._heard.get(axis, 0) + 1
+
+    def _share(self, axis: Axis) -> float:
+        """The chance that an attribute gets an entry: as much less as it is spoken of more often than the rarest.
+
+        Than the mean, as one might think, would leave popular attributes several times as likely.
+        """
         if len(self._points) < self.size:
             return 1.0
-        mean = sum(self._heard.values()) / len(self._heard)
-        return min(1.0, mean / self._heard[axis])
+        return min(self._heard.values()) / self._heard[axis]
 
     def _insert(self, point: AccessPoint) -> None:
         if len(self._points) >= self.size:

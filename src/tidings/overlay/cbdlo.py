@@ -94,7 +94,8 @@ class _Task:
     axis: Axis
     attempt: int = 1
     found: bool = False  # Whether there is a topology at all.
-    astray: int = 0
+    astray: int = 0  # Walks of this attempt that found nobody.
+    misses: int = 0  # Attempts of which that was said; one without a word was lost on the way.
     entries: list[NodeId] = field(default_factory=list)  # The access points that were tried.
 
 
@@ -392,7 +393,8 @@ class Cbdlo(Router[CbdloMessage]):
             return []
         for entry in task.entries:
             self.table.drop(task.axis, entry)
-        if task.attempt > (TRIES_MAX if task.found else self.retries):
+        task.misses += task.astray > 0 and not task.found
+        if task.misses > self.retries or task.attempt > TRIES_MAX:
             del self._tasks[key]
             if not task.found:
                 self._note_nobody(task.axis, now)

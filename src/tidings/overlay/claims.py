@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tidings.overlay.ancestors import Ancestor, Known, Standing
-from tidings.overlay.spanhop_messages import Card, Claim, Plot, Record, Table
+from tidings.overlay.spanhop_messages import Card, Claim, IndexPut, Plot, Record, Table
 from tidings.overlay.wire import NodeId, Peer, SubscriptionId
 from tidings.space import Path, Space, Zone, halves, sibling, within
 
@@ -51,6 +51,7 @@ class Held:
     ancestors: list[Table] = field(default_factory=lambda: [()])
     records: dict[SubscriptionId, Kept] = field(default_factory=dict)
     recent: list[tuple[int, ...]] = field(default_factory=list)
+    index: dict[tuple[Path, NodeId], IndexPut] = field(default_factory=dict)  # Where brokers are by network.
 
     @property
     def claim(self) -> Claim:
@@ -74,6 +75,7 @@ class Atlas:
         self.version = 0
         self._standings: dict[Path, Standing] = {}
         self._stand_ins: dict[Path, tuple[NodeId, ...]] = {}
+        self._near: dict[Path, NodeId] = {}
 
     # ── What is held here ────────────────────────────────────────────────────
 
@@ -218,7 +220,16 @@ class Atlas:
         return Standing(self.me.id, held.zone, len(held.path), neighbours, ancestors, self.around)
 
     def _known(self, plot: Plot) -> Known:
-        return Known(plot.peer.id, self.space.zone(plot.path), others=self._stand_ins.get(plot.path, ()))
+        others = self._stand_ins.get(plot.path, ())
+        return Known(plot.peer.id, self.space.zone(plot.path), self._near.get(plot.path), others)
+
+    def set_near(self, path: Path, id: NodeId | None) -> None:
+        """Who, of those in a recorded zone, is nearest by network; None if nobody is known to be."""
+        if id is None:
+            self._near.pop(path, None)
+        elif path in self._near or len(self._near) < STAND_INS_MAX:
+            self._near[path] = id
+        self.refresh()
 
     def stand_in(self, path: Path, id: NodeId) -> None:
         """Somebody who was in a zone may stand in for whoever is recorded there now."""

@@ -162,6 +162,7 @@ class Hermes(Router[HermesMessage]):
         self._stage: Literal["outside", "settling", "ready", "leaving"] = "outside"
         self._joined = False
         self._trees: dict[str, Tree] = {}
+        self._room = 0  # At least so many interests more may be taken before they must be counted again.
         self._clock = 0
         self._seen = SeenIds[EventId](SEEN_MAX)  # Delivered and sent down.
         self._risen = SeenIds[EventId](SEEN_MAX)  # Sent up.
@@ -634,7 +635,11 @@ class Hermes(Router[HermesMessage]):
         return self.ring.key_of(hashlib.sha256(type.encode()).digest())
 
     def _is_full(self) -> bool:
-        return sum(map(len, self._trees.values())) >= INTERESTS_MAX
+        """Asked before each interest that is taken; so they need counting only when the room there was is used up."""
+        if self._room <= 0:
+            self._room = INTERESTS_MAX - sum(map(len, self._trees.values()))
+        self._room -= 1
+        return self._room < 0
 
     def _tick(self) -> int:
         self._clock += 1

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tidings.overlay.ancestors import Point, Trip
 from tidings.overlay.claims import Atlas, Held
-from tidings.overlay.neighbourhood import RECORDS_AT_ONCE, records_for
+from tidings.overlay.neighbourhood import RECORDS_AT_ONCE, UNSEEN, records_for
 from tidings.overlay.router import Count, Effect, Failed, Send, WakeAt
 from tidings.overlay.seen import SeenIds
 from tidings.overlay.spanhop_messages import (
@@ -192,7 +192,8 @@ class Mover:
         zone = self.atlas.space.zone(given.path)
         records = [kept.record for kept in held.records.values() if kept.touches(zone)]
         parts = [tuple(records[i : i + RECORDS_AT_ONCE]) for i in range(0, len(records), RECORDS_AT_ONCE)]
-        deed = Deed(given, tuple(held.ancestors), (self.atlas.card(), *self.atlas.cards.values()))
+        cards = (self.atlas.card(), *self.atlas.cards.values())
+        deed = Deed(given, tuple(held.ancestors), cards, self._router.index_of(held, zone))
         self.giving = Giving(number, to, kind, held.path, given, deed, parts or [()])
         return [*self._send_part(), self._part_due(now)]
 
@@ -270,6 +271,7 @@ class Mover:
         if giving.given.path != giving.path:
             self._keep_low(giving, held, now)
         self._shed_s = SHED_S
+        effects += self._router.proximity.moved(giving.deed.index)
         return [*effects, *self._router.changed(now, (giving.to.id,)), *self.shed_later(now)]
 
     def _remember(self, giving: Giving, late: tuple[Record, ...]) -> list[Effect]:
@@ -281,10 +283,11 @@ class Mover:
     def _keep_low(self, giving: Giving, held: Held, now: float) -> None:
         """After a split: the lower half stays, with the newcomer among its neighbours."""
         self.atlas.cards.pop(giving.to.id, None)
-        self.atlas.cards[giving.to.id] = Card(giving.to, 0, (giving.given,))
+        self.atlas.cards[giving.to.id] = Card(giving.to, UNSEEN, (giving.given,))
         low = self.atlas.hold(sibling(giving.given.path), giving.given.epoch, held.ancestors)
         low.records = {id: kept for id, kept in held.records.items() if kept.touches(low.zone)}
         low.recent = [point for point in held.recent if point in low.zone]
+        low.index = {key: record for key, record in held.index.items() if record not in giving.deed.index}
         self._router.neighbourhood.watch(giving.to.id, now)
 
     # ── Taking ───────────────────────────────────────────────────────────────
@@ -362,8 +365,8 @@ class Mover:
         assert mine is not None
         epoch = max(mine.epoch, deed.claim.epoch) + 1
         held = self.atlas.hold(mine.path[:-1], epoch, mine.ancestors)
-        held.records, held.recent = mine.records, mine.recent
-        return self._router.grown(held, deed.cards, records, now)
+        held.records, held.recent, held.index = mine.records, mine.recent, mine.index
+        return self._router.grown(held, deed, records, now)
 
     def taking_overdue(self, giver: NodeId, number: int, part: int) -> None:
         """The giver has gone silent: forget it, so that others can be served."""
@@ -401,7 +404,7 @@ class Mover:
                 assert one is not None
                 assert other is not None
                 held = self.atlas.hold(path[:-1], max(one.epoch, other.epoch) + 1, one.ancestors)
-                held.records = {**one.records, **other.records}
+                held.records, held.index = {**one.records, **other.records}, {**one.index, **other.index}
                 return [*self._router.changed(now), *self.shed_later(now)]
         return []
 

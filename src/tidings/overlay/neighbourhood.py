@@ -31,6 +31,7 @@ SUSPECT_S = 20.0  # How long a broker that did not answer is not sent anything t
 SUSPECTS_MAX = 1024
 LOST_MAX = 64  # Dead neighbours that are asked now and then whether they are back.
 ORPHANS_MAX = 1024
+UNSEEN = -1  # The version of a card that its holder has not shown itself: it was given a zone and has not spoken yet.
 RECORDS_AT_ONCE = 256  # In one message.
 
 
@@ -119,10 +120,11 @@ class Neighbourhood:
         self.alive.watch(card.peer.id, now)
         effects: list[Effect] = [] if before is not card else self.show(card.peer.id)
         effects += self._settle_claims(card, now)
-        kept = {claim.path for claim in card.claims}
-        for claim in before.claims:
-            if claim.path not in kept:
-                effects += self._orphan(claim, tuple(self.atlas.cards.values()), now)
+        if _has_forgotten(before, card):
+            kept = {claim.path for claim in card.claims}
+            for claim in before.claims:
+                if claim.path not in kept:
+                    effects += self._orphan(claim, tuple(self.atlas.cards.values()), now)
         if self.atlas.held and not self.atlas.concerns(card):
             self._forget(card.peer.id)
         return effects
@@ -223,6 +225,14 @@ class Neighbourhood:
         """Whether hearsay speaks of somebody who has died meanwhile."""
         lost = self.lost.get(card.peer.id)
         return lost is not None and card.peer.incarnation <= lost.incarnation
+
+
+def _has_forgotten(before: Card, card: Card) -> bool:
+    """Whether somebody no longer holds a zone without having given it to anybody: it has a new life, or never took it.
+
+    Who claims less than before in the same life has given the rest to somebody, or to a higher claim.
+    """
+    return card.peer.incarnation > before.peer.incarnation or before.version == UNSEEN
 
 
 def records_for(to: NodeId, records: list[Record]) -> list[Effect]:

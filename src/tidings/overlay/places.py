@@ -25,6 +25,7 @@ ALTERNATES = 3  # Nodes kept for each cell: one found dead is replaced without a
 EMPTY_S = 600.0  # How long a cell found empty is taken for empty; a node that comes into it says so.
 NEAREST_TOLD = 2  # Known nodes named on each side of a key, beside the leaves and the key's own cell.
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+_FORMATS = {2: "b", 8: "o", 10: "d", 16: "x"}  # Bases in which Python writes numbers itself.
 ID_LENGTH_MAX = 128  # As many digits as 512 bits have in base 16.
 
 
@@ -177,7 +178,10 @@ class Places:
 
     def key_of(self, digest: bytes) -> str:
         """Where a name stands on the circle, given its hash."""
-        place, key = int.from_bytes(digest, "big") % self.size, ""
+        place = int.from_bytes(digest, "big") % self.size
+        if self.base in _FORMATS:
+            return f"{place:0{self.length}{_FORMATS[self.base]}}"
+        key = ""
         for _ in range(self.length):
             place, digit = divmod(place, self.base)
             key = self.digits[digit] + key

@@ -35,7 +35,8 @@ TEXT_BYTES = 8  # Of a text or bytes that count for its place.
 Bounds: TypeAlias = tuple[Value, Value]
 Interval: TypeAlias = tuple[int, int]  # Cells, the second not included.
 
-_KEY_MIN, _KEY_MAX = -(2**63) + 1, 2**63 - 1
+# Keys beyond these are not of doubles; an int's may be, where it meets an axis of numbers with a point.
+_KEY_MIN, _KEY_MAX = ValueType.DOUBLE.key(-inf), ValueType.DOUBLE.key(inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +143,7 @@ def _number(kind: type, key: Any) -> Any:
     if kind is int:
         return key
     if kind is float:
-        number = float(ValueType.DOUBLE.value_at(min(max(key, _KEY_MIN), _KEY_MAX)))
-        return inf if number != number else number
+        return ValueType.DOUBLE.value_at(min(max(key, _KEY_MIN), _KEY_MAX))
     raw = key.encode(errors="surrogatepass") if isinstance(key, str) else key
     return int.from_bytes(raw[:TEXT_BYTES].ljust(TEXT_BYTES, b"\0"), "big")
 

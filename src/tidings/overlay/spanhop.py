@@ -27,10 +27,11 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from tidings.errors import InputError
-from tidings.overlay.ancestors import Trip, hops_max, next_hop
+from tidings.overlay.ancestors import Point, Trip, hops_max, next_hop
 from tidings.overlay.claims import CARDS_MAX, CLAIMS_MAX, RECORDS_MAX, Atlas, Held, Kept
 from tidings.overlay.couriers import LEGS_MAX, Couriers, Leg
 from tidings.overlay.interest import Interest
+from tidings.overlay.mgnp import INDEX_MAX, PINGS_MAX, WATCHES_MAX, How, Proximity
 from tidings.overlay.moving import LEAVE_S, Mover
 from tidings.overlay.neighbourhood import ORPHANS_MAX, RECORDS_AT_ONCE, SUSPECTS_MAX, Neighbourhood
 from tidings.overlay.planting import AGAIN_MAX, OWN_MAX, Own, Planter
@@ -67,7 +68,9 @@ from tidings.overlay.spanhop_messages import (
     Got,
     Hand,
     Heartbeat,
+    IndexPut,
     Join,
+    NearQuery,
     Notify,
     Offer,
     PairFound,
@@ -126,13 +129,18 @@ class Spanhop(Router[SpanhopMessage]):
         notify: Literal["unicast", "multicast"] = "unicast",
         cut: Literal["load", "middle"] = "load",
         layout: Literal["grown", "balanced"] = "grown",
+        proximity: How = "none",
+        landmarks: Sequence[NodeId] = (),
         heartbeat_s: float = HEARTBEAT_S,
         answer_s: float = ANSWER_S,
         refresh_s: float = REFRESH_S,
         upkeep_s: float = UPKEEP_S,
     ) -> None:
         """`heartbeat_s=0`, `refresh_s=0` and `upkeep_s=0` do without routine talk, for big worlds in which nobody dies."""
-        _check_options(axes, m, mode, join_policy, profile, notify, cut, layout)
+        _check_options(axes, m)
+        _check_choices(mode, join_policy, profile, notify, cut, layout, proximity)
+        if proximity == "gnp" and len(landmarks) < len(axes) + 1:
+            raise InputError(f"expected at least {len(axes) + 1} landmarks for {len(axes)} axes, got {len(landmarks)}")
         space = Space(len(axes))
         self.me, self._chance = me, chance
         self.axes = Axes.of(axes, space)
@@ -144,6 +152,7 @@ class Spanhop(Router[SpanhopMessage]):
         self.neighbourhood = Neighbourhood(self, self.atlas, chance, heartbeat_s)
         self.mover = Mover(self, self.atlas, chance, answer_s)
         self.planter = Planter()
+        self.proximity = Proximity(self, chance, proximity, landmarks)
         self.stage: Stage = "outside"
         self._leave_by = 0.0
         self._copies: dict[SubscriptionId, Kept] = {}
@@ -198,7 +207,8 @@ class Spanhop(Router[SpanhopMessage]):
     def _routines(self, now: float) -> list[Effect]:
         """The talk that goes on for ever, each broker at its own beat."""
         every = (("beat", self.neighbourhood.heartbeat_s), ("refresh", self.refresh_s), ("upkeep", self.upkeep_s))
-        return [WakeAt(now + self._chance.random() * s, (what,), idle=True) for what, s in every if s]
+        beats = [WakeAt(now + self._chance.random() * s, (what,), idle=True) for what, s in every if s]
+        return [*beats, *self.proximity.start(now)]
 
     def _make_ready(self, now: float) -> list[Effect]:
         self.stage = "ready"
@@ -459,7 +469,18 @@ class Spanhop(Router[SpanhopMessage]):
                 return self.mover.sought(cargo, trip, now)
             case DomainQuery(asker=asker, path=path):
                 return [Send(asker.id, DomainAnswer(path, self.me))] if asker.id != self.me.id else []
+            case IndexPut():
+                return self.proximity.keep(self.atlas.nearest(trip.aim), cargo, now)
+            case NearQuery():
+                return self.proximity.query(self.atlas.nearest(trip.aim), cargo, now)
         return []
+
+    def send_to(self, cargo: Cargo, point: Point, now: float, *, whispers: bool = False) -> list[Effect]:
+        """Have something arrive at whoever holds a point, this broker included."""
+        trip = Trip(point, greedy=self.mode == "greedy")
+        if not self.atlas.held:
+            return []
+        return self._travel(Whisper(trip, cargo) if whispers else Routed(0, trip, cargo), now)
 
     def _hops_max(self) -> int:
         depth = max((len(path) for path in self.atlas.held), default=0) + 2
@@ -516,7 +537,7 @@ class Spanhop(Router[SpanhopMessage]):
                 return self._wrong_domain(sender, span, now)
             case DomainAnswer():
                 return self._look_up_answer(sender, message)
-        return []
+        return self.proximity.receive(sender, message, now)
 
     def _answer(self, sender: NodeId, number: int) -> list[Effect]:
         return [Send(sender, Got(number))] if self.is_robust else []
@@ -559,6 +580,10 @@ class Spanhop(Router[SpanhopMessage]):
                 return self._is_box(piece)
             case DomainQuery(path=path):
                 return self.atlas.space.has(path)
+            case IndexPut(path=path, at=at):
+                return self.atlas.space.has(path) and len(at) == self.atlas.space.axes
+            case NearQuery(path=path, at=at, point=point):
+                return self.atlas.space.has(path) and len(at) == self.atlas.space.axes and self._is_point(point)
         return True
 
     def _is_point(self, point: Sequence[int]) -> bool:
@@ -628,19 +653,15 @@ class Spanhop(Router[SpanhopMessage]):
         giving = self.mover.giving
         if giving is not None and giving.path not in self.atlas.held:
             effects += self.mover.break_off(now)
-        return [*effects, *self._copy_anew()]
+        if self.stage == "ready" and not self.atlas.held:  # Without any zone a broker begins anew.
+            self.stage = "joining"
+            return [*effects, *self.mover.join([card.peer for card in self.atlas.cards.values()], now)]
+        return [*effects, *self._copy_anew(), *self.proximity.publish(now), *self.proximity.select(now)]
 
     def deposed(self, now: float) -> list[Effect]:
-        """Others have a higher claim to what was held here. Without any zone a broker begins anew."""
-        effects = [Count("zones lost"), *self.changed(now)]
-        if self.atlas.held:
-            return [*effects, *self.mover.shed_later(now)]
-        if self.is_leaving:
-            return [*effects, *self.gone(now)]
-        if self.stage != "ready":
-            return effects
-        self.stage = "joining"
-        return [*effects, *self.mover.join([card.peer for card in self.atlas.cards.values()], now)]
+        """Others have a higher claim to what was held here."""
+        effects = [Count("zones lost"), *self.changed(now), *self.mover.shed_later(now)]
+        return [*effects, *self.gone(now)] if self.is_leaving and not self.atlas.held else effects
 
     def adopt(self, paths: Sequence[Path], epoch: int, near: Sequence[Card], now: float) -> list[Effect]:
         """Take zones that nobody holds, with what is known of them."""
@@ -657,14 +678,15 @@ class Spanhop(Router[SpanhopMessage]):
         """A zone was given to this broker."""
         self.neighbourhood.meet(deed.cards, now)
         held = self.atlas.hold(deed.claim.path, deed.claim.epoch, deed.ancestors)
-        effects = self.grown(held, (), records, now)
-        if self.is_joining:
-            effects += self._make_ready(now)
+        effects = self.grown(held, deed, records, now)
+        if self.is_joining:  # Unless somebody turned out to have a higher claim to all of it.
+            effects += self._make_ready(now) if self.atlas.held else self.mover.ask_for_zone(now)
         return [*effects, *self.mover.shed_later(now)]
 
-    def grown(self, held: Held, cards: Sequence[Card], records: Sequence[Record], now: float) -> list[Effect]:
+    def grown(self, held: Held, deed: Deed, records: Sequence[Record], now: float) -> list[Effect]:
         """A zone held here has become larger, or is new."""
-        self.neighbourhood.meet(cards, now)
+        self.neighbourhood.meet(deed.cards, now)
+        held.index.update({(put.path, put.peer.id): put for put in deed.index[:INDEX_MAX]})
         for record in records:
             self._keep(held, record, now)
         return [*self.changed(now), *self.neighbourhood.review(now)]
@@ -676,6 +698,13 @@ class Spanhop(Router[SpanhopMessage]):
                 if any(box.touches(held.zone) for box in boxes):
                     self._keep(held, record, now)
         return []
+
+    def index_of(self, held: Held, zone: Zone) -> tuple[IndexPut, ...]:
+        """The records of brokers' network coordinates whose points lie in a part of a zone held here."""
+        near = self.proximity
+        if not near.low:  # Nobody has told the bounds: there is no telling where a record belongs.
+            return ()
+        return tuple(put for put in held.index.values() if near.point(put.at, put.path) in zone)
 
     # ── Copies ───────────────────────────────────────────────────────────────
 
@@ -744,7 +773,7 @@ class Spanhop(Router[SpanhopMessage]):
                 return self.mover.seek_overdue(number, now)
             case ("shed",):
                 return self.mover.shed(now)
-        return []
+        return self.proximity.wake(token, now)
 
     def _again(self, what: str, every_s: float, now: float) -> Effect:
         return WakeAt(now + every_s, (what,), idle=True)
@@ -775,7 +804,7 @@ class Spanhop(Router[SpanhopMessage]):
         for held in self.atlas.held.values():
             to = self._copier(held)
             effects += [Send(to, Recopied(held.path, part)) for part in _parts(held)] if to is not None else []
-        return effects
+        return [*effects, *self.proximity.publish(now, again=True), *self.proximity.select_again(now)]
 
     # ── Keeping the tables of ancestors fresh ────────────────────────────────
 
@@ -835,6 +864,7 @@ class Spanhop(Router[SpanhopMessage]):
             self.stage = "outside"
             return [*effects, Completed("leave")]
         self.stage, self._leave_by = "leaving", now + LEAVE_S
+        effects += self.proximity.withdraw(now)
         return [*effects, WakeAt(self._leave_by, ("leave", "at last")), *self._check_leaving(now)]
 
     def _check_leaving(self, now: float) -> list[Effect]:
@@ -851,9 +881,10 @@ class Spanhop(Router[SpanhopMessage]):
         return self.mover.give_up_zone(now)
 
     def gone(self, now: float) -> list[Effect]:
-        """Nothing is held here any more, or nobody wants it."""
+        """Goodbye. If nobody has taken what is held here it is left as a death would leave it: others find out."""
         self.stage = "outside"
-        self.atlas.held.clear()
+        if self.atlas.held:
+            return [Completed("leave")]
         self.atlas.version += 1
         return [*self.neighbourhood.announce(), Completed("leave")]
 
@@ -881,6 +912,9 @@ class Spanhop(Router[SpanhopMessage]):
             "suspects": (len(self.neighbourhood.suspects), SUSPECTS_MAX),
             "seen": (len(self._delivered) + len(self._matched) + len(self._numbers), 3 * SEEN_MAX),
             "waiting": (len(self._waiting), WAITING_MAX),
+            "index": (sum(len(held.index) for held in self.atlas.held.values()), 2 * max(zones, 1) * INDEX_MAX),
+            "watches": (len(self.proximity.watches), WATCHES_MAX),
+            "pings": (len(self.proximity._sent), PINGS_MAX),
         }
 
 
@@ -915,24 +949,28 @@ def _nearer_end(piece: Zone, zone: Zone, axis: int, around: int | None) -> int:
     return far if around is not None and round_gap + 1 + around < gap else near
 
 
-def _check_options(
-    axes: Mapping[str, Bounds], m: int, mode: str, policy: str, profile: str, notify: str, cut: str, layout: str
-) -> None:
+def _check_options(axes: Mapping[str, Bounds], m: int) -> None:
     if not 1 <= len(axes) <= AXES_MAX:
         raise InputError(f"expected 1 to {AXES_MAX} axes, got {len(axes)}")
     if not 2 <= m <= M_MAX or m & (m - 1):
         raise InputError(f"expected m to be a power of two from 2 to {M_MAX}, got {m}")
-    choices = {
-        mode: ("spanhop", "greedy"),
-        policy: ("even", "point"),
-        profile: ("robust", "paper"),
-        notify: ("unicast", "multicast"),
-        cut: ("load", "middle"),
-        layout: ("grown", "balanced"),
-    }
-    for given, known in choices.items():
-        if given not in known:
-            raise InputError(f"expected one of {', '.join(known)}, got {given!r}")
+
+
+CHOICES = (
+    ("spanhop", "greedy"),
+    ("even", "point"),
+    ("robust", "paper"),
+    ("unicast", "multicast"),
+    ("load", "middle"),
+    ("grown", "balanced"),
+    ("none", "gnp", "vivaldi"),
+)
+
+
+def _check_choices(*given: str) -> None:
+    for each, known in zip(given, CHOICES, strict=True):
+        if each not in known:
+            raise InputError(f"expected one of {', '.join(known)}, got {each!r}")
 
 
 def settle(routers: dict[NodeId, Router[Any]], now: float) -> None:
@@ -972,6 +1010,7 @@ PROTOCOL = Protocol(
             Promise.REACHES_ALL,
             Promise.SURVIVES_LOSS,
             Promise.SURVIVES_CRASHES,
+            Promise.SURVIVES_SPLIT,
             Promise.JOINS_LIVE,
             Promise.LEAVES_CLEANLY,
             Promise.PRUNES,

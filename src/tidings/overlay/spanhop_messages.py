@@ -104,6 +104,7 @@ class NearQuery(Message, frozen=True):
     path: Path
     asker: Peer
     at: tuple[float, ...]
+    point: Point
     rings: int = 0  # How many more zones to ask if there is nobody here.
     asked: tuple[NodeId, ...] = ()
 
@@ -258,6 +259,7 @@ class Deed(msgspec.Struct, frozen=True, array_like=True):
     claim: Claim
     ancestors: tuple[Table, ...]
     cards: tuple[Card, ...]
+    index: tuple[IndexPut, ...] = ()
 
 
 class Offer(Message, frozen=True):

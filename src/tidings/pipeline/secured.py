@@ -60,6 +60,9 @@ class Secured:
             self.type = for_spark(registry.types.find(by.type))
         self.keys.read(self.type)  # Raises SetupError now and not in a worker.
         self.source = self._source(spark)
+        self._last: tuple[int, dict[str, Right], frozenset[str]] | None = None
+        # Copies are forgotten with the next batch that brings something; a batch of nothing is not needed for it.
+        spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
 
     def step(self, records: DataFrame, in_force: InForce, changes: Changes) -> AdmitMatchSecure:
         """What a worker does with the batch at hand, by the rights that hold now."""
@@ -67,8 +70,14 @@ class Secured:
         rest = Rest(self.by.rest)
         recipients = recipients_of(self.type, rights, _now_ms(), rest)
         senders = self._senders(records, recipients) if rest is Rest.LEFT_OUT else Senders({})
-        asks_too_much = withheld(changes.log.changed(0, in_force.version)[0], self.type, rights)
+        asks_too_much = self._withheld(changes, in_force.version, rights)
         return AdmitMatchSecure(in_force, Sealing(self.type, self.keys, recipients, senders), rest, asks_too_much)
+
+    def _withheld(self, changes: Changes, version: int, rights: dict[str, Right]) -> frozenset[str]:
+        """Found anew, and told, only when subscriptions or rights have changed."""
+        if self._last is None or self._last[:2] != (version, rights):
+            self._last = version, rights, withheld(changes.log.changed(0, version)[0], self.type, rights)
+        return self._last[2]
 
     def sealed_of(self, results: DataFrame, version: int) -> DataFrame:
         """The rows that a sink gets."""

@@ -53,7 +53,7 @@ from tidings.security.profile import MODERN, PAPER, PROFILES, Profile, manifest_
 from tidings.security.replay import ReplayWindow
 from tidings.security.rights import ACTIONS, ANY_TYPE, Grant, OnlineTest, Request, Right, reduce
 from tidings.security.subscription import FilterOpener, FilterSealer, Subscription
-from tidings.security.suites import SUITES, Suite, suite_of
+from tidings.security.suites import SUITES, Cipher, Suite, suite_of
 from tidings.security.treemember import MEMBERS, TreeMember
 from tidings.security.types import Mode, PadPolicy, SignedType
 
@@ -76,6 +76,7 @@ __all__ = [
     "Broadcast",
     "CacheTrust",
     "Capability",
+    "Cipher",
     "FilterOpener",
     "FilterSealer",
     "Frame",

@@ -105,7 +105,7 @@ class Frame(NamedTuple):
         """The plaintext a relay sent along, by attribute id. Nothing vouches for it but that relay."""
         if not self.flags & FLAG_CACHE:
             return {}
-        ids, values, _ = _plain_pairs(self.raw, self.body_end, self.layout)
+        ids, values, _ = plain_pairs(self.raw, self.body_end, self.layout)
         return dict(zip(ids, values, strict=True))
 
 
@@ -133,11 +133,11 @@ def _split(raw: bytes) -> Frame:
         (size,) = U32.unpack_from(raw, at + 4)
         heads, bodies, at = (raw[at : at + 4],), [raw[at + 8 : at + 8 + size]], at + 8 + size
     elif mode == _PLAIN:
-        ids, bodies, at = _plain_pairs(raw, at, layout)
+        ids, bodies, at = plain_pairs(raw, at, layout)
         heads = tuple(ids)
     else:
         raise PeerError(f"header: {mode} is no mode of an event")
-    cache_end = _plain_pairs(raw, at, layout)[2] if flags & FLAG_CACHE else at
+    cache_end = plain_pairs(raw, at, layout)[2] if flags & FLAG_CACHE else at
     if cache_end > len(raw) or (cache_end < len(raw)) != bool(flags & FLAG_SIGNATURE):
         raise PeerError("frame: cut short, or more than its header says")
     return _make_frame(
@@ -174,7 +174,7 @@ def sealed_pairs(raw: bytes, at: int, layout: Layout) -> tuple[tuple[bytes, ...]
     return tuple(heads), bodies, at
 
 
-def _plain_pairs(raw: bytes, at: int, layout: Layout) -> tuple[list[bytes], list[bytes], int]:
+def plain_pairs(raw: bytes, at: int, layout: Layout) -> tuple[list[bytes], list[bytes], int]:
     """Ids and encoded values, and where they end; in the order of the ids, each once."""
     (count,) = U16.unpack_from(raw, at)
     at += 2
@@ -202,7 +202,7 @@ def plain_body(pairs: list[tuple[bytes, bytes]]) -> bytes:
 def read_plain_body(raw: bytes, layout: Layout) -> tuple[list[bytes], list[bytes]]:
     """The ids and values that `plain_body` wrote; raises PeerError for anything else."""
     try:
-        ids, values, end = _plain_pairs(raw, 0, layout)
+        ids, values, end = plain_pairs(raw, 0, layout)
     except struct.error:
         raise PeerError("frame: cut short") from None
     if end != len(raw):

@@ -11,7 +11,7 @@ dropped.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Final, Literal, TypeAlias
 
@@ -59,6 +59,10 @@ class KeyEpoch:
         if purpose not in self._ciphers:
             self._ciphers[purpose] = suite_of(self._suite).cipher(self.content_key(purpose), self._tag_len)
         return self._ciphers[purpose]
+
+    def watch(self, around: Callable[[Cipher], Cipher]) -> None:
+        """Puts something around the cipher for events, to count what it does; before anybody has sealed with it."""
+        self._ciphers["pub"] = around(self.cipher("pub"))
 
     def count(self, messages: int, blocks: int) -> None:
         """Books what was sealed; raises Denied once the key has done all a key should."""

@@ -45,7 +45,7 @@ from tidings.overlay import (
     SubscriptionId,
     View,
 )
-from tidings.security import BiscuitCapability, Identity, KeyManager, SignedType
+from tidings.security import BiscuitCapability, Identity, KeyManager, NotYet, SignedType
 from tidings.sim.federation import START_MS, Federation
 from tidings.sim.trace import Notice, Publication, Subscription
 from tidings.sim.world import Carried, Member, World
@@ -121,6 +121,7 @@ class NodeWorld(World):
         self.effects: list[tuple[NodeId, NodeEffect]] = []
         """What nodes asked for beside messages, wakes and counts."""
         self._watches: list[Watch] = []
+        self._given: dict[int, list[Callable[[Node], list[NodeEffect]]]] = {}
         super().__init__(protocol_name, **world)
 
     # ── What a test or an experiment does ──────────────────────────────────────
@@ -141,25 +142,26 @@ class NodeWorld(World):
     def declare(self, declared: SignedType, *, at: Sequence[int] | None = None) -> None:
         """Make a type known at these nodes, or at all."""
         for index in range(len(self.nodes)) if at is None else at:
-            self.act(index, lambda node: node.declare(declared, self.now))
+            self.give(index, lambda node: node.declare(declared, self.now))
 
     def hold(self, index: int, right: BiscuitCapability) -> None:
         """Give a node a right."""
-        self.act(index, lambda node: node.hold(right.to_bytes(), self.now))
+        self.give(index, lambda node: node.hold(right.to_bytes(), self.now))
 
     def host(self, index: int, manager: KeyManager) -> None:
         """Have a node run a key manager."""
-        self.act(index, lambda node: node.host(manager, self.now))
+        self.give(index, lambda node: node.host(manager, self.now))
 
     def revoke(self, ids: Sequence[str], *, at: Sequence[int] | None = None) -> None:
         """Make a revocation known at these nodes, or at all."""
         for index in range(len(self.nodes)) if at is None else at:
-            self.act(index, lambda node: node.revoke(ids, self.now))
+            self.give(index, lambda node: node.revoke(ids, self.now))
 
     def attach(self, index: int, client: str, rights: Sequence[BiscuitCapability] = ()) -> None:
         """Have a client come to a node; its key is that of its name."""
         key = self.federation.identity(client).public_key
-        self.act(index, lambda node: node.attach(client, key, [right.to_bytes() for right in rights], self.now))
+        tokens = [right.to_bytes() for right in rights]
+        self.give(index, lambda node: node.attach(client, key, tokens, self.now))
 
     def say(self, index: int, client: str, type: str, values: Mapping[str, Any]) -> EventId:
         """Have a client publish; raises what the node raises."""
@@ -183,6 +185,33 @@ class NodeWorld(World):
         self.trace.note(self.now, "subscribe", member.id, about=id)
         self._carry_out(member, self.seated(node, effects))
         return id
+
+    def give(self, index: int, do: Callable[[Node], list[NodeEffect]]) -> None:
+        """Do something with a node that whoever runs it does again after a restart: types, rights, clients."""
+        self._given.setdefault(index, []).append(do)
+        if self.nodes[index].up:
+            self.act(index, do)
+
+    def restart(self, node: int, *, memory: bool = True) -> None:
+        """Start a new life of a node that is down: all it was given is given again, and, with memory, its
+        clients ask again for what they had asked for."""
+        member = self.nodes[node]
+        wishes = [(one.client, one.type, one.condition.text) for one in self.node(node).subscriptions()]
+        was_down = not member.up
+        member.subscriptions = {}
+        super().restart(node, memory=memory)
+        if was_down and member.up:
+            for do in self._given.get(node, []):
+                self.act(node, do)
+            for wish in wishes if memory else []:
+                self._ask_when_ready(node, *wish)
+
+    def _ask_when_ready(self, index: int, client: str, type: str, condition: str) -> None:
+        """A new life has no keys yet, so a client is told to try again."""
+        try:
+            self.ask(index, client, type, condition)
+        except NotYet:
+            self.at(self.now + 1.0, lambda: self._ask_when_ready(index, client, type, condition))
 
     def act(self, index: int, do: Callable[[Node], list[NodeEffect]]) -> None:
         """Do something with a node, and carry out what it asks for."""

@@ -129,7 +129,7 @@ def test_bounds_at_the_ends_of_the_domain_among_close_ones() -> None:
 
 
 def test_a_batch_larger_than_one_goes_through_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidings.matching.index.BATCH", 64)
+    monkeypatch.setattr("tidings.matching.batch.BATCH", 64)
     texts = [f"n >= {i} AND n < {i + 40}" for i in range(200)]
     check(THING, parsed(THING, texts), numbers(n=[i % 250 for i in range(1000)]))
 

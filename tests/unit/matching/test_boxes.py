@@ -96,3 +96,11 @@ def test_numbers_for_a_text_are_refused() -> None:
     row = {"id": "a", "condition": "TRUE", "boxes": [{"sides": [side], "residuals": []}]}
     with pytest.raises(InputError, match="numbers for a text"):
         Index.from_boxes(pa.Table.from_pylist([row], BOXES_SCHEMA), THING)
+
+
+def test_columns_made_in_blocks_are_those_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["n > 3 OR d < 2", "s LIKE '%x' AND s > 'a'", "y = X'00'", "n > 3 AND n < 2", "b IS NULL", "n IN (1, 5)"]
+    at_once = table_of(*texts)
+    monkeypatch.setattr("tidings.matching.boxes.BLOCK", 2)
+    assert table_of(*texts).equals(at_once)
+    assert table_of().num_rows == 0

@@ -64,6 +64,17 @@ def test_an_empty_index_is_saved_and_opened(tmp_path: Path) -> None:
     assert Index.open(tmp_path / "empty").match_batch(EVENTS).num_rows == 0
 
 
+def test_attributes_that_were_only_ever_null_are_kept_in_their_places(tmp_path: Path) -> None:
+    seen = EventType.infer({"unknown": None, "area": "EC2", "nothing": None, "speed": 31.0})
+    index = Index(seen)
+    index.add("fast", "speed > 20 AND nothing IS NULL")
+    index.save(tmp_path / "index")
+    opened = Index.open(tmp_path / "index", verify=True)
+    assert opened.event_type == seen
+    assert opened.match({"area": "EC2", "speed": 31.0}) == index.match({"area": "EC2", "speed": 31.0}) == ["fast"]
+    assert opened.match_batch(pa.table({"speed": [31.0, 1.0]}))["event"].to_pylist() == [0]
+
+
 def test_no_other_folder_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")

@@ -257,3 +257,20 @@ def test_two_threads_find_what_one_finds(wanted: Index) -> None:
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+def test_a_wrong_row_is_told_by_its_number_among_all(wanted: Index) -> None:
+    speeds = pa.table({"lanes": pa.array([1.0, 2.0, 3.0, 2.5])})
+    for threads in (1, 2):
+        with pytest.raises(EventError, match="lanes"):
+            wanted.match_batch(speeds, threads=threads)
+    moments = pa.array([0] * 9 + [2**62], pa.timestamp("s"))
+    with pytest.raises(EventError, match="row 9"):
+        wanted.match_batch(pa.table({"seen_at": moments}), threads=2)
+
+
+def test_effort_counts_what_is_looked_at(wanted: Index) -> None:
+    events = pa.table({"area": ["N1", "EC2"], "speed": [31.0, 31.0], "lanes": [2, 2]})
+    effort = wanted.effort(events)
+    assert effort.matches == 4
+    assert effort.candidates >= effort.hits >= effort.matches

@@ -1,0 +1,116 @@
+"""Trees of sub-spaces made for tests, and what must be true of each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from math import log2
+
+from tidings.overlay import Interest, Peer, Ranges, SubscriptionId
+from tidings.overlay.access import Tree
+from tidings.overlay.attribute_tree import AttributeTree, Registration, SubSpace
+from tidings.overlay.cbdlo_messages import Place, Placed, Ref
+from tidings.overlay.cuts import BOTTOM, TOP, Axis, Cut, stretches_of
+from tidings.overlay.estate import Estate, Holding
+
+SPACE_AXIS = Axis("Event", "x")
+TREE = Tree(Peer("founder"), 1)
+
+
+def wish(number: int, low: int, high: int, owner: str = "") -> Interest:
+    """The interest of node n<number> in x from low to high, both included."""
+    return Interest(SubscriptionId(owner or f"n{number}", 0, number), "Event", Ranges.of(x=(low, high)))
+
+
+def a_tree(ranges: Sequence[tuple[int, int]], *, owners: int = 1 << 30) -> AttributeTree:
+    """A tree in which the k-th node, or one of so many owners, wants the k-th range."""
+    tree = AttributeTree(Peer("founder"))
+    for number, (low, high) in enumerate(ranges):
+        interest = wish(number, low, high, f"n{number % owners}")
+        tree.register(Registration(Peer(interest.id.origin), interest), stretches_of(interest, SPACE_AXIS))
+    return tree
+
+
+def registered(tree: AttributeTree) -> list[list[int]]:
+    """For each sub-space in order, the numbers of the interests that cover it."""
+    return [[id.seq for id in each.registered] for each in tree]
+
+
+def check_tree(tree: AttributeTree) -> None:
+    """INV-S1 to INV-S5 and INV-09."""
+    in_order = list(tree)
+    assert in_order[0].low == BOTTOM
+    assert in_order[-1].high == TOP
+    for one, other in pairwise(in_order):
+        assert one.high == other.low, "INV-S1: sub-spaces are disjoint and leave no gap"
+        assert one.after is other
+        assert other.before is one, "INV-S2"
+    assert tree.root.parent is None
+    assert _checked(tree.root) == in_order, "INV-S2: the tree has them in their order"
+    assert tree.root.height <= 1.44 * log2(len(tree) + 2), "INV-09"
+    intervals = _check_registered(tree, in_order)
+    assert len(tree) <= 2 * intervals + 1, "INV-S5"
+
+
+def _checked(each: SubSpace | None) -> list[SubSpace]:
+    """A subtree in order, its balance and what it covers checked (INV-S3)."""
+    if each is None:
+        return []
+    left, right = _checked(each.left), _checked(each.right)
+    heights = [child.height if child else 0 for child in (each.left, each.right)]
+    assert abs(heights[0] - heights[1]) <= 1
+    assert each.height == 1 + max(heights)
+    assert all(child.parent is each for child in (each.left, each.right) if child)
+    below = [*left, each, *right]
+    assert (each.first, each.last) == (below[0].low, below[-1].high)
+    return below
+
+
+def _check_registered(tree: AttributeTree, in_order: list[SubSpace]) -> int:
+    """Everybody is registered exactly where it covers a sub-space (INV-S4); returns how many intervals there are."""
+    intervals = 0
+    for registration in tree.registrations():
+        stretches = stretches_of(registration.interest, SPACE_AXIS)
+        intervals += len(stretches)
+        for each in in_order:
+            covered = any(low <= each.low and each.high <= high for low, high in stretches)
+            cut = any(each.low < end < each.high for stretch in stretches for end in stretch)
+            assert not cut, "no interval is cut by a predicate"
+            assert covered == (registration.interest.id in each.registered)
+    return intervals
+
+
+def routes_between(tree: AttributeTree, *, fingers: bool) -> Iterator[tuple[bool, int]]:
+    """From every owner to every sub-space, by what owners know: whether it was found, and in how many steps."""
+    estates = estates_of(tree, fingers=fingers)
+    for start in estates:
+        for goal in tree:
+            yield _route(estates, start, goal.low)
+
+
+def estates_of(tree: AttributeTree, *, fingers: bool) -> dict[str, Estate]:
+    """What each owner would have been told."""
+    estates: dict[str, Estate] = {}
+    for each in tree:
+        refs = [_ref(near) for near in (each.parent, each.left, each.right, each.before, each.after)]
+        known = tuple(Ref(finger.low, finger.owner) for finger in tree.fingers(each)) if fingers else ()
+        placed = Placed(each.low, each.high, each.first, each.last, 1, 1, *refs, known)
+        estate = estates.setdefault(each.owner.id, Estate(fingers=fingers))
+        assert estate.place(Place(1, SPACE_AXIS, TREE, placed, True, tuple(each.registered.values()), ()))
+    return estates
+
+
+def _ref(each: SubSpace | None) -> Ref | None:
+    return Ref(each.low, each.owner) if each else None
+
+
+def _route(estates: dict[str, Estate], start: str, place: Cut) -> tuple[bool, int]:
+    here, steps, passed = start, 0, {start}
+    while True:
+        way = estates[here].towards(SPACE_AXIS, TREE, place)
+        if isinstance(way, Holding):
+            return way.space.low <= place < way.space.high, steps
+        if way is None or (way.owner.id in passed):
+            return False, steps
+        here, steps = way.owner.id, steps + 1
+        passed.add(here)

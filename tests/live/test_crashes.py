@@ -1,0 +1,68 @@
+"""Brokers as real processes, killed, frozen and started again: what was acknowledged arrives, once and in order."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.live.processes import LiveNetwork
+from tidings.net import Layout, Reader, Subscription
+from tidings.security import Mode
+
+pytestmark = pytest.mark.live
+
+ARRIVE_S_MAX = 90.0  # Not a promise: how long a loaded machine may take before the test gives up.
+THREE = Layout(first_port=0, readers={"ccs": Reader(), "yard": Reader(("plate",))})
+
+
+async def take(subscription: Subscription, count: int) -> list[str]:
+    """The ids of the next events, in the order they come."""
+    async with asyncio.timeout(ARRIVE_S_MAX):
+        return [(await anext(subscription)).id for _ in range(count)]
+
+
+def plates(first: int, count: int) -> list[dict[str, object]]:
+    return [{"plate": f"AB{number}", "speed": float(number % 100)} for number in range(first, first + count)]
+
+
+def test_what_was_acknowledged_arrives_once_and_in_order_whoever_is_killed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with LiveNetwork(tmp_path, THREE) as network:
+            camera, desk = await network.client("police/camera"), await network.client("ccs/desk")
+            fast = await desk.subscribe("Numberplate", "speed >= 50", durable="fast").ready()
+            said = await camera.publish_many("Numberplate", plates(0, 200))
+            # The subscriber's broker dies with the events in flight, and is away for the next ones.
+            await network.brokers["ccs-1"].kill()
+            said += await camera.publish_many("Numberplate", plates(200, 100))
+            # The origin dies too, while nobody but its disk knows of them.
+            await network.brokers["police-1"].kill()
+            await network.brokers["police-1"].start()
+            await network.brokers["ccs-1"].start()
+            said += await camera.publish_many("Numberplate", plates(300, 100))
+            wanted = [id for number, id in enumerate(said) if number % 100 >= 50]
+            assert await take(fast, len(wanted)) == wanted
+            # Nothing is left over: the next event that comes is the next one published.
+            (last,) = await camera.publish_many("Numberplate", plates(99, 1))
+            assert await take(fast, 1) == [last]
+
+    asyncio.run(scenario())
+
+
+def test_a_sealed_event_is_kept_for_a_broker_that_is_frozen_and_only_its_attributes_are_shown(tmp_path: Path) -> None:
+    layout = Layout(first_port=0, readers=THREE.readers, mode=Mode.ATTRIBUTE)
+
+    async def scenario() -> None:
+        async with LiveNetwork(tmp_path, layout) as network:
+            camera, desk = await network.client("police/camera"), await network.client("yard/desk")
+            seen = await desk.subscribe("Numberplate", "plate LIKE 'AB%'", durable="seen").ready()
+            network.brokers["yard-1"].freeze()
+            said = await camera.publish_many("Numberplate", plates(0, 20))
+            network.brokers["yard-1"].thaw()
+            async with asyncio.timeout(ARRIVE_S_MAX):
+                events = [await anext(seen) for _ in said]
+            assert [event.id for event in events] == said
+            assert all(set(event.values) == {"plate"} for event in events)
+
+    asyncio.run(scenario())

@@ -1,0 +1,155 @@
+"""Publishing and subscribing over real sockets: what comes, to whom, how often, and after what."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.live.together import Together
+from tidings.errors import Denied, InputError
+from tidings.events import Event, Timestamp
+from tidings.net import BlockingClient, Layout, Received, Subscription
+from tidings.net.layout import NUMBERPLATE
+
+pytestmark = pytest.mark.live
+
+OVERLAYS = ("irbr", "hermes", "flooding", "immune")
+
+
+async def take(subscription: Subscription, count: int) -> list[Received]:
+    async with asyncio.timeout(60):
+        return [await anext(subscription) for _ in range(count)]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_an_event_crosses_organisations_and_shows_each_what_it_may_see(overlay: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Together(tmp_path, Layout(first_port=0, overlay=overlay)) as network:
+            camera = await network.client("police/camera")
+            ccs = await (await network.client("ccs/desk")).subscribe("Numberplate", "plate LIKE 'AB%'").ready()
+            yard = await (await network.client("yard/desk")).subscribe("Numberplate", durable="all").ready()
+            await camera.publish("Numberplate", {"plate": "ABXX", "speed": 20.0})
+            id = await camera.publish("Numberplate", {"plate": "AB12CDE", "speed": 31.0})
+            first, second = await take(ccs, 2)
+            assert [first.values, second.values] == [{"plate": "ABXX"}, {"plate": "AB12CDE"}]
+            (only,) = await take(yard, 1)  # The yard's right is for one car, and all about it.
+            assert (only.id, only.values) == (id, {"plate": "AB12CDE", "speed": 31.0})
+
+    asyncio.run(scenario())
+
+
+def test_a_durable_subscription_goes_on_where_its_subscriber_left(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Together(tmp_path) as network:
+            camera, desk = await network.client("police/camera"), await network.client("police/desk")
+            kept = await desk.subscribe("Numberplate", "speed > 10", durable="kept").ready()
+            await camera.publish_many("Numberplate", [{"plate": f"A{n}", "speed": float(n)} for n in range(30)])
+            assert [event.values["plate"] for event in await take(kept, 5)] == [f"A{n}" for n in range(11, 16)]
+            await desk.close()
+            await network.stop("police-1")
+            await network.start("police-1")
+            again = (
+                await (await network.client("police/desk"))
+                .subscribe("Numberplate", "speed > 10", durable="kept")
+                .ready()
+            )
+            assert [event.values["plate"] for event in await take(again, 14)] == [f"A{n}" for n in range(16, 30)]
+
+    asyncio.run(scenario())
+
+
+def test_what_is_said_twice_under_one_name_is_published_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Together(tmp_path) as network:
+            camera, desk = await network.client("police/camera"), await network.client("police/desk")
+            heard = await desk.subscribe("Numberplate").ready()
+            event = Event.of(NUMBERPLATE, {"plate": "AB"}, id="1", source="cam-7", time=0)
+            first, second = await camera.publish(event), await camera.publish(event)
+            last = await camera.publish("Numberplate", {"plate": "CD"})
+            assert first == second
+            assert [each.id for each in await take(heard, 2)] == [first, last]
+
+    asyncio.run(scenario())
+
+
+def test_a_subscription_can_begin_in_the_past_and_the_past_comes_first(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Together(tmp_path, Layout(first_port=0, brokers={"police": 1, "ccs": 1})) as network:
+            camera = await network.client("police/camera")
+            before = await camera.publish_many("Numberplate", [{"plate": f"A{n}"} for n in range(3)])
+            near = (await network.client("police/desk")).subscribe("Numberplate", durable="p", since=Timestamp(0))
+            far = (await network.client("ccs/desk")).subscribe("Numberplate", durable="p", since=Timestamp(0))
+            await near.ready()
+            await far.ready()
+            after = await camera.publish("Numberplate", {"plate": "B"})
+            for subscription in (near, far):
+                assert [event.id for event in await take(subscription, 4)] == [*before, after]
+
+    asyncio.run(scenario())
+
+
+def test_what_a_subscriber_rejects_is_a_dead_letter_until_it_is_replayed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Together(tmp_path) as network:
+            camera, desk = await network.client("police/camera"), await network.client("police/desk")
+            kept = await desk.subscribe("Numberplate", durable="kept").ready()
+            id = await camera.publish("Numberplate", {"plate": "BAD"})
+            (bad,) = await take(kept, 1)
+            await kept.reject(bad, "no such car")
+            (letter,) = await desk.ask("dlq")
+            assert (letter["event"], letter["subscription"], letter["why"]) == (id, "kept", "rejected: no such car")
+            assert await desk.ask("dlq replay") == [{"replayed": 1, "left": 0}]
+            assert [event.id for event in await take(kept, 1)] == [id]
+            assert await desk.ask("dlq") == []
+
+    asyncio.run(scenario())
+
+
+def test_more_than_a_queue_may_hold_goes_to_the_dead_letters(tmp_path: Path) -> None:
+    layout = Layout(first_port=0, brokers={"police": 1}, limits={"queue_events_max": 10})
+
+    async def scenario() -> None:
+        async with Together(tmp_path, layout) as network:
+            camera, desk = await network.client("police/camera"), await network.client("police/desk")
+            kept = await desk.subscribe("Numberplate", durable="kept").ready()
+            await kept.close()
+            ids = await camera.publish_many("Numberplate", [{"plate": str(n)} for n in range(15)])
+            letters = await desk.ask("dlq")
+            assert [letter["event"] for letter in letters] == ids[10:]
+            assert all(letter["why"].startswith("queue: more than 10") for letter in letters)
+
+    asyncio.run(scenario())
+
+
+def test_a_request_that_is_wrong_or_without_right_is_refused_as_what_it_is(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Together(tmp_path) as network:
+            camera, desk = await network.client("police/camera"), await network.client("police/desk")
+            with pytest.raises(Denied, match="action: publish"):
+                await desk.publish("Numberplate", {"plate": "AB"})
+            with pytest.raises(InputError, match="no attribute 'plat'"):
+                await camera.publish("Numberplate", {"plat": "AB"})
+            with pytest.raises(InputError, match="cannot compare a double with a string"):
+                await desk.subscribe("Numberplate", "speed > 'x'").ready()
+            with pytest.raises(InputError, match="no event type 'Number'"):
+                await camera.publish("Number", {})
+
+    asyncio.run(scenario())
+
+
+def test_the_blocking_twin_does_the_same_without_an_event_loop(tmp_path: Path) -> None:
+    def as_a_program(camera: Path, desk: Path) -> None:
+        with BlockingClient(camera) as says, BlockingClient(desk) as hears:
+            heard = hears.subscribe("Numberplate", durable="b")
+            ids = says.publish_many("Numberplate", [{"plate": "A"}, {"plate": "B"}])
+            assert [next(heard).id, next(heard).id] == ids
+            assert heard.next(within_s=0.01) is None
+
+    async def scenario() -> None:
+        async with Together(tmp_path) as network:
+            clients = network.laid.clients
+            await asyncio.to_thread(as_a_program, clients["police/camera"], clients["police/desk"])
+
+    asyncio.run(scenario())

@@ -1,0 +1,53 @@
+"""Laws of the attribute tree, whatever is registered and taken back (INV-07, INV-S1 to INV-S5, INV-09)."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.given_trees import SPACE_AXIS, check_tree, wish
+from tidings.overlay import Peer
+from tidings.overlay.attribute_tree import AttributeTree, Registration
+from tidings.overlay.cuts import cut_at, stretches_of
+
+ranges = st.tuples(st.integers(0, 60), st.integers(0, 25)).map(lambda pair: (pair[0], pair[0] + pair[1]))
+changes = st.lists(st.tuples(st.integers(0, 20), st.none() | ranges), max_size=120)
+
+
+@given(changes)
+@settings(max_examples=60)
+def test_the_tree_is_whole_and_balanced_after_any_changes(done: list[tuple[int, tuple[int, int] | None]]) -> None:
+    tree = AttributeTree(Peer("founder"))
+    for number, wanted in done:
+        if wanted is None:
+            tree.unregister(wish(number, 0, 0).id)
+        else:
+            interest = wish(number, *wanted)
+            tree.register(Registration(Peer(f"n{number}"), interest), stretches_of(interest, SPACE_AXIS))
+    check_tree(tree)
+
+
+@given(st.lists(ranges, max_size=40), st.lists(st.integers(-5, 95), min_size=1, max_size=20))
+@settings(max_examples=60)
+def test_who_is_registered_where_a_value_lies_is_who_wants_it(wanted: list[tuple[int, int]], values: list[int]) -> None:
+    """INV-01 and INV-03, within one attribute."""
+    tree = AttributeTree(Peer("founder"))
+    for number, (low, high) in enumerate(wanted):
+        interest = wish(number, low, high)
+        tree.register(Registration(Peer(f"n{number}"), interest), stretches_of(interest, SPACE_AXIS))
+    for value in values:
+        found = {id.seq for id in tree.locate(cut_at(value)).registered}
+        assert found == {number for number, (low, high) in enumerate(wanted) if low <= value <= high}
+
+
+@given(st.lists(ranges, max_size=40))
+@settings(max_examples=40)
+def test_a_tree_that_everybody_has_left_is_one_sub_space_again(wanted: list[tuple[int, int]]) -> None:
+    tree = AttributeTree(Peer("founder"))
+    for number, (low, high) in enumerate(wanted):
+        interest = wish(number, low, high)
+        tree.register(Registration(Peer(f"n{number}"), interest), stretches_of(interest, SPACE_AXIS))
+    for number, (low, high) in enumerate(wanted):
+        tree.unregister(wish(number, low, high).id)
+        check_tree(tree)
+    assert len(tree) == 1
