@@ -95,8 +95,9 @@ def _keep(done: report.Report) -> None:
 
 def _redraw() -> int:
     last = report.Report.open(report.RESULTS / "matching.json")
-    report.write_page(last)
-    print("drawn: " + ", ".join(figures.draw(last)))
+    drawn = figures.draw(last)
+    report.write_page(last, drawn)
+    print("drawn: " + ", ".join(drawn))
     return 0
 
 

@@ -13,17 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from benchmarks.engine_speed import WAITING_EVENTS, changes_per_s, longest_wait_ms
 from benchmarks.matching.engine import Answers, Array, Workload
-from benchmarks.workload import READING, boxes_table, event_table, records
-from tidings.events import conform
+from benchmarks.workload import READING, boxes_table, condition_texts, event_table, records
 from tidings.matching import Index
 
 LATENCY_EVENTS = 2_000  # One at a time; enough for a 99th percentile that twenty events decide.
 LATENCY_WARM_UP = 200
 BATCH_SIZES = (1, 64, 1_024)  # Beside all events at once: what smaller batches cost.
-
-
-CANDIDATES = 2  # Where the kernels' totals keep them.
 
 
 class Tidings:
@@ -35,6 +32,7 @@ class Tidings:
         self._index.match_batch(event_table(workload.events[:10]))
 
     def build(self, workload: Workload) -> None:
+        self._wanted = workload.wanted
         self._index = Index.from_boxes(self._table, READING)
 
     def admit(self, workload: Workload) -> None:
@@ -50,15 +48,12 @@ class Tidings:
         return Answers.of_pairs(self._matches.events, self._matches.numbers, len(self._events))
 
     def facts(self) -> dict[str, Any]:
-        facts: dict[str, Any] = {"bytes": self._index.stats().bytes, "candidates": self._candidates()}
+        facts: dict[str, Any] = {
+            "bytes": self._index.stats().bytes,
+            "candidates": self._index.effort(self._events).candidates,
+        }
         facts |= {"batches": self._by_batch_size(), "single_us": self._latencies()}
         return facts | {"warm_start": self._warm_start()}
-
-    def _candidates(self) -> int:
-        """Conditions looked at, over all events: counted by the kernels, and nobody's business but ours."""
-        version = self._index._version
-        rows = conform(self._events, READING)
-        return sum(int(part.match(rows, version.stamp)[2][CANDIDATES]) for part in version.parts)
 
     def _latencies(self) -> dict[str, float]:
         """Microseconds for one record through `Index.match`."""
@@ -96,14 +91,16 @@ class Tidings:
 
 
 class TidingsTwoThreads(Tidings):
-    """The same, on two threads."""
+    """The same, on two threads; and what happens while the index changes, as folding has a thread of its own."""
 
     def match(self) -> int:
         self._matches = self._index.match_numbers(self._events, threads=2)
         return len(self._matches.events)
 
     def facts(self) -> dict[str, Any]:
-        return {}
+        changes = changes_per_s(self._index, condition_texts(self._wanted))
+        wait = longest_wait_ms(self._index, self._events.slice(0, WAITING_EVENTS))
+        return {"changes_per_s": changes, "longest_wait_ms": wait}
 
 
 class TidingsTable(Tidings):

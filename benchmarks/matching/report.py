@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.matching.contenders import OURS, SIZES
+from benchmarks.matching.contenders import OURS, OURS_TWO_THREADS, SIZES
 from benchmarks.matching.runs import ROOT, Run
 from benchmarks.matching.targets import Target, bytes_per_condition, targets
 
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "reference" / "benchmarks-matching.md"
-BEGIN, END = "<!-- numbers: begin -->", "<!-- numbers: end -->"
+NUMBERS, GROWTH = "numbers", "growth"  # What stands between a mark of this name and its end is written here.
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,9 @@ def target_rows(found: Sequence[Target]) -> list[tuple[str, ...]]:
 
 
 def extras(runs: Sequence[Run]) -> list[str]:
-    """What only Tidings is asked: one event at a time, small batches, a warm start."""
-    return [_extra(run) for run in runs if run.contender == OURS and run.measured]
+    """What only Tidings is asked: one event at a time, small batches, a warm start, changes."""
+    alone = [_extra(run) for run in runs if run.contender == OURS and run.measured]
+    return alone + [_changing(run) for run in runs if run.contender == OURS_TWO_THREADS and run.measured]
 
 
 def _extra(run: Run) -> str:
@@ -99,6 +100,15 @@ def _extra(run: Run) -> str:
     return (
         f"{run.workload}: one event {single['median']:.1f} µs (p99 {single['p99']:.1f}); events/s {batches}; fresh process: import "
         f"{warm['import_s']:.2f} s, open {warm['open_s'] * 1e3:.1f} ms, first match {warm['first_match_s'] * 1e3:.1f} ms"
+    )
+
+
+def _changing(run: Run) -> str:
+    assert run.measured is not None, "filtered by the caller"
+    facts = run.measured["facts"]
+    changes, wait = facts["changes_per_s"], facts["longest_wait_ms"]
+    return (
+        f"{run.workload}, 2 cores: {changes:,.0f} changes/s; a reader waits {wait:.1f} ms at most while all is folded"
     )
 
 
@@ -129,11 +139,25 @@ def _print(rows: Sequence[tuple[str, ...]]) -> None:
         print("  " + "  ".join([row[0].ljust(names), *cells]).rstrip())
 
 
-def write_page(report: Report) -> None:
-    """Puts the numbers between the marks in the documentation's page; the words around them stay."""
-    text = PAGE.read_text()
-    before, after = text.split(BEGIN)[0], text.split(END)[1]
-    PAGE.write_text(f"{before}{BEGIN}\n{_markdown(report)}\n{END}{after}")
+def write_page(report: Report, drawn: Sequence[str]) -> None:
+    """Puts numbers and figures between the marks in the documentation's page; the words around them stay."""
+    text = _between(PAGE.read_text(), NUMBERS, _markdown(report))
+    PAGE.write_text(_between(text, GROWTH, _images(drawn)))
+
+
+def _between(text: str, mark: str, content: str) -> str:
+    begin, end = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
+    before, after = text.split(begin, 1)[0], text.split(end, 1)[1]
+    return f"{before}{begin}\n{content}\n{end}{after}"
+
+
+def _images(drawn: Sequence[str]) -> str:
+    paths = [Path(path) for path in drawn if path.endswith(".svg")]
+    return "\n\n".join(f"![events per second by {_what(path)}](../figures/{path.name})" for path in paths)
+
+
+def _what(path: Path) -> str:
+    return path.stem.removeprefix("matching-")
 
 
 def _markdown(report: Report) -> str:

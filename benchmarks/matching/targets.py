@@ -16,6 +16,7 @@ BUILD_S_MAX, BYTES_PER_CONDITION_MAX = 4.0, 400.0
 SINGLE_US_MAX = 15.0
 SPEED_UP_MIN = 1.7
 WARM_START_S_MAX = 1.0
+CHANGES_PER_S_MIN, WAIT_MS_MAX = 100_000.0, 50.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ def targets(runs: Sequence[Run]) -> list[Target]:
     """Every promise that these runs say something about."""
     measured = {(run.contender, run.workload): run for run in runs if run.measured}
     found = [*_against_peers(measured), *_against_prototype(measured)]
-    return [*found, *_two_threads(measured), *_of_one_index(measured)]
+    return [*found, *_two_threads(measured), *_of_one_index(measured), *_while_it_changes(measured)]
 
 
 def best_peer(measured: dict[tuple[str, str], Run], workload: str) -> Run | None:
@@ -84,6 +85,15 @@ def _of_one_index(measured: dict[tuple[str, str], Run]) -> Iterator[Target]:
         yield Target(
             "base100k: seconds from import to first match, fresh process", WARM_START_S_MAX, warm, at_most=True
         )
+
+
+def _while_it_changes(measured: dict[tuple[str, str], Run]) -> Iterator[Target]:
+    if run := measured.get((OURS_TWO_THREADS, "base100k")):
+        changes = _numbers(run)["facts"]["changes_per_s"]
+        yield Target("base100k: changes/s, folding included, 2 cores", CHANGES_PER_S_MIN, changes)
+    if run := measured.get((OURS_TWO_THREADS, "base1m")):
+        wait = _numbers(run)["facts"]["longest_wait_ms"]
+        yield Target("base1m: ms a reader waits at most while all is folded", WAIT_MS_MAX, wait, at_most=True)
 
 
 def bytes_per_condition(run: Run) -> float | None:

@@ -94,10 +94,8 @@ class _Pairs:
     def of(cls, sides: filing.Sides, first: Array, second: Array, counts: Array) -> _Pairs:
         side_a, side_b = _in_axis_order(sides, first, second)
         axis = np.append(sides.side_axis, np.int32(len(counts) - 1)).astype(np.int64)
-        codes, pair = np.unique(axis[side_a] * len(counts) + axis[side_b], return_inverse=True)
-        pair = pair.astype(np.int32)
+        codes, pair, sizes = _distinct(axis[side_a] * len(counts) + axis[side_b], len(counts) ** 2)
         a, b = codes // len(counts), codes % len(counts)
-        sizes = np.bincount(pair, minlength=len(codes))
         entries = np.zeros((len(codes), filing.LEVELS, filing.LEVELS), np.int64)
         filing.count_entries(sides, side_a, side_b, pair, _finest(counts), entries)
         return cls(a, b, sizes, pair, side_a, side_b, _costs(entries, sizes, counts, a, b), entries, counts)
@@ -133,8 +131,20 @@ def _second_if_it_pays(sides: filing.Sides, first: Array, second: Array, chance:
 def _second_if_common(sides: filing.Sides, first: Array, second: Array, axes: int) -> Array:
     side_a, side_b = _in_axis_order(sides, first, second)
     axis = np.append(sides.side_axis, np.int32(axes - 1)).astype(np.int64)
-    _, pair, sizes = np.unique(axis[side_a] * axes + axis[side_b], return_inverse=True, return_counts=True)
+    _, pair, sizes = _distinct(axis[side_a] * axes + axis[side_b], axes**2)
     return np.where(sizes[pair] >= PAIR_BOXES_MIN, second, -1).astype(np.int32)
+
+
+def _distinct(codes: Array, size: int) -> tuple[Array, Array, Array]:
+    """The different codes, all below `size`, ascending; per item the number of its code; and how many items each has."""
+    if size > PAIRS_MAX:
+        found, number, sizes = np.unique(codes, return_inverse=True, return_counts=True)
+        return found, number.astype(np.int32), sizes
+    sizes = np.bincount(codes, minlength=size)  # Counting a million is much quicker than sorting them.
+    found = np.flatnonzero(sizes)
+    number = np.zeros(size, np.int32)
+    number[found] = np.arange(len(found), dtype=np.int32)
+    return found, number[codes], sizes[found]
 
 
 def _in_axis_order(sides: filing.Sides, first: Array, second: Array) -> tuple[Array, Array]:

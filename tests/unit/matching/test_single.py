@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidings.errors import EventError
-from tidings.events import EventType, Timestamp
+from tidings.events import EventType, Timestamp, Value
 from tidings.matching import Index, NaiveIndex, index
 from tidings.matching.single import Packer
 
@@ -60,7 +60,7 @@ def test_what_does_not_fit_is_not_packed_and_is_refused(wrong: dict[str, object]
 
 def test_a_whole_event_is_packed_at_a_glance() -> None:
     event_type = EventType("Plate", area=str, speed=float, lanes=int)
-    event = {"lanes": 2, "speed": 31.0, "area": "EC2"}
+    event: dict[str, Value] = {"lanes": 2, "speed": 31.0, "area": "EC2"}
     assert Packer(event_type).plain(event) == Packer(event_type).pack(event)
     assert Packer(event_type).plain({**event, "area": "Zürich"}) is None  # Looked at more closely, and then packed.
 
