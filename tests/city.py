@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tidings.events import EventType
@@ -54,8 +54,13 @@ def a_city(
     organisations: Sequence[str] = (),
     policy: NodePolicy | None = None,
     knowing: Sequence[int] | None = None,
+    skew_ms: Callable[[int], int] = lambda index: 0,
+    **fields: object,
 ) -> City:
-    """Brokers that read what `reads` says of each: these attributes, all of them (None), or nothing (empty)."""
+    """Brokers that read what `reads` says of each: these attributes, all of them (None), or nothing (empty).
+
+    `fields` are those of the signed type.
+    """
     federation = Federation(seed)
     names = organisations or ["all"] * len(reads)
     world = NodeWorld(
@@ -65,8 +70,9 @@ def a_city(
         federation=federation,
         organisation_of=lambda index: names[index],
         policy=policy or NodePolicy(network_key=federation.network.public_key),
+        skew_ms=skew_ms,
     )
-    signed = federation.type(Sighting, mode)
+    signed = federation.type(Sighting, mode, **fields)
     world.declare(signed, at=knowing)
     manager = federation.key_manager(signed)
     world.host(MANAGER_AT, manager)

@@ -92,9 +92,10 @@ def estates_of(tree: AttributeTree, *, fingers: bool) -> dict[str, Estate]:
     """What each owner would have been told."""
     estates: dict[str, Estate] = {}
     for each in tree:
-        refs = [_ref(near) for near in (each.parent, each.left, each.right, each.before, each.after)]
+        parent, left, right = _ref(each.parent), _ref(each.left), _ref(each.right)
+        before, after = _ref(each.before), _ref(each.after)
         known = tuple(Ref(finger.low, finger.owner) for finger in tree.fingers(each)) if fingers else ()
-        placed = Placed(each.low, each.high, each.first, each.last, 1, 1, *refs, known)
+        placed = Placed(each.low, each.high, each.first, each.last, 1, 1, parent, left, right, before, after, known)
         estate = estates.setdefault(each.owner.id, Estate(fingers=fingers))
         assert estate.place(Place(1, SPACE_AXIS, TREE, placed, True, tuple(each.registered.values()), ()))
     return estates

@@ -6,7 +6,8 @@ import pytest
 
 from tests.lab.small import experiment, judged, measured
 from tidings.lab import Results, Verdict
-from tidings.lab.secure import ATTRIBUTE, CLASSIC, DECRYPTIONS, ENCRYPTIONS, EVENT, LAZY, LEAVES, LKH, NONE, OFT, STORED
+from tidings.lab.secure import ATTRIBUTE, DECRYPTIONS, ENCRYPTIONS, EVENT, NONE
+from tidings.lab.secure_keys import CLASSIC, LAZY, LEAVES, LKH, OFT, STORED
 
 
 @pytest.fixture(scope="module")

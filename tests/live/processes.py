@@ -79,7 +79,8 @@ class BrokerProcess:
         os.kill(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
+        if self.is_up:
+            os.kill(self.pid, signal.SIGCONT)
 
     def tail(self) -> str:
         return self.log.read_text()[-3000:]

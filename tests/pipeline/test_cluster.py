@@ -17,6 +17,7 @@ import pytest
 
 from tests.pipeline.sightings import expected_pairs, sightings, subscriptions, table
 
+ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import sys
 import pyarrow as pa
@@ -57,7 +58,7 @@ def environment(home: Path) -> dict[str, str]:
         **os.environ,
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYTHONPATH": os.pathsep.join(["src", "."]),
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
         "PYSPARK_PYTHON": sys.executable,
     }
 
@@ -108,12 +109,17 @@ def test_a_standalone_cluster_gives_what_the_definition_gives(tmp_path: Path) ->
     pq.write_table(table(events), tmp_path / "events.parquet", row_group_size=100)
     pq.write_table(pa.Table.from_pylist(wanted), tmp_path / "wanted.parquet")
     home = spark_home(tmp_path / "spark")
-    files = [str(tmp_path / "events.parquet"), str(tmp_path / "wanted.parquet"), "--out", str(tmp_path / "out")]
+    files = [
+        "events.parquet",
+        "wanted.parquet",
+        "--out",
+        "out",
+    ]  # Executors are at home elsewhere, and still find them.
     with standalone(home, tmp_path) as url:
         settings = ["--master", url, "--conf", "spark.executor.memory=512m", "--conf", "spark.executor.cores=1"]
         done = subprocess.run(
             [sys.executable, "-m", "tidings", "match", *files, *settings],
-            env=environment(home), capture_output=True, encoding="utf-8", timeout=400, check=False,
+            env=environment(home), cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=400, check=False,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     found = pq.read_table(tmp_path / "out").to_pylist()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.strategies_filters import random_condition, random_type, random_values
@@ -17,6 +17,7 @@ from tidings.overlay.gnp import scale
 from tidings.overlay.quantise import Axes
 from tidings.space import Path, Space, Zone, siblings, within
 
+EXAMPLES = 30  # Each is a whole network.
 SMALL = Space(2, 4)  # 16 × 16 cells: every point can be looked at.
 
 
@@ -83,6 +84,7 @@ def test_zones_with_a_common_face_are_those_with_cells_side_by_side(one: Zone, o
     assert one.borders(other, 16) == other.borders(one, 16)
 
 
+@settings(max_examples=EXAMPLES)
 @given(tilings(), st.integers(0, 100))
 def test_zones_tile_the_space_and_siblings_with_a_zone_do_too(tiling: Tiling, seed: int) -> None:
     """Z1, Z3."""
@@ -98,6 +100,7 @@ def test_zones_tile_the_space_and_siblings_with_a_zone_do_too(tiling: Tiling, se
         assert space.has(path)
 
 
+@settings(max_examples=EXAMPLES)
 @given(tilings())
 def test_neighbours_are_those_with_a_common_face(tiling: Tiling) -> None:
     """Z2."""
@@ -107,6 +110,7 @@ def test_neighbours_are_those_with_a_common_face(tiling: Tiling) -> None:
         assert sorted(seat.neighbours) == [other for other in beside if other != number]
 
 
+@settings(max_examples=EXAMPLES)
 @given(tilings())
 def test_brokers_of_one_domain_have_the_same_ancestors_up_to_it(tiling: Tiling) -> None:
     """Z4, Z5, S10: the zones, not who was next to them."""
@@ -120,6 +124,7 @@ def test_brokers_of_one_domain_have_the_same_ancestors_up_to_it(tiling: Tiling) 
                 assert one.path[: level * k] == other.path[: level * k]
 
 
+@settings(max_examples=EXAMPLES)
 @given(tilings())
 def test_who_was_recorded_in_a_zone_is_still_in_it(tiling: Tiling) -> None:
     """Z6, where nobody has moved: owners keep the lower part."""
@@ -140,6 +145,7 @@ def arrives(brokers: list[Standing], start: int, aim: tuple[int, ...], k: int, *
     return at
 
 
+@settings(max_examples=EXAMPLES)
 @given(tilings(), st.integers(0, 100))
 def test_some_neighbour_is_always_nearer(tiling: Tiling, seed: int) -> None:
     """The lemma that greedy routing rests on."""
@@ -150,6 +156,7 @@ def test_some_neighbour_is_always_nearer(tiling: Tiling, seed: int) -> None:
             assert own == 0 or min(zones[other].distance(at, tiling.around) for other in seat.neighbours) < own
 
 
+@settings(max_examples=EXAMPLES)
 @given(tilings(), st.integers(0, 100))
 def test_a_message_ends_at_the_owner_of_its_aim(tiling: Tiling, seed: int) -> None:
     """S2."""
@@ -161,6 +168,7 @@ def test_a_message_ends_at_the_owner_of_its_aim(tiling: Tiling, seed: int) -> No
         assert arrives(brokers, start, aim, tiling.k, greedy=True) == tiling.owner(aim)
 
 
+@settings(max_examples=EXAMPLES)
 @given(tilings(), st.integers(0, 100))
 def test_a_message_arrives_however_stale_the_tables_of_ancestors_are(tiling: Tiling, seed: int) -> None:
     """S2, with any broker recorded in place of any other."""
@@ -177,6 +185,7 @@ def test_a_message_arrives_however_stale_the_tables_of_ancestors_are(tiling: Til
         assert arrives(brokers, chance.randrange(len(tiling)), aim, tiling.k) == tiling.owner(aim)
 
 
+@settings(max_examples=EXAMPLES)
 @given(tilings(), st.integers(0, 100))
 def test_a_hop_by_ancestors_goes_to_somebody_inside_the_recorded_zone(tiling: Tiling, seed: int) -> None:
     """S3, where nobody has moved."""
@@ -195,6 +204,7 @@ def test_a_hop_by_ancestors_goes_to_somebody_inside_the_recorded_zone(tiling: Ti
 # ── Claims, pieces, boxes ────────────────────────────────────────────────────
 
 
+@settings(max_examples=EXAMPLES)
 @given(tilings(), st.data())
 def test_what_is_not_covered_and_what_is_are_the_whole_zone(tiling: Tiling, data: st.DataObject) -> None:
     paths = [seat.path for seat in tiling.seats]
@@ -205,6 +215,7 @@ def test_what_is_not_covered_and_what_is_are_the_whole_zone(tiling: Tiling, data
     assert not [1 for one in rest for other in claims if tiling.space.zone(one).touches(tiling.space.zone(other))]
 
 
+@settings(max_examples=EXAMPLES)
 @given(tilings(), st.integers(0, 100))
 def test_pieces_cut_along_the_tree_reach_each_zone_of_a_box_once(tiling: Tiling, seed: int) -> None:
     """S7, the geometry of it."""
@@ -234,10 +245,11 @@ def test_cells_keep_the_order_of_values(bounds: tuple[Value, Value], one: Value,
         return
     axes = Axes.of({"x": bounds}, Space(1))
     kind = type_of(one)
-    low, high = sorted([one, other], key=kind.key)  # type: ignore[arg-type]
+    low, high = sorted([one, other], key=kind.key)
     assert axes.event(View({"x": low})).low <= axes.event(View({"x": high})).low
 
 
+@settings(max_examples=EXAMPLES)
 @given(st.integers(0, 2**32), BOUNDS, BOUNDS)
 def test_no_event_that_is_wanted_lies_outside_the_boxes(
     seed: int, first: tuple[Value, Value], second: tuple[Value, Value]

@@ -70,7 +70,7 @@ class Cost(NamedTuple):
 def chances(attributes: int, mean: float) -> Floats:
     """How likely each attribute is to occur, so that `mean` do on average."""
     law = np.arange(1, attributes + 1) ** -ALPHA
-    return np.minimum(1.0, law * mean / law.sum())
+    return np.asarray(np.minimum(1.0, law * mean / law.sum()), float)
 
 
 class Scene:
@@ -108,7 +108,7 @@ class Scene:
     def popular(self) -> Floats:
         """The share of each attribute among all subscriptions."""
         counts = np.array([len(subs) for subs in self.of], float)
-        return counts / counts.sum()
+        return np.asarray(counts / counts.sum())
 
     def cuts(self, attribute: int, indexed_only: bool) -> Floats:
         """The boundaries of all interests in an attribute, in order."""

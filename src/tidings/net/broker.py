@@ -16,7 +16,7 @@ import logging
 import random
 import secrets
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, assert_never
 
 import msgspec
@@ -75,6 +75,7 @@ FORGET_EVERY_S = 30.0
 REJOIN_S = 2.0  # After a join that failed.
 ALONE_AFTER_S = 10.0  # How long a broker waits for those it does not see before it begins without them.
 ROOM_S_MAX = 5.0  # How long publishers wait for one slow link; then it is its own affair.
+SLOW_S_MAX = 1.0  # How long everybody waits, once, for one slow client.
 DRAIN_S_MAX = 60.0
 KEYS_S_MAX = 5.0  # How long a subscription waits for the keys of its type.
 STABLE_S_MAX = (
@@ -111,6 +112,7 @@ class Broker:
         self.managers = Managers(config)
         self.sessions: dict[str, Session] = {}
         self.listeners: dict[str, Listener] = {}
+        self.filling: dict[str, Session] = {}
         self.promises: Promises
         self.is_joined = asyncio.Event()
         self.is_draining = False
@@ -373,10 +375,28 @@ class Broker:
     async def has_room(self) -> None:
         """Waits while some link's queue is full, for a while: publishers go no faster than events can leave."""
         fullest = self.links.fullest()
-        if fullest is not None and fullest.queued_bytes > fullest.queue_bytes_max // 2:
+        if fullest is not None and fullest.is_half_full:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(ROOM_S_MAX):
                     await fullest.drained()
+        await self._room_for_local()
+
+    async def _room_for_local(self) -> None:
+        while self.filling:
+            await self._emptied(self.filling.pop(next(iter(self.filling))))
+
+    async def _emptied(self, session: Session) -> None:
+        """Waits for a client that is sent much; one that does not take it is not waited for until it has."""
+        try:
+            async with asyncio.timeout(SLOW_S_MAX):
+                await session.link.drained()
+        except TimeoutError:
+            session.is_slow = True
+            self._task(self._no_longer_slow(session))
+
+    async def _no_longer_slow(self, session: Session) -> None:
+        await session.link.drained()
+        session.is_slow = False
 
     # ── Links (see `links.Owner`) ──
 
@@ -408,6 +428,7 @@ class Broker:
             if self.links.open.get(peer) is not link:
                 return  # Replaced by another connection, whose handshake this one must not disturb.
             if isinstance(frame, Said):
+                await self._room_for_local()
                 now = self._loop.time()
                 self.carry_out(self.node.receive_many([(peer, raw) for raw in frame.messages], now))
                 self.links.learn(self.node.introduced())
@@ -436,9 +457,27 @@ class Broker:
     async def publish(
         self, client: str, known: KnownType, events: Sequence[tuple[bytes, dict[str, Any]]]
     ) -> list[EventId]:
-        """Publish events; returns when they are on disk, with what is owed for them. One said again keeps its id.
+        """Publish events; returns when they are on disk, with what is owed for them. As `publish_now`."""
+        done: asyncio.Future[list[EventId]] = self._loop.create_future()
 
-        Each comes with what tells a repetition. Raises as `Node.publish` does; nothing has happened then.
+        def on_disk(ids: list[EventId]) -> None:
+            if not done.done():  # Whoever asked may have gone.
+                done.set_result(ids)
+
+        self.publish_now(client, known, events, on_disk)
+        return await done
+
+    def publish_now(
+        self,
+        client: str,
+        known: KnownType,
+        events: Sequence[tuple[bytes, dict[str, Any]]],
+        then: Callable[[list[EventId]], None],
+    ) -> None:
+        """Publish events; `then` is given their ids when they are on disk, with what is owed for them.
+
+        Each comes with what tells a repetition; one said again keeps its id. Raises as `Node.publish` does;
+        nothing has happened then.
         """
         if self.is_draining:
             raise Denied("draining: this broker takes no more events; publish at another")
@@ -447,15 +486,12 @@ class Broker:
         if new:
             ids, effects = self.node.publish_many(client, known.name, list(new.values()), self._loop.time(), keep=True)
             self.counts["published"] += len(ids)
-            await asyncio.shield(self._task(self._note_down(known, list(new), effects)))
-        else:
-            await self.journal.committed()
-        return [repeats[key] for key, _ in events]
+            self._note_down(known, list(new), effects)
+        all_ids = [repeats[key] for key, _ in events]
+        self.journal.then(lambda: then(all_ids))
 
-    def _note_down(
-        self, known: KnownType, keys: Sequence[bytes], effects: list[NodeEffect]
-    ) -> Coroutine[Any, Any, None]:
-        """Notes what must be on disk, all at once so that events stay in order; what is returned waits and goes on."""
+    def _note_down(self, known: KnownType, keys: Sequence[bytes], effects: list[NodeEffect]) -> None:
+        """Notes what must be on disk, all at once so that events stay in order; the rest is done when it is there."""
         owed: list[tuple[NodeId, OwedEvent]] = []
         later: list[NodeEffect] = []
         names, at_us = iter(keys), now_us()
@@ -468,18 +504,18 @@ class Broker:
                     self.queues.add(self._durable_of[id], self._told_bytes(effect))
                 case _:
                     later.append(effect)
-        return self._when_on_disk(self.queues.take_fresh(), owed, later)
+        self._when_on_disk(owed, later)
 
-    async def _when_on_disk(
-        self,
-        fresh: list[tuple[str, int, bytes]],
-        owed: Sequence[tuple[NodeId, OwedEvent]] = (),
-        later: Iterable[NodeEffect] = (),
-    ) -> None:
-        await self.journal.committed()
-        self.carry_out(later)
-        self.promises.committed(owed)
-        self.queues.committed(fresh)
+    def _when_on_disk(self, owed: Sequence[tuple[NodeId, OwedEvent]] = (), later: Sequence[NodeEffect] = ()) -> None:
+        """Have everything that was noted written, and then tell whoever it is for."""
+        fresh = self.queues.take_fresh()
+
+        def tell() -> None:
+            self.carry_out(later)
+            self.promises.committed(owed)
+            self.queues.committed(fresh)
+
+        self.journal.then(tell)
 
     async def subscribe(self, client: str, type: str, condition: str) -> SubscriptionId:
         """Subscribe; returns when the subscription is known wherever it must be, or the time is over."""
@@ -551,7 +587,7 @@ class Broker:
             for id, told in self.deliver(raw) or []:
                 if id == durable.id:
                     self.queues.add(id, told)
-        self._task(self._when_on_disk(self.queues.take_fresh()))
+        self._when_on_disk()
 
     def _take_up(self, durable: Durable) -> Coroutine[Any, Any, SubscriptionId]:
         """Subscribe at the node for a durable subscription, under its owner's rights."""
@@ -592,7 +628,8 @@ class Broker:
         for _, bundle in ready:
             for durable, told in bundle:
                 self.queues.add(durable, told)
-        await asyncio.shield(self._task(self._when_on_disk(self.queues.take_fresh())))
+        self._when_on_disk()
+        await self.journal.committed()
 
     def broker_name(self, id: NodeId) -> str:
         """How a broker is called, as far as it is linked; its id otherwise."""

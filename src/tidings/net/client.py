@@ -177,6 +177,8 @@ class Client:
         self._runner: asyncio.Task[None] | None = None
         self._names = secrets.token_hex(8)
         self._types: dict[str, EventType] = {}
+        self._gathered: dict[str, list[tuple[str, dict[str, Any], asyncio.Future[str]]]] = {}
+        self._publishing: set[asyncio.Task[None]] = set()
         self._is_closing = False
 
     @classmethod
@@ -221,8 +223,38 @@ class Client:
             type, values, name = what.type, what.values, name or f"{what.source}\0{what.id}"
         else:
             type = what
-        (id,) = await self.publish_many(type, [values or {}], names=[name] if name else None)
-        return id
+        return await self._gather(type, name or f"{self._names}.{next(self._tickets)}", dict(values or {}))
+
+    def _gather(self, type: str, name: str, values: dict[str, Any]) -> asyncio.Future[str]:
+        """Events published in one turn of the loop travel together."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[str] = loop.create_future()
+        if not self._gathered:
+            loop.call_soon(self._send_gathered)
+        self._gathered.setdefault(type, []).append((name, values, answer))
+        return answer
+
+    def _send_gathered(self) -> None:
+        gathered, self._gathered = self._gathered, {}
+        for type, events in gathered.items():
+            task = asyncio.get_running_loop().create_task(self._publish_gathered(type, events))
+            self._publishing.add(task)
+            task.add_done_callback(self._publishing.discard)
+
+    async def _publish_gathered(self, type: str, events: list[tuple[str, dict[str, Any], asyncio.Future[str]]]) -> None:
+        try:
+            ids = await self.publish_many(
+                type, [values for _, values, _ in events], names=[name for name, _, _ in events]
+            )
+        except TidingsError as error:
+            if len(events) > 1:  # One spoils all that travel with it: each by itself, then.
+                await asyncio.gather(*(self._publish_gathered(type, [event]) for event in events))
+            elif not events[0][2].done():
+                events[0][2].set_exception(error)
+            return
+        for id, (_, _, answer) in zip(ids, events, strict=True):
+            if not answer.done():
+                answer.set_result(id)
 
     async def publish_many(
         self, type: str, events: Sequence[Mapping[str, Any]], *, names: Sequence[str] | None = None

@@ -47,7 +47,7 @@ class Limits:
     connections_max: int = 4096
     clients_per_key_max: int = 256  # Connections of one client key: a stolen key cannot take them all.
     link_queue_bytes_max: int = 8 << 20
-    client_queue_bytes_max: int = 4 << 20
+    client_queue_bytes_max: int = 16 << 20  # Four of the largest frames: a burst fits.
     subscriptions_max: int = 1_000_000
     retention_events_max: int = 1_000_000  # Published here and kept for who comes back; the oldest go first.
     retention_hours: float = 168.0
@@ -162,12 +162,13 @@ def _fields(of: type[Any], table: Mapping[str, Any], file: Path, where: str, fol
         if word not in known:
             hint = did_you_mean(word, known) or f"there are {', '.join(known)}"
             raise InputError(f"{file}: [{where}] has no {word!r}; {hint}")
+    typed = {
+        word: _typed(value, str(known[word].type), f"{file}: [{where}] {word}", folder) for word, value in table.items()
+    }
     for name, each in known.items():
         if name not in table and each.default is MISSING and each.default_factory is MISSING:
             raise InputError(f"{file}: [{where}] needs {name!r}")
-    return {
-        word: _typed(value, str(known[word].type), f"{file}: [{where}] {word}", folder) for word, value in table.items()
-    }
+    return typed
 
 
 def _typed(value: Any, declared: str, where: str, folder: Path) -> Any:

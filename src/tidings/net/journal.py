@@ -13,7 +13,7 @@ Changes are noted at once and written together: `note_…` methods return immedi
 who wait at that time. While the disk refuses, say because it is full, the same group is tried again
 and nobody is told a lie: publishers wait, and with them whoever feeds them.
 
-Why SQLite, measured: docs/decisions/0081-the-journal-is-sqlite.md.
+Why SQLite, measured: docs/decisions/0086-the-journal-is-sqlite.md.
 """
 
 from __future__ import annotations
@@ -148,6 +148,7 @@ class Journal:
         self.is_stuck = False
         self._noted: dict[str, list[tuple[Any, ...]]] = {}
         self._waiting: list[asyncio.Future[None]] = []
+        self._then: list[Callable[[], object]] = []
         self._committing: asyncio.Task[None] | None = None
         self._write_thread = ThreadPoolExecutor(1, "journal-write")
         self._read_thread = ThreadPoolExecutor(1, "journal-read")
@@ -163,18 +164,26 @@ class Journal:
         self._commit_soon()
         await done
 
+    def then(self, do: Callable[[], object]) -> None:
+        """Do something once everything noted so far is on disk, in the order in which it was asked for."""
+        self._then.append(do)
+        self._commit_soon()
+
     def _commit_soon(self) -> None:
         if self._committing is None:
             self._committing = asyncio.get_running_loop().create_task(self._commit_groups())
 
     async def _commit_groups(self) -> None:
         loop = asyncio.get_running_loop()
-        while self._noted or self._waiting:
+        while self._noted or self._waiting or self._then:
             await asyncio.sleep(0)  # Whoever is about to note something in this turn of the loop joins the group.
             noted, self._noted = self._noted, {}
             waiting, self._waiting = self._waiting, []
+            then, self._then = self._then, []
             if noted:
                 await self._write(noted, loop)
+            for do in then:
+                _done_well(do)
             for done in waiting:
                 if not done.done():
                     done.set_result(None)
@@ -384,6 +393,14 @@ def _repeats(connection: sqlite3.Connection) -> dict[bytes, EventId]:
     query = "SELECT repeat_key, origin, incarnation, seq FROM events ORDER BY position DESC LIMIT ?"
     rows = connection.execute(query, (REPEATS_MAX,)).fetchall()
     return {bytes(key): EventId(*event) for key, *event in reversed(rows)}
+
+
+def _done_well(do: Callable[[], object]) -> None:
+    """One that fails must not keep the others, or the next group, from being told."""
+    try:
+        do()
+    except Exception as fault:
+        log.error("what was to be done after a commit failed", exc_info=fault)
 
 
 class _transaction:  # noqa: N801 - reads as a statement

@@ -60,7 +60,8 @@ class Layout:
     first_port: int = FIRST_PORT
     """0: ports that are free at this moment."""
     limits: Mapping[str, float] = field(default_factory=dict)
-    gateway: bool = False
+    in_line: bool = False
+    """Each broker knows only the next ones, so that events of a graph overlay take the long way; else everybody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,14 +174,15 @@ class _Maker:
         }
         if organisation is self.owner and name.endswith("-1") and self.layout.mode is not Mode.PLAIN:
             table["manages"] = ["../authority.pem"]
-        if self.layout.gateway:
-            table["gateway"] = "127.0.0.1:0"
         parts = [_table("[broker]", table)]
         if self.layout.overlay_options:
             parts.append(_table("[overlay]", self.layout.overlay_options))
         if self.layout.limits:
             parts.append(_table("[limits]", self.layout.limits))
-        others = [other for other in addresses if other != name]
+        names = list(addresses)
+        others = [other for other in names if other != name]
+        if self.layout.in_line:
+            others = [other for other in others if abs(names.index(other) - names.index(name)) == 1]
         parts += [
             _table("[[peer]]", {"address": addresses[other], "key": fingerprint(self.keys[other].public_key)})
             for other in others

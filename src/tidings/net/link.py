@@ -80,6 +80,10 @@ class Link:
         return self.is_open and self.queued_bytes < self.queue_bytes_max
 
     @property
+    def is_half_full(self) -> bool:
+        return self.queued_bytes > self.queue_bytes_max // 2
+
+    @property
     def queued_bytes(self) -> int:
         """What waits to be taken by the other end, as far as this process knows."""
         return self._out_bytes + self._said_bytes + self._writer.transport.get_write_buffer_size()

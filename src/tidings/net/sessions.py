@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +46,8 @@ UNANSWERED_MAX = 4096  # Events of one client that are not on disk yet; reading 
 STREAMS_MAX = 65_536
 EVENTS_AT_ONCE_MAX = 16_384
 NOT_YET_S_MAX = 15.0  # How long a publish waits for a key before it is refused.
+NOT_YET_PAUSE_S = 0.05
+KEYS_MAY_COME = ("key:", "beacon:")  # Refusals that end when the key manager is heard of again.
 
 log = logging.getLogger("tidings.sessions")
 
@@ -67,6 +69,7 @@ class Session:
         self.broker, self.link, self.name = broker, link, name
         self.key = link.proven.key
         self.published = self.told = self.lost = 0
+        self.is_slow = False  # Whether the others have stopped waiting for it.
         self._streams: dict[int, Stream] = {}
         self._by_subscription: dict[SubscriptionId, Stream] = {}
         self._next_stream = 1
@@ -87,8 +90,8 @@ class Session:
 
     def _take(self, frame: Frame) -> None:
         match frame:
-            case Publish(ticket, type, events):
-                self._start(ticket, self._publish(ticket, type, events), counted=len(events))
+            case Publish():
+                self._publish(frame)
             case Subscribe():
                 self._start(frame.ticket, self._subscribe(frame))
             case Unsubscribe(ticket, stream, forget):
@@ -101,15 +104,12 @@ class Session:
             case Query(ticket, what, options):
                 self._start(ticket, self._query(ticket, what, options))
 
-    def _start(self, ticket: int, work: Awaitable[None], counted: int = 0) -> None:
-        self._unanswered += counted
-        if self._unanswered >= UNANSWERED_MAX:
-            self._room.clear()
-        task = asyncio.get_running_loop().create_task(self._answered(ticket, work, counted))
+    def _start(self, ticket: int, work: Awaitable[None]) -> None:
+        task = asyncio.get_running_loop().create_task(self._answered(ticket, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answered(self, ticket: int, work: Awaitable[None], counted: int) -> None:
+    async def _answered(self, ticket: int, work: Awaitable[None]) -> None:
         try:
             await work
         except TidingsError as error:
@@ -117,32 +117,48 @@ class Session:
         except Exception as fault:
             log.error("a request failed", exc_info=fault)
             self.link.send(refusal(ticket, TidingsError("the broker made a mistake; its log says which")))
-        finally:
-            self._unanswered -= counted
-            if self._unanswered < UNANSWERED_MAX:
-                self._room.set()
 
     # ── Publishing ──
 
-    async def _publish(self, ticket: int, type: str, events: Sequence[tuple[str, dict[str, Any]]]) -> None:
-        if len(events) > EVENTS_AT_ONCE_MAX:
-            raise InputError(f"expected at most {EVENTS_AT_ONCE_MAX} events at once, got {len(events)}")
-        known = self.broker.types.meant(type)
-        ids = await self._published(known, events)
+    def _publish(self, asked: Publish) -> None:
+        """Publish at once, without a task of its own: thousands of these come in a second."""
+        try:
+            self._publish_now(asked)
+        except TidingsError as refused:
+            if isinstance(refused, NotYet) or str(refused).startswith(KEYS_MAY_COME):
+                self._start(asked.ticket, self._publish_later(asked))
+            else:
+                self.link.send(refusal(asked.ticket, refused))
+
+    def _publish_now(self, asked: Publish) -> None:
+        if len(asked.events) > EVENTS_AT_ONCE_MAX:
+            raise InputError(f"expected at most {EVENTS_AT_ONCE_MAX} events at once, got {len(asked.events)}")
+        named = [(repeat_key(self.key, name), values) for name, values in asked.events]
+        known = self.broker.types.meant(asked.type)
+        self.broker.publish_now(self.name, known, named, lambda ids: self._published(asked.ticket, ids))
+        self._unanswered += len(named)
+        if self._unanswered >= UNANSWERED_MAX:
+            self._room.clear()
+
+    def _published(self, ticket: int, ids: list[EventId]) -> None:
         self.published += len(ids)
         self.link.send(Published(ticket, tuple(ids)))
+        self._unanswered -= len(ids)
+        if self._unanswered < UNANSWERED_MAX:
+            self._room.set()
 
-    async def _published(self, known: KnownType, events: Sequence[tuple[str, dict[str, Any]]]) -> list[EventId]:
-        named = [(repeat_key(self.key, name), values) for name, values in events]
+    async def _publish_later(self, asked: Publish) -> None:
+        """The keys of its type may come any moment."""
         deadline = asyncio.get_running_loop().time() + NOT_YET_S_MAX
         while True:
+            await asyncio.sleep(NOT_YET_PAUSE_S)
             try:
-                return await self.broker.publish(self.name, known, named)
-            except NotYet as wait:
-                left = deadline - asyncio.get_running_loop().time()
-                if left <= 0:
-                    raise Denied(f"not yet: {wait}") from None
-                await asyncio.sleep(min(left, 0.05))
+                self._publish_now(asked)
+                return
+            except (NotYet, Denied) as wait:
+                is_waiting = isinstance(wait, NotYet) or str(wait).startswith(KEYS_MAY_COME)
+                if not is_waiting or asyncio.get_running_loop().time() > deadline:
+                    raise
 
     # ── Subscribing ──
 
@@ -208,6 +224,8 @@ class Session:
         if self.link.send(Notice(stream.number, 0, msgspec.Raw(told), stream.missed)):
             stream.missed = 0
             self.told += 1
+            if not self.is_slow and self.link.is_half_full:
+                self.broker.filling[self.name] = self
         else:
             stream.missed += 1
             self.lost += 1

@@ -20,7 +20,8 @@ from tidings.node.effects import (
 from tidings.node.hops import Hop
 from tidings.node.link import node_id_of
 from tidings.node.local import LocalSubscription
-from tidings.node.node import Node, NodePolicy
+from tidings.node.node import Node
+from tidings.node.policy import NodePolicy
 
 __all__ = [
     "Credentials",

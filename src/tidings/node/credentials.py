@@ -77,6 +77,7 @@ class Credentials:
 
     def __init__(self, key: bytes, truth: Truth) -> None:
         self.key, self._truth = key, truth
+        self.changes = 0
         self._held: dict[bytes, Held] = {}
         self._readable: dict[bytes | str, tuple[int, int, int, frozenset[bytes] | None]] = {}
 
@@ -89,6 +90,7 @@ class Credentials:
             raise Denied(f"token: more than {TOKENS_MAX} shown by one key")
         held = self._held[token.digest] = Held(token, right, token.to_bytes())
         self._readable.clear()
+        self.changes += 1
         return held
 
     def drop(self, ids: Collection[str]) -> None:
@@ -97,6 +99,7 @@ class Credentials:
         for digest in gone:
             del self._held[digest]
         self._readable.clear()
+        self.changes += 1
 
     def of(self, type_id: bytes | str) -> list[Held]:
         """The tokens for one type, or for the network, in the order they were shown."""

@@ -24,7 +24,7 @@ from tidings.node.link import Neighbourhood
 from tidings.node.reading import UNREAD
 from tidings.node.typekeys import TypeKeys, check_head
 from tidings.overlay import SEALED, Interest, NodeId, Parcel
-from tidings.security import CacheTrust, Frame, SignedType, cached, split, uncached
+from tidings.security import FLAG_CACHE, CacheTrust, Frame, SignedType, cached, split, uncached
 
 CacheTrustPolicy: TypeAlias = Literal["same-domain", "any-authorised", "verify"]
 
@@ -107,20 +107,19 @@ class Customs:
             raise PeerError(f"envelope: events of {keys.signed.event_type.name} are sealed; this one is not")
         frame = split(parcel.envelope)
         check_head(parcel.head, frame)
-        bare = uncached(frame)
+        bare = _bare(frame)
         known = self._opened.get(frame.event_id)
-        if known is not None and known.envelope == bare and known.changes == keys.keyring.changes:
+        if known is not None and known.envelope == bare.raw and known.changes == keys.keyring.changes:
             return known.parcel if known.parcel.head == parcel.head else _with_head(known.parcel, parcel)
         view = keys.read(frame, now_ms, self._believes(sender, keys, frame, now_ms))
         self.decrypted += 1
-        opened = Parcel(parcel.head, view, bare)
-        self._remember(opened, split(bare), keys.keyring.changes)
+        opened = Parcel(parcel.head, view, bare.raw)
+        self._remember(opened, bare, keys.keyring.changes)
         return opened
 
     def _believes(self, sender: NodeId, keys: TypeKeys, frame: Frame, now_ms: int) -> CacheTrust:
         """What the plaintext that this neighbour sent along is worth."""
-        shown = frame.cache
-        if not shown or not sender:
+        if frame.cache_end == frame.body_end or not sender:
             return "ignore"
         if self._trust == "verify":
             return "verify"
@@ -129,7 +128,7 @@ class Customs:
         if self._trust == "same-domain":
             return "ignore"
         readable = self._near.readable(sender, keys.signed.type_id, now_ms)
-        if readable is not None and any(id not in readable for id in shown):
+        if readable is not None and any(id not in readable for id in frame.cache):
             return "ignore"
         return "verify" if self._chance.random() < COMPARED else "trust"
 
@@ -184,6 +183,13 @@ class Customs:
             "filters": (len(self._interests), INTERESTS_MAX),
             "filter_bytes": (self._interest_bytes, INTEREST_BYTES_MAX),
         }
+
+
+def _bare(frame: Frame) -> Frame:
+    """The frame without plaintext, not taken apart a second time."""
+    if frame.cache_end == frame.body_end:
+        return frame
+    return frame._replace(raw=uncached(frame), flags=frame.flags & ~FLAG_CACHE, cache_end=frame.body_end)
 
 
 def size_about(values: Mapping[str, Value]) -> int:

@@ -144,6 +144,7 @@ class Neighbourhood:
         self._open_links, self._bind_ids = open_links, bind_ids
         self._verifier = Verifier()
         self._near: dict[NodeId, Neighbour] = {}
+        self._mine_as_of: tuple[int, bytes] = (-1, b"")
 
     # ── Asking ──
 
@@ -167,7 +168,9 @@ class Neighbourhood:
     def is_colleague(self, neighbour: NodeId) -> bool:
         """Whether the neighbour was let in by the same organisation as this node."""
         near = self._near.get(neighbour)
-        mine = self._organisation(self.mine)
+        if self._mine_as_of[0] != self.mine.changes:
+            self._mine_as_of = self.mine.changes, self._organisation(self.mine)
+        mine = self._mine_as_of[1]
         return near is not None and near.ready and bool(mine) and near.organisation == mine
 
     # ── A link's life ──

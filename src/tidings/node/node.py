@@ -17,29 +17,31 @@ The clock on the wall is told with `clock_is`; rights, epochs and freshness go b
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 from typing import Any
 
 import msgspec
 
-from tidings.errors import Denied, EventError, InputError, PeerError
+from tidings.errors import Denied, EventError, PeerError
 from tidings.events import EventType
 from tidings.filters import parse
 from tidings.node.catalogue import Catalogue, Known
 from tidings.node.clients import Clients
 from tidings.node.credentials import Held, Truth
-from tidings.node.customs import ENVELOPE_BYTES_MAX, EVENT_BYTES_MAX, CacheTrustPolicy, Customs, size_about
+from tidings.node.customs import ENVELOPE_BYTES_MAX, EVENT_BYTES_MAX, Customs, size_about
 from tidings.node.delivery import WAITING_MAX, WAITS_FOR_PUBLISHER, Delivery
 from tidings.node.effects import Ended, Joined, Keep, NodeEffect, NotJoined, Refused
 from tidings.node.hops import Hop, Hops
+from tidings.node.kept import kept, read_kept
 from tidings.node.keytalk import CODEC, CONTROL, KeyTalk, Listen, Say, TalkEffect, genuine_or_none
 from tidings.node.link import LinkAck, LinkCreds, LinkHello, LinkRevoke, Neighbourhood
 from tidings.node.local import LocalSubscription, LocalSubscriptions
+from tidings.node.policy import NodePolicy
 from tidings.node.reading import UNREAD, UNWANTED
 from tidings.node.typekeys import TypeKeys, UnknownPublisher, event_id_of
 from tidings.overlay import (
+    SEALED,
     Codec,
     Completed,
     Count,
@@ -68,48 +70,25 @@ from tidings.overlay import (
 )
 from tidings.security import (
     ANY_TYPE,
-    DELAY_MS,
     BiscuitCapability,
     Identity,
     KeyManager,
     Mode,
     RandomBytes,
     SignedType,
-    Signing,
     UnknownEpoch,
     split,
 )
 
 INTRODUCED_MAX = 4096  # Peers that messages named and the driver has not asked for yet.
+CONTENT_STAYS_IN_PARCELS = frozenset({"flooding", "gossip", "hermes", "immune", "irbr"})
+"""The protocols that say nothing of an event or a filter outside parcels and interests. Those that place content (in a
+zone, on an axis) tell others where; their routers are shown nothing of what is sealed, and route it by type."""
 FILTERS_BYTES_MAX = 768 * 1024  # In one message, which has a megabyte for all it says.
+TRY_AGAIN_S = 5.0  # After the overlay could not do what the node itself needs.
 RENEW_S = 5.0  # After new keys came, before filters are sealed with them: the keys start within the grace.
 ROUTINE_S = 10.0  # Between two looks at what has expired.
 _LINK = (LinkHello, LinkCreds, LinkAck, LinkRevoke)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodePolicy:
-    """How careful a node is."""
-
-    network_key: bytes | None = None
-    """Whose `join-net` rights make a node a member of the network; None: nobody needs to be one."""
-    cache_trust: CacheTrustPolicy = "same-domain"
-    """Whose plaintext is taken for true without opening what is sealed: that of one's own organisation, that
-    of anybody who may read it (and is compared now and then), or nobody's."""
-    signing: Signing = "none"
-    """Whether events are signed by this broker, beside being sealed."""
-    late_ms: int = DELAY_MS
-    """How late an event may come: so long its key is kept, and it is told to nobody later. Longer where events are
-    kept for those who are away."""
-    need_signatures: bool = False
-    """Clients are told only of sealed events signed by a broker that may publish them: keys alone do not tell who of
-    their holders sealed an event."""
-    open_links: bool = False
-    """Links need no introduction: for networks of one organisation, without rights."""
-    bind_ids: bool = True
-    """A node's id must be that of its key (`node_id_of`)."""
-    traced_max: int = 4096
-    """Recent events that `hop` can tell of; 0 for none."""
 
 
 class Node:
@@ -135,6 +114,7 @@ class Node:
         self.router = router or protocol.build(Place(me, tuple(neighbours), chance), **(options or {}))
         self.truth = Truth()
         self._random, self._chance = random, chance
+        self._blind = protocol.name not in CONTENT_STAYS_IN_PARCELS
         self._types = Catalogue()
         self._near = Neighbourhood(
             identity,
@@ -201,6 +181,8 @@ class Node:
                 return self._said(self._talk.tick(name, round, now, now_ms), now)
             case "beacon":
                 return self._said(self._talk.beacons(name, round, now, now_ms), now)
+            case "subscribe":
+                return self._subscribe_again(name, now)
             case "renew":
                 keys = self._types[name].keys
                 return self._renew(name, now) if keys is not None and keys.keyring.changes == round else []
@@ -404,7 +386,7 @@ class Node:
                 return self._take_interest(part, now_ms, interests)
             opened = self._customs.take_parcel(sender, part, now_ms)
             self._came(opened, sender, now)
-            return opened
+            return self._for_router(opened)
 
         opened = rewritten(message, change, Parcel, Interest)
         if len(interests) == 1 and interests[0] is not None:
@@ -421,7 +403,8 @@ class Node:
         """An interest as it is read here. One without a right wants nothing: it must not spoil those beside it."""
         try:
             judged.append(None)
-            return self._customs.take_interest(part, now_ms)
+            taken = self._customs.take_interest(part, now_ms)
+            return Interest(part.id, part.type, UNREAD, part.envelope) if self._blind and part.envelope else taken
         except (PeerError, Denied) as refused:
             judged[-1] = refused
             return Interest(part.id, part.type, UNWANTED, part.envelope)
@@ -454,9 +437,9 @@ class Node:
         for, EventError where the values do not fit. Nothing has happened then.
         """
         parcel = self._sealed(client, self._types.find(type), values, now)
-        kept: list[NodeEffect] = [Keep(parcel.head.id, _kept(parcel))] if keep else []
+        effects: list[NodeEffect] = [Keep(parcel.head.id, kept(parcel))] if keep else []
         self._came(parcel, "", now)
-        return parcel.head.id, [*kept, *self._done(self.router.publish(parcel, now), now)]
+        return parcel.head.id, effects + self._done(self.router.publish(self._for_router(parcel), now), now)
 
     def publish_many(
         self, client: str, type: str, events: Sequence[Mapping[str, Any]], now: float, *, keep: bool = False
@@ -464,10 +447,10 @@ class Node:
         """Publish several events of one type. Raises as `publish` does, for the first of them, before any is sent."""
         known = self._types.find(type)
         parcels = [self._sealed(client, known, values, now) for values in events]
-        effects: list[NodeEffect] = [Keep(parcel.head.id, _kept(parcel)) for parcel in parcels] if keep else []
+        effects: list[NodeEffect] = [Keep(parcel.head.id, kept(parcel)) for parcel in parcels] if keep else []
         for parcel in parcels:
             self._came(parcel, "", now)
-            effects += self._done(self.router.publish(parcel, now), now)
+            effects += self._done(self.router.publish(self._for_router(parcel), now), now)
         return [parcel.head.id for parcel in parcels], effects
 
     def publish_again(self, raw: bytes, now: float) -> list[NodeEffect]:
@@ -475,13 +458,13 @@ class Node:
 
         Raises InputError for what no Keep wrote. A sealed event that has grown too old for its readers fails.
         """
-        parcel = _read_kept(raw)
+        parcel = read_kept(raw)
         try:
             opened = self._customs.take_parcel("", parcel, self.now_ms(now))
         except PeerError as refused:
             return [Failed("publish", str(refused), parcel.head.id)]
         self._came(opened, "", now)
-        return self._done(self.router.publish(opened, now), now)
+        return self._done(self.router.publish(self._for_router(opened), now), now)
 
     def tell(self, raw: bytes, now: float) -> list[NodeEffect] | None:
         """Tell this node's own clients of an event that another broker has kept; None if what it takes may still come.
@@ -489,7 +472,7 @@ class Node:
         Neither the overlay nor the memory of what was seen is asked: whoever calls this knows that the event is
         due, however old it is. Raises InputError for what no Keep wrote, PeerError for an event that is not genuine.
         """
-        parcel = _read_kept(raw)
+        parcel = read_kept(raw)
         now_ms = self.now_ms(now)
         opened = self._customs.take_parcel("", parcel, now_ms)
         try:
@@ -553,7 +536,13 @@ class Node:
             return Interest(one.id, known.name, wanted)
         one.version += 1
         envelope = known.keys.seal_filter(one.id, one.condition, one.version, mine, self.now_ms(now))
-        return Interest(one.id, known.name, wanted if envelope else UNREAD, envelope)
+        return Interest(one.id, known.name, wanted if envelope and not self._blind else UNREAD, envelope)
+
+    def _for_router(self, parcel: Parcel) -> Parcel:
+        """What the router may read of a parcel: all that this node may, unless it would tell others of it."""
+        if self._blind and parcel.envelope and not parcel.head.type.startswith(CONTROL):
+            return Parcel(parcel.head, SEALED, parcel.envelope)
+        return parcel
 
     # ── Effects ────────────────────────────────────────────────────────────────
 
@@ -568,8 +557,8 @@ class Node:
                     done += self._deliver(parcel, now, came_from)
                 case Completed("subscribe", SubscriptionId() as id):
                     done += self._stable(id, now)
-                case Completed("unsubscribe", id) | Failed("subscribe" | "unsubscribe", _, id) if id in self._controls:
-                    pass
+                case Failed("subscribe", _, SubscriptionId() as id):
+                    done += self._unstable(effect, id, now)
                 case _:
                     done.append(effect)
         return done
@@ -584,6 +573,21 @@ class Node:
         one.stable = True
         return [Completed("subscribe", id)]
 
+    def _unstable(self, failed: Failed, id: SubscriptionId, now: float) -> list[NodeEffect]:
+        """A new subscription that failed is gone, and its client told so; what the node itself needs is tried again."""
+        one = self._subscriptions.get(id)
+        if one is None or one.stable:
+            return [WakeAt(now + TRY_AGAIN_S, (CONTROL, "subscribe", id, 0), idle=True)]
+        del self._subscriptions[id]
+        self._types[one.type].local.remove(id)
+        return [failed]
+
+    def _subscribe_again(self, id: SubscriptionId, now: float) -> list[NodeEffect]:
+        if id in self._controls:
+            return self._done(self.router.subscribe(Interest(id, self._controls[id], Everything()), now), now)
+        one = self._subscriptions.get(id)
+        return self._renew(one.type, now) if one is not None else []
+
     def _said(self, effects: Sequence[TalkEffect], now: float) -> list[NodeEffect]:
         """Carries out what is said and listened to about keys."""
         done: list[NodeEffect] = []
@@ -593,7 +597,7 @@ class Node:
                     self._published += 1
                     id = EventId(self.me.id, self.me.incarnation, self._published)
                     parcel = Parcel(Head(id, control), View({}), CODEC.encode(message))
-                    done += self._done(self.router.publish(parcel, now), now)
+                    done += self._done(self.router.publish(self._for_router(parcel), now), now)
                 case Listen(control):
                     done += self._listen(control, now)
                 case Joined():
@@ -627,6 +631,8 @@ class Node:
             if not any(control == type for control in self._controls.values()):
                 return []
             return self._hear(type, parcel.envelope, now)
+        if self._blind and parcel.envelope:  # What the router was not shown is still at hand.
+            parcel = self._customs.take_parcel("", parcel, self.now_ms(now))
         done = self._dropping(self._delivery.deliver(parcel, self.now_ms(now), came_from), now)
         if done and done[0] is WAITS_FOR_PUBLISHER:
             done += self._said(self._talk.who_publishes(type, now), now)
@@ -709,27 +715,6 @@ class Node:
     def _went(self, parcel: Parcel, to: NodeId, shown: tuple[str, ...]) -> None:
         if self.policy.traced_max:
             self._hops.went(parcel.head.id, to, shown)
-
-
-class _KeptEvent(Message, frozen=True):
-    """A parcel as it is written down: sealed, or plain where its type is."""
-
-    parcel: Parcel
-
-
-_KEPT: Codec[_KeptEvent] = Codec(_KeptEvent)
-
-
-def _kept(parcel: Parcel) -> bytes:
-    bare = Parcel(parcel.head, View({}, opaque=True), parcel.envelope) if parcel.envelope else parcel
-    return _KEPT.encode(_KeptEvent(bare))
-
-
-def _read_kept(raw: bytes) -> Parcel:
-    try:
-        return _KEPT.decode(raw).parcel
-    except PeerError as wrong:
-        raise InputError(f"not an event that was kept: {wrong}") from None
 
 
 @lru_cache(maxsize=256)

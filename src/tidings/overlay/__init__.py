@@ -1,9 +1,16 @@
 """Which way: one node's part in each protocol, without clock, socket or keys.
 
 `router` is the contract, `wire` what crosses a link, `interest` what a router knows of a
-subscription; `liveness` and `seen` keep book for whoever needs it. The protocols are found by
-name, with `protocol(name)`; what remains are parts that some of them stand on (`backbone` and
-`pointers` under immune).
+subscription; `liveness` and `seen` keep book for whoever needs it. Protocols are found by
+name, with `protocol(name)`. Most are a chapter of their own, with parts they stand on:
+
+    flooding, gossip     nothing
+    immune               immune_neighbour, immune_core; backbone, pointers
+    hermes               ring and its places; trees
+    irbr                 ring and its places; ranges, announcing, custody
+    spanhop              ancestors, tiling, claims, moving, neighbourhood, planting, couriers, quantise; mgnp and gnp
+    cbdlo, tera, simple  random_graph, sampling, access, crawl, courier
+    cbdlo                cuts, cdm, attribute_tree, topologies, estate, stewardship
 """
 
 from importlib import import_module
@@ -94,8 +101,8 @@ __all__ = [
     "Sql",
     "Standing",
     "SubscriptionId",
-    "Token",
     "Tiling",
+    "Token",
     "Trip",
     "View",
     "WakeAt",

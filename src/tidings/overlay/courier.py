@@ -26,7 +26,7 @@ class Call:
 
     to: NodeId
     message: Message
-    about: Hashable  # What the caller wants to be told when it is answered or lost.
+    about: Any  # Hashable: what the caller wants to be told when it is answered or lost.
     tries: int = 1
     tries_max: int = TRIES_MAX
 

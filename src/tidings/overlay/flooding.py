@@ -14,8 +14,9 @@ On a connected graph of N nodes and E links a flood takes exactly 2E - (N - 1) m
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from tidings.overlay.router import Deliver, Effect, Place, Promise, Protocol, Router, Send
+from tidings.overlay.router import Deliver, Effect, Place, Promise, Protocol, Router, Send, built
 from tidings.overlay.seen import SEEN_MAX, SeenIds
 from tidings.overlay.wire import EventId, Message, NodeId, Parcel, Peer
 
@@ -40,9 +41,9 @@ class Flooding(Router[Flood]):
         self._seen = SeenIds[EventId](seen_max)
 
     @classmethod
-    def build(cls, place: Place, *, hops_max: int = HOPS_MAX) -> Flooding:
+    def build(cls, place: Place, **options: Any) -> Flooding:
         """A node that stands where `place` says. A graph wider than HOPS_MAX, such as a long ring, needs more hops."""
-        return cls([peer.id for peer in place.neighbours], hops_max=hops_max)
+        return built("flooding", cls, [peer.id for peer in place.neighbours], **options)
 
     def publish(self, parcel: Parcel, now: float) -> list[Effect]:
         return self._pass_on(Flood(parcel, self.hops_max), sender=None)

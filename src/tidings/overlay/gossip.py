@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 from tidings.errors import InputError
-from tidings.overlay.router import Deliver, Effect, Place, Promise, Protocol, Router, Send
+from tidings.overlay.router import Deliver, Effect, Place, Promise, Protocol, Router, Send, built
 from tidings.overlay.seen import SEEN_MAX, SeenIds
 from tidings.overlay.wire import EventId, Message, NodeId, Parcel, Peer
 
@@ -41,9 +42,9 @@ class Gossip(Router[Rumour]):
         self._seen = SeenIds[EventId](SEEN_MAX)
 
     @classmethod
-    def build(cls, place: Place, *, chance: float = 0.9, fan_out: int | None = None) -> Gossip:
+    def build(cls, place: Place, **options: Any) -> Gossip:
         """A node that stands where `place` says."""
-        return cls([peer.id for peer in place.neighbours], place.chance, chance=chance, fan_out=fan_out)
+        return built("gossip", cls, [peer.id for peer in place.neighbours], place.chance, **options)
 
     def publish(self, parcel: Parcel, now: float) -> list[Effect]:
         return self._pass_on(Rumour(parcel), sender=None)

@@ -24,14 +24,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from random import Random
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, Literal
 
 from tidings.errors import InputError
 from tidings.overlay import ring as rings
+from tidings.overlay.hermes_messages import Down, Fresh, Heard, HermesMessage, Orphan, Prune, Refresh, Root, Up
 from tidings.overlay.interest import Interest
 from tidings.overlay.liveness import Unanswered
 from tidings.overlay.places import ALTERNATES, LEAF_COUNT
-from tidings.overlay.ring import ANSWER_S, HEARTBEAT_S, Found, Heartbeat, Ring, RingMessage, remembered
+from tidings.overlay.ring import ANSWER_S, HEARTBEAT_S, PROMISES, Found, Heartbeat, Ring, name_node, remembered
 from tidings.overlay.router import (
     Completed,
     Count,
@@ -39,12 +40,12 @@ from tidings.overlay.router import (
     Effect,
     Failed,
     Place,
-    Promise,
     Protocol,
     Router,
     Send,
     Token,
     WakeAt,
+    built,
 )
 from tidings.overlay.seen import SEEN_MAX, SeenIds
 from tidings.overlay.trees import Risen, Saying, ToChild, Tree, Unwant, Want, digest
@@ -61,66 +62,6 @@ CALL_TRIES_MAX = 8  # A minute, the pauses doubling: longer than most storms. Th
 HELD_MAX = 16_384  # Messages kept by a node that is not in yet.
 ROOTS_MAX = 4096  # Rendezvous nodes that a publisher remembers.
 REFRESHED_AT_ONCE = 512  # Trees in one Refresh.
-
-
-class Up(Message, frozen=True):
-    """An event on its way to the rendezvous."""
-
-    parcel: Parcel
-    hops: int
-    publisher: Peer
-
-
-class Down(Message, frozen=True):
-    """An event on its way to those who want it."""
-
-    parcel: Parcel
-    hops: int
-
-
-class Heard(Message, frozen=True):
-    """I have the event and pass it on."""
-
-    event: EventId
-    way: Literal["up", "down"]
-
-
-class Root(Message, frozen=True):
-    """I am the rendezvous of this type; next time come straight to me."""
-
-    me: Peer
-    event_type: str
-
-
-class Refresh(Message, frozen=True):
-    """I am still your child in these trees, and this is what you should have from me."""
-
-    trees: tuple[tuple[str, int], ...]
-    chatter: ClassVar[bool] = True
-
-
-class Fresh(Message, frozen=True):
-    """I am still your parent. Of these trees I have something else; tell me again."""
-
-    again: tuple[str, ...]
-    chatter: ClassVar[bool] = True
-
-
-class Prune(Message, frozen=True):
-    """I have another parent in this tree."""
-
-    event_type: str
-
-
-class Orphan(Message, frozen=True):
-    """I leave: find another parent in this tree."""
-
-    event_type: str
-
-
-HermesMessage: TypeAlias = (
-    Want | Unwant | Risen | Up | Down | Heard | Root | Refresh | Fresh | Prune | Orphan | RingMessage
-)
 
 
 class Hermes(Router[HermesMessage]):
@@ -175,10 +116,7 @@ class Hermes(Router[HermesMessage]):
     @classmethod
     def build(cls, place: Place, **options: Any) -> Hermes:
         """A node that stands where `place` says."""
-        try:
-            return cls(place.me, place.chance, **options)
-        except TypeError as wrong:
-            raise InputError(f"hermes: {wrong}") from None
+        return built("hermes", cls, place.me, place.chance, **options)
 
     # ── Coming ───────────────────────────────────────────────────────────────
 
@@ -651,26 +589,11 @@ def settle(routers: dict[NodeId, Router[Any]], now: float) -> None:
     rings.settle([router.ring for router in routers.values() if isinstance(router, Hermes)], now)
 
 
-def name_node(index: int, chance: Random) -> NodeId:
-    """A random place on a circle of 128 bits."""
-    return f"{chance.getrandbits(128):032x}"
-
-
 PROTOCOL = Protocol(
     name="hermes",
     build=Hermes.build,
     messages=HermesMessage,
-    promises=frozenset(
-        {
-            Promise.REACHES_ALL,
-            Promise.SURVIVES_LOSS,
-            Promise.SURVIVES_CRASHES,
-            Promise.SURVIVES_SPLIT,
-            Promise.JOINS_LIVE,
-            Promise.LEAVES_CLEANLY,
-            Promise.PRUNES,
-        }
-    ),
+    promises=PROMISES,
     settle=settle,
     name_node=name_node,
 )

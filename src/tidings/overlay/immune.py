@@ -14,7 +14,8 @@ reaches everyone in about one copy each; flooding takes about five.
               core_tree    its links of a tree that spans the core
     unsure    all neighbours, and whoever gets it does the same: a flood, until things are clear again
 
-How the roles come about (`backbone.guarded` is the same thing seen from above):
+How the roles come about (`backbone.guarded` is the same thing seen from above; roles are taken
+in `immune_neighbour`, the core is kept in `immune_core`):
 
     Hello        everyone to all neighbours, each heartbeat: links, role, upper, root
     Promote      an immune node without a core neighbour makes its best neighbour join the core
@@ -36,13 +37,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from tidings.errors import InputError
 from tidings.overlay import backbone
+from tidings.overlay.immune_core import REPAIR_AFTER, CoreMember
 from tidings.overlay.immune_messages import (
     Ack,
     Advertise,
@@ -69,11 +69,11 @@ from tidings.overlay.immune_messages import (
     RepairPath,
     Role,
     Spread,
-    Status,
     key_of,
 )
+from tidings.overlay.immune_neighbour import NEIGHBOURS_MAX, Settings
 from tidings.overlay.interest import Interest
-from tidings.overlay.liveness import Liveness, Unanswered
+from tidings.overlay.liveness import Unanswered
 from tidings.overlay.pointers import (
     Advert,
     Confirm,
@@ -95,105 +95,33 @@ from tidings.overlay.router import (
     Send,
     Token,
     WakeAt,
+    built,
 )
 from tidings.overlay.seen import SeenIds
 from tidings.overlay.wire import EventId, NodeId, Parcel, Peer, SubscriptionId
 
-NEIGHBOURS_MAX = 4096  # Four times the largest hub in the lab.
-PATH_MAX = 32  # Nodes on a repair's way; the core is next to everyone, so three would do while all is well.
 RESENDS_MAX = 6  # With the wait doubling: half a minute at the usual heartbeat.
-ASKS_MAX = 12  # Times a core node tries to be let go in one epoch; then it stays.
 UNACKED_MAX = 65_536  # Copies on their way; one pushed out is not sent again.
 
-# In heartbeats. A beacon every other one; three missed beacons, as three missed heartbeats, are too many.
-BEACON_EVERY, BEACON_LOST_AFTER, SETTLED_AFTER, REPAIR_AFTER, ASK_WITHIN, PROMISE_FOR = 2, 6, 4, 3, 2, 5
 
-FORWARD_MODES = ("core_flood", "core_elim", "core_tree")
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How a network of this protocol is run; the same for all its nodes."""
-
-    delta: int = 3
-    heartbeat_s: float = 1.0
-    """0: no heartbeats, for a network that never changes."""
-    forward: str = "core_elim"
-    mode: str = "traverse"
-    demotion: str = "guarded"
-    check: str = "global"
-    """How far a whole network settled at once looks (see `backbone.guarded`); nodes by themselves look two hops far."""
-    epoch_s: float = 300.0
-    lowers_max: int = NEIGHBOURS_MAX
-    acks: bool = True
-
-    def __post_init__(self) -> None:
-        for name, allowed in (
-            ("forward", FORWARD_MODES),
-            ("mode", ("traverse", "advertise")),
-            ("demotion", ("literal", "guarded")),
-            ("check", ("local", "global")),
-        ):
-            if getattr(self, name) not in allowed:
-                raise InputError(f"expected {name} to be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
-        if self.delta < 0 or self.heartbeat_s < 0 or self.epoch_s < 0 or self.lowers_max < 1:
-            raise InputError(f"expected no negative settings and room for at least one lower, got {self}")
-
-
-@dataclass(slots=True)
-class _Ask:
-    """A question to the core within two hops, ours or one that we relay: who has yet to answer, and who is there."""
-
-    round: int
-    waiting: dict[NodeId, None]
-    seen: dict[NodeId, tuple[NodeId, ...]] = field(default_factory=dict)
-    asked: tuple[NodeId, ...] = ()
-
-
-class Immune(Router[ImmuneMessage]):
+class Immune(CoreMember):
     """One node of the network: its role, its neighbours as it knows them, and what it forwards to whom."""
 
     def __init__(self, place: Place, settings: Settings | None = None) -> None:
-        self.me, self.settings, self._chance = place.me, settings or Settings(), place.chance
-        self.id = place.me.id
-        self.wires: dict[NodeId, None] = {peer.id: None for peer in place.neighbours}
-        """All links there are, also those nobody answers on: they are kept, for the day somebody does."""
-        self.near: dict[NodeId, Status] = {}
-        self.degree, self.epoch = len(self.wires), 0
-        self.decided = self.core = self.kept = self.leaving = False
-        self.upper: NodeId = ""
-        self.lowers: dict[NodeId, float] = {}
-        self.root, self.root_degree, self.parent = self.id, self.degree, ""
-        beat = self.settings.heartbeat_s or 1.0
-        self._beat = beat
-        self._alive = Liveness(beat)
-        self._begun = self._beacon_at = self._changed_at = self._epoch_at = 0.0
-        self._beacon_seq = 0
-        self._shaky_until = -math.inf
-        self._foreign_since: float | None = None
-        self._repaired_at = -math.inf
-        self._round = self._asks = self._bridged = 0
-        self._ask: _Ask | None = None
-        self._relays: dict[tuple[NodeId, int], _Ask] = {}
-        self._promises: dict[NodeId, float] = {}
-        self._children: dict[NodeId, float] = {}
-        self._electing: tuple[NodeId, int] = ("", 0)
-        self._repairs_seen = SeenIds[tuple[NodeId, int]](4096)
+        super().__init__(place, settings)
         self._seen = SeenIds[str]()
         self._seen_safe = SeenIds[str]()
         self._delivered = SeenIds[EventId]()
-        self._unacked = Unanswered[tuple[str, NodeId]](wait_s=beat / 2, tries_max=RESENDS_MAX, at_most=UNACKED_MAX)
-        self.pointers = Pointers(self.id, self.me.incarnation, wait_s=beat, settle_s=5 * beat)
+        self._unacked = Unanswered[tuple[str, NodeId]](
+            wait_s=self._beat / 2, tries_max=RESENDS_MAX, at_most=UNACKED_MAX
+        )
+        self.pointers = Pointers(self.id, self.me.incarnation, wait_s=self._beat, settle_s=5 * self._beat)
         self._renewals = 0
-        self._losses: dict[NodeId, int] = {}  # By wire.
 
     @classmethod
     def build(cls, place: Place, **options: Any) -> Immune:
         """A node that stands where `place` says."""
-        try:
-            return cls(place, Settings(**options))
-        except TypeError as wrong:
-            raise InputError(f"immune: {wrong}") from None
+        return cls(place, built("immune", Settings, **options))
 
     # ── Coming and going ───────────────────────────────────────────────────────
 
@@ -390,172 +318,6 @@ class Immune(Router[ImmuneMessage]):
             return [Count("gave up")]
         return [Send(to, waiting.message), WakeAt(due, ("resend", key, to))]
 
-    # ── Neighbours ─────────────────────────────────────────────────────────────
-
-    def _on_status(self, sender: NodeId, status: Status, now: float) -> list[Effect]:
-        if sender not in self.wires and len(self.wires) >= NEIGHBOURS_MAX:
-            return []
-        known = self.near.get(sender)
-        effects: list[Effect] = []
-        if known and (known.me.incarnation != status.me.incarnation or self._forgotten_by(known, status)):
-            self._losses[sender] = self._losses.get(sender, 0) - 1  # Its mistake, not to be answered with ours.
-            effects += self._lose(sender, now)
-            known = None
-        self.wires[sender] = None
-        self._alive.watch(sender, now)
-        self.near[sender] = status
-        if known is None or (known.core, known.leaving) != (status.core, status.leaving):
-            self._changed_at = now
-            effects += self._tell_all() if self.core and self.decided else []
-        effects += self._on_new_neighbour(sender, now) if known is None else []
-        effects += self._on_their_role(sender, status, now)
-        return effects + (self._stand(now) if self.decided else self._decide_if_all_greeted(now))
-
-    def _forgotten_by(self, known: Status, status: Status) -> bool:
-        """Whether a neighbour that knew us took us for dead since; perhaps it knows us again by now."""
-        return self.id in known.neighbours and status.neighbours.get(self.id) != known.neighbours[self.id]
-
-    def _on_their_role(self, sender: NodeId, status: Status, now: float) -> list[Effect]:
-        """Agree with a neighbour on who is whose upper, lower and child."""
-        if status.parent == self.id:
-            self._children[sender] = math.inf
-        elif self._children.get(sender) == math.inf:
-            self._children[sender] = now + 2 * self._beat  # For what the new parent does not send it yet.
-        if sender == self.upper and (not status.core or status.leaving):
-            self.upper = ""
-        if status.core:
-            self.lowers.pop(sender, None)
-        elif status.upper == self.id:
-            return [] if self._take_lower(sender, now) else [Send(sender, ElectNo(self._status()))]
-        elif now > self.lowers.get(sender, now) + 2 * self._beat:
-            del self.lowers[sender]
-        return []
-
-    def _lose(self, peer: NodeId, now: float) -> list[Effect]:
-        """A neighbour is gone. What it had not taken is flooded, for it may have been the way to others."""
-        status = self.near.pop(peer, None)
-        if status is None:
-            return []
-        self._alive.forget(peer)
-        self._losses[peer] = self._losses.get(peer, 0) + 1
-        if peer in (self.upper, *self.lowers) or (status.core and self.core):
-            self._shaky_until = max(self._shaky_until, now + SETTLED_AFTER * self._beat)
-        self.lowers.pop(peer, None)
-        self._children.pop(peer, None)
-        self.upper = "" if self.upper == peer else self.upper
-        if self.parent == peer:
-            self.parent = ""
-            self._beacon_at = min(self._beacon_at, now - (BEACON_LOST_AFTER - BEACON_EVERY - 1) * self._beat)
-        effects: list[Effect] = []
-        for key in self._unacked.to_peer(peer):
-            waiting = self._unacked.answered(key)
-            if waiting is not None and self._seen_safe.add(key[0]):
-                again = msgspec.structs.replace(waiting.message, safe=True)
-                effects += self._send_all(again, [other for other in self.wires if other != peer], now)
-        return effects + self._pointers_lost(peer, now) + self._tell_all() + self._stand(now)
-
-    def _status(self) -> Status:
-        return Status(
-            self.me, self.epoch, self.degree, self.decided, self.core, self.leaving, bool(self.lowers), self._is_idle(), self.upper,
-            self.root, self.root_degree, self.parent, {peer: self._losses.get(peer, 0) for peer in self.near},
-            tuple(self._core_near()), self.pointers.fingerprint(),
-        )  # fmt: skip
-
-    def _core_near(self) -> list[NodeId]:
-        return [peer for peer, status in self.near.items() if status.core and not status.leaving]
-
-    def _tell_all(self) -> list[Effect]:
-        news = Role(self._status())
-        return [Send(peer, news) for peer in self.near]
-
-    def _rank(self, peer: NodeId) -> tuple[int, NodeId]:
-        return (-self.near[peer].degree, peer)
-
-    # ── Roles ──────────────────────────────────────────────────────────────────
-
-    def _decide_if_all_greeted(self, now: float) -> list[Effect]:
-        return self._decide(now) if all(peer in self.near for peer in self.wires) else []
-
-    def _decide(self, now: float) -> list[Effect]:
-        """Take the first role: by the number of links when all begin together, else that of a listener."""
-        if self.decided:
-            return []
-        self.decided, self._changed_at = True, now
-        newcomer = self.me.incarnation > 0 or any(status.epoch > 0 for status in self.near.values())
-        self.degree = len(self.wires)
-        if not self.near or (self.degree > self.settings.delta and not newcomer):
-            self._enter_core(now)
-        if newcomer:
-            self.epoch = max((status.epoch for status in self.near.values()), default=0)
-        return self._tell_all() + self._stand(now)
-
-    def _stand(self, now: float) -> list[Effect]:
-        """See to it that this node is in the core or has an upper."""
-        if not self.decided or self.core or self.upper or self.leaving:
-            return []
-        if not all(status.decided for status in self.near.values()) and now < self._changed_at + 3 * self._beat:
-            return []  # Somebody is still greeting and may be the better choice.
-        best = self._best_upper()
-        if best and self._electing == (best, round(now / self._beat)):
-            return []  # Asked within this heartbeat.
-        if best:
-            self._electing = (best, round(now / self._beat))
-            return [Send(best, Elect())]
-        standing = [peer for peer, status in self.near.items() if not status.leaving]
-        if not standing:
-            return self._join_core(now)
-        return [Send(min(standing, key=self._rank), Promote())]
-
-    def _best_upper(self) -> NodeId:
-        return min(self._core_near(), key=self._rank, default="")
-
-    def _enter_core(self, now: float) -> None:
-        self.core, self.kept, self.upper, self._asks = True, False, "", 0
-        self._changed_at = self._beacon_at = now
-        self.root, self.root_degree, self.parent = self.id, self.degree, ""
-        best = min(self._core_near(), key=lambda peer: self._root_rank(self.near[peer]), default="")
-        if best and self._root_rank(self.near[best]) < (-self.degree, self.id):
-            self.root, self.root_degree, self.parent = self.near[best].root, self.near[best].root_degree, best
-
-    def _join_core(self, now: float) -> list[Effect]:
-        if self.core:
-            return self._tell_all()
-        self._enter_core(now)
-        return self._tell_all()
-
-    def _on_election(self, sender: NodeId, message: Any, now: float) -> list[Effect]:
-        match message:
-            case Elect():
-                return [Send(sender, ElectOk() if self._take_lower(sender, now) else ElectNo(self._status()))]
-            case ElectOk():
-                return self._on_elected(sender, now)
-            case ElectNo(status):
-                self.near[sender] = status
-                self.upper = "" if self.upper == sender else self.upper
-                return self._stand(now)
-            case Release():
-                self.lowers.pop(sender, None)
-            case Promote():
-                return self._join_core(now) if self.decided and not self.leaving else []
-            case Bye():
-                del self.wires[sender]
-                self._losses.pop(sender, None)
-                return self._lose(sender, now)
-        return []
-
-    def _take_lower(self, peer: NodeId, now: float) -> bool:
-        if not self.core or self.leaving or (peer not in self.lowers and len(self.lowers) >= self.settings.lowers_max):
-            return False
-        self.lowers[peer] = now
-        return True
-
-    def _on_elected(self, upper: NodeId, now: float) -> list[Effect]:
-        if self.core or self.leaving:
-            return [Send(upper, Release())]
-        release: list[Effect] = [Send(self.upper, Release())] if self.upper and self.upper != upper else []
-        self.upper = upper
-        return release + self._tell_all()
-
     # ── Each heartbeat ─────────────────────────────────────────────────────────
 
     def _tick(self, now: float) -> list[Effect]:
@@ -581,239 +343,16 @@ class Immune(Router[ImmuneMessage]):
         hello = Hello(self._status())
         return effects + [Send(peer, hello) for peer in self.wires]
 
-    def _keep_root(self, now: float) -> list[Effect]:
-        """In the core: send the beacon on if it is ours, and notice when it no longer comes."""
-        if not self.core:
-            return self._follow_upper(now)
-        if self.leaving:
-            return []
+    def _on_lost(self, peer: NodeId, now: float) -> list[Effect]:
+        """What it had not taken is flooded, for it may have been the way to others."""
         effects: list[Effect] = []
-        if self.root != self.id and now > self._beacon_at + BEACON_LOST_AFTER * self._beat:
-            self.root, self.root_degree, self.parent = self.id, self.degree, ""
-            self._shaky_until = now + SETTLED_AFTER * self._beat
-            effects += self._tell_all()
-        if self.root == self.id and now >= self._beacon_at + BEACON_EVERY * self._beat:
-            effects += self._send_beacon(now)
-        return effects
-
-    def _follow_upper(self, now: float) -> list[Effect]:
-        """An immune node's root and epoch are its upper's. In a new epoch it looks for a better upper."""
-        upper = self.near.get(self.upper)
-        self.root, self.root_degree = (upper.root, upper.root_degree) if upper else (self.id, self.degree)
-        if upper is None or upper.epoch <= self.epoch:
-            return []
-        self._enter_epoch(upper.epoch, now)
-        best = self._best_upper()
-        change: list[Effect] = [Send(best, Elect())] if not self.core and best not in ("", self.upper) else []
-        return self._tell_all() + change
-
-    def _send_beacon(self, now: float) -> list[Effect]:
-        self._beacon_at = now
-        self._beacon_seq += 1
-        if self.settings.epoch_s and now >= self._epoch_at + self.settings.epoch_s:
-            self._enter_epoch(self.epoch + 1, now)
-        beacon = Beacon(self.id, self.degree, self._beacon_seq, self.epoch)
-        return [Send(peer, beacon) for peer in self._core_near()]
-
-    def _on_beacon(self, sender: NodeId, beacon: Beacon, now: float) -> list[Effect]:
-        if not self.core or self.leaving or not self.near[sender].core:
-            return []
-        theirs, ours = (-beacon.root_degree, beacon.root), (-self.root_degree, self.root)
-        if theirs > ours or beacon.root == self.id or (theirs == ours and beacon.seq <= self._beacon_seq):
-            return []
-        news = (self.root, self.parent) != (beacon.root, sender)
-        if theirs < ours:
-            self._shaky_until = max(self._shaky_until, now + self._beat)
-        self.parent = sender  # Whoever brings a beacon first: those of one beacon form a tree, whatever has changed.
-        self.root, self.root_degree, self._beacon_seq, self._beacon_at = (
-            beacon.root,
-            beacon.root_degree,
-            beacon.seq,
-            now,
-        )
-        if beacon.epoch > self.epoch:
-            self._enter_epoch(beacon.epoch, now)
-        onward: list[Effect] = [Send(peer, beacon) for peer in self._core_near() if peer != sender]
-        return onward + (self._tell_all() if news else [])
-
-    def _enter_epoch(self, epoch: int, now: float) -> None:
-        """Take the ranks anew, and ask again who is needed in the core."""
-        grown = self.degree <= self.settings.delta < len(self.near)
-        self.epoch, self._epoch_at, self.degree = epoch, now, len(self.near)
-        self.kept, self._asks, self._changed_at = False, 0, now
-        if grown and not self.core and self.upper:
-            self._enter_core(now)
-
-    # ── Pieces of the core that lost each other ────────────────────────────────
-
-    def _root_rank(self, status: Status) -> tuple[int, NodeId]:
-        return (-status.root_degree, status.root)
-
-    def _look_for_others(self, now: float) -> list[Effect]:
-        """A neighbour that follows a better root than ours for long is in another piece of the core."""
-        ours = (-self.root_degree, self.root)
-        others = [s for s in self.near.values() if s.decided and not s.leaving and (s.core or s.upper)]
-        if not any(self._root_rank(status) < ours for status in others):
-            self._foreign_since = None
-            return []
-        if self._foreign_since is None:
-            self._foreign_since = now
-        if now < self._foreign_since + REPAIR_AFTER * self._beat:
-            return []
-        if self.core:
-            self._shaky_until = max(self._shaky_until, now + SETTLED_AFTER * self._beat)
-            return self._repair(now)
-        return [Send(self.upper, Foreign())] if self.upper else []
-
-    def _repair(self, now: float) -> list[Effect]:
-        """Start looking for a better-ranked piece, unless somebody has just done so."""
-        if now < self._repaired_at + SETTLED_AFTER * self._beat or self.leaving:
-            return []
-        self._repaired_at = now
-        self._round += 1
-        search = Repair(self.root, self.root_degree, self._round, (self.id,))
-        self._repairs_seen.add((self.id, self._round))
-        return [Count("repair"), *(Send(peer, search) for peer in self.near)]
-
-    def _on_repair(self, sender: NodeId, search: Repair, now: float) -> list[Effect]:
-        path = search.path
-        if not path or path[-1] != sender or len(path) >= PATH_MAX:
-            return []
-        if not self._repairs_seen.add((path[0], search.round)):
-            return []
-        theirs, ours = (-search.root_degree, search.root), (-self.root_degree, self.root)
-        if theirs == ours:
-            self._repaired_at = now
-        if self.core and not self.leaving and ours < theirs:
-            return [Send(sender, RepairPath(search.round, (*path, self.id)))]
-        onward = Repair(search.root, search.root_degree, search.round, (*path, self.id))
-        return [Send(peer, onward) for peer in self.near if peer not in path] if not self.leaving else []
-
-    def _on_repair_path(self, round: int, path: tuple[NodeId, ...]) -> list[Effect]:
-        if self.id not in path:
-            return []
-        at = path.index(self.id)
-        if at > 0:
-            return [Send(path[at - 1], RepairPath(round, path))]
-        if round <= self._bridged or not self.core or len(path) < 2:
-            return []
-        self._bridged = round
-        return [Send(path[1], Bridge(path))]
-
-    def _on_bridge(self, path: tuple[NodeId, ...], now: float) -> list[Effect]:
-        if self.id not in path or self.leaving:
-            return []
-        rest = path[path.index(self.id) + 1 :]
-        onward: list[Effect] = [Send(rest[0], Bridge(path))] if rest else []
-        return (self._join_core(now) if not self.core else []) + onward
-
-    # ── Leaving the core ───────────────────────────────────────────────────────
-
-    def _is_idle(self) -> bool:
-        """Whether nobody needs this core node for itself, and it has not been found to be needed by the core."""
-        return self.core and not self.lowers and not self.kept and not self.leaving
-
-    def _consider_leaving_core(self, now: float) -> list[Effect]:
-        if not self._is_idle() or self._ask or self._promises or not self._core_near():
-            return []
-        if any(self.near[peer].idle and self._rank(peer) > (-self.degree, self.id) for peer in self._core_near()):
-            return []  # It goes first, and would only deny.
-        settled = now >= self._changed_at + SETTLED_AFTER * self._beat and now >= self._shaky_until
-        agreed = all(self.near[peer].root == self.root for peer in self._core_near())
-        if not settled or not agreed or not all(status.decided for status in self.near.values()):
-            return []
-        if self.settings.demotion == "literal":
-            return self._leave_core(self._core_near(), now)
-        self._asks += 1
-        if self._asks > ASKS_MAX:
-            self.kept = True
-            return [Count("kept")]
-        return self._start_asking(now)
-
-    def _start_asking(self, now: float) -> list[Effect]:
-        self._round += 1
-        near = self._core_near()
-        self._ask = _Ask(self._round, dict.fromkeys(near), asked=tuple(near))
-        ask = DemoteAsk(self.id, self.degree, self._round, relayed=False)
-        within = WakeAt(now + ASK_WITHIN * self._beat, ("asked", self._round))
-        return [*(Send(peer, ask) for peer in self._ask.waiting), within]
-
-    def _on_ask(self, sender: NodeId, ask: DemoteAsk, now: float) -> list[Effect]:
-        candidate, round = ask.candidate, ask.round
-        if not self.core or self.leaving:
-            return [Send(sender, DemoteGrant(candidate, round, ()))]
-        if candidate == self.id or (not ask.relayed and candidate != sender):
-            return []
-        if self._is_idle() and (-self.degree, self.id) > (-ask.degree, candidate):
-            return [Send(sender, DemoteDeny(candidate, round))]
-        effects = self._stop_asking() if self._ask else []
-        if len(self._promises) >= NEIGHBOURS_MAX or len(self._relays) >= NEIGHBOURS_MAX:
-            return [*effects, Send(sender, DemoteDeny(candidate, round))]
-        self._promises[candidate] = now + PROMISE_FOR * self._beat
-        others = [peer for peer in self._core_near() if peer != candidate]
-        if ask.relayed or not others:
-            return [*effects, Send(sender, DemoteGrant(candidate, round, (self._seen_here(),)))]
-        self._relays = {key: relay for key, relay in self._relays.items() if key[0] != candidate}
-        self._relays[candidate, round] = _Ask(round, dict.fromkeys(others))
-        onward = DemoteAsk(candidate, ask.degree, round, relayed=True)
-        return effects + [Send(peer, onward) for peer in others]
-
-    def _on_grant(self, sender: NodeId, grant: DemoteGrant, now: float) -> list[Effect]:
-        candidate, round = grant.candidate, grant.round
-        ask = self._ask if candidate == self.id else self._relays.get((candidate, round))
-        if ask is None or ask.round != round or sender not in ask.waiting:
-            return []
-        del ask.waiting[sender]
-        ask.seen.update(grant.seen)
-        if ask.waiting:
-            return []
-        if candidate == self.id:
-            return self._decide_on_leaving_core(ask, now)
-        del self._relays[candidate, round]
-        seen = (self._seen_here(), *ask.seen.items()) if self.core else ()
-        return [Send(candidate, DemoteGrant(candidate, round, seen))]
-
-    def _seen_here(self) -> tuple[NodeId, tuple[NodeId, ...]]:
-        return self.id, tuple(self._core_near())
-
-    def _on_deny(self, candidate: NodeId, round: int) -> list[Effect]:
-        if candidate == self.id:
-            if self._ask and self._ask.round == round:
-                self._asks -= 1  # Being told to wait is no failure.
-                return self._stop_asking()
-            return []
-        return [Send(candidate, DemoteDeny(candidate, round))] if self._relays.pop((candidate, round), None) else []
-
-    def _decide_on_leaving_core(self, ask: _Ask, now: float) -> list[Effect]:
-        """All within two hops stand still. Leave if those next to us are joined by what they have just confirmed."""
-        seen = {peer: theirs for peer, theirs in ask.seen.items() if peer != self.id}
-        near = [peer for peer in ask.asked if peer in self.near and peer in seen]
-        edges = {peer: [third for third in theirs if third in seen] for peer, theirs in seen.items()}
-        if not self._is_idle() or self._promises or now < self._shaky_until:
-            return self._stop_asking()
-        if near and backbone.stay_connected(near, edges):
-            return self._leave_core(near, now)
-        self.kept = True
-        return [Count("kept"), *self._stop_asking()]
-
-    def _leave_core(self, near: list[NodeId], now: float) -> list[Effect]:
-        upper = min(near, key=lambda peer: (not self.near[peer].has_lowers, self._rank(peer)))
-        self.core, self.parent, self._changed_at = False, "", now
-        self.root, self.root_degree = self.near[upper].root, self.near[upper].root_degree
-        return [Count("demoted"), Send(upper, Elect()), *self._tell_all(), *self._stop_asking()]
-
-    def _stop_asking(self) -> list[Effect]:
-        asked, self._ask = self._ask, None
-        end = DemoteEnd(self.id, relayed=False)
-        return [Send(peer, end) for peer in asked.asked] if asked else []
-
-    def _on_end(self, sender: NodeId, candidate: NodeId, relayed: bool) -> list[Effect]:
-        self._promises.pop(candidate, None)
-        self._relays = {key: relay for key, relay in self._relays.items() if key[0] != candidate}
-        if relayed or sender != candidate:
-            return []
-        onward = DemoteEnd(candidate, relayed=True)
-        return [Send(peer, onward) for peer in self._core_near() if peer != candidate]
+        for key in self._unacked.to_peer(peer):
+            waiting = self._unacked.answered(key)
+            if waiting is not None and self._seen_safe.add(key[0]):
+                again = msgspec.structs.replace(waiting.message, safe=True)
+                effects += self._send_all(again, [other for other in self.wires if other != peer], now)
+        self.pointers.lost(peer, now)
+        return effects + self._ask_to_renew(self.pointers.broken(now), now)
 
     # ── Leaving the network ────────────────────────────────────────────────────
 
@@ -853,11 +392,14 @@ class Immune(Router[ImmuneMessage]):
         learned = self.pointers.learn(advert, sender, now)
         return learned + self._spread(Advertise(advert, safe=True), sender, now)
 
-    def _on_new_neighbour(self, peer: NodeId, now: float) -> list[Effect]:
+    def _on_met(self, peer: NodeId, now: float) -> list[Effect]:
         """Perhaps this link joins what was split: ask for adverts, and once more for trees that broke."""
         if self.settings.mode != "advertise":
             return []
         return [Send(peer, Pull()), *self._ask_to_renew(self.pointers.broken(now, at_once=True), now)]
+
+    def _known_adverts(self) -> int:
+        return self.pointers.fingerprint()
 
     def _compare_adverts(self) -> list[Effect]:
         """Ask one neighbour, another each time, for what it knows, if it does not know just the same."""
@@ -865,10 +407,6 @@ class Immune(Router[ImmuneMessage]):
             return []
         peer = self._chance.choice(list(self.near))
         return [Send(peer, Pull())] if self.near[peer].adverts != self.pointers.fingerprint() else []
-
-    def _pointers_lost(self, peer: NodeId, now: float) -> list[Effect]:
-        self.pointers.lost(peer, now)
-        return self._ask_to_renew(self.pointers.broken(now), now)
 
     def _ask_to_renew(self, broken: list[Advert], now: float) -> list[Effect]:
         effects: list[Effect] = []

@@ -27,30 +27,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from random import Random
-from typing import Any, ClassVar, Literal, TypeAlias
-
-import msgspec
+from typing import Any, Literal, TypeAlias
 
 from tidings.errors import InputError
 from tidings.overlay import ring as rings
 from tidings.overlay.announcing import OWN_MAX, Announcer, Own
 from tidings.overlay.custody import EVENT, TASKS_MAX, Custody, Done, Got, Leg, Task, TaskId
 from tidings.overlay.interest import Interest
+from tidings.overlay.irbr_messages import Arrival, Carry, Compare, IrbrMessage, Mourned, News, Routine, Spread, Table
 from tidings.overlay.places import ALTERNATES, LEAF_COUNT
 from tidings.overlay.ranges import ENTRIES_MAX, GONE_S, Entry, FilterTable, Obituary, Standing, digest
-from tidings.overlay.ring import ANSWER_S, HEARTBEAT_S, Found, Heartbeat, Ring, RingMessage, remembered
+from tidings.overlay.ring import ANSWER_S, HEARTBEAT_S, PROMISES, Found, Heartbeat, Ring, name_node, remembered
 from tidings.overlay.router import (
     Completed,
     Deliver,
     Effect,
     Failed,
     Place,
-    Promise,
     Protocol,
     Router,
     Send,
     Token,
     WakeAt,
+    built,
 )
 from tidings.overlay.seen import SEEN_MAX, SeenIds
 from tidings.overlay.wire import EventId, Message, NodeId, Parcel, Peer, SubscriptionId
@@ -64,61 +63,6 @@ ENTRIES_AT_ONCE = 256  # In one message: even with a kilobyte of envelope each a
 MISSED_MAX = 1024
 
 
-class Arrival(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """A node has come into a cell that was empty."""
-
-    peer: Peer
-
-
-News: TypeAlias = Entry | Obituary | Arrival
-
-
-class Carry(Message, frozen=True):
-    """An event for all who want it among the nodes that share `range_len` digits with the receiver."""
-
-    parcel: Parcel
-    range_len: int
-
-
-class Spread(Message, frozen=True):
-    """News for all nodes that share `range_len` digits with the receiver."""
-
-    task: TaskId
-    range_len: int
-    news: News
-
-
-class Compare(Message, frozen=True):
-    """This is what I know of a range; tell me, after this id, what I should know."""
-
-    me: Peer
-    prefix: str
-    digest: int
-    after: SubscriptionId | None = None
-
-
-class Routine(Compare, frozen=True):
-    """The same, asked on schedule: if there is nothing to tell, no answer."""
-
-    chatter: ClassVar[bool] = True
-
-
-class Table(Message, frozen=True):
-    """What you should know of a range; `more` if there is more after the last of these."""
-
-    prefix: str
-    entries: tuple[Entry, ...]
-    obituaries: tuple[Obituary, ...]
-    more: bool
-
-
-class Mourned(Message, frozen=True):
-    """You were thought dead. If you are not, say again what you want."""
-
-    obituary: Obituary
-
-
-IrbrMessage: TypeAlias = Carry | Spread | Got | Done | Compare | Routine | Table | Mourned | RingMessage
 Mode: TypeAlias = Literal["interest", "paper"]
 Reliability: TypeAlias = Literal["R0", "R1", "R2"]
 
@@ -179,10 +123,7 @@ class Irbr(Router[IrbrMessage]):
     @classmethod
     def build(cls, place: Place, **options: Any) -> Irbr:
         """A node that stands where `place` says."""
-        try:
-            return cls(place.me, place.chance, **options)
-        except TypeError as wrong:
-            raise InputError(f"irbr: {wrong}") from None
+        return built("irbr", cls, place.me, place.chance, **options)
 
     # ── Coming ───────────────────────────────────────────────────────────────
 
@@ -617,26 +558,11 @@ def settle(routers: dict[NodeId, Router[Any]], now: float) -> None:
     rings.settle([router.ring for router in routers.values() if isinstance(router, Irbr)], now)
 
 
-def name_node(index: int, chance: Random) -> NodeId:
-    """A random place on a circle of 128 bits."""
-    return f"{chance.getrandbits(128):032x}"
-
-
 PROTOCOL = Protocol(
     name="irbr",
     build=Irbr.build,
     messages=IrbrMessage,
-    promises=frozenset(
-        {
-            Promise.REACHES_ALL,
-            Promise.SURVIVES_LOSS,
-            Promise.SURVIVES_CRASHES,
-            Promise.SURVIVES_SPLIT,
-            Promise.JOINS_LIVE,
-            Promise.LEAVES_CLEANLY,
-            Promise.PRUNES,
-        }
-    ),
+    promises=PROMISES,
     settle=settle,
     name_node=name_node,
 )

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 PINGS = 5  # To each landmark; the quickest counts.
 PING_S = 0.5  # Between them, and how long an answer is waited for.
+SPRING_S = 2.0  # Between two of Vivaldi's, which go on for ever.
 ASK_S = 2.0  # How often a host asks for the landmarks until it is told.
 DRIFT = 0.2  # The share of its distance to the middle by which coordinates may drift before they are put anew;
 DRIFT_MIN = 0.05  # that distance counts as at least this share of the whole width.
@@ -90,7 +91,7 @@ class Proximity:
         if token != ("ping",):
             return []
         if self.how == "vivaldi":
-            return [*self._ping_any(now), WakeAt(now + PING_S, token, idle=True)]
+            return [*self._ping_any(now), WakeAt(now + SPRING_S, token, idle=True)]
         if self._pinged < PINGS:
             self._pinged += 1
             return [*self._ping_all(now), WakeAt(now + PING_S, token, idle=True)]

@@ -108,7 +108,9 @@ class Neighbourhood:
         if sender in self.atlas.cards:
             self.atlas.nearby[sender] = update.around
         for card in update.around:
-            if not self._is_dead(card):
+            if card.peer.id == self.atlas.me.id:
+                effects += self.show(sender) if card.version < self.atlas.version else []
+            elif not self._is_dead(card):
                 effects += self.learn(card, now)
         return effects
 

@@ -28,7 +28,7 @@ from tidings.errors import InputError
 from tidings.overlay import places
 from tidings.overlay.liveness import MISSES_MAX, Liveness, Unanswered
 from tidings.overlay.places import ALTERNATES, LEAF_COUNT, Places, shared
-from tidings.overlay.router import Effect, Failed, Send, Token, WakeAt
+from tidings.overlay.router import Effect, Failed, Promise, Send, Token, WakeAt
 from tidings.overlay.wire import Message, NodeId, Peer
 
 HEARTBEAT_S = 1.0
@@ -576,7 +576,27 @@ def settle(rings: Sequence[Ring], now: float) -> None:
         places.settle(rings, rings[0]._chance)
 
 
+def name_node(index: int, chance: random.Random) -> NodeId:
+    """A random place on a circle of 128 bits."""
+    return f"{chance.getrandbits(128):032x}"
+
+
+PROMISES = frozenset(
+    {
+        Promise.REACHES_ALL,
+        Promise.SURVIVES_LOSS,
+        Promise.SURVIVES_CRASHES,
+        Promise.SURVIVES_SPLIT,
+        Promise.JOINS_LIVE,
+        Promise.LEAVES_CLEANLY,
+        Promise.PRUNES,
+    }
+)
+"""What every protocol that stands on a ring can be held to."""
+
+
 __all__ = [
+    "PROMISES",
     "Found",
     "Gone",
     "Heartbeat",
@@ -587,6 +607,7 @@ __all__ = [
     "RingMessage",
     "There",
     "Where",
+    "name_node",
     "remembered",
     "settle",
     "shared",

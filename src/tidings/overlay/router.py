@@ -35,10 +35,12 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from tidings.errors import InputError
 from tidings.overlay.interest import Interest
 from tidings.overlay.wire import EventId, Message, NodeId, Parcel, Peer, SubscriptionId
 
 M = TypeVar("M", bound=Message)
+T = TypeVar("T")
 
 Token: TypeAlias = Hashable  # What a router wants to be told when it wakes; a tuple of texts and numbers, say.
 Asked: TypeAlias = Literal["join", "leave", "publish", "subscribe", "unsubscribe"]
@@ -177,6 +179,14 @@ class Router(ABC, Generic[M]):
     def memory(self) -> bytes:
         """What a restart with memory begins from. Local subscriptions are not in it: the node keeps those."""
         return b""
+
+
+def built(name: str, make: Callable[..., T], *arguments: Any, **options: Any) -> T:
+    """What `make` makes, with options that somebody has written down; raises InputError for one it does not know."""
+    try:
+        return make(*arguments, **options)
+    except TypeError as wrong:
+        raise InputError(f"{name}: {wrong}") from None
 
 
 class Promise(Enum):

@@ -27,19 +27,20 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from tidings.errors import InputError
-from tidings.overlay.ancestors import Point, Trip, hops_max, next_hop
-from tidings.overlay.claims import CARDS_MAX, CLAIMS_MAX, RECORDS_MAX, Atlas, Held, Kept
+from tidings.overlay.ancestors import Hop, Point, Standing, Trip, hops_max, next_hop
+from tidings.overlay.claims import CARDS_MAX, CLAIMS_MAX, RECORDS_MAX, Atlas, Held
 from tidings.overlay.couriers import LEGS_MAX, Couriers, Leg
 from tidings.overlay.interest import Interest
+from tidings.overlay.keeping import COPIES_MAX, GRAVES_MAX, Keeper
 from tidings.overlay.mgnp import INDEX_MAX, PINGS_MAX, WATCHES_MAX, How, Proximity
 from tidings.overlay.moving import LEAVE_S, Mover
-from tidings.overlay.neighbourhood import ORPHANS_MAX, RECORDS_AT_ONCE, SUSPECTS_MAX, Neighbourhood
+from tidings.overlay.neighbourhood import ORPHANS_MAX, SUSPECTS_MAX, Neighbourhood
+from tidings.overlay.notifying import Notifier
 from tidings.overlay.planting import AGAIN_MAX, OWN_MAX, Own, Planter
 from tidings.overlay.quantise import Axes, Bounds
 from tidings.overlay.router import (
     Completed,
     Count,
-    Deliver,
     Effect,
     Failed,
     Place,
@@ -74,16 +75,15 @@ from tidings.overlay.spanhop_messages import (
     Notify,
     Offer,
     PairFound,
+    Patrol,
     Plant,
     Plot,
-    Recopied,
     Record,
     Records,
     Refused,
     Routed,
     SpanhopMessage,
     Stored,
-    Target,
     Tell,
     Took,
     Update,
@@ -91,8 +91,9 @@ from tidings.overlay.spanhop_messages import (
     WrongDomain,
 )
 from tidings.overlay.tiling import JoinPolicy, Tiling
-from tidings.overlay.wire import EventId, NodeId, Parcel, Peer, SubscriptionId
-from tidings.space import Path, Space, Zone, sibling, siblings, within
+from tidings.overlay.upkeep import Upkeep
+from tidings.overlay.wire import NodeId, Parcel, Peer, SubscriptionId
+from tidings.space import Path, Space, Zone, siblings, within
 
 AXES: dict[str, Bounds] = {"x": (0, 1000), "y": (0, 1000)}  # The space of made-up events.
 AXES_MAX = 16
@@ -100,11 +101,8 @@ M_MAX = 1 << 16
 HEARTBEAT_S = 2.0
 ANSWER_S = 1.0  # For one hop; a busy broker takes a tenth of a second over each of several messages.
 REFRESH_S = 15.0  # How often homes plant their subscriptions again.
-LEASE_S = 120.0  # How long a zone keeps a subscription that nobody plants again.
 UPKEEP_S = 10.0  # How often one entry of an ancestor's table is looked up again.
 WAITING_MAX = 16_384  # Events and messages kept by a broker that has no zone yet.
-COPIES_MAX = 65_536  # Records kept for neighbours.
-GRAVES_MAX = 65_536  # Subscriptions taken back, remembered in case an old word about them comes late.
 CONTACTS_MAX = 32
 DEPTH_MAX = 20  # For the limit of hops: a million zones.
 
@@ -145,21 +143,19 @@ class Spanhop(Router[SpanhopMessage]):
         self.me, self._chance = me, chance
         self.axes = Axes.of(axes, space)
         self.k, self.mode, self.join_policy, self.layout = m.bit_length() - 1, mode, join_policy, layout
-        self.is_robust, self.is_multicast, self.cuts_by_load = profile == "robust", notify == "multicast", cut == "load"
+        self.is_robust, self.cuts_by_load = profile == "robust", cut == "load"
         self.refresh_s, self.upkeep_s = refresh_s, upkeep_s
         self.atlas = Atlas(me, space, k=self.k, around=space.side if wrap else None)
         self.couriers = Couriers(answer_s=answer_s, first=me.incarnation << 32, keeps=self.is_robust)
         self.neighbourhood = Neighbourhood(self, self.atlas, chance, heartbeat_s)
         self.mover = Mover(self, self.atlas, chance, answer_s)
         self.planter = Planter()
+        self.keeper = Keeper(self.atlas, self.axes, copies=self.is_robust)
+        self.notifier = Notifier(self, self.couriers, multicast=notify == "multicast")
+        self.upkeep = Upkeep(self, self.atlas, chance)
         self.proximity = Proximity(self, chance, proximity, landmarks)
         self.stage: Stage = "outside"
         self._leave_by = 0.0
-        self._copies: dict[SubscriptionId, Kept] = {}
-        self._graves: dict[SubscriptionId, int] = {}
-        self._copied_to: dict[Path, NodeId] = {}
-        self._delivered = SeenIds[EventId](SEEN_MAX)
-        self._matched = SeenIds[tuple[EventId, Path]](SEEN_MAX)
         self._numbers = SeenIds[tuple[NodeId, int]](SEEN_MAX)
         self._waiting: list[Parcel | Carry | Routed] = []
 
@@ -301,34 +297,13 @@ class Spanhop(Router[SpanhopMessage]):
         record = plant.record
         part = plant.piece.meet(held.zone)
         assert part is not None
-        is_new = self._keep(held, record, now)
-        effects = self._copy(held, (record,)) if is_new and self.is_robust else []
+        effects = self.keeper.copy(held, record) if self.keeper.keep(held, record, now) else []
         if not plant.told:
             return effects
         stored = Stored(record.interest.id, record.version, part)
         if record.home.id == self.me.id:
             return [*effects, *self._stored(stored)]
         return [*effects, Send(record.home.id, stored)]
-
-    def _keep(self, held: Held, record: Record, now: float) -> bool:
-        """Keep a record unless a later one is known; whether it was news."""
-        id = record.interest.id
-        known = held.records.get(id)
-        if max(known.record.version if known else 0, self._graves.get(id, 0)) > record.version:
-            return False
-        if record.gone:
-            self._bury(id, record.version)
-            return held.records.pop(id, None) is not None
-        if self._graves.get(id) == record.version or (known is None and len(held.records) >= RECORDS_MAX):
-            return False
-        held.records[id] = Kept(record, self.axes.wanted(record.interest.wanted), now + LEASE_S)
-        return known is None or known.record.version < record.version
-
-    def _bury(self, id: SubscriptionId, version: int) -> None:
-        if id not in self._graves and len(self._graves) >= GRAVES_MAX:
-            del self._graves[next(iter(self._graves))]
-        self._graves[id] = max(version, self._graves.get(id, 0))
-        self._copies.pop(id, None)
 
     # ── Publishing ───────────────────────────────────────────────────────────
 
@@ -346,69 +321,19 @@ class Spanhop(Router[SpanhopMessage]):
         if held is None:
             trip = trip or self._trip(piece, None)
             return self._go(Carry(0, trip, parcel, piece), now)
-        effects = self._match(held, parcel, piece, now)
+        effects = self.notifier.match(held, parcel, piece, now)
         for path in siblings(held.path) if piece.meet(held.zone) != piece else ():
             part = piece.meet(self.atlas.space.zone(path))
             if part is not None:
                 effects += self._spread(parcel, part, now, self._trip(part, held))
         return effects
 
-    def _match(self, held: Held, parcel: Parcel, piece: Zone, now: float) -> list[Effect]:
-        """Tell every home that has a subscription in this zone for the event, each once."""
-        if not self._matched.add((parcel.head.id, held.path)):
-            return []
-        held.note(piece.low)
-        targets: dict[NodeId, Target] = {}
-        for id, kept in held.records.items():
-            if kept.record.interest.matches(parcel):
-                record = kept.record
-                known = targets.get(record.home.id)
-                wanted = (*known.wanted, id) if known else (id,)
-                targets[record.home.id] = Target(record.home, record.home_point, wanted)
-        if self.is_multicast:
-            return self._tell(parcel, tuple(targets.values()), (), now)
-        return [effect for target in targets.values() for effect in self._notify(parcel, target, now)]
-
-    def _notify(self, parcel: Parcel, target: Target, now: float, rounds: int = 0) -> list[Effect]:
-        if target.home.id == self.me.id:
-            return self._deliver(parcel)
-        message = Notify(self.couriers.number(), parcel, target.wanted)
-        return self.couriers.send(target.home.id, message, now, rounds)
-
-    def _tell(
-        self, parcel: Parcel, targets: tuple[Target, ...], trace: tuple[NodeId, ...], now: float, rounds: int = 0
-    ) -> list[Effect]:
-        """One copy to each next hop for all homes that lie that way; straight on from where a home should be."""
-        effects: list[Effect] = []
-        ways: dict[NodeId, list[Target]] = {}
-        for target in targets:
-            to = None if target.home.id == self.me.id else self._way_to(target, trace)
-            if to is None:
-                effects += self._notify(parcel, target, now, rounds=1)
-            else:
-                ways.setdefault(to, []).append(target)
-        for to, those in ways.items():
-            message = Tell(self.couriers.number(), parcel, tuple(those), (*trace, self.me.id))
-            effects += self.couriers.send(to, message, now, rounds)
-        return effects
-
-    def _way_to(self, target: Target, trace: tuple[NodeId, ...]) -> NodeId | None:
-        if not self.atlas.held or not self._is_point(target.point) or len(trace) > self._hops_max():
-            return None
-        standing = self.atlas.standing(self.atlas.nearest(target.point))
-        trip = Trip(target.point, trace, self.mode == "greedy")
-        return next_hop(standing, trip, self.k, self.is_alive).to
-
-    def _deliver(self, parcel: Parcel) -> list[Effect]:
-        wanted = any(not own.gone and own.interest.matches(parcel) for own in self.planter.own.values())
-        return [Deliver(parcel)] if wanted and self._delivered.add(parcel.head.id) else []
-
     # ── On the way ───────────────────────────────────────────────────────────
 
     def _trip(self, piece: Zone, held: Held | None) -> Trip:
         """A way to the point of a piece that is nearest to a zone held here."""
         here = held or self.atlas.nearest(piece.low)
-        return Trip(_facing(piece, here.zone, self.atlas.around), greedy=self.mode == "greedy")
+        return Trip(piece.facing(here.zone, self.atlas.around))
 
     def _send_on(self, cargo: Cargo, trip: Trip, now: float, *, whispers: bool = False) -> list[Effect]:
         return self._go(Whisper(trip, cargo) if whispers else Routed(0, trip, cargo), now)
@@ -419,7 +344,7 @@ class Spanhop(Router[SpanhopMessage]):
         if trip.hops > self._hops_max():
             return [Count("lost their way")]
         held = self.atlas.nearest(trip.aim)
-        hop = next_hop(self.atlas.standing(held), trip, self.k, self.is_alive)
+        hop = self._next_hop(self.atlas.standing(held), trip)
         if hop.to is None:
             return self._hold(message, now, rounds)
         if isinstance(message, Whisper):
@@ -429,10 +354,21 @@ class Spanhop(Router[SpanhopMessage]):
         onward = msgspec.structs.replace(message, number=number, trip=hop.trip, span=span)
         return [Count(hop.how), *self.couriers.send(hop.to, onward, now, rounds)]
 
+    def way_to(self, trip: Trip) -> NodeId | None:
+        """Who is next on the way to a point; None where this is the place, or there is no way."""
+        if not self.atlas.held or not self._is_point(trip.aim) or trip.hops > self._hops_max():
+            return None
+        return self._next_hop(self.atlas.standing(self.atlas.nearest(trip.aim)), trip).to
+
+    def _next_hop(self, standing: Standing, trip: Trip) -> Hop:
+        if self.mode == "greedy" and not trip.greedy:
+            trip = Trip(trip.aim, trip.trace, True, trip.detour)
+        return next_hop(standing, trip, self.k, self.is_alive)
+
     def _hold(self, message: Carry | Routed | Whisper, now: float, rounds: int) -> list[Effect]:
         if isinstance(message, Whisper):
             return []
-        fresh = Trip(message.trip.aim, greedy=self.mode == "greedy")
+        fresh = Trip(message.trip.aim)
         held = msgspec.structs.replace(message, number=self.couriers.number(), trip=fresh)
         return self.couriers.hold(held, now, rounds)
 
@@ -469,6 +405,8 @@ class Spanhop(Router[SpanhopMessage]):
                 return self.mover.sought(cargo, trip, now)
             case DomainQuery(asker=asker, path=path):
                 return [Send(asker.id, DomainAnswer(path, self.me))] if asker.id != self.me.id else []
+            case Patrol(card=card):
+                return self.neighbourhood.learn(card, now) if card.peer.id != self.me.id else []
             case IndexPut():
                 return self.proximity.keep(self.atlas.nearest(trip.aim), cargo, now)
             case NearQuery():
@@ -477,7 +415,7 @@ class Spanhop(Router[SpanhopMessage]):
 
     def send_to(self, cargo: Cargo, point: Point, now: float, *, whispers: bool = False) -> list[Effect]:
         """Have something arrive at whoever holds a point, this broker included."""
-        trip = Trip(point, greedy=self.mode == "greedy")
+        trip = Trip(point)
         if not self.atlas.held:
             return []
         return self._travel(Whisper(trip, cargo) if whispers else Routed(0, trip, cargo), now)
@@ -501,9 +439,11 @@ class Spanhop(Router[SpanhopMessage]):
                 self.couriers.got(number, sender)
                 return self._check_leaving(now)
             case Notify(number=number, parcel=parcel):
-                return [*self._answer(sender, number), *self._deliver(parcel)]
-            case Tell(number=number):
-                return [*self._answer(sender, number), *self._receive_tell(sender, message, now)]
+                return [*self._answer(sender, number), *self.notifier.deliver(parcel)]
+            case Tell(number=number, parcel=parcel, targets=targets, trace=trace):
+                is_new = self._numbers.add((sender, number))
+                told = self.notifier.tell(parcel, targets, trace, now) if is_new else []
+                return [*self._answer(sender, number), *told]
             case Stored():
                 return [*self._stored(message), *self._check_leaving(now)]
             case Update():
@@ -530,14 +470,16 @@ class Spanhop(Router[SpanhopMessage]):
             case PairFound():
                 return self.mover.found(message, now)
             case Copies(records=records):
-                return self._keep_copies(records, now)
+                self.keeper.keep_copies(records, now)
             case Records(records=records):
-                return self._take_records(records, now)
+                self.keeper.take(records, now)
             case WrongDomain(span=span):
                 return self._wrong_domain(sender, span, now)
             case DomainAnswer():
-                return self._look_up_answer(sender, message)
-        return self.proximity.receive(sender, message, now)
+                self.upkeep.answered(sender, message)
+            case _:
+                return self.proximity.receive(sender, message, now)
+        return []
 
     def _answer(self, sender: NodeId, number: int) -> list[Effect]:
         return [Send(sender, Got(number))] if self.is_robust else []
@@ -564,11 +506,6 @@ class Spanhop(Router[SpanhopMessage]):
             self._waiting.append(message)
         return self._answer(sender, message.number)
 
-    def _receive_tell(self, sender: NodeId, message: Tell, now: float) -> list[Effect]:
-        if not self._numbers.add((sender, message.number)):
-            return []
-        return self._tell(message.parcel, message.targets, message.trace, now)
-
     def _makes_sense(self, trip: Trip, what: Zone | Cargo) -> bool:
         """Whether what a peer sent lies in this space."""
         if not self._is_point(trip.aim):
@@ -580,6 +517,8 @@ class Spanhop(Router[SpanhopMessage]):
                 return self._is_box(piece)
             case DomainQuery(path=path):
                 return self.atlas.space.has(path)
+            case Patrol(card=card):
+                return self.atlas.fits(card)
             case IndexPut(path=path, at=at):
                 return self.atlas.space.has(path) and len(at) == self.atlas.space.axes
             case NearQuery(path=path, at=at, point=point):
@@ -620,9 +559,9 @@ class Spanhop(Router[SpanhopMessage]):
                     return self._hold(message, now, leg.rounds + 1)
                 return self._retrace(message, now, leg.rounds + 1)
             case Notify(parcel=parcel, wanted=wanted) if leg.rounds == 0:
-                return self._round_about(parcel, leg.to, wanted, now)
+                return self.notifier.round_about(parcel, leg.to, wanted, now)
             case Tell(parcel=parcel, targets=targets, trace=trace) if leg.rounds < 2:
-                return self._tell(parcel, targets, trace[:-1], now, leg.rounds + 1)
+                return self.notifier.tell(parcel, targets, trace[:-1], now, leg.rounds + 1)
         return [Count("given up")]
 
     def _retrace(self, message: Carry | Routed, now: float, rounds: int) -> list[Effect]:
@@ -631,16 +570,6 @@ class Spanhop(Router[SpanhopMessage]):
         if trip.trace and trip.trace[-1] == self.me.id:
             trip = Trip(trip.aim, trip.trace[:-1], trip.greedy, trip.detour)
         return self._travel(msgspec.structs.replace(message, trip=trip, span=None), now, rounds)
-
-    def _round_about(
-        self, parcel: Parcel, home: NodeId, wanted: tuple[SubscriptionId, ...], now: float
-    ) -> list[Effect]:
-        """A home does not answer: perhaps others can reach it."""
-        kept = (held.records.get(id) for held in self.atlas.held.values() for id in wanted)
-        record = next((each.record for each in kept if each is not None and each.record.home.id == home), None)
-        if record is None:
-            return [Count("given up")]
-        return self._tell(parcel, (Target(record.home, record.home_point, wanted),), (), now, rounds=1)
 
     # ── Zones that change hands ──────────────────────────────────────────────
 
@@ -656,7 +585,7 @@ class Spanhop(Router[SpanhopMessage]):
         if self.stage == "ready" and not self.atlas.held:  # Without any zone a broker begins anew.
             self.stage = "joining"
             return [*effects, *self.mover.join([card.peer for card in self.atlas.cards.values()], now)]
-        return [*effects, *self._copy_anew(), *self.proximity.publish(now), *self.proximity.select(now)]
+        return [*effects, *self.keeper.copy_anew(), *self.proximity.publish(now), *self.proximity.select(now)]
 
     def deposed(self, now: float) -> list[Effect]:
         """Others have a higher claim to what was held here."""
@@ -667,10 +596,7 @@ class Spanhop(Router[SpanhopMessage]):
         """Take zones that nobody holds, with what is known of them."""
         self.neighbourhood.meet(near, now)
         for path in paths:
-            held = self.atlas.hold(path, epoch)
-            for kept in list(self._copies.values()):
-                if kept.touches(held.zone):
-                    self._keep(held, kept.record, now)
+            self.keeper.fill(self.atlas.hold(path, epoch), now)
         effects = [Count("zones taken over", len(paths)), *self.changed(now), *self.neighbourhood.review(now)]
         return [*effects, *self.mover.shed_later(now)]
 
@@ -688,16 +614,8 @@ class Spanhop(Router[SpanhopMessage]):
         self.neighbourhood.meet(deed.cards, now)
         held.index.update({(put.path, put.peer.id): put for put in deed.index[:INDEX_MAX]})
         for record in records:
-            self._keep(held, record, now)
+            self.keeper.keep(held, record, now)
         return [*self.changed(now), *self.neighbourhood.review(now)]
-
-    def _take_records(self, records: Sequence[Record], now: float) -> list[Effect]:
-        for record in records:
-            boxes = self.axes.wanted(record.interest.wanted)
-            for held in self.atlas.held.values():
-                if any(box.touches(held.zone) for box in boxes):
-                    self._keep(held, record, now)
-        return []
 
     def index_of(self, held: Held, zone: Zone) -> tuple[IndexPut, ...]:
         """The records of brokers' network coordinates whose points lie in a part of a zone held here."""
@@ -705,39 +623,6 @@ class Spanhop(Router[SpanhopMessage]):
         if not near.low:  # Nobody has told the bounds: there is no telling where a record belongs.
             return ()
         return tuple(put for put in held.index.values() if near.point(put.at, put.path) in zone)
-
-    # ── Copies ───────────────────────────────────────────────────────────────
-
-    def _copier(self, held: Held) -> NodeId | None:
-        """Who keeps a copy: the sibling's holder, or the neighbour with the smallest id."""
-        owner = self.atlas.owner_of(sibling(held.path)) if held.path else None
-        return owner.id if owner is not None else min(self.atlas.cards, default=None)
-
-    def _copy(self, held: Held, records: tuple[Record, ...]) -> list[Effect]:
-        to = self._copier(held)
-        return [Send(to, Copies(held.path, records))] if to is not None else []
-
-    def _copy_anew(self) -> list[Effect]:
-        """Whoever has become the keeper of a copy gets all of it."""
-        effects: list[Effect] = []
-        if not self.is_robust:
-            return effects
-        self._copied_to = {path: to for path, to in self._copied_to.items() if path in self.atlas.held}
-        for held in self.atlas.held.values():
-            to = self._copier(held)
-            if to is not None and self._copied_to.get(held.path) != to:
-                self._copied_to[held.path] = to
-                effects += [Send(to, Copies(held.path, part)) for part in _parts(held)]
-        return effects
-
-    def _keep_copies(self, records: Sequence[Record], now: float) -> list[Effect]:
-        for record in records:
-            id = record.interest.id
-            if record.gone or self._graves.get(id, 0) >= record.version:
-                self._bury(id, record.version)
-            elif id in self._copies or len(self._copies) < COPIES_MAX:
-                self._copies[id] = Kept(record, self.axes.wanted(record.interest.wanted), now + LEASE_S)
-        return []
 
     # ── Routines ─────────────────────────────────────────────────────────────
 
@@ -752,7 +637,8 @@ class Spanhop(Router[SpanhopMessage]):
             case ("refresh",):
                 return [*self._refresh(now), self._again("refresh", self.refresh_s, now)]
             case ("upkeep",):
-                return [*self._look_up_one(now), self._again("upkeep", self.upkeep_s, now)]
+                routine = [*self.upkeep.look_up_one(now), *self.upkeep.patrol()]
+                return [*routine, self._again("upkeep", self.upkeep_s, now)]
             case ("orphan", tuple() as path, int(epoch)):
                 return self.neighbourhood.take(path, epoch, now)
             case ("leave",) | ("leave", "at last"):
@@ -789,56 +675,18 @@ class Spanhop(Router[SpanhopMessage]):
     def _refresh(self, now: float) -> list[Effect]:
         """Plant own subscriptions again, forget what others no longer plant, copy what is kept."""
         self.neighbourhood.tick(now)
+        self.keeper.expire(now)
         effects: list[Effect] = []
-        for held in self.atlas.held.values():
-            for id in [id for id, kept in held.records.items() if kept.until < now]:
-                del held.records[id]
-        for id in [id for id, kept in self._copies.items() if kept.until < now]:
-            del self._copies[id]
         if not self.atlas.held:
             return effects
         for own in self.planter.own.values():
             record = self._record(own)
             for box in own.boxes if not own.gone and not own.missing else ():
                 effects += self._sow(Plant(record, box, told=False), now, whispers=True)
-        for held in self.atlas.held.values():
-            to = self._copier(held)
-            effects += [Send(to, Recopied(held.path, part)) for part in _parts(held)] if to is not None else []
+        effects += self.keeper.copy_again()
         return [*effects, *self.proximity.publish(now, again=True), *self.proximity.select_again(now)]
 
     # ── Keeping the tables of ancestors fresh ────────────────────────────────
-
-    def _look_up_one(self, now: float) -> list[Effect]:
-        """Ask who is in the zone of one entry, chosen by chance."""
-        plots = [
-            (held, level, plot)
-            for held in self.atlas.held.values()
-            for level, table in enumerate(held.ancestors)
-            for plot in table
-        ]
-        return self._look_up(*self._chance.choice(plots), now) if plots else []
-
-    def _look_up(self, held: Held, level: int, plot: Plot, now: float) -> list[Effect]:
-        there, ancestor = self.atlas.space.zone(plot.path), self.atlas.space.zone(held.path[: level * self.k])
-        if self.atlas.holder(there) is not None:
-            return []
-        trip = Trip(_facing(there, ancestor, self.atlas.around), greedy=self.mode == "greedy")
-        return self._send_on(DomainQuery(self.me, plot.path), trip, now, whispers=True)
-
-    def _look_up_answer(self, sender: NodeId, answer: DomainAnswer) -> list[Effect]:
-        """The one who answers stands in the tables from now on; who stood there may stand in."""
-        if answer.owner.id != sender:
-            return []
-        for held in self.atlas.held.values():
-            held.ancestors = [tuple(self._renewed(plot, answer) for plot in table) for table in held.ancestors]
-        self.atlas.refresh()
-        return []
-
-    def _renewed(self, plot: Plot, answer: DomainAnswer) -> Plot:
-        if plot.path != answer.path or plot.peer.id == answer.owner.id:
-            return plot
-        self.atlas.stand_in(plot.path, plot.peer.id)
-        return Plot(answer.owner, plot.path)
 
     def _wrong_domain(self, sender: NodeId, span: Path, now: float) -> list[Effect]:
         """Somebody is not where a table says. It is passed over, and the entry looked up again."""
@@ -847,12 +695,7 @@ class Spanhop(Router[SpanhopMessage]):
             self.neighbourhood.suspect(sender, now)
             for leg in self.couriers.to_peer(sender):
                 effects += self._another_way(leg, now)
-        for held in self.atlas.held.values():
-            for level, table in enumerate(held.ancestors):
-                for plot in table:
-                    if plot.path == span and plot.peer.id == sender:
-                        return [*effects, *self._look_up(held, level, plot, now)]
-        return effects
+        return [*effects, *self.upkeep.look_up(span, sender, now)]
 
     # ── Going ────────────────────────────────────────────────────────────────
 
@@ -890,6 +733,9 @@ class Spanhop(Router[SpanhopMessage]):
 
     # ── Being looked at ──────────────────────────────────────────────────────
 
+    def _seen_count(self) -> int:
+        return len(self.notifier.delivered) + len(self.notifier.matched) + len(self._numbers)
+
     def links(self) -> tuple[NodeId, ...]:
         recorded = (p.peer.id for held in self.atlas.held.values() for table in held.ancestors for p in table)
         return tuple(dict.fromkeys(id for id in (*self.atlas.cards, *recorded) if id != self.me.id))
@@ -904,13 +750,13 @@ class Spanhop(Router[SpanhopMessage]):
             "zones": (zones, CLAIMS_MAX),
             "neighbours": (len(self.atlas.cards), CARDS_MAX),
             "records": (sum(len(held.records) for held in self.atlas.held.values()), max(zones, 1) * RECORDS_MAX),
-            "copies": (len(self._copies), COPIES_MAX),
-            "graves": (len(self._graves), GRAVES_MAX),
+            "copies": (len(self.keeper.copies), COPIES_MAX),
+            "graves": (len(self.keeper.graves), GRAVES_MAX),
             "own": (len(self.planter.own), OWN_MAX),
             "legs": (len(self.couriers), LEGS_MAX),
             "orphans": (len(self.neighbourhood.orphans), ORPHANS_MAX),
             "suspects": (len(self.neighbourhood.suspects), SUSPECTS_MAX),
-            "seen": (len(self._delivered) + len(self._matched) + len(self._numbers), 3 * SEEN_MAX),
+            "seen": (self._seen_count(), 3 * SEEN_MAX),
             "waiting": (len(self._waiting), WAITING_MAX),
             "index": (sum(len(held.index) for held in self.atlas.held.values()), 2 * max(zones, 1) * INDEX_MAX),
             "watches": (len(self.proximity.watches), WATCHES_MAX),
@@ -924,29 +770,6 @@ def remembered(memory: bytes) -> list[Peer]:
         return msgspec.msgpack.decode(memory, type=list[Peer]) if memory else []
     except msgspec.MsgspecError:
         return []
-
-
-def _parts(held: Held) -> list[tuple[Record, ...]]:
-    records = [kept.record for kept in held.records.values()]
-    return [tuple(records[i : i + RECORDS_AT_ONCE]) for i in range(0, len(records), RECORDS_AT_ONCE)]
-
-
-def _facing(piece: Zone, zone: Zone, around: int | None) -> tuple[int, ...]:
-    """The point of a piece that is nearest to a zone."""
-    point = []
-    for axis in range(len(piece.low)):
-        low, high = max(piece.low[axis], zone.low[axis]), min(piece.high[axis], zone.high[axis])
-        point.append(low if low < high else _nearer_end(piece, zone, axis, around))
-    return tuple(point)
-
-
-def _nearer_end(piece: Zone, zone: Zone, axis: int, around: int | None) -> int:
-    below, above = piece.low[axis], piece.high[axis] - 1
-    if piece.high[axis] <= zone.low[axis]:
-        gap, round_gap, near, far = zone.low[axis] - above, below - zone.high[axis], above, below
-    else:
-        gap, round_gap, near, far = below - zone.high[axis] + 1, zone.low[axis] - above - 1, below, above
-    return far if around is not None and round_gap + 1 + around < gap else near
 
 
 def _check_options(axes: Mapping[str, Bounds], m: int) -> None:

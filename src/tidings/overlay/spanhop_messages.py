@@ -88,6 +88,12 @@ class DomainQuery(Message, frozen=True):
     path: Path
 
 
+class Patrol(Message, frozen=True):
+    """I hold the zone that this is on its way to; does anybody else?"""
+
+    card: Card
+
+
 class IndexPut(Message, frozen=True):
     """Keep in mind that this broker, at these network coordinates, is in the zone of this path."""
 
@@ -109,7 +115,7 @@ class NearQuery(Message, frozen=True):
     asked: tuple[NodeId, ...] = ()
 
 
-Cargo: TypeAlias = Plant | Join | FindPair | DomainQuery | IndexPut | NearQuery
+Cargo: TypeAlias = Plant | Join | FindPair | DomainQuery | Patrol | IndexPut | NearQuery
 
 
 class Carry(Message, frozen=True):

@@ -228,14 +228,11 @@ class Steward:
         self.absorbed_by = winner
         self.mergers += 1
         effects: list[Effect] = []
+        about = ("absorb", self.axis, self.tree, self.mergers)
         for some in _chunks(self.plan.registrations()) or [()]:
             self._absorbing += 1
-            about = ("absorb", self.axis, self.tree, self.mergers)
-            effects += call(
-                winner.steward.id,
-                lambda n, some=some: Absorb(n, self.axis, self.tree, some),
-                about,  # type: ignore[misc]
-            )
+            make = lambda n, some=some: Absorb(n, self.axis, self.tree, some)  # noqa: E731
+            effects += call(winner.steward.id, make, about)
         return effects
 
     def absorbed(self) -> bool:

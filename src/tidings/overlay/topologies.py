@@ -15,7 +15,7 @@ steward of the later one, which hands everything to the other.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
 
@@ -45,6 +45,7 @@ from tidings.overlay.cbdlo_messages import (
 )
 from tidings.overlay.courier import TRIES_MAX, Call, Courier
 from tidings.overlay.cuts import BOTTOM, Axis, Cut, filed_under
+from tidings.overlay.deputies import SILENT_BEATS, Copies, Fates
 from tidings.overlay.estate import SPACES_MAX, Estate, Holding, owners_of
 from tidings.overlay.interest import Interest
 from tidings.overlay.router import Completed, Count, Effect, Failed, Send, WakeAt
@@ -53,14 +54,10 @@ from tidings.overlay.wire import Message, NodeId, Parcel, Peer, SubscriptionId
 
 OWN_MAX = 65_536  # Interests of one node.
 NAMED_MAX = 4096  # Interests, or sub-spaces, in one message.
-COPIES_MAX = 1024  # Topologies that one node is deputy of.
-MOVED_MAX = 4096  # Topologies that are no more, and what became of them.
-DEAD_S = 30.0  # How long a topology whose steward did not answer is not tried again.
 TRUST_S = 4.0  # How long a founder waits for word of an older topology before it confirms anything.
 FOUND_S = 2.0  # Those who find no topology wait up to so long, each at random, before they found one.
 SEEK_S = 1.0  # How long a search takes at most, as a rule.
 ORPHAN_S = 10.0  # How long a member waits for a deputy to take a lost steward's place.
-SILENT_BEATS = 4  # Beats without a sign of life until a neighbour in the tree, or a steward, is thought missing.
 RENEW_BEATS = 5  # A member says so often that it is still there.
 RENEWALS_MISSED_MAX = 3
 ASK_STEWARD_TRIES = 3  # How often an event is tried by the links of the tree before its way is left to the steward.
@@ -100,17 +97,6 @@ class Member:
     attempt: int = 0  # Counts what is waited for, so that old wakes are recognised.
 
 
-@dataclass(slots=True)
-class _Copies:
-    """What a deputy has of a steward's."""
-
-    rank: int
-    since: int
-    serial: int = 0
-    silent: int = 0
-    registrations: dict[SubscriptionId, Registration] = field(default_factory=dict)
-
-
 class Topologies:
     """All that one node has to do with the topologies of attributes."""
 
@@ -132,9 +118,8 @@ class Topologies:
         self.members: dict[Axis, Member] = {}
         self.estate = Estate(fingers=fingers)
         self.stewards: dict[Axis, Steward] = {}
-        self._copies: dict[tuple[Axis, Tree], _Copies] = {}
-        self._moved: dict[tuple[Axis, Tree], Tree] = {}
-        self._dead: dict[tuple[Axis, Tree], float] = {}
+        self.copies = Copies()
+        self._fates = Fates()
         self._silent: dict[NodeId, int] = {}
         self._founded = 0
         self._beats = chance.randrange(RENEW_BEATS)
@@ -285,7 +270,7 @@ class Topologies:
     def hear(self, point: AccessPoint, now: float) -> list[Effect]:
         """Word of a topology: welcome to those who look for one, a rival to those who have another."""
         axis, tree = point.axis, point.tree
-        if self._is_dead(axis, tree, now) or tree.steward.id == self.me.id:
+        if self._fates.is_gone(axis, tree, now) or tree.steward.id == self.me.id:
             return []
         member = self.members.get(axis)
         if member is not None and member.tree is None:
@@ -299,7 +284,7 @@ class Topologies:
 
     def is_gone(self, axis: Axis, tree: Tree, now: float) -> bool:
         """Whether a topology is known to be no more, or not to answer."""
-        return self._is_dead(axis, tree, now)
+        return self._fates.is_gone(axis, tree, now)
 
     def missing(self, axis: Axis, peer: NodeId) -> list[Effect]:
         """Somebody registered with an attribute does not answer: let its steward look."""
@@ -326,19 +311,17 @@ class Topologies:
         for id in list(self.own):
             effects += self.unsubscribe(id, now)
         for steward in self.stewards.values():
-            for id in list(steward.deputies)[:1]:
+            for heir in list(steward.deputies)[:1]:
                 make = lambda n, s=steward: Inherit(n, s.axis, s.tree)  # noqa: E731
-                effects += self._call(id, make, ("inherit", steward.axis, steward.tree), now)
+                effects += self._call(heir, make, ("inherit", steward.axis, steward.tree), now)
         return effects
 
     def holdings(self) -> dict[str, tuple[int, int]]:
-        copied = sum(len(copies.registrations) for copies in self._copies.values())
         held: dict[str, tuple[int, int]] = {
             "own interests": (len(self.own), OWN_MAX),
             "sub-spaces": (len(self.estate), SPACES_MAX),
-            "copies": (len(self._copies), COPIES_MAX),
-            "copied registrations": (copied, COPIES_MAX * OWN_MAX),
-            "topologies gone": (len(self._moved), MOVED_MAX),
+            **self.copies.holdings(),
+            **self._fates.holdings(),
         }
         for steward in self.stewards.values():
             held |= {f"{kind} of {steward.axis.name}": counts for kind, counts in steward.holdings().items()}
@@ -375,7 +358,7 @@ class Topologies:
     def _seek(self, axis: Axis, member: Member, now: float) -> list[Effect]:
         """Look for a topology: in the table, then by walks; if there is none, found one after a while."""
         for point in self._table.at(axis):
-            if not self._is_dead(axis, point.tree, now):
+            if not self._fates.is_gone(axis, point.tree, now):
                 return self._adopt(axis, point.tree, now)
         if member.attempt:
             return []  # It is being looked for.
@@ -459,7 +442,7 @@ class Topologies:
     ) -> list[Effect]:
         if what == "unregister":
             member = self.members.get(axis)
-            if member is not None and new is not None and not self._is_dead(axis, new, now):
+            if member is not None and new is not None and not self._fates.is_gone(axis, new, now):
                 member.tree = new
                 return self._unregister(id, axis, now)
             return self._ended(id, axis)
@@ -469,10 +452,12 @@ class Topologies:
 
     def _move(self, axis: Axis, old: Tree, new: Tree, now: float) -> list[Effect]:
         """A topology has become part of another."""
-        self._note_moved(axis, old, new)
-        self._copies.pop((axis, old), None)
-        self._dead.pop((axis, new), None)
-        self._moved.pop((axis, new), None)
+        steward = self._mine(axis, old)
+        if steward is not None:
+            return self._superseded(steward, new, now)
+        self._table.drop_tree(axis, old)
+        self._fates.moved(axis, old, new)
+        self.copies.release(axis, old)
         self.estate.leave(axis, old)
         member = self.members.get(axis)
         if member is None or member.tree not in (old, None):
@@ -482,9 +467,9 @@ class Topologies:
     def _orphaned(self, axis: Axis, tree: Tree, now: float) -> list[Effect]:
         """The steward does not answer: wait for a deputy to take its place, then look for another topology."""
         member = self.members.get(axis)
-        if member is None or member.tree != tree or self._is_dead(axis, tree, now):
+        if member is None or member.tree != tree or self._fates.is_gone(axis, tree, now):
             return []
-        self._note_dead(axis, tree, now)
+        self._fates.dead(axis, tree, now)
         member.attempt += 1
         return [Count("stewards lost"), WakeAt(now + ORPHAN_S, ("orphan", axis, tree, member.attempt))]
 
@@ -511,7 +496,7 @@ class Topologies:
         if member is None or member.tree != said.tree:
             return []
         member.missed, member.anchor = 0, said.anchor or member.anchor
-        self._dead.pop((said.axis, said.tree), None)
+        self._fates.alive(said.axis, said.tree)
         member.attempt += 1  # Whoever was waiting for another steward need not.
         unknown = [self.own[id] for id in said.unknown if id in self.own]
         return [effect for own in unknown for effect in self._register(own, said.axis, now)]
@@ -538,51 +523,39 @@ class Topologies:
         for axis, tree, ref in list(self.estate.neighbours()) if incarnation else []:
             if ref.owner.id == sender and ref.owner.incarnation < incarnation:
                 effects.append(Send(tree.steward.id, Missing(axis, tree, sender)))
-        for (axis, tree), copies in list(self._copies.items()):
-            if tree.steward.id == sender:
-                copies.silent = 0
-                if tree.steward.incarnation < incarnation:
-                    effects += self._take_over(axis, tree, now)
+        self.copies.heard(sender)
+        for axis, tree in self.copies.topologies():
+            if tree.steward.id == sender and tree.steward.incarnation < incarnation:
+                effects += self._take_over(axis, tree, now)
         return list(dict.fromkeys(effects)) if len(effects) < NAMED_MAX else effects
 
     # ── A deputy ─────────────────────────────────────────────────────────────
 
     def _copy(self, sender: NodeId, said: Copy) -> list[Effect]:
-        key = (said.axis, said.tree)
-        copies = self._copies.get(key)
-        if copies is None or copies.since < said.since:
-            if said.since != said.serial or len(self._copies) >= COPIES_MAX:
-                return [Send(sender, Refused(said.call))]
-            self._copies[key] = copies = _Copies(said.rank, said.since)
-        if copies.since == said.since and copies.serial <= said.serial:
-            copies.rank, copies.serial = said.rank, said.serial
-            for id in said.gone:
-                copies.registrations.pop(id, None)
-            copies.registrations.update((each.interest.id, each) for each in said.added)
-        return [Send(sender, Done(said.call))]
+        wanted = self._fates.successor(said.axis, said.tree) is None and self.copies.take(said)
+        return [Send(sender, Done(said.call) if wanted else Refused(said.call))]
 
     def _watch_stewards(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        for (axis, tree), copies in list(self._copies.items()):
-            copies.silent += 1
+        for axis, tree, is_time in self.copies.beat():
             effects.append(Send(tree.steward.id, Ping()))
-            if copies.silent > SILENT_BEATS * (1 + copies.rank):
+            if is_time:
                 effects += self._take_over(axis, tree, now)
         return effects
 
     def _take_over(self, axis: Axis, old: Tree, now: float) -> list[Effect]:
         """Be the steward instead of one that is gone, with all that it had registered."""
-        copies = self._copies.pop((axis, old), None)
-        if copies is None:
+        copied = self.copies.release(axis, old)
+        if copied is None:
             return []
         steward = self.stewards.get(axis) or self._new_steward(axis, now)
-        for each in copies.registrations.values():
+        for each in copied:
             steward.register(each, None, now)
         steward.doubt(old.steward.id)
-        self._note_dead(axis, old, now)
+        self._fates.dead(axis, old, now)
         effects: list[Effect] = [Count("topologies taken over"), *self._run(steward, now)]
         effects += self._lower.announce(AccessPoint(axis, self.me, steward.tree))
-        for peer in {each.peer.id: None for each in copies.registrations.values()}:
+        for peer in {each.peer.id: None for each in copied}:
             make = lambda n: Moved(n, axis, old, steward.tree)  # noqa: E731
             effects += self._call(peer, make, ("moved",), now)
         return effects
@@ -629,7 +602,7 @@ class Topologies:
         steward, member = self.stewards.get(axis), self.members.get(axis)
         if steward is not None:
             return steward.absorbed_by or steward.tree
-        known = self._moved.get((axis, tree)) or (member.tree if member else None)
+        known = self._fates.successor(axis, tree) or (member.tree if member else None)
         return known if known != tree else None
 
     def _kept_up(self, sender: NodeId, said: Renew | Missing, now: float) -> list[Effect]:
@@ -677,17 +650,24 @@ class Topologies:
                 member is not None
                 and member.tree is not None
                 and member.tree != other
-                and not self._is_dead(axis, other, now)
+                and not self._fates.is_gone(axis, other, now)
             ):
                 return self._adopt(axis, other, now) if member.missed else []
             return []
-        if other == steward.tree or other.steward.id == self.me.id or self._is_dead(axis, other, now):
+        if other == steward.tree or other.steward.id == self.me.id or self._fates.is_gone(axis, other, now):
             return []
         if other.order > steward.tree.order:
             return [Send(other.steward.id, Rival(axis, steward.tree))]
         if steward.absorbed_by is not None:
             return []
         return [Count("topologies merged"), *steward.absorb_into(other, self._caller(now))]
+
+    def _superseded(self, steward: Steward, new: Tree, now: float) -> list[Effect]:
+        """A deputy has taken this steward for dead and its place: give it what has been registered here since."""
+        if steward.absorbed_by is not None:
+            return []
+        self._fates.alive(steward.axis, new)
+        return steward.absorb_into(new, self._caller(now))
 
     def _absorbed(self, axis: Axis, tree: Tree, merger: int, now: float) -> list[Effect]:
         steward = self._mine(axis, tree)
@@ -701,7 +681,7 @@ class Topologies:
         steward = self._mine(axis, tree)
         if steward is None or steward.absorbed_by is None or steward.mergers != merger:
             return []
-        self._note_dead(axis, steward.absorbed_by, now)
+        self._fates.dead(axis, steward.absorbed_by, now)
         steward.stay()
         return self._run(steward, now)
 
@@ -713,17 +693,3 @@ class Topologies:
             self.estate.leave(steward.axis, steward.tree)
             if member is not None and member.tree == steward.tree:
                 del self.members[steward.axis]
-
-    def _note_moved(self, axis: Axis, old: Tree, new: Tree) -> None:
-        self._table.drop_tree(axis, old)
-        self._moved[axis, old] = new
-        if len(self._moved) > MOVED_MAX:
-            del self._moved[next(iter(self._moved))]
-
-    def _note_dead(self, axis: Axis, tree: Tree, now: float) -> None:
-        self._dead[axis, tree] = now + DEAD_S
-        if len(self._dead) > MOVED_MAX:
-            del self._dead[next(iter(self._dead))]
-
-    def _is_dead(self, axis: Axis, tree: Tree, now: float) -> bool:
-        return self._dead.get((axis, tree), 0.0) > now or (axis, tree) in self._moved

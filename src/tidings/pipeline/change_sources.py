@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
@@ -198,7 +199,7 @@ class Table:
                 return
             changed = _differences(self.spark, table, in_force()).persist()
             is_news = not changed.isEmpty()
-        except PySparkException as wrong:
+        except (PySparkException, Py4JError) as wrong:
             if not marks:
                 raise InputError(f"cannot read the subscriptions: {str(wrong).splitlines()[0][:200]}") from None
             _log.warning("the table of subscriptions cannot be read now; what is in force stays so: %s", wrong)

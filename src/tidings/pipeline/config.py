@@ -4,7 +4,7 @@
     checkpoint = "state"                  # what was done, so that a restart goes on from there
 
     [events]
-    format = "json"                       # json, parquet, csv, kafka, demo
+    format = "json"                       # json, parquet, csv, kafka, demo; frames, with [secure]
     path = "sightings"                    # a folder that files are put into
     type = "sighting.toml"                # the event type; Parquet can do without
     files_per_batch = 10
@@ -19,6 +19,12 @@
 
     [quarantine]
     path = "quarantine"
+
+    [secure]                              # for sealed events: format = "frames"
+    registry = "registry.db"              # types, rights and sender ids
+    type = "Sighting"
+    keys = "pipeline.keys"                # a key file, mode 600
+    rest = "left out"                     # or "sealed"
 
     [trigger]
     every_s = 2.0                         # or: until_empty = true

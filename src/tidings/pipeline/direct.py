@@ -78,17 +78,17 @@ def match_direct(matching: Matching, tasks: list[list[Piece]], out: str, compact
 
 def match_with(shipped: Shipped, matching: Matching, tasks: list[list[Piece]], out: str, compact: bool) -> int:
     """The same with an index that is on its way already."""
-    spark = matching.events.sparkSession
-    aside = Path(out) / f"{ASIDE}-{uuid.uuid4().hex}"
+    spark, folder = matching.events.sparkSession, Path(out).resolve()  # Executors are at home elsewhere.
+    aside = folder / f"{ASIDE}-{uuid.uuid4().hex}"
     aside.mkdir(parents=True)
     try:
         work = MatchFiles(shipped, matching.wanted.asked_type, matching.id, _id_type(matching), compact, str(aside))
         written: list[Written] = spark.sparkContext.parallelize(tasks, len(tasks)).map(work).collect()
         for number, part in enumerate(written):
-            (aside / part.name).rename(Path(out) / f"part-{number:05}.snappy.parquet")
+            (aside / part.name).rename(folder / f"part-{number:05}.snappy.parquet")
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-    (Path(out) / "_SUCCESS").touch()
+    (folder / "_SUCCESS").touch()
     return sum(part.deliveries for part in written)
 
 

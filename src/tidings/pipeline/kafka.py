@@ -63,24 +63,28 @@ def read_between(
 def ends_of(spark: SparkSession, servers: str, topic: str) -> dict[str, int]:
     """By partition, the offset that the next message will have; none for a topic that is not there. Raises SetupError."""
     jvm: Any = spark.sparkContext._jvm
-    settings = jvm.java.util.Properties()
-    waits = {"default.api.timeout.ms": WAIT_MS_MAX, "request.timeout.ms": WAIT_MS_MAX}
-    for key, value in {"bootstrap.servers": servers, "allow.auto.create.topics": "false", **waits}.items():
-        settings.put(key, str(value))
-    for side in ("key", "value"):
-        settings.put(f"{side}.deserializer", _BYTES)
-    try:
-        consumer = jvm.org.apache.kafka.clients.consumer.KafkaConsumer(settings)
-    except TypeError:  # What Py4J says of a class that is not there.
-        raise SetupError(_NO_CONNECTOR) from None
-    except Py4JError as wrong:
-        raise SetupError(f"Kafka at {servers!r} cannot be reached: {_cause(wrong)}") from None
+    consumer = _consumer(jvm, servers)
     try:
         return _ends(jvm, consumer, topic)
     except Py4JError as wrong:
         raise SetupError(f"Kafka at {servers!r} does not tell about topic {topic!r}: {_cause(wrong)}") from None
     finally:
         consumer.close()
+
+
+def _consumer(jvm: Any, servers: str) -> Any:
+    settings = jvm.java.util.Properties()
+    waits = {"default.api.timeout.ms": WAIT_MS_MAX, "request.timeout.ms": WAIT_MS_MAX}
+    formats = {"key.deserializer": _BYTES, "value.deserializer": _BYTES}
+    where = {"bootstrap.servers": servers, "allow.auto.create.topics": "false"}
+    for key, value in {**where, **waits, **formats}.items():
+        settings.put(key, str(value))
+    try:
+        return jvm.org.apache.kafka.clients.consumer.KafkaConsumer(settings)
+    except TypeError:  # What Py4J says of a class that is not there.
+        raise SetupError(_NO_CONNECTOR) from None
+    except Py4JError as wrong:
+        raise SetupError(f"Kafka at {servers!r} cannot be reached: {_cause(wrong)}") from None
 
 
 def _ends(jvm: Any, consumer: Any, topic: str) -> dict[str, int]:

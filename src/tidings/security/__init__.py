@@ -24,7 +24,7 @@ from tidings.security.envelope import (
     project,
     uncached,
 )
-from tidings.security.frame import FRAME_BYTES_MAX, Frame, split
+from tidings.security.frame import FLAG_CACHE, FRAME_BYTES_MAX, Frame, split
 from tidings.security.identity import (
     Identity,
     RandomBytes,
@@ -61,6 +61,7 @@ __all__ = [
     "ACTIONS",
     "ANY_TYPE",
     "DELAY_MS",
+    "FLAG_CACHE",
     "FRAME_BYTES_MAX",
     "MEMBERS",
     "MODERN",

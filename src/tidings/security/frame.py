@@ -56,7 +56,8 @@ class Frame(NamedTuple):
     """A frame in parts. A tuple and not a dataclass: making one is on the path of every event.
 
     `heads` and `bodies` go together: attribute id and epoch, ciphertext and tag (or the plain value).
-    `body_end` is where what the publisher wrote ends and what a relay may add begins.
+    `body_end` is where what the publisher wrote ends and what a relay may add begins: `told`, the ids and
+    values of the plaintext it sent along, if it did.
     """
 
     raw: bytes
@@ -73,6 +74,7 @@ class Frame(NamedTuple):
     bodies: list[bytes]
     body_end: int
     cache_end: int
+    told: tuple[list[bytes], list[bytes]] | None
 
     def __repr__(self) -> str:
         """Shows no content: a frame may carry plaintext for the next hop, which must not end up in a log."""
@@ -103,10 +105,7 @@ class Frame(NamedTuple):
     @property
     def cache(self) -> dict[bytes, bytes]:
         """The plaintext a relay sent along, by attribute id. Nothing vouches for it but that relay."""
-        if not self.flags & FLAG_CACHE:
-            return {}
-        ids, values, _ = plain_pairs(self.raw, self.body_end, self.layout)
-        return dict(zip(ids, values, strict=True))
+        return dict(zip(*self.told, strict=True)) if self.told else {}
 
 
 _make_frame = Frame._make
@@ -137,11 +136,14 @@ def _split(raw: bytes) -> Frame:
         heads = tuple(ids)
     else:
         raise PeerError(f"header: {mode} is no mode of an event")
-    cache_end = plain_pairs(raw, at, layout)[2] if flags & FLAG_CACHE else at
+    told, cache_end = None, at
+    if flags & FLAG_CACHE:
+        ids, values, cache_end = plain_pairs(raw, at, layout)
+        told = ids, values
     if cache_end > len(raw) or (cache_end < len(raw)) != bool(flags & FLAG_SIGNATURE):
         raise PeerError("frame: cut short, or more than its header says")
     return _make_frame(
-        (raw, layout, mode, suite, type_id, sender_id, ts_ms, seq, flags, publisher, heads, bodies, at, cache_end)
+        (raw, layout, mode, suite, type_id, sender_id, ts_ms, seq, flags, publisher, heads, bodies, at, cache_end, told)
     )
 
 

@@ -103,7 +103,8 @@ class Seat(Router[Any]):
 class NodeWorld(World):
     """A world whose nodes check rights, open and seal. Clients are given by name; each node has one of its own.
 
-    `told` has what each client was told, with the values as it saw them.
+    `told` has what each client was told, with the values as it saw them. `skew_ms` says how far a node's clock
+    is ahead of the world's.
     """
 
     def __init__(
@@ -113,9 +114,10 @@ class NodeWorld(World):
         federation: Federation,
         organisation_of: Callable[[int], str] = lambda index: "all",
         policy: NodePolicy | None = None,
+        skew_ms: Callable[[int], int] = lambda index: 0,
         **world: Any,
     ) -> None:
-        self.federation, self.organisation_of = federation, organisation_of
+        self.federation, self.organisation_of, self.skew_ms = federation, organisation_of, skew_ms
         self.policy = policy or NodePolicy(network_key=federation.network.public_key)
         self.told: list[Notify] = []
         self.effects: list[tuple[NodeId, NodeEffect]] = []
@@ -299,7 +301,7 @@ class NodeWorld(World):
             policy=self.policy,
             domain=self.organisation_of(index),
         )
-        node.clock_is(START_MS, 0.0)
+        node.clock_is(START_MS + self.skew_ms(index), 0.0)
         node.hold(self.federation.membership(self.organisation_of(index), identity).to_bytes(), self.now)
         return Seat(node, self)
 

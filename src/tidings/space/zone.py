@@ -98,6 +98,15 @@ class Zone:
         sides = zip(self.low, self.high, point, strict=True)
         return tuple(_nearest(low, high, at, around) for low, high, at in sides)
 
+    def facing(self, other: Zone, around: int | None = None) -> tuple[int, ...]:
+        """The point in here that is nearest to another zone.
+
+        >>> Zone((0, 0), (2, 9)).facing(Zone((5, 3), (9, 4)))
+        (1, 3)
+        """
+        axes = range(len(self.low))
+        return tuple(_facing(self.low[a], self.high[a], other.low[a], other.high[a], around) for a in axes)
+
     def borders(self, other: Zone, around: int | None = None) -> int | None:
         """The axis along which the two lie side by side with a face in common; None if they do not.
 
@@ -122,6 +131,13 @@ def _nearest(low: int, high: int, at: int, around: int | None) -> int:
         return at
     ends = (low, high - 1)
     return min(ends, key=lambda end: _way(end, at, around))
+
+
+def _facing(low: int, high: int, other_low: int, other_high: int, around: int | None) -> int:
+    if max(low, other_low) < min(high, other_high):
+        return max(low, other_low)
+    ends = [(_way(mine, theirs, around), mine) for mine in (low, high - 1) for theirs in (other_low, other_high - 1)]
+    return min(ends)[1]
 
 
 def _way(a: int, b: int, around: int | None) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.city import Sighting
 from tidings.node import Joined, Node, NodeEffect, NodePolicy, node_id_of
-from tidings.overlay import Peer, Send, protocol
+from tidings.overlay import Peer, Router, Send, protocol
 from tidings.security import BiscuitCapability, Identity, Mode, SignedType
 from tidings.sim import START_MS, Federation
 
@@ -17,7 +17,12 @@ PLATES = FEDERATION.type(Sighting, Mode.ATTRIBUTE)
 
 
 def a_node(
-    name: str, neighbours: Sequence[str] = (), *, policy: NodePolicy | None = None, protocol_name: str = "flooding"
+    name: str,
+    neighbours: Sequence[str] = (),
+    *,
+    policy: NodePolicy | None = None,
+    protocol_name: str = "flooding",
+    router: Router[Any] | None = None,
 ) -> Node:
     """A broker by this name, that floods to its neighbours."""
     identity = FEDERATION.identity(name)
@@ -30,6 +35,7 @@ def a_node(
         neighbours=[peer_of(FEDERATION.identity(other)) for other in neighbours],
         policy=policy or NodePolicy(network_key=FEDERATION.network.public_key),
         domain=name,
+        router=router,
     )
     node.clock_is(START_MS, 0.0)
     node.start(0.0)

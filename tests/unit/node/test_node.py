@@ -16,9 +16,22 @@ from tidings.events import EventType
 from tidings.node import Ended, Joined, Keep, KeepKeys, Node, NodeEffect, NodePolicy, Notify, NotJoined, Refused
 from tidings.node.reading import UNREAD
 from tidings.node.typekeys import SealedInterest
-from tidings.overlay import Completed, Count, EventId, Failed, Head, Interest, Parcel, Send, SubscriptionId, View
-from tidings.overlay.flooding import Flood
-from tidings.security import Mode, split
+from tidings.overlay import (
+    Completed,
+    Count,
+    Effect,
+    EventId,
+    Failed,
+    Head,
+    Interest,
+    Parcel,
+    Send,
+    SubscriptionId,
+    View,
+    WakeAt,
+)
+from tidings.overlay.flooding import Flood, Flooding
+from tidings.security import Grant, Mode, OnlineTest, grant, split
 from tidings.security.frame import with_cache
 from tidings.sim import START_MS
 from tidings.store import Registry
@@ -491,3 +504,47 @@ def test_an_event_that_another_broker_kept_is_told_however_old_it_is_and_only_if
         cable.other.tell(bytes(broken), 0.0)
     stranger = two(None, ()).other
     assert stranger.tell(keep.raw, 0.0) == []
+
+
+def test_a_right_with_an_online_test_holds_while_the_answer_is_fresh() -> None:
+    cable = two(None, None)
+    holder = FEDERATION.identity("camera")
+    granted = Grant(
+        PLATES.type_id, frozenset({"publish"}), holder.public_key, online=(OnlineTest("https://police.example", 5000),)
+    )
+    token = grant(FEDERATION.owner, granted, bytes)
+    cable.one.attach("camera", holder.public_key, [token.to_bytes()], 0.0)
+    with pytest.raises(Denied, match="online: no yes from"):
+        cable.one.publish("camera", "Sighting", SEEN, 0.0)
+    cable.one.said_yes("https://police.example", START_MS)
+    cable.one.publish("camera", "Sighting", SEEN, 4.9)
+    with pytest.raises(Denied, match="online: no yes from"):
+        cable.one.publish("camera", "Sighting", SEEN, 5.1)
+
+
+class Unwilling(Flooding):
+    """An overlay that takes no subscription while it does not want to."""
+
+    unwilling = True
+
+    def subscribe(self, interest: Interest, now: float) -> list[Effect]:
+        if self.unwilling:
+            return [Failed("subscribe", "no room", interest.id)]
+        return super().subscribe(interest, now)
+
+
+def test_a_subscription_that_the_overlay_refuses_is_gone_and_what_keys_need_is_tried_again() -> None:
+    router = Unwilling([])
+    node = a_node("alone", router=router)
+    node.declare(Quake, 0.0)
+    node.declare(PLATES, 0.0)
+    id, effects = node.subscribe("listener", "Quake", "TRUE", 0.0)
+    assert effects == [Failed("subscribe", "no room", id)]
+    assert node.subscriptions() == []
+    effects = node.host(FEDERATION.key_manager(PLATES), 0.0)
+    effects += node.hold(FEDERATION.right(PLATES, node.identity).to_bytes(), 0.0)
+    assert not any(isinstance(effect, Joined) for effect in effects)
+    router.unwilling = False
+    wakes = [effect for effect in effects if isinstance(effect, WakeAt) and effect.when == 5.0]
+    woken = [effect for wake in wakes for effect in node.wake(wake.token, wake.when)]
+    assert any(isinstance(effect, Joined) for effect in woken)

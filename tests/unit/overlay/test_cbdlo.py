@@ -109,7 +109,7 @@ def test_a_subscription_is_completed_once_its_sub_spaces_and_two_deputies_know_i
     ]
     steward = bench.routers["n1"].topologies.stewards[X]
     assert sorted(steward.deputies) == ["n2", "n3"]
-    copies = bench.routers["n2"].topologies._copies[X, steward.tree].registrations
+    copies = bench.routers["n2"].topologies.copies.registrations(X, steward.tree)
     assert sorted(id.origin for id in copies) == ["n1", "n2", "n3"]
 
 
@@ -269,7 +269,7 @@ def test_nonsense_is_neither_an_error_nor_believed() -> None:
     node = a_node()
     node.sampler.fill([Peer("next")])
     tree, id = Tree(Peer("s"), 1), SubscriptionId("liar", 0, 1)
-    nonsense = [
+    nonsense: list[Any] = [
         Found(EventId("me", 0, 1), X),
         Reached(EventId("me", 0, 1), X),
         Astray(EventId("me", 0, 1), X, 1),

@@ -27,18 +27,8 @@ from tidings.overlay import (
     View,
     protocol,
 )
-from tidings.overlay.hermes import (
-    PROTOCOL,
-    Down,
-    Fresh,
-    Heard,
-    Hermes,
-    Orphan,
-    Prune,
-    Refresh,
-    Root,
-    Up,
-)
+from tidings.overlay.hermes import PROTOCOL, Hermes
+from tidings.overlay.hermes_messages import Down, Fresh, Heard, Orphan, Prune, Refresh, Root, Up
 from tidings.overlay.trees import Risen, Unwant, Want
 
 WIDE, NARROW = Ranges.of(x=(0, 100)), Ranges.of(x=(10, 20))

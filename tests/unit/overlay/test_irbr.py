@@ -30,7 +30,8 @@ from tidings.overlay import (
     protocol,
 )
 from tidings.overlay.custody import EVENT, NEWS, Done, Got, TaskId
-from tidings.overlay.irbr import PROTOCOL, Arrival, Carry, Compare, Irbr, Mourned, Routine, Spread, Table
+from tidings.overlay.irbr import PROTOCOL, Irbr
+from tidings.overlay.irbr_messages import Arrival, Carry, Compare, Mourned, Routine, Spread, Table
 from tidings.overlay.ranges import Entry, FilterTable, Obituary, Standing, digest
 from tidings.overlay.ring import Found
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.conformance import PROTOCOLS
 from tidings.errors import InputError
-from tidings.overlay import Completed, Peer, Place, Ranges, SubscriptionId, protocol
+from tidings.overlay import NAMES, Completed, Peer, Place, Ranges, SubscriptionId, protocol
 from tidings.overlay.flooding import Flooding
 from tidings.overlay.interest import Interest
 
@@ -28,6 +28,12 @@ def test_immune_refuses_options_it_does_not_know() -> None:
     for options in ({"colour": "red"}, {"forward": "sideways"}, {"delta": -1}, {"mode": "x"}, {"check": "none"}):
         with pytest.raises(InputError):
             protocol("immune").build(place, **options)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_protocol_refuses_an_option_it_does_not_know(name: str) -> None:
+    with pytest.raises(InputError, match=f"{name}: .*colour"):
+        protocol(name).build(Place(Peer("a0"), (), Random(1)), colour="red")
 
 
 def test_a_protocol_that_needs_no_subscriptions_completes_them_at_once() -> None:

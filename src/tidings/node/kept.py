@@ -1,0 +1,32 @@
+"""Events as they are written down, to be said again after a restart or told to somebody who was away.
+
+A sealed event is kept sealed, without plaintext beside it; one of a type without protection as it is.
+"""
+
+from __future__ import annotations
+
+from tidings.errors import InputError, PeerError
+from tidings.overlay import SEALED, Codec, Message, Parcel
+
+
+class KeptEvent(Message, frozen=True, tag="_KeptEvent"):
+    """A parcel as it is written down."""
+
+    parcel: Parcel
+
+
+_CODEC: Codec[KeptEvent] = Codec(KeptEvent)
+
+
+def kept(parcel: Parcel) -> bytes:
+    """The bytes to write down."""
+    bare = Parcel(parcel.head, SEALED, parcel.envelope) if parcel.envelope else parcel
+    return _CODEC.encode(KeptEvent(bare))
+
+
+def read_kept(raw: bytes) -> Parcel:
+    """The parcel that `kept` wrote; raises InputError for anything else."""
+    try:
+        return _CODEC.decode(raw).parcel
+    except PeerError as wrong:
+        raise InputError(f"not an event that was kept: {wrong}") from None

@@ -1,0 +1,69 @@
+"""What nodes of IRBR say to each other, beside what the ring says. (How they come to say it is in `irbr`.)"""
+
+from __future__ import annotations
+
+from typing import ClassVar, TypeAlias
+
+import msgspec
+
+from tidings.overlay.custody import Done, Got, TaskId
+from tidings.overlay.ranges import Entry, Obituary
+from tidings.overlay.ring import RingMessage
+from tidings.overlay.wire import Message, Parcel, Peer, SubscriptionId
+
+
+class Arrival(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A node has come into a cell that was empty."""
+
+    peer: Peer
+
+
+News: TypeAlias = Entry | Obituary | Arrival
+
+
+class Carry(Message, frozen=True):
+    """An event for all who want it among the nodes that share `range_len` digits with the receiver."""
+
+    parcel: Parcel
+    range_len: int
+
+
+class Spread(Message, frozen=True):
+    """News for all nodes that share `range_len` digits with the receiver."""
+
+    task: TaskId
+    range_len: int
+    news: News
+
+
+class Compare(Message, frozen=True):
+    """This is what I know of a range; tell me, after this id, what I should know."""
+
+    me: Peer
+    prefix: str
+    digest: int
+    after: SubscriptionId | None = None
+
+
+class Routine(Compare, frozen=True):
+    """The same, asked on schedule: if there is nothing to tell, no answer."""
+
+    chatter: ClassVar[bool] = True
+
+
+class Table(Message, frozen=True):
+    """What you should know of a range; `more` if there is more after the last of these."""
+
+    prefix: str
+    entries: tuple[Entry, ...]
+    obituaries: tuple[Obituary, ...]
+    more: bool
+
+
+class Mourned(Message, frozen=True):
+    """You were thought dead. If you are not, say again what you want."""
+
+    obituary: Obituary
+
+
+IrbrMessage: TypeAlias = Carry | Spread | Got | Done | Compare | Routine | Table | Mourned | RingMessage

@@ -1,0 +1,84 @@
+"""The live commands as a user types them, each a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+pytestmark = pytest.mark.live
+
+
+def tidings(*arguments: str, code: int = 0) -> list[dict[str, object]]:
+    """Runs a command with JSON output; its rows."""
+    command = [sys.executable, "-m", "tidings", *arguments, "-o", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == code, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def until(stream: IO[str] | None, word: str) -> None:
+    """Reads lines until one has this word in it."""
+    assert stream is not None
+    for line in stream:
+        if word in line:
+            return
+    raise AssertionError(f"ended without saying {word}")
+
+
+def test_a_network_is_laid_out_run_used_looked_at_and_drained(tmp_path: Path) -> None:
+    made = tidings("init", str(tmp_path / "london"), "--mode", "plain", "--port", "27401")
+    files = {str(row["name"]): str(row["file"]) for row in made}
+    alone = tmp_path / "alone.toml"  # The police's broker, without the others: it must not wait for them for ever.
+    text = Path(files["police-1"]).read_text().split("[[peer]]")[0]
+    alone.write_text(
+        text.replace('"../', f'"{tmp_path}/london/police/').replace(
+            f"{tmp_path}/london/police/../", f"{tmp_path}/london/"
+        )
+    )
+    here = Path(files["police-1"]).parent
+    for name in ("key.pem", "cert.pem", "member.token", "right-1.token"):
+        (tmp_path / name).write_bytes((here / name).read_bytes())
+        (tmp_path / name).chmod(0o600)
+    camera, desk = files["police/camera"], files["police/desk"]
+    run = [sys.executable, "-m", "tidings", "broker", "run", "--config", str(alone), "--log", "error"]
+    with subprocess.Popen(run, stdout=subprocess.PIPE, text=True) as broker:
+        try:
+            until(broker.stdout, "joined")
+            listen = [
+                "subscribe",
+                "Numberplate",
+                "speed > 20",
+                "--as",
+                desk,
+                "--count",
+                "1",
+                "--durable",
+                "d",
+                "-o",
+                "json",
+            ]
+            with subprocess.Popen(
+                [sys.executable, "-m", "tidings", *listen], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            ) as heard:
+                until(heard.stderr, "subscribed")
+                (said,) = tidings("publish", "Numberplate", '{"plate": "AB", "speed": 31.0}', "--as", camera)
+                assert heard.stdout is not None
+                event = json.loads(heard.stdout.readline())
+            assert (event["id"], event["data"]) == (said["id"], {"plate": "AB", "speed": 31.0})
+            (status,) = tidings("broker", "status", "--as", camera)
+            assert (status["broker"], status["joined"], status["durables"]) == ("police-1", True, 1)
+            (hop,) = tidings("trace", str(said["id"]), "--as", camera)
+            assert hop["readable"] == ["plate", "speed"]
+            tidings("publish", "Numberplate", '{"plat": 1}', "--as", camera, code=1)
+            tidings("publish", "Numberplate", '{"plate": "AB"}', "--as", desk, code=3)
+            assert tidings("dlq", "ls", "--as", desk) == []
+            tidings("broker", "drain", "--as", camera)
+            until(broker.stdout, "stopped")
+            assert broker.wait(60) == 0
+        finally:
+            broker.kill()

@@ -1,0 +1,237 @@
+"""CBDLO in whole worlds: whole trees after any trouble, one topology an attribute, a graph that holds, nothing lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.conformance import FAULTS, NODE_COUNT
+from tests.given_trees import check_tree
+from tidings.lab.cbdlo import ROBUST, measure_churn
+from tidings.overlay import NodeId, Ranges
+from tidings.overlay.attribute_tree import AttributeTree
+from tidings.overlay.cbdlo import Cbdlo
+from tidings.overlay.cuts import Axis, stretches_of
+from tidings.overlay.estate import Holding
+from tidings.overlay.stewardship import Steward
+from tidings.sim import Plan, World, check_safe, run
+
+X = Axis("Event", "x")
+
+
+def a_world(seed: int, *, nodes: int = 24, wishes: int = 30, attributes: str = "x", **options: Any) -> World:
+    """Some nodes, some of which want something; all of it settled."""
+    world, chance = World("cbdlo", node_count=nodes, seed=seed, options=options), Random(seed)
+    world.run_for(20.0)
+    for _ in range(wishes):
+        wanted = {}
+        for name in chance.sample(attributes, chance.randint(1, len(attributes))):
+            low = chance.randrange(800)
+            wanted[name] = (low, low + 200)
+        world.subscribe(chance.choice(world.up()), Ranges.of(**wanted))
+    world.run_for(30.0)
+    return world
+
+
+def routers(world: World) -> dict[NodeId, Cbdlo]:
+    """Of the nodes that are up."""
+    return {m.id: m.router for m in world.nodes if m.up and isinstance(m.router, Cbdlo)}
+
+
+def stewards(world: World, axis: Axis = X) -> list[Steward]:
+    found = [router.topologies.stewards.get(axis) for router in routers(world).values()]
+    return [steward for steward in found if steward is not None]
+
+
+def check_as_planned(world: World, steward: Steward) -> None:
+    """What the owners have is what the steward has on paper, no more and no less (INV-07)."""
+    check_tree(steward.plan)
+    held: dict[Any, Holding] = {}
+    for id, router in routers(world).items():
+        for low, holding in router.topologies.estate.spaces(steward.axis, steward.tree).items():
+            assert low not in held, f"{low} is looked after twice"
+            held[low] = holding
+            planned = steward.plan.get(low)
+            assert planned is not None
+            assert planned.owner.id == id
+    for each in steward.plan:
+        holding = held.pop(each.low)
+        assert holding.registered.keys() == each.registered.keys()
+        assert (holding.space.high, holding.space.first, holding.space.last) == (each.high, each.first, each.last)
+        links = (
+            holding.space.parent,
+            holding.space.left,
+            holding.space.right,
+            holding.space.before,
+            holding.space.after,
+        )
+        planned_links = (each.parent, each.left, each.right, each.before, each.after)
+        assert [link and (link.low, link.owner) for link in links] == [p and (p.low, p.owner) for p in planned_links]
+    assert not held
+
+
+def check_all_registered(world: World, plan: AttributeTree) -> None:
+    """Everybody who is up and wants something is registered, and nobody else."""
+    wanted = {id for member in world.nodes if member.up for id in member.subscriptions}
+    assert {each.interest.id for each in plan.registrations()} == wanted
+
+
+# ── Trees ────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("faults", ["comings and goings", "a split", "everything"])
+def test_the_tree_is_whole_again_after(faults: str) -> None:
+    """INV-07: as planned, balanced, and everybody registered who should be."""
+    world = a_world(5)
+    world.strike(FAULTS[faults](5))
+    world.run_for(150.0)
+    (steward,) = stewards(world)
+    check_as_planned(world, steward)
+    check_all_registered(world, steward.plan)
+
+
+def test_the_tree_is_whole_after_many_changes_of_mind() -> None:
+    world, chance = a_world(7, wishes=10), Random(7)
+    wishes = [id for member in world.nodes for id in member.subscriptions]
+    for _ in range(120):
+        if wishes and chance.random() < 0.5:
+            world.unsubscribe(wishes.pop(chance.randrange(len(wishes))))
+        else:
+            low = chance.randrange(900)
+            wishes.append(world.subscribe(chance.choice(world.up()), Ranges.of(x=(low, low + chance.randrange(99)))))
+        world.run_for(chance.choice((0.0, 0.1, 1.0)))
+    world.run_for(60.0)
+    (steward,) = stewards(world)
+    check_as_planned(world, steward)
+    check_all_registered(world, steward.plan)
+    assert steward.plan.root.height >= 4
+
+
+def test_a_stewards_place_is_taken_by_its_deputy_and_nothing_is_forgotten() -> None:
+    world = a_world(3)
+    (before,) = stewards(world)
+    known = {each.interest.id for each in before.interested() if each.peer.id != before.me.id}
+    world.crash(next(m.index for m in world.nodes if m.id == before.me.id))
+    world.run_for(12.0)
+    (after,) = stewards(world)
+    assert after.me.id in before.deputies
+    assert known <= {each.interest.id for each in after.interested()}
+
+
+def test_two_topologies_of_one_attribute_become_one() -> None:
+    """INV-12: both halves of a split network have founded their own, for the first time."""
+    world, chance = World("cbdlo", node_count=24, seed=9), Random(9)
+    world.run_for(20.0)
+    with world.split(range(12)):
+        world.run_for(2.0)
+        for node in range(24):
+            low = chance.randrange(800)
+            world.subscribe(node, Ranges.of(x=(low, low + 200)))
+        world.run_for(30.0)
+        assert len(stewards(world)) >= 2
+    world.run_for(40.0)
+    (steward,) = stewards(world)
+    check_all_registered(world, steward.plan)
+    world.run_for(30.0)
+    check_as_planned(world, steward)
+
+
+# ── The lower layer ──────────────────────────────────────────────────────────
+
+
+def test_the_graph_holds_when_three_nodes_in_ten_crash_at_once() -> None:
+    """INV-14."""
+    world = World("cbdlo", node_count=200, seed=2, recording=False)
+    world.run_for(20.0)
+    for node in Random(2).sample(range(200), 60):
+        world.crash(node)
+    alive = routers(world)
+    world.run_for(20.0)
+    views = {id: [peer for peer in router.links() if peer in alive] for id, router in alive.items()}
+    assert max(_components(views)) > 0.99 * len(alive)
+
+
+def test_views_are_even_no_node_is_known_to_far_more_than_others() -> None:
+    world = World("cbdlo", node_count=120, seed=4, recording=False)
+    world.run_for(60.0)
+    known = Counter(peer for router in routers(world).values() for peer in router.links())
+    assert len(known) == 120
+    assert max(known.values()) <= 30, "three times the mean"
+    assert all(len(router.sampler) >= 9 for router in routers(world).values())
+
+
+def _components(views: dict[NodeId, list[NodeId]]) -> list[int]:
+    """How large the connected parts are, links taken both ways."""
+    links: dict[NodeId, set[NodeId]] = {id: set(view) for id, view in views.items()}
+    for id, view in views.items():
+        for peer in view:
+            links[peer].add(id)
+    sizes, left = [], dict.fromkeys(links)
+    while left:
+        waiting, size = [next(iter(left))], 0
+        while waiting:
+            node = waiting.pop()
+            if node in left:
+                del left[node]
+                size += 1
+                waiting += links[node]
+        sizes.append(size)
+    return sizes
+
+
+# ── Delivery ─────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "count", "fingers": False}, {"profile": "paper"}], ids=str)
+def test_conditions_on_several_attributes_are_met_exactly(options: dict[str, Any]) -> None:
+    """INV-01, INV-02 and INV-03: whatever the profile, with the way in known to all."""
+    world = a_world(11, attributes="xyz", wishes=40, **options)
+    world.run_for(60.0)
+    before = len(world.trace.notices)
+    world.publish_some(25, draw=lambda chance: {name: chance.randrange(1000) for name in "xyz"})
+    world.run_for(60.0)
+    told = Counter((notice.event, notice.subscription) for notice in world.trace.notices[before:])
+    owed = {
+        (event, id)
+        for event, said in world.trace.publications.items()
+        for id, wish in world.trace.subscriptions.items()
+        if wish.interest.matches(said.parcel)
+    }
+    assert set(told) == owed
+    assert set(told.values()) == {1}
+    assert owed
+
+
+def test_partial_matches_are_forgotten_when_nothing_more_can_come() -> None:
+    """INV-10."""
+    world = a_world(12, attributes="xy", wishes=30, profile="paper")
+    world.publish_some(20, draw=lambda chance: {"x": chance.randrange(1000)})
+    world.run_for(5.0)
+    assert sum(len(router.counters) for router in routers(world).values()) > 0
+    world.run_for(40.0)
+    assert sum(len(router.counters) for router in routers(world).values()) == 0
+
+
+@pytest.mark.parametrize("faults", ["loss and repeats", "everything"])
+def test_as_published_it_may_lose_events_and_does_nothing_else_wrong(faults: str) -> None:
+    world = run(Plan("cbdlo", seed=1, node_count=NODE_COUNT, faults=FAULTS[faults](1), options={"profile": "paper"}))
+    check_safe(world, crossings_max=16)
+
+
+def test_those_who_stay_miss_nothing_while_others_come_and_go() -> None:
+    setting = {"protocol": ROBUST, "nodes": 30, "replaced_percent": 3.0, "seconds": 40}
+    assert [share for _, _, share in measure_churn(setting, seed=1)] == [100.0]
+
+
+def test_the_way_through_a_tree_is_as_short_as_the_tree_is_high() -> None:
+    """A8."""
+    world = a_world(6, nodes=40, wishes=60)
+    (steward,) = stewards(world)
+    before, steps = world.trace.counted["tree steps"], 20
+    world.publish_some(steps)
+    world.run_until_quiet()
+    assert (world.trace.counted["tree steps"] - before) / steps <= steward.plan.root.height
+    assert all(stretches_of(each.interest, X) for each in steward.interested())

@@ -1,0 +1,155 @@
+"""Spanhop in a world: what brokers hold when the storm is over, and how far events travel."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.conformance import FAULTS, NODE_COUNT, it_keeps_its_promises
+from tidings.overlay import EventId, Ranges
+from tidings.overlay.claims import uncovered
+from tidings.overlay.spanhop import Spanhop
+from tidings.sim import Workload, World
+from tidings.space import within
+
+STILL: dict[str, Any] = {"heartbeat_s": 0, "refresh_s": 0, "upkeep_s": 0}
+
+
+def brokers(world: World) -> dict[str, Spanhop]:
+    return {member.id: member.router for member in world.nodes if member.up}
+
+
+def check_zones(world: World) -> None:
+    """Z1 to Z4: zones tile the space, neighbours know each other, tables belong to their paths."""
+    routers = brokers(world)
+    space = world.nodes[0].router.atlas.space
+    paths = [path for router in routers.values() for path in router.atlas.held]
+    assert uncovered((), paths) == []
+    assert sum(space.zone(path).size for path in paths) == space.whole.size
+    for id, router in routers.items():
+        for path, held in router.atlas.held.items():
+            assert held.zone == space.zone(path)
+            assert len(held.ancestors) == len(path) // router.k + 1
+            beside = {
+                other
+                for other, each in routers.items()
+                if other != id
+                and any(held.zone.borders(z.zone, router.atlas.around) is not None for z in each.atlas.held.values())
+            }
+            assert {known.id for known in router.atlas.standing(held).neighbours} == beside
+
+
+def check_records(world: World) -> None:
+    """Z7: each subscription in force is in exactly the zones its box touches."""
+    routers = brokers(world)
+    for id, wish in world.trace.subscriptions.items():
+        if wish.dropped_at is None and id in world._by_id[id.origin].subscriptions and world._by_id[id.origin].up:
+            boxes = world.nodes[0].router.axes.wanted(wish.interest.wanted)
+            for router in routers.values():
+                for held in router.atlas.held.values():
+                    assert (id in held.records) == any(box.touches(held.zone) for box in boxes)
+
+
+@pytest.mark.parametrize("faults", FAULTS)
+def test_zones_and_records_are_in_order_when_the_storm_is_over(faults: str) -> None:
+    """S1, and every broker has one zone again."""
+    world = World("spanhop", node_count=NODE_COUNT, seed=7)
+    chance = Random(7)
+    for wanted in Workload(subscriptions=12, axes=2).wanted(chance):
+        world.subscribe(chance.randrange(NODE_COUNT), wanted)
+    world.run_for(20.0)
+    world.strike(FAULTS[faults](7))
+    world.publish_some(10, over_s=30.0)
+    world.run_for(90.0)
+    check_zones(world)
+    check_records(world)
+    assert {len(router.atlas.held) for router in brokers(world).values()} == {1}
+
+
+def test_brokers_that_all_come_at_once_find_their_zones_by_talking() -> None:
+    world = World("spanhop", node_count=NODE_COUNT, seed=3, settled=False)
+    world.run_for(120.0)
+    check_zones(world)
+    assert all(router.stage == "ready" for router in brokers(world).values())
+
+
+@pytest.mark.parametrize(
+    ("faults", "options"),
+    [
+        ("everything", {"notify": "multicast", "m": 8}),
+        ("crashes", {"mode": "greedy", "wrap": False}),
+        ("a split", {"axes": {"x": [0, 1000]}, "join_policy": "point"}),
+        ("comings and goings", {"axes": {"x": [0, 1000], "y": [0, 1000], "z": [0, 1000]}, "proximity": "vivaldi"}),
+    ],
+    ids=str,
+)
+def test_spanhop_keeps_its_promises_with_other_options_under(faults: str, options: dict[str, Any]) -> None:
+    it_keeps_its_promises("spanhop", 5, FAULTS[faults](5), **options)
+
+
+@pytest.mark.parametrize("m", [4, 16])
+def test_events_take_half_of_log2_n_hops_with_ancestors_and_many_more_without(m: int) -> None:
+    """Figure 6, in a world: 64 brokers, m = 4 or 16, against 4 hops on average without ancestors."""
+    hops = {}
+    for mode in ("spanhop", "greedy"):
+        options = {**STILL, "mode": mode, "m": m, "layout": "balanced", "profile": "paper"}
+        world = World("spanhop", node_count=64, seed=1, options=options, recording=False)
+        chance = Random(2)
+        for _ in range(400):
+            world.publish(chance.randrange(64), {"x": chance.randrange(1, 1000), "y": chance.randrange(1, 1000)})
+        world.run_until_quiet()
+        hops[mode] = world.trace.messages("Carry") / 400
+    assert hops["spanhop"] == pytest.approx(3.0, rel=0.06)
+    assert hops["greedy"] == pytest.approx(4.0, rel=0.06)
+
+
+def test_nobody_but_those_on_the_way_and_those_who_want_it_gets_an_event() -> None:
+    world = World("spanhop", node_count=64, seed=1, options=STILL)
+    world.subscribe(5, Ranges.of(x=(0, 999)))
+    world.run_until_quiet()
+    event = world.publish(9, {"x": 500, "y": 500})
+    world.run_until_quiet()
+    touched = {row.peer for row in world.trace.about(event) if row.kind == "send"}
+    assert len(touched) < 12
+    assert [notice.event for notice in world.trace.notices] == [event]
+
+
+@pytest.mark.parametrize("share", [0.05, 0.2])
+def test_events_for_live_zones_arrive_although_many_brokers_have_just_died(share: float) -> None:
+    """Dead brokers are found out when messages bounce, and gone round, or waited for until somebody takes their zone."""
+    world = World("spanhop", node_count=128, seed=2, options={**STILL, "cut": "middle"})
+    chance = Random(2)
+    for node in chance.sample(range(1, 128), int(128 * share)):
+        world.crash(node)
+    live = [member for member in world.nodes if member.up]
+    events = [_publish_into(world, chance.choice(live).index, chance.choice(live).router) for _ in range(40)]
+    world.run_until_quiet()
+    matched = {key[0] for member in live for key in member.router.notifier.matched._ids}
+    assert matched == set(events)
+
+
+def _publish_into(world: World, start: int, owner: Spanhop) -> EventId:
+    """An event in the middle of somebody's zone."""
+    zone = next(iter(owner.atlas.held.values())).zone
+    x, y = (int((low + high) / 2 / 2**32 * 1000) for low, high in zip(zone.low, zone.high))
+    return world.publish(start, {"x": x, "y": y})
+
+
+def test_a_recorded_broker_is_in_the_zone_it_is_recorded_for_after_comings_and_goings() -> None:
+    """Z6, by upkeep: entries that came to be wrong are looked up again."""
+    world = World("spanhop", node_count=NODE_COUNT, seed=4, options={"upkeep_s": 1.0, "refresh_s": 0})
+    world.strike(FAULTS["comings and goings"](4))
+    world.run_for(150.0)
+    routers = brokers(world)
+    entries = right = 0
+    for router in routers.values():
+        for held in router.atlas.held.values():
+            for plot in (plot for table in held.ancestors for plot in table):
+                entries += 1
+                other = routers.get(plot.peer.id)
+                right += other is not None and any(
+                    within(path, plot.path) or within(plot.path, path) for path in other.atlas.held
+                )
+    assert right >= 0.95 * entries
