@@ -39,6 +39,7 @@ class Plan:
     seed: int = 1
     mode: Mode = Mode.PLAIN
     overlay: str = "irbr"
+    faults_max: int = 1_000_000
 
 
 @dataclass
@@ -132,7 +133,7 @@ class Chaos:
             await asyncio.sleep(max(0.0, due - loop.time()))
 
     async def _trouble(self) -> None:
-        while True:
+        while len(self.faults) < self.plan.faults_max:
             await asyncio.sleep(self.chance.uniform(0.2, 2.0))
             name = self.chance.choice(list(self.network.brokers))
             broker = self.network.brokers[name]
@@ -141,6 +142,7 @@ class Chaos:
                 await broker.kill()
                 await asyncio.sleep(self.chance.uniform(0.0, 2.0))
                 await broker.start()
+                await broker.until("listening")  # On a busy machine, who is killed at each start never comes up.
             elif broker.is_up:
                 self.faults.append(f"freeze {name}")
                 broker.freeze()

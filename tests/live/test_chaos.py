@@ -13,5 +13,5 @@ pytestmark = pytest.mark.live
 
 
 def test_nothing_acknowledged_is_lost_or_repeated_while_brokers_are_killed_and_frozen(tmp_path: Path) -> None:
-    plan = Plan(brokers=3, events=600, seconds=12.0, seed=7)
+    plan = Plan(brokers=3, events=400, seconds=5.0, seed=7, faults_max=4)
     assert asyncio.run(run(plan, tmp_path)) == []

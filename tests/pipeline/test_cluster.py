@@ -109,12 +109,8 @@ def test_a_standalone_cluster_gives_what_the_definition_gives(tmp_path: Path) ->
     pq.write_table(table(events), tmp_path / "events.parquet", row_group_size=100)
     pq.write_table(pa.Table.from_pylist(wanted), tmp_path / "wanted.parquet")
     home = spark_home(tmp_path / "spark")
-    files = [
-        "events.parquet",
-        "wanted.parquet",
-        "--out",
-        "out",
-    ]  # Executors are at home elsewhere, and still find them.
+    # Names without a folder: executors are at home elsewhere, and find the files all the same.
+    files = ["events.parquet", "wanted.parquet", "--out", "out"]
     with standalone(home, tmp_path) as url:
         settings = ["--master", url, "--conf", "spark.executor.memory=512m", "--conf", "spark.executor.cores=1"]
         done = subprocess.run(

@@ -21,7 +21,7 @@ from tests.pipeline.test_run import wait_for
 from tidings.errors import SetupError
 from tidings.events import write_file
 from tidings.pipeline import BatchDone, delivery_id, read_pipeline, run
-from tidings.pipeline.kafka import KafkaSink, ends_of
+from tidings.pipeline.kafka import KafkaSink, ends_of, read_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,6 +81,14 @@ class Kafka:
         file = folder / "pipeline.toml"
         file.write_text(PIPELINE.format(servers=self.servers, name=name))
         return file
+
+
+def test_without_the_connector_the_error_says_how_to_get_it(spark: SparkSession) -> None:
+    """Stands first: once the fixture below has given a session the connector, it has it for good."""
+    with pytest.raises(SetupError, match="--conf spark.jars="):
+        read_topic(spark, "localhost:9", "t", 10)
+    with pytest.raises(SetupError, match="--conf spark.jars="):
+        ends_of(spark, "localhost:9", "t")
 
 
 @pytest.fixture(scope="module")

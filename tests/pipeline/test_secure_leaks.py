@@ -1,4 +1,7 @@
-"""Keys stay in key files: not in plans, event logs, checkpoints, results or logs, in no spelling (3.14, rule 1)."""
+"""Keys stay in key files: not in plans, event logs, checkpoints, results or logs, in no spelling (3.14, rule 1).
+
+And a task that fails after it has sealed is run again to the same bytes (INV-08). Both need a session of their own.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from tests.unit.security.london import NOW_MS
 from tidings.pipeline import admit, genuine, secure, start, stamp
 
 out = Path(sys.argv[1])
-spark = start("leaks", "local[1]", {
+spark = start("leaks", "local[1,3]", {
     "spark.eventLog.enabled": "true", "spark.eventLog.dir": str(out / "events"), "spark.log.level": "INFO",
     "spark.sql.shuffle.partitions": "1",
 })
@@ -40,12 +43,28 @@ query.awaitTermination()
 query.explain(True)
 print("frames written:", spark.read.parquet(str(out / "mail")).count())
 spark.read.parquet(str(out / "frames")).transform(lambda t: admit(t, SIGHTINGS, key_file)).write.parquet(str(out / "opened"))
+
+
+def fail_at_first(batches):
+    from pyspark import TaskContext
+
+    for batch in batches:
+        if TaskContext.get().attemptNumber() == 0:
+            raise RuntimeError("a task that fails")
+        yield batch
+
+
+still = spark.read.parquet(str(out / "opened")).withColumn("subscriber", f.lit("charge"))
+stamped = stamp(still.drop("_ts_ms", "_seq"), source=f.col("_sender_id"), offset=f.col("_sender_id"), started_ms=NOW_MS)
+sealed = secure(stamped, SIGHTINGS, rights(), key_file, leases(out), now_ms=NOW_MS, sources=["7"])
+once, again = (sorted(bytes(row.frame) for row in table.collect()) for table in (sealed, sealed.mapInArrow(fail_at_first, sealed.schema)))
+print("the same bytes after a retry:", once == again and len(once))
 spark.stop()
 """
 
 
 @pytest.mark.spark
-def test_no_key_is_found_outside_its_file(tmp_path: Path) -> None:
+def test_no_key_is_found_outside_its_file_and_a_retried_task_seals_to_the_same_bytes(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -57,6 +76,8 @@ def test_no_key_is_found_outside_its_file(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert b"frames written: 1" in done.stdout
+    assert b"a task that fails" in done.stderr
+    assert b"the same bytes after a retry: 1" in done.stdout
     said = {"what was printed and logged": done.stdout + done.stderr}
     found = {
         str(path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and "keys" not in path.parts

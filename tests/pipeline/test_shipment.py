@@ -7,18 +7,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tidings.errors import InputError, SetupError, TidingsError
 from tidings.pipeline import parse_settings, shipment
 from tidings.pipeline.files import told
-from tidings.pipeline.kafka import read_topic
 from tidings.pipeline.session import _zipped_package
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 CONTENT = {"index/numbers.bin": b"\x00\x01", "subscribers.arrow": b"names"}
 
@@ -85,8 +80,3 @@ def test_settings_are_keys_of_spark_with_values() -> None:
     for wrong in ("spark.a", "a=b"):
         with pytest.raises(InputError, match="spark.key=value"):
             parse_settings([wrong])
-
-
-def test_without_the_kafka_connector_the_error_says_how_to_get_it(spark: SparkSession) -> None:
-    with pytest.raises(SetupError, match="--conf spark.jars="):
-        read_topic(spark, "localhost:9", "t", 10)

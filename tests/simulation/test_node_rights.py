@@ -132,6 +132,23 @@ def test_sealing_changes_neither_who_is_told_nor_what(protocol: str, mode: Mode,
     check_bounded(city.world)
 
 
+@pytest.mark.parametrize("protocol", ["cbdlo", "simple", "spanhop", "tera"])
+def test_an_overlay_that_places_content_is_shown_none_that_is_sealed(protocol: str) -> None:
+    """INV-03 and INV-05 where messages speak of axes, zones and points: nothing of it in them, and nobody misses anything."""
+    city = a_city(protocol, Mode.ATTRIBUTE, [None, None, None, ("speed",), (), ()], seed=2)
+    frames: list[bytes] = []
+    city.world.watch(lambda sender, to, raw: frames.append(raw))
+    city.ask(2, "plate > 'marker of the filter' AND speed < 12345678")
+    city.ask(3, "speed >= 7654321")
+    city.say(1, plate="marker of the filter and more", speed=7654321)
+    city.say(1, plate="another marker", speed=1)
+    city.settle(5.0)
+    assert sorted(client for client, _ in city.told()) == ["c2", "c3"]
+    marks = [mark for number in (12345678, 7654321) for mark in marks_of(number)]
+    packed = [b"\xce" + number.to_bytes(4, "big") for number in (12345678, 7654321)]
+    assert not any(mark in raw for raw in frames for mark in (b"marker", *marks, *packed))
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_broker_that_does_not_know_the_type_passes_it_on_all_the_same(protocol: str) -> None:
     reads: list[Sequence[str] | None] = [None, None, None, (), (), (), (), ()]

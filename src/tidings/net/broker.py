@@ -744,6 +744,7 @@ class Broker:
         while True:
             await asyncio.sleep(FORGET_EVERY_S)
             before_us = now_us() - int(limits.retention_hours * 3_600_000_000)
+            await self.promises.give_up(before_us)
             await self.journal.forget_old(limits.retention_events_max, before_us, limits.dead_letters_max)
 
     def _task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:

@@ -48,7 +48,6 @@ class Limits:
     clients_per_key_max: int = 256  # Connections of one client key: a stolen key cannot take them all.
     link_queue_bytes_max: int = 8 << 20
     client_queue_bytes_max: int = 16 << 20  # Four of the largest frames: a burst fits.
-    subscriptions_max: int = 1_000_000
     retention_events_max: int = 1_000_000  # Published here and kept for who comes back; the oldest go first.
     retention_hours: float = 168.0
     queue_events_max: int = 1_000_000  # Waiting for one durable subscriber; what is over goes to the dead letters.

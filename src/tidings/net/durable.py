@@ -189,7 +189,9 @@ class DurableQueues:
             while reading.link.is_open and (room := self._room(reading)) > 0 and reading.tail.has_more:
                 for position, body in await reading.tail.take(min(room, AT_ONCE)):
                     told = msgspec.Raw(self._at_rest.open(body))
-                    reading.link.send(Notice(reading.stream, position, told))
+                    if not reading.link.send(Notice(reading.stream, position, told)):
+                        reading.tail.back_to(position - 1)
+                        break
                 await reading.link.drained()
         finally:
             reading.pump = None

@@ -345,6 +345,11 @@ class Journal:
 
     # ── Keeping it small ──
 
+    async def owed_too_long(self, before_us: int) -> list[tuple[str, int]]:
+        """For each broker that is owed something older than this, the last number that is."""
+        query = "SELECT broker, max(number) FROM owed JOIN events USING (position) WHERE at_us < ? GROUP BY broker"
+        return await self._read(query, before_us)
+
     async def forget_old(self, keep_max: int, before_us: int, dead_max: int) -> None:
         """Lets go of events that are over the limit in number or age and owed to nobody, and of the oldest dead letters."""
         await self.committed()

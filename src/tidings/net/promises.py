@@ -8,6 +8,7 @@ takes what is listed in order and confirms it once it is on disk.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -47,6 +48,8 @@ RECENT_MAX = 8192  # Events kept in memory to close the gap between reading the 
 LIST_AT_ONCE = 512
 UNREADABLE_S_MAX = 60.0  # How long an event's key is waited for; a key that comes later than this was not meant for us.
 CHECK_EVERY_S = ASK_AFTER_S / 2
+LIST_AGAIN_S = 5.0  # Without a word from the other end.
+COMPARE_EVERY = 20  # Checks between two comparisons of who wants what: whatever told of it may have been lost.
 
 log = logging.getLogger("tidings.promises")
 
@@ -69,6 +72,7 @@ class Debt:
     confirmed: int  # Everything below is safe there.
     tail: Tail[OwedEvent]
     pump: asyncio.Task[None] | None = None
+    moved_at: float = 0.0  # When something was last confirmed, or all was listed again.
 
 
 @dataclass(slots=True)
@@ -173,20 +177,29 @@ class Promises:
             while link.is_open and debt.tail.has_more and (room := debt.confirmed + WINDOW - debt.tail.at - 1) > 0:
                 taken = await debt.tail.take(min(room, LIST_AT_ONCE))
                 listed = tuple(Listed(number, owed.event, owed.only_for) for number, owed in taken)
-                link.send(Lists(self.journal.id, debt.confirmed, listed))
+                if taken and not link.send(Lists(self.journal.id, debt.confirmed, listed)):
+                    debt.tail.back_to(taken[0][0] - 1)
                 await link.drained()
         finally:
-            debt.pump = None
+            if debt.pump is asyncio.current_task():
+                debt.pump = None
 
     def _confirm(self, broker: NodeId, below: int) -> None:
         debt = self._debts.get(broker)
         if debt is None or not debt.confirmed < below <= debt.next_number:
             return
         debt.confirmed = below
+        debt.moved_at = asyncio.get_running_loop().time()
         self.journal.note_confirmed(broker, below)
         self._settled.set()
         self.journal.note_stream(broker, debt.next_number, below)
         self._pump(broker, debt)
+
+    async def give_up(self, before_us: int) -> None:
+        """Let go of what is owed for too long: its broker has not come back."""
+        for broker, last in await self.journal.owed_too_long(before_us):
+            log.error("events are given up that a broker never confirmed", extra={"broker": broker, "up_to": last})
+            self._confirm(broker, last + 1)
 
     async def _send_again(self, link: Link, numbers: Sequence[int]) -> None:
         broker = link.proven.id
@@ -217,9 +230,16 @@ class Promises:
         link.send(Versions(self._versions()))
         debt = self._debts.get(peer)
         if debt is not None:
-            debt.tail.back_to(debt.confirmed - 1)
+            self._list_again(peer, debt)
+
+    def _list_again(self, broker: NodeId, debt: Debt) -> None:
+        """Begin with what is not confirmed: the other end, or the link, may have lost what was listed."""
+        if debt.pump is not None:
+            debt.pump.cancel()
             debt.pump = None
-            self._pump(peer, debt)
+        debt.tail.back_to(debt.confirmed - 1)
+        debt.moved_at = asyncio.get_running_loop().time()
+        self._pump(broker, debt)
 
     def _versions(self) -> dict[NodeId, int]:
         return {**self.demand.versions(), self.host.me.id: self._version if self.host.me.id in self._wants else -1}
@@ -368,10 +388,15 @@ class Promises:
             del self._taking[origin]
 
     async def _check_now_and_then(self) -> None:
-        """Ask for what is late."""
-        while True:
+        """Ask for what is late, list again what nobody has answered to, and compare wants."""
+        for tick in itertools.count():
             await asyncio.sleep(CHECK_EVERY_S)
             now = asyncio.get_running_loop().time()
+            for broker, debt in self._debts.items():
+                if debt.confirmed <= debt.tail.at and now > debt.moved_at + LIST_AGAIN_S:
+                    self._list_again(broker, debt)
+            for peer in self.host.links.ready_peers() if tick % COMPARE_EVERY == 0 else ():
+                self.host.links.open[peer].send(Versions(self._versions()))
             for origin in self.dues.origins():
                 link = self.host.links.ready(origin)
                 if link is not None and (late := self.dues.overdue(origin, now)):

@@ -16,6 +16,7 @@ The clock on the wall is told with `clock_is`; rights, epochs and freshness go b
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from random import Random
@@ -85,6 +86,7 @@ CONTENT_STAYS_IN_PARCELS = frozenset({"flooding", "gossip", "hermes", "immune", 
 """The protocols that say nothing of an event or a filter outside parcels and interests. Those that place content (in a
 zone, on an axis) tell others where; their routers are shown nothing of what is sealed, and route it by type."""
 FILTERS_BYTES_MAX = 768 * 1024  # In one message, which has a megabyte for all it says.
+TO_SELF_MAX = 4096  # Messages to itself that a router has made and not yet had.
 TRY_AGAIN_S = 5.0  # After the overlay could not do what the node itself needs.
 RENEW_S = 5.0  # After new keys came, before filters are sealed with them: the keys start within the grace.
 ROUTINE_S = 10.0  # Between two looks at what has expired.
@@ -136,6 +138,7 @@ class Node:
         self._subscriptions: dict[SubscriptionId, LocalSubscription] = {}
         self._subscribed = self._published = 0
         self._introduced: dict[NodeId, Peer] = {}
+        self._to_self: deque[Message] = deque(maxlen=TO_SELF_MAX)
         self._framed: tuple[Message | None, bytes] = (None, b"")
         self._wall_ms, self._wall_at = 0.0, 0.0
 
@@ -181,6 +184,8 @@ class Node:
                 return self._said(self._talk.tick(name, round, now, now_ms), now)
             case "beacon":
                 return self._said(self._talk.beacons(name, round, now, now_ms), now)
+            case "self":
+                return self._read_own(now)
             case "subscribe":
                 return self._subscribe_again(name, now)
             case "renew":
@@ -551,8 +556,8 @@ class Node:
         done: list[NodeEffect] = []
         for effect in effects:
             match effect:
-                case Send():
-                    done.append(effect)
+                case Send(to, message):
+                    done.append(effect if to != self.me.id else self._keep_to_oneself(message, now))
                 case Deliver(parcel):
                     done += self._deliver(parcel, now, came_from)
                 case Completed("subscribe", SubscriptionId() as id):
@@ -562,6 +567,15 @@ class Node:
                 case _:
                     done.append(effect)
         return done
+
+    def _keep_to_oneself(self, message: Message, now: float) -> WakeAt:
+        """Some routers write to whoever holds a place, which may be their own node: that needs no link."""
+        self._to_self.append(message)
+        return WakeAt(now, (CONTROL, "self", "", 0))
+
+    def _read_own(self, now: float) -> list[NodeEffect]:
+        messages, self._to_self = self._to_self, deque(maxlen=TO_SELF_MAX)
+        return [each for one in messages for each in self._done(self.router.receive(self.me.id, one, now), now)]
 
     def _stable(self, id: SubscriptionId, now: float) -> list[NodeEffect]:
         control = self._controls.get(id)

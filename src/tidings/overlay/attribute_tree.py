@@ -78,6 +78,11 @@ class AttributeTree:
         """The sub-space that begins at this cut."""
         return self._at.get(low)
 
+    @property
+    def registered(self) -> int:
+        """How many interests there are."""
+        return len(self._stretches)
+
     def registrations(self) -> list[Registration]:
         return [registration for registration, _ in self._stretches.values()]
 

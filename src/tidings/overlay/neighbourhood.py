@@ -30,6 +30,7 @@ RANK_S = 2.0  # How long each waits for the one before it in rank.
 SUSPECT_S = 20.0  # How long a broker that did not answer is not sent anything that others can do as well.
 SUSPECTS_MAX = 1024
 LOST_MAX = 64  # Dead neighbours that are asked now and then whether they are back.
+MET_MAX = 64  # Brokers that were near once, the latest.
 ORPHANS_MAX = 1024
 UNSEEN = -1  # The version of a card that its holder has not shown itself: it was given a zone and has not spoken yet.
 RECORDS_AT_ONCE = 256  # In one message.
@@ -52,6 +53,7 @@ class Neighbourhood:
         self.alive = Liveness(heartbeat_s, MISSES_MAX)
         self.suspects: dict[NodeId, float] = {}
         self.lost: dict[NodeId, Peer] = {}
+        self.met: dict[NodeId, Peer] = {}
         self.orphans: dict[Path, Orphan] = {}
 
     # ── Talk ─────────────────────────────────────────────────────────────────
@@ -120,6 +122,7 @@ class Neighbourhood:
         if before is None:
             return []
         self.alive.watch(card.peer.id, now)
+        self._remember(card.peer)
         effects: list[Effect] = [] if before is not card else self.show(card.peer.id)
         effects += self._settle_claims(card, now)
         if _has_forgotten(before, card):
@@ -136,6 +139,7 @@ class Neighbourhood:
         for card in cards:
             if card.peer.id != self.atlas.me.id and not self._is_dead(card) and self.is_alive(card.peer.id):
                 self.atlas.put(card)
+                self._remember(card.peer)
                 self.watch(card.peer.id, now)
 
     def review(self, now: float) -> list[Effect]:
@@ -166,6 +170,13 @@ class Neighbourhood:
         if has_lost:
             return [*effects, *self._router.deposed(now)]
         return self.show(card.peer.id) if self.atlas.contests(card) else []
+
+    def _remember(self, peer: Peer) -> None:
+        """Whoever was near once can be asked the way later, when nobody near is left."""
+        self.met.pop(peer.id, None)
+        if len(self.met) >= MET_MAX:
+            del self.met[next(iter(self.met))]
+        self.met[peer.id] = peer
 
     # ── Deaths and orphans ───────────────────────────────────────────────────
 

@@ -190,8 +190,7 @@ class Spanhop(Router[SpanhopMessage]):
             return self.join(contacts, now)
         if not self.atlas.held:
             self.atlas.hold((), 0)
-        for id in self.atlas.cards:
-            self.neighbourhood.watch(id, now)
+        self.neighbourhood.meet(list(self.atlas.cards.values()), now)
         return [*self._routines(now), *self._make_ready(now)]
 
     def join(self, via: Sequence[Peer], now: float) -> list[Effect]:
@@ -584,7 +583,8 @@ class Spanhop(Router[SpanhopMessage]):
             effects += self.mover.break_off(now)
         if self.stage == "ready" and not self.atlas.held:  # Without any zone a broker begins anew.
             self.stage = "joining"
-            return [*effects, *self.mover.join([card.peer for card in self.atlas.cards.values()], now)]
+            near = [card.peer for card in self.atlas.cards.values()]
+            return [*effects, *self.mover.join([*near, *self.neighbourhood.met.values()], now)]
         return [*effects, *self.keeper.copy_anew(), *self.proximity.publish(now), *self.proximity.select(now)]
 
     def deposed(self, now: float) -> list[Effect]:
@@ -741,8 +741,9 @@ class Spanhop(Router[SpanhopMessage]):
         return tuple(dict.fromkeys(id for id in (*self.atlas.cards, *recorded) if id != self.me.id))
 
     def memory(self) -> bytes:
-        near = [card.peer for card in self.atlas.cards.values()] or list(self.mover.contacts.values())
-        return msgspec.msgpack.encode(near[:CONTACTS_MAX])
+        near = [card.peer for card in self.atlas.cards.values()]
+        known = [*near, *self.neighbourhood.met.values(), *self.mover.contacts.values()]
+        return msgspec.msgpack.encode(list(dict.fromkeys(known))[:CONTACTS_MAX])
 
     def holdings(self) -> dict[str, tuple[int, int]]:
         zones = len(self.atlas.held)

@@ -72,7 +72,9 @@ class Steward:
         self._absorbing = 0
         self._leases: dict[NodeId, tuple[int, float]] = {}
         self._doubted: dict[NodeId, None] = {}
-        self._waiting: list[tuple[Registration | SubscriptionId | None, Asker | None]] = []
+        self._waiting: dict[
+            tuple[Registration | SubscriptionId | None, Asker | None], None
+        ] = {}  # In order, each once.
         self._round: _Round | None = None
         self._serial = 0
         self._sent: dict[Cut, _Sent] = {}
@@ -86,10 +88,11 @@ class Steward:
     def register(self, registration: Registration, asker: Asker | None, now: float) -> None:
         """Note an interest in the next round; those of the peer's former lives end."""
         peer = registration.peer
+        if self.life_of(peer.id) < peer.incarnation:
+            for old in self.plan.registrations():
+                if old.peer.id == peer.id and old.peer.incarnation < peer.incarnation:
+                    self._ask(old.interest.id, None)
         self.heard(peer, now)
-        for old in self.plan.registrations():
-            if old.peer.id == peer.id and old.peer.incarnation < peer.incarnation:
-                self._ask(old.interest.id, None)
         self._ask(registration, asker)
 
     def unregister(self, id: SubscriptionId, asker: Asker | None) -> None:
@@ -98,8 +101,7 @@ class Steward:
 
     def confirm(self, asker: Asker) -> None:
         """Tell somebody when all that has been asked so far is done."""
-        if (None, asker) not in self._waiting:
-            self._waiting.append((None, asker))
+        self._waiting[None, asker] = None
 
     def life_of(self, peer: NodeId) -> int:
         """In which life a member registered."""
@@ -176,12 +178,11 @@ class Steward:
 
     @property
     def is_empty(self) -> bool:
-        return not self._waiting and self._round is None and not self.plan.registrations()
+        return not self._waiting and self._round is None and not self.plan.registered
 
     def holdings(self) -> dict[str, tuple[int, int]]:
-        registered = len(self.plan.registrations())
         return {
-            "registrations": (registered, REGISTRATIONS_MAX),
+            "registrations": (self.plan.registered, REGISTRATIONS_MAX),
             "requests": (len(self._waiting), WAITING_MAX),
             "sub-spaces planned": (len(self.plan), 2 * 64 * REGISTRATIONS_MAX + 1),
         }
@@ -256,16 +257,17 @@ class Steward:
     # ── Private steps ────────────────────────────────────────────────────────
 
     def _ask(self, what: Registration | SubscriptionId, asker: Asker | None) -> None:
-        if len(self._waiting) < WAITING_MAX and (what, asker) not in self._waiting:
-            self._waiting.append((what, asker))
+        if len(self._waiting) < WAITING_MAX:
+            self._waiting[what, asker] = None
 
     def _apply(self) -> None:
         """Change the tree on paper."""
         assert self._round is not None
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting = self._waiting, {}
         for what, asker in waiting:
             if isinstance(what, Registration):
-                if len(self.plan.registrations()) < REGISTRATIONS_MAX:
+                known = self.plan.registration(what.interest.id) == what  # A call that was made again.
+                if not known and self.plan.registered < REGISTRATIONS_MAX:
                     self.plan.register(what, stretches_of(what.interest, self.axis))
             elif what is not None:
                 self.plan.unregister(what)

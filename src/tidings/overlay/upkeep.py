@@ -55,7 +55,8 @@ class Upkeep:
         zones = list(self._atlas.held.values())
         recorded = [plot.peer.id for _, _, plot in self._entries()]
         homes = [kept.record.home.id for held in zones for kept in held.records.values()]
-        known = dict.fromkeys([*recorded, *homes, *self._router.neighbourhood.lost])
+        near = self._router.neighbourhood
+        known = dict.fromkeys([*recorded, *homes, *near.lost, *near.met])
         far = [id for id in known if id != self._atlas.me.id]
         if not far or not zones:
             return []

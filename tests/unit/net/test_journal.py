@@ -118,3 +118,15 @@ def test_a_file_that_is_no_journal_is_refused(tmp_path: Path) -> None:
     newer.close()
     with pytest.raises(InputError, match="newer version"):
         Journal(tmp_path / "newer.db")
+
+
+def test_what_is_owed_for_too_long_is_found_by_broker(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        journal = Journal(tmp_path / "j.db")
+        for number in (1, 2, 3):
+            position = journal.note_event(event(number), "T", 10 * number, str(number).encode(), b"")
+            journal.note_owed("b", OwedEvent(number, position, event(number), ""))
+        assert await journal.owed_too_long(before_us=25) == [("b", 2)]
+        journal.close()
+
+    asyncio.run(scenario())

@@ -143,9 +143,7 @@ def test_a_manager_gives_no_id_twice_though_the_counter_went_back() -> None:
 
 def _welcomed_as(manager: KeyManager, seed: int) -> int:
     kex = SealingKey.make(source(seed))
-    asked, nonce = make_join(
-        PLATES, [GID], a_token(CAMERA).to_bytes(), CAMERA, kex, now_ms=NOW_MS, random=source(seed)
-    )
+    asked, nonce = make_join(PLATES, [GID], a_token(CAMERA).to_bytes(), CAMERA, kex, now_ms=NOW_MS, random=source(seed))
     reply = manager.join(asked, NOW_MS)[1]
     assert isinstance(reply, Reply)
     return open_welcome(PLATES, reply.message, nonce, CAMERA, kex).sender_id
