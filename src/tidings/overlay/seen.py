@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
@@ -23,7 +24,8 @@ class SeenIds(Generic[Id]):
     def __init__(self, at_most: int = SEEN_MAX) -> None:
         assert at_most > 0
         self.at_most = at_most
-        self._ids: dict[Id, None] = {}  # A dict keeps the order of arrival; a set would not.
+        # In order of arrival, which a set would not keep; a plain dict walks over its gaps to find the oldest.
+        self._ids: OrderedDict[Id, None] = OrderedDict()
 
     def add(self, id: Id) -> bool:
         """Whether `id` is new; from now on it is not."""
@@ -32,7 +34,7 @@ class SeenIds(Generic[Id]):
             return False
         ids[id] = None
         if len(ids) > self.at_most:
-            del ids[next(iter(ids))]
+            ids.popitem(last=False)
         return True
 
     def __contains__(self, id: Id) -> bool:
