@@ -17,6 +17,7 @@ import json
 import os
 import secrets
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -115,9 +116,11 @@ def measure(jobs: dict[str, Callable[[], DataFrame]], repeats: int) -> dict[str,
         for name, job in jobs.items():
             began, cpu = time.perf_counter(), processor_seconds(os.getpid())
             run_to_nowhere(job())
+            took, used = time.perf_counter() - began, processor_seconds(os.getpid()) - cpu
+            print(f"round {turn}: {name} {took:.2f} s, {used:.2f} s of processors", file=sys.stderr, flush=True)
             if turn:
-                seconds[f"{name}_s"].append(time.perf_counter() - began)
-                seconds[f"{name}_cpu_s"].append(processor_seconds(os.getpid()) - cpu)
+                seconds[f"{name}_s"].append(took)
+                seconds[f"{name}_cpu_s"].append(used)
     return {name: statistics.median(taken) for name, taken in seconds.items()}
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.matching.report import BEGIN, END, _markdown_table, _print, target_rows
+from benchmarks.matching.report import _markdown_table, _print, target_rows
 from benchmarks.matching.runs import ROOT
 from benchmarks.matching.targets import Target
 from benchmarks.pipeline.contenders import COMPACT, DUCKDB, EXPERT, ITSELF, SIZES
@@ -16,6 +16,7 @@ from benchmarks.pipeline.runs import Run
 
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "reference" / "benchmarks-pipeline.md"
+BEGIN, END = "<!-- numbers: begin -->", "<!-- numbers: end -->"
 # Times as fast as each peer, by size; and how much of the kernel's processor time the whole job may take.
 PROMISES = {
     (EXPERT, "base100k"): 40.0,

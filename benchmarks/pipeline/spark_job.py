@@ -17,6 +17,7 @@ from benchmarks.workload import NAMES
 
 SETTINGS = {
     "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "8g",
     "spark.log.level": "ERROR",
     "spark.sql.adaptive.enabled": "false",  # Joins are broadcast by hint: nothing to adapt, only rounds to lose.

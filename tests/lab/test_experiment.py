@@ -8,7 +8,7 @@ import pytest
 
 from tests.lab.small import experiment
 from tidings.errors import InputError
-from tidings.lab import EXPERIMENTS, Axis, Measured, Parameters, find, irbr
+from tidings.lab import EXPERIMENTS, Axis, Measured, Parameters, find, irbr, spanhop_measures, spanhop_routes
 from tidings.lab.experiment import version_of
 
 TEN = 10
@@ -50,6 +50,12 @@ def test_another_constant_in_a_measure_is_another_version(monkeypatch: pytest.Mo
     assert version_of(irbr.measure_loss) == before
     monkeypatch.setattr(irbr, "_PATIENCE_S", 61.0)
     assert version_of(irbr.measure_loss) != before
+
+
+def test_another_constant_in_a_compiled_loop_is_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = version_of(spanhop_measures.measure_hops)
+    monkeypatch.setattr(spanhop_routes, "LOST", 3)
+    assert version_of(spanhop_measures.measure_hops) != before
 
 
 def test_a_paper_stands_for_all_its_figures_and_nothing_is_chosen_twice() -> None:

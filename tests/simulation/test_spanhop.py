@@ -18,13 +18,19 @@ STILL: dict[str, Any] = {"heartbeat_s": 0, "refresh_s": 0, "upkeep_s": 0}
 
 
 def brokers(world: World) -> dict[str, Spanhop]:
-    return {member.id: member.router for member in world.nodes if member.up}
+    return {member.id: broker(world, member.index) for member in world.nodes if member.up}
+
+
+def broker(world: World, node: int) -> Spanhop:
+    router = world.nodes[node].router
+    assert isinstance(router, Spanhop)
+    return router
 
 
 def check_zones(world: World) -> None:
     """Z1 to Z4: zones tile the space, neighbours know each other, tables belong to their paths."""
     routers = brokers(world)
-    space = world.nodes[0].router.atlas.space
+    space = broker(world, 0).atlas.space
     paths = [path for router in routers.values() for path in router.atlas.held]
     assert uncovered((), paths) == []
     assert sum(space.zone(path).size for path in paths) == space.whole.size
@@ -46,7 +52,7 @@ def check_records(world: World) -> None:
     routers = brokers(world)
     for id, wish in world.trace.subscriptions.items():
         if wish.dropped_at is None and id in world._by_id[id.origin].subscriptions and world._by_id[id.origin].up:
-            boxes = world.nodes[0].router.axes.wanted(wish.interest.wanted)
+            boxes = broker(world, 0).axes.wanted(wish.interest.wanted)
             for router in routers.values():
                 for held in router.atlas.held.values():
                     assert (id in held.records) == any(box.touches(held.zone) for box in boxes)
@@ -123,10 +129,10 @@ def test_events_for_live_zones_arrive_although_many_brokers_have_just_died(share
     chance = Random(2)
     for node in chance.sample(range(1, 128), int(128 * share)):
         world.crash(node)
-    live = [member for member in world.nodes if member.up]
-    events = [_publish_into(world, chance.choice(live).index, chance.choice(live).router) for _ in range(40)]
+    live = world.up()
+    events = [_publish_into(world, chance.choice(live), broker(world, chance.choice(live))) for _ in range(40)]
     world.run_until_quiet()
-    matched = {key[0] for member in live for key in member.router.notifier.matched._ids}
+    matched = {key[0] for node in live for key in broker(world, node).notifier.matched._ids}
     assert matched == set(events)
 
 

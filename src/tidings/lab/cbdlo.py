@@ -136,6 +136,8 @@ def measure_sizes(parameters: Parameters, seed: int) -> list[Measured]:
 
 def measure_comparisons(parameters: Parameters, seed: int) -> list[Measured]:
     """Comparisons for one event, as they are and as the paper scales them."""
+    if parameters["protocol"] == FLOOD and not parameters["table"]:
+        return []  # It has no tables.
     table = parameters["table"] or parameters["attributes"] // 5
     costs = _costs({**parameters, "table": table}, seed)
     looked, x = fmean(cost.looked for cost in costs), parameters[parameters["over"]]

@@ -86,11 +86,23 @@ def _draw_line(axes: Axes, number: int, series: str, results: Results) -> None:
 
 
 def _label(axes: Axes, x: Axis, y: Axis) -> None:
-    from matplotlib.ticker import StrMethodFormatter
+    from matplotlib.ticker import FuncFormatter
 
     axes.set(xlabel=x.label, ylabel=y.label, xscale="log" if x.log else "linear", yscale="log" if y.log else "linear")
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+
+
+def short(value: float) -> str:
+    """A number as there is room for beside an axis: three digits and a letter from ten thousand on.
+
+    >>> [short(value) for value in (0.5, 4096, 65_536, 1_048_576)]
+    ['0.5', '4096', '65.5k', '1.05M']
+    """
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= size:
+            return f"{value / (1e3 if letter == 'k' else size):.3g}{letter}"
+    return f"{value:g}"
 
 
 def _colour(number: int) -> str:

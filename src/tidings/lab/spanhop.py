@@ -68,21 +68,24 @@ def _greedy_as_formula(results: Results) -> Finding:
 
 def _span(results: Results, series: str) -> str:
     xs = results.xs(series)
-    return f"{xs[0]:g} to {xs[-1]:g}"
+    return f"{xs[0]:,.0f} to {xs[-1]:,.0f}"
 
 
 def _optimum_as_formula(results: Results) -> Finding:
     off = _off(results, spanhop(8), lambda brokers: 0.68 * math.log(brokers))
     worst = max(results.xs(spanhop(8)))
-    shown = f"at most {off:.0%} off; {results.mean(spanhop(8), worst):.2f} at N = {worst:g}"
-    why = "within 35 %; the formula takes domains for circles, but inside a domain ways do not go round"
+    shown = f"at most {off:.1%} off; {results.mean(spanhop(8), worst):.2f} at N = {worst:,.0f}"
+    why = (
+        "the formula takes domains for circles, but inside a domain ways do not go round; "
+        "how much that costs wavers with N, as three cuts fall unevenly on two axes"
+    )
     return Finding(f"{shown}, formula {0.68 * math.log(worst):.2f}", judged(off, holds=lambda each: each <= 0.35), why)
 
 
 def _four_as_halves(results: Results) -> Finding:
     off = _off(results, spanhop(4), lambda brokers: 0.5 * math.log2(brokers), least=64)
     last = max(results.xs(spanhop(4)))
-    shown = f"at most {off:.1%} off; {results.mean(spanhop(4), last):.2f} at N = {last:g}"
+    shown = f"at most {off:.1%} off; {results.mean(spanhop(4), last):.2f} at N = {last:,.0f}"
     return Finding(
         shown, judged(off, holds=lambda each: each <= 0.04), "each bit of a path differs in half of all pairs"
     )
@@ -114,7 +117,7 @@ def _joins_are_as_good(results: Results) -> Finding:
     hops = results.mean(line, 1024)
     shown = ", ".join(
         f"{network}: {results.mean(spanhop(4, network), 1024):.2f} at N = 1024, "
-        f"{results.mean(spanhop(4, network), max(results.xs(line))):.2f} at {max(results.xs(line)):g}"
+        f"{results.mean(spanhop(4, network), max(results.xs(line))):.2f} at {max(results.xs(line)):,.0f}"
         for network in (RANDOM, EVEN)
     )
     why = "zones of unequal size make some paths longer and others shorter; a way that comes round goes on greedily"
@@ -125,7 +128,9 @@ def _together_is_shorter(results: Results) -> Finding:
     places = results.xs(TOGETHER)
     last = max(places)
     share = max(results.mean(TOGETHER, x) / (0.68 * math.log(x)) for x in places if x >= 64)
-    shown = f"{results.mean(TOGETHER, last):.2f} hops at N = {last:g}; at most {share:.2f} of 0.68·ln N from N = 64 on"
+    shown = (
+        f"{results.mean(TOGETHER, last):.2f} hops at N = {last:,.0f}; at most {share:.2f} of 0.68·ln N from N = 64 on"
+    )
     why = "any broker of any table may be the next, and the one whose present zone is nearest is"
     return Finding(shown, judged(share, holds=lambda _: False, better=lambda each: each < 1), why)
 

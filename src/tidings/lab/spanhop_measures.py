@@ -55,12 +55,13 @@ def _mean_hops(walked: Routes) -> float:
 
 
 def measure_hops(parameters: Parameters, seed: int) -> list[Measured]:
-    """Mean hops of greedy routing and of Spanhop, on one network."""
+    """Mean hops of greedy routing and of Spanhop, on one network; on one that has grown, of Spanhop with the first m."""
     tree = _tree(parameters, seed)
     sources, points = _pairs(tree, parameters["pairs"], seed)
     measured: list[Measured] = []
     known: Tables | None = None
-    for m in map(int, numbers(parameters, "m")):
+    domains = [int(m) for m in numbers(parameters, "m")]
+    for m in domains if parameters["network"] == BALANCED else domains[:1]:
         known = tables(tree, m, present=known.present if known else None)
         hops = _mean_hops(routes(known, sources, points))
         measured.append(Measured(spanhop(m, parameters["network"]), len(tree), hops))

@@ -500,11 +500,21 @@ class Broker:
                 case Keep(event, raw):
                     position = self.journal.note_event(event, known.name, at_us, next(names), raw)
                     owed += self.promises.owe(position, event, known.name, at_us, raw)
-                case Notify(subscription=id) if id in self._durable_of:
-                    self.queues.add(self._durable_of[id], self._told_bytes(effect))
+                    self._queue_own(position, event, known.name, raw)
                 case _:
                     later.append(effect)
         self._when_on_disk(owed, later)
+
+    def _queue_own(self, position: int, event: EventId, type: str, raw: bytes) -> None:
+        """For durable subscribers of the event's own broker. Not by way of the overlay: it may be busy joining."""
+        if not any(durable.type == type for durable in self.queues.all.values()):
+            return
+        bundle = None if self.promises.owes_myself() else self.deliver(raw)
+        if bundle is None:  # Their subscriptions wait for keys, or events before this one do.
+            self.promises.owe_myself(position, event)
+            return
+        for durable, told in bundle:
+            self.queues.add(durable, told)
 
     def _when_on_disk(self, owed: Sequence[tuple[NodeId, OwedEvent]] = (), later: Sequence[NodeEffect] = ()) -> None:
         """Have everything that was noted written, and then tell whoever it is for."""
@@ -664,6 +674,7 @@ class Broker:
                     self._keyed.add(type)
                     self._keys_came.set()
                     self._keys_came.clear()
+                    self._loop.call_soon(self._take_up_resting)
                 case NotJoined(type, why):
                     log.warning("no keys", extra={"type": type, "why": why})
                 case Keep():
@@ -675,7 +686,8 @@ class Broker:
         self.counts["notified"] += 1
         durable = self._durable_of.get(notify.subscription)
         if durable is not None:
-            self.promises.came(notify.event, durable, self._told_bytes(notify))
+            if notify.event.origin != self.me.id:
+                self.promises.came(notify.event, durable, self._told_bytes(notify))
         elif (session := self.sessions.get(notify.client)) is not None:
             session.tell(notify.subscription, self._told_bytes(notify))
         elif (listener := self.listeners.get(notify.client)) is not None:

@@ -129,7 +129,7 @@ class Promises:
             self.demand.learn(read_wants(wants))
         self.host.links.learn(self.demand.peers())
         for broker, debt in self._debts.items():
-            if debt.confirmed < debt.next_number:
+            if debt.confirmed < debt.next_number and broker != self.host.me.id:
                 self.host.links.keep(broker)
 
     def _debt(self, broker: NodeId, next_number: int, confirmed: int) -> Debt:
@@ -166,6 +166,8 @@ class Promises:
             self._pump(broker, debt)
 
     def _pump(self, broker: NodeId, debt: Debt) -> None:
+        if broker == self.host.me.id:
+            return  # Paid by `_pay_myself`.
         link = self.host.links.ready(broker)
         if link is None:
             self.host.links.keep(broker)
@@ -200,6 +202,27 @@ class Promises:
         for broker, last in await self.journal.owed_too_long(before_us):
             log.error("events are given up that a broker never confirmed", extra={"broker": broker, "up_to": last})
             self._confirm(broker, last + 1)
+
+    def owes_myself(self) -> bool:
+        """Whether events published here wait for durable subscriptions of this very broker."""
+        debt = self._debts.get(self.host.me.id)
+        return debt is not None and debt.confirmed < debt.next_number
+
+    def owe_myself(self, position: int, event: EventId) -> None:
+        """Note that an event published here is for this broker's own durable subscribers, later."""
+        self._owe(self.host.me.id, position, event, "")
+
+    async def _pay_myself(self) -> None:
+        me = self.host.me.id
+        while self.owes_myself():
+            debt = self._debts[me]
+            raw = await self.journal.event_owed(me, debt.confirmed)
+            owed = await self.journal.owed(me, debt.confirmed, 1)
+            bundle = self.host.deliver(raw) if raw is not None else []
+            if bundle is None:
+                return
+            self._confirm(me, debt.confirmed + 1)  # In one transaction with the notices.
+            await self.host.take([(owed[0].event, bundle)] if owed else [])
 
     async def _send_again(self, link: Link, numbers: Sequence[int]) -> None:
         broker = link.proven.id
@@ -392,7 +415,8 @@ class Promises:
         for tick in itertools.count():
             await asyncio.sleep(CHECK_EVERY_S)
             now = asyncio.get_running_loop().time()
-            for broker, debt in self._debts.items():
+            await self._pay_myself()
+            for broker, debt in list(self._debts.items()):
                 if debt.confirmed <= debt.tail.at and now > debt.moved_at + LIST_AGAIN_S:
                     self._list_again(broker, debt)
             for peer in self.host.links.ready_peers() if tick % COMPARE_EVERY == 0 else ():

@@ -28,6 +28,7 @@ from tidings.overlay import (
     SubscriptionId,
     Trip,
     View,
+    WakeAt,
     next_hop,
     protocol,
 )
@@ -216,7 +217,9 @@ def test_an_event_that_cannot_be_read_goes_to_all_zones_it_may_lie_in_and_is_tol
     bench.run()
     assert bench.delivered == [("b05", event)]
     touched = zones_of(bench, y=(300, 300))
-    matched = [id for id, router in bench.routers.items() if any(key[0] == event for key in router.notifier.matched._ids)]
+    matched = [
+        id for id, router in bench.routers.items() if any(key[0] == event for key in router.notifier.matched._ids)
+    ]
     assert matched == touched
 
 
@@ -273,7 +276,7 @@ def test_a_home_that_cannot_be_reached_directly_is_reached_round_about() -> None
     effects = bench.routers[place].publish(parcel, bench.now)
     notify = next(e.message for e in effects if isinstance(e, Send) and isinstance(e.message, Notify))
     again = bench.routers[place].unsent("b05", notify, bench.now)
-    tell = [e for e in again if isinstance(e, Send) and isinstance(e.message, Tell)]
+    tell: list[Effect] = [e for e in again if isinstance(e, Send) and isinstance(e.message, Tell)]
     bench.do(place, tell)
     bench.run()
     assert ("b05", event) in bench.delivered
@@ -297,11 +300,12 @@ def test_a_message_without_an_answer_is_sent_again_and_then_another_way() -> Non
     bench = a_bench(16)
     b0 = bench.routers["b00"]
     parcel = Parcel(Head(EventId("b00", 0, 1), TYPE), View({"x": 990, "y": 990}))
-    to, waits = [], []
+    to: list[NodeId] = []
+    waits: list[float] = []
     effects: list[Effect] = b0.publish(parcel, 0.0)
     while len(to) < 5:
         (send,) = [e for e in effects if isinstance(e, Send)]
-        wake = next(e for e in effects if not isinstance(e, Send) and hasattr(e, "token"))
+        wake = next(e for e in effects if isinstance(e, WakeAt))
         to.append(send.to)
         waits.append(wake.when)
         effects = b0.wake(wake.token, wake.when)
@@ -434,7 +438,7 @@ def test_an_offer_that_is_not_accepted_is_withdrawn() -> None:
     b0 = bench.routers["b00"]
     effects = ask(b0, "one")
     for _ in range(10):
-        wakes = [e for e in effects if hasattr(e, "token")]
+        wakes = [e for e in effects if isinstance(e, WakeAt)]
         if not wakes:
             break
         effects = b0.wake(wakes[0].token, wakes[0].when)
