@@ -507,7 +507,7 @@ class Broker:
 
     def _queue_own(self, position: int, event: EventId, type: str, raw: bytes) -> None:
         """For durable subscribers of the event's own broker. Not by way of the overlay: it may be busy joining."""
-        if not any(durable.type == type for durable in self.queues.all.values()):
+        if not self.queues.count_of[type]:
             return
         bundle = None if self.promises.owes_myself() else self.deliver(raw)
         if bundle is None:  # Their subscriptions wait for keys, or events before this one do.

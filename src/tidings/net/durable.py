@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -83,6 +84,7 @@ class DurableQueues:
     def __init__(self, journal: Journal, at_rest: AtRest, queue_max: int, now_us: Callable[[], int]) -> None:
         self.journal, self._at_rest, self._queue_max, self._now_us = journal, at_rest, queue_max, now_us
         self.all: dict[str, Durable] = {durable.id: durable for durable in journal.durables()}
+        self.count_of = Counter(durable.type for durable in self.all.values())
         self.sealed: set[str] = set()  # Those whose notices must not be readable on disk.
         self._readings: dict[str, Reading] = {}
         self._fresh: list[tuple[str, int, bytes]] = []  # Noted, and not on disk yet.
@@ -110,14 +112,16 @@ class DurableQueues:
             durable_id(owner, name), owner, name, type, condition, since_us, msgspec.msgpack.encode(tuple(tokens))
         )
         self.all[made.id] = made
+        self.count_of[type] += 1
         self.journal.note_durable(made)
         return made
 
     def forget(self, durable: Durable) -> None:
         """Give a subscription up, with all that waits for it."""
         self.stop_reading(durable.id)
-        self.all.pop(durable.id, None)
-        self.journal.note_forgotten(durable)
+        if self.all.pop(durable.id, None) is not None:
+            self.count_of[durable.type] -= 1
+            self.journal.note_forgotten(durable)
 
     # ── Growing ──
 

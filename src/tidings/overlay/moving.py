@@ -122,7 +122,7 @@ class Mover:
         aim = tuple(self._chance.randrange(space.side) for _ in range(space.axes))
         join = Join(self.atlas.me, self._number)
         wait_s = self.answer_s * min(2 + self._joins, 8)
-        asked = Routed(self._router.couriers.number(), Trip(aim), join)
+        asked = Routed(self._router.legs.number(), Trip(aim), join)
         return [Send(contact, asked), WakeAt(now + wait_s, ("join", self._number))]
 
     def join_overdue(self, number: int, now: float) -> list[Effect]:
@@ -145,9 +145,9 @@ class Mover:
         held = self._spare() or self.atlas.nearest(aim)
         larger = None if join.handed or len(self.atlas.held) > 1 else self._larger(held, joiner.id)
         if self._router.join_policy == "even" and larger is not None:
-            number = self._router.couriers.number()
+            number = self._router.legs.number()
             handed = Routed(number, Trip(aim), Join(joiner, join.number, handed=True))
-            return self._router.couriers.send(larger, handed, now)
+            return self._router.legs.send(larger, handed, now)
         if len(self.atlas.held) == 1 and not self.atlas.space.can_split(held.path):
             return [Send(joiner.id, Busy(join.number))]
         return self._offer(held, joiner, join.number, now)
@@ -472,8 +472,8 @@ class Mover:
                 for claim in card.claims:
                     if within(claim.path, there):
                         onward = Trip(self.atlas.space.zone(claim.path).low, (*trip.trace, self.atlas.me.id))
-                        message = Routed(self._router.couriers.number(), onward, question)
-                        return self._router.couriers.send(id, message, now)
+                        message = Routed(self._router.legs.number(), onward, question)
+                        return self._router.legs.send(id, message, now)
         return []
 
     def found(self, answer: PairFound, now: float) -> list[Effect]:

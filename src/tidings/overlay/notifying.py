@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tidings.overlay.ancestors import Trip
 from tidings.overlay.claims import Held
-from tidings.overlay.couriers import Couriers
+from tidings.overlay.legs import Legs
 from tidings.overlay.router import Count, Deliver, Effect
 from tidings.overlay.seen import SEEN_MAX, SeenIds
 from tidings.overlay.spanhop_messages import Notify, Target, Tell
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class Notifier:
     """One broker's part in telling homes of events."""
 
-    def __init__(self, router: Spanhop, couriers: Couriers, *, multicast: bool) -> None:
-        self._router, self._couriers, self._is_multicast = router, couriers, multicast
+    def __init__(self, router: Spanhop, legs: Legs, *, multicast: bool) -> None:
+        self._router, self._legs, self._is_multicast = router, legs, multicast
         self.delivered = SeenIds[EventId](SEEN_MAX)
         self.matched = SeenIds[tuple[EventId, Path]](SEEN_MAX)
 
@@ -61,8 +61,8 @@ class Notifier:
             else:
                 ways.setdefault(to, []).append(target)
         for to, those in ways.items():
-            message = Tell(self._couriers.number(), parcel, tuple(those), (*trace, self._router.me.id))
-            effects += self._couriers.send(to, message, now, rounds)
+            message = Tell(self._legs.number(), parcel, tuple(those), (*trace, self._router.me.id))
+            effects += self._legs.send(to, message, now, rounds)
         return effects
 
     def round_about(self, parcel: Parcel, home: NodeId, wanted: tuple[SubscriptionId, ...], now: float) -> list[Effect]:
@@ -81,8 +81,8 @@ class Notifier:
     def _notify(self, parcel: Parcel, target: Target, now: float, rounds: int = 0) -> list[Effect]:
         if target.home.id == self._router.me.id:
             return self.deliver(parcel)
-        message = Notify(self._couriers.number(), parcel, target.wanted)
-        return self._couriers.send(target.home.id, message, now, rounds)
+        message = Notify(self._legs.number(), parcel, target.wanted)
+        return self._legs.send(target.home.id, message, now, rounds)
 
     def _way_to(self, target: Target, trace: tuple[NodeId, ...]) -> NodeId | None:
         return self._router.way_to(Trip(target.point, trace))

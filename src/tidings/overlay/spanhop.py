@@ -29,9 +29,9 @@ import msgspec
 from tidings.errors import InputError
 from tidings.overlay.ancestors import Hop, Point, Standing, Trip, hops_max, next_hop
 from tidings.overlay.claims import CARDS_MAX, CLAIMS_MAX, RECORDS_MAX, Atlas, Held
-from tidings.overlay.couriers import LEGS_MAX, Couriers, Leg
 from tidings.overlay.interest import Interest
 from tidings.overlay.keeping import COPIES_MAX, GRAVES_MAX, Keeper
+from tidings.overlay.legs import LEGS_MAX, Leg, Legs
 from tidings.overlay.mgnp import INDEX_MAX, PINGS_MAX, WATCHES_MAX, How, Proximity
 from tidings.overlay.moving import LEAVE_S, Mover
 from tidings.overlay.neighbourhood import ORPHANS_MAX, SUSPECTS_MAX, Neighbourhood
@@ -146,12 +146,12 @@ class Spanhop(Router[SpanhopMessage]):
         self.is_robust, self.cuts_by_load = profile == "robust", cut == "load"
         self.refresh_s, self.upkeep_s = refresh_s, upkeep_s
         self.atlas = Atlas(me, space, k=self.k, around=space.side if wrap else None)
-        self.couriers = Couriers(answer_s=answer_s, first=me.incarnation << 32, keeps=self.is_robust)
+        self.legs = Legs(answer_s=answer_s, first=me.incarnation << 32, keeps=self.is_robust)
         self.neighbourhood = Neighbourhood(self, self.atlas, chance, heartbeat_s)
         self.mover = Mover(self, self.atlas, chance, answer_s)
         self.planter = Planter()
         self.keeper = Keeper(self.atlas, self.axes, copies=self.is_robust)
-        self.notifier = Notifier(self, self.couriers, multicast=notify == "multicast")
+        self.notifier = Notifier(self, self.legs, multicast=notify == "multicast")
         self.upkeep = Upkeep(self, self.atlas, chance)
         self.proximity = Proximity(self, chance, proximity, landmarks)
         self.stage: Stage = "outside"
@@ -253,7 +253,7 @@ class Spanhop(Router[SpanhopMessage]):
             effects += self._sow(Plant(record, part), now)
         if not own.missing:  # It asked for nothing at all, or everything was here.
             return [*effects, *self._finish(own)]
-        wait_s = self.couriers.answer_s * min(2 + own.tries, 10)
+        wait_s = self.legs.answer_s * min(2 + own.tries, 10)
         again = ("plant", own.interest.id, own.version, own.tries)
         return [*effects, WakeAt(now + wait_s, again)]
 
@@ -268,7 +268,7 @@ class Spanhop(Router[SpanhopMessage]):
 
     def _later(self, own: Own, now: float) -> Effect:
         own.tries += 1
-        return WakeAt(now + 2 * self.couriers.answer_s, ("plant", own.interest.id, own.version, own.tries))
+        return WakeAt(now + 2 * self.legs.answer_s, ("plant", own.interest.id, own.version, own.tries))
 
     def _stored(self, answer: Stored) -> list[Effect]:
         own = self.planter.stored(answer.id, answer.version, answer.part) if self._is_box(answer.part) else None
@@ -349,9 +349,9 @@ class Spanhop(Router[SpanhopMessage]):
         if isinstance(message, Whisper):
             return [Send(hop.to, Whisper(hop.trip, message.cargo))]
         span = self._span(held, hop.to) if hop.how == "ancestor" else None
-        number = self.couriers.number()
+        number = self.legs.number()
         onward = msgspec.structs.replace(message, number=number, trip=hop.trip, span=span)
-        return [Count(hop.how), *self.couriers.send(hop.to, onward, now, rounds)]
+        return [Count(hop.how), *self.legs.send(hop.to, onward, now, rounds)]
 
     def way_to(self, trip: Trip) -> NodeId | None:
         """Who is next on the way to a point; None where this is the place, or there is no way."""
@@ -368,8 +368,8 @@ class Spanhop(Router[SpanhopMessage]):
         if isinstance(message, Whisper):
             return []
         fresh = Trip(message.trip.aim)
-        held = msgspec.structs.replace(message, number=self.couriers.number(), trip=fresh)
-        return self.couriers.hold(held, now, rounds)
+        held = msgspec.structs.replace(message, number=self.legs.number(), trip=fresh)
+        return self.legs.hold(held, now, rounds)
 
     def _span(self, held: Held, to: NodeId) -> Path | None:
         """In whose name somebody was chosen from the tables of ancestors."""
@@ -435,7 +435,7 @@ class Spanhop(Router[SpanhopMessage]):
             case Whisper(trip=trip, cargo=cargo):
                 return self._travel(message, now) if self.atlas.held and self._makes_sense(trip, cargo) else []
             case Got(number=number):
-                self.couriers.got(number, sender)
+                self.legs.got(number, sender)
                 return self._check_leaving(now)
             case Notify(number=number, parcel=parcel):
                 return [*self._answer(sender, number), *self.notifier.deliver(parcel)]
@@ -539,13 +539,13 @@ class Spanhop(Router[SpanhopMessage]):
     def unsent(self, to: NodeId, message: SpanhopMessage, now: float) -> list[Effect]:
         effects = self.peer_down(to, now)
         if not self.is_robust and isinstance(message, Carry | Routed | Notify | Tell):
-            leg = self.couriers.bounced(to, message)
+            leg = self.legs.bounced(to, message)
             effects += self._another_way(leg, now) if leg is not None else []
         return effects
 
     def peer_down(self, peer: NodeId, now: float) -> list[Effect]:
         effects = self.neighbourhood.died(peer, now)
-        for leg in self.couriers.to_peer(peer):
+        for leg in self.legs.to_peer(peer):
             effects += self._another_way(leg, now)
         return [*effects, *self.mover.peer_gone(peer, now)]
 
@@ -665,7 +665,7 @@ class Spanhop(Router[SpanhopMessage]):
         return WakeAt(now + every_s, (what,), idle=True)
 
     def _overdue(self, number: int, tries: int, now: float) -> list[Effect]:
-        effects, leg = self.couriers.overdue(number, tries, now)
+        effects, leg = self.legs.overdue(number, tries, now)
         if leg is None:
             return effects
         if leg.to:
@@ -693,7 +693,7 @@ class Spanhop(Router[SpanhopMessage]):
         effects: list[Effect] = []
         if not span or sender not in self.atlas.cards:
             self.neighbourhood.suspect(sender, now)
-            for leg in self.couriers.to_peer(sender):
+            for leg in self.legs.to_peer(sender):
                 effects += self._another_way(leg, now)
         return [*effects, *self.upkeep.look_up(span, sender, now)]
 
@@ -712,7 +712,7 @@ class Spanhop(Router[SpanhopMessage]):
 
     def _check_leaving(self, now: float) -> list[Effect]:
         """When nothing of its own is on the way any more, a leaver gives away its zones."""
-        if not self.is_leaving or self.planter.own or len(self.couriers):
+        if not self.is_leaving or self.planter.own or len(self.legs):
             return []
         return self.mover.give_up_zone(now)
 
@@ -754,7 +754,7 @@ class Spanhop(Router[SpanhopMessage]):
             "copies": (len(self.keeper.copies), COPIES_MAX),
             "graves": (len(self.keeper.graves), GRAVES_MAX),
             "own": (len(self.planter.own), OWN_MAX),
-            "legs": (len(self.couriers), LEGS_MAX),
+            "legs": (len(self.legs), LEGS_MAX),
             "orphans": (len(self.neighbourhood.orphans), ORPHANS_MAX),
             "suspects": (len(self.neighbourhood.suspects), SUSPECTS_MAX),
             "seen": (self._seen_count(), 3 * SEEN_MAX),

@@ -29,7 +29,7 @@ class Leg:
     rounds: int  # How often another way was sought.
 
 
-class Couriers:
+class Legs:
     """All legs of one broker, by the number of their message."""
 
     def __init__(self, *, answer_s: float, first: int, keeps: bool = True) -> None:
