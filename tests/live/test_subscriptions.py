@@ -12,6 +12,9 @@ from tidings.errors import Denied, InputError
 from tidings.events import Event, Timestamp
 from tidings.net import BlockingClient, Layout, Received, Subscription
 from tidings.net.layout import NUMBERPLATE
+from tidings.net.names import now_ms, read_identity, read_token
+from tidings.security import BiscuitCapability
+from tidings.store import Registry
 
 pytestmark = pytest.mark.live
 
@@ -151,5 +154,22 @@ def test_the_blocking_twin_does_the_same_without_an_event_loop(tmp_path: Path) -
         async with Together(tmp_path) as network:
             clients = network.laid.clients
             await asyncio.to_thread(as_a_program, clients["police/camera"], clients["police/desk"])
+
+    asyncio.run(scenario())
+
+
+def test_a_right_that_is_revoked_in_the_registry_ends_in_the_running_session(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Together(tmp_path) as network:
+            desk = await network.client("police/desk")
+            heard = await desk.subscribe("Numberplate").ready()
+            owner = read_identity(network.laid.folder / "police" / "authority.pem")
+            token = BiscuitCapability.from_bytes(read_token(desk.config.tokens[0]), owner.public_key)
+            where = network.brokers["police-1"].config.data / "registry.db"
+            with Registry.open(where, now_ms=now_ms()) as registry:
+                registry.grants.revoke(token, by_key=owner.public_key, now_ms=now_ms())
+            async with asyncio.timeout(60):
+                with pytest.raises(Denied, match="revoked"):
+                    await anext(heard)
 
     asyncio.run(scenario())

@@ -24,6 +24,7 @@ import msgspec
 from tidings.errors import Denied, InputError, PeerError, TidingsError
 from tidings.net.config import BrokerConfig, host_and_port
 from tidings.net.durable import AtRest, DurableQueues
+from tidings.net.entrance import Entrance
 from tidings.net.frames import Said, Standing, Told, Trace, Traced, encode_told
 from tidings.net.gateway import Listener
 from tidings.net.gathering import Gathering
@@ -73,7 +74,6 @@ ROUTINE_S = 1.0
 MEMORY_EVERY_S = 5.0  # How often what the router remembers is written down, if it has changed.
 FORGET_EVERY_S = 30.0
 REJOIN_S = 2.0  # After a join that failed.
-ALONE_AFTER_S = 10.0  # How long a broker waits for those it does not see before it begins without them.
 ROOM_S_MAX = 5.0  # How long publishers wait for one slow link; then it is its own affair.
 SLOW_S_MAX = 1.0  # How long everybody waits, once, for one slow client.
 DRAIN_S_MAX = 60.0
@@ -119,9 +119,7 @@ class Broker:
         self._gone, self._stopped = asyncio.Event(), asyncio.Event()
         self._draining: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
-        self._started_at = self._loop.time()
-        self._has_entered = self._was_first = False
-        self._inside: set[NodeId] = set()  # Linked brokers that are part of the network; asked, never walked.
+        self.entrance = Entrance(self)
         self._durable_of: dict[SubscriptionId, str] = {}
         self._subscription_of: dict[str, SubscriptionId] = {}
         self._waiting: dict[SubscriptionId, asyncio.Future[None]] = {}
@@ -150,7 +148,7 @@ class Broker:
         self.links.learn(peer.peer for peer in self.config.peers)
         self.promises = Promises(self)
         await self._listen()
-        self._enter()
+        self.entrance.enter()
         self._resting = dict(self.queues.all)
         self._take_up_resting()
         if self.queues.all:
@@ -175,55 +173,6 @@ class Broker:
         host, port = host_and_port(config.listen, "listen: ")
         context = server_context(config.certificate, config.key, config.trusted)
         self._server = await asyncio.start_server(self._accept, host, port, ssl=context, ssl_handshake_timeout=10.0)
-
-    # ── Coming in ──
-
-    def _enter(self) -> None:
-        """Come into the network as soon as somebody is there to come in through; be the first if nobody can be.
-
-        Of brokers that start together one has to begin: the one with the lowest id among those that see
-        each other. It waits a while for those it does not see.
-        """
-        if self._has_entered:
-            return
-        now = self._loop.time()
-        inside = [link.proven.peer for id, link in self.links.open.items() if id in self._inside and link.proven.peer]
-        if self.protocol.on_graph or self._is_first(now):
-            self._has_entered = self._was_first = True
-            self.carry_out(self.node.start(now, self.journal.meta("router memory") if self.protocol.on_graph else b""))
-        elif inside:
-            self._has_entered = True
-            self.carry_out(self.node.join(inside, now))
-
-    def _is_first(self, now: float) -> bool:
-        known, seen = [peer.peer.id for peer in self.config.peers], self.links.ready_peers()
-        if any(id in self._inside for id in seen) or any(id < self.me.id for id in seen):
-            return False
-        return all(id in seen for id in known) or now > self._started_at + ALONE_AFTER_S
-
-    def _stands(self, peer: NodeId, is_joined: bool) -> None:
-        if is_joined:
-            self._inside.add(peer)
-            self._enter()
-            self._leave_solitude(peer)
-        else:
-            self._inside.discard(peer)
-
-    def _leave_solitude(self, peer: NodeId) -> None:
-        """Who began alone because it saw nobody, and now sees a network, joins it."""
-        link = self.links.open.get(peer)
-        is_alone = self._was_first and self.is_joined.is_set() and not self.node.router.links()
-        if is_alone and not self.protocol.on_graph and link is not None and link.proven.peer and peer < self.me.id:
-            self.carry_out(self.node.join([link.proven.peer], self._loop.time()))
-
-    def _joined(self) -> None:
-        self.is_joined.set()
-        for peer in self.links.ready_peers():
-            self.links.open[peer].send(Standing(True))
-
-    def _join_again(self) -> None:
-        self._has_entered = False
-        self._enter()
 
     # ── Going ──
 
@@ -408,7 +357,7 @@ class Broker:
 
     def link_is_down(self, peer: NodeId) -> None:
         now = self._loop.time()
-        self._inside.discard(peer)
+        self.entrance.forget(peer)
         self.carry_out(self.node.link_down(peer, now))
         self.carry_out(self.node.peer_down(peer, now))
 
@@ -435,7 +384,7 @@ class Broker:
             elif not self.links.is_ready(peer):
                 continue
             elif isinstance(frame, Standing):
-                self._stands(peer, frame.is_joined)
+                self.entrance.stands(peer, frame.is_joined)
             elif isinstance(frame, Trace | Traced):
                 self.queries.receive(link, frame)
             else:
@@ -450,7 +399,7 @@ class Broker:
         if any(each.peer.id == neighbour for each in self.config.peers):
             self.carry_out(self.node.peer_up(link.proven.peer, self._loop.time()))
         self.promises.link_ready(neighbour)
-        self._enter()
+        self.entrance.enter()
 
     # ── What clients ask for ──
 
@@ -713,9 +662,10 @@ class Broker:
             self._gone.set()
         elif asked == "join" and failed:
             log.warning("could not join yet", extra={"why": failed})
-            self._loop.call_later(REJOIN_S, self._join_again)
+            self._loop.call_later(REJOIN_S, self.entrance.enter_again)
         elif asked == "join":
-            self._joined()
+            self.is_joined.set()
+            self.entrance.joined()
 
     def _refused(self, neighbour: NodeId, why: str, cut: bool) -> None:
         self.counts["refused"] += 1
@@ -736,7 +686,7 @@ class Broker:
     async def _routine(self) -> None:
         while True:
             self.node.clock_is(now_ms(), self._loop.time())
-            self._enter()
+            self.entrance.enter()
             self._take_up_resting()
             if revoked := await asyncio.to_thread(self.managers.revocations):
                 self.carry_out(self.node.revoke(revoked, self._loop.time()))
