@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[1]
 # Scripts beside this one are benchmarks, except what they share.
 SHARED = {"__main__", "workload"}
 QUICK = {
+    "benchmarks.live": ["--quick"],
     "benchmarks.matching": ["--quick"],
     "benchmarks.pipeline": ["--quick"],
     "benchmarks.parse_conditions": ["--count", "50000"],
