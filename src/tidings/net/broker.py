@@ -30,7 +30,6 @@ from tidings.net.gateway import Listener
 from tidings.net.gathering import Gathering
 from tidings.net.handshake import Participant, shake
 from tidings.net.journal import Durable, Journal, OwedEvent
-from tidings.net.kept import deliver
 from tidings.net.link import Link
 from tidings.net.links import Links
 from tidings.net.managers import Managers
@@ -574,7 +573,7 @@ class Broker:
         """Which durable subscriptions of this broker want an event that its origin has sent; None: not to be told yet."""
         if self._resting:
             return None
-        effects = deliver(self.node, raw, self._loop.time())
+        effects = self.node.tell(raw, self._loop.time())
         if effects is None:
             return None
         told = [effect for effect in effects if isinstance(effect, Notify)]

@@ -17,10 +17,9 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from tidings.errors import PeerError
+from tidings.errors import InputError, PeerError
 from tidings.net.frames import Again, Asks, Confirms, Frame, Listed, Lists, Versions, Wants
 from tidings.net.journal import READ_ROWS, Durable, Journal, OwedEvent
-from tidings.net.kept import values_of
 from tidings.net.link import Link
 from tidings.net.links import Links
 from tidings.net.names import now_us
@@ -38,6 +37,7 @@ from tidings.net.owed import (
 )
 from tidings.net.tail import Tail
 from tidings.net.types import KnownTypes
+from tidings.node import kept_values
 from tidings.overlay import EventId, NodeId, Peer
 from tidings.security import Identity
 
@@ -145,7 +145,7 @@ class Promises:
         self._recent.append(Recent(position, event, type, at_us, raw))
         if not self.demand.knows(type):
             return []
-        brokers = self.demand.brokers_for(type, values_of(raw))
+        brokers = self.demand.brokers_for(type, kept_values(raw))
         return [(broker, self._owe(broker, position, event, "")) for broker in brokers]
 
     def _owe(self, broker: NodeId, position: int, event: EventId, only_for: str) -> OwedEvent:
@@ -321,7 +321,7 @@ class Promises:
     def _is_for(self, interest: DurableInterest, recent: Recent) -> bool:
         if recent.type != interest.type or recent.at_us < interest.since_us - SKEW_US:
             return False
-        return wants_event(interest, self.host.types.named(interest.type), values_of(recent.raw))
+        return wants_event(interest, self.host.types.named(interest.type), kept_values(recent.raw))
 
     async def past_of(self, type: str, condition: str, since_us: int) -> Past:
         """What a new subscription of this very broker should have had; `all_of` closes the gap without a pause."""
@@ -369,7 +369,7 @@ class Promises:
         """An event that cannot be opened yet is asked for again, for a while: its key may be on its way."""
         try:
             bundle = self.host.deliver(raw)
-        except PeerError as wrong:
+        except (PeerError, InputError) as wrong:
             log.warning("an event that was owed cannot be used", extra={"origin": origin, "why": str(wrong)})
             bundle = []
         since = self._unreadable.setdefault((origin, number), now)

@@ -18,6 +18,7 @@ from tidings.node.effects import (
     Refused,
 )
 from tidings.node.hops import Hop
+from tidings.node.kept import kept_values
 from tidings.node.link import node_id_of
 from tidings.node.local import LocalSubscription
 from tidings.node.node import Node
@@ -40,5 +41,6 @@ __all__ = [
     "Notify",
     "Refused",
     "Truth",
+    "kept_values",
     "node_id_of",
 ]

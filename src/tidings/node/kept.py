@@ -5,7 +5,10 @@ A sealed event is kept sealed, without plaintext beside it; one of a type withou
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tidings.errors import InputError, PeerError
+from tidings.events import Value
 from tidings.overlay import SEALED, Codec, Message, Parcel
 
 
@@ -30,3 +33,9 @@ def read_kept(raw: bytes) -> Parcel:
         return _CODEC.decode(raw).parcel
     except PeerError as wrong:
         raise InputError(f"not an event that was kept: {wrong}") from None
+
+
+def kept_values(raw: bytes) -> Mapping[str, Value] | None:
+    """The values of a kept event that anybody may read; None for a sealed one. Raises InputError as `read_kept` does."""
+    view = read_kept(raw).view
+    return None if view.opaque or view.hidden else view.values
