@@ -1,14 +1,18 @@
-"""`tidings domain …`: names for the organisations whose keys we know."""
+"""`tidings domain …`: names for the organisations whose keys we know, and which of them we are linked with."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tidings.cli.frame import Output, OutputOption, show, tell
 from tidings.cli.registry import DEFAULT_REGISTRY, RegistryOption, actor, now_ms, open_registry
+from tidings.errors import InputError
 from tidings.security import fingerprint, from_fingerprint
+
+AUTHORITY = "authority.crt"  # As `tidings init` calls it.
 
 app = typer.Typer(
     name="domain",
@@ -54,3 +58,82 @@ def remove(
     """Forget an organisation's name and keys. Rights given to its keys stay: revoke them by themselves."""
     with open_registry(registry) as opened:
         opened.domains.remove(name, by=actor(), now_ms=now_ms())
+
+
+@app.command()
+def trust(
+    ours: Annotated[Path, typer.Argument(metavar="OURS", help="Your organisation's folder, with its brokers in it.")],
+    theirs: Annotated[
+        Path, typer.Argument(metavar="THEIRS", help="The other's authority.crt; or its folder, to link both ways.")
+    ],
+    registry: Annotated[
+        str | None, typer.Option("--registry", metavar="URL", help="Book the other's key under its name there, too.")
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Link two organisations: brokers of each accept those of the other.
+
+    Adds the other's authority to the trusted ones of all your brokers and clients. What the other may publish and read is
+    said by rights alone. Make sure by other means that the certificate is theirs, and have them do the same with yours.
+
+    \b
+    Examples:
+      tidings domain trust police ccs-authority.crt
+      tidings domain trust london/police london/ccs
+    """
+    name, key, pem = _authority(theirs / AUTHORITY if theirs.is_dir() else theirs)
+    changed = _add(ours, pem)
+    if theirs.is_dir():
+        changed += _add(theirs, _authority(ours / AUTHORITY)[2])
+    if registry is not None:
+        with open_registry(registry, create=True) as opened:
+            opened.domains.add(name, [key], by=actor(), now_ms=now_ms())
+    show([{"domain": name, "key": fingerprint(key), "file": str(file)} for file in changed], output)
+    tell("brokers that run take it up when they are started again" if changed else f"note: {name} is trusted already")
+
+
+def _authority(file: Path) -> tuple[str, bytes, bytes]:
+    """An organisation's name, its authority's key and its certificate. Raises InputError for any other certificate."""
+    from cryptography import x509
+
+    from tidings.net import domains_in
+
+    pem = file.read_bytes()
+    try:
+        (read,) = x509.load_pem_x509_certificates(pem)
+        read.verify_directly_issued_by(read)
+        is_authority = read.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except Exception:  # noqa: BLE001  There are as many ways to be no certificate as classes of errors.
+        is_authority = False
+    if not is_authority:
+        raise InputError(f"{file}: expected the certificate of one authority, signed by itself")
+    ((name, key),) = domains_in(pem).items()
+    return name, key, pem
+
+
+def _add(folder: Path, authority: bytes) -> list[Path]:
+    """Adds an authority to all files of trusted ones in an organisation's folder; those it was not in yet."""
+    from tidings.net import domains_in
+
+    ((name, key),) = domains_in(authority).items()
+    changed = {}
+    for file in _trusted_files(folder):
+        content = file.read_bytes().rstrip() + b"\n"
+        if domains_in(content).get(name) != key:
+            changed[file] = content + authority
+            domains_in(changed[file])  # Raises where somebody else goes by that name already.
+    for file, content in changed.items():
+        aside = file.with_name(f".{file.name}")
+        aside.write_bytes(content)
+        aside.replace(file)
+    return list(changed)
+
+
+def _trusted_files(folder: Path) -> list[Path]:
+    from tidings.net import read_broker, read_client
+
+    brokers = [read_broker(file).trusted for file in folder.rglob("broker.toml")]
+    if not brokers:
+        raise InputError(f"{folder}: expected an organisation's folder, with a broker.toml somewhere in it")
+    clients = [read_client(file).trusted for file in folder.rglob("client.toml")]
+    return sorted({file.resolve() for file in (*brokers, *clients)})

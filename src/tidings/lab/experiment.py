@@ -17,7 +17,7 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple, TypeAlias
 
-from tidings import overlay, sim
+from tidings import overlay, security, sim
 from tidings.errors import InputError, did_you_mean
 from tidings.lab.results import Finding, Results
 
@@ -151,7 +151,7 @@ def numbers(parameters: Parameters, name: str) -> list[float]:
 
 
 def version_of(measure: Callable[..., object]) -> str:
-    """A fingerprint of the code that a measure runs: its own, what it calls in this room, the protocols and the world.
+    """A fingerprint of the code that a measure runs: its own, what it calls in this room, the protocols, the keys and the world.
 
     Claims and labels are no part of it: rewording one leaves what was measured standing.
     """
@@ -163,8 +163,8 @@ def version_of(measure: Callable[..., object]) -> str:
 
 @cache
 def _ground() -> str:
-    """The sources of the two rooms that every measure stands on."""
-    folders = [Path(inspect.getfile(room)).parent for room in (overlay, sim)]
+    """The sources of the rooms that measures stand on."""
+    folders = [Path(inspect.getfile(room)).parent for room in (overlay, security, sim)]
     files = sorted(file for folder in folders for file in folder.glob("*.py"))
     return hashlib.blake2b(b"".join(file.read_bytes() for file in files)).hexdigest()
 

@@ -16,6 +16,7 @@ from tidings.net.config import BrokerConfig, ClientConfig, Limits, PeerConfig, r
 from tidings.net.layout import LaidOut, Layout, Reader, lay_out
 from tidings.net.logs import log_to_stderr
 from tidings.net.names import read_event_id, show_event
+from tidings.net.pki import domains_in
 
 if TYPE_CHECKING:
     from tidings.net.broker import Broker
@@ -34,6 +35,7 @@ __all__ = [
     "Reader",
     "Received",
     "Subscription",
+    "domains_in",
     "lay_out",
     "log_to_stderr",
     "read_broker",

@@ -3,7 +3,8 @@
 `match` joins two tables. `Matching` is the same with a plan to look at and the rejected
 subscriptions. `match_files` goes from files to files, `run` runs a pipeline that a file
 describes until it is stopped or its sources are empty. `admit` opens sealed events, and `secure`
-seals deliveries for their recipients, with keys from a `KeyFile`.
+seals deliveries for their recipients, with keys from a `KeyFile`. `LiveNetwork` is the Spark data
+source `tidings`, for who registers it.
 """
 
 from tidings.pipeline.admit import admit, genuine, refused
@@ -13,6 +14,7 @@ from tidings.pipeline.job import BatchDone, run
 from tidings.pipeline.keyfile import KeyFile, write_keys
 from tidings.pipeline.leases import Leases, stamp, stamp_files
 from tidings.pipeline.ledger import Counts, Ledger
+from tidings.pipeline.live import LiveNetwork
 from tidings.pipeline.match import Matching, Plan, PlanName, match
 from tidings.pipeline.metrics import Metered
 from tidings.pipeline.secure import Rest, secure
@@ -25,6 +27,7 @@ __all__ = [
     "KeyFile",
     "Leases",
     "Ledger",
+    "LiveNetwork",
     "Matching",
     "Metered",
     "Outcome",

@@ -4,7 +4,7 @@
     checkpoint = "state"                  # what was done, so that a restart goes on from there
 
     [events]
-    format = "json"                       # json, parquet, csv, kafka, demo; frames, with [secure]
+    format = "json"                       # json, parquet, csv, kafka, demo, tidings; frames, with [secure]
     path = "sightings"                    # a folder that files are put into
     type = "sighting.toml"                # the event type; Parquet can do without
     files_per_batch = 10
@@ -14,7 +14,7 @@
                                           # or format = "table", or "kafka"
 
     [deliveries]
-    format = "parquet"                    # parquet, json, kafka, webhook
+    format = "parquet"                    # parquet, json, kafka, webhook, tidings
     path = "deliveries"
 
     [quarantine]
@@ -57,7 +57,7 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 class EventsFrom(_Part, frozen=True, kw_only=True):
     """Where events come from."""
 
-    format: Literal["json", "parquet", "csv", "kafka", "demo", "frames"]
+    format: Literal["json", "parquet", "csv", "kafka", "demo", "frames", "tidings"]
     path: str = ""
     type: str | None = None
     id: str | None = None
@@ -69,6 +69,10 @@ class EventsFrom(_Part, frozen=True, kw_only=True):
     rate: float = DEMO_RATE
     count: int = 0
     values: dict[str, list[str | int | float | bool]] = {}
+    client: str = ""
+    type_name: str = ""
+    subscription: str = ""
+    where: str = "TRUE"
 
 
 class SubscriptionsFrom(_Part, frozen=True, kw_only=True):
@@ -84,13 +88,15 @@ class SubscriptionsFrom(_Part, frozen=True, kw_only=True):
 class DeliveriesTo(_Part, frozen=True, kw_only=True):
     """Where deliveries go; `with_event` adds the event itself, as JSON."""
 
-    format: Literal["parquet", "json", "kafka", "webhook"] = "parquet"
+    format: Literal["parquet", "json", "kafka", "webhook", "tidings"] = "parquet"
     path: str = ""
     with_event: bool = True
     servers: str = ""
     topic: str = ""
     urls: dict[str, str] = {}
     source: str = "tidings"
+    client: str = ""
+    type_name: str = ""
 
 
 class QuarantineTo(_Part, frozen=True, kw_only=True):
@@ -162,9 +168,13 @@ _NEEDS: dict[str, dict[str, tuple[str, ...]]] = {
     "events": {
         "json": ("path", "type"), "csv": ("path", "type"), "parquet": ("path",),
         "kafka": ("servers", "topic", "type"), "demo": ("type",), "frames": ("path",),
+        "tidings": ("client", "type_name", "subscription"),
     },
     "subscriptions": {"json": ("path",), "kafka": ("servers", "topic"), "table": ()},
-    "deliveries": {"parquet": ("path",), "json": ("path",), "kafka": ("servers", "topic"), "webhook": ("urls",)},
+    "deliveries": {
+        "parquet": ("path",), "json": ("path",), "kafka": ("servers", "topic"), "webhook": ("urls",),
+        "tidings": ("client", "type_name"),
+    },
 }  # fmt: skip
 
 
@@ -210,9 +220,16 @@ def _resolved(pipeline: Pipeline, folder: Path) -> Pipeline:
     return replace(
         pipeline,
         checkpoint=_within(folder, pipeline.checkpoint),
-        events=replace(events, path=_within(folder, events.path), type=_within(folder, events.type or "") or None),
+        events=replace(
+            events,
+            path=_within(folder, events.path),
+            type=_within(folder, events.type or "") or None,
+            client=_within(folder, events.client),
+        ),
         subscriptions=replace(pipeline.subscriptions, path=_within(folder, pipeline.subscriptions.path)),
-        deliveries=replace(deliveries, path=_within(folder, deliveries.path)),
+        deliveries=replace(
+            deliveries, path=_within(folder, deliveries.path), client=_within(folder, deliveries.client)
+        ),
         quarantine=QuarantineTo(path=_within(folder, pipeline.quarantine.path)),
         secure=_secure_resolved(pipeline.secure, folder),
     )

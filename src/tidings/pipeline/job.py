@@ -195,6 +195,10 @@ def _sink(spark: SparkSession, pipeline: Pipeline, type_name: str) -> Sink:
             from tidings.pipeline.webhook import WebhookSink
 
             return WebhookSink(to.urls, to.source, type_name)
+        case "tidings":
+            from tidings.pipeline.live import LiveSink
+
+            return LiveSink(spark, to.client, to.type_name)
         case _:
             return FileSink(spark, to.path, to.format)
 

@@ -15,7 +15,7 @@ where its file is; keys and tokens are read where they are used.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StringType, StructField, StructType
@@ -23,12 +23,18 @@ from pyspark.sql.types import StringType, StructField, StructType
 from tidings.errors import InputError, did_you_mean
 from tidings.events import EventType, Timestamp, from_declaration
 from tidings.net import BlockingClient
+from tidings.pipeline.config import EventsFrom
 from tidings.pipeline.live_reading import EVENTS_PER_BATCH_MAX, LiveReader, Wanted
 from tidings.pipeline.live_writing import LiveBatchWriter, LiveStreamWriter, Where
 from tidings.pipeline.sources import spark_schema
+from tidings.pipeline.tables import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 NAME = "tidings"
 ID = "event_id"
+DELIVERY_ID = "delivery_id"
 _READS = ("client", "type", "subscription", "where", "since", "maxEventsPerTrigger", "id")
 _WRITES = ("client", "type", "id", "path", "checkpointLocation", "queryName")  # The last three are Spark's own.
 
@@ -58,10 +64,10 @@ class LiveNetwork(DataSource):
             raise InputError(f"{declared.name} has an attribute {wanted.id!r}; name the column of ids with option id")
         return StructType([StructField(wanted.id, StringType()), *spark_schema(declared)])
 
-    def streamReader(self, schema: StructType) -> LiveReader:
+    def streamReader(self, schema: StructType) -> LiveReader:  # noqa: N802
         return LiveReader(self._wanted(), schema)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> LiveStreamWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> LiveStreamWriter:  # noqa: N802
         return LiveStreamWriter(self._where())
 
     def writer(self, schema: StructType, overwrite: bool) -> LiveBatchWriter:
@@ -84,6 +90,35 @@ class LiveNetwork(DataSource):
     def _where(self) -> Where:
         options = _checked(self.options, _WRITES, needed=("client", "type"))
         return Where(options["client"], options["type"], options.get("id", ""))
+
+
+class LiveSink:
+    """Deliveries published as events of a type, which says by its attributes what of a delivery they carry.
+
+    An event is named by its delivery's id, so a batch that is put again is published once.
+    """
+
+    def __init__(self, spark: SparkSession, client: str, type: str) -> None:
+        spark.dataSource.register(LiveNetwork)
+        self.client, self.type = client, type
+        self._attributes: set[str] = set()
+
+    def get_ready(self) -> None:
+        """Asks the broker for the type. Raises InputError if there is none, PeerError if nobody answers."""
+        self._attributes = {attribute.name for attribute in type_at(self.client, self.type)}
+
+    def put(self, deliveries: DataFrame, batch: int) -> None:
+        carried = [quoted(name) for name in deliveries.columns if name in self._attributes | {DELIVERY_ID}]
+        writer = deliveries.select(*carried).write.format(NAME).mode("append")
+        writer.option("client", self.client).option("type", self.type).option("id", DELIVERY_ID).save()
+
+
+def read_live(spark: SparkSession, events: EventsFrom, id: str) -> DataFrame:
+    """The stream that a pipeline's `[events]` of format `tidings` describes."""
+    spark.dataSource.register(LiveNetwork)
+    reader = spark.readStream.format(NAME).option("client", events.client).option("type", events.type_name)
+    reader = reader.option("subscription", events.subscription).option("where", events.where).option("id", id)
+    return reader.option("maxEventsPerTrigger", min(events.records_per_batch, EVENTS_PER_BATCH_MAX)).load()
 
 
 def type_at(client: str, name: str) -> EventType:

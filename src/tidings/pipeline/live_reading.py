@@ -128,16 +128,16 @@ class LiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._opened: Reading | None = None
         self._target: int | None = None  # Where a query that takes what is there ends.
 
-    def initialOffset(self) -> dict[str, Any]:
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return {"position": self._reading.after}
 
-    def getDefaultReadLimit(self) -> ReadLimit:
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self.wanted.events_per_batch)
 
-    def prepareForTriggerAvailableNow(self) -> None:
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._target = self._reading.end
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         # Here and not in `commit`, which comes after the next batch is found: with the broker's window full
         # of events that are done with, none would be.
         reading = self._reading
@@ -146,7 +146,7 @@ class LiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         events = reading.read(self._count(limit), last)
         return {"position": events[-1].position if events else start["position"]}
 
-    def reportLatestOffset(self) -> dict[str, Any]:
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         return {"position": self._reading.end}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

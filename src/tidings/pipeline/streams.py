@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as f
 
 from tidings.errors import InputError
-from tidings.events import EventType
+from tidings.events import Attribute, EventType, ValueType
 from tidings.pipeline.config import Pipeline
 from tidings.pipeline.demo import demo_stream
 from tidings.pipeline.sources import CORRUPT, id_attribute, spark_schema, type_of_table, with_id
@@ -64,6 +64,8 @@ def open_source(spark: SparkSession, pipeline: Pipeline) -> Source:
             return _csv(spark, pipeline, declared)
         case "parquet":
             return _parquet(spark, pipeline, declared)
+        case "tidings":
+            return _live(spark, pipeline)
 
 
 def _demo(spark: SparkSession, pipeline: Pipeline, declared: EventType) -> Source:
@@ -98,6 +100,15 @@ def _parquet(spark: SparkSession, pipeline: Pipeline, declared: EventType | None
     whole = with_id(declared, id)
     reader = spark.readStream.option("maxFilesPerTrigger", pipeline.events.files_per_batch)
     return Source(_by_position(reader.schema(still.schema).parquet(path), whole), whole, id.name, False)
+
+
+def _live(spark: SparkSession, pipeline: Pipeline) -> Source:
+    from tidings.pipeline.live import ID, read_live, type_at
+
+    events = pipeline.events
+    id = Attribute(events.id or ID, ValueType.STRING, True)
+    whole = with_id(type_at(events.client, events.type_name), id)
+    return Source(_by_position(read_live(spark, events, id.name), whole), whole, id.name, False)
 
 
 def _lines(spark: SparkSession, pipeline: Pipeline) -> DataFrame:
