@@ -84,12 +84,20 @@ class BlockingClient:
         return self._wait(self._client.publish_many(type, events, names=names))
 
     def subscribe(
-        self, type: str, condition: str = "TRUE", *, durable: str = "", since: Timestamp | None = None, after: int = -1
+        self,
+        type: str,
+        condition: str = "TRUE",
+        *,
+        durable: str = "",
+        since: Timestamp | None = None,
+        after: int = -1,
+        hold: bool = False,
     ) -> BlockingSubscription:
         """As `Client.subscribe`; the subscription is in place when this returns."""
 
         async def subscribed() -> Subscription:
-            return await self._client.subscribe(type, condition, durable=durable, since=since, after=after).ready()
+            asked = self._client.subscribe(type, condition, durable=durable, since=since, after=after, hold=hold)
+            return await asked.ready()
 
         return BlockingSubscription(self, self._wait(subscribed()))
 

@@ -80,8 +80,8 @@ class _Asked:
 class Subscription:
     """The events of one subscription, as an asynchronous iterator."""
 
-    def __init__(self, client: Client, asked: Subscribe) -> None:
-        self._client, self._asked = client, asked
+    def __init__(self, client: Client, asked: Subscribe, *, hold: bool = False) -> None:
+        self._client, self._asked, self._hold = client, asked, hold
         self.missed = 0
         """Events lost so far because the loop was too slow; never any of a durable subscription."""
         self._queue: deque[Received] = deque()
@@ -105,7 +105,7 @@ class Subscription:
             self._came.clear()
             await self._came.wait()
         event = self._queue.popleft()
-        self._handed_out = event.position
+        self._handed_out = 0 if self._hold else event.position
         return event
 
     async def ready(self) -> Subscription:
@@ -277,15 +277,23 @@ class Client:
     # ── Subscribing ──
 
     def subscribe(
-        self, type: str, condition: str = "TRUE", *, durable: str = "", since: Timestamp | None = None, after: int = -1
+        self,
+        type: str,
+        condition: str = "TRUE",
+        *,
+        durable: str = "",
+        since: Timestamp | None = None,
+        after: int = -1,
+        hold: bool = False,
     ) -> Subscription:
         """The events of a type for which the condition is TRUE, from when the broker has it in place.
 
         With a name in `durable` they wait while the client is away; `since` begins it in the past, as far as
-        events are kept; `after` is the last position dealt with, for who keeps book itself.
+        events are kept; `after` is the last position dealt with, for who keeps book itself. With `hold`, what
+        is handed out never counts as done: only a later subscription's `after` says so.
         """
         asked = Subscribe(0, type, condition, durable, -1 if since is None else int(since), after)
-        subscription = Subscription(self, asked)
+        subscription = Subscription(self, asked, hold=hold)
         self._place(subscription)
         return subscription
 

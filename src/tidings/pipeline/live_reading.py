@@ -92,14 +92,12 @@ class Reading:
 
     def _subscribe(self, after: int) -> None:
         wanted = self._wanted
-        self._subscription = self._client.subscribe(
-            wanted.type, wanted.condition, durable=wanted.subscription, since=wanted.since, after=after
+        self._subscription = self._client.subscribe(  # Held: what is done with, Spark says.
+            wanted.type, wanted.condition, durable=wanted.subscription, since=wanted.since, after=after, hold=True
         )
 
     def _next(self) -> Received:
         event = self._subscription.next(ANSWER_S_MAX)
-        # What is handed out counts as done when the next one is asked for. Here it is not: Spark says when.
-        self._subscription._subscription._handed_out = 0
         if event is None:
             raise PeerError(
                 f"the broker has more of {self._wanted.subscription!r} and sent none in {ANSWER_S_MAX:.0f} s:"
