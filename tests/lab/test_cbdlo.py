@@ -10,7 +10,7 @@ import pytest
 from tests.lab.small import experiment, judged, measured
 from tidings.errors import InputError
 from tidings.lab import Results, Verdict
-from tidings.lab.cbdlo import FLOOD, PAPER, ROBUST, SIMPLE, TERA
+from tidings.lab.cbdlo_claims import FLOOD, PAPER, ROBUST, SIMPLE, TERA
 from tidings.lab.cbdlo_model import PUBLISHED, effective_cost, tree_steps, walk_success
 from tidings.lab.cbdlo_scene import Scene, Size, finger_steps, scene_with, tree_distance
 

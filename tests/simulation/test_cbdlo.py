@@ -10,7 +10,8 @@ import pytest
 
 from tests.conformance import FAULTS, NODE_COUNT
 from tests.given_trees import check_tree
-from tidings.lab.cbdlo import ROBUST, measure_churn
+from tidings.lab.cbdlo import measure_churn
+from tidings.lab.cbdlo_claims import ROBUST
 from tidings.overlay import NodeId, Ranges
 from tidings.overlay.attribute_tree import AttributeTree
 from tidings.overlay.cbdlo import Cbdlo
