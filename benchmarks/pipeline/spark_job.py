@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ SETTINGS = {
 }
 
 
-class _Query:
+class _Query(ABC):
     """Subscriptions cached; events read, joined and written anew each time."""
 
     def __init__(self, folder: Path, cores: int) -> None:
@@ -35,11 +36,13 @@ class _Query:
             builder = builder.config(key, value)
         self.spark, self.folder, self.cores = builder.getOrCreate(), folder, cores
 
+    @abstractmethod
     def build(self, workload: Workload) -> None:
-        raise NotImplementedError
+        """Take the subscriptions in."""
 
+    @abstractmethod
     def pairs(self, events: DataFrame) -> DataFrame:
-        raise NotImplementedError
+        """Which event matches which subscription."""
 
     def run(self, events: Path, out: Path) -> None:
         self.pairs(self.spark.read.parquet(str(events))).write.mode("overwrite").parquet(str(out))
