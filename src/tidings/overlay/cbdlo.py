@@ -65,6 +65,7 @@ from tidings.overlay.router import (
     Send,
     Token,
     WakeAt,
+    built,
 )
 from tidings.overlay.sampling import VIEW_SIZE, PeerSampler
 from tidings.overlay.seen import SEEN_MAX, SeenIds
@@ -178,10 +179,7 @@ class Cbdlo(Router[CbdloMessage]):
     @classmethod
     def build(cls, place: Place, **options: Any) -> Cbdlo:
         """A node that stands where `place` says."""
-        try:
-            return cls(place.me, place.chance, **options)
-        except TypeError as wrong:
-            raise InputError(f"cbdlo: {wrong}") from None
+        return built("cbdlo", cls, place.me, place.chance, **options)
 
     # ── Coming and going ─────────────────────────────────────────────────────
 

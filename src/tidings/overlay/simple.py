@@ -20,7 +20,19 @@ from tidings.overlay.courier import Courier
 from tidings.overlay.crawl import HOPS_MAX
 from tidings.overlay.interest import Interest
 from tidings.overlay.random_graph import PERIOD_S, GraphMessage, RandomGraph, Welcome, draw_views, remembered
-from tidings.overlay.router import Completed, Count, Deliver, Effect, Place, Promise, Protocol, Router, Send, Token
+from tidings.overlay.router import (
+    Completed,
+    Count,
+    Deliver,
+    Effect,
+    Place,
+    Promise,
+    Protocol,
+    Router,
+    Send,
+    Token,
+    built,
+)
 from tidings.overlay.sampling import VIEW_SIZE, PeerSampler
 from tidings.overlay.seen import SEEN_MAX, SeenIds
 from tidings.overlay.wire import EventId, Message, NodeId, Parcel, Peer, SubscriptionId
@@ -74,10 +86,7 @@ class Simple(Router[Tell | GraphMessage]):
     @classmethod
     def build(cls, place: Place, **options: Any) -> Simple:
         """A node that stands where `place` says."""
-        try:
-            return cls(place.me, place.chance, **options)
-        except TypeError as wrong:
-            raise InputError(f"simple: {wrong}") from None
+        return built("simple", cls, place.me, place.chance, **options)
 
     def start(self, now: float, memory: bytes = b"") -> list[Effect]:
         contacts = remembered(memory)

@@ -50,6 +50,7 @@ from tidings.overlay.router import (
     Send,
     Token,
     WakeAt,
+    built,
 )
 from tidings.overlay.seen import SEEN_MAX, SeenIds
 from tidings.overlay.spanhop_messages import (
@@ -162,10 +163,7 @@ class Spanhop(Router[SpanhopMessage]):
     @classmethod
     def build(cls, place: Place, **options: Any) -> Spanhop:
         """A broker that stands where `place` says."""
-        try:
-            return cls(place.me, place.chance, **options)
-        except TypeError as wrong:
-            raise InputError(f"spanhop: {wrong}") from None
+        return built("spanhop", cls, place.me, place.chance, **options)
 
     @property
     def is_joining(self) -> bool:

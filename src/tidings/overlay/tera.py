@@ -37,6 +37,7 @@ from tidings.overlay.router import (
     Router,
     Send,
     Token,
+    built,
 )
 from tidings.overlay.sampling import VIEW_SIZE, Known, PeerSampler
 from tidings.overlay.seen import SEEN_MAX, SeenIds
@@ -127,10 +128,7 @@ class Tera(Router[TeraMessage]):
     @classmethod
     def build(cls, place: Place, **options: Any) -> Tera:
         """A node that stands where `place` says."""
-        try:
-            return cls(place.me, place.chance, **options)
-        except TypeError as wrong:
-            raise InputError(f"tera: {wrong}") from None
+        return built("tera", cls, place.me, place.chance, **options)
 
     def start(self, now: float, memory: bytes = b"") -> list[Effect]:
         contacts = remembered(memory)
