@@ -76,7 +76,7 @@ REJOIN_S = 2.0  # After a join that failed.
 ROOM_S_MAX = 5.0  # How long publishers wait for one slow link; then it is its own affair.
 SLOW_S_MAX = 1.0  # How long everybody waits, once, for one slow client.
 DRAIN_S_MAX = 60.0
-KEYS_S_MAX = 5.0  # How long a subscription waits for the keys of its type.
+KEYS_S_MAX = 30.0  # How long a subscription waits for the keys of its type: some askings long.
 STABLE_S_MAX = (
     10.0  # How long a subscription waits to be known everywhere before its client is told that it is in place.
 )
@@ -122,7 +122,7 @@ class Broker:
         self._durable_of: dict[SubscriptionId, str] = {}
         self._subscription_of: dict[str, SubscriptionId] = {}
         self._waiting: dict[SubscriptionId, asyncio.Future[None]] = {}
-        self._keyed: set[str] = set()  # Types whose keys have come; asked, never walked.
+        self._keys_settled: set[str] = set()  # Types whose keys have come or been refused; asked, never walked.
         self._keys_came = asyncio.Event()
         self._resting: dict[str, Durable] = {}
         self._told: tuple[Any, EventId | None, bytes] = (None, None, b"")
@@ -482,12 +482,17 @@ class Broker:
         return await self._stable(id, effects, STABLE_S_MAX)
 
     async def _keys_of(self, type: str) -> None:
-        """Waits a while for a sealed type's keys where they are on their way: a broker that has just started."""
+        """Waits a while for a sealed type's keys that are neither here nor refused: a broker that has just started."""
         known = self.types.meant(type)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0 if known.is_plain else KEYS_S_MAX):
-                while not known.is_plain and known.name not in self._keyed:
+                while not known.is_plain and known.name not in self._keys_settled:
                     await self._keys_came.wait()
+
+    def _settle_keys(self, type: str) -> None:
+        self._keys_settled.add(type)
+        self._keys_came.set()
+        self._keys_came.clear()
 
     def _stable(
         self, id: SubscriptionId, effects: list[NodeEffect], within_s: float
@@ -619,12 +624,11 @@ class Broker:
                 case KeepKeys(type_id, generation):
                     self.managers.keep(type_id, generation)
                 case Joined(type):
-                    self._keyed.add(type)
-                    self._keys_came.set()
-                    self._keys_came.clear()
+                    self._settle_keys(type)
                     self._loop.call_soon(self._take_up_resting)
                 case NotJoined(type, why):
                     log.warning("no keys", extra={"type": type, "why": why})
+                    self._settle_keys(type)
                 case Keep():
                     raise AssertionError("only publish asks for keeping")
                 case _:
