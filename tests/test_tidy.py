@@ -131,8 +131,9 @@ def run_example(path: Path) -> subprocess.CompletedProcess[str]:
 
 
 def marked(path: Path) -> object:
-    """An example that imports Spark is run with the tests that need it."""
-    return pytest.param(path, marks=pytest.mark.spark) if "pyspark" in path.read_text() else path
+    """An example that imports Spark, or starts brokers, is run with the tests that do."""
+    is_spark = "pyspark" in path.read_text()
+    return pytest.param(path, marks=pytest.mark.spark if is_spark else pytest.mark.live)
 
 
 @pytest.mark.parametrize("path", [marked(path) for path in EXAMPLES], ids=relative)

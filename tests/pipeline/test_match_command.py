@@ -145,6 +145,7 @@ def test_a_format_is_told_by_the_name_or_by_what_the_folder_holds(tmp_path: Path
     ]
 
 
+@pytest.mark.slow
 def test_the_event_type_may_come_from_a_file(tmp_path: Path) -> None:
     write_file(Sighting, tmp_path / "s.toml")
     done = subprocess.run(

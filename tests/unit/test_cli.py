@@ -14,6 +14,8 @@ import pytest
 
 import tidings
 
+pytestmark = pytest.mark.slow  # Each test starts a process or more.
+
 # A program on the same frame, with commands that end in every way a command can end.
 ENDINGS = """
 import sys

@@ -67,6 +67,7 @@ def test_the_guarded_construction_is_right_on_every_connected_graph(check: str, 
     assert list(wrongs(graph, guarded(graph, delta, check=check))) == []
 
 
+@pytest.mark.slow
 @given(graphs(), st.integers(0, 8), st.randoms(use_true_random=False))
 @settings(max_examples=30)
 def test_roles_do_not_depend_on_the_order_of_anything(graph: Graph, delta: int, chance: Random) -> None:

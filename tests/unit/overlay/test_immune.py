@@ -157,6 +157,7 @@ def test_a_hundred_runs_give_the_published_loads_with_full_coverage() -> None:
     assert loads["flooding"] > loads["gossip"] > loads["core_flood"] > loads["core_elim"] > loads["core_tree"]
 
 
+@pytest.mark.slow
 def test_the_literal_steps_leave_about_a_tenth_uncovered() -> None:
     reached = [load("immune", seed, demotion="literal", forward="core_flood", **STATIC)[1] for seed in range(100)]
     assert 0.80 <= mean(reached) <= 0.95
@@ -175,6 +176,7 @@ def test_the_nodes_come_to_a_right_construction_by_talking(kind: str) -> None:
     assert all(node.lowers or node.kept for node in nodes_of(world) if node.core)
 
 
+@pytest.mark.slow
 def test_nodes_by_themselves_find_a_core_as_small_as_seen_from_above() -> None:
     sizes = []
     for seed in range(3):
@@ -327,6 +329,7 @@ def messages(kind: type) -> st.SearchStrategy[Any]:
 any_message = st.sampled_from(get_args(ImmuneMessage)).flatmap(messages)
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(st.sampled_from(["traverse", "advertise"]), st.lists(st.tuples(names, any_message), max_size=30))
 def test_nothing_that_peers_say_raises_loops_or_grows_without_bound(mode: str, said: list[tuple[str, Any]]) -> None:
