@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 JOBS   ?= 2
-PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test quick check lint format types arrows bench soak lock doctor clean
@@ -43,7 +43,7 @@ arrows: $(READY) ## rooms import only downward, and the core does no I/O
 bench: $(READY) ## the benchmarks; results in benchmarks/results
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-soak: $(READY) ## new seeds through the simulated world, for MINUTES (10)
+soak: $(READY) ## new seeds: simulated worlds, then chaos on live ones, for MINUTES (10)
 	@$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),10)
 
 lock: $(READY) ## pin the newest allowed versions, with hashes, in requirements.lock

@@ -70,13 +70,13 @@ def test_dear_points_are_spread_out_and_come_first() -> None:
 @pytest.mark.slow
 def test_a_run_stopped_with_ctrl_c_goes_on_where_it_stopped(tmp_path: Path) -> None:
     command = [*TIDINGS, "lab", "run", "immune-5", "--quick", "--out", str(tmp_path), "--master", "local[1]"]
-    command += ["--set", "node_count=100", "--set", "seeds=4"]
+    command += ["--set", "node_count=50", "--set", "seeds=2"]
     running = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob("points/*.parquet")) and running.poll() is None and time.monotonic() < deadline:
-        os.sched_yield()
+        time.sleep(0.02)  # Another process's files: there is nothing to wait on but the disk.
     os.killpg(running.pid, signal.SIGINT)  # The whole group, as a terminal does.
     _, said = running.communicate(timeout=60)
     assert running.returncode == 130, said
@@ -89,7 +89,7 @@ def test_a_run_stopped_with_ctrl_c_goes_on_where_it_stopped(tmp_path: Path) -> N
     again = subprocess.run([*command, "-o", "json"], capture_output=True, text=True, timeout=300, check=False)
     assert again.returncode == 0, again.stderr
     assert {name: (tmp_path / "points" / name).stat().st_mtime_ns for name in kept} == kept
-    assert read(tmp_path / "results.parquet").num_rows == 28
+    assert read(tmp_path / "results.parquet").num_rows == 14
     assert {"verdict", "claim"} <= set(json.loads(again.stdout.splitlines()[0]))
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
 
-from tests.test_tidy import ROOT, run_example
+from tests.test_tidy import LONDON, run
 
 READERS = re.compile(r"^(.+?) +([\d,]+) +([\d,]+) +([\d,]+)  ((?:yes|-).*)$", re.MULTILINE)
 RECEIVED = re.compile(r"^(\w[\w ]+?)  +([\w-]+) +([\d,]+)$", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
-def said() -> str:
-    done = run_example(ROOT / "examples/london/main.py")
+def said(tmp_path_factory: pytest.TempPathFactory) -> str:
+    done = run([sys.executable, str(LONDON), "10000"], tmp_path_factory.mktemp("london"))
     assert done.returncode == 0, done.stderr
     return done.stdout
 

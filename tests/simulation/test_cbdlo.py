@@ -8,16 +8,20 @@ from typing import Any
 
 import pytest
 
+from tests.city import NAMES, Sighting, a_city
 from tests.conformance import FAULTS, NODE_COUNT
 from tests.given_trees import check_tree
+from tests.simulation.test_node_rights import random_condition, random_values
+from tidings.filters import parse
 from tidings.lab.cbdlo import measure_churn
 from tidings.lab.cbdlo_claims import ROBUST
-from tidings.overlay import NodeId, Ranges
+from tidings.overlay import EventId, NodeId, Ranges, Sql, SubscriptionId
 from tidings.overlay.attribute_tree import AttributeTree
 from tidings.overlay.cbdlo import Cbdlo
 from tidings.overlay.cuts import Axis, stretches_of
 from tidings.overlay.estate import Holding
 from tidings.overlay.stewardship import Steward
+from tidings.security import Mode
 from tidings.sim import Plan, World, check_safe, run
 
 X = Axis("Event", "x")
@@ -109,6 +113,69 @@ def test_the_tree_is_whole_after_many_changes_of_mind() -> None:
     check_as_planned(world, steward)
     check_all_registered(world, steward.plan)
     assert steward.plan.root.height >= 4
+
+
+class Changing:
+    """A world that does not rest: nodes change their minds, come, go and crash, many times a second."""
+
+    def __init__(self, seed: int, *, nodes: int = 16) -> None:
+        self.world, self.chance = World("cbdlo", node_count=nodes, seed=seed, recording=False), Random(seed)
+        self.world.run_for(20.0)
+        self.done: Counter[str] = Counter()
+
+    def change_often(self, count: int, over_s: float) -> None:
+        for _ in range(count):
+            change = self.chance.choices(("mind", "leave", "crash"), (98, 1, 1))[0]
+            self.done[change] += 1
+            self._change_mind() if change == "mind" else self._replace(change)
+            self.world.run_for(over_s / count)
+
+    def _replace(self, how: str) -> None:
+        gone = self.chance.choice(self.world.up())
+        self.world.crash(gone) if how == "crash" else self.world.leave(gone)
+        self.world.join()
+
+    def _change_mind(self) -> None:
+        """Some twenty wishes at a time."""
+        staying = [self.world.nodes[node] for node in self.world.up()]
+        wishes = [id for member in staying for id in member.subscriptions]
+        if self.chance.random() < len(wishes) / 40:
+            self.world.unsubscribe(self.chance.choice(wishes))
+        else:
+            low = self.chance.randrange(900)
+            wanted = Ranges.of(x=(low, low + self.chance.randrange(99)))
+            self.world.subscribe(self.chance.choice(staying).index, wanted)
+
+
+def test_trees_views_and_tables_are_whole_after_each_of_many_storms_of_ten_thousand_changes() -> None:
+    """INV-07, INV-S1 to INV-S6: subscribe, unsubscribe, leave and crash, looked at whenever things have come to rest."""
+    changing = Changing(3)
+    for _ in range(20):
+        changing.change_often(500, over_s=20.0)
+        changing.world.run_for(120.0)  # Two leases: what was registered by those who have crashed is gone.
+        (steward,) = stewards(changing.world)
+        check_as_planned(changing.world, steward)
+        check_all_registered(changing.world, steward.plan)
+        for id, router in routers(changing.world).items():
+            assert len(router.sampler) <= router.sampler.size
+            assert len(router.table) <= router.table.size
+            assert id not in router.links()
+    assert changing.done.total() == 10_000
+    assert min(changing.done[kind] for kind in ("mind", "leave", "crash")) > 50
+
+
+def test_what_is_taken_back_before_it_was_confirmed_is_registered_nowhere() -> None:
+    """A founder confirms nothing for a while, and whoever asked asks again; having changed one's mind ends that."""
+    world = World("cbdlo", node_count=12, seed=4)
+    world.run_for(20.0)
+    kept = world.subscribe(0, Ranges.of(x=(0, 900)))
+    world.run_for(4.0)
+    for node in range(1, 12):
+        world.unsubscribe(world.subscribe(node, Ranges.of(x=(node, node + 50))))
+        world.run_for(0.3)
+    world.run_for(8.0)
+    (steward,) = stewards(world)
+    assert [each.interest.id for each in steward.interested()] == [kept]
 
 
 def test_a_stewards_place_is_taken_by_its_deputy_and_nothing_is_forgotten() -> None:
@@ -204,6 +271,36 @@ def test_conditions_on_several_attributes_are_met_exactly(options: dict[str, Any
     assert set(told) == owed
     assert set(told.values()) == {1}
     assert owed
+
+
+def test_the_nodes_of_live_brokers_tell_what_routers_alone_do() -> None:
+    """INV-13: the same wishes and events, as bytes between whole nodes and as objects between routers; nothing is lost."""
+    chance = Random(6)
+    wishes = [(node, random_condition(chance, NAMES)) for node in range(8) for _ in range(2)]
+    said = [(chance.randrange(8), random_values(chance)) for _ in range(20)]
+    city = a_city("cbdlo", Mode.PLAIN, [None] * 8, seed=6)
+    asked = [city.ask(node, condition) for node, condition in wishes]
+    city.settle(10.0)
+    live = []
+    for node, values in said:
+        live.append(city.say(node, **values))
+        city.settle(2.0)
+    world = World("cbdlo", node_count=8, seed=6)
+    world.run_for(20.0)
+    wanted = [world.subscribe(node, Sql.of(parse(condition, Sighting))) for node, condition in wishes]
+    world.run_for(30.0)
+    plain = []
+    for node, values in said:
+        plain.append(world.publish(node, values))
+        world.run_for(2.0)
+    told = told_of(world, plain, wanted)
+    assert told_of(city.world, live, asked) == told
+    assert len(told) > 20
+
+
+def told_of(world: World, events: list[EventId], wishes: list[SubscriptionId]) -> list[tuple[int, int]]:
+    """Which event met which wish, by their numbers."""
+    return sorted((events.index(notice.event), wishes.index(notice.subscription)) for notice in world.trace.notices)
 
 
 def test_partial_matches_are_forgotten_when_nothing_more_can_come() -> None:
