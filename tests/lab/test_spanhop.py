@@ -113,7 +113,8 @@ def test_a_look_up_finds_a_broker_of_the_region_that_is_closer_than_most() -> No
         ("spanhop-axes", {"axes": "0"}, "axes from 1 to 16, got 0"),
         ("spanhop-failures", {"failed_percent": "100"}, "failed_percent from 0 to below 100"),
         ("spanhop-delay", {"spread": "moon"}, "spread to be one of uniform plane"),
-        ("spanhop-delay", {"coordinate_error": "-1"}, "coordinate_error of at least 0"),
+        ("spanhop-delay", {"jitter_ms": "-1"}, "jitter_ms of at least 0"),
+        ("spanhop-delay", {"landmarks": "2"}, "more landmarks than axes"),
         ("spanhop-delay", {"pairs": "0"}, "pairs of at least 1"),
     ],
 )

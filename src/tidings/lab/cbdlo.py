@@ -17,6 +17,8 @@ from random import Random
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from tidings.errors import InputError
 from tidings.lab.cbdlo_claims import (
     FLOOD,
@@ -54,6 +56,7 @@ from tidings.lab.cbdlo_claims import (
 )
 from tidings.lab.cbdlo_model import PUBLISHED, cbdlo_messages, effective_cost, tera_messages, walk_success
 from tidings.lab.cbdlo_scene import Cost, Scene, Size, scene_with
+from tidings.lab.cbdlo_walks import FOUND, draws_needed, random_tables, random_views, walk_all
 from tidings.lab.experiment import Axis, Claim, Experiment, Measured, Parameters
 from tidings.overlay import Ranges
 from tidings.sim import World
@@ -153,12 +156,14 @@ def measure_comparisons(parameters: Parameters, seed: int) -> list[Measured]:
 def measure_walks(parameters: Parameters, seed: int) -> list[Measured]:
     """How many walks of a hundred succeed, over how many should."""
     table, attributes, hops = parameters["table"], parameters["attributes"], parameters["hops"]
-    size = Size(table=table, attributes=attributes, hops=hops, subscriptions=1, all_known=True)
-    scene, chance = Scene(size, seed), Random(f"walks/{seed}")
-    walks = [
-        scene.walk(chance.randrange(size.nodes), chance.randrange(attributes)).found for _ in range(parameters["walks"])
-    ]
-    return [Measured(f"{hops} hops", 100 * walk_success(table, attributes, hops), 100 * fmean(walks))]
+    nodes, view, count = Size().nodes, Size().view, int(parameters["walks"])
+    chance = np.random.default_rng([table, attributes, hops, seed])
+    views, knows = random_views(nodes, view, chance), random_tables(nodes, table, attributes, chance)
+    sources, wanted = (chance.integers(0, most, size=count) for most in (nodes, int(attributes)))
+    draws = chance.random((count, draws_needed(hops)))
+    walks = walk_all(views, sources, wanted, knows, hops, draws, trace_max=hops)
+    found = float((walks.ended == FOUND).mean())
+    return [Measured(f"{hops} hops", 100 * walk_success(table, attributes, hops), 100 * found)]
 
 
 # ── The protocol itself ────────────────────────────────────────────────────────
@@ -289,13 +294,14 @@ def check(parameters: Parameters) -> None:
 
 
 def cost(parameters: Parameters) -> float:
-    """In seconds, roughly."""
+    """Those of the protocol itself go with simulated time, those of scenes with what there is in them."""
     if "replaced_percent" in parameters:
-        return 4.0 + float(parameters["replaced_percent"])
+        return 1.0
     if parameters.get("run") == WALK_PROTOCOL:
-        return 20.0
-    nodes = min(SIMULATED_MAX, parameters.get("nodes", 0))
-    return float(0.3 + parameters.get("subscriptions", 0) / 10_000 + nodes / 20_000)
+        return 3.0
+    nodes = 0 if parameters.get("protocol") == MODEL else parameters.get("nodes", 0)
+    is_walked = nodes <= SIMULATED_MAX
+    return float(0.1 + parameters.get("subscriptions", 0) / 100_000 + (nodes / 40_000 if is_walked else 0))
 
 
 # ── The experiments ────────────────────────────────────────────────────────────
@@ -456,7 +462,7 @@ EXPERIMENTS = (
         x=Axis("by formula (%)"),
         y=Axis("measured (%)"),
         varies={"table": (10, 20, 50, 100), "attributes": (100, 243, 486), "hops": (5, 10, 30)},
-        stays={"walks": 400},
+        stays={"walks": 4000},
         seeds=10,
         quick_seeds=4,
         check=check,
@@ -473,7 +479,7 @@ EXPERIMENTS = (
         x=Axis("size of the tables"),
         y=Axis("percent; messages"),
         varies={"run": (WALK_SIMULATED, WALK_PROTOCOL), "table": (4, 8, 16)},
-        stays={"nodes": 120, "attributes": 40, "hops": 10, "warm_s": 60.0, "walks": 500},
+        stays={"nodes": 120, "attributes": 40, "hops": 10, "warm_s": 60.0, "walks": 1500},
         seeds=4,
         quick_seeds=2,
         quick_varies={"table": (4, 16)},

@@ -194,7 +194,7 @@ def same_walks(results: Results) -> Finding:
         both = [results.mean(f"{run}: walks that succeed (%)", table) for run in (WALK_SIMULATED, WALK_PROTOCOL)]
         off.append(abs(both[0] - both[1]))
     shown = f"{max(off):.1f} points apart at worst"
-    why = "tables that gossip has filled are not quite uniform: neighbours have heard the same"
+    why = "a table keeps the attributes of the lowest ranks, which it draws itself, so gossip fills it as chance would"
     return Finding(shown, judged(max(off), holds=lambda points: points <= 5), why)
 
 

@@ -7,6 +7,7 @@ the cheapest copy there is: only what changes is copied.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import warnings
@@ -43,6 +44,7 @@ def _fork() -> int:
 
 def _answer(do: Callable[[], Any], writer: int) -> NoReturn:
     """In the copy. It must not return: two of everything above would go on."""
+    gc.disable()  # Looking through all the objects would copy every page they are on, and the copy is short-lived.
     try:
         outcome = {"did": do()}
     except BaseException as wrong:  # noqa: BLE001  Whatever it is, it is told, not lost with the copy.

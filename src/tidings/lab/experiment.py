@@ -87,8 +87,8 @@ class Experiment:
     quick_seeds: int
     check: Callable[[Parameters], None]
     """Raises InputError for parameters that make no sense, before anything is run."""
-    cost: Callable[[Parameters], float] = lambda parameters: 1.0
-    """About how long a point takes, in any unit: the longest are run first."""
+    cost: Callable[[Parameters], float] = lambda parameters: 10.0
+    """About how many seconds a point takes: points are shared out so that all cores are done at about the same time."""
     published: tuple[Measured, ...] = ()
     """The paper's own numbers."""
     claims: tuple[Claim, ...] = ()

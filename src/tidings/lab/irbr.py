@@ -43,12 +43,16 @@ _PROTOCOLS: dict[str, tuple[str, dict[str, Any]]] = {
 _CARRY_EVENTS = ("Carry", "Up", "Down")
 
 
+def _protocols(parameters: Parameters) -> list[str]:
+    """Those of one network: they differ in nothing but what is done to it."""
+    return str(parameters["protocol"]).split("; ")
+
+
 def _network(parameters: Parameters, seed: int) -> World:
     """A network in which everybody has joined and nobody wants anything yet."""
-    name, options = _PROTOCOLS[parameters["protocol"]]
+    name, options = _PROTOCOLS[_protocols(parameters)[0]]
     alone = Topology(parameters["node_count"], (), Flat())
-    bounces = parameters["protocol"] != SILENT
-    return World(name, topology=alone, seed=seed, options=options, recording=False, bounces=bounces)
+    return World(name, topology=alone, seed=seed, options=options, recording=False)
 
 
 def _draw(node_count: int, count: int, seed: int) -> list[int]:
@@ -67,19 +71,23 @@ def measure_loss(parameters: Parameters, seed: int) -> list[Measured]:
     world = _network(parameters, seed)
     interested = _draw(parameters["node_count"], parameters["interested"], seed)
     _subscribe(world, interested)
-    # Scribe's loss varies most from one set to the next, and its trials take least.
-    sets = parameters["failure_sets"] * (3 if parameters["protocol"] == SCRIBE else 1)
-    measured = []
-    for failed in numbers(parameters, "failed_percent"):
-        for number in range(sets):
-            chance = Random(f"failures/{seed}/{number}")
-            lost = in_a_copy(partial(_lost, world, interested, failed, chance))
-            measured.append(Measured(parameters["protocol"], failed, lost))
-    return measured
+    trials = [
+        (protocol, failed, number)
+        for protocol in _protocols(parameters)
+        for failed in numbers(parameters, "failed_percent")
+        # Scribe's loss varies most from one set to the next, and its trials take least.
+        for number in range(parameters["failure_sets"] * (3 if protocol == SCRIBE else 1))
+    ]
+    return [
+        Measured(protocol, failed, in_a_copy(partial(_lost, world, protocol, interested, failed, f"{seed}/{number}")))
+        for protocol, failed, number in trials
+    ]
 
 
-def _lost(world: World, interested: Sequence[int], failed_percent: float, chance: Random) -> float:
-    nodes = range(len(world.nodes))
+def _lost(world: World, protocol: str, interested: Sequence[int], failed_percent: float, name: str) -> float:
+    """Of a world that is not needed again: the share that an event misses after so many have failed."""
+    chance, nodes = Random(f"failures/{name}"), range(len(world.nodes))
+    world.bounces = protocol != SILENT
     for node in chance.sample(nodes, round(len(nodes) * failed_percent / 100)):
         world.crash(node)
     world.publish(chance.choice(world.up()), {"x": 0})
@@ -147,8 +155,11 @@ def check(parameters: Parameters) -> None:
     nodes = parameters["node_count"]
     if nodes < 1:
         raise InputError(f"expected node_count of at least 1, got {nodes}")
-    if "protocol" in parameters and parameters["protocol"] not in _PROTOCOLS:
+    chosen = _protocols(parameters) if "protocol" in parameters else []
+    if not all(each in _PROTOCOLS for each in chosen):
         raise InputError(f"expected protocol to be one of {'; '.join(_PROTOCOLS)}, got {parameters['protocol']!r}")
+    if len({str(_PROTOCOLS[each]) for each in chosen}) > 1:
+        raise InputError(f"expected protocols of one network to be alike, got {parameters['protocol']!r}")
     if "interested" in parameters and not all(0 <= count <= nodes for count in numbers(parameters, "interested")):
         raise InputError(f"expected interested from 0 to node_count={nodes}, got {parameters['interested']}")
     if "failed_percent" in parameters and not all(0 <= rate < 100 for rate in numbers(parameters, "failed_percent")):
@@ -161,8 +172,13 @@ def check(parameters: Parameters) -> None:
 
 
 def cost(parameters: Parameters) -> float:
-    """Goes with the nodes; Scribe tells a few of them of a subscription, IRBR many."""
-    return float(parameters["node_count"] * (1 if parameters.get("protocol") == SCRIBE else 10))
+    """Goes with the nodes, as Scribe tells a few of them of a subscription and IRBR many; and with the trials."""
+    is_scribe = parameters.get("protocol") == SCRIBE
+    rates = len(numbers(parameters, "failed_percent")) if "failed_percent" in parameters else 0
+    protocols = 3 if is_scribe else len(_protocols(parameters)) if "protocol" in parameters else 0
+    trials = rates * protocols * parameters.get("failure_sets", 0)
+    nodes_s = parameters["node_count"] * (0.0005 if is_scribe else 0.0035)
+    return float(nodes_s + 0.03 * trials + 0.01 * parameters.get("subscriptions", 0))
 
 
 # ── What the paper says, and what is said beyond it ────────────────────────────
@@ -269,7 +285,7 @@ EXPERIMENTS = (
         measure=measure_loss,
         x=_FAILED,
         y=_LOST,
-        varies={"protocol": (SCRIBE, R0, R1, R2, SILENT), "failed_percent": ("0.5 1 2 5 10",)},
+        varies={"protocol": (SCRIBE, R0, R1, f"{R2}; {SILENT}"), "failed_percent": ("0.5 1 2 5 10",)},
         stays={"node_count": 1000, "interested": 100, "failure_sets": 20},
         seeds=20,
         quick_varies={"protocol": (SCRIBE, R0, R1, R2), "failed_percent": ("0.5 10",)},

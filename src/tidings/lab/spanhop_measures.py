@@ -14,6 +14,7 @@ import numpy as np
 from tidings.errors import InputError
 from tidings.lab.experiment import Measured, Parameters, numbers
 from tidings.lab.spanhop_near import nearest
+from tidings.lab.spanhop_places import fitted
 from tidings.lab.spanhop_routes import HERE, Routes, Tables, live_share, routes, routes_together, tables
 from tidings.lab.spanhop_tree import AXES_MAX, Array, SplitTree, balanced, joined
 from tidings.sim import Plane
@@ -147,12 +148,17 @@ def _ways(parameters: Parameters, seed: int) -> Iterable[tuple[str, float, float
     known = tables(tree, parameters["m"])
     plane = Plane(seed, clusters=SPREADS[parameters["spread"]])
     places = np.array([plane.point(broker) for broker in range(len(tree))])
-    off = np.random.default_rng([4, seed]).normal(0, parameters["coordinate_error"], places.shape)
     sources, points = _pairs(tree, parameters["pairs"], seed)
-    for name, near in ((AS_RECORDED, None), (NEAREST, nearest(known, places + off))):
+    for name, near in ((AS_RECORDED, None), (NEAREST, nearest(known, _coordinates(places, plane, parameters, seed)))):
         walked = routes(known, sources, points, near=near, traced=True)
         delays_ms = 1000 * _delays_s(walked.traces, places, plane)
         yield f"{parameters['spread']}, {name}", float(delays_ms.mean()), _mean_hops(walked)
+
+
+def _coordinates(places: Array, plane: Plane, parameters: Parameters, seed: int) -> Array:
+    """Where brokers take themselves to be, from pings to landmarks."""
+    chance, jitter_s = np.random.default_rng([4, seed]), parameters["jitter_ms"] / 1000
+    return fitted(places, plane, landmarks=parameters["landmarks"], jitter_s=jitter_s, chance=chance)
 
 
 def _delays_s(traces: Array, places: Array, plane: Plane) -> Array:
@@ -194,10 +200,12 @@ def check(parameters: Parameters) -> None:
         raise InputError(f"expected failed_percent from 0 to below 100, got {parameters['failed_percent']}")
     if "spread" in parameters and parameters["spread"] not in SPREADS:
         raise InputError(f"expected spread to be one of {'; '.join(SPREADS)}, got {parameters['spread']!r}")
-    if parameters.get("coordinate_error", 0.0) < 0:
-        raise InputError(f"expected coordinate_error of at least 0, got {parameters['coordinate_error']}")
+    if parameters.get("jitter_ms", 0.0) < 0:
+        raise InputError(f"expected jitter_ms of at least 0, got {parameters['jitter_ms']}")
+    if not parameters["axes"] < parameters.get("landmarks", brokers) <= brokers:
+        raise InputError(f"expected more landmarks than axes and at most all brokers, got {parameters['landmarks']}")
 
 
 def cost(parameters: Parameters) -> float:
-    """Making the tables goes with the brokers; joining them one by one costs as much again."""
-    return float(parameters["brokers"] * (1 if parameters["network"] == BALANCED else 2) + 20_000)
+    """Making the tables goes with the brokers."""
+    return float(0.3 + 9e-6 * parameters["brokers"])

@@ -8,9 +8,10 @@ name, with `protocol(name)`. Most are a chapter of their own, with parts they st
     immune               immune_neighbour, immune_core; backbone, pointers
     hermes               ring and its places; trees
     irbr                 ring and its places; ranges, announcing, custody
-    spanhop              ancestors, tiling, claims, moving, neighbourhood, planting, legs, quantise; mgnp and gnp
+    spanhop              ancestors, wayfinding, tiling, claims, moving, neighbourhood, planting, sowing, legs, quantise;
+                         mgnp and gnp
     cbdlo, tera, simple  random_graph, sampling, access, crawl, courier
-    cbdlo                cuts, cdm, attribute_tree, topologies, estate, stewardship
+    cbdlo                cuts, cdm, attribute_tree, topologies, estate, office, stewardship, deputies
 """
 
 from importlib import import_module

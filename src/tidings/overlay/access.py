@@ -5,11 +5,16 @@ what to keep is its policy:
 
     naive      keep everything heard, throw out anything: attributes spoken of often crowd out the rare ones
     balanced   one entry for an attribute (two while it has two topologies), and a rare one as likely as a popular one
+
+A balanced table draws a rank for each attribute, once, when it first hears of it, and keeps
+the attributes of the lowest ranks. To be spoken of often brings no second draw, so however
+lopsided the gossip, a full table is a uniform choice among all attributes, and no table
+follows its neighbours'.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Literal, TypeAlias
 
@@ -21,7 +26,7 @@ from tidings.overlay.wire import NodeId, Peer
 
 TABLE_SIZE = 100  # The paper's.
 AGE_MAX = 30  # Exchanges until an entry that nobody has confirmed is dropped.
-HEARD_MAX = 4096  # Attributes whose popularity is estimated.
+RANKS_MAX = 4096  # Attributes whose rank is remembered; beyond that all are drawn anew.
 TOPOLOGIES_MAX = 2  # For one attribute, in a balanced table: two that are about to be merged.
 
 Policy: TypeAlias = Literal["naive", "balanced"]
@@ -57,7 +62,7 @@ class AccessTable:
         self.me, self.size, self.policy, self._chance = me, size, policy, chance
         self._points: list[AccessPoint] = []
         self._by_axis: dict[Axis, list[AccessPoint]] = {}
-        self._heard: dict[Axis, int] = {}
+        self._ranks: dict[Axis, float] = {}
 
     def __len__(self) -> int:
         return len(self._points)
@@ -73,9 +78,10 @@ class AccessTable:
         """Take note of an access point, or not, as the policy has it."""
         if not self.size or point.peer.id == self.me.id or point.age > AGE_MAX:
             return
-        self._count(point.axis)
-        if self.policy == "naive" or (not self._renew(point) and self._chance.random() < self._share(point.axis)):
-            self._insert(point)
+        if self.policy == "naive":
+            self._insert(point, evicted=self._chance.randrange)
+        elif not self._renew(point) and self._is_chosen(point.axis):
+            self._insert(point, evicted=self._highest)
 
     def grow_older(self) -> None:
         """Once for each exchange: entries that nobody has confirmed for long are dropped."""
@@ -102,7 +108,7 @@ class AccessTable:
         self._keep(list(points[: self.size]))
 
     def holdings(self) -> dict[str, tuple[int, int]]:
-        return {"access points": (len(self._points), self.size), "popularity": (len(self._heard), HEARD_MAX)}
+        return {"access points": (len(self._points), self.size), "ranks": (len(self._ranks), RANKS_MAX)}
 
     # ── Private steps ────────────────────────────────────────────────────────
 
@@ -121,29 +127,28 @@ class AccessTable:
             self._keep([point if p is oldest else p for p in self._points])
         return True
 
-    def _count(self, axis: Axis) -> None:
-        if len(self._heard) >= HEARD_MAX and axis not in self._heard:
-            self._heard.clear()
-        self._heard[axis] = self._heard.get(axis, 0) + 1
+    def _rank(self, axis: Axis) -> float:
+        rank = self._ranks.get(axis)
+        if rank is None:
+            if len(self._ranks) >= RANKS_MAX:
+                self._ranks.clear()
+            rank = self._ranks[axis] = self._chance.random()
+        return rank
 
-    def _share(self, axis: Axis) -> float:
-        """The chance that an attribute gets an entry: as much less as it is spoken of more often than the rarest.
+    def _is_chosen(self, axis: Axis) -> bool:
+        """Whether there is room, or somebody of a higher rank to make it."""
+        count = len(self._points)
+        return count < self.size or self._rank(axis) < self._rank(self._points[self._highest(count)].axis)
 
-        Than the mean, as one might think, would leave popular attributes several times as likely.
-        """
-        if len(self._points) < self.size:
-            return 1.0
-        return min(self._heard.values()) / self._heard[axis]
+    def _highest(self, count: int) -> int:
+        return max(range(count), key=lambda place: self._rank(self._points[place].axis))
 
-    def _insert(self, point: AccessPoint) -> None:
+    def _insert(self, point: AccessPoint, *, evicted: Callable[[int], int]) -> None:
         if len(self._points) >= self.size:
-            self._keep(self._without_one())
+            gone = evicted(len(self._points))
+            self._keep(self._points[:gone] + self._points[gone + 1 :])
         self._points.append(point)
         self._by_axis.setdefault(point.axis, []).append(point)
-
-    def _without_one(self) -> list[AccessPoint]:
-        gone = self._chance.randrange(len(self._points))
-        return self._points[:gone] + self._points[gone + 1 :]
 
     def _keep(self, points: list[AccessPoint]) -> None:
         self._points, self._by_axis = points, {}

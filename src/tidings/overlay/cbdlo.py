@@ -21,6 +21,7 @@ there to all who are registered in it (`cdm`).
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -132,13 +133,9 @@ class Cbdlo(Router[CbdloMessage]):
         partial_max: int = PARTIAL_MAX,
     ) -> None:
         """What is None is as the profile has it. `period_s=0` does without routine talk, for worlds that stand still."""
+        _check_choices(profile, mode)
+        _check_limits(hops_max, trace_max, period_s, indexed_max)
         robust = profile == "robust"
-        if profile not in ("robust", "paper") or mode not in ("full", "count", None):
-            raise InputError(f"expected profile robust or paper and mode full or count, got {profile}, {mode}")
-        if hops_max < 1 or trace_max < 0 or period_s < 0 or indexed_max < 1:
-            raise InputError(
-                f"expected hops_max ≥ 1, trace_max ≥ 0, period_s ≥ 0, got {hops_max}, {trace_max}, {period_s}"
-            )
         self.me, self.robust, self._chance = me, robust, chance
         self.mode: Mode = mode or ("full" if robust else "count")
         self.walkers = walkers if walkers is not None else (2 if robust else 1)
@@ -147,34 +144,28 @@ class Cbdlo(Router[CbdloMessage]):
         self.sampler = PeerSampler(me, chance, size=view_size)
         self.table = AccessTable(me, chance, size=table_size, policy=policy or ("balanced" if robust else "naive"))
         self.courier = Courier()
-        self.topologies = Topologies(
-            me,
-            self,
-            self.table,
-            self.courier,
-            chance,
-            indexed_max=indexed_max if self.mode == "full" else None,
-            fingers=robust if fingers is None else fingers,
-        )
-        self.graph = RandomGraph(
-            me,
-            chance,
-            self.sampler,
-            self.table,
-            self.courier,
-            adverts=self.topologies.adverts,
-            heard=self._heard,
-            period_s=period_s,
-            hops_max=hops_max,
-            announces=robust,
-        )
+        self.topologies = self._upper(indexed_max, robust if fingers is None else fingers)
+        self.graph = self._lower()
         self.counters = Counters(partial_s=partial_s, at_most=partial_max)
         self._tasks: dict[tuple[EventId, Axis], _Task] = {}
         self._jobs: dict[tuple[EventId, Axis], _Job] = {}
         self._routed = SeenIds[tuple[EventId, Axis, int]](SEEN_MAX)
         self._told = SeenIds[tuple[EventId, Axis]](SEEN_MAX)
         self._delivered = SeenIds[EventId](SEEN_MAX)
-        self._nobody: dict[Axis, float] = {}
+        self._nobody: OrderedDict[Axis, float] = OrderedDict()
+
+    def _upper(self, indexed_max: int, fingers: bool) -> Topologies:
+        indexed = indexed_max if self.mode == "full" else None
+        return Topologies(
+            self.me, self, self.table, self.courier, self._chance, indexed_max=indexed, fingers=fingers
+        )  # fmt: skip
+
+    def _lower(self) -> RandomGraph:
+        return RandomGraph(
+            self.me, self._chance, self.sampler, self.table, self.courier,
+            adverts=self.topologies.adverts, heard=self._heard,
+            period_s=self.period_s, hops_max=self.hops_max, announces=self.robust,
+        )  # fmt: skip
 
     @classmethod
     def build(cls, place: Place, **options: Any) -> Cbdlo:
@@ -558,7 +549,20 @@ class Cbdlo(Router[CbdloMessage]):
     def _note_nobody(self, axis: Axis, now: float) -> None:
         self._nobody[axis] = now + NOBODY_S
         if len(self._nobody) > NOBODY_MAX:
-            del self._nobody[next(iter(self._nobody))]
+            self._nobody.popitem(last=False)
+
+
+def _check_choices(profile: str, mode: str | None) -> None:
+    if profile not in ("robust", "paper") or mode not in ("full", "count", None):
+        raise InputError(f"expected profile robust or paper and mode full or count, got {profile}, {mode}")
+
+
+def _check_limits(hops_max: int, trace_max: int, period_s: float, indexed_max: int) -> None:
+    if hops_max < 1 or trace_max < 0 or period_s < 0 or indexed_max < 1:
+        raise InputError(
+            "expected hops_max ≥ 1, trace_max ≥ 0, period_s ≥ 0 and indexed_max ≥ 1, "
+            f"got {hops_max}, {trace_max}, {period_s}, {indexed_max}"
+        )
 
 
 def settle(routers: dict[NodeId, Router[Any]], now: float) -> None:

@@ -8,6 +8,7 @@ for ever; counts therefore end after a while, and are bounded in number, the old
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from tidings.overlay.wire import EventId, SubscriptionId
@@ -27,7 +28,7 @@ class Counters:
 
     def __init__(self, *, partial_s: float = PARTIAL_S, at_most: int = PARTIAL_MAX) -> None:
         self.partial_s, self.at_most = partial_s, at_most
-        self._counts: dict[tuple[EventId, SubscriptionId], _Count] = {}
+        self._counts: OrderedDict[tuple[EventId, SubscriptionId], _Count] = OrderedDict()
         self.forgotten = 0
 
     def __len__(self) -> int:
@@ -55,5 +56,5 @@ class Counters:
 
     def _bound(self) -> None:
         if len(self._counts) > self.at_most:
-            del self._counts[next(iter(self._counts))]
+            self._counts.popitem(last=False)
             self.forgotten += 1

@@ -13,10 +13,13 @@ split and both halves took over each other's zones.
 
 from __future__ import annotations
 
+import math
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tidings.overlay.ancestors import Ancestor, Known, Standing
+from tidings.overlay.gnp import At, distance
 from tidings.overlay.spanhop_messages import Card, Claim, IndexPut, Plot, Record, Table
 from tidings.overlay.wire import NodeId, Peer, SubscriptionId
 from tidings.space import Path, Space, Zone, halves, sibling, within
@@ -27,6 +30,7 @@ ALTERNATES_MAX = 3  # Brokers that may stand in for one in an ancestor's table.
 STAND_INS_MAX = 1024  # Entries that have some.
 RECENT_MAX = 256  # Events whose places are remembered, to know where the load is.
 RECORDS_MAX = 65_536  # Subscriptions in one zone.
+FAR = 1e6  # Seconds: no network coordinate is as large.
 
 
 @dataclass(slots=True)
@@ -73,15 +77,16 @@ class Atlas:
         self.cards: dict[NodeId, Card] = {}
         self.nearby: dict[NodeId, tuple[Card, ...]] = {}  # Whom each neighbour named as its own neighbours.
         self.version = 0
+        self.at: At = ()  # This broker's network coordinates, as its card tells them.
         self._standings: dict[Path, Standing] = {}
-        self._stand_ins: dict[Path, tuple[NodeId, ...]] = {}
+        self._stand_ins: OrderedDict[Path, tuple[NodeId, ...]] = OrderedDict()
         self._near: dict[Path, NodeId] = {}
 
     # ── What is held here ────────────────────────────────────────────────────
 
     def card(self) -> Card:
         """What this broker says of itself."""
-        return Card(self.me, self.version, tuple(held.claim for held in self.held.values()))
+        return Card(self.me, self.version, tuple(held.claim for held in self.held.values()), self.at)
 
     def hold(self, path: Path, epoch: int, ancestors: Iterable[Table] | None = None) -> Held:
         """Begin to hold a zone. Tables of ancestors that are not given are made from what is known here."""
@@ -170,8 +175,9 @@ class Atlas:
                 self.forget(id)
 
     def fits(self, card: Card) -> bool:
-        """Whether a card from a stranger names zones of this space."""
-        return len(card.claims) <= CLAIMS_MAX and all(self.space.has(claim.path) for claim in card.claims)
+        """Whether a card from a stranger names zones of this space, and a place in as many dimensions or none."""
+        is_place = not card.at or (len(card.at) == self.space.axes and all(abs(x) < FAR for x in card.at))
+        return is_place and len(card.claims) <= CLAIMS_MAX and all(self.space.has(claim.path) for claim in card.claims)
 
     def concerns(self, card: Card) -> bool:
         """Whether somebody's zones border on, or overlap, those held here. Before there are any, everybody's do."""
@@ -208,7 +214,7 @@ class Atlas:
     def _stand(self, held: Held) -> Standing:
         zone = self.space.zone
         neighbours = [
-            Known(id, zone(claim.path))
+            Known(id, zone(claim.path), cost=self._cost(card))
             for id, card in self.cards.items()
             for claim in card.claims
             if held.zone.borders(zone(claim.path), self.around) is not None
@@ -218,6 +224,18 @@ class Atlas:
             for level, table in enumerate(held.ancestors)
         ]
         return Standing(self.me.id, held.zone, len(held.path), neighbours, ancestors, self.around)
+
+    def move_to(self, at: At) -> None:
+        """These are this broker's network coordinates; neighbours hear of them with the next heartbeat."""
+        self.at = at
+        self.version += 1
+        self.refresh()
+
+    def _cost(self, card: Card) -> float:
+        """How far a neighbour is by network: those whose place is not known come last, unless nobody's is."""
+        if not self.at:
+            return 0.0
+        return distance(self.at, card.at) if card.at else math.inf
 
     def _known(self, plot: Plot) -> Known:
         others = self._stand_ins.get(plot.path, ())
@@ -234,7 +252,7 @@ class Atlas:
     def stand_in(self, path: Path, id: NodeId) -> None:
         """Somebody who was in a zone may stand in for whoever is recorded there now."""
         if path not in self._stand_ins and len(self._stand_ins) >= STAND_INS_MAX:
-            del self._stand_ins[next(iter(self._stand_ins))]
+            self._stand_ins.popitem(last=False)
         others = [other for other in self._stand_ins.get(path, ()) if other != id]
         self._stand_ins[path] = (id, *others)[:ALTERNATES_MAX]
 

@@ -7,6 +7,7 @@ node that is slow is not pressed, and one that is gone is noticed in the end.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +37,7 @@ class Courier:
 
     def __init__(self, *, at_most: int = CALLS_MAX) -> None:
         self.at_most = at_most
-        self._calls: dict[int, Call] = {}
+        self._calls: OrderedDict[int, Call] = OrderedDict()
         self._made = 0
 
     def __len__(self) -> int:
@@ -54,7 +55,7 @@ class Courier:
         self._made += 1
         number = self._made
         if len(self._calls) >= self.at_most:
-            del self._calls[next(iter(self._calls))]
+            self._calls.popitem(last=False)
         self._calls[number] = call = Call(to, make(number), about, tries_max=tries_max)
         return [Send(to, call.message), self._wake(number, call, now)]
 
@@ -79,6 +80,11 @@ class Courier:
         """All calls to a node that is gone; they are open no more."""
         numbers = [number for number, call in self._calls.items() if call.to == to]
         return [self._calls.pop(number) for number in numbers]
+
+    def take_back(self, is_meant: Callable[[Any], bool]) -> None:
+        """Send no more what this says of, by what the calls are about."""
+        for number in [number for number, call in self._calls.items() if is_meant(call.about)]:
+            del self._calls[number]
 
     def about(self) -> list[Any]:
         """What the open calls are about."""

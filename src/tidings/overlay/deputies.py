@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -82,21 +83,21 @@ class Fates:
     """What became of topologies: those that are part of others now, and those that do not answer."""
 
     def __init__(self) -> None:
-        self._moved: dict[tuple[Axis, Tree], Tree] = {}
-        self._dead: dict[tuple[Axis, Tree], float] = {}
+        self._moved: OrderedDict[tuple[Axis, Tree], Tree] = OrderedDict()
+        self._dead: OrderedDict[tuple[Axis, Tree], float] = OrderedDict()
 
     def moved(self, axis: Axis, old: Tree, new: Tree) -> None:
         """One has become part of another, which so is alive."""
         self.alive(axis, new)
         self._moved[axis, old] = new
         if len(self._moved) > FATES_MAX:
-            del self._moved[next(iter(self._moved))]
+            self._moved.popitem(last=False)
 
     def dead(self, axis: Axis, tree: Tree, now: float) -> None:
         """The steward of one does not answer."""
         self._dead[axis, tree] = now + DEAD_S
         if len(self._dead) > FATES_MAX:
-            del self._dead[next(iter(self._dead))]
+            self._dead.popitem(last=False)
 
     def alive(self, axis: Axis, tree: Tree) -> None:
         """One is there, whatever was thought of it."""

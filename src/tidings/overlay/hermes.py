@@ -22,6 +22,7 @@ line that IRBR is drawn against.
 from __future__ import annotations
 
 import hashlib
+from collections import OrderedDict
 from collections.abc import Sequence
 from random import Random
 from typing import Any, Literal
@@ -109,7 +110,7 @@ class Hermes(Router[HermesMessage]):
         self._risen = SeenIds[EventId](SEEN_MAX)  # Sent up.
         self._calls = Unanswered[tuple[Any, ...]](wait_s=answer_s, tries_max=CALL_TRIES_MAX, at_most=CALLS_MAX)
         self._parents: dict[NodeId, float] = {}  # When each was last heard.
-        self._roots: dict[str, NodeId] = {}
+        self._roots: OrderedDict[str, NodeId] = OrderedDict()
         self._held: list[tuple[NodeId, Up | Down]] = []
         self._unpublished: list[Parcel] = []
 
@@ -337,7 +338,7 @@ class Hermes(Router[HermesMessage]):
         if root.id == sender and self.ring.is_node(root):
             self._roots[type] = root.id
             if len(self._roots) > ROOTS_MAX:
-                del self._roots[next(iter(self._roots))]
+                self._roots.popitem(last=False)
         return []
 
     # ── Keeping trees whole ──────────────────────────────────────────────────

@@ -8,6 +8,7 @@ Whatever is not planted again for a while is forgotten: its home is gone.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 
 from tidings.overlay.claims import RECORDS_MAX, Atlas, Held, Kept
@@ -29,7 +30,7 @@ class Keeper:
     def __init__(self, atlas: Atlas, axes: Axes, *, copies: bool) -> None:
         self._atlas, self._axes, self._has_copies = atlas, axes, copies
         self.copies: dict[SubscriptionId, Kept] = {}
-        self.graves: dict[SubscriptionId, int] = {}
+        self.graves: OrderedDict[SubscriptionId, int] = OrderedDict()
         self._copied_to: dict[Path, NodeId] = {}
 
     def keep(self, held: Held, record: Record, now: float) -> bool:
@@ -115,7 +116,7 @@ class Keeper:
 
     def _bury(self, id: SubscriptionId, version: int) -> None:
         if id not in self.graves and len(self.graves) >= GRAVES_MAX:
-            del self.graves[next(iter(self.graves))]
+            self.graves.popitem(last=False)
         self.graves[id] = max(version, self.graves.get(id, 0))
         self.copies.pop(id, None)
 

@@ -8,6 +8,7 @@ and tried again: somebody takes the zone over.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +35,7 @@ class Legs:
 
     def __init__(self, *, answer_s: float, first: int, keeps: bool = True) -> None:
         self.answer_s, self.keeps = answer_s, keeps
-        self._legs: dict[int, Leg] = {}
+        self._legs: OrderedDict[int, Leg] = OrderedDict()
         self._number = first
 
     def __len__(self) -> int:
@@ -92,5 +93,5 @@ class Legs:
 
     def _keep(self, leg: Leg) -> None:
         if len(self._legs) >= LEGS_MAX:
-            del self._legs[next(iter(self._legs))]
+            self._legs.popitem(last=False)
         self._legs[leg.message.number] = leg

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -79,13 +80,13 @@ class Unanswered(Generic[K]):
 
     def __init__(self, *, wait_s: float, tries_max: int, at_most: int) -> None:
         self.wait_s, self.tries_max, self.at_most = wait_s, tries_max, at_most
-        self._waiting: dict[K, Waiting] = {}
+        self._waiting: OrderedDict[K, Waiting] = OrderedDict()
 
     def add(self, key: K, to: NodeId, message: Any, now: float) -> float:
         """Note a first try; returns when it is due. When full, the oldest is given up."""
         self._waiting.pop(key, None)
         if len(self._waiting) >= self.at_most:
-            del self._waiting[next(iter(self._waiting))]
+            self._waiting.popitem(last=False)
         self._waiting[key] = Waiting(to, message, 1, now + self.wait_s)
         return now + self.wait_s
 

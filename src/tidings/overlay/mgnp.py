@@ -7,7 +7,7 @@ wants the nearest broker of a zone asks at the point to which its *own* coordina
 one look-up, instead of measuring the delay to everybody in there.
 
     IndexPut     for each ancestor's zone, when it is new, when coordinates drift, and refreshed now and then
-    NearQuery    for each entry of an ancestor's table; if nobody is known at the point, on to the zones around it
+    NearQuery    for each entry of an ancestor's table; if nobody is known at the point, in the zones around it, ring by ring
     NearAnswer   whoever is nearest stands before the recorded broker when a way is chosen
     IndexChanged what was answered is no longer so: ask again
 
@@ -17,7 +17,8 @@ them, the first of them places them) or from any measured delay ("vivaldi": no l
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -25,6 +26,7 @@ from tidings.overlay.claims import Held
 from tidings.overlay.gnp import At, Spring, bounds, distance, embed, place, scale
 from tidings.overlay.router import Effect, Send, Token, WakeAt
 from tidings.overlay.spanhop_messages import (
+    Beyond,
     IndexChanged,
     IndexPut,
     LandmarkAsk,
@@ -53,9 +55,12 @@ SPRING_BOUND_S = 0.25  # Vivaldi's coordinates are taken to lie within this of t
 INDEX_MAX = 4096  # Records kept in one zone, and
 ANSWER_MAX = 64  # told in one answer.
 WATCHES_MAX = 4096
+RINGS_MAX = 3  # Around the first zone, that are asked if nobody is known there; and
+ASKED_MAX = 48  # zones in all: as many as lie in three rings of equal squares.
 PINGS_MAX = 256  # Not answered yet.
 
 How: TypeAlias = Literal["none", "gnp", "vivaldi"]
+Row: TypeAlias = tuple[Peer, At, Path]  # A broker, where it is by network, and its zone.
 
 
 class Proximity:
@@ -72,7 +77,7 @@ class Proximity:
         self.asked: dict[Path, None] = {}
         self.watches: dict[tuple[Path, NodeId], None] = {}
         self._told: Landmarks | None = None
-        self._sent: dict[int, tuple[NodeId, float]] = {}
+        self._sent: OrderedDict[int, tuple[NodeId, float]] = OrderedDict()
         self._rtts: dict[NodeId, float] = {}
         self._rows: dict[NodeId, tuple[float, ...]] = {}
         self._number = self._version = self._pinged = 0
@@ -106,7 +111,7 @@ class Proximity:
 
     def _ping(self, id: NodeId, now: float) -> list[Effect]:
         if len(self._sent) >= PINGS_MAX:
-            del self._sent[next(iter(self._sent))]
+            self._sent.popitem(last=False)
         self._number += 1
         self._sent[self._number] = (id, now)
         return [Send(id, Ping(self._number))]
@@ -187,6 +192,9 @@ class Proximity:
     def move_to(self, at: At, now: float) -> list[Effect]:
         """These are this broker's coordinates now."""
         self.at = at
+        told = self._router.atlas.at
+        if not told or self._has_drifted(told, at):
+            self._router.atlas.move_to(at)
         return [*self.publish(now), *self.select(now)]
 
     # ── Telling where one is ─────────────────────────────────────────────────
@@ -231,7 +239,8 @@ class Proximity:
     def _put(self, path: Path, at: At, now: float, *, gone: bool = False, whispers: bool = False) -> list[Effect]:
         self._version += 1
         version = (self._router.me.incarnation << 32) + self._version
-        record = IndexPut(path, self._router.me, at, version, gone)
+        homes = (held.path for held in self._router.atlas.held.values() if within(held.path, path))
+        record = IndexPut(path, self._router.me, at, version, gone, next(homes, path))
         return self._router.send_to(record, self.point(at, path), now, whispers=whispers)
 
     def point(self, at: At, path: Path) -> tuple[int, ...]:
@@ -272,33 +281,36 @@ class Proximity:
         """Somebody wants to know who is near it in a zone."""
         found = [record for (path, _), record in held.index.items() if path == query.path]
         found.sort(key=lambda record: (distance(record.at, query.at), record.peer.id))
-        if not found and query.rings > 0:
-            onward = self._ask_next(query, now)
-            if onward:
-                return onward
+        onward = [] if found else self._ask_next(query, now)
+        if onward:
+            return onward
         if len(self.watches) < WATCHES_MAX:
             self.watches[query.path, query.asker.id] = None
-        told = tuple((record.peer, record.at) for record in found[:ANSWER_MAX])
+        told = tuple((record.peer, record.at, record.home) for record in found[:ANSWER_MAX])
         return [Send(query.asker.id, NearAnswer(query.path, told))]
 
     def _ask_next(self, query: NearQuery, now: float) -> list[Effect]:
-        """On to a neighbouring zone in the zone asked about, the nearest to the point that has not been asked."""
-        atlas = self._router.atlas
-        zone, point = atlas.space.zone(query.path), query.point
-        rows = [
-            (there.distance(point, atlas.around), id, there)
-            for id, card in atlas.cards.items()
-            for claim in card.claims
-            if (there := atlas.space.zone(claim.path)).touches(zone) and id not in query.asked
-        ]
-        if not rows:
-            return []
-        _, _, there = min(rows, key=lambda row: row[:2])
+        """On to the next zone within the one asked about: of the innermost ring, the nearest to the point."""
         asked = (*query.asked, self._router.me.id)
-        onward = NearQuery(query.path, query.asker, query.at, point, query.rings - 1, asked)
-        part = there.meet(zone)
-        assert part is not None
-        return self._router.send_to(onward, part.nearest(point, atlas.around), now)
+        around = self._router.atlas.around
+        zones = [zone for zone in (*query.waiting, *self._beyond(query)) if zone.owner not in asked]
+        zones.sort(key=lambda zone: (zone.ring, apart(zone.point, query.point, around), zone.owner))
+        if not zones or len(asked) >= ASKED_MAX:
+            return []
+        first, *rest = _first_of_each(zones)[:ASKED_MAX]
+        onward = NearQuery(query.path, query.asker, query.at, query.point, first.ring, asked, tuple(rest))
+        return self._router.send_to(onward, first.point, now)
+
+    def _beyond(self, query: NearQuery) -> list[Beyond]:
+        """The zones next to this broker's that are in the next ring, where there is one."""
+        if not 0 <= query.ring < RINGS_MAX:
+            return []
+        atlas = self._router.atlas
+        zone = atlas.space.zone(query.path)
+        parts = [
+            (id, atlas.space.zone(claim.path).meet(zone)) for id, card in atlas.cards.items() for claim in card.claims
+        ]
+        return [Beyond(query.ring + 1, id, part.nearest(query.point, atlas.around)) for id, part in parts if part]
 
     # ── Finding who is near ──────────────────────────────────────────────────
 
@@ -321,8 +333,7 @@ class Proximity:
             return []
         self.asked[path] = None
         point = self.point(self.at, path)
-        query = NearQuery(path, self._router.me, self.at, point, rings=1 << self._router.k)
-        return self._router.send_to(query, point, now)
+        return self._router.send_to(NearQuery(path, self._router.me, self.at, point), point, now)
 
     def _entries(self) -> list[tuple[Path, Path]]:
         """For each entry of an ancestor's table, its path and the level's zone around it that is asked about."""
@@ -335,18 +346,35 @@ class Proximity:
         ]
 
     def _answered(self, answer: NearAnswer) -> list[Effect]:
-        if self.at is None or not all(len(at) == len(self.at) for _, at in answer.found):
+        if self.at is None or not all(len(at) == len(self.at) for _, at, _ in answer.found):
             return []
-        nearest = nearest_of(self.at, answer.found, but=self._router.me.id)
         for entry, asked in self._entries():
             if asked == answer.path:
-                self._router.atlas.set_near(entry, nearest.id if nearest else None)
+                self.choose(entry, asked, answer.found)
         return []
+
+    def choose(self, entry: Path, asked: Path, found: Sequence[Row]) -> None:
+        """Have the nearest stand before the recorded broker of an entry; nobody, if none of these is in its zone."""
+        assert self.at is not None
+        # The zone asked about may be larger than the entry's, and somebody elsewhere in it is no short cut.
+        there = [(peer, at) for peer, at, home in found if entry == asked or within(home, entry)]
+        nearest = nearest_of(self.at, there, but=self._router.me.id)
+        self._router.atlas.set_near(entry, nearest.id if nearest else None)
 
 
 def level_zone(path: Path, k: int) -> Path:
     """The smallest zone around a path that has a level of its own: the one brokers put records for."""
     return path[: len(path) // k * k]
+
+
+def apart(one: Sequence[int], other: Sequence[int], around: int | None) -> int:
+    """The square of the way between two points; with `around` the shorter way on circles of so many cells.
+
+    >>> apart((0, 0), (9, 1), None), apart((0, 0), (9, 1), 10)
+    (82, 2)
+    """
+    ways = (abs(a - b) for a, b in zip(one, other))
+    return sum(min(way, around - way if around else way) ** 2 for way in ways)
 
 
 def nearest_of(at: At, found: Sequence[tuple[Peer, At]], *, but: NodeId = "") -> Peer | None:
@@ -355,57 +383,6 @@ def nearest_of(at: At, found: Sequence[tuple[Peer, At]], *, but: NodeId = "") ->
     return min(rows, key=lambda row: row[:2])[2] if rows else None
 
 
-def settle_near(routers: Mapping[NodeId, Spanhop], places: Mapping[NodeId, At]) -> None:
-    """Give a settled network its coordinates, its index and its near brokers, as if all had been put and asked.
-
-    The answer to a query is what the zone at the asker's point keeps, or, where that keeps
-    nothing, the records of the zone that has some nearest to the point.
-    """
-    some = next(iter(routers.values()))
-    low, high = bounds(list(places.values()), margin=0.0)
-    owners = _Owners(list(routers.values()))
-    kept: dict[Path, dict[NodeId, list[tuple[Peer, At]]]] = {}
-    for id, router in routers.items():
-        near = router.proximity
-        near.at, near.low, near.high = places[id], low, high
-        for path in near._levels():
-            owner = owners.of(near.point(places[id], path))
-            near.put[path] = places[id]
-            next(iter(owner.atlas.held.values())).index[path, id] = IndexPut(path, router.me, places[id], 1)
-            kept.setdefault(path, {}).setdefault(owner.me.id, []).append((router.me, places[id]))
-    for router in routers.values():
-        for entry, asked in router.proximity._entries():
-            point = router.proximity.point(places[router.me.id], asked)
-            found = _records_at(point, kept.get(asked, {}), routers, owners, some.atlas.around)
-            nearest = nearest_of(places[router.me.id], found, but=router.me.id)
-            router.atlas.set_near(entry, nearest.id if nearest else None)
-
-
-def _records_at(
-    point: tuple[int, ...],
-    kept: Mapping[NodeId, list[tuple[Peer, At]]],
-    routers: Mapping[NodeId, Spanhop],
-    owners: _Owners,
-    around: int | None,
-) -> list[tuple[Peer, At]]:
-    here = kept.get(owners.of(point).me.id)
-    if here or not kept:
-        return here or []
-    zones = {id: next(iter(routers[id].atlas.held.values())).zone for id in kept}
-    return kept[min(zones, key=lambda each: (zones[each].distance(point, around), each))]
-
-
-class _Owners:
-    """Whose zone holds a point, in a settled network."""
-
-    def __init__(self, routers: Sequence[Spanhop]) -> None:
-        self._by_path = {path: router for router in routers for path in router.atlas.held}
-        self._cuts = {path[:depth]: path[depth][0] for path in self._by_path for depth in range(len(path))}
-        self._axes = routers[0].atlas.space.axes
-
-    def of(self, point: tuple[int, ...]) -> Spanhop:
-        path: Path = ()
-        while path not in self._by_path:
-            cut = self._cuts[path]
-            path = (*path, (cut, int(point[len(path) % self._axes] >= cut)))
-        return self._by_path[path]
+def _first_of_each(zones: Sequence[Beyond]) -> list[Beyond]:
+    """Of each owner the first zone only."""
+    return list({zone.owner: zone for zone in reversed(zones)}.values())[::-1]

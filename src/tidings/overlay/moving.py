@@ -15,6 +15,7 @@ accepted, so an exchange can break off at any message and both are as they were.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -97,7 +98,7 @@ class Mover:
         self.contacts: dict[NodeId, Peer] = {}
         self._joins = 0
         self._number = atlas.me.incarnation << 32
-        self._committed: dict[tuple[NodeId, int], tuple[Record, ...]] = {}
+        self._committed: OrderedDict[tuple[NodeId, int], tuple[Record, ...]] = OrderedDict()
         self._took = SeenIds[tuple[NodeId, int]](COMMITTED_MAX)
         self._seeking = 0  # The number of a FindPair that waits for an answer.
         self._shed_s = SHED_S
@@ -276,7 +277,7 @@ class Mover:
 
     def _remember(self, giving: Giving, late: tuple[Record, ...]) -> list[Effect]:
         if len(self._committed) >= COMMITTED_MAX:
-            del self._committed[next(iter(self._committed))]
+            self._committed.popitem(last=False)
         self._committed[giving.to.id, giving.number] = late
         return [Send(giving.to.id, Committed(giving.number, late))]
 

@@ -9,6 +9,7 @@ when it is heard of again (see `claims`).
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
@@ -51,9 +52,9 @@ class Neighbourhood:
         self._router, self.atlas, self._chance = router, atlas, chance
         self.heartbeat_s = heartbeat_s
         self.alive = Liveness(heartbeat_s, MISSES_MAX)
-        self.suspects: dict[NodeId, float] = {}
+        self.suspects: OrderedDict[NodeId, float] = OrderedDict()
         self.lost: dict[NodeId, Peer] = {}
-        self.met: dict[NodeId, Peer] = {}
+        self.met: OrderedDict[NodeId, Peer] = OrderedDict()
         self.orphans: dict[Path, Orphan] = {}
 
     # ── Talk ─────────────────────────────────────────────────────────────────
@@ -175,7 +176,7 @@ class Neighbourhood:
         """Whoever was near once can be asked the way later, when nobody near is left."""
         self.met.pop(peer.id, None)
         if len(self.met) >= MET_MAX:
-            del self.met[next(iter(self.met))]
+            self.met.popitem(last=False)
         self.met[peer.id] = peer
 
     # ── Deaths and orphans ───────────────────────────────────────────────────
@@ -187,7 +188,7 @@ class Neighbourhood:
     def suspect(self, id: NodeId, now: float) -> None:
         """It did not answer. For a while others are asked instead."""
         if len(self.suspects) >= SUSPECTS_MAX:
-            del self.suspects[next(iter(self.suspects))]
+            self.suspects.popitem(last=False)
         self.suspects[id] = now + SUSPECT_S
 
     def died(self, id: NodeId, now: float) -> list[Effect]:

@@ -15,6 +15,7 @@ ones has it. Nodes in outer rows do without, because they know of another that c
 from __future__ import annotations
 
 import hashlib
+from collections import OrderedDict
 from collections.abc import Iterator
 from enum import IntEnum
 
@@ -80,7 +81,7 @@ class FilterTable:
     def __init__(self, me: NodeId, *, entries_max: int = ENTRIES_MAX, gone_s: float = GONE_S) -> None:
         self.me, self.entries_max, self.gone_s = me, entries_max, gone_s
         self._rows: list[dict[str, dict[SubscriptionId, Entry]]] = [{} for _ in me]
-        self._obituaries: dict[NodeId, tuple[Obituary, float]] = {}
+        self._obituaries: OrderedDict[NodeId, tuple[Obituary, float]] = OrderedDict()
         self._gone: dict[SubscriptionId, tuple[str, float]] = {}  # Where a gone entry is, and until when.
         self._count = 0
 
@@ -107,7 +108,7 @@ class FilterTable:
             return []
         self._obituaries[obituary.id] = (obituary, now + self.gone_s)
         if len(self._obituaries) > OBITUARIES_MAX:
-            del self._obituaries[next(iter(self._obituaries))]
+            self._obituaries.popitem(last=False)
         cell = obituary.id[: shared(self.me, obituary.id) + 1]
         concerned = [entry for entry in self.under(cell) if obituary.concerns(entry)]
         lost = [self._replace(cell, _ended(entry, obituary), now) for entry in concerned]

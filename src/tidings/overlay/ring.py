@@ -17,6 +17,7 @@ asks: a dead node on the way costs one wait there, and no relay has to remember 
 from __future__ import annotations
 
 import random
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -150,7 +151,7 @@ class Ring(Places):
         self._contacts: tuple[Peer, ...] = ()
         self._joins_tried = 0
         self._rider, self._chance = rider, chance
-        self._dead: dict[NodeId, tuple[Peer, float]] = {}
+        self._dead: OrderedDict[NodeId, tuple[Peer, float]] = OrderedDict()
         self._silence = Liveness(heartbeat_s)
         self._lives: dict[NodeId, int] = {}  # Of the leaves: which life of theirs is known.
         self._probed: dict[NodeId, float] = {}
@@ -386,7 +387,7 @@ class Ring(Places):
         self._dead.pop(id, None)
         self._dead[id] = (peer, now)
         if len(self._dead) > DEAD_MAX:
-            del self._dead[next(iter(self._dead))]
+            self._dead.popitem(last=False)
         return [*self._remove(peer, now), *self._rider.died(peer, now), *self._finish_join(now)]
 
     def _remove(self, peer: Peer, now: float) -> list[Effect]:

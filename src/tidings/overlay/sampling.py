@@ -10,6 +10,7 @@ some of those it has lost, and now and then asks one of them again.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from random import Random
 
@@ -39,8 +40,10 @@ class PeerSampler:
         self.me, self.size, self._chance = me, size, chance
         self.shuffle_size = min(size, max(3, size // 2))
         self._known: dict[NodeId, Known] = {}
-        self._lost: dict[NodeId, Peer] = {}
-        self._offered: dict[NodeId, tuple[NodeId, ...]] = {}  # To whom an exchange was proposed, and with whom.
+        self._lost: OrderedDict[NodeId, Peer] = OrderedDict()
+        self._offered: OrderedDict[NodeId, tuple[NodeId, ...]] = (
+            OrderedDict()
+        )  # To whom an exchange was proposed, and with whom.
 
     def __len__(self) -> int:
         return len(self._known)
@@ -146,7 +149,6 @@ class PeerSampler:
     def _lose(self, peer: Peer) -> None:
         self._lost[peer.id] = peer
         if len(self._lost) > LOST_MAX:
-            gone = next(iter(self._lost))
-            del self._lost[gone]
+            self._lost.popitem(last=False)
         if len(self._offered) > LOST_MAX:
-            del self._offered[next(iter(self._offered))]
+            self._offered.popitem(last=False)

@@ -27,7 +27,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from tidings.errors import InputError
-from tidings.overlay.ancestors import Hop, Point, Standing, Trip, hops_max, next_hop
+from tidings.overlay.ancestors import Point, Trip
 from tidings.overlay.claims import CARDS_MAX, CLAIMS_MAX, RECORDS_MAX, Atlas, Held
 from tidings.overlay.interest import Interest
 from tidings.overlay.keeping import COPIES_MAX, GRAVES_MAX, Keeper
@@ -36,7 +36,7 @@ from tidings.overlay.mgnp import INDEX_MAX, PINGS_MAX, WATCHES_MAX, How, Proximi
 from tidings.overlay.moving import LEAVE_S, Mover
 from tidings.overlay.neighbourhood import ORPHANS_MAX, SUSPECTS_MAX, Neighbourhood
 from tidings.overlay.notifying import Notifier
-from tidings.overlay.planting import AGAIN_MAX, OWN_MAX, Own, Planter
+from tidings.overlay.planting import OWN_MAX, Planter
 from tidings.overlay.quantise import Axes, Bounds
 from tidings.overlay.router import (
     Completed,
@@ -53,6 +53,7 @@ from tidings.overlay.router import (
     built,
 )
 from tidings.overlay.seen import SEEN_MAX, SeenIds
+from tidings.overlay.sowing import Sower
 from tidings.overlay.spanhop_messages import (
     Accept,
     Ask,
@@ -60,7 +61,6 @@ from tidings.overlay.spanhop_messages import (
     Card,
     Cargo,
     Carry,
-    Claim,
     Committed,
     Copies,
     Deed,
@@ -78,7 +78,6 @@ from tidings.overlay.spanhop_messages import (
     PairFound,
     Patrol,
     Plant,
-    Plot,
     Record,
     Records,
     Refused,
@@ -91,8 +90,10 @@ from tidings.overlay.spanhop_messages import (
     Whisper,
     WrongDomain,
 )
-from tidings.overlay.tiling import JoinPolicy, Tiling
+from tidings.overlay.spanhop_settled import settle
+from tidings.overlay.tiling import JoinPolicy
 from tidings.overlay.upkeep import Upkeep
+from tidings.overlay.wayfinding import Mode, Wayfinder, makes_sense
 from tidings.overlay.wire import NodeId, Parcel, Peer, SubscriptionId
 from tidings.space import Path, Space, Zone, siblings, within
 
@@ -105,9 +106,7 @@ REFRESH_S = 15.0  # How often homes plant their subscriptions again.
 UPKEEP_S = 10.0  # How often one entry of an ancestor's table is looked up again.
 WAITING_MAX = 16_384  # Events and messages kept by a broker that has no zone yet.
 CONTACTS_MAX = 32
-DEPTH_MAX = 20  # For the limit of hops: a million zones.
 
-Mode: TypeAlias = Literal["spanhop", "greedy"]
 Stage: TypeAlias = Literal["outside", "joining", "ready", "leaving"]
 
 
@@ -148,11 +147,13 @@ class Spanhop(Router[SpanhopMessage]):
         self.refresh_s, self.upkeep_s = refresh_s, upkeep_s
         self.atlas = Atlas(me, space, k=self.k, around=space.side if wrap else None)
         self.legs = Legs(answer_s=answer_s, first=me.incarnation << 32, keeps=self.is_robust)
+        self.way = Wayfinder(self.atlas, self.legs, mode=mode, alive=self.is_alive)
         self.neighbourhood = Neighbourhood(self, self.atlas, chance, heartbeat_s)
         self.mover = Mover(self, self.atlas, chance, answer_s)
         self.planter = Planter()
         self.keeper = Keeper(self.atlas, self.axes, copies=self.is_robust)
         self.notifier = Notifier(self, self.legs, multicast=notify == "multicast")
+        self.sower = Sower(self, self.planter, self.keeper)
         self.upkeep = Upkeep(self, self.atlas, chance)
         self.proximity = Proximity(self, chance, proximity, landmarks)
         self.stage: Stage = "outside"
@@ -206,9 +207,7 @@ class Spanhop(Router[SpanhopMessage]):
     def _make_ready(self, now: float) -> list[Effect]:
         self.stage = "ready"
         effects: list[Effect] = [Completed("join")]
-        for own in list(self.planter.own.values()):
-            if own.missing:
-                effects += self._plant_missing(own, now)
+        effects += self.sower.plant_all_missing(now)
         waiting, self._waiting = self._waiting, []
         for message in waiting:
             effects += self.publish(message, now) if isinstance(message, Parcel) else self._travel(message, now)
@@ -217,90 +216,10 @@ class Spanhop(Router[SpanhopMessage]):
     # ── Wanting ──────────────────────────────────────────────────────────────
 
     def subscribe(self, interest: Interest, now: float) -> list[Effect]:
-        if len(self.planter.own) >= OWN_MAX:
-            return [Failed("subscribe", "too many subscriptions at one broker", interest.id)]
-        before = self.planter.own.get(interest.id)
-        old = [part for box in before.boxes for part in [box]] if before and not before.gone else []
-        own = self.planter.begin(interest, self.axes.wanted(interest.wanted))
-        if self.stage != "ready":
-            return []
-        effects: list[Effect] = []
-        for box in own.boxes:
-            old = [rest for part in old for rest in part.without(box)]
-        for part in old:  # An earlier wish under this id reached further.
-            gone = msgspec.structs.replace(self._record(own), version=own.version - 1, gone=True)
-            effects += self._sow(Plant(gone, part, told=False), now)
-        return [*effects, *self._plant_missing(own, now)]
+        return self.sower.subscribe(interest, now)
 
     def unsubscribe(self, id: SubscriptionId, now: float) -> list[Effect]:
-        own = self.planter.end(id)
-        if own is None:
-            return [Completed("unsubscribe", id)]
-        return self._plant_missing(own, now) if self.atlas.held else self._finish(own)
-
-    def _record(self, own: Own) -> Record:
-        point = next(iter(self.atlas.held.values())).zone.low if self.atlas.held else (0,) * self.atlas.space.axes
-        return Record(own.interest, self.me, point, own.version, own.gone)
-
-    def _plant_missing(self, own: Own, now: float) -> list[Effect]:
-        """Plant all that is missing; parts that lie here are stored at once."""
-        own.tries += 1
-        record = self._record(own)
-        effects: list[Effect] = []
-        for part in list(own.missing):
-            effects += self._sow(Plant(record, part), now)
-        if not own.missing:  # It asked for nothing at all, or everything was here.
-            return [*effects, *self._finish(own)]
-        wait_s = self.legs.answer_s * min(2 + own.tries, 10)
-        again = ("plant", own.interest.id, own.version, own.tries)
-        return [*effects, WakeAt(now + wait_s, again)]
-
-    def _plant_again(self, id: SubscriptionId, version: int, tries: int, now: float) -> list[Effect]:
-        own = self.planter.own.get(id)
-        if own is None or (own.version, own.tries) != (version, tries) or not own.missing:
-            return []
-        if own.tries > AGAIN_MAX:
-            asked, own.asked = own.asked or "subscribe", None
-            return [Failed(asked, "parts of its box do not answer", id)]
-        return self._plant_missing(own, now) if self.atlas.held else [self._later(own, now)]
-
-    def _later(self, own: Own, now: float) -> Effect:
-        own.tries += 1
-        return WakeAt(now + 2 * self.legs.answer_s, ("plant", own.interest.id, own.version, own.tries))
-
-    def _stored(self, answer: Stored) -> list[Effect]:
-        own = self.planter.stored(answer.id, answer.version, answer.part) if self._is_box(answer.part) else None
-        return self._finish(own) if own is not None else []
-
-    def _finish(self, own: Own) -> list[Effect]:
-        asked = self.planter.finish(own)
-        return [Completed(asked, own.interest.id)] if asked is not None else []
-
-    def _sow(self, plant: Plant, now: float, *, trip: Trip | None = None, whispers: bool = False) -> list[Effect]:
-        """Store a subscription where its piece touches a zone held here, and send on the rest, cut along the tree."""
-        held = self.atlas.holder(plant.piece)
-        if held is None:
-            return self._send_on(plant, trip or self._trip(plant.piece, None), now, whispers=whispers)
-        effects = self._store(held, plant, now)
-        for path in siblings(held.path):
-            part = plant.piece.meet(self.atlas.space.zone(path))
-            if part is not None:
-                rest = Plant(plant.record, part, plant.told)
-                effects += self._sow(rest, now, trip=self._trip(part, held), whispers=whispers)
-        return effects
-
-    def _store(self, held: Held, plant: Plant, now: float) -> list[Effect]:
-        """Keep a record in a zone, and tell its home."""
-        record = plant.record
-        part = plant.piece.meet(held.zone)
-        assert part is not None
-        effects = self.keeper.copy(held, record) if self.keeper.keep(held, record, now) else []
-        if not plant.told:
-            return effects
-        stored = Stored(record.interest.id, record.version, part)
-        if record.home.id == self.me.id:
-            return [*effects, *self._stored(stored)]
-        return [*effects, Send(record.home.id, stored)]
+        return self.sower.unsubscribe(id, now)
 
     # ── Publishing ───────────────────────────────────────────────────────────
 
@@ -316,63 +235,20 @@ class Spanhop(Router[SpanhopMessage]):
         """Match an event where its piece touches a zone held here, and send on the rest, cut along the tree."""
         held = self.atlas.holder(piece)
         if held is None:
-            trip = trip or self._trip(piece, None)
-            return self._go(Carry(0, trip, parcel, piece), now)
+            trip = trip or self.way.trip(piece, None)
+            return self.way.go(Carry(0, trip, parcel, piece), now)
         effects = self.notifier.match(held, parcel, piece, now)
         for path in siblings(held.path) if piece.meet(held.zone) != piece else ():
             part = piece.meet(self.atlas.space.zone(path))
             if part is not None:
-                effects += self._spread(parcel, part, now, self._trip(part, held))
+                effects += self._spread(parcel, part, now, self.way.trip(part, held))
         return effects
 
     # ── On the way ───────────────────────────────────────────────────────────
 
-    def _trip(self, piece: Zone, held: Held | None) -> Trip:
-        """A way to the point of a piece that is nearest to a zone held here."""
-        here = held or self.atlas.nearest(piece.low)
-        return Trip(piece.facing(here.zone, self.atlas.around))
-
-    def _send_on(self, cargo: Cargo, trip: Trip, now: float, *, whispers: bool = False) -> list[Effect]:
-        return self._go(Whisper(trip, cargo) if whispers else Routed(0, trip, cargo), now)
-
-    def _go(self, message: Carry | Routed | Whisper, now: float, rounds: int = 0) -> list[Effect]:
-        """One step of a message towards its aim."""
-        trip = message.trip
-        if trip.hops > self._hops_max():
-            return [Count("lost their way")]
-        held = self.atlas.nearest(trip.aim)
-        hop = self._next_hop(self.atlas.standing(held), trip)
-        if hop.to is None:
-            return self._hold(message, now, rounds)
-        if isinstance(message, Whisper):
-            return [Send(hop.to, Whisper(hop.trip, message.cargo))]
-        span = self._span(held, hop.to) if hop.how == "ancestor" else None
-        number = self.legs.number()
-        onward = msgspec.structs.replace(message, number=number, trip=hop.trip, span=span)
-        return [Count(hop.how), *self.legs.send(hop.to, onward, now, rounds)]
-
     def way_to(self, trip: Trip) -> NodeId | None:
         """Who is next on the way to a point; None where this is the place, or there is no way."""
-        if not self.atlas.held or not self._is_point(trip.aim) or trip.hops > self._hops_max():
-            return None
-        return self._next_hop(self.atlas.standing(self.atlas.nearest(trip.aim)), trip).to
-
-    def _next_hop(self, standing: Standing, trip: Trip) -> Hop:
-        if self.mode == "greedy" and not trip.greedy:
-            trip = Trip(trip.aim, trip.trace, True, trip.detour)
-        return next_hop(standing, trip, self.k, self.is_alive)
-
-    def _hold(self, message: Carry | Routed | Whisper, now: float, rounds: int) -> list[Effect]:
-        if isinstance(message, Whisper):
-            return []
-        fresh = Trip(message.trip.aim)
-        held = msgspec.structs.replace(message, number=self.legs.number(), trip=fresh)
-        return self.legs.hold(held, now, rounds)
-
-    def _span(self, held: Held, to: NodeId) -> Path | None:
-        """In whose name somebody was chosen from the tables of ancestors."""
-        plots = (plot for table in held.ancestors for plot in table)
-        return next((plot.path for plot in plots if plot.peer.id == to), None)
+        return self.way.next(trip)
 
     def _travel(self, message: Carry | Routed | Whisper, now: float, rounds: int = 0) -> list[Effect]:
         """A message that has come here: it is at its aim, or one hop nearer."""
@@ -381,14 +257,14 @@ class Spanhop(Router[SpanhopMessage]):
         if isinstance(message, Carry):
             if self.atlas.holder(message.piece) is not None:
                 return self._spread(message.parcel, message.piece, now)
-            return self._go(message, now, rounds)
+            return self.way.go(message, now, rounds)
         cargo, whispers = message.cargo, isinstance(message, Whisper)
         if isinstance(cargo, Plant):
             if self.atlas.holder(cargo.piece) is not None:
-                return self._sow(cargo, now, whispers=whispers)
+                return self.sower.sow(cargo, now, whispers=whispers)
         elif self._is_here(cargo, message.trip):
             return self._arrived(cargo, message.trip, now)
-        return self._go(message, now, rounds)
+        return self.way.go(message, now, rounds)
 
     def _is_here(self, cargo: Cargo, trip: Trip) -> bool:
         is_handed = isinstance(cargo, Join) and cargo.handed
@@ -417,10 +293,6 @@ class Spanhop(Router[SpanhopMessage]):
             return []
         return self._travel(Whisper(trip, cargo) if whispers else Routed(0, trip, cargo), now)
 
-    def _hops_max(self) -> int:
-        depth = max((len(path) for path in self.atlas.held), default=0) + 2
-        return hops_max(1 << min(depth, DEPTH_MAX), self.atlas.space.axes)
-
     # ── Being told ───────────────────────────────────────────────────────────
 
     def receive(self, sender: NodeId, message: SpanhopMessage, now: float) -> list[Effect]:
@@ -431,7 +303,7 @@ class Spanhop(Router[SpanhopMessage]):
             case Carry() | Routed():
                 return self._receive_travelling(sender, message, now)
             case Whisper(trip=trip, cargo=cargo):
-                return self._travel(message, now) if self.atlas.held and self._makes_sense(trip, cargo) else []
+                return self._travel(message, now) if self.atlas.held and makes_sense(self.atlas, trip, cargo) else []
             case Got(number=number):
                 self.legs.got(number, sender)
                 return self._check_leaving(now)
@@ -442,7 +314,7 @@ class Spanhop(Router[SpanhopMessage]):
                 told = self.notifier.tell(parcel, targets, trace, now) if is_new else []
                 return [*self._answer(sender, number), *told]
             case Stored():
-                return [*self._stored(message), *self._check_leaving(now)]
+                return [*self.sower.stored(message), *self._check_leaving(now)]
             case Update():
                 return self.neighbourhood.hear(sender, message, now)
             case Ask():
@@ -483,7 +355,7 @@ class Spanhop(Router[SpanhopMessage]):
 
     def _receive_travelling(self, sender: NodeId, message: Carry | Routed, now: float) -> list[Effect]:
         what = message.piece if isinstance(message, Carry) else message.cargo
-        if not self._makes_sense(message.trip, what):
+        if not makes_sense(self.atlas, message.trip, what):
             return []
         if not self.atlas.held:
             return self._receive_without_zone(sender, message)
@@ -502,35 +374,6 @@ class Spanhop(Router[SpanhopMessage]):
         if self._numbers.add((sender, message.number)):
             self._waiting.append(message)
         return self._answer(sender, message.number)
-
-    def _makes_sense(self, trip: Trip, what: Zone | Cargo) -> bool:
-        """Whether what a peer sent lies in this space."""
-        if not self._is_point(trip.aim):
-            return False
-        match what:
-            case Zone():
-                return self._is_box(what)
-            case Plant(piece=piece):
-                return self._is_box(piece)
-            case DomainQuery(path=path):
-                return self.atlas.space.has(path)
-            case Patrol(card=card):
-                return self.atlas.fits(card)
-            case IndexPut(path=path, at=at):
-                return self.atlas.space.has(path) and len(at) == self.atlas.space.axes
-            case NearQuery(path=path, at=at, point=point):
-                return self.atlas.space.has(path) and len(at) == self.atlas.space.axes and self._is_point(point)
-        return True
-
-    def _is_point(self, point: Sequence[int]) -> bool:
-        space = self.atlas.space
-        return len(point) == space.axes and all(0 <= at < space.side for at in point)
-
-    def _is_box(self, zone: Zone) -> bool:
-        space = self.atlas.space
-        return len(zone.low) == len(zone.high) == space.axes and all(
-            0 <= low < high <= space.side for low, high in zip(zone.low, zone.high)
-        )
 
     # ── What did not get through ─────────────────────────────────────────────
 
@@ -553,7 +396,7 @@ class Spanhop(Router[SpanhopMessage]):
         match message:
             case Carry() | Routed():
                 if not self.atlas.held:
-                    return self._hold(message, now, leg.rounds + 1)
+                    return self.way.hold(message, now, leg.rounds + 1)
                 return self._retrace(message, now, leg.rounds + 1)
             case Notify(parcel=parcel, wanted=wanted) if leg.rounds == 0:
                 return self.notifier.round_about(parcel, leg.to, wanted, now)
@@ -629,7 +472,7 @@ class Spanhop(Router[SpanhopMessage]):
             case ("leg", int(number), int(tries)):
                 return self._overdue(number, tries, now)
             case ("plant", SubscriptionId() as id, int(version), int(tries)):
-                return self._plant_again(id, version, tries, now)
+                return self.sower.plant_again(id, version, tries, now)
             case ("beat",):
                 return [*self.neighbourhood.beat(now), self._again("beat", self.neighbourhood.heartbeat_s, now)]
             case ("refresh",):
@@ -677,10 +520,7 @@ class Spanhop(Router[SpanhopMessage]):
         effects: list[Effect] = []
         if not self.atlas.held:
             return effects
-        for own in self.planter.own.values():
-            record = self._record(own)
-            for box in own.boxes if not own.gone and not own.missing else ():
-                effects += self._sow(Plant(record, box, told=False), now, whispers=True)
+        effects += self.sower.sow_again(now)
         effects += self.keeper.copy_again()
         return [*effects, *self.proximity.publish(now, again=True), *self.proximity.select_again(now)]
 
@@ -793,34 +633,6 @@ def _check_choices(*given: str) -> None:
     for each, known in zip(given, CHOICES, strict=True):
         if each not in known:
             raise InputError(f"expected one of {', '.join(known)}, got {each!r}")
-
-
-def settle(routers: dict[NodeId, Router[Any]], now: float) -> None:
-    """Everybody has joined long ago, and nobody wants anything yet."""
-    brokers = [router for router in routers.values() if isinstance(router, Spanhop)]
-    if not brokers:
-        return
-    first = brokers[0]
-    tiling = _tiling(first, len(brokers))
-    for broker, seat in zip(brokers, tiling.seats):
-        ancestors = [tuple(Plot(brokers[each].me, path) for each, path in known) for known in seat.ancestors]
-        broker.atlas.held = {}
-        broker.atlas.cards = {
-            brokers[each].me.id: Card(brokers[each].me, 0, (Claim(tiling.seats[each].path, 0),))
-            for each in seat.neighbours
-        }
-        broker.atlas.hold(seat.path, 0, ancestors)
-    for broker in brokers:
-        known = {id: routers[id] for id in broker.atlas.cards}
-        broker.atlas.nearby = {id: tuple(each.atlas.cards.values()) for id, each in known.items()}  # type: ignore[attr-defined]
-
-
-def _tiling(broker: Spanhop, count: int) -> Tiling:
-    space, wrap = broker.atlas.space, broker.atlas.around is not None
-    if broker.layout == "balanced":
-        return Tiling.balanced(count, space, k=broker.k, wrap=wrap)
-    chance = Random(broker._chance.getrandbits(64))
-    return Tiling.grown(count, space, chance, k=broker.k, wrap=wrap, policy=broker.join_policy)
 
 
 PROTOCOL = Protocol(

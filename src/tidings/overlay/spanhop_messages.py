@@ -28,11 +28,12 @@ class Claim(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Card(msgspec.Struct, frozen=True, array_like=True):
-    """All zones a broker holds, as it said itself. A later version replaces an earlier one."""
+    """All zones a broker holds, as it said itself, and where it is by network. A later version replaces an earlier one."""
 
     peer: Peer
     version: int
     claims: tuple[Claim, ...]
+    at: tuple[float, ...] = ()  # Network coordinates, once it knows them.
 
 
 class Plot(msgspec.Struct, frozen=True, array_like=True):
@@ -102,6 +103,15 @@ class IndexPut(Message, frozen=True):
     at: tuple[float, ...]
     version: int
     gone: bool = False
+    home: Path = ()  # The broker's own zone: who wants somebody of a part of the path's zone can tell.
+
+
+class Beyond(msgspec.Struct, frozen=True, array_like=True):
+    """A zone still to be asked: in which ring it lies, whose it is, and its point nearest to the one sought."""
+
+    ring: int
+    owner: NodeId
+    point: Point
 
 
 class NearQuery(Message, frozen=True):
@@ -111,8 +121,9 @@ class NearQuery(Message, frozen=True):
     asker: Peer
     at: tuple[float, ...]
     point: Point
-    rings: int = 0  # How many more zones to ask if there is nobody here.
+    ring: int = 0  # How far from the first zone asked this one is.
     asked: tuple[NodeId, ...] = ()
+    waiting: tuple[Beyond, ...] = ()  # To be asked if there is nobody here, in their order.
 
 
 Cargo: TypeAlias = Plant | Join | FindPair | DomainQuery | Patrol | IndexPut | NearQuery
@@ -327,10 +338,10 @@ class PairFound(Message, frozen=True):
 
 
 class NearAnswer(Message, frozen=True):
-    """Brokers in the zone of this path, with their network coordinates."""
+    """Brokers in the zone of this path, with their network coordinates and their own zones."""
 
     path: Path
-    found: tuple[tuple[Peer, tuple[float, ...]], ...]
+    found: tuple[tuple[Peer, tuple[float, ...], Path], ...]
 
 
 class IndexChanged(Message, frozen=True):

@@ -137,9 +137,8 @@ class Steward:
     def renewed(self, peer: Peer, ids: Iterable[SubscriptionId]) -> None:
         """Forget what a member has not named twice in a row: it was taken back, and brought back by a merger."""
         named = set(ids)
-        for each in self.plan.registrations():
-            id = each.interest.id
-            if id.origin != peer.id or id in named:
+        for id in [each.interest.id for each in self.plan.registrations() if each.interest.id.origin == peer.id]:
+            if id in named:
                 self._unnamed.pop(id, None)
             elif id in self._unnamed:
                 del self._unnamed[id]
@@ -271,6 +270,7 @@ class Steward:
                     self.plan.register(what, stretches_of(what.interest, self.axis))
             elif what is not None:
                 self.plan.unregister(what)
+                self._unnamed.pop(what, None)
             if asker is not None:
                 self._round.askers.append(asker)
 

@@ -32,7 +32,6 @@ from tidings.overlay.cbdlo_messages import (
     Ping,
     Place,
     Pong,
-    Probe,
     Ref,
     Refused,
     Register,
@@ -48,6 +47,7 @@ from tidings.overlay.cuts import BOTTOM, Axis, Cut, filed_under
 from tidings.overlay.deputies import SILENT_BEATS, Copies, Fates
 from tidings.overlay.estate import SPACES_MAX, Estate, Holding, owners_of
 from tidings.overlay.interest import Interest
+from tidings.overlay.office import REGISTER_TRIES, Office
 from tidings.overlay.router import Completed, Count, Effect, Failed, Send, WakeAt
 from tidings.overlay.stewardship import Steward
 from tidings.overlay.wire import Message, NodeId, Parcel, Peer, SubscriptionId
@@ -61,7 +61,6 @@ ORPHAN_S = 10.0  # How long a member waits for a deputy to take a lost steward's
 RENEW_BEATS = 5  # A member says so often that it is still there.
 RENEWALS_MISSED_MAX = 3
 ASK_STEWARD_TRIES = 3  # How often an event is tried by the links of the tree before its way is left to the steward.
-REGISTER_TRIES = 8  # Some 24 seconds; then the steward is given up.
 
 
 class LowerLayer(Protocol):
@@ -117,11 +116,13 @@ class Topologies:
         self._ending: dict[SubscriptionId, Own] = {}
         self.members: dict[Axis, Member] = {}
         self.estate = Estate(fingers=fingers)
-        self.stewards: dict[Axis, Steward] = {}
         self.copies = Copies()
         self._fates = Fates()
+        self.office = Office(
+            me, courier, self.own, self.members, self.estate, self._fates, self._move, fingers=fingers
+        )  # fmt: skip
+        self.stewards = self.office.by_axis
         self._silent: dict[NodeId, int] = {}
-        self._founded = 0
         self._beats = chance.randrange(RENEW_BEATS)
 
     # ── Subscribing ──────────────────────────────────────────────────────────
@@ -202,7 +203,7 @@ class Topologies:
                 self.estate.vacate(message)
                 return [Send(sender, Done(call))]
             case Register() | Unregister() | Absorb():
-                return self._asked(sender, message, now)
+                return self.office.asked(sender, message, now)
             case Copy():
                 return self._copy(sender, message)
             case Inherit(call, axis, tree):
@@ -210,7 +211,7 @@ class Topologies:
             case Moved(call, axis, old, new):
                 return [Send(sender, Done(call)), *self._move(axis, old, new, now)]
             case Renew() | Missing():
-                return self._kept_up(sender, message, now)
+                return self.office.kept_up(sender, message, now)
             case Renewed():
                 return self._renewed(sender, message, now)
             case Rival(axis, tree):
@@ -229,13 +230,13 @@ class Topologies:
             case ("unregister", SubscriptionId() as id, axis, _), _:
                 return self._ended(id, axis)
             case ("round", axis, tree, low), _:
-                return self._acknowledged(axis, tree, low if isinstance(answer, Refused) else None, now)
+                return self.office.acknowledged(axis, tree, low if isinstance(answer, Refused) else None, now)
             case ("absorb", axis, tree, int(merger)), Done():
-                return self._absorbed(axis, tree, merger, now)
+                return self.office.absorbed(axis, tree, merger, now)
             case ("absorb", axis, tree, int(merger)), _:
-                return self._not_absorbed(axis, tree, merger, now)
+                return self.office.not_absorbed(axis, tree, merger, now)
             case ("probe", axis, tree, peer), Refused():
-                return self._doubt(axis, tree, peer, now)
+                return self.office.doubt(axis, tree, peer, now)
         return []
 
     def lost(self, call: Call, now: float) -> list[Effect]:
@@ -246,18 +247,18 @@ class Topologies:
             case ("unregister", SubscriptionId() as id, axis, _):
                 return self._ended(id, axis)
             case ("round", axis, tree, _):
-                return [*self._doubt(axis, tree, call.to, now), *self._acknowledged(axis, tree, None, now)]
+                return [*self.office.doubt(axis, tree, call.to, now), *self.office.acknowledged(axis, tree, None, now)]
             case ("absorb", axis, tree, int(merger)):
-                return self._not_absorbed(axis, tree, merger, now)
+                return self.office.not_absorbed(axis, tree, merger, now)
             case ("probe", axis, tree, peer):
-                return self._doubt(axis, tree, peer, now)
+                return self.office.doubt(axis, tree, peer, now)
         return []
 
     def wake(self, token: Any, now: float) -> list[Effect]:
         """A wake that this room asked for."""
         match token:
             case ("trusted", axis):
-                return self._run(self.stewards.get(axis), now)
+                return self.office.run(self.stewards.get(axis), now)
             case ("found", axis, int(attempt)):
                 member = self.members.get(axis)
                 return self._found(axis, now) if member and member.attempt == attempt and not member.tree else []
@@ -301,8 +302,8 @@ class Topologies:
         effects += self._watch_stewards(now)
         for steward in list(self.stewards.values()):
             steward.expire(now)
-            effects += self._run(steward, now)
-            self._retire(steward)
+            effects += self.office.run(steward, now)
+            self.office.retire(steward)
         return effects
 
     def leave(self, now: float) -> list[Effect]:
@@ -348,6 +349,8 @@ class Topologies:
         )
 
     def _unregister(self, id: SubscriptionId, axis: Axis, now: float) -> list[Effect]:
+        # A registration that is not confirmed yet would be sent again, after this, and stand for ever.
+        self._courier.take_back(lambda about: about[:3] == ("register", id, axis))
         member = self.members.get(axis)
         if member is None or member.tree is None:
             return self._ended(id, axis)
@@ -392,7 +395,7 @@ class Topologies:
             return []
         if not self._lower.is_ready():
             return [WakeAt(now + SEEK_S, ("found", axis, member.attempt))]
-        steward = self._new_steward(axis, now + TRUST_S)
+        steward = self.office.found(axis, now + TRUST_S)
         point = AccessPoint(axis, self.me, steward.tree)
         trusted = WakeAt(steward.trusted_from, ("trusted", axis))
         return [
@@ -401,12 +404,6 @@ class Topologies:
             *self._lower.announce(point),
             *self._adopt(axis, steward.tree, now),
         ]
-
-    def _new_steward(self, axis: Axis, trusted_from: float) -> Steward:
-        self._founded += 1
-        tree = Tree(self.me, self._founded)
-        self.stewards[axis] = steward = Steward(self.me, axis, tree, trusted_from=trusted_from, fingers=self.fingers)
-        return steward
 
     def _confirmed(self, id: SubscriptionId, axis: Axis, tree: Tree, anchor: Ref | None) -> list[Effect]:
         own, member = self.own.get(id), self.members.get(axis)
@@ -452,9 +449,9 @@ class Topologies:
 
     def _move(self, axis: Axis, old: Tree, new: Tree, now: float) -> list[Effect]:
         """A topology has become part of another."""
-        steward = self._mine(axis, old)
+        steward = self.office.mine(axis, old)
         if steward is not None:
-            return self._superseded(steward, new, now)
+            return self.office.superseded(steward, new, now)
         self._table.drop_tree(axis, old)
         self._fates.moved(axis, old, new)
         self.copies.release(axis, old)
@@ -548,98 +545,18 @@ class Topologies:
         copied = self.copies.release(axis, old)
         if copied is None:
             return []
-        steward = self.stewards.get(axis) or self._new_steward(axis, now)
-        for each in copied:
-            steward.register(each, None, now)
+        steward = self.stewards.get(axis) or self.office.found(axis, now)
+        self.office.take_in(steward, copied, now)
         steward.doubt(old.steward.id)
         self._fates.dead(axis, old, now)
-        effects: list[Effect] = [Count("topologies taken over"), *self._run(steward, now)]
+        effects: list[Effect] = [Count("topologies taken over"), *self.office.run(steward, now)]
         effects += self._lower.announce(AccessPoint(axis, self.me, steward.tree))
         for peer in {each.peer.id: None for each in copied}:
             make = lambda n: Moved(n, axis, old, steward.tree)  # noqa: E731
             effects += self._call(peer, make, ("moved",), now)
         return effects
 
-    # ── A steward ────────────────────────────────────────────────────────────
-
-    def _run(self, steward: Steward | None, now: float) -> list[Effect]:
-        """Let a steward go on, and tell those whose requests are done."""
-        if steward is None:
-            return []
-        effects = steward.go_on(self._caller(now), now)
-        for to, call, id in steward.finished(now):
-            answer = Done(call) if id is None else Registered(call, steward.anchor(id))
-            effects.append(Send(to, answer))
-        return effects
-
-    def _caller(self, now: float) -> Callable[[NodeId, Callable[[int], Message], Hashable], list[Effect]]:
-        return lambda to, make, about: self._call(to, make, about, now)
-
-    def _mine(self, axis: Axis, tree: Tree) -> Steward | None:
-        steward = self.stewards.get(axis)
-        return steward if steward is not None and steward.tree == tree else None
-
-    def _asked(self, sender: NodeId, said: Register | Unregister | Absorb, now: float) -> list[Effect]:
-        steward = self.stewards.get(said.axis)
-        mine = steward is not None and (isinstance(said, Absorb) or steward.tree == said.tree)
-        if steward is None or not mine or steward.absorbed_by is not None:
-            return [Send(sender, Elsewhere(said.call, said.axis, said.tree, self._successor(said.axis, said.tree)))]
-        match said:
-            case Register(call, _, _, registration):
-                if registration.peer.id == sender:
-                    steward.register(registration, (sender, call, registration.interest.id), now)
-            case Unregister(call, _, _, id):
-                if id.origin == sender:
-                    steward.unregister(id, (sender, call, None))
-            case Absorb(call, _, _, registrations):
-                for each in registrations:
-                    steward.register(each, None, now)
-                steward.confirm((sender, call, None))
-        return self._run(steward, now)
-
-    def _successor(self, axis: Axis, tree: Tree) -> Tree | None:
-        """What became of a topology, as far as is known here."""
-        steward, member = self.stewards.get(axis), self.members.get(axis)
-        if steward is not None:
-            return steward.absorbed_by or steward.tree
-        known = self._fates.successor(axis, tree) or (member.tree if member else None)
-        return known if known != tree else None
-
-    def _kept_up(self, sender: NodeId, said: Renew | Missing, now: float) -> list[Effect]:
-        steward = self._mine(said.axis, said.tree)
-        if steward is None:
-            successor = self._successor(said.axis, said.tree)
-            if isinstance(said, Missing) or successor is None:
-                return []
-            return [Send(sender, Rival(said.axis, successor))]
-        if isinstance(said, Missing):
-            about = ("probe", said.axis, said.tree, said.peer)
-            if about in self._courier.about() or said.peer == self.me.id:
-                return []
-            life = steward.life_of(said.peer)
-            return self._call(said.peer, lambda n: Probe(n, life), about, now, REGISTER_TRIES)
-        steward.heard(said.me, now)
-        if said.complete:
-            steward.renewed(said.me, said.ids)
-        wrong = steward.compare(said.me, said.held) if said.complete else []
-        anchor = steward.anchor(said.ids[0]) if said.ids else None
-        answer = Renewed(said.axis, said.tree, steward.unknown(said.ids), anchor)
-        vacate = [Send(sender, Vacate(0, said.axis, said.tree, low, reign)) for low, reign in wrong]
-        return [Send(sender, answer), *vacate, *self._run(steward, now)]
-
-    def _acknowledged(self, axis: Axis, tree: Tree, refused: Cut | None, now: float) -> list[Effect]:
-        steward = self._mine(axis, tree)
-        if steward is None:
-            return []
-        steward.resync(refused)
-        return [*steward.acknowledged(self._caller(now)), *self._run(steward, now)]
-
-    def _doubt(self, axis: Axis, tree: Tree, peer: NodeId, now: float) -> list[Effect]:
-        steward = self._mine(axis, tree)
-        if steward is None:
-            return []
-        steward.doubt(peer)
-        return self._run(steward, now)
+    # ── Two topologies of one attribute ──────────────────────────────────────
 
     def _rival(self, axis: Axis, other: Tree, now: float) -> list[Effect]:
         """There is another topology for an attribute: the later one becomes part of the earlier."""
@@ -654,42 +571,4 @@ class Topologies:
             ):
                 return self._adopt(axis, other, now) if member.missed else []
             return []
-        if other == steward.tree or other.steward.id == self.me.id or self._fates.is_gone(axis, other, now):
-            return []
-        if other.order > steward.tree.order:
-            return [Send(other.steward.id, Rival(axis, steward.tree))]
-        if steward.absorbed_by is not None:
-            return []
-        return [Count("topologies merged"), *steward.absorb_into(other, self._caller(now))]
-
-    def _superseded(self, steward: Steward, new: Tree, now: float) -> list[Effect]:
-        """A deputy has taken this steward for dead and its place: give it what has been registered here since."""
-        if steward.absorbed_by is not None:
-            return []
-        self._fates.alive(steward.axis, new)
-        return steward.absorb_into(new, self._caller(now))
-
-    def _absorbed(self, axis: Axis, tree: Tree, merger: int, now: float) -> list[Effect]:
-        steward = self._mine(axis, tree)
-        if steward is None or steward.absorbed_by is None or steward.mergers != merger or not steward.absorbed():
-            return []
-        winner = steward.absorbed_by
-        del self.stewards[axis]
-        return [*steward.moved(winner, self._caller(now)), *self._move(axis, tree, winner, now)]
-
-    def _not_absorbed(self, axis: Axis, tree: Tree, merger: int, now: float) -> list[Effect]:
-        steward = self._mine(axis, tree)
-        if steward is None or steward.absorbed_by is None or steward.mergers != merger:
-            return []
-        self._fates.dead(axis, steward.absorbed_by, now)
-        steward.stay()
-        return self._run(steward, now)
-
-    def _retire(self, steward: Steward) -> None:
-        """A topology without members, and without anybody who may yet come, ends."""
-        member = self.members.get(steward.axis)
-        if steward.is_empty and not any(steward.axis in own.axes for own in self.own.values()):
-            del self.stewards[steward.axis]
-            self.estate.leave(steward.axis, steward.tree)
-            if member is not None and member.tree == steward.tree:
-                del self.members[steward.axis]
+        return self.office.rival(steward, other, now)

@@ -71,6 +71,28 @@ def test_rare_attributes_are_as_visible_as_popular_ones_only_if_balanced() -> No
     assert 0.65 < balanced < 0.85, "three attributes in four are rare"
 
 
+def test_tables_that_hear_the_same_do_not_keep_the_same() -> None:
+    """Forty tables, one gossip: every attribute is in about a fifth of them."""
+    tables = [AccessTable(ME, Random(seed), size=4) for seed in range(40)]
+    for turn in range(200):
+        for table in tables:
+            table.hear(point(f"a{turn * 7 % 20}"))
+    kept = Counter(name for table in tables for name in names(table))
+    assert len(kept) == 20
+    assert max(kept.values()) < 20, "eight on average"
+    assert len({frozenset(names(table)) for table in tables}) > 35
+
+
+def test_a_table_keeps_what_it_has_chosen_however_often_others_are_spoken_of() -> None:
+    table = a_table()
+    for turn in range(60):
+        table.hear(point(f"a{turn % 20}"))
+    chosen = names(table)
+    for turn in range(200):
+        table.hear(point(f"a{turn % 5}"))
+    assert sorted(names(table)) == sorted(chosen)
+
+
 def test_an_entry_that_nobody_confirms_dies() -> None:
     table = a_table()
     table.hear(point("x"))

@@ -12,10 +12,11 @@ from tests.unit.overlay.harness import Bench
 from tidings.errors import InputError
 from tidings.overlay import NodeId, Peer, Trip, next_hop
 from tidings.overlay.gnp import At, Spring, bounds, embed, place, scale
-from tidings.overlay.mgnp import level_zone, nearest_of, settle_near
-from tidings.overlay.spanhop import PROTOCOL, Spanhop, settle
+from tidings.overlay.mgnp import ASKED_MAX, level_zone, nearest_of
+from tidings.overlay.spanhop import PROTOCOL, Spanhop
 from tidings.overlay.spanhop_messages import IndexChanged, IndexPut, NearAnswer, NearQuery, Routed
-from tidings.space import Zone
+from tidings.overlay.spanhop_settled import settle, settle_near
+from tidings.space import Zone, within
 
 STILL: dict[str, Any] = {"heartbeat_s": 0, "refresh_s": 0, "upkeep_s": 0}
 
@@ -95,13 +96,13 @@ def test_coordinates_outside_the_bounds_are_scaled_to_the_edge() -> None:
 
 def a_network(count: int = 16, **options: Any) -> tuple[Bench, dict[NodeId, At]]:
     ids = [f"b{number:02}" for number in range(count)]
-    bench = Bench(PROTOCOL, ids, delay_s=0.0, layout="balanced", proximity="vivaldi", **{**STILL, **options})
+    bench = Bench(PROTOCOL, ids, delay_s=0.0, **{"layout": "balanced", "proximity": "vivaldi", **STILL, **options})
     return bench, dict(zip(ids, plane(count)))
 
 
-def placed(count: int = 16) -> tuple[Bench, dict[NodeId, At]]:
+def placed(count: int = 16, **options: Any) -> tuple[Bench, dict[NodeId, At]]:
     """Everybody has just found out where it is."""
-    bench, places = a_network(count)
+    bench, places = a_network(count, **options)
     for id, at in places.items():
         near = bench.routers[id].proximity
         near.low, near.high = (0.0, 0.0), (1.0, 1.0)
@@ -164,6 +165,103 @@ def test_the_chosen_broker_is_the_nearest_of_those_returned() -> None:
             assert asker.atlas._near[entry] == best[0].id
             chosen += 1
     assert chosen
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whoever_is_near_is_inside_the_recorded_zone_also_where_that_is_no_level_of_its_own(seed: int) -> None:
+    """S3: of a network that has grown by joins, most recorded zones are part of the level's zone asked about."""
+    bench, _ = placed(40, layout="grown", join_policy="point", seed=seed)
+    for id in bench.routers:
+        bench.do(id, bench.routers[id].proximity.select(bench.now))
+    quietly(bench)
+    parts = 0
+    for router in bench.routers.values():
+        asked = dict(router.proximity._entries())
+        for entry, id in router.atlas._near.items():
+            assert any(within(path, entry) for path in bench.routers[id].atlas.held)
+            parts += asked[entry] != entry
+    assert parts > 0
+
+
+# ── Ring by ring ─────────────────────────────────────────────────────────────
+
+
+def asked_from(bench: Bench, asker: NodeId, point: tuple[int, ...]) -> tuple[list[tuple[int, NodeId]], NearAnswer]:
+    """Who is asked, with the ring it is in, when somebody looks in the whole space around a point; and the answer."""
+    query, before = NearQuery((), Peer(asker), (0.5, 0.5), point), len(bench.sent)
+    bench.do(asker, bench.routers[asker].send_to(query, point, bench.now))
+    quietly(bench)
+    since = [message for _, _, message in bench.sent[before:]]
+    onward = {m.cargo.asked: m.cargo for m in since if isinstance(m, Routed) and isinstance(m.cargo, NearQuery)}
+    (answer,) = [message for message in since if isinstance(message, NearAnswer)]
+    rows = [(query.ring, query.asked[-1]) for query in onward.values() if query.asked]
+    return rows, answer
+
+
+def steps_between(bench: Bench, start: NodeId) -> dict[NodeId, int]:
+    """How many zones further each broker is."""
+    far, front = {start: 0}, [start]
+    while front:
+        front = [n for id in front for n in bench.routers[id].atlas.cards if far.setdefault(n, far[id] + 1) > far[id]]
+        front = list(dict.fromkeys(id for id in front if far[id] == max(far.values())))
+    return far
+
+
+def test_a_query_goes_round_ring_by_ring_and_no_further_than_the_third() -> None:
+    bench, _ = a_network(256)
+    point = (0, 0)
+    first = next(id for id, r in bench.routers.items() if any(point in held.zone for held in r.atlas.held.values()))
+    asker = next(id for id in bench.routers if id != first)
+    rows, answer = asked_from(bench, asker, point)
+    rings = [ring for ring, _ in rows]
+    assert answer.found == ()
+    assert rings == sorted(rings)
+    assert set(rings) == {1, 2, 3}
+    far = steps_between(bench, first)
+    asked = [id for _, id in rows]
+    assert asked[0] == first
+    assert [far[id] for id in asked] == sorted(far[id] for id in asked)
+    assert len(set(asked)) == len(asked) < ASKED_MAX
+
+
+def test_the_first_ring_that_has_a_record_answers() -> None:
+    bench, places = a_network(64)
+    holder = bench.routers["b09"]
+    record = IndexPut((), Peer("b20"), places["b20"], 1)
+    (held,) = holder.atlas.held.values()
+    held.index[(), "b20"] = record
+    point = next(iter(bench.routers["b08"].atlas.held.values())).zone.low
+    assert "b09" in bench.routers["b08"].atlas.cards
+    rows, answer = asked_from(bench, "b00", point)
+    assert [row[0] for row in answer.found] == [Peer("b20")]
+    assert {ring for ring, _ in rows} == {1}
+
+
+# ── Neighbours ───────────────────────────────────────────────────────────────
+
+
+def test_of_neighbours_equally_near_the_aim_the_one_nearer_by_network_is_taken() -> None:
+    """From one corner of a square to the opposite one two neighbours are as good; either may be the nearer."""
+    ids = [f"b{number:02}" for number in range(4)]
+    for near, far in (("b01", "b02"), ("b02", "b01")):
+        routers = {id: Spanhop(Peer(id), Random(id), layout="balanced", m=16, wrap=False) for id in ids}
+        settle(dict(routers), 0.0)
+        settle_near(routers, {"b00": (0.0, 0.0), near: (0.1, 0.0), far: (0.9, 0.0), "b03": (1.0, 1.0)})
+        atlas = routers["b00"].atlas
+        aim = next(iter(routers["b03"].atlas.held.values())).zone.low
+        assert next_hop(atlas.standing(atlas.nearest(aim)), Trip(aim), routers["b00"].k).to == near
+
+
+def test_neighbours_hear_where_one_is_with_the_next_heartbeat() -> None:
+    bench, places = a_network(4, heartbeat_s=1.0)
+    for id, at in places.items():
+        bench.do(id, bench.routers[id].proximity.move_to(at, bench.now))
+    bench.run(until=5.0)
+    for router in bench.routers.values():
+        assert {card.peer.id: card.at for card in router.atlas.cards.values()} == {
+            id: bench.routers[id].atlas.at for id in router.atlas.cards
+        }
+        assert all(len(card.at) == 2 for card in router.atlas.cards.values())
 
 
 def test_nobody_is_nearest_of_nobody() -> None:
