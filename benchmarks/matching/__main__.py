@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from benchmarks.matching.contenders import CONTENDERS, OURS, QUICK_SIZES, SIZES,
 from benchmarks.matching.prototype import FOLDER
 from benchmarks.matching.runs import ROOT, Run, compare, run_limited
 
-GROWTH_S_MAX = 180
+GROWTH_S_MAX = 150
 BUSY = 0.5  # A load above which something else takes part of a core.
 
 
@@ -63,18 +64,18 @@ def _chosen(options: argparse.Namespace) -> list[Contender]:
 
 
 def _compete(contenders: Sequence[Contender], sizes: Sequence[str]) -> list[Run]:
-    runs = []
+    runs, begun = [], time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         for run in compare(contenders, sizes, Path(folder)):
-            _tell(run)
+            _tell(run, time.monotonic() - begun)
             runs.append(run)
     return runs
 
 
-def _tell(run: Run) -> None:
+def _tell(run: Run, elapsed_s: float) -> None:
     outcome = f"{run.events_per_s:,.0f} events/s" if run.events_per_s else run.why_not
     doubt = "" if run.agrees is not False else "  ANSWERS DIFFER"
-    print(f"{run.workload:9} {run.contender:24} {outcome}{doubt}", file=sys.stderr, flush=True)
+    print(f"{elapsed_s:4.0f} s  {run.workload:9} {run.contender:24} {outcome}{doubt}", file=sys.stderr, flush=True)
 
 
 def _growth(quick: bool) -> dict[str, Any]:

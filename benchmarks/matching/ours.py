@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from benchmarks.engine_speed import WAITING_EVENTS, changes_per_s, longest_wait_ms
 from benchmarks.matching.engine import Answers, Array, Workload
-from benchmarks.workload import READING, boxes_table, condition_texts, event_table, records
+from benchmarks.workload import READING, boxes_table, event_table, records
 from tidings.matching import Index
 
 LATENCY_EVENTS = 2_000  # One at a time; enough for a 99th percentile that twenty events decide.
@@ -98,7 +98,7 @@ class TidingsTwoThreads(Tidings):
         return len(self._matches.events)
 
     def facts(self) -> dict[str, Any]:
-        changes = changes_per_s(self._index, condition_texts(self._wanted))
+        changes = changes_per_s(self._index, self._wanted)
         wait = longest_wait_ms(self._index, self._events.slice(0, WAITING_EVENTS))
         return {"changes_per_s": changes, "longest_wait_ms": wait}
 

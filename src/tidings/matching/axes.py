@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -71,61 +71,67 @@ class Axes:
 
     def boundaries(self, index: int, bounds: Any) -> Array:
         """The cells that begin at these bounds, each of which is a cut of the axis."""
+        column = _Column.of_bounds(bounds)
         out = np.empty(len(bounds), np.int32)
-        self._locate(index, _Column.of_bounds(bounds), False, out)
+        self._locate(_BOUND_KINDS[int(self.is_text(index))], index, [column], out.reshape(1, -1))
         return out
 
     def locate(self, rows: pa.Table, event_type: EventType) -> Array:
         """The cells of conformed rows, one line per axis and one of zeros behind them."""
-        located = np.zeros((len(self) + 1, rows.num_rows), np.int32)
-        for index, attribute in enumerate(self.attribute.tolist()):
-            column = _Column.of(rows.column(attribute), event_type.attributes[attribute].type)
-            self._locate(index, column, bool(self.arrays.kind[index] == _DOUBLE), located[index])
+        located = np.empty((len(self) + 1, rows.num_rows), np.int32)
+        located[-1] = 0
+        kinds = event_type.attributes
+        columns = [_Column.of(rows.column(a), kinds[a].type) for a in self.attribute.tolist()]
+        self._locate(self.arrays.kind, 0, columns, located)
         return located
 
-    def _locate(self, index: int, column: _Column, is_double: bool, out: Array) -> None:
-        row = self.arrays.rows[index]
-        if self.is_text(index):
-            texts = (self.arrays.text_ptr, self.arrays.text_bytes, column.offsets, column.content)
-            cells.locate_texts(row, self.arrays.keys, self.arrays.table, *texts, column.valid, column.valid_at, out)
-        else:
-            values = (column.content, is_double, column.valid, column.valid_at)
-            cells.locate_numbers(row, self.arrays.keys, self.arrays.table, *values, out)
+    def _locate(self, kinds: Array, first: int, columns: Sequence[_Column], out: Array) -> None:
+        """The cells of these columns on as many axes from `first` on."""
+        places = np.array([column.place for column in columns], np.int64).reshape(-1, cells.COLUMN_SIZE)
+        _, rows, *arrays = self.arrays
+        cells.locate_columns(kinds, rows[first : first + len(columns)], *arrays, places, out)
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """An Arrow array's buffers as NumPy sees them, without copying where that is possible."""
+class _Column(NamedTuple):
+    """An Arrow array's buffers, without copying where that is possible: where they are, and what keeps them there."""
 
-    content: Array
-    offsets: Array
-    valid: Array
-    valid_at: int
+    place: tuple[int, int, int, int, int]  # As `cells.COLUMN_*` say.
+    keeps: Any
 
     @classmethod
     def of(cls, column: pa.Array | pa.ChunkedArray, kind: ValueType) -> _Column:
         array = one_chunk(column)
         if kind is ValueType.BOOL:
             array = array.cast(pa.uint8()).cast(pa.int64())
-        valid, valid_at = _validity(array)
-        if kind in (ValueType.STRING, ValueType.BYTES):
-            return cls(_bytes_of(array.buffers()[2]), _offsets_of(array), valid, valid_at)
-        return cls(_int64s_of(array), _NO_OFFSETS, valid, valid_at)
+        if kind is ValueType.NULL:
+            array = array.cast(pa.int64())
+        valid, *buffers = array.buffers()
+        start = array.offset
+        bits = (valid.address, start) if valid is not None and array.null_count else (0, 0)
+        if kind not in (ValueType.STRING, ValueType.BYTES):
+            return cls((_address(buffers[0]) + 8 * start, len(array), 0, *bits), array)
+        if not len(array):
+            return cls((0, 0, _NO_TEXTS.ctypes.data, *bits), array)
+        offsets, content = buffers
+        size = content.size if content is not None else 0
+        return cls((_address(content), size, offsets.address + 4 * start, *bits), array)
 
     @classmethod
     def of_bounds(cls, bounds: Any) -> _Column:
         if isinstance(bounds, np.ndarray):
-            return cls(bounds, _NO_OFFSETS, _NO_BITS, 0)
+            flat = np.ascontiguousarray(bounds)
+            return cls((flat.ctypes.data, len(flat), 0, 0, 0), flat)
         return cls.of(bounds, ValueType.BYTES)
 
 
+_NO_TEXTS = np.zeros(1, np.int32)
 _NO_BITS = np.zeros(0, np.uint8)
-_NO_OFFSETS = np.zeros(0, np.int32)
+# Bounds are keys already, so that doubles among them are ints; by whether they are texts.
+_BOUND_KINDS = (np.array([_INT], np.int32), np.array([_TEXT], np.int32))
 
 
-def _validity(array: pa.Array) -> tuple[Array, int]:
-    bits = array.buffers()[0]
-    return (_bytes_of(bits), array.offset) if bits is not None and array.null_count else (_NO_BITS, 0)
+def _address(buffer: pa.Buffer | None) -> int:
+    return 0 if buffer is None else int(buffer.address)
 
 
 def _bytes_of(buffer: pa.Buffer | None) -> Array:
@@ -136,12 +142,6 @@ def _offsets_of(array: pa.Array) -> Array:
     if not len(array):
         return np.zeros(1, np.int32)
     return np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
-
-
-def _int64s_of(array: pa.Array) -> Array:
-    if not len(array):
-        return np.zeros(0, np.int64)
-    return np.frombuffer(array.buffers()[1], np.int64)[array.offset : array.offset + len(array)]
 
 
 # ── Making them ──────────────────────────────────────────────────────────────

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from itertools import chain, compress, islice
+from itertools import islice
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from tidings.errors import InputError
 from tidings.events import INT_MAX, EventType, ValueType
-from tidings.filters import Condition, format_tree
+from tidings.filters import Box, Condition, Intervals, format_tree
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -121,33 +121,68 @@ def columns_of(items: Iterable[tuple[str, Condition]], event_type: EventType) ->
 
 
 def _columns_of_block(items: Sequence[tuple[str, Condition]], event_type: EventType) -> BoxColumns:
-    """By whole rows, without a loop over sides: with a million conditions, this is where loading spends its time."""
-    position = {a.name: index for index, a in enumerate(event_type)}
-    boxes_by = [condition.boxes for _, condition in items]
-    boxes = list(chain.from_iterable(boxes_by))
-    sides = list(chain.from_iterable([box.sides for box in boxes]))
-    pairs_by = [side.pairs for _, side in sides]
-    pairs, sizes = list(chain.from_iterable(pairs_by)), np.fromiter(map(len, pairs_by), np.int64, len(sides))
-    attribute = np.fromiter([position[name] for name, _ in sides], np.int32, len(sides))
-    of_texts = np.array([not a.type.has_int_keys for a in event_type], bool)[attribute]
-    is_text = np.repeat(of_texts, sizes)
-    words, numbers = list(compress(pairs, is_text.tolist())), list(compress(pairs, (~is_text).tolist()))
+    flat = _Flat(event_type)
+    for _, condition in items:
+        flat.add(condition.boxes)
     return BoxColumns(
         ids=pa.array([id for id, _ in items], pa.string()),
         texts=pa.array([condition.text for _, condition in items], pa.string()),
-        box_ptr=_pointers(np.fromiter(map(len, boxes_by), np.int64, len(items))),
-        side_ptr=_pointers(np.fromiter([len(box.sides) for box in boxes], np.int64, len(boxes))),
-        attribute=attribute,
-        null=np.fromiter([side.null for _, side in sides], np.uint8, len(sides)),
-        number_ptr=_pointers(np.where(of_texts, 0, sizes)),
-        number_low=pa.array([low for low, _ in numbers], pa.int64()),
-        number_high=pa.array([high if high != _BEYOND_INTS else None for _, high in numbers], pa.int64()),
-        text_ptr=_pointers(np.where(of_texts, sizes, 0)),
-        text_low=pa.array([_as_bytes(low) for low, _ in words], pa.binary()),
-        text_high=pa.array([_as_bytes(high) for _, high in words], pa.binary()),
-        residual_ptr=_pointers(np.fromiter([len(box.residuals) for box in boxes], np.int64, len(boxes))),
-        residuals=pa.array([format_tree(tree) for box in boxes for tree in box.residuals], pa.string()),
+        **flat.columns(),
     )
+
+
+class _Flat:
+    """Boxes as plain lists, in one pass: conditions lie all over memory, and to come by twice costs twice."""
+
+    def __init__(self, event_type: EventType) -> None:
+        self._place = {a.name: (index, a.type.has_int_keys) for index, a in enumerate(event_type)}
+        self._boxes, self._sides, self._residuals = list[int](), list[int](), list[int]()
+        self._attribute, self._null = list[int](), list[bool]()
+        self._number_counts, self._text_counts = list[int](), list[int]()
+        self._numbers, self._texts = list[Any](), list[Any]()
+        self._trees = list[Any]()
+
+    def add(self, boxes: Sequence[Box]) -> None:
+        """Adds the boxes of one condition."""
+        self._boxes.append(len(boxes))
+        for box in boxes:
+            self._sides.append(len(box.sides))
+            self._residuals.append(len(box.residuals))
+            if box.residuals:
+                self._trees += box.residuals
+            self._add_sides(box.sides)
+
+    def _add_sides(self, sides: Sequence[tuple[str, Intervals]]) -> None:
+        for name, side in sides:
+            attribute, is_number = self._place[name]
+            self._attribute.append(attribute)
+            self._null.append(side.null)
+            pairs = side.pairs
+            self._number_counts.append(len(pairs) if is_number else 0)
+            self._text_counts.append(0 if is_number else len(pairs))
+            keys = self._numbers if is_number else self._texts
+            for pair in pairs:
+                keys += pair
+
+    def columns(self) -> dict[str, Any]:
+        """All columns but ids and texts, by name."""
+        texts = [_as_bytes(key) for key in self._texts]
+        return {
+            "box_ptr": _pointers(np.array(self._boxes, np.int64)),
+            "side_ptr": _pointers(np.array(self._sides, np.int64)),
+            "attribute": np.array(self._attribute, np.int32),
+            "null": np.array(self._null, np.uint8),
+            "number_ptr": _pointers(np.array(self._number_counts, np.int64)),
+            "number_low": pa.array(self._numbers[::2], pa.int64()),
+            "number_high": pa.array(
+                [high if high != _BEYOND_INTS else None for high in self._numbers[1::2]], pa.int64()
+            ),
+            "text_ptr": _pointers(np.array(self._text_counts, np.int64)),
+            "text_low": pa.array(texts[::2], pa.binary()),
+            "text_high": pa.array(texts[1::2], pa.binary()),
+            "residual_ptr": _pointers(np.array(self._residuals, np.int64)),
+            "residuals": pa.array([format_tree(tree) for tree in self._trees], pa.string()),
+        }
 
 
 def _joined(blocks: Sequence[BoxColumns]) -> BoxColumns:

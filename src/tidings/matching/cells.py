@@ -14,7 +14,9 @@ Numba's cache looks only at the file of the kernel that it keeps: after a change
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import carray, njit, types  # type: ignore[attr-defined]
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 from tidings.matching.compiled import kernel
 
@@ -23,6 +25,10 @@ AXIS_KEYS, AXIS_KEYS_END, AXIS_TABLE, AXIS_TABLE_END, AXIS_LOW, AXIS_SHIFT = ran
 AXIS_TEXTS, AXIS_SKIP, AXIS_SLOTS, AXIS_SLOTS_LOG, AXIS_SIZE = range(6, 11)
 
 KIND_INT, KIND_DOUBLE, KIND_TEXT = range(3)
+
+# Columns of a row that says where the values of an axis lie: their bytes or words and how many, the offsets of
+# texts, the bits that tell what is there (or 0) and the first of them.
+COLUMN_CONTENT, COLUMN_LENGTH, COLUMN_OFFSETS, COLUMN_VALID, COLUMN_VALID_AT, COLUMN_SIZE = range(6)
 
 KEY_BYTES = 7  # Bytes of a text that its key holds.
 STRAIGHT = 3  # Cuts that are compared with a key without a branch.
@@ -39,9 +45,20 @@ def readable(kind: types.Type, dimensions: int = 1) -> types.Array:
 
 
 _I1, _L1, _B1 = readable(types.int32), readable(types.int64), readable(types.uint8)
+_L2 = readable(types.int64, 2)
 _OUT_I1, _OUT_L1 = types.int32[::1], types.int64[::1]
 
 # Indices are unsigned where it counts: Numba would otherwise ask of each whether it counts from the end.
+
+
+@intrinsic
+def pointer(context, address):
+    """An address as a pointer to whatever is there."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+
+    return types.voidptr(address), generate
 
 
 @njit(inline="always")
@@ -94,8 +111,8 @@ def _is_valid(valid, at):
     return (valid[np.uint64(at) >> np.uint64(3)] >> (at & 7)) & 1 != 0
 
 
-@kernel(types.void(_L1, _L1, _I1, _L1, types.boolean, _B1, types.int64, _OUT_I1))
-def locate_numbers(row, keys, table, values, is_double, valid, valid_at, out):
+@njit(nogil=True)
+def _locate_numbers(row, keys, table, values, is_double, out):
     """out[i] = the cell of values[i] on one axis; doubles are given as their bits."""
     first, end, table_at, last_slot, low, shift = axis_of(row)
     if is_double:
@@ -106,10 +123,6 @@ def locate_numbers(row, keys, table, values, is_double, valid, valid_at, out):
     else:
         for i in range(len(out)):
             out[i] = np.uint64(1) + rank_of(keys, table, first, end, table_at, last_slot, low, shift, values[i])
-    if len(valid) > 0:
-        for i in range(len(out)):
-            if not _is_valid(valid, valid_at + i):
-                out[i] = 0
 
 
 @njit(inline="always")
@@ -262,8 +275,8 @@ def text_rank_of(row, keys, table, text_ptr, text_bytes, content, start, end):
     return _text_rank(row, keys, table, text_ptr, text_bytes, content, start, end)
 
 
-@kernel(types.void(_L1, _L1, _I1, _L1, _B1, _I1, _B1, _B1, types.int64, _OUT_I1))
-def locate_texts(row, keys, table, text_ptr, text_bytes, offsets, content, valid, valid_at, out):
+@njit(nogil=True)
+def _locate_texts(row, keys, table, text_ptr, text_bytes, offsets, content, out):
     """out[i] = the cell of the text content[offsets[i]:offsets[i + 1]] on one axis.
 
     Most texts are short and are cuts themselves, because conditions ask for them by name: these
@@ -293,10 +306,30 @@ def locate_texts(row, keys, table, text_ptr, text_bytes, offsets, content, valid
             else:
                 start, end = index_of(offsets[i]), index_of(offsets[i + 1])
                 out[i] = one + text_rank_of(row, keys, table, text_ptr, text_bytes, content, start, end)
-    if len(valid) > 0:
-        for i in range(len(out)):
-            if not _is_valid(valid, valid_at + i):
-                out[i] = 0
+
+
+@kernel(types.void(_I1, _L2, _L1, _I1, _L1, _B1, _L2, types.int32[:, ::1]))
+def locate_columns(kind, rows, keys, table, text_ptr, text_bytes, columns, out):
+    """out[axis, i] = the cell of the i-th value of columns[axis], for all axes in one call.
+
+    One call, because threads that share a batch would otherwise wait for the GIL once per axis.
+    """
+    count = out.shape[1]
+    for axis in range(len(rows)):
+        content_at, length = columns[axis, COLUMN_CONTENT], columns[axis, COLUMN_LENGTH]
+        if kind[axis] == KIND_TEXT:
+            offsets = carray(pointer(columns[axis, COLUMN_OFFSETS]), count + 1, np.int32)
+            content = carray(pointer(content_at), length, np.uint8)
+            _locate_texts(rows[axis], keys, table, text_ptr, text_bytes, offsets, content, out[axis])
+        else:
+            values = carray(pointer(content_at), length, np.int64)
+            _locate_numbers(rows[axis], keys, table, values, kind[axis] == KIND_DOUBLE, out[axis])
+        if columns[axis, COLUMN_VALID] != 0:
+            valid_at = columns[axis, COLUMN_VALID_AT]
+            valid = carray(pointer(columns[axis, COLUMN_VALID]), (valid_at + count + 7) >> 3, np.uint8)
+            for i in range(count):
+                if not _is_valid(valid, valid_at + i):
+                    out[axis, i] = 0
 
 
 @kernel(types.void(_L1, _B1, types.int64, _OUT_L1))

@@ -36,7 +36,7 @@ from tidings.matching.part import Part
 from tidings.matching.segment import Segment
 
 FORMAT = "tidings-index"
-VERSION = 1
+VERSION = 2  # 1 did not know attributes that were only ever null, and would put others in their places.
 ALIGNMENT = 64
 MANIFEST_BYTES_MAX = 1 << 28  # Residual texts are in the manifest; a larger one is not ours.
 MANIFEST, ARRAYS = "manifest.json", "arrays.bin"
@@ -128,7 +128,7 @@ def _part(arrays: Mapping[str, Array], manifest: Mapping[str, Any], event_type: 
         layout=_tuple(kernels.Layout, "layout", layout),
         residuals=tuple(tuple(texts) for texts in manifest["residuals"]),
     )
-    return Part(segment, event_type, Names(segment.ids, arrays["names.slots"]))
+    return Part(segment, event_type, (Names(segment.ids, arrays["names.slots"]), np.zeros(0, np.int64)))
 
 
 def _named(prefix: str, arrays: NamedTuple) -> dict[str, Array]:

@@ -122,22 +122,27 @@ def _write_extras(sides, a, b, box, extras, at):
             at += 3
 
 
-@kernel(types.void(_SIDES, _L1, _F1, _OUT_F1))
-def measure_sides(sides, share_ptr, share, chance):
-    """chance[side] = how likely an event satisfies it.
+@kernel(types.void(_SIDES, _L1, _F1, types.int64, types.int64, _OUT_F1))
+def measure_sides(sides, share_ptr, share, start, end, chance):
+    """chance[side] = how likely an event satisfies it, for the sides from `start` up to `end`.
 
     share[share_ptr[axis] + c] is the part of all events whose cell on the axis is below c.
     """
-    for side in range(len(sides.side_axis)):
+    for side in range(start, end):
         base, likely = share_ptr[sides.side_axis[side]], np.float32(0)
         for piece in range(sides.piece_ptr[side], sides.piece_ptr[side + 1]):
             likely += share[base + sides.piece_high[piece]] - share[base + sides.piece_low[piece]]
         chance[side] = likely
 
 
-@kernel(types.void(_SIDES, _F1, types.int64, _F1, types.float64[::1], _OUT_I1, _OUT_I1, types.int64[::1]))
-def choose_sides(sides, chance, axes, costs, probe, first, second, sizes):
-    """Per box the one or two sides under which finding it costs least, or -1.
+@kernel(
+    types.void(
+        *(_SIDES, _F1, types.int64, _F1, types.float64[::1], types.int64, types.int64),
+        *(_OUT_I1, _OUT_I1, types.int64[::1]),
+    )
+)
+def choose_sides(sides, chance, axes, costs, probe, start, end, first, second, sizes):
+    """Per box from `start` up to `end`, the one or two sides under which finding it costs least, or -1.
 
     costs   by what is paid per candidate, per hit, and what buckets add to a side's chance
     probe   per pair of axes, what looking into its grid costs each of its boxes
@@ -145,7 +150,7 @@ def choose_sides(sides, chance, axes, costs, probe, first, second, sizes):
     """
     candidate, hit, blur = costs[0], costs[1], costs[2]
     best = np.empty(CHOICES_MAX, np.int64)
-    for box in range(len(first)):
+    for box in range(start, end):
         count = 0
         for side in range(sides.side_ptr[box], sides.side_ptr[box + 1]):
             at = min(count, CHOICES_MAX - 1)
@@ -172,11 +177,14 @@ def choose_sides(sides, chance, axes, costs, probe, first, second, sizes):
         sizes[chosen] += 1
 
 
-@kernel(types.void(_SIDES, _I1, _I1, _I1, _I1, types.int64[:, :, ::1]))
-def count_entries(sides, side_a, side_b, pair, finest, entries):
-    """entries[pair, x, y] += how often its boxes are filed x and y levels below the finest buckets of their axes."""
+@kernel(types.void(_SIDES, _I1, _I1, _I1, _I1, types.int64, types.int64, types.int64[:, :, ::1]))
+def count_entries(sides, side_a, side_b, pair, finest, start, end, entries):
+    """entries[pair, x, y] += how often its boxes are filed x and y levels below the finest buckets of their axes.
+
+    Counts the boxes from `start` up to `end`.
+    """
     widths = np.empty(LEVELS, np.int64)
-    for box in range(len(pair)):
+    for box in range(start, end):
         p, a, b = pair[box], side_a[box], side_b[box]
         if p < 0:
             continue
@@ -205,9 +213,9 @@ def count_cells(sides, side_a, side_b, grid, grids, boxes, counts):
                         counts[row + y + 1] += 1
 
 
-@kernel(types.void(_SIDES, _I1, _I1, _I1, _L2, _I1, types.int64[::1], types.uint64[::1], _OUT_I1))
-def file_entries(sides, side_a, side_b, grid, grids, boxes, ends, words, entries):
-    """Writes the entries of the r-th of `boxes` for record r; ends[c] is where cell c's next entry goes."""
+@kernel(types.void(_SIDES, _I1, _I1, _I1, _L2, _I1, types.int64, types.int64[::1], types.uint64[::1], _OUT_I1))
+def file_entries(sides, side_a, side_b, grid, grids, boxes, first, ends, words, entries):
+    """Writes the entries of the r-th of `boxes` for record first + r; ends[c] is where cell c's next entry goes."""
     for r in range(len(boxes)):
         box = boxes[r]
         g = grid[box]
@@ -224,17 +232,17 @@ def file_entries(sides, side_a, side_b, grid, grids, boxes, ends, words, entries
                         at = ends[row + y]
                         ends[row + y] = at + 1
                         words[at] = fields_a | (_fields(low_b, high_b, y, shift_b) << np.uint64(32))
-                        entries[at] = r
+                        entries[at] = first + r
 
 
-@kernel(types.int64(_SIDES, _I1, _I1, _I1, _I1, _I1, types.int64, types.int32[:, ::1], _OUT_I1))
-def write_records(sides, side_a, side_b, owner, doubtful, boxes, no_axis, records, extras):
+@kernel(types.int64(_SIDES, _I1, _I1, _I1, _I1, _I1, types.int64, types.int64, types.int32[:, ::1], _OUT_I1))
+def write_records(sides, side_a, side_b, owner, doubtful, boxes, no_axis, used, records, extras):
     """Writes what remains to be checked of each of `boxes`: two ranges in its record, all else among the extras.
 
-    doubtful[box] tells whether a residual or a sibling box has a say. Returns how much of `extras` was
-    used; with an empty `extras` it only counts.
+    doubtful[box] tells whether a residual or a sibling box has a say. `used` is how much of `extras` is
+    used before, at least 1, since 0 stands for nothing more to say. Returns how much is then; with an
+    empty `extras` it only counts.
     """
-    used = 1  # 0 stands for nothing more to say.
     for r in range(len(boxes)):
         box = boxes[r]
         ranges, sets = 0, 0

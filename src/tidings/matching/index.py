@@ -23,23 +23,26 @@ import pyarrow as pa
 from tidings.errors import EventError, InputError
 from tidings.events import INT_MAX, INT_MIN, EventType, Value, conform, describe
 from tidings.filters import Condition, parse
-from tidings.matching.batch import Matches, collected, slices_of, workers
+from tidings.matching.batch import Matches, Rooms, collected, slices_of
 from tidings.matching.boxes import Array, BoxColumns, columns_of, read_table
 from tidings.matching.explain import Explanation, explain
 from tidings.matching.kernels import CANDIDATES, HITS
 from tidings.matching.merge import merge
-from tidings.matching.names import hashed
+from tidings.matching.names import Names, hashed
+from tidings.matching.parallel import core_count, workers
 from tidings.matching.part import FIRST_STAMP, Part
 from tidings.matching.pending import Pending
 from tidings.matching.segment import build
 from tidings.matching.single import Packer
 from tidings.matching.stats import Effort, Stats, stats_of
 
-PENDING_MAX = 2048  # Latest additions that are kept as they came; then they become a part.
+PENDING_MAX = 4096  # Latest additions that are kept as they came; then they become a part.
 ASKED_ONE_BY_ONE_MAX = 32  # So many of them are asked one by one for a single event, rather than made a part of.
 FOLD_RATIO = 2  # A part is folded into an older one that is at most so many times larger.
 SAMPLE_MAX = 4096  # Events of a sample that are kept; more would not change the plan.
 THREADS_MAX = 64
+BUILT_ALONE_MAX = 32_768  # Fewer subscriptions than that become a part before other threads have started.
+BUILD_THREADS_MAX = 8  # More would only wait for memory.
 
 Subscription: TypeAlias = tuple[str, str | Condition]
 
@@ -156,12 +159,12 @@ class Index:
         threads = min(max(threads, 1), THREADS_MAX)
         version = self._version
         parts = [*version.parts, *self._pending_part(version)]
-        slices = slices_of(_as_table(events), threads)
-        work = [(part, number) for number in range(len(slices)) for part in range(len(parts))]
-        with workers(min(threads, len(work))) as mapped:
-            rows = mapped(lambda at: self._conformed(slices[at], events), range(len(slices)))
-            found = mapped(lambda at: parts[at[0]].match(rows[at[1]], version.stamp), work)
-            return collected(parts, rows, work, found, mapped)
+        rows = slices_of(conform(_as_table(events), self.event_type), threads)
+        work = [(part, here) for here in rows for part in parts]
+        rooms = Rooms([part.room(here.num_rows) for part, here in work])
+        with workers(min(threads, len(work))) as crew:
+            found = crew.map(lambda at: work[at][0].match(work[at][1], version.stamp, rooms.each[at]), range(len(work)))
+            return collected(parts, rows, found, rooms, crew)
 
     def explain(self, record: Mapping[str, Any], id: str) -> Explanation:
         """Whether the event matches this subscription and, if not, what of its condition was not TRUE."""
@@ -260,14 +263,6 @@ class Index:
                     return record
         return self.event_type.check(record)
 
-    def _conformed(self, rows: pa.Table, events: pa.Table | pa.RecordBatch) -> pa.Table:
-        """Some rows of the events, conformed; what is wrong with one is told by its number among all."""
-        try:
-            return conform(rows, self.event_type)
-        except EventError:
-            conform(events, self.event_type)
-            raise
-
     def _conformed_sample(self, sample: pa.Table | pa.RecordBatch | None) -> pa.Table | None:
         return None if sample is None else conform(_as_table(sample).slice(0, SAMPLE_MAX), self.event_type)
 
@@ -300,7 +295,11 @@ class Index:
             self._fold()
 
     def _part(self, columns: BoxColumns) -> Part:
-        return Part(build(columns, self.event_type, self._sample), self.event_type)
+        threads = 1 if len(columns) < BUILT_ALONE_MAX else min(core_count(), BUILD_THREADS_MAX)
+        with workers(threads) as crew:
+            names = crew.begin(lambda: Names.of(columns.ids))
+            segment = build(columns, self.event_type, self._sample, crew)
+            return Part(segment, self.event_type, names())
 
     def _seal(self, *, fold: bool = True) -> None:
         """Makes the pending additions a part. Readers of older versions keep their list."""
@@ -363,7 +362,7 @@ class Index:
         """One part of what is alive at `stamp`, and by old part the numbers that went into it."""
         alive = [part.alive(stamp) for part in parts]
         segment = merge([part.segment for part in parts], alive, self.event_type, self._sample)
-        return Part(segment, self.event_type), alive
+        return Part(segment, self.event_type, Names.of(segment.ids)), alive
 
     def _swap(self, old: tuple[Part, ...], merged: tuple[Part, list[Array]], stamp: int) -> None:
         """Puts the merged part in place of the old ones, with what was removed while it was made."""

@@ -168,7 +168,7 @@ def _probe_events(cells, order, e0, e1, grid, starts, words_at, probes, sizes, p
 @njit(nogil=True)
 def _probe_grids(cells, e, grids, g0, g1, starts, words_at, probes, sizes, places, q):
     """The same for one event and grids g0 … g1 - 1."""
-    one = np.uint64(1)
+    one, starts_at, here = np.uint64(1), address_of(starts), q
     for g in range(g0, g1):
         shift_a, shift_b = index_of(grids[g, GRID_SHIFT_A]), index_of(grids[g, GRID_SHIFT_B])
         mask_a, mask_b = (one << shift_a) - one, (one << shift_b) - one
@@ -179,12 +179,19 @@ def _probe_grids(cells, e, grids, g0, g1, starts, words_at, probes, sizes, place
             + ((va >> shift_a) << index_of(grids[g, GRID_COLUMNS_LOG]))
             + (vb >> shift_b)
         )
+        # All cells are on their way before the first of them is looked into.
+        prefetch(starts_at + (at << np.uint64(2)))
+        probes[here] = at
+        places[here] = _place(va & mask_a, vb & mask_b)
+        here += one
+    for i in range(q, here):
+        at = probes[i]
         start = starts[at]
         size = starts[at + one] - start
         prefetch(words_at + (index_of(start) << np.uint64(3)))
         probes[q] = _pair(e, index_of(start))
         sizes[q] = size
-        places[q] = _place(va & mask_a, vb & mask_b)
+        places[q] = places[i]
         q += np.uint64(size > 0)
     return q
 

@@ -13,11 +13,13 @@ hold two more sides and the owner; the few boxes that have yet more to say do so
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from tidings.matching import filing, kernels
 from tidings.matching.boxes import Array, writable
+from tidings.matching.parallel import ALONE, Workers
 from tidings.matching.plan import Plan, make_plan
 
 NO_RESIDUAL = -1
@@ -40,13 +42,15 @@ class CellBoxes:
         return (siblings | (self.residual != NO_RESIDUAL)).astype(np.int32)  # type: ignore[no-any-return]
 
 
-def lay_out(boxes: CellBoxes, cell_counts: Array, share_ptr: Array, share: Array) -> kernels.Layout:
+def lay_out(
+    boxes: CellBoxes, cell_counts: Array, share_ptr: Array, share: Array, crew: Workers = ALONE
+) -> kernels.Layout:
     """The arrays that `kernels.match_events` reads, for these boxes over axes with so many cells."""
-    plan = make_plan(boxes.sides, cell_counts, share_ptr, share)
+    plan = make_plan(boxes.sides, cell_counts, share_ptr, share, crew)
     order = _visiting_order(boxes.sides, plan)
     cell_total = int(plan.grids[-1, kernels.GRID_END]) if len(plan.grids) else 0
-    starts, words, entries = _file(boxes.sides, plan, order, cell_total)
-    records, extras = _records(boxes, plan, order, len(cell_counts))
+    starts, words, entries = _file(boxes.sides, plan, order, cell_total, crew)
+    records, extras = _records(boxes, plan, order, len(cell_counts), crew)
     first_grid = np.searchsorted(plan.grids[:, kernels.GRID_A], np.arange(len(cell_counts) + 2))
     pieces = (boxes.sides.piece_low, boxes.sides.piece_high)
     arrays = (plan.grids, first_grid.astype(np.int64), starts, words, entries, records, extras, *pieces)
@@ -68,21 +72,36 @@ def _first_bucket(sides: filing.Sides, side: Array, shift: Array) -> Array:
     return (low.astype(np.int64) + (1 << shift) - 1) >> shift  # type: ignore[no-any-return]
 
 
-def _file(sides: filing.Sides, plan: Plan, order: Array, cell_total: int) -> tuple[Array, Array, Array]:
+def _file(sides: filing.Sides, plan: Plan, order: Array, cell_total: int, crew: Workers) -> tuple[Array, Array, Array]:
+    what, runs = (sides, plan.side_a, plan.side_b, plan.grid, plan.grids), _runs_of_grids(plan, crew.run_count)
     counts = np.zeros(cell_total + 1, np.int64)
-    filing.count_cells(sides, plan.side_a, plan.side_b, plan.grid, plan.grids, order, counts)
+    crew.map(lambda run: filing.count_cells(*what, order[run[0] : run[1]], counts), runs)
     ends = np.cumsum(counts)
-    starts = ends.astype(np.int32)
+    starts, size = ends.astype(np.int32), int(ends[-1])
+    words, entries = np.empty(size + kernels.UNROLLED, np.uint64), np.empty(size + kernels.UNROLLED, np.int32)
     # Behind the last entry some that never hold, because kernels test a few without looking at the number.
-    words = np.full(int(ends[-1]) + kernels.UNROLLED, 2**64 - 1, np.uint64)
-    entries = np.zeros(len(words), np.int32)
-    filing.file_entries(sides, plan.side_a, plan.side_b, plan.grid, plan.grids, order, ends, words, entries)
+    words[size:], entries[size:] = 2**64 - 1, 0
+    crew.map(lambda run: filing.file_entries(*what, order[run[0] : run[1]], run[0], ends, words, entries), runs)
     return starts, words, entries
 
 
-def _records(boxes: CellBoxes, plan: Plan, order: Array, no_axis: int) -> tuple[Array, Array]:
+def _runs_of_grids(plan: Plan, run_count: int) -> list[tuple[int, int]]:
+    """The boxes in visiting order as at most so many runs, none of which shares a grid with another."""
+    ends = np.cumsum(np.bincount(plan.grid, minlength=len(plan.grids)))
+    wanted = [len(plan.grid) * run // run_count for run in range(1, run_count + 1)]
+    cuts = np.unique(np.concatenate([[0], ends[np.searchsorted(ends, wanted)]])).tolist() if len(ends) else []
+    return list(pairwise(cuts))
+
+
+def _records(boxes: CellBoxes, plan: Plan, order: Array, no_axis: int, crew: Workers) -> tuple[Array, Array]:
     records, none = np.empty((len(order), kernels.RECORD_SIZE), np.int32), np.zeros(0, np.int32)
-    what = (boxes.sides, plan.side_a, plan.side_b, boxes.owner, boxes.doubtful(), order, no_axis, records)
-    extras = np.zeros(max(filing.write_records(*what, none), 1), np.int32)
-    filing.write_records(*what, extras)
+    what = (boxes.sides, plan.side_a, plan.side_b, boxes.owner, boxes.doubtful())
+
+    def write(start: int, end: int, used: int, extras: Array) -> int:
+        return filing.write_records(*what, order[start:end], no_axis, used, records[start:end], extras)  # type: ignore[no-any-return]
+
+    runs = crew.over(len(order), lambda start, end: (start, end, write(start, end, 0, none)))
+    used = np.cumsum([1, *(size for _, _, size in runs)]).tolist()
+    extras = np.zeros(used[-1], np.int32)
+    crew.map(lambda at: write(runs[at][0], runs[at][1], used[at], extras), range(len(runs)))
     return records, extras

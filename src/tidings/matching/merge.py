@@ -94,7 +94,7 @@ def _needed_cuts(axes: Axes, sides: filing.Sides) -> dict[int, Any]:
     marks = np.zeros(int(first[-1]), np.uint8)
     filing.mark_bounds(sides, first, marks)
     is_bound = marks.astype(bool)
-    used = np.unique(sides.side_axis).tolist()
+    used = np.flatnonzero(np.bincount(sides.side_axis)).tolist()
     return {int(axes.attribute[i]): _those(axes.cuts(i), is_bound[first[i] + 2 : first[i + 1] - 1]) for i in used}
 
 

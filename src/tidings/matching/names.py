@@ -18,6 +18,7 @@ from tidings.matching.compiled import kernel
 
 _NUMBERS, _BYTES = readable(types.int32), readable(types.uint8)
 
+FEW = 32  # Up to here, plain Python reads ids in less time than Arrow takes to be asked.
 REMEMBERED_MAX = 65_536  # Ids kept as Python texts for single matches; they are the ones asked for again.
 
 
@@ -125,11 +126,17 @@ class Names:
             return self._look_up(list(numbers))
 
     def _look_up(self, numbers: list[int]) -> list[str]:
-        found: list[str] = self.ids.take(pa.array(numbers, pa.int32())).to_pylist()
+        few = len(numbers) <= FEW
+        found: list[str] = (
+            list(map(self._name, numbers)) if few else self.ids.take(pa.array(numbers, pa.int32())).to_pylist()
+        )
         if len(self._remembered) > REMEMBERED_MAX:
             self._remembered.clear()
         self._remembered.update(zip(numbers, found))
         return found
+
+    def _name(self, number: int) -> str:
+        return str(self._content[self._offsets[number] : self._offsets[number + 1]], "utf-8")
 
 
 def _buffers(ids: pa.Array) -> tuple[Array, Array]:

@@ -18,8 +18,6 @@ from typing import Any
 
 import numpy as np
 from numba import carray, njit, types  # type: ignore[attr-defined]
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 from tidings.matching.cells import (
     AXIS_KEYS,
@@ -29,6 +27,7 @@ from tidings.matching.cells import (
     axis_of,
     double_key,
     index_of,
+    pointer,
     rank_of,
     text_rank_of,
 )
@@ -47,17 +46,6 @@ from tidings.matching.kernels import (
     prefetch,
 )
 
-
-@intrinsic
-def _pointer(context, address):
-    """An address as a pointer to whatever is there."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
-
-    return types.voidptr(address), generate
-
-
 BOOK_SIZE = 2 * 16 + 3
 
 
@@ -73,21 +61,21 @@ def address_book(axes: AxisArrays, layout: Layout, places: Any, counts: tuple[in
 
 @njit(inline="always")
 def _axes_at(book):
-    kind = carray(_pointer(book[0]), book[1], np.int32)
-    rows = carray(_pointer(book[2]), (book[3], AXIS_SIZE), np.int64)
-    keys, table = carray(_pointer(book[4]), book[5], np.int64), carray(_pointer(book[6]), book[7], np.int32)
-    text_ptr, text_bytes = carray(_pointer(book[8]), book[9], np.int64), carray(_pointer(book[10]), book[11], np.uint8)
+    kind = carray(pointer(book[0]), book[1], np.int32)
+    rows = carray(pointer(book[2]), (book[3], AXIS_SIZE), np.int64)
+    keys, table = carray(pointer(book[4]), book[5], np.int64), carray(pointer(book[6]), book[7], np.int32)
+    text_ptr, text_bytes = carray(pointer(book[8]), book[9], np.int64), carray(pointer(book[10]), book[11], np.uint8)
     return AxisArrays(kind, rows, keys, table, text_ptr, text_bytes)
 
 
 @njit(inline="always")
 def _layout_at(book):
-    grids = carray(_pointer(book[12]), (book[13], GRID_SIZE), np.int64)
-    axis_grids, starts = carray(_pointer(book[14]), book[15], np.int64), carray(_pointer(book[16]), book[17], np.int32)
-    words, entries = carray(_pointer(book[18]), book[19], np.uint64), carray(_pointer(book[20]), book[21], np.int32)
-    records = carray(_pointer(book[22]), (book[23], RECORD_SIZE), np.int32)
-    extras, low = carray(_pointer(book[24]), book[25], np.int32), carray(_pointer(book[26]), book[27], np.int32)
-    high = carray(_pointer(book[28]), book[29], np.int32)
+    grids = carray(pointer(book[12]), (book[13], GRID_SIZE), np.int64)
+    axis_grids, starts = carray(pointer(book[14]), book[15], np.int64), carray(pointer(book[16]), book[17], np.int32)
+    words, entries = carray(pointer(book[18]), book[19], np.uint64), carray(pointer(book[20]), book[21], np.int32)
+    records = carray(pointer(book[22]), (book[23], RECORD_SIZE), np.int32)
+    extras, low = carray(pointer(book[24]), book[25], np.int32), carray(pointer(book[26]), book[27], np.int32)
+    high = carray(pointer(book[28]), book[29], np.int32)
     return Layout(grids, axis_grids, starts, words, entries, records, extras, low, high)
 
 
@@ -114,9 +102,9 @@ def _locate_one(book, packed, slots, cells):
     axes = _axes_at(book)
     kind, rows, keys, table = axes.kind, axes.rows, axes.keys, axes.table
     text_ptr, text_bytes = axes.text_ptr, axes.text_bytes
-    places = carray(_pointer(book[30]), book[31], np.int64)
+    places = carray(pointer(book[30]), book[31], np.int64)
     presence, numbers, words_end = book[32], book[33], book[34]
-    words = carray(_pointer(packed.ctypes.data), words_end, np.int64)
+    words = carray(pointer(packed.ctypes.data), words_end, np.int64)
     _ask_for_cuts(words, presence, places, kind, rows, keys, table, slots)
     # Texts stand behind all words, in the order of their places, which ascend with the axes.
     text, start = numbers, np.uint64(8 * words_end)
@@ -149,7 +137,7 @@ def work_bytes(axes: int, grids: int) -> int:
 
 @njit(inline="always")
 def _carved(at, count):
-    return carray(_pointer(at), count, np.uint64), at + 8 * count
+    return carray(pointer(at), count, np.uint64), at + 8 * count
 
 
 @kernel(types.int64(types.int64, types.Bytes(types.uint8, 1, "C"), types.int64, types.int64))
@@ -162,7 +150,7 @@ def match_one(book_at, packed, out_at, room):
 
     Returns how many match and, above 32 bits, how many are doubtful.
     """
-    book = carray(_pointer(book_at), BOOK_SIZE, np.int64)
+    book = carray(pointer(book_at), BOOK_SIZE, np.int64)
     axes, grids, at = book[1], book[13], out_at + 8 * ((room + 1) // 2)
     probe_count = max(min(PROBES_MAX, grids), axes, 1) + 1
     hit_count = HITS_PER_PROBE * probe_count + UNROLLED
@@ -172,9 +160,9 @@ def match_one(book_at, packed, out_at, room):
     unsure, at = _carved(at, hit_count)
     matched, at = _carved(at, MATCHED_FIRST)
     doubtful, at = _carved(at, MATCHED_FIRST)
-    totals, at = carray(_pointer(at), 4, np.int64), at + 32
-    sizes, at = carray(_pointer(at), probe_count, np.int32), at + 4 * probe_count
-    cells = carray(_pointer(at), (1, axes + 1), np.int32)
+    totals, at = carray(pointer(at), 4, np.int64), at + 32
+    sizes, at = carray(pointer(at), probe_count, np.int32), at + 4 * probe_count
+    cells = carray(pointer(at), (1, axes + 1), np.int32)
     totals[:] = 0
     cells[0, axes] = 0
     _locate_one(book, np.frombuffer(packed, np.uint8), probes, cells)
@@ -182,7 +170,7 @@ def match_one(book_at, packed, out_at, room):
         cells, _layout_at(book), probes, sizes, places, hits, unsure, matched, doubtful, totals
     )
     if totals[0] + totals[1] <= room:
-        out = carray(_pointer(out_at), room, np.int32)
+        out = carray(pointer(out_at), room, np.int32)
         for i in range(totals[0]):
             out[i] = other_of(matched[i])
         for i in range(totals[1]):

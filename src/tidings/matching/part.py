@@ -29,15 +29,14 @@ MATCHES_FIRST = 8  # Per event, the room that is made for matches before any hav
 class Part:
     """One segment of an index."""
 
-    def __init__(self, segment: Segment, event_type: EventType, names: Names | None = None) -> None:
+    def __init__(self, segment: Segment, event_type: EventType, names: tuple[Names, Array]) -> None:
+        """`names` are those of the segment, and the numbers that later ones replace; see `Names.of`."""
         self.segment = segment
         self.event_type = event_type
         self.removed = np.zeros(len(segment), np.int64)
         self.removed_count = 0
-        if names is None:
-            names, repeated = Names.of(segment.ids)
-            self.remove(repeated, FIRST_STAMP)
-        self.names = names
+        self.names, repeated = names
+        self.remove(repeated, FIRST_STAMP)
         self.residuals = Residuals(segment.residuals, event_type)
         self._is_small = sum(array.nbytes for array in segment.layout) < SMALL_BYTES
         self._matches_per_event = float(MATCHES_FIRST)
@@ -65,16 +64,23 @@ class Part:
     def is_alive(self, number: int, stamp: int) -> bool:
         return not 0 < self.removed[number] <= stamp
 
-    def match(self, rows: pa.Table, stamp: int) -> tuple[Array, Array, Array]:
-        """Row numbers and owners, in no particular order, and the kernel's counts, for conformed rows."""
+    def room(self, row_count: int) -> int:
+        """How many matches so many events are likely to have, at most."""
+        return int(row_count * self._matches_per_event * 1.25) + 1024
+
+    def match(self, rows: pa.Table, stamp: int, room: Array | None = None) -> tuple[Array, Array, Array]:
+        """Row numbers and owners, in no particular order, and the kernel's counts, for conformed rows.
+
+        They are in `room`, owners from its start on, if they fit there and nothing was to be decided or left out.
+        """
         cells = self.segment.axes.locate(rows, self.event_type)
-        room = int(rows.num_rows * self._matches_per_event * 1.25) + 1024
+        room = np.empty(self.room(rows.num_rows), np.uint64) if room is None else room
         totals = np.zeros(4, np.int64)
         by_axis = not self._is_small and rows.num_rows > FEW_EVENTS
-        matched, doubtful = kernels.match_events(cells, by_axis, self.segment.layout, np.empty(room, np.uint64), totals)
-        events, owners = _apart(matched[: totals[0]])
+        matched, doubtful = kernels.match_events(cells, by_axis, self.segment.layout, room, totals)
+        events, owners = apart(matched[: totals[0]])
         if totals[1]:
-            more = decide(*_apart(doubtful[: totals[1]]), rows, self.segment.boxes, self.residuals, self.event_type)
+            more = decide(*apart(doubtful[: totals[1]]), rows, self.segment.boxes, self.residuals, self.event_type)
             events, owners = np.concatenate([events, more[0]]), np.concatenate([owners, more[1]])
         if rows.num_rows:
             self._matches_per_event = len(events) / rows.num_rows
@@ -98,7 +104,7 @@ class Part:
         return events[here], owners[here]
 
 
-def _apart(pairs: Array) -> tuple[Array, Array]:
+def apart(pairs: Array) -> tuple[Array, Array]:
     """A kernel's pairs as events and what stands beside them."""
     both = pairs.view(np.int32).reshape(-1, 2)
     return both[:, 1], both[:, 0]

@@ -14,6 +14,9 @@ from tidings.events import Value
 from tidings.filters import Condition
 from tidings.matching.part import FIRST_STAMP, Part
 
+# Of those in the part, one for so many may come before it is made anew: so an addition costs the same at any size.
+LEFT_SHARE = 32
+
 PartOf: TypeAlias = Callable[[Iterable[tuple[str, Condition]]], Part]
 
 
@@ -66,7 +69,7 @@ class Pending:
     ) -> list[str]:
         """The ids of those that an event matches, out of the first `count` and at `stamp`.
 
-        At most `left_max` of them are asked one by one.
+        At most `left_max` of them, or a small share, are asked one by one.
         """
         made, part = self._prefix_of(count, part_of, left_max)
         ids, conditions, removed = self._ids, self._conditions, self._removed
@@ -78,7 +81,7 @@ class Pending:
         prefix = self._prefix
         if prefix[0] > count:  # Made by a reader of a later version.
             prefix = (0, None)
-        if count - prefix[0] > left_max:
+        if count - prefix[0] > max(left_max, prefix[0] // LEFT_SHARE):
             self._prefix = prefix = (count, part_of(self._at(place) for place in range(count)))
         return prefix
 

@@ -12,12 +12,14 @@ only their ratios matter.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from tidings.matching import filing, kernels
 from tidings.matching.boxes import Array
+from tidings.matching.parallel import ALONE, Workers
 
 PROBE_NS = 10.0  # Looking into one grid cell.
 CANDIDATE_NS = 1.5  # Testing one entry of it.
@@ -46,28 +48,34 @@ class Plan:
     side_b: Array
 
 
-def make_plan(sides: filing.Sides, cell_counts: Array, share_ptr: Array, share: Array) -> Plan:
+def make_plan(sides: filing.Sides, cell_counts: Array, share_ptr: Array, share: Array, crew: Workers = ALONE) -> Plan:
     """Files every box somewhere: under two sides, one, or, if it has none, where all events look."""
     chance = np.empty(max(len(sides.side_axis), 1), np.float32)
-    filing.measure_sides(sides, share_ptr, share, chance)
-    first, second = _choose(sides, chance, len(cell_counts))
+    crew.over(len(sides.side_axis), lambda *run: filing.measure_sides(sides, share_ptr, share, *run, chance))
+    first, second = _choose(sides, chance, len(cell_counts), crew)
     counts = np.append(cell_counts, 1)  # Behind the last axis stands the one that all boxes and events share.
-    second = _second_if_it_pays(sides, first, second, chance, counts)
-    pairs = _Pairs.of(sides, first, second, counts)
+    second = _second_if_it_pays(sides, first, second, chance, counts, crew)
+    pairs = _Pairs.of(sides, first, second, counts, crew)
     return Plan(pairs.grids(), pairs.pair, pairs.side_a, pairs.side_b)
 
 
-def _choose(sides: filing.Sides, chance: Array, axes: int) -> tuple[Array, Array]:
+def _choose(sides: filing.Sides, chance: Array, axes: int, crew: Workers) -> tuple[Array, Array]:
     """Per box the sides to file it under. Pairs that few choose cost each of them much, and lose those in the next round."""
     boxes = len(sides.side_ptr) - 1
     first, second = np.empty(boxes, np.int32), np.empty(boxes, np.int32)
     costs = np.array([CANDIDATE_NS, HIT_NS, BLUR], np.float32)
     probe = np.zeros(min((axes + 1) ** 2, PAIRS_MAX))
     for _ in range(ROUNDS):
-        sizes = np.zeros(len(probe), np.int64)
-        filing.choose_sides(sides, chance, axes, costs, probe, first, second, sizes)
-        probe = PROBE_NS / np.maximum(sizes, 0.5)
+        sizes = crew.over(boxes, partial(_choose_some, (sides, chance, axes, costs, probe), (first, second)))
+        probe = PROBE_NS / np.maximum(np.sum(sizes, 0), 0.5)
     return first, second
+
+
+def _choose_some(what: tuple[Any, ...], chosen: tuple[Array, Array], start: int, end: int) -> Array:
+    """Chooses for a run of boxes; returns how many of them chose each pair of axes."""
+    sizes = np.zeros(len(what[-1]), np.int64)
+    filing.choose_sides(*what, start, end, *chosen, sizes)
+    return sizes
 
 
 def bucket_count(cell_count: Any, shift: Any) -> Any:
@@ -91,13 +99,13 @@ class _Pairs:
     counts: Array
 
     @classmethod
-    def of(cls, sides: filing.Sides, first: Array, second: Array, counts: Array) -> _Pairs:
+    def of(cls, sides: filing.Sides, first: Array, second: Array, counts: Array, crew: Workers) -> _Pairs:
         side_a, side_b = _in_axis_order(sides, first, second)
         axis = np.append(sides.side_axis, np.int32(len(counts) - 1)).astype(np.int64)
         codes, pair, sizes = _distinct(axis[side_a] * len(counts) + axis[side_b], len(counts) ** 2)
         a, b = codes // len(counts), codes % len(counts)
-        entries = np.zeros((len(codes), filing.LEVELS, filing.LEVELS), np.int64)
-        filing.count_entries(sides, side_a, side_b, pair, _finest(counts), entries)
+        what, shape = (sides, side_a, side_b, pair, _finest(counts)), (len(codes), filing.LEVELS, filing.LEVELS)
+        entries = np.sum(crew.over(len(pair), partial(_count_some, what, shape)), 0)
         return cls(a, b, sizes, pair, side_a, side_b, _costs(entries, sizes, counts, a, b), entries, counts)
 
     def best(self) -> Array:
@@ -115,10 +123,18 @@ class _Pairs:
         return np.stack([self.a, self.b, shift_a, shift_b, columns_log, starts, ends], 1).astype(np.int64)
 
 
-def _second_if_it_pays(sides: filing.Sides, first: Array, second: Array, chance: Array, counts: Array) -> Array:
+def _count_some(what: tuple[Any, ...], shape: tuple[int, ...], start: int, end: int) -> Array:
+    entries = np.zeros(shape, np.int64)
+    filing.count_entries(*what, start, end, entries)
+    return entries
+
+
+def _second_if_it_pays(
+    sides: filing.Sides, first: Array, second: Array, chance: Array, counts: Array, crew: Workers
+) -> Array:
     """`second`, or -1 for the boxes of pairs whose grid would cost more than lists by the first sides."""
     second = _second_if_common(sides, first, second, len(counts))
-    pairs = _Pairs.of(sides, first, second, counts)
+    pairs = _Pairs.of(sides, first, second, counts, crew)
     likely = np.where(first >= 0, chance[first], 1)
     both = np.where(second >= 0, chance[second], 1) * likely
     alone = np.bincount(pairs.pair, likely, minlength=len(pairs.a)) * (CANDIDATE_NS * LIST_SLACK + HIT_NS)

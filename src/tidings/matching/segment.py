@@ -22,6 +22,7 @@ from tidings.matching.axes import Axes, make_axes, sorted_numbers, sorted_texts
 from tidings.matching.boxes import Array, BoxColumns, writable
 from tidings.matching.layout import NO_RESIDUAL, CellBoxes, lay_out
 from tidings.matching.likelihood import shares
+from tidings.matching.parallel import ALONE, Workers
 
 Residuals = tuple[tuple[str, ...], ...]
 
@@ -44,17 +45,17 @@ class Segment:
         return len(self.ids)
 
 
-def build(columns: BoxColumns, event_type: EventType, sample: pa.Table | None = None) -> Segment:
+def build(columns: BoxColumns, event_type: EventType, sample: pa.Table | None = None, crew: Workers = ALONE) -> Segment:
     """A segment of these subscriptions; `sample`, conformed events, tells which sides are likely."""
     numbers, texts = _Bounds.of_numbers(columns, event_type), _Bounds.of_texts(columns)
-    used = np.unique(columns.attribute).tolist()
-    cuts = {attribute: _cuts(attribute, numbers, texts, event_type) for attribute in used}
-    axes = make_axes(event_type, cuts)
-    sides = _in_cells(columns, axes, numbers, texts)
+    used = np.flatnonzero(np.bincount(columns.attribute)).tolist()
+    cuts = crew.map(lambda attribute: _cuts(attribute, numbers, texts, event_type), used)
+    axes = make_axes(event_type, dict(zip(used, cuts)))
+    sides = _in_cells(columns, axes, numbers, texts, crew)
     residual, residuals = _residual_sets(columns)
     owner = np.repeat(np.arange(len(columns), dtype=np.int32), np.diff(columns.box_ptr))
     boxes = CellBoxes(owner, residual, sides)
-    layout = lay_out(boxes, axes.cell_counts, *shares(axes, event_type, sample))
+    layout = lay_out(boxes, axes.cell_counts, *shares(axes, event_type, sample), crew)
     return Segment(columns.ids, columns.texts, axes, boxes, layout, residuals)
 
 
@@ -97,16 +98,19 @@ class _Bounds:
             return self.order[:0]
         return self.order[self.attribute_ptr[attribute] : self.attribute_ptr[attribute + 1]]
 
-    def cells(self, axes: Axes, text: bool) -> tuple[Array, Array]:
+    def cells(self, axes: Axes, crew: Workers, *, text: bool) -> tuple[Array, Array]:
         """The first cell of every interval, and the one behind the last."""
         low, high = np.ones(len(self.low), np.int32), np.empty(len(self.low), np.int32)
-        for index, attribute in enumerate(axes.attribute.tolist()):
-            here = self.of(attribute)
-            if len(here) and axes.is_text(index) == text:
-                high[here] = axes.cell_counts[index]
-                below, above = here[~self.open_low[here]], here[~self.open_high[here]]
-                low[below] = axes.boundaries(index, _taken(self.low, below))
-                high[above] = axes.boundaries(index, _taken(self.high, above))
+        cell_counts = axes.cell_counts
+
+        def write(index: int) -> None:
+            here = self.of(int(axes.attribute[index]))
+            high[here] = cell_counts[index]
+            below, above = here[~self.open_low[here]], here[~self.open_high[here]]
+            low[below] = axes.boundaries(index, _taken(self.low, below))
+            high[above] = axes.boundaries(index, _taken(self.high, above))
+
+        crew.map(write, [index for index in range(len(axes)) if axes.is_text(index) == text])
         return low, high
 
 
@@ -120,8 +124,8 @@ def _cuts(attribute: int, numbers: _Bounds, texts: _Bounds, event_type: EventTyp
     return sorted_texts(pa.concat_arrays([_taken(texts.low, low), _taken(texts.high, high)]))
 
 
-def _in_cells(columns: BoxColumns, axes: Axes, numbers: _Bounds, texts: _Bounds) -> filing.Sides:
-    number_cells, text_cells = numbers.cells(axes, text=False), texts.cells(axes, text=True)
+def _in_cells(columns: BoxColumns, axes: Axes, numbers: _Bounds, texts: _Bounds, crew: Workers) -> filing.Sides:
+    number_cells, text_cells = numbers.cells(axes, crew, text=False), texts.cells(axes, crew, text=True)
     what = (columns.null, columns.number_ptr, *number_cells, columns.text_ptr, *text_cells)
     ptr, none = np.empty(len(columns.attribute) + 1, np.int32), np.zeros(0, np.int32)
     if (wrong := filing.join_pieces(*what, True, ptr, none, none)) >= 0:

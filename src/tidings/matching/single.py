@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,17 @@ from tidings.matching import one_kernel
 from tidings.matching.segment import Segment
 
 MATCHES_FIRST = 1022  # Room for the matches of one event, until one needs more.
+SHAPES_MAX = 256  # Sets of attributes that events come with, in which order; others are packed value by value.
+
+
+class _Shape(NamedTuple):
+    """How events with exactly these attributes, in this order, are packed: what is absent is left out as zeros."""
+
+    numbers_of: Callable[[Mapping[str, Any]], tuple[Any, ...]]
+    texts_of: Callable[[Mapping[str, Any]], tuple[Any, ...]]
+    kinds: tuple[type, ...]
+    presence: tuple[int, ...]
+    pack: Callable[..., bytes]
 
 
 class Packer:
@@ -34,27 +45,52 @@ class Packer:
         texts = [a for a in event_type if not a.type.has_int_keys]
         self.place = {a.name: place for place, a in enumerate([*numbers, *texts])}
         self._names = tuple(self.place)
-        self._kinds = tuple(a.type.python for a in (*numbers, *texts))
-        self._numbers_of, self._texts_of = _getter(numbers), _getter(texts)
+        self._attributes, self._required = (*numbers, *texts), frozenset(a.name for a in event_type if a.required)
+        self._shapes: dict[tuple[str, ...], _Shape | None] = {}
         self._all_present = _presence([True] * len(self.place))
         presence, self._number_count = len(self._all_present), len(numbers)
         self.counts = (presence, len(numbers), presence + len(self.place))
-        kinds = "".join("d" if a.type is ValueType.DOUBLE else "q" for a in numbers)
+        kinds = "".join(_FORMATS.get(a.type, "q") for a in numbers)
         self._pack = struct.Struct(f"{presence}Q{kinds}{len(texts)}q").pack
 
     def plain(self, record: Mapping[str, Any]) -> bytes | None:
-        """The record packed, if it is plain to see that it is complete and fits the type; otherwise None."""
-        if type(record) is not dict or len(record) != len(self._names):
+        """The record packed, if it is plain to see that it fits the type; otherwise None."""
+        if type(record) is not dict:
+            return None
+        names = tuple(record)
+        shape = self._shapes.get(names) or self._new_shape(names)
+        if shape is None:
+            return None
+        numbers, texts = shape.numbers_of(record), shape.texts_of(record)
+        if (*map(type, numbers), *map(type, texts)) != shape.kinds:
             return None
         try:
-            numbers, texts = self._numbers_of(record), self._texts_of(record)
-            if (*map(type, numbers), *map(type, texts)) != self._kinds:
-                return None
             joined = "".join(texts)
-            head = self._pack(*self._all_present, *numbers, *map(len, texts))
-        except (KeyError, TypeError, struct.error):  # A name unknown, bytes among the texts, an int beyond 64 bits.
+            head = shape.pack(*shape.presence, *numbers, *map(len, texts))
+        except (TypeError, struct.error):  # Bytes among the texts, an int beyond 64 bits.
             return None
         return head + joined.encode() if joined.isascii() else None
+
+    def _new_shape(self, names: tuple[str, ...]) -> _Shape | None:
+        """How events with these attributes are packed; None where one is unknown or missing, or shapes are too many."""
+        if names in self._shapes or len(self._shapes) >= SHAPES_MAX:
+            return None
+        there = frozenset(names)
+        fits = there <= self.place.keys() and there >= self._required
+        shape = self._shapes[names] = self._shape(there) if fits else None
+        return shape
+
+    def _shape(self, there: frozenset[str]) -> _Shape:
+        numbers = [a for a in self._attributes if a.type.has_int_keys and a.name in there]
+        texts = [a for a in self._attributes if not a.type.has_int_keys and a.name in there]
+        kinds = "".join((_FORMATS.get(a.type, "q") if a.name in there else "8x") for a in self._attributes)
+        return _Shape(
+            _getter(numbers),
+            _getter(texts),
+            tuple(a.type.python for a in (*numbers, *texts)),
+            _presence([a.name in there for a in self._attributes]),
+            struct.Struct(f"{len(self._all_present)}Q{kinds}").pack,
+        )
 
     def pack(self, values: Mapping[str, Value]) -> bytes:
         """Checked values packed; what is absent may be left out."""
@@ -107,6 +143,9 @@ class _Room:
         self._array = np.empty(size + 1 + work_bytes // 4, np.int32)
         self.view: memoryview = self._array.data
         self.address: int = self._array.ctypes.data
+
+
+_FORMATS = {ValueType.DOUBLE: "d"}
 
 
 def _getter(attributes: Sequence[Any]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:

@@ -13,7 +13,7 @@ import pytest
 from tidings.errors import IndexFileError, InputError
 from tidings.events import EventType, Required, Timestamp
 from tidings.matching import Index
-from tidings.matching.files import ARRAYS, MANIFEST
+from tidings.matching.files import ARRAYS, MANIFEST, VERSION
 
 THING = EventType("Thing", n=Required(int), s=str, at={"d": float}, t=Timestamp)
 EVENTS = pa.table({"n": [1, 2, 3], "s": ["ab", "cd", None], "at.d": [1.0, None, 3.0]})
@@ -124,9 +124,11 @@ def test_every_changed_byte_is_found_when_asked(saved: Path) -> None:
 
 
 def test_a_newer_format_is_refused_by_its_number(saved: Path) -> None:
-    body = (saved / MANIFEST).read_text().rsplit("\n", 2)[0].replace('"version": 1', '"version": 2')
+    body = (
+        (saved / MANIFEST).read_text().rsplit("\n", 2)[0].replace(f'"version": {VERSION}', f'"version": {VERSION + 1}')
+    )
     (saved / MANIFEST).write_text(f"{body}\n{zlib.crc32(body.encode()):08x}\n")
-    with pytest.raises(IndexFileError, match="version 1, got 2"):
+    with pytest.raises(IndexFileError, match=f"version {VERSION}, got {VERSION + 1}"):
         Index.open(saved)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tidings.errors import EventError
-from tidings.events import EventType, Timestamp, Value
-from tidings.matching import Index, NaiveIndex, index
+from tidings.events import EventType, Required, Timestamp, Value
+from tidings.matching import Index, NaiveIndex, index, single
 from tidings.matching.single import Packer
 
 ALL = EventType("All", flag=bool, count=int, speed=float, area=str, seen_at=Timestamp, raw=bytes)
@@ -80,3 +80,25 @@ def test_additions_and_removals_are_seen_by_the_next_single_event(monkeypatch: p
             if i % 5 == 4:
                 one.remove(f"c{(i - 2) % 13}")
         assert wanted.match(WHOLE) == plain.match(WHOLE)
+
+
+def test_events_with_some_of_the_attributes_in_any_order_are_packed_alike() -> None:
+    packer = Packer(ALL)
+    event: dict[str, Value] = {"area": "EC2", "speed": 1.5}
+    assert packer.plain(event) == packer.plain(dict(reversed(event.items()))) == packer.pack(event)
+
+
+def test_more_shapes_than_are_remembered_match_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(single, "SHAPES_MAX", 1)
+    wanted = Index(ALL)
+    wanted.add("far east", "area = 'EC2'")
+    assert wanted.match({"area": "EC2"}) == ["far east"]
+    assert wanted.match({"area": "EC2", "count": 7}) == ["far east"]
+    assert wanted.match({"count": 7}) == []
+
+
+def test_an_event_without_a_required_attribute_is_not_packed() -> None:
+    strict = EventType("Strict", plate=Required(str), speed=float)
+    assert Packer(strict).plain({"speed": 1.0}) is None
+    with pytest.raises(EventError, match="required"):
+        Index(strict).match({"speed": 1.0})
