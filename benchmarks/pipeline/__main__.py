@@ -1,6 +1,6 @@
 """The whole Spark job from Parquet to Parquet, against Spark SQL and DuckDB on the same cores.
 
-    python -m benchmarks.pipeline                    all sizes; bounded, about ten minutes on an idle machine
+    python -m benchmarks.pipeline                    all sizes, in ten minutes at most
     python -m benchmarks.pipeline --quick            10,000 subscriptions and a quarter of the events
     python -m benchmarks.pipeline --size base100k    some sizes; writes no file
     python -m benchmarks.pipeline --page             nothing: tables of the documentation from the last full run
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from benchmarks.matching.machine import facts
@@ -21,6 +22,7 @@ from benchmarks.pipeline.report import RESULTS, Report, show, write_page
 from benchmarks.pipeline.runs import Comparison, Run, compare, grow
 
 QUICK_SHARE = 0.25
+BEGAN = time.monotonic()
 
 
 def main() -> int:
@@ -50,7 +52,8 @@ def measure(sizes: tuple[str, ...], quick: bool, share: float) -> Report:
 
 def _told(run: Run) -> Run:
     rate = f"{run.events_per_s:,.0f} events/s" if run.events_per_s else run.why_not
-    print(f"{run.size}, {run.contender}, {run.events:,} events, {run.cores} cores: {rate}", file=sys.stderr, flush=True)
+    what = f"{run.size}, {run.contender}, {run.events:,} events, {run.cores} cores"
+    print(f"{time.monotonic() - BEGAN:4.0f} s  {what}: {rate}", file=sys.stderr, flush=True)
     return run
 
 

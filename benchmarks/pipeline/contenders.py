@@ -32,8 +32,8 @@ def _events(*counts: int) -> dict[str, int]:
 
 
 CONTENDERS = (
-    Contender(COMPACT, "ours:Lists", _events(800_000, 800_000, 200_000), 150),
-    Contender(ROWS, "ours:Rows", _events(800_000, 400_000, 100_000), 150),
+    Contender(COMPACT, "ours:Lists", _events(800_000, 800_000, 400_000), 180),
+    Contender(ROWS, "ours:Rows", _events(800_000, 400_000, 100_000), 90),
     Contender(DATAFRAMES, "ours:DataFrames", _events(400_000, 400_000), 90),
     Contender(DUCKDB, "duckdb_job:DuckdbBinned", _events(200_000, 100_000, 20_000), 90),
     Contender(EXPERT, "spark_job:SparkBinned", _events(100_000, 20_000, 4_000), 120),

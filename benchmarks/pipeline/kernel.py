@@ -10,7 +10,8 @@ from pathlib import Path
 from benchmarks import workload as made
 from benchmarks.matching.contest import pin
 from benchmarks.matching.engine import Workload
-from tidings.matching import Index
+from benchmarks.pipeline.ours import kept_index
+from tidings.pipeline.holding import Holding
 
 ROUNDS = 5
 
@@ -18,7 +19,7 @@ ROUNDS = 5
 def main(folder: str, size: str) -> None:
     pin(1)
     workload = Workload.open(Path(folder), size, made.EVENTS)
-    index = Index.from_boxes(made.boxes_table(workload.wanted), made.READING)
+    index = Holding.open(kept_index(Path(folder), size)).index  # Mapped, as workers have it.
     table = made.event_table(workload.events)
     index.match_numbers(table)  # Compiles, or loads what was compiled.
     taken = []

@@ -11,7 +11,8 @@ second plate, which its right does not cover, and road safety for more, which it
 
 Spark runs inside this program. It ends by itself, after about a minute.
 
-    python examples/london/main.py
+    python examples/london/main.py              100,000 sightings
+    python examples/london/main.py 10000        as many as you like
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ from tidings.security import Sealer, SignedType
 HERE = Path(__file__).parent
 OUT = Path("out/london")
 
-SIGHTINGS, FILES = 40_000, 20
+SIGHTINGS = int(sys.argv[1]) if sys.argv[1:] else 100_000
+FILES = 20
 ALTERED, TWICE = 25, 40  # Frames that somebody changes on the way, and frames that come a second time.
 ZONE = ("EC1", "EC2", "EC3", "EC4", "SE1", "SW1", "W1", "WC1", "WC2")
 OUTSIDE = ("E14", "N1", "NW1", "NW3", "SE10", "SW11", "W2", "W8")
@@ -70,9 +72,10 @@ LATER_SUBSCRIPTIONS = [
 def main() -> None:
     """Seal the sightings, run the pipeline, and show who can read what."""
     london = lay_out()
-    spark = start("tidings: London", "local[2]")
+    pipeline = read_pipeline(OUT / "pipeline.toml")
+    spark = start("tidings: London", "local[2]", pipeline.spark_settings())
     began = time.monotonic()
-    counts = run(spark, read_pipeline(OUT / "pipeline.toml"), watch=at_each_batch)
+    counts = run(spark, pipeline, watch=at_each_batch)
     seconds = time.monotonic() - began
     show(spark, london.signed_type, counts, seconds)
     spark.stop()

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from tests.pipeline.london import SIGHTINGS, Sighting, frames, keys, sightings
-from tests.unit.security.london import NOW_MS, a_keyring, a_type
+from tests.unit.security.london import CAMERA, CHARGE, NOW_MS, a_keyring, a_type
 from tidings.errors import InputError, SetupError
-from tidings.events import Timestamp
+from tidings.events import Timestamp, Value
 from tidings.pipeline import KeyFile, admit, genuine, refused, write_keys
-from tidings.security import Frame, cached, split
+from tidings.security import Frame, Identity, Publishers, Right, Sealer, State, cached, split
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 EVENTS = sightings(60)
 FRAMES = frames(EVENTS)
+_SIGNED_OTHERWISE = "signature: the batch"
 
 
 def table(spark: SparkSession, rows: list[bytes]) -> DataFrame:
@@ -118,6 +121,52 @@ def test_a_live_reader_refuses_what_is_not_fresh(spark: SparkSession, tmp_path: 
     rows = admit(table(spark, FRAMES), SIGHTINGS, keys(tmp_path), is_live=True).collect()
     assert {row["_reason"] for row in rows} == {"fresh: published more than 65000 ms from now"}
     assert not any(values(row) for row in rows)
+
+
+def test_only_what_a_publisher_with_the_right_has_signed_is_admitted(spark: SparkSession, tmp_path: Path) -> None:
+    """INV-11: whoever has the keys can seal, and only a publisher's signature is believed."""
+    alike = [event for event in EVENTS if set(event) == set(EVENTS[0])][:6]
+    by_camera, by_reader = signed_by(CAMERA, 1, alike), signed_by(CHARGE, 2, alike)
+    altered = [frame[:-1] + bytes([frame[-1] ^ 1]) for frame in signed_by(CAMERA, 3, alike)]
+    everybody_s = [*by_camera, *by_reader, *altered, *frames(alike, 4)]
+    publishers = Publishers.of([may_publish(CAMERA), may_publish(CHARGE, action="subscribe")])
+    admitted = admit(table(spark, everybody_s), SIGHTINGS, keys(tmp_path), publishers=publishers).cache()
+    assert [values(row) for row in in_order(genuine(admitted))] == alike
+    why = sorted(row["reason"].split(",")[0].split(" of ")[0] for row in refused(admitted).collect())
+    assert why == sorted(
+        6 * ["publisher: no right"] + 6 * ["signature: the event is not signed"] + 6 * [_SIGNED_OTHERWISE]
+    )
+
+
+def test_a_publisher_s_right_counts_at_the_time_of_the_event(tmp_path: Path) -> None:
+    (frame,) = signed_by(CAMERA, 1, EVENTS[:1])
+    for times, state in (
+        ((NOW_MS, NOW_MS + 1), State.OK),
+        ((0, NOW_MS), State.AUTH_FAIL),
+        ((NOW_MS + 1, 2**62), State.AUTH_FAIL),
+    ):
+        right = replace(may_publish(CAMERA), not_before=times[0], not_after=times[1])
+        opened = keys(tmp_path).opener(SIGHTINGS, Publishers.of([right])).open_(pa.array([frame]))
+        assert opened.states.tolist() == [state]
+        assert all(why.startswith("publisher: validity: ") for why in opened.reasons.values())
+
+
+def test_a_publisher_may_sign_only_for_the_attributes_of_its_right(tmp_path: Path) -> None:
+    right = replace(may_publish(CAMERA), attributes=frozenset({SIGHTINGS.attr_id("plate")}))
+    opener = keys(tmp_path).opener(SIGHTINGS, Publishers.of([right]))
+    opened = opener.open_(pa.array(signed_by(CAMERA, 1, [{"plate": "P1"}, {"plate": "P1", "lane": 2}])))
+    assert opened.states.tolist() == [State.OK, State.AUTH_FAIL]
+    assert opened.reasons[1].startswith("publisher: attributes: ")
+
+
+def signed_by(signer: Identity, sender_id: int, events: list[dict[str, Value]]) -> list[bytes]:
+    """Frames of one batch, which rest on one signature."""
+    sealer = Sealer(SIGHTINGS, a_keyring(SIGHTINGS), sender_id, signer=signer, signing="batch")
+    return sealer.seal_batch(events, NOW_MS)
+
+
+def may_publish(holder: Identity, action: str = "publish") -> Right:
+    return Right(holder.public_key, SIGHTINGS.type_id, frozenset({action}), None, NOW_MS, NOW_MS + 1000, 0)
 
 
 def test_plaintext_that_a_relay_sent_along_is_not_believed(spark: SparkSession, tmp_path: Path) -> None:

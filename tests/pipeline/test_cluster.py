@@ -18,6 +18,7 @@ import pytest
 from tests.pipeline.sightings import expected_pairs, sightings, subscriptions, table
 
 ROOT = Path(__file__).parents[2]
+EXECUTOR = ("memory=512m", "cores=1", "extraJavaOptions=-XX:TieredStopAtLevel=1")
 PROGRAM = """
 import sys
 import pyarrow as pa
@@ -25,7 +26,8 @@ from tests.pipeline.sightings import expected_pairs, sightings, subscriptions, t
 from tidings.pipeline import match, start
 
 events, wanted = sightings(800), subscriptions(80)
-spark = start("cluster test", "local-cluster[2,1,1024]", {"spark.sql.shuffle.partitions": "2"})
+settings = {"spark.sql.shuffle.partitions": "2", "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+spark = start("cluster test", "local-cluster[2,1,1024]", settings)
 
 def where(batches):
     import os, tidings, tidings.matching
@@ -112,9 +114,9 @@ def test_a_standalone_cluster_gives_what_the_definition_gives(tmp_path: Path) ->
     # Names without a folder: executors are at home elsewhere, and find the files all the same.
     files = ["events.parquet", "wanted.parquet", "--out", "out"]
     with standalone(home, tmp_path) as url:
-        settings = ["--master", url, "--conf", "spark.executor.memory=512m", "--conf", "spark.executor.cores=1"]
+        settings = [f"--conf=spark.executor.{what}" for what in EXECUTOR]
         done = subprocess.run(
-            [sys.executable, "-m", "tidings", "match", *files, *settings],
+            [sys.executable, "-m", "tidings", "match", *files, "--master", url, *settings],
             env=environment(home), cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=400, check=False,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]

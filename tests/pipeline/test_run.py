@@ -165,7 +165,8 @@ def test_what_is_not_there_is_told_before_anything_runs(spark: SparkSession, tmp
 
 
 def start_run(file: Path, *more: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tidings", "run", str(file), "--master", "local[2]", *more]
+    small = ["--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2"]
+    command = [sys.executable, "-m", "tidings", "run", str(file), *small, *more]
     environment = {**os.environ, "PYTHONPATH": "src"}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
@@ -179,9 +180,9 @@ def wait_for(something: Path, process: subprocess.Popen[bytes], pattern: str, co
 @pytest.mark.spark
 def test_killed_at_any_moment_and_started_again_every_pair_stands_once(tmp_path: Path) -> None:
     file = lay_out(tmp_path)
-    put_events(tmp_path, EVENTS, 12)
+    put_events(tmp_path, EVENTS, 8)
     chance = random.Random(4)
-    for kill in range(3):
+    for kill in range(2):
         process = start_run(file)
         wait_for(tmp_path / "checkpoint" / "batches", process, "*.json", kill + 1)
         time.sleep(chance.random() * 2)  # A moment somewhere within the batch, or the next one.
@@ -200,8 +201,7 @@ def delivered_so_far(folder: Path) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.spark
-def test_ctrl_c_ends_cleanly_and_the_next_run_goes_on(tmp_path: Path) -> None:
+def test_ctrl_c_ends_cleanly_and_the_next_run_goes_on(spark: SparkSession, tmp_path: Path) -> None:
     file = lay_out(tmp_path)
     file.write_text(file.read_text().replace("until_empty = true", "every_s = 0.2"))
     put_events(tmp_path, EVENTS[:400], 2)
@@ -213,8 +213,7 @@ def test_ctrl_c_ends_cleanly_and_the_next_run_goes_on(tmp_path: Path) -> None:
     assert b"Traceback" not in said
     assert b'"events"' in out
     file.write_text(file.read_text().replace("every_s = 0.2", "until_empty = true"))
-    last = start_run(file)
-    assert last.wait(timeout=300) == 0
+    assert run(spark, read_pipeline(file)).events == 400
     assert delivered(tmp_path) == expected_pairs(EVENTS[:400], WANTED)
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from tests.pipeline.london import SIGHTINGS, rights
+from tests.unit.security.london import NOW_MS, ids
 from tidings.errors import InputError
-from tidings.pipeline import read_pipeline
+from tidings.pipeline import Rest, read_pipeline
+from tidings.pipeline.recipients import recipients_of
 from tidings.pipeline.secured import withheld
+from tidings.security import Right
 
 PIPELINE = """
 name = "test"
@@ -75,4 +80,15 @@ def test_a_subscription_may_only_ask_about_what_its_subscriber_may_read() -> Non
     ]
     names = ("id", "condition", "subscriber")
     table = pa.table(dict(zip(names, map(list, zip(*asked, strict=True)), strict=True)))
-    assert withheld(table, SIGHTINGS, rights()) == {"nosy", "nobody-s"}
+    recipients = recipients_of(SIGHTINGS, rights(), NOW_MS, Rest.LEFT_OUT)
+    assert {who.name: ids for who, ids in withheld(table, SIGHTINGS, recipients).items()} == {"charge": {"nosy"}}
+
+
+def test_a_subscription_may_ask_about_all_that_its_subscriber_s_rights_show_together() -> None:
+    plates, detective = rights()["charge"], rights()["detective"]
+    speeds = replace(plates, attributes=ids(SIGHTINGS, "speed"), constraints=("lane = 1",))
+    table = pa.table({"id": ["fast"], "condition": ["plate = 'A1' AND speed > 3"], "subscriber": ["charge"]})
+    several: dict[str, Right | Sequence[Right]] = {"charge": [plates, speeds], "detective": detective}
+    recipients = recipients_of(SIGHTINGS, several, NOW_MS, Rest.LEFT_OUT)
+    (hidden,) = withheld(table, SIGHTINGS, recipients)
+    assert (hidden.met, hidden.readable) == ((), ("plate", "seen_at"))

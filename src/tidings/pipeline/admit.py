@@ -28,7 +28,7 @@ from tidings.events import arrow_schema, nest
 from tidings.pipeline.keyfile import KeyFile, for_spark
 from tidings.pipeline.session import is_local
 from tidings.pipeline.tables import listed, quoted
-from tidings.security import DELAY_MS, OpenedBatch, SignedType, State
+from tidings.security import DELAY_MS, OpenedBatch, Publishers, SignedType, State
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -65,12 +65,14 @@ def admit(
     column: str = FRAME,
     is_live: bool = False,
     keep_duplicates: bool = False,
+    publishers: Publishers | None = None,
 ) -> DataFrame:
     """The events in `frames`, a table or stream with a binary column of them.
 
     Gives `_state`, `_reason`, `_event_id`, `_sender_id`, `_ts_ms`, `_seq`, `_header` and the type's
     attributes. `is_live` also refuses events older than grace and delay, as a broker does; readers of
-    history do not. Raises InputError for a type whose cipher Spark lacks, SetupError on a cluster
+    history do not. With `publishers` an event must be signed by one of them, or it is `auth_fail` with the
+    reason. Raises InputError for a type whose cipher Spark lacks, SetupError on a cluster
     that does not encrypt what it exchanges.
     """
     signed_type = for_spark(signed_type)
@@ -81,7 +83,7 @@ def admit(
     if not keep_duplicates:
         sealed = sealed_once(sealed) if sealed.isStreaming else sealed.repartition(_number())
     fresh_ms = signed_type.grace_ms + DELAY_MS if is_live else None
-    step = OpenFrames(signed_type, keys, fresh_ms, is_distinct=not keep_duplicates)
+    step = OpenFrames(signed_type, keys, fresh_ms, is_distinct=not keep_duplicates, publishers=publishers)
     return sealed.mapInArrow(step, admitted_schema(signed_type))
 
 
@@ -114,12 +116,21 @@ def check_encrypted(spark: SparkSession) -> None:
 class OpenFrames:
     """mapInArrow: frames → states, numbers and attributes. Holds the path of the keys, never a key."""
 
-    def __init__(self, signed_type: SignedType, keys: KeyFile, fresh_ms: int | None, *, is_distinct: bool) -> None:
+    def __init__(
+        self,
+        signed_type: SignedType,
+        keys: KeyFile,
+        fresh_ms: int | None,
+        *,
+        is_distinct: bool,
+        publishers: Publishers | None = None,
+    ) -> None:
         self.type, self.keys, self.fresh_ms, self.is_distinct = signed_type, keys, fresh_ms, is_distinct
+        self.publishers = publishers
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         seen: set[bytes] = set()
-        opener = self.keys.opener(self.type)
+        opener = self.keys.opener(self.type, self.publishers)
         for batch in batches:
             frames = batch.column(FRAME)
             opened = opener.open_(frames)
@@ -130,7 +141,7 @@ class OpenFrames:
 
     def _is_first(self, opened: OpenedBatch, seen: set[bytes]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         first = np.ones(len(opened.states), bool)
-        numbers = opened.moments.nonces()
+        numbers = [number.tobytes() for number in opened.moments.nonces()]
         for row in np.flatnonzero(opened.states == State.OK).tolist():
             first[row] = numbers[row] not in seen
             seen.add(numbers[row])
@@ -152,7 +163,7 @@ def admitted_rows(frames: pa.Array, opened: OpenedBatch) -> pa.RecordBatch:
     bare = pa.array([header[:HEADER_BYTES] for header in headers], pa.binary())
     columns = [
         _STATES.take(pa.array(opened.states)),
-        pa.array([opened.reasons.get(row) for row in range(len(frames))], pa.string()),
+        _reasons(opened),
         *head_columns(opened),
         _spread(bare, is_bad),
     ]
@@ -160,6 +171,12 @@ def admitted_rows(frames: pa.Array, opened: OpenedBatch) -> pa.RecordBatch:
     nested = nest(events)
     schema = pa.schema([*_HEAD_FIELDS, *nested.schema])
     return pa.RecordBatch.from_arrays([*columns, *nested.columns], schema=schema)
+
+
+def _reasons(opened: OpenedBatch) -> pa.Array:
+    if not opened.reasons:
+        return pa.nulls(len(opened.states), pa.string())
+    return pa.array([opened.reasons.get(row) for row in range(len(opened.states))], pa.string())
 
 
 def head_columns(opened: OpenedBatch) -> list[pa.Array]:

@@ -32,7 +32,8 @@ from pyspark.sql import functions as f
 
 from tidings.events import Attribute, EventType
 from tidings.pipeline.change_sources import ChangeSource, News
-from tidings.pipeline.holding import Found, Numbers, Shipped, ship
+from tidings.pipeline.grouping import Numbers
+from tidings.pipeline.holding import Found, Shipped, ship
 from tidings.pipeline.ledger import write_whole
 from tidings.pipeline.sources import ORIGINAL, REASON
 from tidings.pipeline.wanted import (
@@ -117,6 +118,7 @@ class Changes:
         parsed = rows.mapInArrow(_ParseChanges(self.named_type), CHANGES_SCHEMA).persist(StorageLevel.DISK_ONLY)
         try:
             quarantine(parsed.select(f.inline("rejected")), self.log.tip + 1)
+            # What has changed since the last version, packed; the driver keeps the log that it goes into.
             found = list(parsed.select("payload", "removed").toLocalIterator())
         finally:
             parsed.unpersist()

@@ -25,6 +25,7 @@
     type = "Sighting"
     keys = "pipeline.keys"                # a key file, mode 600
     rest = "left out"                     # or "sealed"
+    signed = false                        # true: refuse what no publisher in the registry has signed
 
     [trigger]
     every_s = 2.0                         # or: until_empty = true
@@ -126,6 +127,7 @@ class SecureBy(_Part, frozen=True, kw_only=True):
     type: str
     keys: str
     rest: Literal["left out", "sealed"] = "left out"
+    signed: bool = False
 
 
 class Pipeline(_Part, frozen=True, kw_only=True):

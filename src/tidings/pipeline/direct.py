@@ -6,6 +6,8 @@ open, a task is a list of row groups instead, and what it gives back to Spark is
 
 Each task writes a file of its own aside. When all are done, the driver moves those of the tasks
 that counted to their place, so that a failed or repeated task leaves nothing behind.
+
+Only where the index goes to the events: those that meet subscriptions in zones have to travel, which is Spark's to do.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ import pyarrow.parquet as pq
 
 from tidings.errors import InputError
 from tidings.events import EventType, conform
-from tidings.pipeline.holding import COMPACT_NAMES, ROWS_MAX, Found, Shipped, ship
+from tidings.pipeline.holding import ROWS_MAX, Shipped, ship
 from tidings.pipeline.match import Matching, PlanName
+from tidings.pipeline.rowgroups import RowGroups
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,7 +36,6 @@ FILES_MAX = 10_000  # Footers that the driver reads to share out the work; with 
 TASKS_PER_CORE = 2  # A core that has drawn quick row groups gets others.
 TASK_BYTES_MAX = 256 << 20
 ASIDE = "_aside"
-PAIR_NAMES = ["event_id", "subscription_id", "subscriber"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ def match_with(shipped: Shipped, matching: Matching, tasks: list[list[Piece]], o
     aside.mkdir(parents=True)
     try:
         work = MatchFiles(shipped, matching.wanted.asked_type, matching.id, _id_type(matching), compact, str(aside))
+        # To the driver comes a name and a number for each task, however much it wrote.
         written: list[Written] = spark.sparkContext.parallelize(tasks, len(tasks)).map(work).collect()
         for number, part in enumerate(written):
             (aside / part.name).rename(folder / f"part-{number:05}.snappy.parquet")
@@ -102,27 +105,16 @@ class MatchFiles:
         self.compact, self.aside = compact, aside
 
     def __call__(self, pieces: list[Piece]) -> Written:
-        name, deliveries = f"{uuid.uuid4().hex}.parquet", 0
-        with pq.ParquetWriter(str(Path(self.aside) / name), self._schema(), compression="snappy") as writer:
+        name, holding = f"{uuid.uuid4().hex}.parquet", self.shipped.holding()
+        with RowGroups(str(Path(self.aside) / name), holding, self.id_type, compact=self.compact) as out:
             for batch in read_pieces(pieces, self._columns()):
-                for ids, found in self._match(batch):
-                    deliveries += len(found.events)
-                    writer.write_batch(found.compact(ids) if self.compact else found.pairs(ids))
-        return Written(name, deliveries)
-
-    def _match(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.Array, Found]]:
-        ids = batch.column(self.id).cast(self.id_type)
-        for start, found in self.shipped.holding().match_in_rounds(conform(batch, self.asked_type)):
-            if len(found.events):
-                yield ids.slice(start), found
+                ids = batch.column(self.id).cast(self.id_type)
+                for start, found in holding.match_in_rounds(conform(batch, self.asked_type)):
+                    out.add(ids.slice(start), found)
+        return Written(name, out.pairs)
 
     def _columns(self) -> list[str]:
         return [self.id, *(a.name for a in self.asked_type if a.name != self.id)]
-
-    def _schema(self) -> pa.Schema:
-        texts = pa.list_(pa.string()) if self.compact else pa.string()
-        first, *others = COMPACT_NAMES if self.compact else PAIR_NAMES
-        return pa.schema([(first, self.id_type), *((name, texts) for name in others)])
 
 
 def read_pieces(pieces: list[Piece], columns: list[str]) -> Iterator[pa.RecordBatch]:

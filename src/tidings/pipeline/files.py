@@ -119,7 +119,7 @@ _DIRECT, _BY_SPARK = "read and written by the workers", "read and written by Spa
 def _match_by_spark(matching: Matching, out: str, compact: bool) -> int:
     matching.deliveries(compact=compact).write.mode("append").parquet(out)
     written = matching.events.sparkSession.read.parquet(out)
-    if compact:
+    if compact:  # One row comes to the driver: a sum.
         return int(written.agg(f.sum(f.size("subscription_ids"))).collect()[0][0] or 0)
     return written.count()
 

@@ -13,27 +13,25 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
 from tidings.events import EventType
 from tidings.matching import BOXES_SCHEMA, Index
+from tidings.pipeline.grouping import Numbers, by_event, ends_of
 from tidings.pipeline.shipment import Shipment
 from tidings.pipeline.wanted import WANTED_SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-
 INDEX_FOLDER, PEOPLE_FILE = "index", "subscribers.arrow"
 OPEN_MAX = 4  # Holdings that a worker keeps open: the one in force, its changes, and their predecessors.
 # Pairs that one round of the kernel should give: enough to be fast, few enough that events
 # which match everything do not fill a worker's memory.
-PAIRS_PER_ROUND = 500_000
-ROWS_FIRST, ROWS_MAX = 1_024, 65_536  # Row numbers of a round fit 16 bits.
+PAIRS_PER_ROUND = 2_000_000
+ROWS_FIRST, ROWS_MAX = 1_024, 32_768  # More than these the index itself cuts into several rounds.
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +52,29 @@ class Found:
         """A row per pair."""
         numbers = pa.array(self.numbers)
         columns = [event_ids.take(pa.array(self.events)), self.ids.take(numbers), self.subscribers.take(numbers)]
-        return pa.RecordBatch.from_arrays(columns, ["event_id", "subscription_id", "subscriber"])
+        return pa.RecordBatch.from_arrays(columns, PAIR_NAMES)
 
     def compact(self, event_ids: pa.Array) -> pa.RecordBatch:
         """A row per event that somebody wants, with the list of subscriptions."""
-        order = np.argsort(self.events.astype(np.uint16), kind="stable")  # NumPy sorts 16 bits by radix.
-        events = self.events[order]
-        starts = np.flatnonzero(np.diff(events, prepend=-1))
-        offsets = pa.array(np.append(starts, len(events)).astype(np.int32))
-        lists = pa.ListArray.from_arrays(offsets, self.ids.take(pa.array(self.numbers[order])))
-        return pa.RecordBatch.from_arrays([event_ids.take(pa.array(events[starts])), lists], COMPACT_NAMES)
+        rows, counts, numbers = by_event(self.events, self.numbers)
+        lists = pa.ListArray.from_arrays(pa.array(ends_of(counts)), self.ids.take(pa.array(numbers)))
+        return pa.RecordBatch.from_arrays([event_ids.take(pa.array(rows)), lists], COMPACT_NAMES)
 
 
-COMPACT_NAMES = ["event_id", "subscription_ids"]
+COMPACT_NAMES, PAIR_NAMES = ["event_id", "subscription_ids"], ["event_id", "subscription_id", "subscriber"]
+
+
+class Pace:
+    """How many rows the next round takes: so many that it gives about PAIRS_PER_ROUND, growing with care."""
+
+    def __init__(self, subscription_count: int) -> None:
+        # As if every event matched everything, until there is something to go by.
+        self.rows = max(1, min(ROWS_FIRST, PAIRS_PER_ROUND // max(subscription_count, 1)))
+
+    def learn(self, rows: int, pairs: int) -> None:
+        """That so many rows gave so many pairs."""
+        fitting = PAIRS_PER_ROUND * rows // max(pairs, 1)
+        self.rows = max(1, min(fitting, 4 * self.rows, ROWS_MAX))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,18 +85,20 @@ class Holding:
     event_type: EventType
     ids: pa.Array
     subscribers: pa.Array
+    pace: Pace
 
     @classmethod
     def of(cls, wanted: pa.Table, event_type: EventType) -> Holding:
         """From a table of WANTED_SCHEMA, no id of which stands twice."""
         index = Index.from_boxes(wanted.select(BOXES_SCHEMA.names), event_type)
-        return cls(index, event_type, _one_chunk(wanted, "id"), _one_chunk(wanted, "subscriber"))
+        return cls(index, event_type, _one_chunk(wanted, "id"), _one_chunk(wanted, "subscriber"), Pace(len(wanted)))
 
     @classmethod
     def open(cls, folder: Path) -> Holding:
         index = Index.open(folder / INDEX_FOLDER)
         people = pa.ipc.open_file(pa.memory_map(str(folder / PEOPLE_FILE))).read_all()
-        return cls(index, index.event_type, _one_chunk(people, "id"), _one_chunk(people, "subscriber"))
+        columns = _one_chunk(people, "id"), _one_chunk(people, "subscriber")
+        return cls(index, index.event_type, *columns, Pace(len(people)))
 
     def save(self, folder: Path) -> None:
         self.index.save(folder / INDEX_FOLDER)
@@ -104,12 +114,13 @@ class Holding:
     def match_in_rounds(self, batch: pa.RecordBatch) -> Iterator[tuple[int, Found]]:
         """The same for a batch of any columns: where each round starts, and what it found counted from there."""
         rows = batch.select([a.name for a in self.event_type if a.name in batch.schema.names])
-        start, length = 0, ROWS_FIRST
+        start = 0
         while start < batch.num_rows:
-            found = self.match(rows.slice(start, length))
+            here = rows.slice(start, self.pace.rows)
+            found = self.match(here)
+            self.pace.learn(here.num_rows, len(found.events))
             yield start, found
-            start += length
-            length = _next_length(length, len(found.events))
+            start += here.num_rows
 
 
 class Shipped:
@@ -139,12 +150,6 @@ def ship(spark: SparkSession, wanted: Iterable[pa.Table], event_type: EventType)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     Holding.of(whole, event_type).save(folder)
     return Shipped(Shipment(spark, folder))
-
-
-def _next_length(length: int, pairs: int) -> int:
-    """So many rows that the next round gives about PAIRS_PER_ROUND, growing with care."""
-    fitting = PAIRS_PER_ROUND * length // max(pairs, 1)
-    return max(1, min(fitting, 4 * length, ROWS_MAX))
 
 
 def _one_chunk(table: pa.Table, name: str) -> pa.Array:

@@ -31,12 +31,14 @@ from tidings.pipeline.deliver import FileSink, Quarantine, Sink
 from tidings.pipeline.files import told
 from tidings.pipeline.ledger import Counts, Entry, Ledger
 from tidings.pipeline.results import RESULTS_SCHEMA, MatchRecords, broken_of, counts_of, deliveries_of
-from tidings.pipeline.secured import AdmitMatchSecure, Secured
 from tidings.pipeline.streams import open_source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from tidings.pipeline.mail import AdmitMatchSecure
+    from tidings.pipeline.secured import Secured
 
 POLL_S = 0.5  # How soon Ctrl-C and a failed query are noticed.
 
@@ -86,7 +88,7 @@ class Job:
 
     def __init__(self, spark: SparkSession, pipeline: Pipeline, ledger: Ledger, watch: Watch) -> None:
         self.spark, self.pipeline, self.ledger, self.watch = spark, pipeline, ledger, watch
-        self.secured = Secured(spark, pipeline, pipeline.secure) if pipeline.secure else None
+        self.secured = _secured(spark, pipeline)
         self.source = self.secured.source if self.secured else open_source(spark, pipeline)
         changes_from = change_source(spark, pipeline.subscriptions, self.source.whole_type)
         self.changes = Changes(spark, changes_from, pipeline.checkpoint, self.source.whole_type)
@@ -154,6 +156,8 @@ class Job:
         return bool(self.source.count) and self.ledger.totals().events >= self.source.count
 
     def _deliver(self, records: DataFrame, number: int, in_force: InForce) -> Counts:
+        if self.secured:  # Frames are looked at twice, and finding second copies among them is dear. They are sealed.
+            records = records.persist(StorageLevel.MEMORY_AND_DISK)
         step = self._step(records, in_force)
         results = records.mapInArrow(step, RESULTS_SCHEMA).persist(StorageLevel.MEMORY_AND_DISK)
         try:
@@ -164,6 +168,7 @@ class Job:
             return counts
         finally:
             results.unpersist()
+            records.unpersist()
 
     def _step(self, records: DataFrame, in_force: InForce) -> MatchRecords | AdmitMatchSecure:
         if self.secured:
@@ -182,6 +187,14 @@ def _hush(spark: SparkSession) -> None:
     spark.sparkContext.setLogLevel("OFF")
     java: Any = spark.sparkContext._jvm.java  # type: ignore[union-attr]
     java.lang.System.setErr(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))
+
+
+def _secured(spark: SparkSession, pipeline: Pipeline) -> Secured | None:
+    if pipeline.secure is None:
+        return None
+    from tidings.pipeline.secured import Secured  # With the registry's database, which others need not load.
+
+    return Secured(spark, pipeline, pipeline.secure)
 
 
 def _sink(spark: SparkSession, pipeline: Pipeline, type_name: str) -> Sink:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidings.errors import InputError, PeerError, SetupError
-from tidings.security import BatchOpener, BatchSealer, Keyring, SignedType, suite_of
+from tidings.security import BatchOpener, BatchSealer, Keyring, Publishers, SignedType, suite_of
 
 KEY_FILE_BYTES_MAX = 2**24  # A hundred thousand epochs.
 
@@ -37,9 +37,14 @@ class KeyFile:
         except PeerError as wrong:
             raise SetupError(f"{self.path!r} is no key file of {signed_type.event_type.name}: {wrong}") from None
 
-    def opener(self, signed_type: SignedType) -> BatchOpener:
+    def opener(self, signed_type: SignedType, publishers: Publishers | None = None) -> BatchOpener:
         """Built once per worker process and state of the file; its ciphers are used again and again."""
-        return self._held(signed_type).opener
+        held = self._held(signed_type)
+        if publishers is None:
+            return held.opener
+        if held.signed is None or held.signed[0] != publishers:
+            held.signed = publishers, BatchOpener(signed_type, held.ring, publishers)
+        return held.signed[1]
 
     def sealer(self, signed_type: SignedType) -> BatchSealer:
         return self._held(signed_type).sealer
@@ -58,7 +63,8 @@ class KeyFile:
         held = _held.get(name)
         if held is None or held.state != state:
             ring = self.read(signed_type)
-            held = _held[name] = _Held(state, BatchOpener(signed_type, ring), BatchSealer(signed_type, ring))
+            opener, sealer = BatchOpener(signed_type, ring), BatchSealer(signed_type, ring)
+            held = _held[name] = _Held(state, ring, opener, sealer)
         return held
 
     def _state(self) -> tuple[int, int, int]:
@@ -70,11 +76,15 @@ class KeyFile:
         return about.st_ino, about.st_mtime_ns, about.st_mode
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Held:
+    """What was made of a key file, in this process. `signed` opens only what known publishers have signed."""
+
     state: tuple[int, int, int]
+    ring: Keyring
     opener: BatchOpener
     sealer: BatchSealer
+    signed: tuple[Publishers, BatchOpener] | None = None
 
 
 _held: dict[tuple[str, bytes], _Held] = {}

@@ -15,7 +15,7 @@ where its file is; keys and tokens are read where they are used.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StringType, StructField, StructType
@@ -63,6 +63,11 @@ class LiveNetwork(DataSource):
         if wanted.id in declared:
             raise InputError(f"{declared.name} has an attribute {wanted.id!r}; name the column of ids with option id")
         return StructType([StructField(wanted.id, StringType()), *spark_schema(declared)])
+
+    def reader(self, schema: StructType) -> NoReturn:
+        raise InputError(
+            'format "tidings" is a stream: expected spark.readStream, with trigger(availableNow=True) for what is there now'
+        )
 
     def streamReader(self, schema: StructType) -> LiveReader:  # noqa: N802
         return LiveReader(self._wanted(), schema)

@@ -123,7 +123,7 @@ def results_of(kind: int, count: int, **columns: pa.Array) -> pa.RecordBatch:
 
 def counts_of(results: DataFrame) -> Counts:
     """What became of the records."""
-    parts = [f.sum(f.col("counts")[at]) for at in range(4)]
+    parts = [f.sum(f.col("counts")[at]) for at in range(4)]  # One row comes to the driver.
     events, wanted, broken, pairs = (
         number or 0 for number in results.where(f.col("kind") == COUNT).agg(*parts).collect()[0]
     )

@@ -15,11 +15,7 @@ tags under one nonce GCM's key can be worked out. Hence the sender ids by recipi
 
 from __future__ import annotations
 
-import enum
-import hashlib
-import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -29,15 +25,16 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from tidings.errors import Denied, InputError, SetupError
+from tidings.errors import InputError, SetupError
 from tidings.events import EventType, conform
 from tidings.matching import Index
 from tidings.pipeline.admit import check_encrypted
 from tidings.pipeline.keyfile import KeyFile, for_spark
-from tidings.pipeline.leases import EVERYBODY, SEQ, SOURCE, TS_MS, Leases, Senders
+from tidings.pipeline.leases import SEQ, SOURCE, TS_MS, Leases, Senders
 from tidings.pipeline.match import named
+from tidings.pipeline.recipients import Recipient, Rest, Rights, recipients_of
 from tidings.pipeline.tables import listed, quoted
-from tidings.security import BatchMoments, Mode, Right, SignedType
+from tidings.security import BatchMoments, SignedType
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -48,27 +45,10 @@ RIGHTS_KEPT = 256  # Conditions of rights that a worker keeps ready; more recipi
 Numbers = np.ndarray[Any, np.dtype[Any]]
 
 
-class Rest(enum.StrEnum):
-    """What becomes of attributes that a recipient may not read."""
-
-    LEFT_OUT = "left out"
-    SEALED = "sealed"
-
-
-@dataclass(frozen=True, slots=True)
-class Recipient:
-    """What one subscriber's frames hold, and which events they are of."""
-
-    name: str
-    shown: tuple[str, ...]
-    constraints: tuple[str, ...]
-    sender: str
-
-
 def secure(
     deliveries: DataFrame,
     signed_type: SignedType,
-    rights: Mapping[str, Right],
+    rights: Rights,
     keys: KeyFile,
     leases: Leases,
     *,
@@ -79,7 +59,7 @@ def secure(
     """event_id, subscription_id, subscriber and frame, a row for each delivery that a right allows.
 
     `deliveries` have the type's attributes as columns, a subscriber, and a source and moment from
-    `stamp`; `rights` say what each subscriber may read. Where the `sources` are not named, the
+    `stamp`; `rights` say what each subscriber may read, one right or several, which add up. Where the `sources` are not named, the
     deliveries are read once more to learn them. Raises Denied for a right that does not hold now,
     InputError for a type whose cipher Spark lacks, at once and not when rows are read.
     """
@@ -93,40 +73,6 @@ def secure(
     columns = [_column(deliveries, a.name).alias(f"_{at}") for at, a in enumerate(event_type)]
     kept = [f.col(name) for name in (*_ids(deliveries), SOURCE, TS_MS, SEQ)]
     return deliveries.select(*kept, *columns).mapInArrow(SealRows(sealing, _ids(deliveries)), sealed_schema(deliveries))
-
-
-def recipients_of(
-    signed_type: SignedType, rights: Mapping[str, Right], now_ms: int, rest: Rest
-) -> tuple[Recipient, ...]:
-    """The recipients, by name. Raises Denied for a right to something else, or at another time, or that cannot be kept."""
-    return tuple(_recipient(signed_type, name, rights[name], now_ms, rest) for name in sorted(rights))
-
-
-def _recipient(signed_type: SignedType, name: str, right: Right, now_ms: int, rest: Rest) -> Recipient:
-    event_type = signed_type.event_type
-    if right.type_id != signed_type.type_id:
-        raise Denied(f"type: the right of {name!r} is for another type than {event_type.name}")
-    if "subscribe" not in right.actions:
-        raise Denied(f"action: the right of {name!r} is not to subscribe")
-    if not right.not_before <= now_ms < right.not_after:
-        raise Denied(f"validity: the right of {name!r} holds from {right.not_before} to {right.not_after} ms")
-    right.conditions(event_type)  # Raises Denied for one that does not fit the type.
-    readable = [a.name for a in event_type if right.covers((signed_type.attr_id(a.name),))]
-    shown = [a.name for a in event_type if a.name in readable or a.required or rest is Rest.SEALED]
-    if signed_type.mode is not Mode.ATTRIBUTE and len(shown) > len(readable):
-        hidden = next(name for name in shown if name not in readable)
-        raise Denied(f"attributes: {event_type.name} does not seal {hidden!r} by itself, and {name!r} may not read it")
-    if signed_type.mode is Mode.EVENT and len(readable) < len(event_type.attributes):
-        raise Denied(f"attributes: {event_type.name} is sealed as one, and {name!r} may not read all of it")
-    return Recipient(name, tuple(shown), right.constraints, EVERYBODY if rest is Rest.SEALED else _sender(name, shown))
-
-
-def _sender(name: str, shown: list[str]) -> str:
-    """Whose frames they are, and of which attributes: once a right is changed, another sender id serves it.
-
-    An event that is sealed again, with fewer attributes than before, must not come to the nonce it had.
-    """
-    return f"{name}/{hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:16]}"
 
 
 def sources_of(rows: DataFrame) -> list[str]:
@@ -153,25 +99,38 @@ class Sealing:
         for recipient in self.recipients:
             mine = self.readable(recipient, rows, subscribers)
             if len(mine):
-                moments = BatchMoments(self._sender_ids(recipient, sources, mine), ts_ms[mine], seqs[mine])
-                events = rows.take(pa.array(mine))
-                frames.append(self.keys.sealer(self.type).seal(events, moments, recipient.shown))
+                events = rows if len(mine) == rows.num_rows else rows.take(pa.array(mine))
+                frames.append(self.seal_for(recipient, events, sources.take(pa.array(mine)), ts_ms[mine], seqs[mine]))
                 kept.append(mine)
-        return np.concatenate(kept), pa.concat_arrays(frames)
+        return np.concatenate(kept), frames[1] if len(frames) == 2 else pa.concat_arrays(frames)
+
+    def seal_for(
+        self, recipient: Recipient, events: pa.RecordBatch, sources: pa.Array, ts_ms: Numbers, seqs: Numbers
+    ) -> pa.BinaryArray:
+        """Frames of events that this recipient gets."""
+        moments = BatchMoments(self._sender_ids(recipient, sources), ts_ms, seqs)
+        return self.keys.sealer(self.type).seal(events, moments, recipient.shown)
 
     def readable(self, recipient: Recipient, rows: pa.RecordBatch, subscribers: pa.Array) -> Numbers:
-        """The rows that are for this recipient and that its right is for."""
+        """The rows that are for this recipient, by its name and by what its rights say of each event."""
         mine: Numbers = np.flatnonzero(pc.equal(subscribers, recipient.name).to_numpy(zero_copy_only=False))
-        if not recipient.constraints or not len(mine):
+        if not (recipient.met or recipient.unmet) or not len(mine):
             return mine
-        allowed = _constraints(self.type.event_type, recipient.constraints)
-        found = allowed.match_numbers(rows.take(pa.array(mine)))
-        held = np.bincount(np.asarray(found.events), minlength=len(mine))
-        allowed_rows: Numbers = mine[held == len(recipient.constraints)]
-        return allowed_rows
+        events, is_for = rows.take(pa.array(mine)), np.ones(len(mine), bool)
+        if recipient.met:
+            is_for &= self._meets(events, recipient.met)
+        for conditions in recipient.unmet:
+            is_for &= ~self._meets(events, conditions)
+        return mine[is_for]
 
-    def _sender_ids(self, recipient: Recipient, sources: pa.Array, mine: Numbers) -> Numbers:
-        named_ = pc.dictionary_encode(sources.take(pa.array(mine)))
+    def _meets(self, events: pa.RecordBatch, conditions: tuple[str, ...]) -> Numbers:
+        """Which events meet all of the conditions."""
+        found = _constraints(self.type.event_type, conditions).match_numbers(events)
+        held: Numbers = np.bincount(np.asarray(found.events), minlength=events.num_rows) == len(conditions)
+        return held
+
+    def _sender_ids(self, recipient: Recipient, sources: pa.Array) -> Numbers:
+        named_ = pc.dictionary_encode(sources)
         try:
             ids = [self.senders[source, recipient.sender] for source in named_.dictionary.to_pylist()]
         except KeyError as missing:

@@ -32,7 +32,10 @@ _SETTINGS = {
     "spark.sql.parquet.compression.codec": "snappy",
 }
 
-_LOCAL_SETTINGS = {"spark.sql.shuffle.partitions": "8"}  # Spark's 200 are meant for a cluster.
+_LOCAL_SETTINGS = {
+    "spark.sql.shuffle.partitions": "8",  # Spark's 200 are meant for a cluster.
+    "spark.python.daemon.module": "tidings.pipeline.workers",
+}
 
 
 def start(name: str, master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:

@@ -66,7 +66,7 @@ class Wanted:
     @property
     def size(self) -> Size:
         if self._size is None:
-            totals = self.parsed.agg(*_totals()).collect()[0]
+            totals = self.parsed.agg(*_totals()).collect()[0]  # One row: sums, and names of the type's attributes.
             subscriptions, boxes, payload_bytes, rejected = (total or 0 for total in totals[:-1])
             self._size = Size(subscriptions, boxes, payload_bytes, rejected, tuple(sorted(totals[-1] or ())))
         return self._size

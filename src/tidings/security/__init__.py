@@ -50,6 +50,7 @@ from tidings.security.keyring import DELAY_MS, KeyEpoch, Keyring, content_key
 from tidings.security.keytree import TREES, KeyTree, NeedResync
 from tidings.security.nonce import Moments, NotYet
 from tidings.security.profile import MODERN, PAPER, PROFILES, Profile, manifest_of, profile_of
+from tidings.security.publishers import Publishers
 from tidings.security.replay import ReplayWindow
 from tidings.security.rights import ACTIONS, ANY_TYPE, Grant, OnlineTest, Request, Right, reduce
 from tidings.security.subscription import FilterOpener, FilterSealer, Subscription
@@ -103,6 +104,7 @@ __all__ = [
     "PadPolicy",
     "Persist",
     "Profile",
+    "Publishers",
     "RandomBytes",
     "ReplayWindow",
     "Reply",

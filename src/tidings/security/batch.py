@@ -14,32 +14,31 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from cryptography.exceptions import InvalidTag
 
-from tidings.errors import EventError, PeerError
+from tidings.errors import Denied, EventError, PeerError
 from tidings.events import ARROW_TYPES, Timestamp, Value, arrow_schema
+from tidings.security.bulk import FrameWriter, open_column
 from tidings.security.columns import (
     Numbers,
     binary,
     gathered,
     joined,
-    offsets_of,
     parts_of,
     pieces_of,
     plaintexts,
     rows_of,
     values,
 )
-from tidings.security.envelope import Crypt, Opener, OpenPlan, Sealer, SealPlan, UnknownEpoch
+from tidings.security.envelope import Opener, OpenPlan, Sealer, SealPlan, UnknownEpoch
 from tidings.security.frame import FRAME_BYTES_MAX, MAGIC, VERSION, split
-from tidings.security.keyring import Keyring
+from tidings.security.keyring import KeyEpoch, Keyring
 from tidings.security.nonce import SEQ_MAX, TS_MS_MAX
 from tidings.security.plaintext import padded, unpadded
+from tidings.security.publishers import Publishers
 from tidings.security.types import Mode, PadPolicy, SignedType
 
 SHAPES_MAX = 16  # Different attribute sets taken together in one batch; the rows of any more are taken one by one.
@@ -69,11 +68,12 @@ class BatchMoments:
     def take(self, rows: Numbers) -> BatchMoments:
         return BatchMoments(self.sender_ids[rows], self.ts_ms[rows], self.seqs[rows])
 
-    def nonces(self) -> list[bytes]:
+    def nonces(self) -> Numbers:
+        """Twelve bytes a row, as they are sealed with."""
         written = np.empty(len(self.ts_ms), _NONCE)
         written["sender_id"] = self.sender_ids
         written["invocation"] = self.ts_ms.astype(np.uint64) << np.uint64(20) | self.seqs.astype(np.uint64)
-        return pieces_of(rows_of(written))
+        return written.view(np.uint8).reshape(-1, _NONCE.itemsize)
 
     def check(self) -> None:
         """Raises EventError for a moment that no header can hold."""
@@ -118,34 +118,42 @@ class BatchSealer:
     def _seal_alike(self, rows: pa.RecordBatch, moments: BatchMoments, names: tuple[str, ...]) -> pa.BinaryArray:
         ts_ms = int(moments.ts_ms[0])
         plan = self._plans.plan_for(names, ts_ms, ts_ms)
-        seal = self._by_attribute if plan.whole is None else self._as_one
-        frames = seal(plan, rows, self._headers(moments), moments.nonces())
+        if plan.whole is None:
+            frames = self._by_attribute(plan, rows, moments)
+        else:
+            frames = self._as_one(plan, rows, moments) if plan.keys else self._unsealed(plan, rows, moments)
         for key in plan.keys:
             key.count(len(frames), len(frames.buffers()[2]) >> 4)
         return frames
 
-    def _by_attribute(
-        self, plan: SealPlan, rows: pa.RecordBatch, headers: pa.Array, nonces: list[bytes]
-    ) -> pa.BinaryArray:
-        parts: list[pa.Array | pa.Scalar] = [headers, pa.scalar(plan.count, pa.binary())]
-        for name, _, encrypt, head, aad, most in plan.steps:
-            plains = pieces_of(self._plain(rows, name, most))
-            if self._type.pad_policy is PadPolicy.BUCKET:
-                plains = [padded(plain) for plain in plains]
-            sealed = binary(list(map(encrypt, nonces, plains, repeat(aad))))
-            parts += (pa.scalar(head, pa.binary()), _sizes(sealed), sealed)
-        return joined(parts)
+    def _by_attribute(self, plan: SealPlan, rows: pa.RecordBatch, moments: BatchMoments) -> pa.BinaryArray:
+        columns = [
+            (head, self._padded(self._plain(rows, name, most)), key, aad)
+            for (name, _, _, head, aad, most), key in zip(plan.steps, plan.keys, strict=True)
+        ]
+        return _sealed(self._starts_of(moments, plan.count), columns, moments.nonces())
 
-    def _as_one(self, plan: SealPlan, rows: pa.RecordBatch, headers: pa.Array, nonces: list[bytes]) -> pa.BinaryArray:
+    def _as_one(self, plan: SealPlan, rows: pa.RecordBatch, moments: BatchMoments) -> pa.BinaryArray:
         assert plan.whole is not None
-        encrypt, epoch, aad = plan.whole
-        body: list[pa.Array | pa.Scalar] = [pa.scalar(plan.count, pa.binary())]
+        _, epoch, aad = plan.whole
+        body = self._padded(self._bodies(plan, rows))
+        return _sealed(self._starts_of(moments, b""), [(epoch, body, plan.keys[0], aad)], moments.nonces())
+
+    def _unsealed(self, plan: SealPlan, rows: pa.RecordBatch, moments: BatchMoments) -> pa.BinaryArray:
+        return joined([rows_of(self._starts_of(moments, b"")), self._bodies(plan, rows)])
+
+    def _bodies(self, plan: SealPlan, rows: pa.RecordBatch) -> pa.BinaryArray:
+        """All attributes of an event in one piece."""
+        parts: list[pa.Array | pa.Scalar] = [pa.scalar(plan.count, pa.binary())]
         for name, _, _, head, _, most in plan.steps:
-            body += (pa.scalar(head, pa.binary()), self._plain(rows, name, most))
+            parts += (pa.scalar(head, pa.binary()), self._plain(rows, name, most))
         empty = binary([b""] * rows.num_rows)  # Gives the length where an event has no attribute at all.
-        bodies = pieces_of(joined([empty, *body]))
-        sealed = binary(list(map(encrypt, nonces, bodies, repeat(aad))))
-        return joined([headers, pa.scalar(epoch, pa.binary()), *([_sizes(sealed)] if epoch else []), sealed])
+        return joined([empty, *parts])
+
+    def _padded(self, plains: pa.BinaryArray) -> pa.BinaryArray:
+        if self._type.pad_policy is PadPolicy.NONE:
+            return plains
+        return binary([padded(plain) for plain in pieces_of(plains)])
 
     def _plain(self, rows: pa.RecordBatch, name: str, most: int) -> pa.BinaryArray:
         plain = plaintexts(rows.column(name), self._type.event_type[name].type)
@@ -153,12 +161,26 @@ class BatchSealer:
             raise EventError(f"{self._type.event_type.name}: attribute {name!r} is longer than its type allows")
         return plain
 
-    def _headers(self, moments: BatchMoments) -> pa.BinaryArray:
-        written = np.empty(len(moments.ts_ms), _HEADER)
-        written["prefix"] = np.void(_prefix(self._type))
-        written["sender_id"], written["ts_ms"], written["seq"] = moments.sender_ids, moments.ts_ms, moments.seqs
-        written["flags"] = 0
-        return rows_of(written)
+    def _starts_of(self, moments: BatchMoments, count: bytes) -> Numbers:
+        """The bytes that come before the first attribute, a row for each frame."""
+        written = np.empty(len(moments.ts_ms), np.dtype([("header", _HEADER), ("count", f"V{len(count)}")]))
+        header = written["header"]
+        header["prefix"] = np.void(_prefix(self._type))
+        header["sender_id"], header["ts_ms"], header["seq"] = moments.sender_ids, moments.ts_ms, moments.seqs
+        header["flags"] = 0
+        if count:
+            written["count"] = np.void(count)
+        return written.view(np.uint8).reshape(len(written), -1)
+
+
+def _sealed(
+    starts: Numbers, columns: list[tuple[bytes, pa.BinaryArray, KeyEpoch, bytes]], nonces: Numbers
+) -> pa.BinaryArray:
+    """Frames that begin so and have these columns: head, plaintext, key and associated data of each."""
+    writer = FrameWriter(starts, [(head, plain) for head, plain, *_ in columns])
+    for head, plain, key, aad in columns:
+        writer.seal(key, nonces, aad, head, plain)
+    return writer.frames()
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,19 +199,38 @@ class OpenedBatch:
 
 
 class BatchOpener:
-    """Opens tables of frames of one type with the keys of one ring, as a reader of history."""
+    """Opens tables of frames of one type with the keys of one ring, as a reader of history.
 
-    def __init__(self, signed_type: SignedType, keyring: Keyring) -> None:
+    With `publishers` every frame must be signed, by one of them; whatever is not is AUTH_FAIL. A
+    frame is then checked by itself, which costs some ten times as much.
+    """
+
+    def __init__(self, signed_type: SignedType, keyring: Keyring, publishers: Publishers | None = None) -> None:
         self._type, self._keyring = signed_type, keyring
-        self._opener = Opener(signed_type, keyring)
+        self._signers = None if publishers is None else _Signers(publishers, signed_type.type_id)
+        self._opener = Opener(signed_type, keyring, may_publish=self._signers)
         self._attributes = {a.name: a for a in signed_type.event_type}
         self._prefix = np.frombuffer(_prefix(signed_type), np.uint8)
-        self._is_by_column = signed_type.mode is Mode.ATTRIBUTE and not signed_type.profile.is_paper
+        is_sealed_by_column = signed_type.mode is Mode.ATTRIBUTE and not signed_type.profile.is_paper
+        self._is_by_column = is_sealed_by_column and publishers is None
 
     def open_(self, frames: pa.Array) -> OpenedBatch:
         """What each frame holds; every row is OK, NO_KEY or AUTH_FAIL, and only OK rows have values."""
         frames = frames.cast(pa.binary())
-        return _Opening(self._type, self._opener, self._prefix, frames, self._is_by_column).opened()
+        opening = _Opening(self._type, self._opener, self._prefix, frames, self._is_by_column)
+        opening.signers = self._signers
+        return opening.opened()
+
+
+class _Signers:
+    """Lets pass who might publish at `ts_ms`, the time of the event at hand."""
+
+    def __init__(self, publishers: Publishers, type_id: bytes) -> None:
+        self._publishers, self._type_id = publishers, type_id
+        self.ts_ms = 0
+
+    def __call__(self, signer: bytes, attr_ids: tuple[bytes, ...]) -> None:
+        self._publishers.check(signer, self._type_id, attr_ids, self.ts_ms)
 
 
 class _Opening:
@@ -199,6 +240,7 @@ class _Opening:
         self, signed_type: SignedType, opener: Opener, prefix: Numbers, frames: pa.BinaryArray, by_column: bool
     ) -> None:
         self.type, self.opener, self.frames = signed_type, opener, frames
+        self.signers: _Signers | None = None
         self.data, self.starts, self.sizes = parts_of(frames)
         self.ends = self.starts + self.sizes
         self.whole = frames.buffers()[2].to_pybytes() if len(self.data) else b""
@@ -281,11 +323,11 @@ class _Opening:
         is_wrong = (ts_ms < plan.from_ms) | (ts_ms >= plan.to_ms)
         nonces = self.moments.take(rows).nonces()
         read = {}
-        for index, name, decrypt, aad, _, most in plan.steps:
+        for (index, name, _, aad, _, most), key in zip(plan.steps, plan.keys, strict=True):
             starts, ends = bodies[index]
-            plains = self._decrypted(decrypt, nonces, starts, ends, aad, is_wrong)
+            plains, is_forged = open_column(key, nonces, aad, self.data, starts, ends - starts)
             read[name], is_unfit = self._values(plains, name, most)
-            is_wrong |= is_unfit
+            is_wrong |= is_forged | is_unfit
         good = ~is_wrong
         if is_wrong.any():
             read = {name: column.filter(pa.array(good)) for name, column in read.items()}
@@ -293,20 +335,10 @@ class _Opening:
         self.states[rows[good]] = State.OK
         self._keep(rows[good], read)
 
-    def _decrypted(
-        self, decrypt: Crypt, nonces: list[bytes], starts: Numbers, ends: Numbers, aad: bytes, is_wrong: Numbers
-    ) -> list[bytes]:
-        whole = self.whole
-        sealed = [whole[start:end] for start, end in zip(starts.tolist(), ends.tolist())]
-        try:
-            return list(map(decrypt, nonces, sealed, repeat(aad)))
-        except (InvalidTag, ValueError):  # Some row is not genuine: now it matters which.
-            return [_or_nothing(decrypt, *row, aad, is_wrong, at) for at, row in enumerate(zip(nonces, sealed))]
-
-    def _values(self, plains: list[bytes], name: str, most: int) -> tuple[pa.Array, Numbers]:
-        is_long = np.fromiter(map(len, plains), np.int64, len(plains)) > most
+    def _values(self, plains: pa.BinaryArray, name: str, most: int) -> tuple[pa.Array, Numbers]:
+        is_long = parts_of(plains)[2] > most
         if self.type.pad_policy is PadPolicy.BUCKET:
-            plains = [_bare(plain) for plain in plains]
+            plains = binary([_bare(plain) for plain in pieces_of(plains)])
         column, is_unfit = values(plains, self.type.event_type[name].type)
         return column, is_unfit | is_long
 
@@ -324,12 +356,14 @@ class _Opening:
 
     def _open_one(self, row: int) -> dict[str, Value]:
         raw = self.whole[self.starts[row] : self.ends[row]]
+        if self.signers is not None:
+            self.signers.ts_ms = int(self.moments.ts_ms[row])
         try:
             event = self.opener.open_(raw, 0)
         except UnknownEpoch as wrong:
             self.states[row], self.reasons[row] = State.NO_KEY, str(wrong)
             return {}
-        except PeerError as wrong:
+        except (PeerError, Denied) as wrong:
             self.states[row], self.reasons[row] = State.AUTH_FAIL, str(wrong)
             return {}
         if event.sealed and not event.values:
@@ -347,14 +381,6 @@ class _Opening:
             self.places.append(rows)
 
 
-def _or_nothing(decrypt: Crypt, nonce: bytes, sealed: bytes, aad: bytes, is_wrong: Numbers, at: int) -> bytes:
-    try:
-        return decrypt(nonce, sealed, aad)
-    except (InvalidTag, ValueError):
-        is_wrong[at] = True
-        return b""
-
-
 def _bare(plain: bytes) -> bytes:
     try:
         return unpadded(plain)
@@ -368,10 +394,6 @@ def _plain_value(value: Value | None) -> object:
 
 def _prefix(signed_type: SignedType) -> bytes:
     return bytes((MAGIC, VERSION, signed_type.mode, signed_type.suite)) + signed_type.type_id
-
-
-def _sizes(sealed: pa.BinaryArray) -> pa.BinaryArray:
-    return rows_of(np.diff(offsets_of(sealed)).astype(">u4"))
 
 
 def _alike(keys: Sequence[Numbers], count: int) -> list[Numbers]:

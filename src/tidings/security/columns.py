@@ -59,9 +59,8 @@ def _fixed_values(column: pa.Array, value_type: ValueType) -> Numbers:
     return np.where(np.isnan(numbers), np.nan, numbers + 0.0)
 
 
-def values(plains: Sequence[bytes], value_type: ValueType) -> tuple[pa.Array, Numbers]:
+def values(raw: pa.BinaryArray, value_type: ValueType) -> tuple[pa.Array, Numbers]:
     """The column that these plaintexts are, and which rows are not of this type (those are null or anything)."""
-    raw = binary(plains)
     return _sized(raw, value_type) if value_type in _SIZED else _fixed(raw, value_type)
 
 
@@ -115,6 +114,12 @@ def pieces_of(column: pa.BinaryArray) -> list[bytes]:
     whole = column.buffers()[2].to_pybytes() if len(column) and column.buffers()[2] else b""
     bounds = offsets.tolist()
     return [whole[start:end] for start, end in pairwise(bounds)]
+
+
+def from_parts(data: Numbers, bounds: Numbers) -> pa.BinaryArray:
+    """The binary column whose row i is data[bounds[i]:bounds[i + 1]]. The data is not copied."""
+    buffers = [None, pa.py_buffer(bounds.astype(np.int32)), pa.py_buffer(data)]
+    return pa.BinaryArray.from_buffers(pa.binary(), len(bounds) - 1, buffers)
 
 
 def offsets_of(column: pa.BinaryArray) -> Numbers:

@@ -264,12 +264,13 @@ class Opened(NamedTuple):
 class OpenPlan:
     """What opening events with these attributes, in these epochs, takes."""
 
-    __slots__ = ("attr_ids", "changes", "from_ms", "sealed", "steps", "to_ms", "unknown")
+    __slots__ = ("attr_ids", "changes", "from_ms", "keys", "sealed", "steps", "to_ms", "unknown")
 
     def __init__(self, changes: int, attr_ids: tuple[bytes, ...]) -> None:
         self.changes, self.attr_ids = changes, attr_ids
         self.from_ms, self.to_ms = -_FOREVER, _FOREVER
         self.steps: list[tuple[int, str, Crypt, bytes, Decoder, int]] = []
+        self.keys: list[KeyEpoch] = []  # One for each step.
         self.sealed: tuple[bytes, ...] = ()
         self.unknown: tuple[bytes, int] | None = None
 
@@ -536,6 +537,7 @@ class Opener:
         plan.from_ms, plan.to_ms = max(plan.from_ms, start), min(plan.to_ms, end)
         aad = self._type.profile.aad(self._type.mode, self._type.type_id, id, epoch, manifest)
         plan.steps.append((index, name, key.cipher("pub").decrypt, aad, decode, most))
+        plan.keys.append(key)
 
 
 def project(signed_type: SignedType, values: Mapping[str, Value], allowed: Right | AttributeSet) -> dict[str, Value]:

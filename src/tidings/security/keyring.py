@@ -54,6 +54,10 @@ class KeyEpoch:
         """The raw content key, as long as the suite wants it; for table jobs, which bring their own cipher."""
         return content_key(self._dek, purpose, self.gid, self.epoch)[: suite_of(self._suite).key_bytes]
 
+    @property
+    def suite(self) -> int:
+        return self._suite
+
     def cipher(self, purpose: Purpose) -> Cipher:
         """The cipher under that key, built once."""
         if purpose not in self._ciphers:

@@ -70,6 +70,12 @@ class Subscription:
     clauses: tuple[Mapping[bytes, bytes | None], ...]
     signer: bytes | None
     capability_digest: bytes | None
+    sealed_ms: int
+
+    def check_lease(self, now_ms: int) -> None:
+        """Raises PeerError once the lease is over. No lease, 0, is as long as the right that came with it."""
+        if self.lease_ms and now_ms >= self.sealed_ms + self.lease_ms:
+            raise PeerError(f"lease: of {self.lease_ms} ms since {self.sealed_ms} ms, and it is {now_ms} ms")
 
 
 class FilterSealer:
@@ -164,7 +170,7 @@ class FilterOpener:
             ids, epochs, bodies, at = self._read_clause(raw, at, layout, seq + index)
             opened.append(self._open_clause(ids, epochs, bodies, _TIED.pack(sub_id, version, index), nonce, ts))
         signer, digest = self._custody(raw, at, flags, opened)
-        return Subscription(made.type_id, sub_id, version, lease_ms, tuple(opened), signer, digest)
+        return Subscription(made.type_id, sub_id, version, lease_ms, tuple(opened), signer, digest, ts)
 
     def _read_clause(
         self, raw: bytes, at: int, layout: Layout, seq: int

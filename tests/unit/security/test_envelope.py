@@ -583,6 +583,7 @@ def test_an_event_of_which_nothing_can_be_checked_is_not_remembered() -> None:
 
 @pytest.mark.parametrize("signed_type", SEALED.values(), ids=SEALED.keys())
 def test_a_sealed_filter_never_opens_as_an_event_nor_an_event_as_a_filter(signed_type: SignedType) -> None:
+    """INV-16."""
     keyring = a_keyring(signed_type)
     gid = signed_type.group_ids[0]
     raw = FilterSealer(signed_type, keyring, 7).seal(

@@ -39,6 +39,14 @@ def test_who_lacks_a_key_sees_which_attribute_is_meant_and_not_what_is_wanted_of
     assert b"AB12CDE" not in raw
 
 
+def test_a_lease_ends_and_none_is_for_as_long_as_the_right() -> None:
+    opened = FilterOpener(PLATES, a_keyring(PLATES)).open_(a_subscription(lease_ms=60_000))
+    opened.check_lease(NOW_MS + 59_999)
+    with pytest.raises(PeerError, match="lease: of 60000 ms"):
+        opened.check_lease(NOW_MS + 60_000)
+    FilterOpener(PLATES, a_keyring(PLATES)).open_(a_subscription(lease_ms=0)).check_lease(2**62)
+
+
 def test_an_empty_clause_wants_everything() -> None:
     assert FilterOpener(PLATES, a_keyring(PLATES)).open_(a_subscription(clauses=[{}])).clauses == ({},)
 
