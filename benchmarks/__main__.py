@@ -20,7 +20,7 @@ QUICK = {
 def main(quick: bool) -> int:
     """Runs every benchmark even if one fails; fails if one did."""
     scripts = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in SHARED)
-    failed = [name for name in ("matching", "pipeline", *scripts) if _run(f"benchmarks.{name}", quick) != 0]
+    failed = [name for name in ("matching", "pipeline", "live", *scripts) if _run(f"benchmarks.{name}", quick) != 0]
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0

@@ -20,6 +20,11 @@ hypothesis.settings.register_profile("quick", hypothesis.settings.get_profile("t
 hypothesis.settings.load_profile("tidings")
 
 
+# For every Java that tests start, by whatever command: they end before its second compiler pays.
+for _options in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
+    os.environ.setdefault(_options, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
 SLOW_FOLDERS = {"simulation", "lab", "store", "security"}
 
 
@@ -54,7 +59,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 _SPARK_CONFIG = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # Tests end before Java's second compiler pays.
     "spark.driver.memory": "1g",
     "spark.log.level": "ERROR",
     "spark.python.daemon.module": "tidings.pipeline.workers",  # As `start` has it.

@@ -1,29 +1,47 @@
-"""Conformance with new seeds for as long as one likes: `python -m tests.soak --minutes 10`.
+"""New seeds for as long as one likes: `python -m tests.soak --minutes 10`.
 
-Prints each failure, shrunk, with the command that replays it; exit code 1 if there was one.
+Half of the time the conformance suite runs in the simulated world, half of it chaos strikes live networks of broker processes. Prints each
+failure with the command that replays it, a simulated one shrunk; exit code 1 if there was one.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import random
+import shutil
 import sys
+import tempfile
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
 from tests.conformance import FAULTS, NODE_COUNT, PROTOCOLS
+from tests.live import chaos
 from tidings.sim import Plan, failure, shrunk
+
+WORLDS = ("simulated", "live")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Run the conformance suite on new seeds.")
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Run the hard tests on new seeds.")
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--protocol", choices=PROTOCOLS, action="append", help="only these (default: all)")
+    parser.add_argument("--world", choices=WORLDS, action="append", help="only this one (default: both, half and half)")
+    parser.add_argument("--protocol", choices=PROTOCOLS, action="append", help="only these in the simulated world")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**9), help="the first seed")
     asked = parser.parse_args()
-    return soak(asked.protocol or PROTOCOLS, asked.seed, time.monotonic() + asked.minutes * 60)
+    worlds, begun, failures = asked.world or WORLDS, time.monotonic(), 0
+    for number, world in enumerate(worlds):
+        until = begun + asked.minutes * 60 * (number + 1) / len(worlds)
+        if world == "live":
+            failures += soak_live(asked.seed, until)
+        else:
+            failures += soak(asked.protocol or PROTOCOLS, asked.seed, until)
+    return 1 if failures else 0
 
 
-def soak(protocols: tuple[str, ...] | list[str], seed: int, until: float) -> int:
+def soak(protocols: Sequence[str], seed: int, until: float) -> int:
+    """How many simulated runs failed."""
     runs = failures = 0
     while time.monotonic() < until:
         for name in protocols:
@@ -31,8 +49,8 @@ def soak(protocols: tuple[str, ...] | list[str], seed: int, until: float) -> int
                 runs += 1
                 failures += not holds(Plan(name, seed=seed, node_count=NODE_COUNT, faults=FAULTS[kind](seed)))
         seed += 1
-    print(f"{runs} runs, {failures} failures, next seed {seed}")
-    return 1 if failures else 0
+    print(f"{runs} simulated runs, {failures} failures, next seed {seed}")
+    return failures
 
 
 def holds(plan: Plan) -> bool:
@@ -40,6 +58,25 @@ def holds(plan: Plan) -> bool:
         return True
     print(f"{failure(shrunk(plan))}\n", flush=True)
     return False
+
+
+def soak_live(seed: int, until: float) -> int:
+    """How many live runs failed. The last one takes as long as it takes."""
+    runs = failures = 0
+    while time.monotonic() < until:
+        plan = chaos.Plan(brokers=6, events=6000, seconds=45.0, seed=seed)
+        folder = Path(tempfile.mkdtemp(prefix="tidings-soak-"))
+        wrong = asyncio.run(chaos.run(plan, folder)).wrong
+        if wrong:
+            again = (
+                f"python -m tests.live.chaos --brokers {plan.brokers} --events {plan.events} --seconds 45 --seed {seed}"
+            )
+            print("\n".join([*wrong, f"logs in {folder}; perhaps again with {again}\n"]), flush=True)
+        else:
+            shutil.rmtree(folder)
+        runs, failures, seed = runs + 1, failures + bool(wrong), seed + 1
+    print(f"{runs} live runs, {failures} failures, next seed {seed}")
+    return failures
 
 
 if __name__ == "__main__":

@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tidings.net import Client, LaidOut, Layout, lay_out, read_broker, read_client
+from tidings.net.capture import file_for
+from tidings.node import node_id_of
+from tidings.overlay import NodeId
 from tidings.security import Identity, fingerprint
 
 READY_S_MAX = 120.0  # A busy machine takes its time to start Python a dozen times.
@@ -20,19 +23,22 @@ READY_S_MAX = 120.0  # A busy machine takes its time to start Python a dozen tim
 class BrokerProcess:
     """One broker, as `tidings broker run` runs it."""
 
-    def __init__(self, name: str, config: Path) -> None:
-        self.name, self.config = name, config
+    def __init__(self, name: str, config: Path, *options: str) -> None:
+        """`options` go to `tidings broker run`, too."""
+        self.name, self.config, self._options = name, config, options
         self.said: dict[str, dict[str, Any]] = {}
         self._process: asyncio.subprocess.Process | None = None
         self._changed = asyncio.Event()
         self._reading: asyncio.Task[None] | None = None
         self.log = config.parent / "log.jsonl"
+        self.clock = config.parent / "clock-is-wrong-by"
 
     async def start(self) -> None:
         self.said.clear()
+        program = (sys.executable, str(Path(__file__).with_name("shifted.py")), str(self.clock))
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "tidings", "broker", "run", "--config", str(self.config), "-o", "json"),
+                *(*program, "broker", "run", "--config", str(self.config), "-o", "json", *self._options),
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
             )
@@ -82,6 +88,11 @@ class BrokerProcess:
         if self.is_up:
             os.kill(self.pid, signal.SIGCONT)
 
+    def set_clock(self, wrong_by_s: float) -> None:
+        """Have this broker's clock on the wall be wrong, from now on and after a restart."""
+        self.clock.write_text(str(wrong_by_s))
+        os.kill(self.pid, signal.SIGUSR1)
+
     def tail(self) -> str:
         return self.log.read_text()[-3000:]
 
@@ -89,10 +100,28 @@ class BrokerProcess:
 class LiveNetwork:
     """A laid-out network and its broker processes."""
 
-    def __init__(self, folder: Path, layout: Layout) -> None:
+    def __init__(self, folder: Path, layout: Layout, *, captured: bool = False) -> None:
+        """With `captured`, each broker writes down what it sends to others, found by `captured`."""
         self.laid: LaidOut = lay_out(folder / "network", layout)
-        self.brokers = {name: BrokerProcess(name, config) for name, config in self.laid.brokers.items()}
+        self.brokers = {
+            name: BrokerProcess(name, config, *(("--capture", str(config.parent / "captured")) if captured else ()))
+            for name, config in self.laid.brokers.items()
+        }
         self._clients: list[Client] = []
+
+    def pids(self) -> dict[str, int]:
+        """The processes of the brokers that are up."""
+        return {name: broker.pid for name, broker in self.brokers.items() if broker.is_up}
+
+    def id_of(self, broker: str) -> NodeId:
+        return node_id_of(Identity.from_pem(read_broker(self.laid.brokers[broker]).key.read_bytes()).public_key)
+
+    def captured(self, *, to: str) -> list[Path]:
+        """What the brokers of other organisations have sent to one broker, or to all of an organisation."""
+        ids = [self.id_of(name) for name in self.brokers if name == to or name.rpartition("-")[0] == to]
+        senders = [b for name, b in self.brokers.items() if name.rpartition("-")[0] != to.partition("-")[0]]
+        files = [file_for(sender.config.parent / "captured", id) for sender in senders for id in ids]
+        return [file for file in files if file.exists()]
 
     async def __aenter__(self) -> LiveNetwork:
         try:

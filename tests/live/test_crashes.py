@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.live.faults import Troubled
 from tests.live.processes import LiveNetwork
+from tidings.errors import SetupError
 from tidings.net import Layout, Reader, Subscription
 from tidings.security import Mode
 
@@ -66,3 +68,50 @@ def test_a_sealed_event_is_kept_for_a_broker_that_is_frozen_and_only_its_attribu
             assert all(set(event.values) == {"plate"} for event in events)
 
     asyncio.run(scenario())
+
+
+def test_a_broker_on_a_full_disk_refuses_publishes_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        network = Troubled(tmp_path, Layout(first_port=0, brokers={"police": 1}), small=["police-1"], disk_mb=16)
+        async with network:
+            camera, desk = await network.client("police/camera"), await network.client("police/desk")
+            kept = await desk.subscribe("Numberplate", durable="kept").ready()
+            network.disks["police-1"].fill()
+            waits = asyncio.create_task(camera.publish_many("Numberplate", plates(0, 100)))
+            async with asyncio.timeout(ARRIVE_S_MAX):
+                while not (await desk.ask("status"))[0]["stuck"]:
+                    pass  # Each question is a round trip to the broker.
+            with pytest.raises(SetupError, match="disk: this broker cannot write its journal"):
+                await camera.publish("Numberplate", {"plate": "AB"})
+            assert not waits.done()
+            network.disks["police-1"].empty()
+            said = [*await waits, *await camera.publish_many("Numberplate", plates(100, 10))]
+            assert await take(kept, 110) == said
+
+    asyncio.run(scenario())
+
+
+def test_a_publisher_s_broker_whose_clock_was_ahead_publishes_again_when_it_is_right(tmp_path: Path) -> None:
+    layout = Layout(first_port=0, brokers={"police": 1}, mode=Mode.ATTRIBUTE)
+
+    async def scenario() -> None:
+        async with LiveNetwork(tmp_path, layout) as network:
+            camera, desk = await network.client("police/camera"), await network.client("police/desk")
+            kept = await desk.subscribe("Numberplate", durable="kept").ready()
+            police, said = network.brokers["police-1"], await camera.publish_many("Numberplate", plates(0, 10))
+            ahead = moment(said[0]) + 1_000_000
+            async with asyncio.timeout(ARRIVE_S_MAX):  # The broker looks at its clock in its own time.
+                police.set_clock(1800.0)
+                while moment(said[-1]) < ahead:
+                    said += await camera.publish_many("Numberplate", plates(0, 10))
+                police.set_clock(0.0)
+                while moment(said[-1]) > ahead:
+                    said += await camera.publish_many("Numberplate", plates(0, 10))
+            assert await take(kept, len(said)) == said
+
+    asyncio.run(scenario())
+
+
+def moment(id: str) -> int:
+    """When a sealed event was sealed, in ms by its broker's clock."""
+    return int(id.rpartition(".")[2]) >> 20

@@ -12,10 +12,12 @@ import pytest
 
 from tests.live.together import Together
 from tidings.errors import Denied, PeerError
-from tidings.net import Client, Layout, lay_out, read_client
+from tidings.net import Client, Layout, handshake, lay_out, read_client
 from tidings.net.config import host_and_port
 from tidings.net.frames import HELLO_BYTES_MAX
-from tidings.net.pki import client_context
+from tidings.net.handshake import Participant, shake
+from tidings.net.names import read_identity
+from tidings.net.pki import client_context, der
 
 pytestmark = pytest.mark.live
 
@@ -30,23 +32,36 @@ async def raw_connection(network: Together, client: str) -> Streams:
     return await asyncio.open_connection(host, port, ssl=context, server_hostname="")
 
 
-async def ends(reader: asyncio.StreamReader) -> None:
-    """Returns when the other end has hung up."""
-    async with asyncio.timeout(60):
-        try:
+async def introduced(network: Together, client: str) -> Streams:
+    """A client that has proven who it is, and not a word more."""
+    config = read_client(network.laid.clients[client])
+    streams = await raw_connection(network, client)
+    certificate = der(config.certificate.read_bytes())
+    me = Participant(read_identity(config.key), certificate, config.domain, config.name, "client", ())
+    await shake(streams, me, dialled=True)
+    return streams
+
+
+async def hangs_up(reader: asyncio.StreamReader) -> bool:
+    """Whether the other end hangs up, instead of waiting for ever."""
+    try:
+        async with asyncio.timeout(60):
             while await reader.read(65_536):
                 pass
-        except (ConnectionError, ssl.SSLError):
-            pass
+    except (ConnectionError, ssl.SSLError):
+        return True
+    except TimeoutError:
+        return False
+    return True
 
 
-async def works(network: Together) -> None:
-    """Somebody honest is served all the same."""
+async def serves(network: Together) -> bool:
+    """Whether somebody honest gets what is published."""
     camera, desk = await network.client("police/camera"), await network.client("police/desk")
     heard = await desk.subscribe("Numberplate").ready()
     id = await camera.publish("Numberplate", {"plate": "AB"})
     async with asyncio.timeout(60):
-        assert (await anext(heard)).id == id
+        return (await anext(heard)).id == id
 
 
 GARBAGE = {
@@ -64,9 +79,10 @@ def test_whoever_babbles_is_cut_off(name: str, tmp_path: Path) -> None:
         async with Together(tmp_path) as network:
             reader, writer = await raw_connection(network, "police/camera")
             writer.write(GARBAGE[name])
-            await ends(reader)
+            assert await hangs_up(reader)
+            assert network.brokers["police-1"].counts["handshakes failed"] == 1
             writer.close()
-            await works(network)
+            assert await serves(network)
 
     asyncio.run(scenario())
 
@@ -137,17 +153,25 @@ def test_one_that_trickles_is_cut_off_and_stalls_nobody(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         async with Together(tmp_path, layout) as network:
-            camera = await network.client("police/camera")
-            await camera.ask("status")
-            assert camera._link is not None
-            link = camera._link
-            link._keeper.cancel()  # No pings, no answers: half a frame and then nothing.
-            link._writer.write(struct.pack(">I", 1000) + b"half")
-            await works(network)
-            while link.is_open and not link._writer.is_closing():
-                await asyncio.sleep(0.05)  # Its own end notices when the broker hangs up.
-                if camera._link is not link:
-                    break
+            reader, writer = await introduced(network, "police/camera")
+            writer.write(struct.pack(">I", 1000) + b"half")  # No pings, no answers: half a frame and then nothing.
+            assert await serves(network)
+            assert await hangs_up(reader)
+            writer.close()
+
+    asyncio.run(scenario())
+
+
+def test_one_that_never_introduces_itself_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handshake, "HANDSHAKE_S_MAX", 0.3)
+
+    async def scenario() -> None:
+        async with Together(tmp_path) as network:
+            reader, writer = await raw_connection(network, "police/camera")
+            writer.write(struct.pack(">I", 1000) + b"h")
+            assert await hangs_up(reader)
+            assert network.brokers["police-1"].counts["handshakes failed"] == 1
+            writer.close()
 
     asyncio.run(scenario())
 
@@ -158,7 +182,7 @@ def test_connections_over_the_limit_are_refused_and_the_others_served(tmp_path: 
     async def scenario() -> None:
         async with Together(tmp_path, layout) as network:
             kept = [await raw_connection(network, "police/camera") for _ in range(2)]
-            await works(network)
+            assert await serves(network)
             with pytest.raises(PeerError):
                 await Client.connect(network.laid.clients["police/camera"])
             assert network.brokers["police-1"].counts["connections refused"] == 1

@@ -164,6 +164,12 @@ def test_a_wrong_option_is_named(options: dict[str, str], said: str) -> None:
         LiveNetwork(options).streamReader(StructType())
 
 
+def test_a_batch_read_is_told_to_be_a_stream() -> None:
+    options = {"client": "c.toml", "type": "T", "subscription": "s"}
+    with pytest.raises(InputError, match=r"expected spark.readStream, with trigger\(availableNow=True\)"):
+        LiveNetwork(options).reader(StructType())
+
+
 DELIVERY = EventType("Delivery", delivery_id=Required(str), subscriber=str, event=str)
 PIPELINE = """
 name = "fines"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
@@ -35,6 +36,9 @@ def run(
         Path, typer.Option("--config", metavar="broker.toml", help="The broker, as `tidings init` writes it.")
     ],
     level: Annotated[str, typer.Option("--log", metavar="LEVEL", help="debug, info, warning or error.")] = "info",
+    capture: Annotated[
+        Path | None, typer.Option("--capture", metavar="FOLDER", help="Write down what is sent to other brokers there.")
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Run a broker until Ctrl-C, SIGTERM or `tidings broker drain`.
@@ -50,6 +54,8 @@ def run(
 
     log_to_stderr(level)
     described = read_broker(config)
+    if capture is not None:
+        described = replace(described, capture=capture)
 
     def say(row: dict[str, Any]) -> None:
         if output is Output.JSON:

@@ -66,30 +66,39 @@ def trust(
     theirs: Annotated[
         Path, typer.Argument(metavar="THEIRS", help="The other's authority.crt; or its folder, to link both ways.")
     ],
+    network: Annotated[
+        Path | None,
+        typer.Option("--network", metavar="FILE", help="The network's private key; default: network.pem beside it."),
+    ] = None,
     registry: Annotated[
         str | None, typer.Option("--registry", metavar="URL", help="Book the other's key under its name there, too.")
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Link two organisations: brokers of each accept those of the other.
+    """Link two organisations, so that what is published at one reaches who may read it at the other.
 
-    Adds the other's authority to the trusted ones of all your brokers and clients. What the other may publish and read is
-    said by rights alone. Make sure by other means that the certificate is theirs, and have them do the same with yours.
+    With both folders at hand, all of it: each trusts the other's authority, their brokers know and dial each other, those that
+    are new to the network get tokens for it, and each knows the types of the other. With the other's certificate alone: it is
+    trusted by your brokers and clients, and each side does its own part. What the other may publish and read is said by
+    rights (`tidings grant`). Make sure by other means that the certificate is theirs.
 
     \b
     Examples:
+      tidings domain trust police ccs
       tidings domain trust police ccs-authority.crt
-      tidings domain trust london/police london/ccs
     """
+    from tidings.net import introduce, trust_authority
+
     name, key, pem = _authority(theirs / AUTHORITY if theirs.is_dir() else theirs)
-    changed = _add(ours, pem)
+    changed = trust_authority(ours, pem)
     if theirs.is_dir():
-        changed += _add(theirs, _authority(ours / AUTHORITY)[2])
+        changed += trust_authority(theirs, _authority(ours / AUTHORITY)[2])
+        changed += introduce(ours, theirs, network)
     if registry is not None:
         with open_registry(registry, create=True) as opened:
             opened.domains.add(name, [key], by=actor(), now_ms=now_ms())
     show([{"domain": name, "key": fingerprint(key), "file": str(file)} for file in changed], output)
-    tell("brokers that run take it up when they are started again" if changed else f"note: {name} is trusted already")
+    tell("brokers that run take it up when they are started again" if changed else f"note: {name} is linked already")
 
 
 def _authority(file: Path) -> tuple[str, bytes, bytes]:
@@ -109,31 +118,3 @@ def _authority(file: Path) -> tuple[str, bytes, bytes]:
         raise InputError(f"{file}: expected the certificate of one authority, signed by itself")
     ((name, key),) = domains_in(pem).items()
     return name, key, pem
-
-
-def _add(folder: Path, authority: bytes) -> list[Path]:
-    """Adds an authority to all files of trusted ones in an organisation's folder; those it was not in yet."""
-    from tidings.net import domains_in
-
-    ((name, key),) = domains_in(authority).items()
-    changed = {}
-    for file in _trusted_files(folder):
-        content = file.read_bytes().rstrip() + b"\n"
-        if domains_in(content).get(name) != key:
-            changed[file] = content + authority
-            domains_in(changed[file])  # Raises where somebody else goes by that name already.
-    for file, content in changed.items():
-        aside = file.with_name(f".{file.name}")
-        aside.write_bytes(content)
-        aside.replace(file)
-    return list(changed)
-
-
-def _trusted_files(folder: Path) -> list[Path]:
-    from tidings.net import read_broker, read_client
-
-    brokers = [read_broker(file).trusted for file in folder.rglob("broker.toml")]
-    if not brokers:
-        raise InputError(f"{folder}: expected an organisation's folder, with a broker.toml somewhere in it")
-    clients = [read_client(file).trusted for file in folder.rglob("client.toml")]
-    return sorted({file.resolve() for file in (*brokers, *clients)})

@@ -14,6 +14,7 @@ from tidings.net.blocking import BlockingClient
 from tidings.net.client import Client, Received, Subscription
 from tidings.net.config import BrokerConfig, ClientConfig, Limits, PeerConfig, read_broker, read_client
 from tidings.net.layout import LaidOut, Layout, Reader, lay_out
+from tidings.net.linking import introduce, trust_authority
 from tidings.net.logs import log_to_stderr
 from tidings.net.names import read_event_id, show_event
 from tidings.net.pki import domains_in
@@ -36,6 +37,7 @@ __all__ = [
     "Received",
     "Subscription",
     "domains_in",
+    "introduce",
     "lay_out",
     "log_to_stderr",
     "read_broker",
@@ -43,6 +45,7 @@ __all__ = [
     "read_event_id",
     "serve",
     "show_event",
+    "trust_authority",
 ]
 
 

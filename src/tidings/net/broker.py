@@ -21,7 +21,8 @@ from typing import Any, assert_never
 
 import msgspec
 
-from tidings.errors import Denied, InputError, PeerError, TidingsError
+from tidings.errors import Denied, InputError, PeerError, SetupError, TidingsError
+from tidings.net.capture import Capture
 from tidings.net.config import BrokerConfig, host_and_port
 from tidings.net.durable import AtRest, DurableQueues
 from tidings.net.entrance import Entrance
@@ -53,6 +54,7 @@ from tidings.node import (
     NotJoined,
     Refused,
     node_id_of,
+    read_kept,
 )
 from tidings.overlay import (
     Completed,
@@ -70,8 +72,10 @@ from tidings.overlay import (
 from tidings.security import from_fingerprint
 
 ROUTINE_S = 1.0
+BACK_MS = 2000  # A clock that goes back by more has been set: events sealed before it seem to lie in the future.
 MEMORY_EVERY_S = 5.0  # How often what the router remembers is written down, if it has changed.
 FORGET_EVERY_S = 30.0
+LAPSED_AGAIN_S = 10.0  # How often durable subscriptions without a right are tried again: a clock may have been wrong.
 REJOIN_S = 2.0  # After a join that failed.
 ROOM_S_MAX = 5.0  # How long publishers wait for one slow link; then it is its own affair.
 SLOW_S_MAX = 1.0  # How long everybody waits, once, for one slow client.
@@ -80,6 +84,9 @@ KEYS_S_MAX = 30.0  # How long a subscription waits for the keys of its type: som
 STABLE_S_MAX = (
     10.0  # How long a subscription waits to be known everywhere before its client is told that it is in place.
 )
+LIVE_OPTIONS: dict[str, dict[str, Any]] = {"irbr": {"sync_s": 2.0}}
+"""What suits a live network better than a simulated one. Brokers that start in the same second may miss what the others
+say first, keys among it; they compare their tables often, which costs nothing as long as they agree."""
 _DURABLE = "durable:"
 
 log = logging.getLogger("tidings.broker")
@@ -102,11 +109,13 @@ class Broker:
         )
         self.participant = participant
         context = client_context(config.certificate, config.key, config.trusted)
-        self.links = Links(participant, context, config.limits, self)
+        capture = Capture(config.capture) if config.capture is not None else None
+        self.links = Links(participant, context, config.limits, self, capture)
         self.node = self._make_node()
         self.types = KnownTypes()
         self.counts: Counter[str] = Counter()
-        self.queues = DurableQueues(self.journal, AtRest(self.identity), config.limits.queue_events_max, now_us)
+        at_rest, queue_max = AtRest(self.identity), config.limits.queue_events_max
+        self.queues = DurableQueues(self.journal, at_rest, queue_max, now_us, self.deliver)
         self.queries = Queries(self)
         self.managers = Managers(config)
         self.sessions: dict[str, Session] = {}
@@ -125,6 +134,7 @@ class Broker:
         self._keys_settled: set[str] = set()  # Types whose keys have come or been refused; asked, never walked.
         self._keys_came = asyncio.Event()
         self._resting: dict[str, Durable] = {}
+        self._lapsed: dict[str, Durable] = {}
         self._told: tuple[Any, EventId | None, bytes] = (None, None, b"")
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -154,7 +164,7 @@ class Broker:
             self.promises.tell(list(self.queues.all.values()))
         for peer in self.config.peers:
             self.links.keep(peer.peer.id)
-        for routine in (self._routine, self._keep_memory, self._forget_old):
+        for routine in (self._routine, self._keep_memory, self._forget_old, self._take_up_lapsed):
             self._task(routine())
         log.info(
             "listening", extra={"broker": self.config.name, "address": self.address, "overlay": self.protocol.name}
@@ -218,7 +228,8 @@ class Broker:
         config = self.config
         chance = random.Random(secrets.randbits(64))
         neighbours = tuple(peer.peer for peer in config.peers) if self.protocol.on_graph else ()
-        inner = self.protocol.build(Place(self.me, neighbours, chance), **config.overlay_options)
+        options = {**LIVE_OPTIONS.get(config.overlay, {}), **config.overlay_options}
+        inner = self.protocol.build(Place(self.me, neighbours, chance), **options)
         policy = NodePolicy(network_key=from_fingerprint(config.network_key) if config.network_key else None)
         return Node(
             self.me,
@@ -242,8 +253,7 @@ class Broker:
         self.carry_out(self.node.revoke(self.managers.revocations(), now))
         for manager in self.managers.hosted([known.signed for known in self.types.all() if known.signed]):
             self.carry_out(self.node.host(manager, now))
-        for file in self.config.tokens:
-            self.carry_out(self.node.hold(read_token(file), now))
+        self._hold_tokens(now)
 
     def declare(self, known: KnownType, now: float | None = None) -> None:
         """Make a type known to this broker and its clients."""
@@ -429,6 +439,9 @@ class Broker:
         """
         if self.is_draining:
             raise Denied("draining: this broker takes no more events; publish at another")
+        if self.journal.is_stuck:  # What came before waits in memory; more must not.
+            why = self.journal.stuck_why
+            raise SetupError(f"disk: this broker cannot write its journal ({why}); publish again when it can")
         repeats = self.journal.repeats
         new = {key: values for key, values in events if key not in repeats}
         if new:
@@ -484,9 +497,11 @@ class Broker:
     async def _keys_of(self, type: str) -> None:
         """Waits a while for a sealed type's keys that are neither here nor refused: a broker that has just started."""
         known = self.types.meant(type)
+        if known.is_plain or known.name in self._keys_settled:
+            return
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(0 if known.is_plain else KEYS_S_MAX):
-                while not known.is_plain and known.name not in self._keys_settled:
+            async with asyncio.timeout(KEYS_S_MAX):
+                while known.name not in self._keys_settled:
                     await self._keys_came.wait()
 
     def _settle_keys(self, type: str) -> None:
@@ -502,6 +517,9 @@ class Broker:
         return self._wait_for(id, waiting, within_s)
 
     async def _wait_for(self, id: SubscriptionId, waiting: asyncio.Future[None], within_s: float) -> SubscriptionId:
+        if waiting.done():
+            waiting.result()  # Raises where it failed.
+            return id
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await waiting
@@ -541,7 +559,7 @@ class Broker:
             except TidingsError as wrong:
                 if not str(wrong).startswith("key:"):  # Its right has ended; what waits for it stays.
                     log.warning("a durable subscription rests", extra={"durable": durable.name, "why": str(wrong)})
-                    del self._resting[durable.id]
+                    self._lapsed[durable.id] = self._resting.pop(durable.id)
             else:
                 del self._resting[durable.id]
 
@@ -565,6 +583,7 @@ class Broker:
     async def forget_durable(self, durable: Durable) -> None:
         """Give up a durable subscription for good."""
         self.queues.forget(durable)
+        self._lapsed.pop(durable.id, None)
         id = self._subscription_of.pop(durable.id, None)
         if id is not None:
             self._durable_of.pop(id, None)
@@ -586,6 +605,12 @@ class Broker:
             (self._durable_of[n.subscription], self._told_bytes(n)) for n in told if n.subscription in self._durable_of
         ]
 
+    def bury(self, raw: bytes, only_for: str, why: str) -> None:
+        """Put an event that cannot be opened among the dead letters of those that may want it."""
+        head = read_kept(raw).head
+        known = self.types.named(head.type)
+        self.queues.bury_unopened(head, known.name if known else head.type, raw, only_for, why)
+
     async def take(self, ready: Sequence[tuple[EventId, Bundle]]) -> None:
         """Put events into the durable queues; returns when they are on disk."""
         for _, bundle in ready:
@@ -603,6 +628,7 @@ class Broker:
 
     def carry_out(self, effects: Iterable[NodeEffect]) -> None:
         """Do what the node asks for."""
+        effects = iter(effects)
         for effect in effects:
             match effect:
                 case Send(to, message):
@@ -622,7 +648,10 @@ class Broker:
                 case Ended(subscription, client, why):
                     self._ended(subscription, client, why)
                 case KeepKeys(type_id, generation):
-                    self.managers.keep(type_id, generation)
+                    if not self._keep_keys(type_id, generation):
+                        # What rests on it must not leave; members ask again. Only the clock goes on.
+                        self.carry_out([later for later in effects if isinstance(later, WakeAt)])
+                        return
                 case Joined(type):
                     self._settle_keys(type)
                     self._loop.call_soon(self._take_up_resting)
@@ -633,6 +662,14 @@ class Broker:
                     raise AssertionError("only publish asks for keeping")
                 case _:
                     assert_never(effect)
+
+    def _keep_keys(self, type_id: bytes, generation: int) -> bool:
+        try:
+            self.managers.keep(type_id, generation)
+        except SetupError as wrong:
+            log.error("a key manager's state cannot be written", extra={"why": str(wrong)})
+            return False
+        return True
 
     def _notify(self, notify: Notify) -> None:
         self.counts["notified"] += 1
@@ -683,17 +720,44 @@ class Broker:
         durable = self.queues.all.get(self._durable_of.pop(subscription, ""))
         if durable is not None:
             log.warning("a durable subscription has lost its right", extra={"durable": durable.name, "why": why})
+            self._lapsed[durable.id] = durable
 
     # ── Routine ──
 
     async def _routine(self) -> None:
         while True:
-            self.node.clock_is(now_ms(), self._loop.time())
+            self._look_at_the_clock()
             self.entrance.enter()
             self._take_up_resting()
-            if revoked := await asyncio.to_thread(self.managers.revocations):
-                self.carry_out(self.node.revoke(revoked, self._loop.time()))
+            try:
+                revoked = await asyncio.to_thread(self.managers.revocations)
+            except SetupError as wrong:  # A registry that is busy, or on a full disk, is asked again.
+                log.error("the registry cannot be read", extra={"why": str(wrong)})
+            else:
+                self.carry_out(self.node.revoke(revoked, self._loop.time()) if revoked else [])
             await asyncio.sleep(ROUTINE_S)
+
+    def _look_at_the_clock(self) -> None:
+        now, shown_ms = self._loop.time(), now_ms()
+        back_ms = self.node.now_ms(now) - shown_ms
+        self.node.clock_is(shown_ms, now)
+        if back_ms > BACK_MS:
+            log.warning("the clock has gone back", extra={"by_ms": back_ms})
+            self._hold_tokens(now)
+
+    def _hold_tokens(self, now: float) -> None:
+        """Ask for what this broker's rights open. Who asks again gets a sender id whose moments nobody has used."""
+        for file in self.config.tokens:
+            self.carry_out(self.node.hold(read_token(file), now))
+
+    async def _take_up_lapsed(self) -> None:
+        """What has lost its right gets it back if the right holds again; nobody waits for it."""
+        while True:
+            await asyncio.sleep(LAPSED_AGAIN_S)
+            for durable in list(self._lapsed.values()):
+                with contextlib.suppress(TidingsError):
+                    self._task(self._take_up(durable))
+                    del self._lapsed[durable.id]
 
     async def _keep_memory(self) -> None:
         while True:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidings.errors import Denied, InputError, PeerError, TidingsError
 from tidings.events import Event, EventType, Timestamp, from_declaration
@@ -52,6 +52,7 @@ from tidings.security import from_fingerprint
 CONNECT_S_MAX = 10.0
 PAUSE_S_MIN, PAUSE_S_MAX = 0.1, 2.0  # Between two tries to come back.
 EVENTS_PER_FRAME = 1000
+GATHER_S = 0.002  # So long an event waits for company while others are on their way: a frame costs more than an event.
 UNPUBLISHED_MAX = 100_000  # Events said and not acknowledged; `publish` waits beyond that.
 LIVE_QUEUE_MAX = 65_536  # Events of one subscription that is not durable, waiting for its loop; the oldest are lost.
 ACKNOWLEDGE_EVERY = 64
@@ -75,6 +76,14 @@ class _Asked:
     frame: Frame
     answer: asyncio.Future[Any]
     weight: int = 0
+
+
+class _Gathered(NamedTuple):
+    """An event that is about to be published, beside others."""
+
+    name: str
+    values: dict[str, Any]
+    answer: asyncio.Future[str]
 
 
 class Subscription:
@@ -177,7 +186,7 @@ class Client:
         self._runner: asyncio.Task[None] | None = None
         self._names = secrets.token_hex(8)
         self._types: dict[str, EventType] = {}
-        self._gathered: dict[str, list[tuple[str, dict[str, Any], asyncio.Future[str]]]] = {}
+        self._gathered: dict[str, list[_Gathered]] = {}
         self._publishing: set[asyncio.Task[None]] = set()
         self._is_closing = False
 
@@ -226,35 +235,46 @@ class Client:
         return await self._gather(type, name or f"{self._names}.{next(self._tickets)}", dict(values or {}))
 
     def _gather(self, type: str, name: str, values: dict[str, Any]) -> asyncio.Future[str]:
-        """Events published in one turn of the loop travel together."""
+        """Events published in one turn of the loop travel together; while others are on their way, those of some turns."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[str] = loop.create_future()
         if not self._gathered:
-            loop.call_soon(self._send_gathered)
-        self._gathered.setdefault(type, []).append((name, values, answer))
+            loop.call_later(GATHER_S if self._unpublished else 0.0, self._send_gathered)
+        self._gathered.setdefault(type, []).append(_Gathered(name, values, answer))
         return answer
 
     def _send_gathered(self) -> None:
         gathered, self._gathered = self._gathered, {}
         for type, events in gathered.items():
-            task = asyncio.get_running_loop().create_task(self._publish_gathered(type, events))
+            for start in range(0, len(events), EVENTS_PER_FRAME):
+                self._publish_together(type, events[start : start + EVENTS_PER_FRAME])
+
+    def _publish_together(self, type: str, events: list[_Gathered]) -> None:
+        """In one frame: at once where there is room, without a task of its own."""
+        if self._room.is_set():
+            said = tuple((event.name, event.values) for event in events)
+            asked = self._ask(partial(_publish, type, said), weight=len(events))
+            asked.add_done_callback(partial(self._answer_each, type, events))
+        else:
+            task = asyncio.get_running_loop().create_task(self._publish_later(type, events))
             self._publishing.add(task)
             task.add_done_callback(self._publishing.discard)
 
-    async def _publish_gathered(self, type: str, events: list[tuple[str, dict[str, Any], asyncio.Future[str]]]) -> None:
-        try:
-            ids = await self.publish_many(
-                type, [values for _, values, _ in events], names=[name for name, _, _ in events]
-            )
-        except TidingsError as error:
-            if len(events) > 1:  # One spoils all that travel with it: each by itself, then.
-                await asyncio.gather(*(self._publish_gathered(type, [event]) for event in events))
-            elif not events[0][2].done():
-                events[0][2].set_exception(error)
-            return
-        for id, (_, _, answer) in zip(ids, events, strict=True):
-            if not answer.done():
-                answer.set_result(id)
+    async def _publish_later(self, type: str, events: list[_Gathered]) -> None:
+        await self._room.wait()
+        self._publish_together(type, events)
+
+    def _answer_each(self, type: str, events: list[_Gathered], asked: asyncio.Future[Published]) -> None:
+        error = asked.exception()
+        if error is None:
+            for id, event in zip(asked.result().ids, events, strict=True):
+                if not event.answer.done():
+                    event.answer.set_result(show_event(id))
+        elif len(events) > 1:  # One spoils all that travel with it: each by itself, then.
+            for event in events:
+                self._publish_together(type, [event])
+        elif not events[0].answer.done():
+            events[0].answer.set_exception(error)
 
     async def publish_many(
         self, type: str, events: Sequence[Mapping[str, Any]], *, names: Sequence[str] | None = None

@@ -79,6 +79,8 @@ class BrokerConfig:
     registry: str = ""
     gateway: str = ""
     metrics: str = ""
+    capture: Path | None = None
+    """A folder in which what is sent to other brokers is written down; see `capture`."""
     peers: tuple[PeerConfig, ...] = ()
     limits: Limits = field(default_factory=Limits)
 
@@ -174,7 +176,7 @@ def _typed(value: Any, declared: str, where: str, folder: Path) -> Any:
     match declared:
         case "str" if isinstance(value, str):
             return value
-        case "Path" if isinstance(value, str):
+        case "Path" | "Path | None" if isinstance(value, str):
             return folder / value
         case "tuple[Path, ...]" if isinstance(value, list) and all(isinstance(each, str) for each in value):
             return tuple(folder / each for each in value)

@@ -28,12 +28,14 @@ from tidings.net.frames import Notice, Told, read_told
 from tidings.net.journal import DeadLetter, Durable, Journal, QueuedNotice
 from tidings.net.names import show_event
 from tidings.net.tail import Tail
+from tidings.overlay import Head
 from tidings.security import Identity
 
 UNACKNOWLEDGED_MAX = 2048  # Notices ahead of a subscriber's word; what it must be able to hold.
 AT_ONCE = 256
+SEALS_MAX = 65_536  # Sealed events that are known again; one that is repeated later than that counts as new.
 NAME_MAX = 200
-_PLAIN, _SEALED = b"\0", b"\1"
+_PLAIN, _SEALED, _UNOPENED = b"\0", b"\1", b"\2"
 _NONCE_BYTES = 12
 
 
@@ -81,12 +83,22 @@ class Reading:
 class DurableQueues:
     """All durable subscriptions of one broker."""
 
-    def __init__(self, journal: Journal, at_rest: AtRest, queue_max: int, now_us: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        at_rest: AtRest,
+        queue_max: int,
+        now_us: Callable[[], int],
+        deliver: Callable[[bytes], list[tuple[str, bytes]] | None] = lambda raw: None,
+    ) -> None:
+        """`deliver` opens an event that could not be opened before, and tells whom it is for (see `promises.Host`)."""
         self.journal, self._at_rest, self._queue_max, self._now_us = journal, at_rest, queue_max, now_us
+        self._deliver = deliver
         self.all: dict[str, Durable] = {durable.id: durable for durable in journal.durables()}
         self.count_of = Counter(durable.type for durable in self.all.values())
         self.sealed: set[str] = set()  # Those whose notices must not be readable on disk.
         self._readings: dict[str, Reading] = {}
+        self._seals: dict[tuple[str, int, int], None] = {}
         self._fresh: list[tuple[str, int, bytes]] = []  # Noted, and not on disk yet.
 
     # ── Made and ended ──
@@ -128,13 +140,27 @@ class DurableQueues:
     def add(self, id: str, told: bytes) -> None:
         """Put a notice behind the others of one subscription; it is sent once `commit`ted."""
         durable = self.all.get(id)
-        if durable is None:
+        if durable is None or (id in self.sealed and not self._is_new(id, told)):
             return
-        body = self._at_rest.seal(told) if id in self.sealed else _PLAIN + told
+        body = self._kept(id, told)
         if durable.next_position - 1 - durable.acknowledged >= self._queue_max:
             self._bury(durable, told, body, f"queue: more than {self._queue_max} events wait for this subscriber")
             return
         self._fresh.append((id, self.journal.note_queued(durable, body), body))
+
+    def _is_new(self, id: str, told: bytes) -> bool:
+        """Whether a sealed event is not there under another broker's name: a member could list another's as its own.
+
+        Who sealed it and when is in the seal, and no two are alike.
+        """
+        _, sender, moment = read_told(told).event
+        seal = (id, sender, moment)
+        if seal in self._seals:
+            return False
+        self._seals[seal] = None
+        if len(self._seals) > SEALS_MAX:
+            del self._seals[next(iter(self._seals))]
+        return True
 
     def take_fresh(self) -> list[tuple[str, int, bytes]]:
         """What has been added since last asked; to be given to `committed` once it is on disk."""
@@ -219,17 +245,36 @@ class DurableQueues:
         read: Told = read_told(told)
         self.journal.note_dead(durable, self._now_us(), show_event(read.event), read.type, why, body)
 
+    def bury_unopened(self, head: Head, type: str, raw: bytes, only_for: str, why: str) -> None:
+        """Put an event that cannot be opened aside, for each subscription that may want it; sealed as it is."""
+        for durable in self.all.values():
+            if durable.type == head.type and only_for in ("", durable.id):
+                self.journal.note_dead(durable, self._now_us(), show_event(head.id), type, why, _UNOPENED + raw)
+
     def replay(self, letters: Sequence[DeadLetter]) -> int:
-        """Put dead letters behind their queues again; those whose subscription is gone stay."""
+        """Put dead letters behind their queues again; those whose subscription is gone, or whose key is, stay."""
         revived = 0
         for letter in letters:
             durable = self.all.get(letter.durable)
-            if durable is not None:
-                body = bytes(letter.body)
-                self._fresh.append((durable.id, self.journal.note_queued(durable, body), body))
+            bodies = self._bodies(letter) if durable is not None else None
+            if durable is not None and bodies is not None:
+                self._fresh += [(durable.id, self.journal.note_queued(durable, body), body) for body in bodies]
                 self.journal.note_revived(letter.number)
                 revived += 1
         return revived
+
+    def _bodies(self, letter: DeadLetter) -> list[bytes] | None:
+        """The notice that a letter becomes, if any; None if it still cannot be opened."""
+        body = bytes(letter.body)
+        if body[:1] != _UNOPENED:
+            return [body]
+        bundle = self._deliver(body[1:])
+        if bundle is None:
+            return None
+        return [self._kept(letter.durable, told) for id, told in bundle if id == letter.durable]
+
+    def _kept(self, id: str, told: bytes) -> bytes:
+        return self._at_rest.seal(told) if id in self.sealed else _PLAIN + told
 
 
 def durable_id(owner: bytes, name: str) -> str:

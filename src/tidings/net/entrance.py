@@ -3,7 +3,8 @@
 Brokers of one network start, crash and come back in any order. Each tells those it is linked with whether it
 is part of the network (`Standing`); who is not joins through one who is. Of brokers that start together
 one has to begin: the one with the lowest id among those that see each other. It waits a while for
-those it does not see.
+those it does not see. The others come in one after the other, lower ids first: of those that come at the same moment each
+may miss what the others say first.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from tidings.overlay import NodeId
 if TYPE_CHECKING:
     from tidings.net.broker import Broker
 
+SEEN_AFTER_S = 3.0  # How long those that start together may take to see each other.
+TURN_S_MAX = 10.0  # How long a broker lets those with lower ids go first.
 ALONE_AFTER_S = 10.0  # How long a broker waits for those it does not see before it begins without them.
 
 
@@ -39,7 +42,7 @@ class Entrance:
         if b.protocol.on_graph or self._is_first(now):
             self._has_entered = self._was_first = True
             b.carry_out(b.node.start(now, b.journal.meta("router memory") if b.protocol.on_graph else b""))
-        elif inside:
+        elif inside and self._is_its_turn(now):
             self._has_entered = True
             b.carry_out(b.node.join(inside, now))
 
@@ -73,6 +76,14 @@ class Entrance:
         if any(id in self._inside for id in seen) or any(id < b.me.id for id in seen):
             return False
         return all(id in seen for id in known) or now > self._started_at + ALONE_AFTER_S
+
+    def _is_its_turn(self, now: float) -> bool:
+        """Whether all that are to go first are inside, or have had their time."""
+        b, age_s = self._broker, now - self._started_at
+        first = [id for id in b.links.ready_peers() if id < b.me.id]
+        if age_s < SEEN_AFTER_S:
+            first += [peer.peer.id for peer in b.config.peers if peer.peer.id < b.me.id]
+        return age_s > TURN_S_MAX or all(id in self._inside for id in first)
 
     def _leave_solitude(self, peer: NodeId) -> None:
         """Who began alone because it saw nobody, and now sees a network, joins it."""

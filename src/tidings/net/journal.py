@@ -11,7 +11,7 @@
 Changes are noted at once and written together: `note_…` methods return immediately, and
 `committed()` waits until everything noted before it is on disk (fsync), with one transaction for all
 who wait at that time. While the disk refuses, say because it is full, the same group is tried again
-and nobody is told a lie: publishers wait, and with them whoever feeds them.
+and nobody is told a lie: who waits goes on waiting, and `stuck_why` is there for those who could be refused instead.
 
 Why SQLite, measured: docs/decisions/0086-the-journal-is-sqlite.md.
 """
@@ -32,6 +32,7 @@ from tidings.errors import InputError, SetupError
 from tidings.overlay import EventId
 
 SCHEMA_VERSION = 1
+GATHER_S = 0.002  # After a group of several events: more are on their way, and what follows a commit travels together.
 RETRY_S = 0.5  # Between two tries to write a group that the disk has refused.
 READ_ROWS = 1024  # At a time: a queue of a million is walked, not loaded.
 REPEATS_MAX = 131_072  # Events whose publisher's id is remembered: a retry that comes later than this counts as new.
@@ -141,19 +142,28 @@ class Journal:
         self.file = file
         self._writer = _open(file)
         self._reader = _open(file)
-        self.id, self.incarnation = _begin_life(self._writer)
+        try:
+            self.id, self.incarnation = _begin_life(self._writer)
+        except sqlite3.DatabaseError as wrong:
+            raise SetupError(f"cannot write to the journal {file}: {wrong}") from None
         self.next_event = _scalar(self._writer, "SELECT coalesce(max(position), 0) + 1 FROM events")
         self.repeats = _repeats(self._writer)
         self.committed_groups = 0
-        self.is_stuck = False
+        self.stuck_why = ""
         self._noted: dict[str, list[tuple[Any, ...]]] = {}
         self._waiting: list[asyncio.Future[None]] = []
         self._then: list[Callable[[], object]] = []
         self._committing: asyncio.Task[None] | None = None
+        self._next_group_at = 0.0
         self._write_thread = ThreadPoolExecutor(1, "journal-write")
         self._read_thread = ThreadPoolExecutor(1, "journal-read")
 
     # ── Writing ──
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the disk refuses what was last noted."""
+        return bool(self.stuck_why)
 
     async def committed(self) -> None:
         """Waits until everything noted so far is on disk."""
@@ -176,12 +186,15 @@ class Journal:
     async def _commit_groups(self) -> None:
         loop = asyncio.get_running_loop()
         while self._noted or self._waiting or self._then:
-            await asyncio.sleep(0)  # Whoever is about to note something in this turn of the loop joins the group.
+            # Whoever is about to note something in this turn of the loop, or just after a group, joins the next.
+            await asyncio.sleep(max(0.0, self._next_group_at - loop.time()))
             noted, self._noted = self._noted, {}
             waiting, self._waiting = self._waiting, []
             then, self._then = self._then, []
             if noted:
                 await self._write(noted, loop)
+                if len(noted.get(_EVENT, ())) > 1:  # Who publishes one and waits for it must not wait longer.
+                    self._next_group_at = loop.time() + GATHER_S
             for do in then:
                 _done_well(do)
             for done in waiting:
@@ -195,13 +208,11 @@ class Journal:
                 await loop.run_in_executor(self._write_thread, _write_group, self._writer, noted)
             except sqlite3.OperationalError as wrong:  # Full, or locked by somebody's backup.
                 if not self.is_stuck:
-                    log.error(
-                        "the journal cannot be written, publishing waits: %s", wrong, extra={"file": str(self.file)}
-                    )
-                self.is_stuck = True
+                    log.error("the journal cannot be written: %s", wrong, extra={"file": str(self.file)})
+                self.stuck_why = str(wrong)
                 await asyncio.sleep(RETRY_S)
             else:
-                self.is_stuck = False
+                self.stuck_why = ""
                 self.committed_groups += 1
                 return
 
@@ -351,13 +362,17 @@ class Journal:
         return await self._read(query, before_us)
 
     async def forget_old(self, keep_max: int, before_us: int, dead_max: int) -> None:
-        """Lets go of events that are over the limit in number or age and owed to nobody, and of the oldest dead letters."""
+        """Lets go of events that are over the limit in number or age and owed to nobody, and of the oldest dead letters.
+
+        While the disk refuses nothing is let go: it is done the next time.
+        """
         await self.committed()
         loop = asyncio.get_running_loop()
-        newest = self.next_event - 1
-        await loop.run_in_executor(
-            self._write_thread, _forget_old, self._writer, newest - keep_max, before_us, dead_max
-        )
+        up_to = self.next_event - 1 - keep_max
+        try:
+            await loop.run_in_executor(self._write_thread, _forget_old, self._writer, up_to, before_us, dead_max)
+        except sqlite3.OperationalError as wrong:
+            log.error("old events cannot be let go yet: %s", wrong, extra={"file": str(self.file)})
 
     def close(self) -> None:
         """Finishes what is being written, and closes; what was noted and not waited for may be lost."""
@@ -442,9 +457,12 @@ def _last_of_each(change: str, rows: list[tuple[Any, ...]]) -> Sequence[tuple[An
 def _forget_old(connection: sqlite3.Connection, up_to: int, before_us: int, dead_max: int) -> None:
     with _transaction(connection):
         first_owed = _scalar(connection, "SELECT coalesce(min(position), 9223372036854775807) FROM owed")
-        connection.execute(
-            "DELETE FROM events WHERE position < ? AND (position <= ? OR at_us < ?)", (first_owed, up_to, before_us)
-        )
+        # Up to the first that is young enough: looking at the age of each of a million would hold up publishers.
+        young = connection.execute(
+            "SELECT position FROM events WHERE at_us >= ? ORDER BY position LIMIT 1", (before_us,)
+        ).fetchone()
+        end = min(first_owed, max(up_to + 1, young[0] if young else first_owed))
+        connection.execute("DELETE FROM events WHERE position < ?", (end,))
         newest = _scalar(connection, "SELECT coalesce(max(number), 0) FROM dead")
         connection.execute("DELETE FROM dead WHERE number <= ?", (newest - dead_max,))
 

@@ -23,14 +23,21 @@ from pathlib import Path
 from typing import Any
 
 from tidings.errors import InputError
-from tidings.events import EventType, Required, Timestamp
+from tidings.events import EventType, Required, Timestamp, ValueType
 from tidings.net import pki
 from tidings.net.names import now_ms
 from tidings.security import ANY_TYPE, Grant, Identity, Mode, SignedType, fingerprint, grant
 
 VALID_MS = 365 * 86_400_000
-BACKDATED_MS = 60_000  # Clocks differ.
+BACKDATED_MS = 3_600_000  # Clocks differ; as much as certificates allow for.
 FIRST_PORT = 7401
+
+BOUNDS: dict[ValueType, tuple[Any, Any]] = {
+    ValueType.STRING: ("0", "z"),
+    ValueType.DOUBLE: (0.0, 100.0),
+    ValueType.INT: (0, 100),
+}
+"""Between which values a development network's space is spread out evenly; what lies beyond is at its edges."""
 
 NUMBERPLATE = EventType("Numberplate", plate=Required(str), area=str, speed=float, seen_at=Timestamp)
 
@@ -155,7 +162,7 @@ class _Maker:
         folder = organisation.folder / name
         key = self.keys[name].public_key
         tokens = ["member.token"]
-        self._token(folder / "member.token", ("join-net",), Reader(), key)
+        (folder / "member.token").write_bytes(membership(self.network, key))
         for number, right in enumerate(self._rights(organisation, as_broker=True)):
             tokens.append(f"right-{number + 1}.token")
             self._token(folder / tokens[-1], *right, key)
@@ -175,8 +182,8 @@ class _Maker:
         if organisation is self.owner and name.endswith("-1") and self.layout.mode is not Mode.PLAIN:
             table["manages"] = ["../authority.pem"]
         parts = [_table("[broker]", table)]
-        if self.layout.overlay_options:
-            parts.append(_table("[overlay]", self.layout.overlay_options))
+        if options := overlay_options(self.layout):
+            parts.append(_table("[overlay]", options))
         if self.layout.limits:
             parts.append(_table("[limits]", self.layout.limits))
         names = list(addresses)
@@ -233,19 +240,43 @@ class _Maker:
         return [(("subscribe",), Reader(reader.attributes) if as_broker else reader)]
 
     def _token(self, file: Path, actions: Sequence[str], reader: Reader, holder: bytes) -> None:
-        now = now_ms()
-        is_membership = "join-net" in actions
-        given = Grant(
-            type_id=ANY_TYPE if is_membership else self.signed.type_id,
-            actions=frozenset(actions),
-            holder=holder,
-            attributes=frozenset(map(self.signed.attr_id, reader.attributes)) if reader.attributes else None,
-            not_before=now - BACKDATED_MS,
-            not_after=now + VALID_MS,
-            constraints=reader.where,
-        )
-        token = grant(self.network if is_membership else self.owner.authority, given, secrets.token_bytes)
-        file.write_bytes(base64.urlsafe_b64encode(token.to_bytes()) + b"\n")
+        visible = frozenset(map(self.signed.attr_id, reader.attributes)) if reader.attributes else None
+        file.write_bytes(_token(self.owner.authority, self.signed.type_id, actions, holder, visible, reader.where))
+
+
+def membership(network: Identity, holder: bytes) -> bytes:
+    """A token that makes a broker a member of a network, as its file holds it; for as long as certificates last."""
+    return _token(network, ANY_TYPE, ("join-net",), holder)
+
+
+def _token(
+    owner: Identity,
+    type_id: bytes | str,
+    actions: Sequence[str],
+    holder: bytes,
+    attributes: frozenset[bytes] | None = None,
+    where: tuple[str, ...] = (),
+) -> bytes:
+    now = now_ms()
+    given = Grant(
+        type_id=type_id,
+        actions=frozenset(actions),
+        holder=holder,
+        attributes=attributes,
+        not_before=now - BACKDATED_MS,
+        not_after=now + VALID_MS,
+        constraints=where,
+    )
+    return base64.urlsafe_b64encode(grant(owner, given, secrets.token_bytes).to_bytes()) + b"\n"
+
+
+def overlay_options(layout: Layout) -> dict[str, Any]:
+    """The options that all brokers must agree on. Spanhop needs to know the space: the axes are the type's attributes."""
+    options = dict(layout.overlay_options)
+    if layout.overlay == "spanhop" and "axes" not in options:
+        kinds = {attribute.name: attribute.type for attribute in layout.event_type}
+        options["axes"] = {name: list(BOUNDS[kind]) for name, kind in kinds.items() if kind in BOUNDS}
+    return options
 
 
 def free_ports(count: int) -> list[int]:
@@ -266,5 +297,11 @@ def _write_secret(file: Path, content: bytes) -> None:
 
 
 def _table(head: str, content: Mapping[str, Any]) -> str:
-    """A TOML table. JSON's texts, numbers and lists of texts are TOML's too."""
-    return "\n".join([head, *(f"{name} = {json.dumps(value)}" for name, value in content.items()), ""])
+    return "\n".join([head, *(f"{name} = {_toml(value)}" for name, value in content.items()), ""])
+
+
+def _toml(value: Any) -> str:
+    """JSON's texts, numbers and lists of them are TOML's too; its tables are not."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(name)} = {_toml(each)}" for name, each in value.items()) + "}"
+    return json.dumps(value)

@@ -43,6 +43,7 @@ class Link:
         self._out: list[bytes] = []
         self._said: list[bytes] = []
         self._out_bytes = self._said_bytes = 0
+        self._written_bytes = 0  # What the transport held when last asked; since then it can only have become less.
         self._is_flush_due = False
         writer.transport.set_write_buffer_limits(high=queue_bytes_max // 2)
         self._keeper = self._loop.create_task(self._keep_alive())
@@ -56,7 +57,8 @@ class Link:
         """Queue a frame; False, and nothing is queued, where the link is closed or its queue is full."""
         if not self.has_room:
             return False
-        self._put_said()
+        if self._said:
+            self._put_said()
         self._put(encoded(frame))
         return True
 
@@ -77,16 +79,22 @@ class Link:
 
     @property
     def has_room(self) -> bool:
-        return self.is_open and self.queued_bytes < self.queue_bytes_max
+        if not self._is_open:
+            return False
+        # Asking the transport costs more than a frame does.
+        about = self._out_bytes + self._said_bytes + self._written_bytes
+        return about < self.queue_bytes_max or self.queued_bytes < self.queue_bytes_max
 
     @property
     def is_half_full(self) -> bool:
-        return self.queued_bytes > self.queue_bytes_max // 2
+        about = self._out_bytes + self._said_bytes + self._written_bytes
+        return about > self.queue_bytes_max // 2 and self.queued_bytes > self.queue_bytes_max // 2
 
     @property
     def queued_bytes(self) -> int:
         """What waits to be taken by the other end, as far as this process knows."""
-        return self._out_bytes + self._said_bytes + self._writer.transport.get_write_buffer_size()
+        self._written_bytes = self._writer.transport.get_write_buffer_size()
+        return self._out_bytes + self._said_bytes + self._written_bytes
 
     async def drained(self) -> None:
         """Waits until the queue is at most half full, or the link is closed."""
@@ -142,7 +150,8 @@ class Link:
     def _put(self, raw: bytes) -> None:
         self._out.append(raw)
         self._out_bytes += len(raw)
-        self._flush_soon()
+        if not self._is_flush_due:
+            self._flush_soon()
 
     def _put_said(self) -> None:
         if self._said:
@@ -164,6 +173,7 @@ class Link:
             self._out, self._out_bytes = [], 0
             self.bytes_sent += len(raw)
             self._writer.write(raw)
+            self._written_bytes = self._writer.transport.get_write_buffer_size()
 
     async def _keep_alive(self) -> None:
         while self.is_open:

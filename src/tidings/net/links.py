@@ -20,6 +20,7 @@ from random import Random
 from typing import Any, Protocol
 
 from tidings.errors import Denied, InputError, PeerError
+from tidings.net.capture import Capture
 from tidings.net.config import Limits, host_and_port
 from tidings.net.handshake import Participant, Proven, shake
 from tidings.net.link import Link
@@ -56,8 +57,16 @@ class Owner(Protocol):
 class Links:
     """All links of one broker."""
 
-    def __init__(self, participant: Participant, context: ssl.SSLContext, limits: Limits, owner: Owner) -> None:
+    def __init__(
+        self,
+        participant: Participant,
+        context: ssl.SSLContext,
+        limits: Limits,
+        owner: Owner,
+        capture: Capture | None = None,
+    ) -> None:
         assert participant.me is not None
+        self._capture = capture
         self.me, self.participant, self.limits, self.owner = participant.me, participant, limits, owner
         self.open: dict[NodeId, Link] = {}
         self.lost_messages = 0
@@ -181,6 +190,8 @@ class Links:
 
     def _link(self, proven: Proven, frames: Any, writer: asyncio.StreamWriter) -> Link:
         limits = self.limits
+        if self._capture is not None:
+            writer = self._capture.tapped(writer, proven.id)
         return Link(
             proven, frames, writer, queue_bytes_max=limits.link_queue_bytes_max, silence_s_max=limits.silence_s_max
         )

@@ -251,6 +251,20 @@ class Dues:
         stream = self._streams.get(origin)
         return stream is not None and number in stream.listed and number not in stream.arrived
 
+    def event_at(self, origin: NodeId, number: int) -> EventId | None:
+        """The event that an origin has listed under a number."""
+        due = self._due(origin, number)
+        return due.event if due else None
+
+    def only_for(self, origin: NodeId, number: int) -> str:
+        """The one durable subscription that a listed event is for; empty if it is for all."""
+        due = self._due(origin, number)
+        return due.only_for if due else ""
+
+    def _due(self, origin: NodeId, number: int) -> _Due | None:
+        stream = self._streams.get(origin)
+        return stream.listed.get(number) if stream else None
+
     def ready(self, origin: NodeId) -> Iterator[tuple[EventId, Bundle]]:
         """What can be taken now, in order; each counts as taken when it is handed out."""
         stream = self._streams.get(origin)

@@ -37,7 +37,7 @@ from tidings.net.owed import (
 )
 from tidings.net.tail import Tail
 from tidings.net.types import KnownTypes
-from tidings.node import kept_values
+from tidings.node import kept_values, read_kept
 from tidings.overlay import EventId, NodeId, Peer
 from tidings.security import Identity
 
@@ -95,6 +95,9 @@ class Host(Protocol):
 
     def deliver(self, raw: bytes) -> Bundle | None:
         """Match an event against this broker's own durable subscriptions; None if its key may still come."""
+
+    def bury(self, raw: bytes, only_for: str, why: str) -> None:
+        """Put an event that cannot be opened among the dead letters of those that may want it."""
 
     async def take(self, ready: Sequence[tuple[EventId, Bundle]]) -> None:
         """Put events into the durable queues; returns once they are on disk, with what was noted before."""
@@ -218,7 +221,7 @@ class Promises:
             debt = self._debts[me]
             raw = await self.journal.event_owed(me, debt.confirmed)
             owed = await self.journal.owed(me, debt.confirmed, 1)
-            bundle = self.host.deliver(raw) if raw is not None else []
+            bundle = self._opened(me, debt.confirmed, raw) if raw is not None else []
             if bundle is None:
                 return
             self._confirm(me, debt.confirmed + 1)  # In one transaction with the notices.
@@ -352,6 +355,8 @@ class Promises:
             case Wants():
                 self._start(self._learn_or_cut(frame, link))
             case Lists(journal, first, listed):
+                if any(entry.event.origin != origin for entry in listed):
+                    raise PeerError("lists: a broker owes the events that were published there, and no others")
                 self.dues.listed(origin, journal, first, listed, now)
                 self._take(origin, answer=True)
             case Asks(confirmed, numbers):
@@ -361,25 +366,35 @@ class Promises:
                 self._confirm(origin, confirmed)
             case Again(number, raw):
                 if self.dues.is_due(origin, number):
-                    self._sent_again(origin, number, raw, now)
+                    self._sent_again(origin, number, raw)
             case _:
                 raise PeerError(f"frame: {type(frame).__name__} has no place between brokers")
 
-    def _sent_again(self, origin: NodeId, number: int, raw: bytes, now: float) -> None:
+    def _sent_again(self, origin: NodeId, number: int, raw: bytes) -> None:
         """An event that cannot be opened yet is asked for again, for a while: its key may be on its way."""
         try:
-            bundle = self.host.deliver(raw)
+            if read_kept(raw).head.id != self.dues.event_at(origin, number):
+                raise PeerError("again: another event than the one listed")
+            bundle = self._opened(origin, number, raw)
         except (PeerError, InputError) as wrong:
             log.warning("an event that was owed cannot be used", extra={"origin": origin, "why": str(wrong)})
             bundle = []
+        if bundle is not None:
+            self.dues.again(origin, number, bundle)
+            self._take(origin)
+
+    def _opened(self, origin: NodeId, number: int, raw: bytes) -> Bundle | None:
+        """Whom an owed event is for. None: its key may still come. After that it is a dead letter, and for nobody."""
+        bundle, now = self.host.deliver(raw), asyncio.get_running_loop().time()
         since = self._unreadable.setdefault((origin, number), now)
         if bundle is None and now - since < UNREADABLE_S_MAX:
-            return
+            return None
+        del self._unreadable[origin, number]
         if bundle is None:
+            why = f"key: the event could not be opened within {UNREADABLE_S_MAX:.0f} s"
             log.error("an event that was owed cannot be opened", extra={"origin": origin, "number": number})
-        self._unreadable.pop((origin, number), None)
-        self.dues.again(origin, number, bundle or [])
-        self._take(origin)
+            self.host.bury(raw, self.dues.only_for(origin, number), why)
+        return bundle or []
 
     async def _learn_or_cut(self, wants: Wants, link: Link) -> None:
         try:

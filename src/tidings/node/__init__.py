@@ -18,7 +18,7 @@ from tidings.node.effects import (
     Refused,
 )
 from tidings.node.hops import Hop
-from tidings.node.kept import kept_values
+from tidings.node.kept import kept_values, read_kept
 from tidings.node.link import node_id_of
 from tidings.node.local import LocalSubscription
 from tidings.node.node import Node
@@ -43,4 +43,5 @@ __all__ = [
     "Truth",
     "kept_values",
     "node_id_of",
+    "read_kept",
 ]

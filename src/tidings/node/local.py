@@ -100,6 +100,8 @@ class LocalSubscriptions:
             names = self._index.match_values(view.values)
         else:
             names = self._index.match(view.values)
+        if not names:
+            return []
         found = [self._by_name[name] for name in names]
         return [one for one in found if not one.refusal(view)] if _needs_asking(found, view) else found
 

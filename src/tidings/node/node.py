@@ -280,9 +280,13 @@ class Node:
         """Ends what rests on rights that no longer hold."""
         now_ms = self.now_ms(now)
         effects = self._near.lapsed(now_ms)
+        # By right, since thousands of subscriptions rest on one and a node must not pause.
+        refusals: dict[int, str | None] = {}
         for one in [one for one in self._subscriptions.values() if one.held is not None]:
             assert one.held is not None
-            if refusal := one.held.refusal(self.truth, now_ms):
+            if id(one.held) not in refusals:
+                refusals[id(one.held)] = one.held.refusal(self.truth, now_ms)
+            if refusal := refusals[id(one.held)]:
                 effects += [Ended(one.id, one.client, refusal), *self.unsubscribe(one.id, now)]
         for known in self._types:
             if known.keys is not None:
@@ -441,7 +445,7 @@ class Node:
         Raises Denied where the client or this broker may not, NotYet where a key or the clock must be waited
         for, EventError where the values do not fit. Nothing has happened then.
         """
-        parcel = self._sealed(client, self._types.find(type), values, now)
+        parcel = self._sealed(client, self._types.find(type), values, self.now_ms(now))
         effects: list[NodeEffect] = [Keep(parcel.head.id, kept(parcel))] if keep else []
         self._came(parcel, "", now)
         return parcel.head.id, effects + self._done(self.router.publish(self._for_router(parcel), now), now)
@@ -450,8 +454,8 @@ class Node:
         self, client: str, type: str, events: Sequence[Mapping[str, Any]], now: float, *, keep: bool = False
     ) -> tuple[list[EventId], list[NodeEffect]]:
         """Publish several events of one type. Raises as `publish` does, for the first of them, before any is sent."""
-        known = self._types.find(type)
-        parcels = [self._sealed(client, known, values, now) for values in events]
+        known, now_ms = self._types.find(type), self.now_ms(now)
+        parcels = [self._sealed(client, known, values, now_ms) for values in events]
         effects: list[NodeEffect] = [Keep(parcel.head.id, kept(parcel)) for parcel in parcels] if keep else []
         for parcel in parcels:
             self._came(parcel, "", now)
@@ -515,17 +519,17 @@ class Node:
 
     # ── Steps of a client's request ────────────────────────────────────────────
 
-    def _sealed(self, client: str, known: Known, values: Mapping[str, Any], now: float) -> Parcel:
+    def _sealed(self, client: str, known: Known, values: Mapping[str, Any], now_ms: int) -> Parcel:
         checked = known.event_type.check(values)
         if known.signed is not None:
-            self._clients.check_publisher(client, known.signed, tuple(checked), self.now_ms(now))
+            self._clients.check_publisher(client, known.signed, tuple(checked), now_ms)
         if (size := size_about(checked)) > EVENT_BYTES_MAX:
             raise EventError(f"{known.event_type.name}: {size} bytes; an event has at most {EVENT_BYTES_MAX}")
         if known.keys is None:
             self._published += 1
             id = EventId(self.me.id, self.me.incarnation, self._published)
             return Parcel(Head(id, known.name), View(checked))
-        envelope = known.keys.seal(checked, self.now_ms(now))
+        envelope = known.keys.seal(checked, now_ms)
         if len(envelope) > ENVELOPE_BYTES_MAX:
             raise EventError(f"{known.event_type.name}: {len(envelope)} bytes sealed; at most {ENVELOPE_BYTES_MAX}")
         parcel = Parcel(Head(event_id_of(self.me.id, split(envelope)), known.name), View(checked), envelope)

@@ -247,7 +247,7 @@ class TypeKeys:
             clauses_of(condition, self.signed),
             sub_id=sub_id_of(id),
             version=version,
-            lease_ms=0,
+            lease_ms=0,  # As long as the right itself: routers withdraw it earlier, and it is sealed anew with new keys.
             now_ms=now_ms,
             capability_digest=held.token.digest,
         )
@@ -273,7 +273,9 @@ class TypeKeys:
         opened = self._filter_opener.open_(sealed.frame)
         if opened.sub_id != sub_id_of(interest.id):
             raise PeerError("filter: of another subscription")
-        return wanted_from(opened.clauses, self.signed), self._presented.not_after
+        opened.check_lease(now_ms)
+        lease_end = opened.sealed_ms + opened.lease_ms if opened.lease_ms else self._presented.not_after
+        return wanted_from(opened.clauses, self.signed), min(self._presented.not_after, lease_end)
 
     def _may_subscribe(self, signer: bytes, digest: bytes, attr_ids: tuple[bytes, ...]) -> None:
         raw, now_ms = self._presented.token, self._presented.now_ms

@@ -143,3 +143,10 @@ def test_a_type_is_inferred_from_a_record_and_null_tells_nothing() -> None:
     )
     with pytest.raises(EventError, match=r"attribute 'e': expected a value of .* got list"):
         EventType.infer({"e": []})
+
+
+def test_what_is_checked_is_a_record_of_its_own() -> None:
+    record = {"speed": 31.0, "plate": "AB12CDE"}
+    checked = EventType("Plate", plate=str, speed=float).check(record)
+    checked["speed"] = 0.0
+    assert record["speed"] == 31.0

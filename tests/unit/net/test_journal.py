@@ -96,6 +96,25 @@ def test_while_the_disk_refuses_nobody_is_told_that_it_is_written(tmp_path: Path
     asyncio.run(scenario())
 
 
+def test_what_is_old_goes_the_next_time_if_the_disk_refuses_now(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        journal = Journal(tmp_path / "j.db")
+        journal.note_event(event(1), "T", 0, b"key", b"")
+        await journal.committed()
+        other = sqlite3.connect(tmp_path / "j.db", isolation_level=None, timeout=0)
+        journal._writer.execute("PRAGMA busy_timeout = 0")
+        other.execute("BEGIN IMMEDIATE")  # As a full disk does, it makes every write fail.
+        await journal.forget_old(keep_max=0, before_us=0, dead_max=10)
+        assert len(await journal.events_since(0, "T", 0, 10)) == 1
+        other.execute("ROLLBACK")
+        await journal.forget_old(keep_max=0, before_us=0, dead_max=10)
+        assert await journal.events_since(0, "T", 0, 10) == []
+        other.close()
+        journal.close()
+
+    asyncio.run(scenario())
+
+
 def test_old_events_go_but_not_those_that_are_owed(tmp_path: Path) -> None:
     async def scenario() -> None:
         journal = Journal(tmp_path / "j.db")

@@ -1,0 +1,139 @@
+"""Results as a file, as tables on a terminal and in the documentation, and what was promised against what was measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.live.measure import Cell
+from benchmarks.live.nats import Nats
+from benchmarks.live.rabbit import Rabbit
+from benchmarks.matching.report import _markdown_table, _print, target_rows
+from benchmarks.matching.runs import ROOT
+from benchmarks.matching.targets import Target
+
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "reference" / "benchmarks-live.md"
+BEGIN, END = "<!-- numbers: begin -->", "<!-- numbers: end -->"
+OURS = "Tidings"
+PER_S_WANTED, P99_MS_MAX, TIMES_RABBIT = 20_000.0, 20.0, 10.0
+HEAD = (
+    *("through", "conditions", "events/s", "server CPU, µs/event", "p50 ms", "p99 ms", "CPU then, µs"),
+    *("checked", "Tidings is", "cores busy otherwise"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One run of the benchmark."""
+
+    machine: dict[str, Any]
+    quick: bool
+    cells: list[Cell]
+
+    def save(self) -> Path:
+        RESULTS.mkdir(exist_ok=True)
+        path = RESULTS / ("live-quick.json" if self.quick else "live.json")
+        verdicts = [asdict(target) | {"met": target.met} for target in self.targets()]
+        path.write_text(json.dumps(asdict(self) | {"targets": verdicts}, indent=1) + "\n")
+        return path
+
+    @classmethod
+    def open(cls, path: Path) -> Report:
+        found = json.loads(path.read_text())
+        return cls(found["machine"], found["quick"], [Cell(**cell) for cell in found["cells"]])
+
+    def with_again(self, again: Report) -> Report:
+        """This run, with the cells that were measured again in place of what they were."""
+        new = {_place(cell): cell for cell in again.cells if cell.events_per_s}
+        return Report(self.machine, self.quick, [new.get(_place(cell), cell) for cell in self.cells])
+
+    def cell(self, contender: str, subscriptions: int, brokers: int = 1) -> Cell | None:
+        """What was measured there, if it was."""
+        named = (cell for cell in self.cells if cell.contender == contender and cell.events_per_s)
+        return next((each for each in named if (each.subscriptions, each.brokers) == (subscriptions, brokers)), None)
+
+    def targets(self) -> list[Target]:
+        """Every promise that these cells say something about."""
+        return list(self._promises())
+
+    def _promises(self) -> Iterator[Target]:
+        if (one := self.cell(OURS, 1_000)) and one.events_per_s:
+            yield Target("events/s through one broker, 1,000 conditions, plain", PER_S_WANTED, one.events_per_s)
+        if (three := self.cell(OURS, 1_000, 3)) and three.p99_ms is not None:
+            yield Target("p99 ms through 3 brokers at 1,000 events/s, plain", P99_MS_MAX, three.p99_ms, at_most=True)
+        if times := self.times(self.cell(Rabbit.name, 10_000)):
+            yield Target("10,000 conditions: times RabbitMQ's headers exchange", TIMES_RABBIT, times)
+
+    def times(self, peer: Cell | None) -> float | None:
+        """How many times as many events a second one broker of ours takes, with as many conditions."""
+        ours = self.cell(OURS, peer.subscriptions) if peer else None
+        if peer is None or ours is None or not ours.events_per_s or not peer.events_per_s:
+            return None
+        return ours.events_per_s / peer.events_per_s
+
+
+def _place(cell: Cell) -> tuple[str, int, int]:
+    return cell.contender, cell.brokers, cell.subscriptions
+
+
+def rows(report: Report) -> list[tuple[str, ...]]:
+    """The table, as text."""
+    return [HEAD, *(_row(report, cell) for cell in report.cells)]
+
+
+def _row(report: Report, cell: Cell) -> tuple[str, ...]:
+    plural = "" if cell.contender in (Rabbit.name, Nats.name) else f", {cell.brokers} broker{'s'[: cell.brokers - 1]}"
+    name = f"{cell.contender}{plural}"
+    if cell.events_per_s is None:
+        return (f"{name}, {cell.subscriptions:,}", cell.why_not, *[""] * (len(HEAD) - 2))
+    is_peer = cell.contender in (Rabbit.name, Nats.name)
+    times = report.times(cell) if is_peer else None
+    checked = "equal" if cell.agrees else "DIFFERS"
+    ratio = f"{times:,.1f}×" if times else ""
+    numbers = (f"{cell.subscriptions:,}", f"{cell.events_per_s:,.0f}", f"{cell.server_cpu_us:,.0f}")
+    others = f"{cell.others_cores:.1f}" if cell.others_cores is not None else ""
+    paced = "–" if cell.paced_cpu_us is None else f"{cell.paced_cpu_us:,.0f}"
+    return (name, *numbers, _ms(cell.p50_ms), _ms(cell.p99_ms), paced, checked, ratio, others)
+
+
+def _when(report: Report) -> str:
+    moments = sorted(cell.measured_at for cell in report.cells if cell.measured_at)
+    return f"{moments[0]} to {moments[-1]}" if moments else report.machine["measured_at"]
+
+
+def _ms(found: float | None) -> str:
+    return "–" if found is None else f"{found:.1f}"
+
+
+def show(report: Report) -> None:
+    """Tables for a terminal."""
+    print()
+    _print(rows(report))
+    print("\ntargets")
+    _print([("what", "wanted", "measured", ""), *target_rows(report.targets())])
+
+
+def write_page(report: Report) -> None:
+    """Puts the numbers between the marks in the documentation's page; the words around them stay."""
+    text = PAGE.read_text()
+    before, after = text.split(BEGIN)[0], text.split(END)[1]
+    PAGE.write_text(f"{before}{BEGIN}\n{_markdown(report)}\n{END}{after}")
+
+
+def _markdown(report: Report) -> str:
+    machine = report.machine
+    lines = [
+        f"Measured {_when(report)} on {machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GB,",
+        f"Python {machine['python']}.",
+        "",
+        *_markdown_table(rows(report)),
+        "",
+        "### Targets",
+        "",
+    ]
+    verdicts = [("what", "wanted", "measured", "verdict"), *target_rows(report.targets())]
+    return "\n".join([*lines, *_markdown_table(verdicts)])
