@@ -3,7 +3,7 @@
     python -m benchmarks.live               everything, about six minutes; writes results/live.json and the documentation's table
     python -m benchmarks.live --quick       four networks, a second each
     python -m benchmarks.live --only tidings:1:1000 tidings:3:1,1000 sealed:1:1000 rabbit:10000 nats:1000
-    python -m benchmarks.live --again --only NETWORK …       these once more, put into the last full run: for a quieter moment
+    python -m benchmarks.live --again --only NETWORK …       these once more; what was measured in the quieter moment is kept
     python -m benchmarks.live --page        nothing: the documentation's table from the last full run
 
 What is compared and how: docs/reference/benchmarks-live.md.

@@ -47,9 +47,9 @@ class Report:
         return cls(found["machine"], found["quick"], [Cell(**cell) for cell in found["cells"]])
 
     def with_again(self, again: Report) -> Report:
-        """This run, with the cells that were measured again in place of what they were."""
-        new = {_place(cell): cell for cell in again.cells if cell.events_per_s}
-        return Report(self.machine, self.quick, [new.get(_place(cell), cell) for cell in self.cells])
+        """This run, with the cells that were measured again while others left more of the machine alone."""
+        new = {_place(cell): cell for cell in again.cells}
+        return Report(self.machine, self.quick, [_quieter(cell, new.get(_place(cell), cell)) for cell in self.cells])
 
     def cell(self, contender: str, subscriptions: int, brokers: int = 1) -> Cell | None:
         """What was measured there, if it was."""
@@ -78,6 +78,13 @@ class Report:
 
 def _place(cell: Cell) -> tuple[str, int, int]:
     return cell.contender, cell.brokers, cell.subscriptions
+
+
+def _quieter(one: Cell, other: Cell) -> Cell:
+    """Which of two measurements counts, whatever came out: that of the quieter moment."""
+    if one.others_cores is None or other.others_cores is None:
+        return one if other.others_cores is None else other
+    return other if other.others_cores < one.others_cores else one
 
 
 def rows(report: Report) -> list[tuple[str, ...]]:
