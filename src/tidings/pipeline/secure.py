@@ -79,6 +79,7 @@ def sources_of(rows: DataFrame) -> list[str]:
     """The sources that stamped rows are from. Raises InputError for a stream, which cannot be asked beforehand."""
     if rows.isStreaming:
         raise InputError("expected the sources of a stream to be named")
+    # As many rows as there are publishers, each of which needs a sender id of its own.
     return sorted(row[0] for row in rows.select(SOURCE).distinct().collect() if row[0] is not None)
 
 

@@ -113,6 +113,7 @@ class Secured:
     def _senders(self, records: DataFrame, recipients: Iterable[Recipient]) -> Senders:
         """A sender id for each publisher of the batch and recipient, however often the batch is run."""
         number = f.conv(f.hex(f.substring(FRAME, 37, 4)), 16, 10)
+        # As many rows as there are publishers in the batch, not events.
         sources = [row[0] for row in records.select(number).distinct().collect() if row[0] is not None]
         held = hashlib.sha256(b"".join(self._groups_held())).hexdigest()[:16]
         leases = Leases(
