@@ -81,10 +81,10 @@ def _place(cell: Cell) -> tuple[str, int, int]:
 
 
 def _quieter(one: Cell, other: Cell) -> Cell:
-    """Which of two measurements counts, whatever came out: that of the quieter moment."""
+    """Which of two measurements counts, whatever came out: that of the quieter moment, or the later one."""
     if one.others_cores is None or other.others_cores is None:
         return one if other.others_cores is None else other
-    return other if other.others_cores < one.others_cores else one
+    return other if other.others_cores <= one.others_cores else one
 
 
 def rows(report: Report) -> list[tuple[str, ...]]:

@@ -52,7 +52,6 @@ from tidings.security import from_fingerprint
 CONNECT_S_MAX = 10.0
 PAUSE_S_MIN, PAUSE_S_MAX = 0.1, 2.0  # Between two tries to come back.
 EVENTS_PER_FRAME = 1000
-GATHER_S = 0.002  # So long an event waits for company while others are on their way: a frame costs more than an event.
 UNPUBLISHED_MAX = 100_000  # Events said and not acknowledged; `publish` waits beyond that.
 LIVE_QUEUE_MAX = 65_536  # Events of one subscription that is not durable, waiting for its loop; the oldest are lost.
 ACKNOWLEDGE_EVERY = 64
@@ -235,11 +234,11 @@ class Client:
         return await self._gather(type, name or f"{self._names}.{next(self._tickets)}", dict(values or {}))
 
     def _gather(self, type: str, name: str, values: dict[str, Any]) -> asyncio.Future[str]:
-        """Events published in one turn of the loop travel together; while others are on their way, those of some turns."""
+        """Events published in one turn of the loop travel together."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[str] = loop.create_future()
         if not self._gathered:
-            loop.call_later(GATHER_S if self._unpublished else 0.0, self._send_gathered)
+            loop.call_soon(self._send_gathered)
         self._gathered.setdefault(type, []).append(_Gathered(name, values, answer))
         return answer
 
