@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
-from tidings.cli.frame import Output, OutputOption, show, tell
+from tidings.cli.frame import Output, OutputOption, refusing_what_is_broken, show, tell
 
 if TYPE_CHECKING:
     from tidings.net import Client
@@ -46,6 +46,9 @@ def run(
     Stop it or kill it at any time: what it has acknowledged is on disk, and started again it goes on. It
     says on stdout when it listens and when it is part of the network; its log is on stderr, as JSON lines.
 
+    It does not start, and exits with 3 and the reason, with a type that is not as its owner signed it, with
+    a clock that has stepped back, or with a key manager's state that is older than one it had before.
+
     \b
     Example:
       tidings broker run --config police/police-1/broker.toml
@@ -63,7 +66,8 @@ def run(
         else:
             print(" ".join(str(value) for value in row.values()), flush=True)
 
-    asyncio.run(serve(described, say))
+    with refusing_what_is_broken():
+        asyncio.run(serve(described, say))
 
 
 @app.command()

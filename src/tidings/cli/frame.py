@@ -18,7 +18,8 @@ import enum
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Annotated, TypeAlias
 
 import typer
@@ -120,6 +121,18 @@ def exit_code_of(error: TidingsError) -> int:
         case PeerError():
             return EXIT_REJECTS
     return EXIT_USAGE
+
+
+@contextmanager
+def refusing_what_is_broken() -> Iterator[None]:
+    """For reading what somebody else has signed: altered, cut short, of an unknown form or suite, it is refused.
+
+    On a link such a thing is the sender's fault. In a file there is nobody to blame, only nothing to believe.
+    """
+    try:
+        yield
+    except PeerError as broken:
+        raise Denied(str(broken)) from None
 
 
 def _print_version(asked: bool) -> None:

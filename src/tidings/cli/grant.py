@@ -149,6 +149,9 @@ def inspect(
         typer.Option("--holder", metavar="WHO", help="Would it be good for this holder? ed25519:… or a domain."),
     ] = None,
     action: Annotated[str | None, typer.Option("--action", metavar="ACTION", help="And for this action?")] = None,
+    type: Annotated[
+        str | None, typer.Option("--type", metavar="NAME", help="And for events of this type? '*' is membership.")
+    ] = None,
     attribute: AttributesOption = None,
     at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="At another time than now.")] = None,
     owner: OwnerOption = None,
@@ -158,18 +161,18 @@ def inspect(
     """Show a token's links and what they come to; exit with 3, and the reason, if it cannot be used.
 
     Refused are tokens that are expired, not yet valid, revoked, passed on too often, cut
-    short or altered; and, where --holder and --action ask, any that do not cover just that.
+    short or altered; and, where --holder, --action and --type ask, any that do not cover just that.
 
     \b
     Examples:
       tidings grant inspect ccs.token
-      tidings grant inspect ccs.token --holder ccs --action subscribe --attribute plate
+      tidings grant inspect ccs.token --holder ccs --action subscribe --type Numberplate --attribute plate
       tidings grant inspect ccs.token --at 2027-01-01T00:00:00Z -o json
     """
     raw, now = read_token(token), now_ms()
     known = _Known.of(registry)
     found = known.read(raw, owner)
-    refused = _refusal(found, known, moment(at, now, now), holder, action, attribute)
+    refused = _refusal(found, known, moment(at, now, now), holder, action, attribute, type)
     if output is Output.JSON:
         show([_token_json(found, known, refused)], output)
     else:
@@ -327,6 +330,17 @@ class _Known:
         type_id = token.inspect()[0].type_id
         return self.types.get(type_id) if isinstance(type_id, bytes) else None
 
+    def type_id_of(self, name: str) -> bytes | str:
+        """The id of a type by any of its names; without a registry, only by the id itself."""
+        if name == ANY_TYPE:
+            return ANY_TYPE
+        if self.registry is None:
+            if not re.fullmatch("[0-9a-f]{64}", name):
+                raise InputError("which type is that? There is no registry here; --type takes its id of 64 digits then")
+            return bytes.fromhex(name)
+        with open_registry(self.registry) as opened:
+            return opened.types.find(name).type_id
+
     def revoked(self, token: BiscuitCapability) -> frozenset[str]:
         if self.registry is None:
             return frozenset()
@@ -346,7 +360,8 @@ def read_token(file: str) -> bytes:
             text = stream.read(TOKEN_CHARACTERS_MAX)
     text = text.strip()
     if not re.fullmatch(r"[A-Za-z0-9_-]+={0,2}", text):
-        raise InputError(f"{file}: expected a token, which is one line of letters, digits, - and _; got {text[:40]!r}")
+        # Not shown: it may be a private key, named by mistake.
+        raise InputError(f"{file}: expected a token, which is one line of letters, digits, - and _")
     try:
         return base64.urlsafe_b64decode(text.rstrip("=") + "=" * (-len(text.rstrip("=")) % 4))
     except binascii.Error:
@@ -427,6 +442,7 @@ def _refusal(
     holder: str | None = None,
     action: str | None = None,
     attributes: Sequence[str] | None = None,
+    type: str | None = None,
 ) -> TidingsError | None:
     """Why the token cannot be used; None if it can."""
     from tidings.store import refusal
@@ -435,6 +451,10 @@ def _refusal(
         right, revoked = token.right(), known.revoked(token)
         if (why := refusal(token, right, revoked, at_ms)) is not None:
             return Denied(why)
+        if type is not None and known.type_id_of(type) != right.type_id:
+            return Denied(
+                f"type: the right is to {_type_name(right.type_id, known.type_of(token))}, not to {type[:100]}"
+            )
         proven = known.key_of(holder) if holder else right.holder
         for one in [action] if action else sorted(right.actions):
             request = Request(right.type_id, one, _requested(one, attributes, known.type_of(token), right))

@@ -1,4 +1,4 @@
-"""`tidings registry …`: the audit trail; and what all commands that use a registry share.
+"""`tidings registry …`: the audit trail and the clock; and what all commands that use a registry share.
 
 Those are the options that name a registry, a key or a moment, and how times and keys are shown.
 """
@@ -47,7 +47,7 @@ UntilOption: TypeAlias = Annotated[
 ]
 
 app = typer.Typer(
-    name="registry", no_args_is_help=True, rich_markup_mode=None, help="Look into a registry's audit trail."
+    name="registry", no_args_is_help=True, rich_markup_mode=None, help="Look into a registry's audit trail and clock."
 )
 
 
@@ -64,7 +64,7 @@ def audit(
       tidings registry audit
       tidings registry audit --after 100 -o json | jq 'select(.action == "revoke")'
     """
-    with open_registry(registry) as opened:
+    with open_registry(registry, any_clock=True) as opened:
         show((_entry(opened, output, after)), output, ("position", "at", "actor", "action", "subject", "details"))
 
 
@@ -85,12 +85,37 @@ def verify(
     Example:
       tidings registry verify --noted 41:9b2c…
     """
-    with open_registry(registry) as opened:
+    with open_registry(registry, any_clock=True) as opened:
         head = opened.audit.verify(_head(noted) if noted else None)
     if output is Output.JSON:
         show([{"position": head.position, "hash": head.hash.hex()}], output)
     else:
         print(f"{head.position}:{head.hash.hex()}")
+
+
+@app.command()
+def clock(
+    accept: Annotated[bool, typer.Option("--accept", help="This machine's clock is right: go on by it.")] = False,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Hold this machine's clock against the registry's last change; exit with 3 if it is an hour behind or more.
+
+    All commands refuse to act by such a clock: expired rights would hold again. If the clock
+    is right, and the one that made the last change was ahead, --accept says so; the audit
+    trail keeps that.
+
+    \b
+    Example:
+      tidings registry clock
+    """
+    now = now_ms()
+    with open_registry(registry, any_clock=True) as opened:
+        if accept:
+            opened.clock.accept(by=actor(), now_ms=now)
+        opened.clock.check(now)
+        last = opened.clock.last_change_ms()
+    show([{"clock": show_moment(now), "last change": None if last is None else show_moment(last)}], output)
 
 
 def _entry(opened: Registry, output: Output, after: int) -> list[Row]:
@@ -123,11 +148,25 @@ def _head(noted: str) -> Head:
 # ── Shared by the commands that use a registry ───────────────────────────────
 
 
-def open_registry(address: str, *, create: bool = False) -> Registry:
-    """The registry that `--registry` names; it is made only where `create` says so."""
+def open_registry(address: str, *, create: bool = False, any_clock: bool = False) -> Registry:
+    """The registry that `--registry` names; it is made only where `create` says so.
+
+    Raises Denied if this machine's clock has stepped back since the registry was changed, save with `any_clock`.
+    """
     from tidings.store import Registry  # Here, so that only who uses a registry waits for SQLAlchemy.
 
-    return Registry.open(address, now_ms=now_ms(), create=create)
+    opened = Registry.open(address, now_ms=now_ms(), create=create)
+    if not any_clock:
+        _check_clock(opened)
+    return opened
+
+
+def _check_clock(opened: Registry) -> None:
+    try:
+        opened.clock.check(now_ms())
+    except BaseException:
+        opened.close()
+        raise
 
 
 def now_ms() -> int:

@@ -8,7 +8,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from tidings.cli.frame import Output, OutputOption, Row, show, tell
+from tidings.cli.frame import Output, OutputOption, Row, refusing_what_is_broken, show, tell
 from tidings.cli.registry import (
     DEFAULT_REGISTRY,
     FOR_EVER_MS,
@@ -123,7 +123,7 @@ def import_type(
       tidings type import plate.type --owner police
     """
     signed = _read_signed(file)
-    with open_registry(registry, create=True) as opened:
+    with refusing_what_is_broken(), open_registry(registry, create=True) as opened:
         if owner is not None:
             _check_owner(signed, opened.domains.key_of(owner))
         if not opened.types.declare(signed, by=actor(), now_ms=now_ms()):
@@ -189,8 +189,8 @@ def verify(
 ) -> None:
     """Check that a type is exactly what its owner signed, and that it holds now.
 
-    Exits with 1 for one that was altered, with 3 for one that has expired, does not hold
-    yet, or is somebody else's.
+    Exits with 3, and the reason, for one that was altered or cut short, has an unknown
+    suite, has expired, does not hold yet, or is somebody else's.
 
     \b
     Examples:
@@ -202,7 +202,8 @@ def verify(
     else:
         with open_registry(registry) as opened:
             signed, key = opened.types.find(name), opened.domains.key_of(owner) if owner else None
-    signed.verify(now_ms())
+    with refusing_what_is_broken():
+        signed.verify(now_ms())
     if key is not None:
         _check_owner(signed, key)
     show([{"verified": signed.name, "id": signed.type_id.hex()}], output)
@@ -226,7 +227,8 @@ def _read_signed(file: Path) -> SignedType:
         raw = stream.read(SIGNED_FILE_BYTES_MAX)
     if file.suffix.lower() in (".toml", ".json"):
         raise InputError(f"{file} is a declaration, not a signed type; sign it with `tidings type declare`")
-    return SignedType.from_bytes(raw)
+    with refusing_what_is_broken():
+        return SignedType.from_bytes(raw)
 
 
 def _summary(signed: SignedType, names: dict[bytes, str], output: Output) -> Row:

@@ -6,6 +6,7 @@ can make and hand over; `NaiveIndex` is what matching means, and the measure of 
 
 from tidings.matching.batch import Matches
 from tidings.matching.boxes import BOXES_SCHEMA, boxes_table
+from tidings.matching.compiled import load_kernels
 from tidings.matching.explain import Explanation
 from tidings.matching.index import Index
 from tidings.matching.naive import NaiveIndex
@@ -22,4 +23,5 @@ __all__ = [
     "PartStats",
     "Stats",
     "boxes_table",
+    "load_kernels",
 ]

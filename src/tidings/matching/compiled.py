@@ -10,6 +10,8 @@ from typing import Any
 
 from numba import njit
 
+_MADE: list[Kernel] = []
+
 
 class Kernel:
     """A function and the one signature that it is compiled for, without the GIL."""
@@ -19,6 +21,7 @@ class Kernel:
     def __init__(self, function: Callable[..., Any], signature: Any) -> None:
         self._function, self._signature = function, signature
         self._compiled: Callable[..., Any] | None = None
+        _MADE.append(self)
 
     def __call__(self, *arguments: Any) -> Any:
         return self.ready()(*arguments)
@@ -33,3 +36,9 @@ class Kernel:
 def kernel(signature: Any) -> Callable[[Callable[..., Any]], Kernel]:
     """Makes a function a kernel with this signature. Kernels call plain Numba functions, not one another."""
     return lambda function: Kernel(function, signature)
+
+
+def load_kernels() -> None:
+    """Have every kernel ready. For who serves others and must not stop to compile: the very first time takes a minute."""
+    for each in _MADE:
+        each.ready()

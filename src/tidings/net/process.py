@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from tidings.matching import load_kernels
 from tidings.net.broker import Broker
 from tidings.net.config import BrokerConfig
 from tidings.net.gateway import Gateway
@@ -30,6 +31,7 @@ async def serve(config: BrokerConfig, tell: Tell) -> None:
     loop = asyncio.get_running_loop()
     for way_to_stop in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(way_to_stop, stop.set)
+    load_kernels()  # Before anybody is served: later, all links would wait for it.
     broker = await Broker.start(config)
     sys.setswitchinterval(HAND_OVER_S)
     _collect_seldom()

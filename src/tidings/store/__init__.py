@@ -1,7 +1,7 @@
 """What is kept: the registry of event types, domains, rights, subscriptions and keys, with its audit trail.
 
 `Registry.open` takes a file (SQLite) or a PostgreSQL URL. Its parts, `types`, `domains`, `grants`,
-`subscriptions`, `keys` and `audit`, are small and speak in the values of the rooms below. Every
+`subscriptions`, `keys`, `audit` and `clock`, are small and speak in the values of the rooms below. Every
 change is one transaction with one entry in the audit trail; several programs may make them at once.
 """
 

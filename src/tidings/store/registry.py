@@ -6,6 +6,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tidings.store.audit import Audit
+from tidings.store.clock import Clock
 from tidings.store.database import Database
 from tidings.store.domains import Domains
 from tidings.store.grants import Grants
@@ -31,6 +32,7 @@ class Registry:
         self.subscriptions = Subscriptions(database)
         self.keys = Keys(database)
         self.audit = Audit(database)
+        self.clock = Clock(database)
         self._database = database
 
     @classmethod
