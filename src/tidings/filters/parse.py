@@ -13,7 +13,15 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, NoReturn
 
-from tidings.errors import EventError, FilterError, FilterSyntaxError, FilterTooLarge, FilterTypeError, did_you_mean
+from tidings.errors import (
+    EventError,
+    EventTypeError,
+    FilterError,
+    FilterSyntaxError,
+    FilterTooLarge,
+    FilterTypeError,
+    did_you_mean,
+)
 from tidings.events import INT_MAX, INT_MIN, EventType, Timestamp, ValueType
 from tidings.filters.functions import FUNCTIONS
 from tidings.filters.syntax import (
@@ -346,7 +354,7 @@ class _Parser:
 
     def _attribute(self, word: str) -> Node:
         assert self._type is not None
-        name = _unquote_name(word) if "`" in word else word
+        name = self._name(word)
         found = self._type.find(name)
         if found is None:
             known = [attribute.name for attribute in self._type]
@@ -355,6 +363,11 @@ class _Parser:
                 f"{self._type.name} has no attribute {name!r}", at=self._at - 1, hint=hint, error=FilterTypeError
             )
         return Attribute(found.name, found.type)
+
+    def _name(self, word: str) -> str:
+        if word == "`":
+            self._fail("expected a name between backticks", at=self._at - 1)
+        return _unquote_name(word) if "`" in word else word
 
     def _timestamp(self) -> Node:
         self._at += 1
@@ -499,12 +512,20 @@ class _Guesser(_Parser):
         for one, other in self._same * 2:  # Twice, so that what is learnt last also reaches what came first.
             known = self._seen[one] or self._seen[other]
             self._seen[one] = self._seen[other] = known
-        return EventType("Event", {name: kind or _STRING for name, kind in self._seen.items()})
+        return self._event_type({name: kind or _STRING for name, kind in self._seen.items()}, at=0)
 
     def _attribute(self, word: str) -> Node:
-        name = _unquote_name(word)
-        self._seen.setdefault(name, None)
+        name = self._name(word)
+        if name not in self._seen:
+            self._event_type({name: _STRING}, at=self._at - 1)
+            self._seen[name] = None
         return Attribute(name, _NULL_TYPE)
+
+    def _event_type(self, attributes: dict[str, ValueType], at: int) -> EventType:
+        try:
+            return EventType("Event", attributes)
+        except EventTypeError as wrong:
+            self._fail(str(wrong), at=at)
 
     def _predicate(self, left: Node, word: str, start: int, at: int) -> Node:
         node = super()._predicate(left, word, start, at)
@@ -545,7 +566,7 @@ def _unquote(word: str) -> str:
 
 
 def _unquote_name(word: str) -> str:
-    return ".".join(found[1] or found[2] for found in _NAME_PART.finditer(word))
+    return ".".join(found[2] or found[1] for found in _NAME_PART.finditer(word))
 
 
 def _with_backslashes(pattern: str, escape: str) -> str:

@@ -215,3 +215,13 @@ def test_a_known_shape_gives_each_condition_its_own_constants() -> None:
         "lanes ∈ {2} ∪ {9} and plate ∈ ['B', 'C')",
     ]
     assert str(two) == "plate LIKE 'B%' AND lanes IN (2, 9)"
+
+
+@pytest.mark.parametrize(
+    "text", ["`", "``", "`a` = 1 AND `", "`a", "`a.` = 1", "``.b = 1", "a" * 300 + " = 1", "a = 1 AND a.b = 2"]
+)
+def test_what_is_no_name_is_refused_at_its_spot_with_and_without_a_type(text: str) -> None:
+    for event_type in (None, EventType("Event", a=int)):
+        with pytest.raises(FilterError) as refused:
+            parse(text, event_type)
+        assert 1 <= refused.value.column <= len(text) + 1
