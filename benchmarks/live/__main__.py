@@ -21,8 +21,9 @@ from benchmarks.live.measure import Cell, measured
 from benchmarks.live.nats import Nats
 from benchmarks.live.ours import Tidings
 from benchmarks.live.rabbit import Rabbit
-from benchmarks.live.report import RESULTS, Report, show, write_page
+from benchmarks.live.report import Report, show, write_page
 from benchmarks.matching.machine import facts
+from benchmarks.showing import RESULTS
 
 FULL = (
     *("tidings:1:1,1000,10000,100000", "rabbit:1,1000,10000", "nats:1,1000,10000"),

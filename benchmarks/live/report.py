@@ -11,13 +11,18 @@ from typing import Any
 from benchmarks.live.measure import Cell
 from benchmarks.live.nats import Nats
 from benchmarks.live.rabbit import Rabbit
-from benchmarks.matching.report import _markdown_table, _print, target_rows
-from benchmarks.matching.runs import ROOT
-from benchmarks.matching.targets import Target
+from benchmarks.showing import (
+    REFERENCE,
+    Target,
+    markdown_table,
+    markdown_targets,
+    print_table,
+    print_targets,
+    put_between,
+    save,
+)
 
-RESULTS = ROOT / "benchmarks" / "results"
-PAGE = ROOT / "docs" / "reference" / "benchmarks-live.md"
-BEGIN, END = "<!-- numbers: begin -->", "<!-- numbers: end -->"
+PAGE = REFERENCE / "benchmarks-live.md"
 OURS = "Tidings"
 PER_S_WANTED, P99_MS_MAX, TIMES_RABBIT = 20_000.0, 20.0, 10.0
 HEAD = (
@@ -35,11 +40,7 @@ class Report:
     cells: list[Cell]
 
     def save(self) -> Path:
-        RESULTS.mkdir(exist_ok=True)
-        path = RESULTS / ("live-quick.json" if self.quick else "live.json")
-        verdicts = [asdict(target) | {"met": target.met} for target in self.targets()]
-        path.write_text(json.dumps(asdict(self) | {"targets": verdicts}, indent=1) + "\n")
-        return path
+        return save("live", asdict(self), self.targets())
 
     @classmethod
     def open(cls, path: Path) -> Report:
@@ -119,16 +120,13 @@ def _ms(found: float | None) -> str:
 def show(report: Report) -> None:
     """Tables for a terminal."""
     print()
-    _print(rows(report))
-    print("\ntargets")
-    _print([("what", "wanted", "measured", ""), *target_rows(report.targets())])
+    print_table(rows(report))
+    print_targets(report.targets())
 
 
 def write_page(report: Report) -> None:
     """Puts the numbers between the marks in the documentation's page; the words around them stay."""
-    text = PAGE.read_text()
-    before, after = text.split(BEGIN)[0], text.split(END)[1]
-    PAGE.write_text(f"{before}{BEGIN}\n{_markdown(report)}\n{END}{after}")
+    put_between(PAGE, "numbers", _markdown(report))
 
 
 def _markdown(report: Report) -> str:
@@ -137,10 +135,6 @@ def _markdown(report: Report) -> str:
         f"Measured {_when(report)} on {machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GB,",
         f"Python {machine['python']}.",
         "",
-        *_markdown_table(rows(report)),
-        "",
-        "### Targets",
-        "",
+        *markdown_table(rows(report)),
     ]
-    verdicts = [("what", "wanted", "measured", "verdict"), *target_rows(report.targets())]
-    return "\n".join([*lines, *_markdown_table(verdicts)])
+    return "\n".join([*lines, *markdown_targets(report.targets())])

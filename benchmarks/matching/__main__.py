@@ -16,6 +16,7 @@ from benchmarks.matching import figures, machine, report
 from benchmarks.matching.contenders import CONTENDERS, OURS, QUICK_SIZES, SIZES, Contender
 from benchmarks.matching.prototype import FOLDER
 from benchmarks.matching.runs import ROOT, Run, compare, run_limited
+from benchmarks.showing import RESULTS
 
 GROWTH_S_MAX = 150
 BUSY = 0.5  # A load above which something else takes part of a core.
@@ -95,7 +96,7 @@ def _keep(done: report.Report) -> None:
 
 
 def _redraw() -> int:
-    last = report.Report.open(report.RESULTS / "matching.json")
+    last = report.Report.open(RESULTS / "matching.json")
     drawn = figures.draw(last)
     report.write_page(last, drawn)
     print("drawn: " + ", ".join(drawn))

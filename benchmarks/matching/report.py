@@ -9,11 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.matching.contenders import OURS, OURS_TWO_THREADS, SIZES
-from benchmarks.matching.runs import ROOT, Run
-from benchmarks.matching.targets import Target, bytes_per_condition, targets
+from benchmarks.matching.runs import Run
+from benchmarks.matching.targets import bytes_per_condition, targets
+from benchmarks.showing import (
+    REFERENCE,
+    markdown_table,
+    markdown_targets,
+    print_table,
+    print_targets,
+    put_between,
+    save,
+)
 
-RESULTS = ROOT / "benchmarks" / "results"
-PAGE = ROOT / "docs" / "reference" / "benchmarks-matching.md"
+PAGE = REFERENCE / "benchmarks-matching.md"
 NUMBERS, GROWTH = "numbers", "growth"  # What stands between a mark of this name and its end is written here.
 
 
@@ -27,18 +35,12 @@ class Report:
     growth: dict[str, Any]
 
     def save(self) -> Path:
-        RESULTS.mkdir(exist_ok=True)
-        path = RESULTS / ("matching-quick.json" if self.quick else "matching.json")
-        path.write_text(json.dumps(asdict(self) | {"targets": self._targets()}, indent=1) + "\n")
-        return path
+        return save("matching", asdict(self), targets(self.runs))
 
     @classmethod
     def open(cls, path: Path) -> Report:
         found = json.loads(path.read_text())
         return cls(found["machine"], found["quick"], [Run(**run) for run in found["runs"]], found["growth"])
-
-    def _targets(self) -> list[dict[str, Any]]:
-        return [asdict(target) | {"met": target.met} for target in targets(self.runs)]
 
 
 # ── Tables, as rows of text ──────────────────────────────────────────────────
@@ -79,13 +81,6 @@ def _number(value: float | None, digits: int = 0) -> str:
     return "" if value is None else f"{value:,.{digits}f}"
 
 
-def target_rows(found: Sequence[Target]) -> list[tuple[str, ...]]:
-    return [
-        (t.what, f"{'<' if t.at_most else '≥'} {t.wanted:g}", f"{t.measured:,.2f}", "met" if t.met else "MISSED")
-        for t in found
-    ]
-
-
 def extras(runs: Sequence[Run]) -> list[str]:
     """What only Tidings is asked: one event at a time, small batches, a warm start, changes."""
     alone = [_extra(run) for run in runs if run.contender == OURS and run.measured]
@@ -118,37 +113,20 @@ def _changing(run: Run) -> str:
 def show(report: Report) -> None:
     for workload in _workloads(report):
         print(f"\n{workload}")
-        _print([HEAD, *table(report.runs, workload)])
+        print_table([HEAD, *table(report.runs, workload)])
     print("\nTidings alone")
     print("\n".join(f"  {line}" for line in extras(report.runs)))
-    print("\ntargets")
-    _print([("what", "wanted", "measured", ""), *target_rows(targets(report.runs))])
+    print_targets(targets(report.runs))
 
 
 def _workloads(report: Report) -> list[str]:
     return [size for size in SIZES if any(run.workload == size for run in report.runs)]
 
 
-def _print(rows: Sequence[tuple[str, ...]]) -> None:
-    # A reason why something did not run may be long; it has no numbers beside it to be aligned with.
-    full = [row for row in rows if len(row) < 3 or any(row[2:])]
-    widths = [max(len(row[i]) for row in full) for i in range(len(rows[0]))]
-    names = max(len(row[0]) for row in rows)
-    for row in rows:
-        cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:])] if any(row[2:]) else [row[1]]
-        print("  " + "  ".join([row[0].ljust(names), *cells]).rstrip())
-
-
 def write_page(report: Report, drawn: Sequence[str]) -> None:
     """Puts numbers and figures between the marks in the documentation's page; the words around them stay."""
-    text = _between(PAGE.read_text(), NUMBERS, _markdown(report))
-    PAGE.write_text(_between(text, GROWTH, _images(drawn)))
-
-
-def _between(text: str, mark: str, content: str) -> str:
-    begin, end = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
-    before, after = text.split(begin, 1)[0], text.split(end, 1)[1]
-    return f"{before}{begin}\n{content}\n{end}{after}"
+    put_between(PAGE, NUMBERS, _markdown(report))
+    put_between(PAGE, GROWTH, _images(drawn))
 
 
 def _images(drawn: Sequence[str]) -> str:
@@ -170,15 +148,6 @@ def _markdown(report: Report) -> str:
         f"Python {machine['python']}, {machine['java']}, {versions}. Load before the run: {machine['load_before']}."
     ]
     for workload in _workloads(report):
-        lines += ["", f"### {workload}", "", *_markdown_table([HEAD, *table(report.runs, workload)])]
+        lines += ["", f"### {workload}", "", *markdown_table([HEAD, *table(report.runs, workload)])]
     lines += ["", "### Tidings alone", "", *(f"- {line}" for line in extras(report.runs))]
-    rows = target_rows(targets(report.runs))
-    return "\n".join(
-        [*lines, "", "### Targets", "", *_markdown_table([("what", "wanted", "measured", "verdict"), *rows])]
-    )
-
-
-def _markdown_table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    head, *body = ["| " + " | ".join(row) + " |" for row in rows]
-    rule = "| --- |" + " ---: |" * (len(rows[0]) - 1)
-    return [head, rule, *body]
+    return "\n".join([*lines, *markdown_targets(targets(report.runs))])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.matching.contenders import CONTENDERS, OURS, OURS_TWO_THREADS, PROTOTYPE
 from benchmarks.matching.runs import Run
+from benchmarks.showing import Target
 
 PEERS = tuple(contender.name for contender in CONTENDERS if contender.peer)
 TIMES_BEST_PEER = {"base100k": 20.0, "base1m": 50.0}
@@ -17,20 +17,6 @@ SINGLE_US_MAX = 15.0
 SPEED_UP_MIN = 1.7
 WARM_START_S_MAX = 1.0
 CHANGES_PER_S_MIN, WAIT_MS_MAX = 100_000.0, 50.0
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A promise and the number measured for it."""
-
-    what: str
-    wanted: float
-    measured: float
-    at_most: bool = False
-
-    @property
-    def met(self) -> bool:
-        return self.measured < self.wanted if self.at_most else self.measured >= self.wanted
 
 
 def targets(runs: Sequence[Run]) -> list[Target]:

@@ -18,8 +18,9 @@ from pathlib import Path
 
 from benchmarks.matching.machine import facts
 from benchmarks.pipeline.contenders import QUICK_SIZES, SIZES
-from benchmarks.pipeline.report import RESULTS, Report, show, write_page
+from benchmarks.pipeline.report import Report, show, write_page
 from benchmarks.pipeline.runs import Comparison, Run, compare, grow
+from benchmarks.showing import RESULTS
 
 QUICK_SHARE = 0.25
 BEGAN = time.monotonic()

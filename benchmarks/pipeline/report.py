@@ -8,15 +8,20 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.matching.report import _markdown_table, _print, target_rows
-from benchmarks.matching.runs import ROOT
-from benchmarks.matching.targets import Target
 from benchmarks.pipeline.contenders import COMPACT, DUCKDB, EXPERT, ITSELF, SIZES
 from benchmarks.pipeline.runs import Run
+from benchmarks.showing import (
+    REFERENCE,
+    Target,
+    markdown_table,
+    markdown_targets,
+    print_table,
+    print_targets,
+    put_between,
+    save,
+)
 
-RESULTS = ROOT / "benchmarks" / "results"
-PAGE = ROOT / "docs" / "reference" / "benchmarks-pipeline.md"
-BEGIN, END = "<!-- numbers: begin -->", "<!-- numbers: end -->"
+PAGE = REFERENCE / "benchmarks-pipeline.md"
 # Times as fast as each peer, by size; and how much of the kernel's processor time the whole job may take.
 PROMISES = {
     (EXPERT, "base100k"): 40.0,
@@ -43,11 +48,7 @@ class Report:
     growth: list[Run] = field(default_factory=list)
 
     def save(self) -> Path:
-        RESULTS.mkdir(exist_ok=True)
-        path = RESULTS / ("pipeline-quick.json" if self.quick else "pipeline.json")
-        verdicts = [asdict(target) | {"met": target.met} for target in self.targets()]
-        path.write_text(json.dumps(asdict(self) | {"targets": verdicts}, indent=1) + "\n")
-        return path
+        return save("pipeline", asdict(self), self.targets())
 
     @classmethod
     def open(cls, path: Path) -> Report:
@@ -136,12 +137,11 @@ def once_rows(report: Report) -> list[str]:
 def show(report: Report) -> None:
     for size in _sizes(report):
         print(f"\n{size}")
-        _print([HEAD, *table(report, size)])
+        print_table([HEAD, *table(report, size)])
     print("\ngrowth, lists")
-    _print([GROWTH_HEAD, *growth_rows(report)])
+    print_table([GROWTH_HEAD, *growth_rows(report)])
     print("\nonce per job\n" + "\n".join(f"  {line}" for line in once_rows(report)))
-    print("\ntargets")
-    _print([("what", "wanted", "measured", ""), *target_rows(report.targets())])
+    print_targets(report.targets())
 
 
 def _sizes(report: Report) -> Sequence[str]:
@@ -150,9 +150,7 @@ def _sizes(report: Report) -> Sequence[str]:
 
 def write_page(report: Report) -> None:
     """Puts the numbers between the marks in the documentation's page; the words around them stay."""
-    text = PAGE.read_text()
-    before, after = text.split(BEGIN)[0], text.split(END)[1]
-    PAGE.write_text(f"{before}{BEGIN}\n{_markdown(report)}\n{END}{after}")
+    put_between(PAGE, "numbers", _markdown(report))
 
 
 def _markdown(report: Report) -> str:
@@ -163,10 +161,7 @@ def _markdown(report: Report) -> str:
         f"Python {machine['python']}, {machine['java']}, {versions}. Load before the run: {machine['load_before']}.",
     ]
     for size in _sizes(report):
-        lines += ["", f"### {size}", "", *_markdown_table([HEAD, *table(report, size)])]
-    lines += ["", "### Growth", "", *_markdown_table([GROWTH_HEAD, *growth_rows(report)])]
+        lines += ["", f"### {size}", "", *markdown_table([HEAD, *table(report, size)])]
+    lines += ["", "### Growth", "", *markdown_table([GROWTH_HEAD, *growth_rows(report)])]
     lines += ["", "### Once per job", "", *(f"- {line}" for line in once_rows(report))]
-    rows = target_rows(report.targets())
-    return "\n".join(
-        [*lines, "", "### Targets", "", *_markdown_table([("what", "wanted", "measured", "verdict"), *rows])]
-    )
+    return "\n".join([*lines, *markdown_targets(report.targets())])
