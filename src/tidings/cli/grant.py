@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 import secrets
 import sys
@@ -41,6 +40,7 @@ from tidings.security import (
     SignedType,
     fingerprint,
     from_fingerprint,
+    token_of,
 )
 from tidings.security import grant as new_token
 
@@ -352,20 +352,11 @@ class _Known:
 
 
 def read_token(file: str) -> bytes:
-    """The bytes of a token. What is no Base64 at all is wrong input; a token cut short is refused like a forged one."""
+    """The bytes of a token in a file or on stdin."""
     if file == STDIN:
-        text = sys.stdin.read(TOKEN_CHARACTERS_MAX)
-    else:
-        with open(file, encoding="ascii", errors="replace") as stream:
-            text = stream.read(TOKEN_CHARACTERS_MAX)
-    text = text.strip()
-    if not re.fullmatch(r"[A-Za-z0-9_-]+={0,2}", text):
-        # Not shown: it may be a private key, named by mistake.
-        raise InputError(f"{file}: expected a token, which is one line of letters, digits, - and _")
-    try:
-        return base64.urlsafe_b64decode(text.rstrip("=") + "=" * (-len(text.rstrip("=")) % 4))
-    except binascii.Error:
-        raise Denied("form: the token is cut short") from None
+        return token_of(sys.stdin.read(TOKEN_CHARACTERS_MAX), file)
+    with open(file, encoding="ascii", errors="replace") as stream:
+        return token_of(stream.read(TOKEN_CHARACTERS_MAX), file)
 
 
 def _hand_out(token: BiscuitCapability, out: Path | None, output: Output) -> None:

@@ -12,7 +12,7 @@ that was not given `Denied`; both start with the name of the check that failed.
 """
 
 from tidings.security.batch import BatchMoments, BatchOpener, BatchSealer, OpenedBatch, State
-from tidings.security.capability import BiscuitCapability, Capability, Verifier, grant
+from tidings.security.capability import BiscuitCapability, Capability, Verifier, grant, token_of
 from tidings.security.envelope import (
     CacheTrust,
     Opened,
@@ -135,6 +135,7 @@ __all__ = [
     "seal_to",
     "split",
     "suite_of",
+    "token_of",
     "uncached",
     "verify_refusal",
     "verify_signature",

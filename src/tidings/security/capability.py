@@ -15,6 +15,8 @@ verifier compares that with the key the other side has proven to hold.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
@@ -431,3 +433,15 @@ def _private(identity: Identity) -> PrivateKey:
 # Blocks are compared as text, and only the library can print one: this key signs nothing that leaves the room.
 _SCRATCH = _private(Identity(bytes(32)))
 _SCRATCH_TOKEN = BiscuitBuilder("scratch(true);").build(_SCRATCH)
+
+
+def token_of(text: str, where: str) -> bytes:
+    """The bytes of a token from its text. What is no Base64 at all is wrong input; one cut short is refused like a forged one."""
+    bare = text.strip().rstrip("=")
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", bare):
+        # Not shown: it may be a private key, named by mistake.
+        raise InputError(f"{where}: expected a token, which is one line of letters, digits, - and _")
+    try:
+        return base64.urlsafe_b64decode(bare + "=" * (-len(bare) % 4))
+    except binascii.Error:
+        raise Denied("form: the token is cut short") from None
