@@ -9,6 +9,7 @@ from tidings.cli import doctor, frame
 from tidings.cli.broker import app as broker_app
 from tidings.cli.dlq import app as dlq_app
 from tidings.cli.domain import app as domain_app
+from tidings.cli.envelope import envelope
 from tidings.cli.filter import app as filter_app
 from tidings.cli.grant import app as grant_app
 from tidings.cli.identity import app as identity_app
@@ -36,6 +37,7 @@ app.add_typer(broker_app)
 app.command("publish")(publish)
 app.command("subscribe")(subscribe)
 app.command("trace")(trace)
+app.command("envelope")(envelope)
 app.add_typer(dlq_app)
 for registry_command in (identity_app, domain_app, type_app, grant_app, subscription_app, registry_app):
     app.add_typer(registry_command)
