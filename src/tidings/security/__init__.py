@@ -13,17 +13,7 @@ that was not given `Denied`; both start with the name of the check that failed.
 
 from tidings.security.batch import BatchMoments, BatchOpener, BatchSealer, OpenedBatch, State
 from tidings.security.capability import BiscuitCapability, Capability, Verifier, grant, token_of
-from tidings.security.envelope import (
-    CacheTrust,
-    Opened,
-    Opener,
-    Sealer,
-    Signing,
-    UnknownEpoch,
-    cached,
-    project,
-    uncached,
-)
+from tidings.security.envelope import cached, project, uncached
 from tidings.security.frame import FLAG_CACHE, FRAME_BYTES_MAX, Frame, split
 from tidings.security.identity import (
     Identity,
@@ -49,10 +39,12 @@ from tidings.security.keymanager import Effect as ManagerEffect
 from tidings.security.keyring import DELAY_MS, KeyEpoch, Keyring, content_key
 from tidings.security.keytree import TREES, KeyTree, NeedResync
 from tidings.security.nonce import Moments, NotYet
+from tidings.security.opener import CacheTrust, Opened, Opener, UnknownEpoch
 from tidings.security.profile import MODERN, PAPER, PROFILES, Profile, manifest_of, profile_of
 from tidings.security.publishers import Publishers
 from tidings.security.replay import ReplayWindow
 from tidings.security.rights import ACTIONS, ANY_TYPE, Grant, OnlineTest, Request, Right, reduce
+from tidings.security.sealer import Sealer, Signing
 from tidings.security.subscription import FilterOpener, FilterSealer, Subscription
 from tidings.security.suites import SUITES, Cipher, Suite, suite_of
 from tidings.security.treemember import MEMBERS, TreeMember

@@ -33,12 +33,13 @@ from tidings.security.columns import (
     rows_of,
     values,
 )
-from tidings.security.envelope import Opener, OpenPlan, Sealer, SealPlan, UnknownEpoch
 from tidings.security.frame import FRAME_BYTES_MAX, MAGIC, VERSION, split
 from tidings.security.keyring import KeyEpoch, Keyring
 from tidings.security.nonce import SEQ_MAX, TS_MS_MAX
+from tidings.security.opener import Opener, OpenPlan, UnknownEpoch
 from tidings.security.plaintext import padded, unpadded
 from tidings.security.publishers import Publishers
+from tidings.security.sealer import Sealer, SealPlan
 from tidings.security.types import Mode, PadPolicy, SignedType
 
 SHAPES_MAX = 16  # Different attribute sets taken together in one batch; the rows of any more are taken one by one.
