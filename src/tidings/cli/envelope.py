@@ -6,16 +6,15 @@ import binascii
 import sys
 from base64 import b64decode
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
 
 from tidings.cli.frame import Output, OutputOption, Row, refusing_what_is_broken, show
-from tidings.cli.registry import DEFAULT_REGISTRY, RegistryOption, open_registry, show_moment
+from tidings.cli.registry import DEFAULT_REGISTRY, RegistryOption, show_moment
+from tidings.cli.tokens import STDIN, Known
 from tidings.security import FRAME_BYTES_MAX, Frame, Mode, SignedType, split, suite_of
 
-STDIN = "-"
 TEXT_BYTES_MAX = 2 * FRAME_BYTES_MAX + 2  # The longest envelope as hexadecimal digits, and the end of its line.
 
 FileArgument: TypeAlias = Annotated[
@@ -40,7 +39,7 @@ def envelope(
     """
     with refusing_what_is_broken():
         frame = split(_bytes_of(_read(file)))
-        signed = _type_of(frame, registry)
+        signed = Known.of(registry).types.get(frame.type_id)
         attributes = list(_attributes(frame, signed))
     if output is Output.JSON:
         show([{**_head(frame, signed), "attributes": attributes}], output)
@@ -72,15 +71,6 @@ def _from_base64(text: bytes) -> bytes:
     return b64decode(
         text + b"=" * (-len(text) % 4), altchars=b"-_" if b"-" in text or b"_" in text else None, validate=True
     )
-
-
-def _type_of(frame: Frame, registry: str) -> SignedType | None:
-    """The event's type, if there is a registry here that knows it."""
-    if "://" not in registry and not Path(registry).exists():
-        return None
-    with open_registry(registry) as opened:
-        known = {signed.type_id: signed for signed in opened.types.all()}
-    return known.get(frame.type_id)
 
 
 def _head(frame: Frame, signed: SignedType | None) -> dict[str, object]:

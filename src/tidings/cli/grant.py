@@ -5,15 +5,13 @@ from __future__ import annotations
 import base64
 import re
 import secrets
-import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from tidings.cli.frame import Output, OutputOption, Row, show, tell
+from tidings.cli.frame import Output, OutputOption, show, tell
 from tidings.cli.registry import (
     DEFAULT_REGISTRY,
     FromOption,
@@ -24,10 +22,19 @@ from tidings.cli.registry import (
     now_ms,
     open_registry,
     read_key,
-    show_key,
-    show_moment,
 )
-from tidings.errors import Denied, InputError, TidingsError, did_you_mean
+from tidings.cli.tokens import (
+    GRANT_COLUMNS,
+    STDIN,
+    Known,
+    grant_row,
+    link_row,
+    read_token,
+    shown_moment,
+    token_json,
+    type_name,
+)
+from tidings.errors import Denied, InputError, TidingsError
 from tidings.filters import parse
 from tidings.security import (
     ACTIONS,
@@ -39,16 +46,12 @@ from tidings.security import (
     Right,
     SignedType,
     fingerprint,
-    from_fingerprint,
-    token_of,
 )
 from tidings.security import grant as new_token
 
 if TYPE_CHECKING:
-    from tidings.store import KnownGrant, Registry
+    pass
 
-TOKEN_CHARACTERS_MAX = 2**20  # Base64 of the longest token there can be, and room to spare.
-STDIN = "-"
 DEFAULT_VALIDITY = "+30d"  # A right that ends soon is the cheapest to take back.
 
 app = typer.Typer(
@@ -170,13 +173,13 @@ def inspect(
       tidings grant inspect ccs.token --at 2027-01-01T00:00:00Z -o json
     """
     raw, now = read_token(token), now_ms()
-    known = _Known.of(registry)
+    known = Known.of(registry)
     found = known.read(raw, owner)
     refused = _refusal(found, known, moment(at, now, now), holder, action, attribute, type)
     if output is Output.JSON:
-        show([_token_json(found, known, refused)], output)
+        show([token_json(found, known, refused)], output)
     else:
-        show([_link_row(found, index, known) for index in range(len(found.inspect()))])
+        show([link_row(found, index, known) for index in range(len(found.inspect()))])
     if refused is not None:
         raise refused
 
@@ -207,7 +210,7 @@ def narrow(
       tidings grant narrow ccs.token --until +1h > errand.token
       tidings grant narrow ccs.token --to auditors --key ccs.pem --attribute plate > auditors.token
     """
-    now, known = now_ms(), _Known.of(registry)
+    now, known = now_ms(), Known.of(registry)
     found = known.read(read_token(token), owner)
     if (refused := _refusal(found, known, now)) is not None:
         raise refused
@@ -251,7 +254,7 @@ def revoke(
     by_key, now = read_key(key).public_key, now_ms()
     with open_registry(registry) as opened:
         named = token == STDIN or Path(token).is_file() or not re.fullmatch("[0-9a-f]{4,64}", token)
-        known = _Known.of_open(opened, registry)
+        known = Known.of_open(opened, registry)
         found = known.read(read_token(token), owner) if named else opened.grants.find(token).token
         id = opened.grants.revoke(found, by_key=by_key, now_ms=now, link=link, reason=reason)
     show([{"revoked": id}], output)
@@ -272,91 +275,14 @@ def list_grants(
       tidings grant ls -o json | jq 'select(.refused == null)'
     """
     with open_registry(registry) as opened:
-        known = _Known.of_open(opened, registry)
+        known = Known.of_open(opened, registry)
         type_id = opened.types.find(type).type_id if type else None
         grants = opened.grants.all(type_id=type_id, holder=opened.domains.key_of(holder) if holder else None)
     now = now_ms()
-    show([_grant_row(one, known, now, output) for one in grants], output, _GRANT_COLUMNS)
+    show([grant_row(one, known, now, output) for one in grants], output, GRANT_COLUMNS)
 
 
-# ── What is known of types and names, with or without a registry ─────────────
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What a registry knows that helps to read tokens; nothing, where there is none."""
-
-    types: dict[bytes, SignedType]
-    names: dict[bytes, str]
-    registry: str | None
-
-    @classmethod
-    def of(cls, registry: str) -> _Known:
-        """Of the registry if there is one: tokens can be read and narrowed without."""
-        if "://" not in registry and not Path(registry).exists():
-            return cls({}, {}, None)
-        with open_registry(registry) as opened:
-            return cls.of_open(opened, registry)
-
-    @classmethod
-    def of_open(cls, opened: Registry, registry: str) -> _Known:
-        return cls({signed.type_id: signed for signed in opened.types.all()}, opened.domains.names(), registry)
-
-    def read(self, raw: bytes, owner: str | None) -> BiscuitCapability:
-        """The token, if one of the owners we know of started it, or the one that --owner names."""
-        if owner is not None:
-            return BiscuitCapability.from_bytes(raw, self.key_of(owner))
-        owners = dict.fromkeys((*(signed.owner_key for signed in self.types.values()), *self.names))
-        if not owners:
-            raise InputError("whose token is this? No registry knows; name its owner: --owner ed25519:…")
-        for key in owners:
-            try:
-                return BiscuitCapability.from_bytes(raw, key)
-            except Denied as refused:
-                if not str(refused).startswith("signature:"):
-                    raise
-        raise Denied("signature: not an unbroken token of any owner the registry knows; --owner names another")
-
-    def key_of(self, name: str) -> bytes:
-        if name.startswith("ed25519:"):
-            return from_fingerprint(name)
-        keys = [key for key, domain in self.names.items() if domain == name]
-        if len(keys) != 1:
-            hint = did_you_mean(name, self.names.values()) if not keys else "it has several; give one as ed25519:…"
-            raise InputError(f"expected ed25519:… or the name of a domain, got {name[:100]!r}; {hint}")
-        return keys[0]
-
-    def type_of(self, token: BiscuitCapability) -> SignedType | None:
-        type_id = token.inspect()[0].type_id
-        return self.types.get(type_id) if isinstance(type_id, bytes) else None
-
-    def type_id_of(self, name: str) -> bytes | str:
-        """The id of a type by any of its names; without a registry, only by the id itself."""
-        if name == ANY_TYPE:
-            return ANY_TYPE
-        if self.registry is None:
-            if not re.fullmatch("[0-9a-f]{64}", name):
-                raise InputError("which type is that? There is no registry here; --type takes its id of 64 digits then")
-            return bytes.fromhex(name)
-        with open_registry(self.registry) as opened:
-            return opened.types.find(name).type_id
-
-    def revoked(self, token: BiscuitCapability) -> frozenset[str]:
-        if self.registry is None:
-            return frozenset()
-        with open_registry(self.registry) as opened:
-            return opened.grants.revoked(token.revocation_ids)
-
-
-# ── Reading and writing tokens ───────────────────────────────────────────────
-
-
-def read_token(file: str) -> bytes:
-    """The bytes of a token in a file or on stdin."""
-    if file == STDIN:
-        return token_of(sys.stdin.read(TOKEN_CHARACTERS_MAX), file)
-    with open(file, encoding="ascii", errors="replace") as stream:
-        return token_of(stream.read(TOKEN_CHARACTERS_MAX), file)
+# ── Handing out ──────────────────────────────────────────────────────────────
 
 
 def _hand_out(token: BiscuitCapability, out: Path | None, output: Output) -> None:
@@ -408,7 +334,7 @@ def _refuse_wider(asked: Grant, right: Right) -> None:
         raise Denied("attributes: the token does not cover every attribute asked for")
     if asked.not_before < right.not_before or asked.not_after > right.not_after:
         raise Denied(
-            f"validity: the token holds from {_shown(right.not_before)} to {_shown(right.not_after)}, no longer"
+            f"validity: the token holds from {shown_moment(right.not_before)} to {shown_moment(right.not_after)}, no longer"
         )
     left = right.depth - (asked.holder is not None)
     if left < asked.steps:
@@ -428,7 +354,7 @@ def _signer(to: str | None, key: Path | None, right: Right) -> Identity | None:
 
 def _refusal(
     token: BiscuitCapability,
-    known: _Known,
+    known: Known,
     at_ms: int,
     holder: str | None = None,
     action: str | None = None,
@@ -444,7 +370,7 @@ def _refusal(
             return Denied(why)
         if type is not None and known.type_id_of(type) != right.type_id:
             return Denied(
-                f"type: the right is to {_type_name(right.type_id, known.type_of(token))}, not to {type[:100]}"
+                f"type: the right is to {type_name(right.type_id, known.type_of(token))}, not to {type[:100]}"
             )
         proven = known.key_of(holder) if holder else right.holder
         for one in [action] if action else sorted(right.actions):
@@ -468,104 +394,3 @@ def _requested(action: str, names: Sequence[str] | None, signed: SignedType | No
     if right.attributes is not None:
         return right.attributes
     return frozenset(signed.attr_ids.values()) if signed else frozenset((bytes(32),))  # Any: the right is to all.
-
-
-# ── How rights are shown ─────────────────────────────────────────────────────
-
-_GRANT_COLUMNS = ("digest", "type", "holder", "actions", "attributes", "until", "state")
-
-
-def _shown(ms: int) -> str:
-    return show_moment(ms) or "no limit"
-
-
-def _attribute_names(ids: frozenset[bytes] | None, signed: SignedType | None) -> list[str] | None:
-    if ids is None:
-        return None
-    named = {id: attribute.name for id, attribute in signed.attributes_by_id.items()} if signed else {}
-    return sorted(named.get(id, id.hex()) for id in ids)
-
-
-def _type_name(type_id: bytes | str, signed: SignedType | None) -> str:
-    return (
-        type_id
-        if isinstance(type_id, str)
-        else f"{signed.event_type.name}@{signed.version}"
-        if signed
-        else type_id.hex()
-    )
-
-
-def _link_row(token: BiscuitCapability, index: int, known: _Known) -> Row:
-    link, signed = token.inspect()[index], known.type_of(token)
-    attributes = _attribute_names(link.attributes, signed)
-    return {
-        "link": index,
-        "by": show_key(link.issuer, known.names) if link.issuer else "the holder",
-        "to": show_key(link.holder, known.names) if link.holder else "itself",
-        "type": _type_name(link.type_id, signed),
-        "actions": ", ".join(sorted(link.actions)),
-        "attributes": "all" if attributes is None else ", ".join(attributes),
-        "where": " AND ".join(link.constraints),
-        "from": _shown(link.not_before),
-        "until": _shown(link.not_after),
-        "passes on": link.steps,
-    }
-
-
-def _link_json(link: Grant, signed: SignedType | None, revocation_id: str) -> dict[str, Any]:
-    return {
-        "by": fingerprint(link.issuer) if link.issuer else None,
-        "to": fingerprint(link.holder) if link.holder else None,
-        "actions": sorted(link.actions),
-        "attributes": _attribute_names(link.attributes, signed),
-        "where": list(link.constraints),
-        "online": [test.url for test in link.online],
-        "from": show_moment(link.not_before),
-        "until": show_moment(link.not_after),
-        "depth": link.steps,
-        "revocation_id": revocation_id,
-    }
-
-
-def _token_json(token: BiscuitCapability, known: _Known, refused: TidingsError | None) -> Row:
-    from tidings.store import owner_of
-
-    chain, signed = token.inspect(), known.type_of(token)
-    links = [_link_json(link, signed, id) for link, id in zip(chain, token.revocation_ids, strict=True)]
-    said = {"digest": token.digest.hex(), "owner": fingerprint(owner_of(token))}
-    said["type"] = _type_name(chain[0].type_id, signed)
-    return {**said, **_right_json(token, signed), "links": links, "refused": str(refused) if refused else None}
-
-
-def _right_json(token: BiscuitCapability, signed: SignedType | None) -> dict[str, Any]:
-    """What the chain comes to; nothing, where it comes to nothing."""
-    try:
-        right = token.right()
-    except Denied:
-        return {"holder": None, "actions": [], "attributes": []}
-    return {
-        "holder": fingerprint(right.holder),
-        "actions": sorted(right.actions),
-        "attributes": _attribute_names(right.attributes, signed),
-        "where": list(right.constraints),
-        "from": show_moment(right.not_before),
-        "until": show_moment(right.not_after),
-        "depth": right.depth,
-    }
-
-
-def _grant_row(one: KnownGrant, known: _Known, now: int, output: Output) -> Row:
-    signed, why = known.type_of(one.token), one.refusal(now)
-    if output is Output.JSON:
-        return _token_json(one.token, known, Denied(why) if why else None)
-    attributes = _attribute_names(one.right.attributes, signed)
-    return {
-        "digest": one.token.digest.hex()[:12],
-        "type": _type_name(one.right.type_id, signed),
-        "holder": show_key(one.right.holder, known.names),
-        "actions": ", ".join(sorted(one.right.actions)),
-        "attributes": "all" if attributes is None else ", ".join(attributes),
-        "until": _shown(one.right.not_after),
-        "state": why.partition(":")[0] if why else "good",
-    }

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from tidings.cli.frame import Output, OutputOption, Row, show, tell
-from tidings.cli.grant import read_token
 from tidings.cli.registry import (
     DEFAULT_REGISTRY,
     KeyOption,
@@ -18,6 +17,7 @@ from tidings.cli.registry import (
     read_key,
     show_key,
 )
+from tidings.cli.tokens import read_token
 from tidings.security import SignedType, fingerprint
 
 if TYPE_CHECKING:
