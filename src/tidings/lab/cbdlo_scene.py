@@ -49,7 +49,7 @@ class Walked(NamedTuple):
 
     found: bool
     messages: int
-    visited: int  # Tables that were looked into (spec: H1).
+    visited: int  # Tables that were looked into.
 
 
 class Cost(NamedTuple):
@@ -239,15 +239,10 @@ class Scene:
         for a, value in event.items():
             if not self.filed[a].any():
                 continue
-            for _ in range(rounds):
-                went = [self.walk(source, a, own_table=True)]
-                if went[0].visited != 1 or not went[0].found:
-                    went += [self.walk(source, a) for _ in range(walkers - 1)]
-                walk += sum(each.messages for each in went)
-                looked += sum(each.visited for each in went) * self.size.table
-                if any(each.found for each in went):
-                    break
-            else:
+            went = self._tries(source, a, walkers, rounds)
+            walk += sum(each.messages for each in went)
+            looked += sum(each.visited for each in went) * self.size.table
+            if not any(each.found for each in went):
                 continue
             arrived.append(a)
             steps = self.tree_steps(a, value, fingers=True)
@@ -257,6 +252,17 @@ class Scene:
         filed = [self.of[a][self.filed[a]] for a in arrived]
         reached = np.intersect1d(np.unique(np.concatenate(filed)) if filed else np.array([], np.int64), met)
         return Cost(walk, tree, match, len(met), len(reached), looked)
+
+    def _tries(self, source: int, a: int, walkers: int, rounds: int) -> list[Walked]:
+        """The walks of some walkers, all of them again until one of them finds somebody."""
+        went: list[Walked] = []
+        for _ in range(rounds):
+            first = self.walk(source, a, own_table=True)
+            others = 0 if first.visited == 1 and first.found else walkers - 1
+            went += [first, *(self.walk(source, a) for _ in range(others))]
+            if any(each.found for each in went):
+                break
+        return went
 
     def simple(self, event: dict[int, float], fan_out: float | None) -> Cost:
         """Passed on to some of a view by whoever gets it, or by whoever gets it first to all of it."""

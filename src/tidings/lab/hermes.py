@@ -18,6 +18,7 @@ from random import Random
 from typing import Any
 
 from tidings.errors import InputError
+from tidings.lab.checking import expect_at_least
 from tidings.lab.copies import in_a_copy
 from tidings.lab.experiment import Axis, Claim, Experiment, Measured, Parameters, numbers
 from tidings.lab.results import Finding, Results, Verdict, judged
@@ -101,14 +102,12 @@ def check(parameters: Parameters) -> None:
         raise InputError(f"expected models to be some of {'; '.join(_OPTIONS)}, got {unknown[0]!r}")
     if len({str(_OPTIONS[model]) for model in _models(parameters)}) > 1:
         raise InputError(f"expected models of one network to have the same brokers, got {parameters['models']!r}")
-    if nodes < 2:
-        raise InputError(f"expected node_count of at least 2, got {nodes}")
+    expect_at_least(2, parameters, "node_count")
     if not all(1 <= groups < nodes for groups in numbers(parameters, "groups")):
         raise InputError(f"expected groups from 1 to below node_count={nodes}, got {parameters['groups']}")
     if parameters["base"] not in (2, 4, 8, 16):
         raise InputError(f"expected base to be 2, 4, 8 or 16, got {parameters['base']}")
-    if parameters["trials"] < 1:
-        raise InputError(f"expected trials of at least 1, got {parameters['trials']}")
+    expect_at_least(1, parameters, "trials")
 
 
 def cost(parameters: Parameters) -> float:

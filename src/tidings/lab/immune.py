@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from statistics import fmean
 from typing import Any
 
 from tidings.errors import InputError
+from tidings.lab.checking import expect_at_least, expect_one_of
 from tidings.lab.experiment import Axis, Claim, Experiment, Measured, Parameters
 from tidings.lab.results import Finding, Results, Verdict, judged
 from tidings.sim import Topology, World, topology
@@ -115,16 +117,12 @@ def measure_hops(parameters: Parameters, seed: int) -> list[Measured]:
 
 def check(parameters: Parameters) -> None:
     nodes, m0, m = parameters["node_count"], parameters["m0"], parameters["m"]
-    if parameters["protocol"] not in _PROTOCOLS:
-        raise InputError(f"expected protocol to be one of {'; '.join(_PROTOCOLS)}, got {parameters['protocol']!r}")
-    if nodes < 1:
-        raise InputError(f"expected node_count of at least 1, got {nodes}")
+    expect_one_of(_PROTOCOLS, parameters, "protocol")
+    expect_at_least(1, parameters, "node_count")
     if not 1 <= m <= m0 <= nodes:
         raise InputError(f"expected 1 ≤ m ≤ m0 ≤ node_count, got m={m}, m0={m0}, node_count={nodes}")
-    if parameters["sources"] < 1:
-        raise InputError(f"expected sources of at least 1, got {parameters['sources']}")
-    if parameters["delta"] < 0:
-        raise InputError(f"expected delta of at least 0, got {parameters['delta']}")
+    expect_at_least(1, parameters, "sources")
+    expect_at_least(0, parameters, "delta")
     if not 1 <= parameters.get("interested", 1) <= nodes:
         raise InputError(f"expected interested from 1 to node_count={nodes}, got {parameters['interested']}")
 
@@ -237,9 +235,10 @@ _COVERAGE_CLAIMS = (
     Claim("beyond the paper: guarded construction reaches every broker", "100 % in each run", _guarded_reaches_all),
 )
 
+_experiment = partial(Experiment, paper="immune", check=check, cost=cost)
+
 EXPERIMENTS = (
-    Experiment(
-        paper="immune",
+    _experiment(
         figure="4",
         title="Immune, figure 4: interested brokers reached",
         measure=measure_coverage,
@@ -249,12 +248,9 @@ EXPERIMENTS = (
         stays={**_SETTING, "interested": 10},
         seeds=100,
         quick_seeds=50,
-        check=check,
-        cost=cost,
         claims=_COVERAGE_CLAIMS[:2],
     ),
-    Experiment(
-        paper="immune",
+    _experiment(
         figure="4-everyone",
         title="Immune, figure 4 with all brokers counted",
         measure=measure_coverage,
@@ -264,12 +260,9 @@ EXPERIMENTS = (
         stays={**_SETTING, "interested": _PAPER_SIZE, "sources": 10},
         seeds=100,
         quick_seeds=20,
-        check=check,
-        cost=cost,
         claims=_COVERAGE_CLAIMS,
     ),
-    Experiment(
-        paper="immune",
+    _experiment(
         figure="5",
         title="Immune, figure 5: copies per broker",
         measure=measure_load,
@@ -280,8 +273,6 @@ EXPERIMENTS = (
         seeds=100,
         quick_varies={"node_count": (50, 100, 1000)},
         quick_seeds=6,
-        check=check,
-        cost=cost,
         published=tuple(Measured(series, _PAPER_SIZE, load) for series, load in _LOADS.items()),
         claims=(
             Claim("flooding brings each broker about 4.5 copies", "4.5", _load_is_about(FLOODING, 0.25)),
@@ -295,8 +286,7 @@ EXPERIMENTS = (
             Claim("beyond the paper: at most 1.3 copies at ten times the size", "≤ 1.3 at N = 1000", _light_when_large),
         ),
     ),
-    Experiment(
-        paper="immune",
+    _experiment(
         figure="hops",
         title="Immune: hops to the last broker (no figure in the paper)",
         measure=measure_hops,
@@ -307,8 +297,6 @@ EXPERIMENTS = (
         seeds=20,
         quick_varies={"node_count": (50, 100, 1000)},
         quick_seeds=3,
-        check=check,
-        cost=cost,
         claims=(Claim("immune routing is faster than flooding", "fewer hops than flooding", _hops_are_more),),
     ),
 )

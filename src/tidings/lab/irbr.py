@@ -19,6 +19,7 @@ from random import Random
 from typing import Any
 
 from tidings.errors import InputError
+from tidings.lab.checking import expect_at_least, expect_rates
 from tidings.lab.copies import in_a_copy
 from tidings.lab.experiment import Axis, Claim, Experiment, Measured, Parameters, numbers
 from tidings.lab.results import Finding, Results, Verdict, judged
@@ -153,8 +154,7 @@ _EACH = 20  # Subscriptions that are counted together.
 
 def check(parameters: Parameters) -> None:
     nodes = parameters["node_count"]
-    if nodes < 1:
-        raise InputError(f"expected node_count of at least 1, got {nodes}")
+    expect_at_least(1, parameters, "node_count")
     chosen = _protocols(parameters) if "protocol" in parameters else []
     if not all(each in _PROTOCOLS for each in chosen):
         raise InputError(f"expected protocol to be one of {'; '.join(_PROTOCOLS)}, got {parameters['protocol']!r}")
@@ -162,11 +162,8 @@ def check(parameters: Parameters) -> None:
         raise InputError(f"expected protocols of one network to be alike, got {parameters['protocol']!r}")
     if "interested" in parameters and not all(0 <= count <= nodes for count in numbers(parameters, "interested")):
         raise InputError(f"expected interested from 0 to node_count={nodes}, got {parameters['interested']}")
-    if "failed_percent" in parameters and not all(0 <= rate < 100 for rate in numbers(parameters, "failed_percent")):
-        raise InputError(f"expected failed_percent from 0 to below 100, got {parameters['failed_percent']}")
-    for name in ("failure_sets", "events", "subscriptions"):
-        if parameters.get(name, 1) < 1:
-            raise InputError(f"expected {name} of at least 1, got {parameters[name]}")
+    expect_rates(parameters, "failed_percent")
+    expect_at_least(1, parameters, "failure_sets", "events", "subscriptions")
     if parameters.get("covering", "yes") not in ("yes", "no"):
         raise InputError(f"expected covering to be yes or no, got {parameters['covering']!r}")
 
@@ -277,21 +274,19 @@ def _subscriptions_get_cheaper(results: Results) -> Finding:
 _FAILED, _LOST = Axis("nodes failed at once (%)"), Axis("live interested nodes not reached (%)")
 _INTERESTED, _MESSAGES = Axis("interested nodes", log=True), Axis("messages per event", log=True)
 
+_experiment = partial(Experiment, paper="irbr", check=check, cost=cost)
+_of_loss = partial(_experiment, measure=measure_loss, x=_FAILED, y=_LOST)
+_of_messages = partial(_experiment, measure=measure_messages, x=_INTERESTED, y=_MESSAGES)
+
 EXPERIMENTS = (
-    Experiment(
-        paper="irbr",
+    _of_loss(
         figure="4a",
         title="IRBR, figure 4(a): events lost when nodes fail (1000 nodes)",
-        measure=measure_loss,
-        x=_FAILED,
-        y=_LOST,
         varies={"protocol": (SCRIBE, R0, R1, f"{R2}; {SILENT}"), "failed_percent": ("0.5 1 2 5 10",)},
         stays={"node_count": 1000, "interested": 100, "failure_sets": 20},
         seeds=20,
         quick_varies={"protocol": (SCRIBE, R0, R1, R2), "failed_percent": ("0.5 10",)},
         quick_seeds=3,
-        check=check,
-        cost=cost,
         published=tuple(Measured(series, x, y) for series, at in _PUBLISHED_LOSS.items() for x, y in at.items()),
         claims=(
             Claim("Scribe loses 1.35 % when 0.5 % of the nodes fail", "1.35 %, here 0.9 to 2.0", _scribe_loses(0.5)),
@@ -309,13 +304,9 @@ EXPERIMENTS = (
             ),
         ),
     ),
-    Experiment(
-        paper="irbr",
+    _of_messages(
         figure="4b",
         title="IRBR, figure 4(b): messages per event (1000 nodes)",
-        measure=measure_messages,
-        x=_INTERESTED,
-        y=_MESSAGES,
         varies={
             "protocol": (SCRIBE, PAPER_MODE, INTEREST_MODE),
             "interested": ("1 2 5 10 20 50 100 200 500 1000",),
@@ -324,8 +315,6 @@ EXPERIMENTS = (
         seeds=10,
         quick_varies={"interested": ("1 2 5 20 100 1000",)},
         quick_seeds=3,
-        check=check,
-        cost=cost,
         claims=(
             Claim(
                 "IRBR takes fewer messages than Scribe", "fewer, however many are interested", _as_published_is_cheaper
@@ -334,19 +323,13 @@ EXPERIMENTS = (
             Claim("beyond the paper: as many messages as interested nodes", "equal", _interest_is_least),
         ),
     ),
-    Experiment(
-        paper="irbr",
+    _of_loss(
         figure="4a-10x",
         title="IRBR, figure 4(a) at ten times the size (10,000 nodes)",
-        measure=measure_loss,
-        x=_FAILED,
-        y=_LOST,
         varies={"protocol": (SCRIBE, R2), "failed_percent": ("0.5 10",)},
         stays={"node_count": 10_000, "interested": 50, "failure_sets": 3},
         seeds=3,
         quick_seeds=1,
-        check=check,
-        cost=cost,
         claims=(
             Claim(
                 "beyond the paper: nothing is lost at ten times the size (R2)",
@@ -355,19 +338,13 @@ EXPERIMENTS = (
             ),
         ),
     ),
-    Experiment(
-        paper="irbr",
+    _of_messages(
         figure="4b-10x",
         title="IRBR, figure 4(b) at ten times the size (10,000 nodes)",
-        measure=measure_messages,
-        x=_INTERESTED,
-        y=_MESSAGES,
         varies={"protocol": (SCRIBE, INTEREST_MODE), "interested": ("1 10 50",)},
         stays={"node_count": 10_000, "events": 10},
         seeds=3,
         quick_seeds=1,
-        check=check,
-        cost=cost,
         claims=(
             Claim(
                 "beyond the paper: as many messages as interested nodes at ten times the size",
@@ -376,8 +353,7 @@ EXPERIMENTS = (
             ),
         ),
     ),
-    Experiment(
-        paper="irbr",
+    _experiment(
         figure="subscriptions",
         title="IRBR: what a subscription costs (200 nodes; no figure in the paper)",
         measure=measure_announcements,
@@ -387,8 +363,6 @@ EXPERIMENTS = (
         stays={"node_count": 200, "subscriptions": 200},
         seeds=10,
         quick_seeds=1,
-        check=check,
-        cost=cost,
         claims=(Claim("a subscription costs less the more there are", "falling", _subscriptions_get_cheaper),),
     ),
 )

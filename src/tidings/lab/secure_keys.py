@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from tidings.errors import InputError
+from tidings.lab.checking import expect_at_least
 from tidings.lab.experiment import Axis, Claim, Experiment, Measured, Parameters, numbers
 from tidings.lab.results import Finding, Results, judged
 from tidings.security import MEMBERS, TREES, GroupPolicy, KeyGroup, SealingKey
@@ -159,8 +160,7 @@ def _at_expiry_only(results: Results) -> Finding:
 def check_trees(parameters: Parameters) -> None:
     if not all(2 <= count <= 65_536 for count in numbers(parameters, "members")):
         raise InputError(f"expected members from 2 to 65536, got {parameters['members']}")
-    if parameters["changes"] < 1:
-        raise InputError(f"expected changes of at least 1, got {parameters['changes']}")
+    expect_at_least(1, parameters, "changes")
 
 
 def check_month(parameters: Parameters) -> None:

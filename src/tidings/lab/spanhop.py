@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -244,9 +245,26 @@ _FAILED = Axis("brokers failed at once (%)")
 _RATES = "0 1 2 5 10 20"
 _SHARED: dict[str, Any] = {"axes": 2, "pairs": 20_000}
 
+_experiment = partial(Experiment, paper="spanhop", check=check, cost=cost)
+_of_failures = partial(
+    _experiment,
+    x=_FAILED,
+    varies={"network": (BALANCED,), "failed_percent": (_RATES,)},
+    stays={**_SHARED, "brokers": 4096, "m": 4},
+    seeds=20,
+    quick_seeds=4,
+)
+_of_nearness = partial(
+    _experiment,
+    x=_BROKERS,
+    varies={"spread": tuple(SPREADS), "brokers": (256, 1024, 4096)},
+    stays={**_SHARED, "network": BALANCED, "m": 4, "landmarks": 8, "jitter_ms": 2.0},
+    seeds=10,
+    quick_seeds=2,
+)
+
 EXPERIMENTS = (
-    Experiment(
-        paper="spanhop",
+    _experiment(
         figure="6",
         title="Spanhop, figure 6: hops against brokers (two axes)",
         measure=measure_hops,
@@ -257,8 +275,6 @@ EXPERIMENTS = (
         seeds=3,
         quick_varies={"brokers": (16, 64, 256, 1024, 4096, 4**8)},
         quick_seeds=2,
-        check=check,
-        cost=cost,
         published=tuple(
             Measured(series, brokers, hops)
             for brokers in _SIZES
@@ -276,8 +292,7 @@ EXPERIMENTS = (
             Claim("beyond the paper: fewer hops over all tables together", "below 0.68·ln N", _together_is_shorter),
         ),
     ),
-    Experiment(
-        paper="spanhop",
+    _experiment(
         figure="axes",
         title="Spanhop: hops against the number of axes d (m = 2^d; no figure in the paper)",
         measure=measure_axes,
@@ -288,15 +303,12 @@ EXPERIMENTS = (
         seeds=5,
         quick_varies={"axes": (2, 3, 4), "brokers": (64, 4096)},
         quick_seeds=2,
-        check=check,
-        cost=cost,
         claims=(
             Claim("Spanhop's hops do not depend on the number of axes", "within 4 % of 0.5·log2 N", _axes_do_not_matter),
             Claim("greedy routing catches up as axes are added", "falling", _greedy_catches_up),
         ),
     ),
-    Experiment(
-        paper="spanhop",
+    _experiment(
         figure="m",
         title="Spanhop: hops against m (no figure in the paper)",
         measure=measure_m,
@@ -307,8 +319,6 @@ EXPERIMENTS = (
         seeds=3,
         quick_varies={"brokers": (4096,)},
         quick_seeds=1,
-        check=check,
-        cost=cost,
         published=tuple(
             Measured(f"d = {axes}, N = {brokers}", m, spanhop_formula(axes, m, brokers))
             for axes in (2, 3)
@@ -317,69 +327,37 @@ EXPERIMENTS = (
         ),
         claims=(Claim("m = e^d is best", "m = 8 for d = 2, m = 16 for d = 3", _best_m),),
     ),
-    Experiment(
-        paper="spanhop",
+    _of_failures(
         figure="failures",
         title="Spanhop: messages that arrive when brokers fail, before repair (4096 brokers)",
         measure=measure_failures,
-        x=_FAILED,
         y=Axis("messages between live brokers that arrive (%)"),
-        varies={"network": (BALANCED,), "failed_percent": (_RATES,)},
-        stays={**_SHARED, "brokers": 4096, "m": 4},
-        seeds=20,
-        quick_seeds=4,
-        check=check,
-        cost=cost,
         claims=(
             Claim("Spanhop delivers when 1 % of the brokers have failed", "≥ 99.9 %", _arrive_despite(spanhop(4), 1, 99.9)),
             Claim("Spanhop delivers when 20 % of the brokers have failed", "≥ 95 %", _arrive_despite(spanhop(4), 20, 95)),
         ),
     ),
-    Experiment(
-        paper="spanhop",
+    _of_failures(
         figure="failures-hops",
         title="Spanhop: hops when brokers fail, before repair (4096 brokers)",
         measure=measure_failure_hops,
-        x=_FAILED,
         y=_HOPS,
-        varies={"network": (BALANCED,), "failed_percent": (_RATES,)},
-        stays={**_SHARED, "brokers": 4096, "m": 4},
-        seeds=20,
-        quick_seeds=4,
-        check=check,
-        cost=cost,
         claims=(Claim("failures cost few hops", "at most twice as many with 20 % failed", _hops_despite),),
     ),
-    Experiment(
-        paper="spanhop",
+    _of_nearness(
         figure="delay",
         title="MGNP: delay from end to end (no figure in the paper)",
         measure=measure_delay,
-        x=_BROKERS,
         y=Axis("mean delay (ms)"),
-        varies={"spread": tuple(SPREADS), "brokers": (256, 1024, 4096)},
-        stays={**_SHARED, "network": BALANCED, "m": 4, "landmarks": 8, "jitter_ms": 2.0},
-        seeds=10,
-        quick_seeds=2,
-        check=check,
-        cost=cost,
         claims=(
             Claim("beyond the paper: nearest brokers cut the delay by a quarter", "≥ 25 % less at N = 1024", _delay_is_lower(1024)),
         ),
     ),
-    Experiment(
-        paper="spanhop",
+    _of_nearness(
         figure="delay-hops",
         title="MGNP: hops with and without nearest brokers (no figure in the paper)",
         measure=measure_delay_hops,
-        x=_BROKERS,
         y=Axis("mean hops"),
-        varies={"spread": tuple(SPREADS), "brokers": (256, 1024, 4096)},
-        stays={**_SHARED, "network": BALANCED, "m": 4, "landmarks": 8, "jitter_ms": 2.0},
-        seeds=10,
-        quick_seeds=2,
-        check=check,
-        cost=cost,
         claims=(Claim("nearest brokers cost no hops", "within 2 %", _hops_are_equal),),
     ),
 )  # fmt: skip

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from tidings.errors import InputError
+from tidings.lab.checking import expect_at_least, expect_one_of, expect_rates
 from tidings.lab.experiment import Measured, Parameters, numbers
 from tidings.lab.spanhop_near import nearest
 from tidings.lab.spanhop_places import fitted
@@ -182,8 +183,7 @@ def measure_delay_hops(parameters: Parameters, seed: int) -> list[Measured]:
 
 def check(parameters: Parameters) -> None:
     brokers, network = parameters["brokers"], parameters["network"]
-    if network not in (BALANCED, RANDOM, EVEN):
-        raise InputError(f"expected network to be one of {BALANCED}; {RANDOM}; {EVEN}, got {network!r}")
+    expect_one_of((BALANCED, RANDOM, EVEN), parameters, "network")
     if not 2 <= brokers <= 2**24:
         raise InputError(f"expected brokers from 2 to {2**24}, got {brokers}")
     if network == BALANCED and brokers & (brokers - 1):
@@ -193,15 +193,10 @@ def check(parameters: Parameters) -> None:
     for m in numbers(parameters, "m") if "m" in parameters else []:
         if m < 2 or m != 2 ** (int(m).bit_length() - 1):
             raise InputError(f"expected m to be a power of two and at least 2, got {m:g}")
-    for name in ("pairs", "greedy_pairs"):
-        if parameters.get(name, 1) < 1:
-            raise InputError(f"expected {name} of at least 1, got {parameters[name]}")
-    if "failed_percent" in parameters and not all(0 <= rate < 100 for rate in numbers(parameters, "failed_percent")):
-        raise InputError(f"expected failed_percent from 0 to below 100, got {parameters['failed_percent']}")
-    if "spread" in parameters and parameters["spread"] not in SPREADS:
-        raise InputError(f"expected spread to be one of {'; '.join(SPREADS)}, got {parameters['spread']!r}")
-    if parameters.get("jitter_ms", 0.0) < 0:
-        raise InputError(f"expected jitter_ms of at least 0, got {parameters['jitter_ms']}")
+    expect_at_least(1, parameters, "pairs", "greedy_pairs")
+    expect_rates(parameters, "failed_percent")
+    expect_one_of(SPREADS, parameters, "spread")
+    expect_at_least(0, parameters, "jitter_ms")
     if not parameters["axes"] < parameters.get("landmarks", brokers) <= brokers:
         raise InputError(f"expected more landmarks than axes and at most all brokers, got {parameters['landmarks']}")
 

@@ -189,15 +189,8 @@ def _session(master: str) -> Iterator[SparkSession]:
 def _start(master: str) -> SparkSession:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Else workers are whichever python3 is on PATH.
-    if master.startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.master(master).appName("tidings lab")
-    for key, value in _SESSION.items():
-        builder = builder.config(key, value)
-    interrupted = signal.getsignal(signal.SIGINT)
+    builder, interrupted = _builder(master), signal.getsignal(signal.SIGINT)
     try:
         session = builder.getOrCreate()
         if current_thread() is main_thread():
@@ -212,3 +205,15 @@ def _start(master: str) -> SparkSession:
         raise SetupError(
             f"Spark does not start with the master {master!r}; `tidings doctor` tells what is missing"
         ) from wrong
+
+
+def _builder(master: str) -> SparkSession.Builder:
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Else workers are whichever python3 is on PATH.
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.master(master).appName("tidings lab")
+    for key, value in _SESSION.items():
+        builder = builder.config(key, value)
+    return builder

@@ -6,12 +6,18 @@ name, with `protocol(name)`. Most are a chapter of their own, with parts they st
 
     flooding, gossip     nothing
     immune               immune_neighbour, immune_core; backbone, pointers
-    hermes               ring and its places; trees
-    irbr                 ring and its places; ranges, announcing, custody
-    spanhop              ancestors, wayfinding, tiling, claims, moving, neighbourhood, planting, sowing, legs, quantise;
-                         mgnp and gnp
-    cbdlo, tera, simple  random_graph, sampling, access, crawl, courier
-    cbdlo                cuts, cdm, attribute_tree, topologies, estate, office, stewardship, deputies
+    hermes, irbr         ring_router; ring with its places and lookup
+    hermes               trees, grove, tending
+    irbr                 ranges, announcing, custody, mourning, comparing
+    spanhop              the space: claims, ancestors, tiling, quantise, neighbourhood, upkeep
+                         the way through it: carrying, wayfinding, legs; mgnp and gnp
+                         who wants what in it: planting, sowing, keeping, notifying
+                         zones that change hands: moving, giving, taking
+    cbdlo, tera, simple  graph_router; random_graph, sampling, access, crawl, courier
+    cbdlo                errands, telling, cdm, cuts; topologies, membership, estate, attribute_tree, office, stewardship,
+                         deputies
+
+What a protocol says is in its `_messages`, and how a network of it begins that has stood for long in its `_settled`.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""The topology of one attribute: a balanced binary tree of sub-spaces (spec: virtual nodes).
+"""The topology of one attribute: a balanced binary tree of sub-spaces (virtual nodes, in the paper).
 
 Every boundary of an interest is a cut, and what lies between two neighbouring cuts is one
 sub-space, looked after by one node, its owner. The sub-spaces are the nodes of an AVL

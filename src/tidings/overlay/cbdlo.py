@@ -21,14 +21,11 @@ there to all who are registered in it (`cdm`).
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from tidings.errors import InputError
-from tidings.overlay.access import TABLE_SIZE, AccessPoint, AccessTable, Policy
+from tidings.overlay.access import TABLE_SIZE, AccessPoint, Policy
 from tidings.overlay.cbdlo_messages import (
     Astray,
     CbdloMessage,
@@ -48,39 +45,33 @@ from tidings.overlay.cbdlo_messages import (
     Walk,
 )
 from tidings.overlay.cdm import PARTIAL_MAX, PARTIAL_S, Counters
-from tidings.overlay.courier import Call, Courier
+from tidings.overlay.courier import Call
 from tidings.overlay.crawl import HOPS_MAX, Path, onward
 from tidings.overlay.cuts import INDEXED_MAX, Axis, axes_of, place_of
+from tidings.overlay.errands import Errands
 from tidings.overlay.estate import Holding
+from tidings.overlay.graph_router import GraphRouter, on_a_random_graph
 from tidings.overlay.interest import Interest
-from tidings.overlay.random_graph import PERIOD_S, RandomGraph, Welcome, draw_views, remembered
+from tidings.overlay.random_graph import PERIOD_S, Welcome
 from tidings.overlay.router import (
+    WHATEVER_HAPPENS,
     Completed,
     Count,
     Deliver,
     Effect,
-    Place,
     Promise,
-    Protocol,
-    Router,
     Send,
     Token,
     WakeAt,
-    built,
 )
-from tidings.overlay.sampling import VIEW_SIZE, PeerSampler
+from tidings.overlay.sampling import VIEW_SIZE
 from tidings.overlay.seen import SEEN_MAX, SeenIds
 from tidings.overlay.stewardship import Steward
+from tidings.overlay.telling import JOBS_MAX, Teller
 from tidings.overlay.topologies import Topologies
 from tidings.overlay.wire import EventId, Message, NodeId, Parcel, Peer, SubscriptionId
 
 TREE_STEPS_MAX = 128  # Four times the height of a tree of a million sub-spaces, and some.
-NOBODY_S = 30.0  # How long an attribute that was not found is not looked for again.
-NOBODY_MAX = 4096
-TASKS_MAX = 65_536  # Events of this node on their way; one too many is sent once.
-JOBS_MAX = 65_536  # Events that others are being told of.
-TRIES_MAX = 14  # Of an event whose topology exists; with the pauses between them a minute and a half.
-WAIT_S, WAIT_S_MAX = 1.0, 8.0
 LEAVE_S = 30.0
 LEAVE_LOOK_S = 0.5
 
@@ -88,28 +79,7 @@ Profile: TypeAlias = Literal["robust", "paper"]
 Mode: TypeAlias = Literal["full", "count"]
 
 
-@dataclass(slots=True)
-class _Task:
-    """One attribute of an event of this node's, on its way."""
-
-    parcel: Parcel
-    axis: Axis
-    attempt: int = 1
-    found: bool = False  # Whether there is a topology at all.
-    astray: int = 0  # Walks of this attempt that found nobody.
-    misses: int = 0  # Attempts of which that was said; one without a word was lost on the way.
-    entries: list[NodeId] = field(default_factory=list)  # The access points that were tried.
-
-
-@dataclass(slots=True)
-class _Job:
-    """An event that those registered in a sub-space here are being told of."""
-
-    origin: NodeId
-    open: int = 0
-
-
-class Cbdlo(Router[CbdloMessage]):
+class Cbdlo(GraphRouter[CbdloMessage]):
     """One node's part in CBDLO."""
 
     def __init__(
@@ -136,23 +106,20 @@ class Cbdlo(Router[CbdloMessage]):
         _check_choices(profile, mode)
         _check_limits(hops_max, trace_max, period_s, indexed_max)
         robust = profile == "robust"
-        self.me, self.robust, self._chance = me, robust, chance
+        super().__init__(
+            me, chance, view_size=view_size, table_size=table_size, hops_max=hops_max, period_s=period_s,
+            policy=policy or ("balanced" if robust else "naive"), announces=robust,
+        )  # fmt: skip
+        self.robust, self.trace_max = robust, trace_max
         self.mode: Mode = mode or ("full" if robust else "count")
         self.walkers = walkers if walkers is not None else (2 if robust else 1)
         self.retries = retries if retries is not None else 2
-        self.hops_max, self.trace_max, self.period_s = hops_max, trace_max, period_s
-        self.sampler = PeerSampler(me, chance, size=view_size)
-        self.table = AccessTable(me, chance, size=table_size, policy=policy or ("balanced" if robust else "naive"))
-        self.courier = Courier()
         self.topologies = self._upper(indexed_max, robust if fingers is None else fingers)
-        self.graph = self._lower()
+        self.teller = Teller(self.courier, robust=robust, whole=self.mode == "full")
         self.counters = Counters(partial_s=partial_s, at_most=partial_max)
-        self._tasks: dict[tuple[EventId, Axis], _Task] = {}
-        self._jobs: dict[tuple[EventId, Axis], _Job] = {}
+        self.errands = Errands(self, walkers=self.walkers, retries=self.retries)
         self._routed = SeenIds[tuple[EventId, Axis, int]](SEEN_MAX)
-        self._told = SeenIds[tuple[EventId, Axis]](SEEN_MAX)
         self._delivered = SeenIds[EventId](SEEN_MAX)
-        self._nobody: OrderedDict[Axis, float] = OrderedDict()
 
     def _upper(self, indexed_max: int, fingers: bool) -> Topologies:
         indexed = indexed_max if self.mode == "full" else None
@@ -160,26 +127,7 @@ class Cbdlo(Router[CbdloMessage]):
             self.me, self, self.table, self.courier, self._chance, indexed_max=indexed, fingers=fingers
         )  # fmt: skip
 
-    def _lower(self) -> RandomGraph:
-        return RandomGraph(
-            self.me, self._chance, self.sampler, self.table, self.courier,
-            adverts=self.topologies.adverts, heard=self._heard,
-            period_s=self.period_s, hops_max=self.hops_max, announces=self.robust,
-        )  # fmt: skip
-
-    @classmethod
-    def build(cls, place: Place, **options: Any) -> Cbdlo:
-        """A node that stands where `place` says."""
-        return built("cbdlo", cls, place.me, place.chance, **options)
-
     # ── Coming and going ─────────────────────────────────────────────────────
-
-    def start(self, now: float, memory: bytes = b"") -> list[Effect]:
-        contacts = remembered(memory)
-        return self.graph.join(contacts, now) if contacts else self.graph.start(now)
-
-    def join(self, via: Sequence[Peer], now: float) -> list[Effect]:
-        return self.graph.join(via, now)
 
     def leave(self, now: float) -> list[Effect]:
         effects = self.topologies.leave(now)
@@ -198,7 +146,7 @@ class Cbdlo(Router[CbdloMessage]):
         if self.robust and self.mode == "full" and self.topologies.wants(parcel):
             effects += self._deliver(parcel)
         for axis in self._axes(parcel):
-            effects += self._begin(_Task(parcel, axis), now)
+            effects += self.errands.begin(parcel, axis, now) if self.robust else self._walk_once(parcel, axis, now)
         return self._here(effects, now)
 
     def receive(self, sender: NodeId, message: CbdloMessage, now: float) -> list[Effect]:
@@ -212,7 +160,7 @@ class Cbdlo(Router[CbdloMessage]):
                 effects, lost = self.courier.overdue(number, tries, now)
                 return self._here([*effects, *(self._lost(lost, now) if lost else ())], now)
             case ("event", EventId() as event, Axis() as axis, int(attempt)):
-                return self._here(self._overdue((event, axis), attempt, now), now)
+                return self._here(self.errands.overdue((event, axis), attempt, now), now)
             case ("leaving", float(until)):
                 return self._look_whether_gone(until, now)
         return self._here(self.topologies.wake(token, now), now)
@@ -231,24 +179,17 @@ class Cbdlo(Router[CbdloMessage]):
         self._forget(peer)
         return self._here([effect for call in self.courier.give_up(peer) for effect in self._lost(call, now)], now)
 
-    def links(self) -> tuple[NodeId, ...]:
-        return tuple(peer.id for peer in self.sampler.view())
-
     def holdings(self) -> dict[str, tuple[int, int]]:
         return {
             **self.sampler.holdings(),
             **self.table.holdings(),
             **self.topologies.holdings(),
             "calls": (len(self.courier), self.courier.at_most),
-            "events on their way": (len(self._tasks), TASKS_MAX),
-            "events being told": (len(self._jobs), JOBS_MAX),
+            **self.errands.holdings(),
+            "events being told": (len(self.teller), JOBS_MAX),
             "partial matches": (len(self.counters), self.counters.at_most),
             "seen": (len(self._delivered), SEEN_MAX),
-            "attributes not found": (len(self._nobody), NOBODY_MAX),
         }
-
-    def memory(self) -> bytes:
-        return self.graph.memory()
 
     # ── What the upper layer asks ────────────────────────────────────────────
 
@@ -280,11 +221,11 @@ class Cbdlo(Router[CbdloMessage]):
             case Walk():
                 return self._on_walk(sender, message, now)
             case TreeStep():
-                return self._on_tree(sender, message, now)
+                return self.enter(sender, message, now)
             case Match():
                 return self._on_match(sender, message, now)
             case Found() | Astray() | Reached():
-                return self._on_word(message, now)
+                return self.errands.hear(message, now)
             case Done(call) | Refused(call) | Registered(call) | Elsewhere(call) | Welcome(call):
                 answered = self.courier.answered(call, sender)
                 return self._answered(answered, message, now) if answered else []
@@ -302,7 +243,7 @@ class Cbdlo(Router[CbdloMessage]):
     def _answered(self, call: Call, answer: Message, now: float) -> list[Effect]:
         match call.about:
             case ("match", EventId() as event, Axis() as axis):
-                return self._one_told((event, axis))
+                return self.teller.one_told((event, axis))
             case ("hello", _) if isinstance(answer, Welcome):
                 return self.graph.welcomed(answer, now)
         return self.topologies.answered(call, answer, now)
@@ -310,7 +251,7 @@ class Cbdlo(Router[CbdloMessage]):
     def _lost(self, call: Call, now: float) -> list[Effect]:
         match call.about:
             case ("match", EventId() as event, Axis() as axis):
-                return [*self.topologies.missing(axis, call.to), *self._one_told((event, axis))]
+                return [*self.topologies.missing(axis, call.to), *self.teller.one_told((event, axis))]
             case ("hello", _):
                 return self.graph.knock(now)
         return self.topologies.lost(call, now)
@@ -321,11 +262,14 @@ class Cbdlo(Router[CbdloMessage]):
         self.counters.expire(now)
         return [*self.topologies.beat(now), *self.graph.beat(now)]
 
+    def _adverts(self) -> list[AccessPoint]:
+        return self.topologies.adverts()
+
     def _heard(self, point: AccessPoint, now: float) -> list[Effect]:
         if self.topologies.is_gone(point.axis, point.tree, now):
             return []
         self.table.hear(point)
-        self._nobody.pop(point.axis, None)
+        self.errands.expect(point.axis)
         return self.topologies.hear(point, now)
 
     def _forget(self, peer: NodeId) -> None:
@@ -334,7 +278,7 @@ class Cbdlo(Router[CbdloMessage]):
         self.topologies.estate.avoid(peer)
 
     def _look_whether_gone(self, until: float, now: float) -> list[Effect]:
-        busy = self._tasks or self._jobs or len(self.courier) or not self.topologies.is_idle()
+        busy = len(self.errands) or len(self.teller) or len(self.courier) or not self.topologies.is_idle()
         if busy and now < until:
             return [WakeAt(now + LEAVE_LOOK_S, ("leaving", until))]
         return [Completed("leave")]
@@ -345,71 +289,10 @@ class Cbdlo(Router[CbdloMessage]):
         """Where an event is looked for: by its attributes, and by its type alone only where that is known to be wanted."""
         return [axis for axis in axes_of(parcel) if axis.name or self.topologies.is_member(axis) or self.table.at(axis)]
 
-    def _begin(self, task: _Task, now: float) -> list[Effect]:
-        if not self.robust:
-            said = Walk(task.parcel, task.axis, self.me, 1, Path(self.hops_max))
-            return self._step(said, said.path, now)
-        if self._nobody.get(task.axis, 0.0) > now:
-            return [Count("attributes skipped")]
-        if len(self._tasks) < TASKS_MAX:
-            self._tasks[task.parcel.head.id, task.axis] = task
-        return self._send_out(task, now)
-
-    def _send_out(self, task: _Task, now: float) -> list[Effect]:
-        """Into the topology if the way is known, else by walks; look again after a while."""
-        event, axis = task.parcel.head.id, task.axis
-        wait_s = min(WAIT_S_MAX, WAIT_S * 2 ** (task.attempt - 1))
-        wake = WakeAt(now + wait_s, ("event", event, axis, task.attempt))
-        path = Path(self.hops_max)
-        into = TreeStep(task.parcel, axis, self.me, task.attempt, path)
-        if self.topologies.is_member(axis):
-            task.found = True
-            return [wake, *self._on_tree(self.me.id, into, now)]
-        entries = [point.peer.id for point in self.table.at(axis)]
-        if entries:
-            task.entries = entries
-            return [wake, *(Send(entry, into) for entry in dict.fromkeys(entries))]
-        walk = Walk(
-            task.parcel, axis, self.me, task.attempt, Path(self.hops_max, 1, 0, (self.me,) if self.trace_max else ())
-        )
-        walks = [Send(peer.id, walk) for peer in self.sampler.sample(self.walkers)]
-        return [wake, Count("walks", len(walks)), *walks]
-
-    def _overdue(self, key: tuple[EventId, Axis], attempt: int, now: float) -> list[Effect]:
-        """Not everybody has the event yet: again, by another way if there is one."""
-        task = self._tasks.get(key)
-        if task is None or task.attempt != attempt:
-            return []
-        for entry in task.entries:
-            self.table.drop(task.axis, entry)
-        task.misses += task.astray > 0 and not task.found
-        if task.misses > self.retries or task.attempt > TRIES_MAX:
-            del self._tasks[key]
-            if not task.found:
-                self._note_nobody(task.axis, now)
-            return [Count("events given up" if task.found else "attributes not found")]
-        task.attempt, task.astray, task.entries = task.attempt + 1, 0, []
-        return [Count("retries"), *self._send_out(task, now)]
-
-    def _on_word(self, said: Found | Astray | Reached, now: float) -> list[Effect]:
-        """Word of an event of this node's."""
-        task = self._tasks.get((said.event, said.axis))
-        if task is None:
-            return []
-        match said:
-            case Found():
-                task.found = True
-            case Reached():
-                del self._tasks[said.event, said.axis]
-                return self._check_published(said.event)
-            case Astray(_, _, attempt) if attempt == task.attempt and not task.found:
-                task.astray += 1
-                if task.astray >= self.walkers:
-                    return self._overdue((said.event, said.axis), attempt, now)
-        return []
-
-    def _check_published(self, event: EventId) -> list[Effect]:
-        return [] if any(other == event for other, _ in self._tasks) else [Completed("publish", event)]
+    def _walk_once(self, parcel: Parcel, axis: Axis, now: float) -> list[Effect]:
+        """As published: one walk, and nobody asks what becomes of it."""
+        said = Walk(parcel, axis, self.me, 1, Path(self.hops_max))
+        return self._step(said, said.path, now)
 
     def _on_walk(self, sender: NodeId, said: Walk, now: float) -> list[Effect]:
         if said.path.hops_max > self.hops_max or len(said.path.trace) > max(self.trace_max, HOPS_MAX):
@@ -419,7 +302,7 @@ class Cbdlo(Router[CbdloMessage]):
             looked.append(Count("match_ops", len(self.table)))
             into = TreeStep(said.parcel, said.axis, said.origin, said.attempt, said.path)
             if self.topologies.is_member(said.axis):
-                return [*looked, Count("hits"), *self._on_tree(sender, into, now)]
+                return [*looked, Count("hits"), *self.enter(sender, into, now)]
             entries = dict.fromkeys(point.peer.id for point in self.table.at(said.axis))
             if entries:
                 chosen = list(entries) if self.robust else [self._chance.choice(list(entries))]
@@ -450,7 +333,8 @@ class Cbdlo(Router[CbdloMessage]):
 
     # ── The tree ─────────────────────────────────────────────────────────────
 
-    def _on_tree(self, sender: NodeId, said: TreeStep, now: float) -> list[Effect]:
+    def enter(self, sender: NodeId, said: TreeStep, now: float) -> list[Effect]:
+        """Take an event that has come to a topology of which this node is a member, one step nearer to its sub-space."""
         event, axis = said.parcel.head.id, said.axis
         if said.steps > TREE_STEPS_MAX or not self._routed.add((event, axis, said.attempt)):
             return []
@@ -465,10 +349,10 @@ class Cbdlo(Router[CbdloMessage]):
                 on = TreeStep(said.parcel, axis, said.origin, said.attempt, said.path, said.steps + 1)
                 return [*word, Count("match_ops"), Count("tree steps"), Send(owner.id, on)]
             case Holding(_, registered):
-                return [*word, *self._tell(said, registered, now)]
+                return [*word, *self.teller.tell(said, registered, now)]
             case Steward():
                 everybody = {each.interest.id: each for each in way.interested()}
-                return [*word, *self._tell(said, everybody, now)]
+                return [*word, *self.teller.tell(said, everybody, now)]
 
     def _on_stale(self, sender: NodeId, said: TreeStep, now: float) -> list[Effect]:
         """This node has left the topology: whoever thought otherwise is told, and the walk begins again from here."""
@@ -479,52 +363,6 @@ class Cbdlo(Router[CbdloMessage]):
         if half.hops_max == 0 or said.steps > 0:
             return [*effects, *self._fail(said)]
         return [*effects, *self._step(said, half, now)]
-
-    def _tell(self, said: TreeStep, registered: dict[SubscriptionId, Any], now: float) -> list[Effect]:
-        """Tell everybody registered in a sub-space, and then the publisher that it is done."""
-        parcel, axis = said.parcel, said.axis
-        key = (parcel.head.id, axis)
-        if key in self._jobs:
-            return []
-        if key in self._told:
-            return [Send(said.origin.id, Reached(*key))] if self.robust else []
-        told: dict[NodeId, list[SubscriptionId]] = {}
-        for id, each in registered.items():
-            if self.mode == "count" or each.interest.matches(parcel):
-                told.setdefault(each.peer.id, []).append(id)
-        if not self.robust:
-            self._told.add(key)
-            return [Send(peer, Match(0, parcel, axis, tuple(ids))) for peer, ids in told.items()]
-        if self.mode == "full":
-            told.pop(said.origin.id, None)  # It has told itself.
-        return self._tell_all(key, said.origin.id, parcel, told, now)
-
-    def _tell_all(
-        self,
-        key: tuple[EventId, Axis],
-        origin: NodeId,
-        parcel: Parcel,
-        told: dict[NodeId, list[SubscriptionId]],
-        now: float,
-    ) -> list[Effect]:
-        effects: list[Effect] = []
-        self._jobs[key] = job = _Job(origin, 1)
-        for peer, ids in told.items():
-            job.open += 1
-            make = lambda n, ids=ids: Match(n, parcel, key[1], tuple(ids))  # noqa: E731
-            effects += self.courier.call(peer, make, ("match", *key), now)
-        return [*effects, *self._one_told(key)]
-
-    def _one_told(self, key: tuple[EventId, Axis]) -> list[Effect]:
-        job = self._jobs.get(key)
-        if job is None:
-            return []
-        job.open -= 1
-        if job.open:
-            return []
-        del self._jobs[key]
-        self._told.add(key)
-        return [Send(job.origin, Reached(*key))]
 
     # ── The subscriber ───────────────────────────────────────────────────────
 
@@ -546,11 +384,6 @@ class Cbdlo(Router[CbdloMessage]):
     def _deliver(self, parcel: Parcel) -> list[Effect]:
         return [Deliver(parcel)] if self._delivered.add(parcel.head.id) else []
 
-    def _note_nobody(self, axis: Axis, now: float) -> None:
-        self._nobody[axis] = now + NOBODY_S
-        if len(self._nobody) > NOBODY_MAX:
-            self._nobody.popitem(last=False)
-
 
 def _check_choices(profile: str, mode: str | None) -> None:
     if profile not in ("robust", "paper") or mode not in ("full", "count", None):
@@ -565,24 +398,5 @@ def _check_limits(hops_max: int, trace_max: int, period_s: float, indexed_max: i
         )
 
 
-def settle(routers: dict[NodeId, Router[Any]], now: float) -> None:
-    """Give everybody a view drawn at random."""
-    draw_views([router.graph for router in routers.values() if isinstance(router, Cbdlo)])
-
-
-PROTOCOL = Protocol(
-    name="cbdlo",
-    build=Cbdlo.build,
-    messages=CbdloMessage,
-    promises=frozenset(
-        {
-            Promise.REACHES_ALL,
-            Promise.SURVIVES_LOSS,
-            Promise.SURVIVES_CRASHES,
-            Promise.SURVIVES_SPLIT,
-            Promise.JOINS_LIVE,
-            Promise.LEAVES_CLEANLY,
-        }
-    ),
-    settle=settle,
-)
+PROMISES = WHATEVER_HAPPENS | {Promise.JOINS_LIVE, Promise.LEAVES_CLEANLY}
+PROTOCOL = on_a_random_graph("cbdlo", Cbdlo, CbdloMessage, PROMISES)

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from tidings.overlay.wire import EventId, SubscriptionId
 
-PARTIAL_S = 30.0  # How long the attributes of one event may be apart (spec: T_p).
-PARTIAL_MAX = 100_000  # Counts kept at a node (spec: P_max).
+PARTIAL_S = 30.0  # How long the attributes of one event may be apart.
+PARTIAL_MAX = 100_000  # Counts kept at a node.
 
 
 @dataclass(slots=True)

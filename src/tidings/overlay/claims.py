@@ -306,6 +306,14 @@ class Atlas:
         is_sibling = bool(path) and sibling(path) in beside
         return not is_sibling, -max(map(len, beside)), card.peer.id
 
+    def holdings(self) -> dict[str, tuple[int, int]]:
+        zones = len(self.held)
+        return {
+            "zones": (zones, CLAIMS_MAX),
+            "neighbours": (len(self.cards), CARDS_MAX),
+            "records": (sum(len(held.records) for held in self.held.values()), max(zones, 1) * RECORDS_MAX),
+        }
+
 
 def outranks(one: Claim, one_id: NodeId, other: Claim, other_id: NodeId) -> bool:
     """Whether the first of two claims counts where they overlap: the later one, else that of the smaller id."""

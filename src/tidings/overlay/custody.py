@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from tidings.overlay.ring import Found, Ring
+from tidings.overlay.lookup import Found
+from tidings.overlay.ring import Ring
 from tidings.overlay.router import Count, Effect, Send, WakeAt
 from tidings.overlay.seen import SEEN_MAX, SeenIds
 from tidings.overlay.wire import Message, NodeId, Peer, SubscriptionId

@@ -19,7 +19,7 @@ from tidings.overlay.interest import Box, Extent, Interest, Span, key_of
 from tidings.overlay.wire import Parcel, View
 
 SPANS_MAX = 64  # Of one interest on one attribute; a list of more is taken as one span from first to last.
-INDEXED_MAX = 2  # Attributes under which an interest is filed where each sub-space checks all of it (spec: r).
+INDEXED_MAX = 2  # Attributes under which an interest is filed where each sub-space checks all of it.
 _KEY_MAX = 2**63  # One above the largest whole number that an event may have.
 _CLASSES: tuple[type, ...] = (int, int, str, bytes, int)  # By rank: bottom, numbers, texts, bytes, top.
 

@@ -21,51 +21,35 @@ line that IRBR is drawn against.
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from random import Random
 from typing import Any, Literal
 
 from tidings.errors import InputError
-from tidings.overlay import ring as rings
+from tidings.overlay.grove import Grove
 from tidings.overlay.hermes_messages import Down, Fresh, Heard, HermesMessage, Orphan, Prune, Refresh, Root, Up
 from tidings.overlay.interest import Interest
 from tidings.overlay.liveness import Unanswered
+from tidings.overlay.lookup import Found
 from tidings.overlay.places import ALTERNATES, LEAF_COUNT
-from tidings.overlay.ring import ANSWER_S, HEARTBEAT_S, PROMISES, Found, Heartbeat, Ring, name_node, remembered
-from tidings.overlay.router import (
-    Completed,
-    Count,
-    Deliver,
-    Effect,
-    Failed,
-    Place,
-    Protocol,
-    Router,
-    Send,
-    Token,
-    WakeAt,
-    built,
-)
+from tidings.overlay.ring import ANSWER_S, HEARTBEAT_S
+from tidings.overlay.ring_messages import Heartbeat
+from tidings.overlay.ring_router import HELD_MAX, RingRouter, on_a_ring
+from tidings.overlay.router import Completed, Count, Deliver, Effect, Failed, Send, Token, WakeAt, remembered
 from tidings.overlay.seen import SEEN_MAX, SeenIds
-from tidings.overlay.trees import Risen, Saying, ToChild, Tree, Unwant, Want, digest
+from tidings.overlay.tending import REFRESH_S, Gardener
+from tidings.overlay.trees import Risen, Saying, ToChild, Tree, Unwant, Want
 from tidings.overlay.wire import EventId, Message, NodeId, Parcel, Peer, SubscriptionId
 
-REFRESH_S = 5.0  # A parent silent for two of these is doubted; a child silent for CHILD_MISSES of them is dropped.
-CHILD_MISSES = 6
 LEAVE_S = 10.0  # How long a leaver waits for its children to find new parents.
 HOPS_MAX = 64  # Far more than a ring of any size takes; a message that needs more is going round.
-TREES_MAX = 65_536
-INTERESTS_MAX = 1 << 20  # On one node, of its own and from below. One too many is refused and counted.
 CALLS_MAX = 65_536
 CALL_TRIES_MAX = 8  # A minute, the pauses doubling: longer than most storms. The ring tells sooner who is dead.
-HELD_MAX = 16_384  # Messages kept by a node that is not in yet.
 ROOTS_MAX = 4096  # Rendezvous nodes that a publisher remembers.
-REFRESHED_AT_ONCE = 512  # Trees in one Refresh.
 
 
-class Hermes(Router[HermesMessage]):
+class Hermes(RingRouter[HermesMessage]):
     """One node's part in all the trees."""
 
     def __init__(
@@ -87,13 +71,11 @@ class Hermes(Router[HermesMessage]):
     ) -> None:
         """`heartbeat_s=0` and `refresh_s=0` do without routine talk, for big worlds in which nothing happens by itself."""
         self.content, self.covering, self.shortcut = content, covering, shortcut
-        self.remember_root, self.repair, self.refresh_s = remember_root, repair, refresh_s
+        self.remember_root, self.repair = remember_root, repair
         if refresh_s < 0:
             raise InputError(f"refresh_s: expected 0 or more, got {refresh_s}")
-        self.me = me
-        self.ring = Ring(
+        super().__init__(
             me,
-            self,
             chance,
             base=base,
             leaf_count=leaf_count,
@@ -102,22 +84,12 @@ class Hermes(Router[HermesMessage]):
             answer_s=answer_s,
         )
         self._stage: Literal["outside", "settling", "ready", "leaving"] = "outside"
-        self._joined = False
-        self._trees: dict[str, Tree] = {}
-        self._room = 0  # At least so many interests more may be taken before they must be counted again.
-        self._clock = 0
+        self.grove = Grove(self.ring, self._covers)
         self._seen = SeenIds[EventId](SEEN_MAX)  # Delivered and sent down.
         self._risen = SeenIds[EventId](SEEN_MAX)  # Sent up.
         self._calls = Unanswered[tuple[Any, ...]](wait_s=answer_s, tries_max=CALL_TRIES_MAX, at_most=CALLS_MAX)
-        self._parents: dict[NodeId, float] = {}  # When each was last heard.
+        self._gardener = Gardener(self, self.grove, self._calls, refresh_s)
         self._roots: OrderedDict[str, NodeId] = OrderedDict()
-        self._held: list[tuple[NodeId, Up | Down]] = []
-        self._unpublished: list[Parcel] = []
-
-    @classmethod
-    def build(cls, place: Place, **options: Any) -> Hermes:
-        """A node that stands where `place` says."""
-        return built("hermes", cls, place.me, place.chance, **options)
 
     # ── Coming ───────────────────────────────────────────────────────────────
 
@@ -125,11 +97,11 @@ class Hermes(Router[HermesMessage]):
         contacts = remembered(memory)
         if contacts:
             return self.join(contacts, now)
-        return [*self.ring.start(now), *self._next_refresh(now)]
+        return [*self.ring.start(now), *self._gardener.next_refresh(now)]
 
     def join(self, via: Sequence[Peer], now: float) -> list[Effect]:
         self._joined = True
-        return [*self.ring.join(via, now), *self._next_refresh(now)]
+        return [*self.ring.join(via, now), *self._gardener.next_refresh(now)]
 
     def entered(self, now: float) -> list[Effect]:
         if not self._joined:
@@ -141,44 +113,42 @@ class Hermes(Router[HermesMessage]):
     def _make_ready(self, now: float) -> list[Effect]:
         self._stage = "ready"
         effects: list[Effect] = [Completed("join")]
-        for tree in list(self._trees.values()):
+        for tree in self.grove.trees():
             tree.parent = self.ring.next_hop(tree.key)
-            effects += self._say(tree, tree.raise_all(self.me.id), now)
-        held, self._held = self._held, []
-        for sender, message in held:
-            effects += self.receive(sender, message, now)
-        waiting, self._unpublished = self._unpublished, []
-        for parcel in waiting:
-            effects += self.publish(parcel, now)
-        return effects
+            effects += self.say(tree, tree.raise_all(self.me.id), now)
+        return [*effects, *self._catch_up(now)]
+
+    def is_in(self) -> bool:
+        """Whether this node has its place, and so a way up for every tree."""
+        return self._stage in ("ready", "settling")
 
     # ── Wanting ──────────────────────────────────────────────────────────────
 
     def subscribe(self, interest: Interest, now: float) -> list[Effect]:
-        tree = self._tree(interest.type)
-        if tree is None or self._is_full():
+        tree = self.grove.plant(interest.type)
+        if tree is None or self.grove.is_full():
             return [Failed("subscribe", "this node knows as many interests as it may", interest.id)]
         effects: list[Effect] = []
-        for other in list(self._trees.values()):
+        for other in self.grove.trees():
             if other is not tree and interest.id in other.own:
                 del other.own[interest.id]
-                effects += self._say(other, other.let_go(interest.id), now)
+                effects += self.say(other, other.let_go(interest.id), now)
         tree.own[interest.id] = interest
-        return [*effects, *(self._raise(tree, interest, self.me.id, 0, now) if self._is_in() else [])]
+        return [*effects, *(self._raise(tree, interest, self.me.id, 0, now) if self.is_in() else [])]
 
     def unsubscribe(self, id: SubscriptionId, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        for tree in list(self._trees.values()):
+        for tree in self.grove.trees():
             if tree.own.pop(id, None):
-                effects += self._say(tree, tree.let_go(id), now)
+                effects += self.say(tree, tree.let_go(id), now)
         return [*effects, Completed("unsubscribe", id)]
 
     def _raise(self, tree: Tree, interest: Interest, child: NodeId, clock: int, now: float) -> list[Effect]:
         if tree.parent is None:
             tree.parent = self.ring.next_hop(tree.key)
-        return self._say(tree, tree.raise_(interest, child, clock), now)
+        return self.say(tree, tree.raise_(interest, child, clock), now)
 
-    def _say(self, tree: Tree, sayings: Sequence[Saying], now: float) -> list[Effect]:
+    def say(self, tree: Tree, sayings: Sequence[Saying], now: float) -> list[Effect]:
         """Carry out what a tree wants said."""
         effects: list[Effect] = []
         for saying in sayings:
@@ -191,7 +161,7 @@ class Hermes(Router[HermesMessage]):
             else:
                 effects.append(Send(tree.parent, saying))  # If it is lost, the next Refresh tells.
         if tree.is_bare:
-            self._trees.pop(tree.type, None)
+            self.grove.fell(tree)
         return effects
 
     def _tell_child(self, tree: Tree, saying: ToChild) -> list[Effect]:
@@ -206,10 +176,7 @@ class Hermes(Router[HermesMessage]):
 
     def publish(self, parcel: Parcel, now: float) -> list[Effect]:
         if self._stage != "ready":
-            if len(self._unpublished) >= HELD_MAX:
-                return [Failed("publish", "too many events wait for this node to be ready", parcel.head.id)]
-            self._unpublished.append(parcel)
-            return []
+            return self._publish_later(parcel)
         return self._go_up(self.me.id, Up(parcel, 0, self.me), now)
 
     def _go_up(self, sender: NodeId, message: Up, now: float) -> list[Effect]:
@@ -226,13 +193,13 @@ class Hermes(Router[HermesMessage]):
         return [*effects, *self._send_up(to, Up(parcel, message.hops + 1, message.publisher), now)]
 
     def _way_up(self, type: str) -> NodeId | None:
-        tree = self._trees.get(type)
-        if tree is not None and tree.parent is not None and self._is_usable(tree.parent):
+        tree = self.grove.get(type)
+        if tree is not None and tree.parent is not None and self.ring.is_usable(tree.parent):
             return tree.parent
         remembered_root = self._roots.get(type)
-        if remembered_root is not None and self._is_usable(remembered_root):
+        if remembered_root is not None and self.ring.is_usable(remembered_root):
             return remembered_root
-        key = tree.key if tree else self._key_of(type)
+        key = tree.key if tree else self.grove.key_of(type)
         return self.ring.next_hop(key) or (self._heir(key) if self._stage == "leaving" else None)
 
     def _heir(self, key: str) -> NodeId | None:
@@ -241,8 +208,6 @@ class Hermes(Router[HermesMessage]):
         return min((peer.id for peer in self.ring.leaves()), key=lambda id_: self.ring.away(id_, target), default=None)
 
     def _send_up(self, to: NodeId, message: Up, now: float) -> list[Effect]:
-        if not self.repair:
-            return [Send(to, message)]
         return self._call(("up", message.parcel.head.id), to, message, now)
 
     def _welcome(self, message: Up, sender: NodeId) -> list[Effect]:
@@ -254,7 +219,7 @@ class Hermes(Router[HermesMessage]):
     def _go_down(self, parcel: Parcel, hops: int, sender: NodeId, now: float) -> list[Effect]:
         if not self._seen.add(parcel.head.id):
             return []
-        tree = self._trees.get(parcel.head.type)
+        tree = self.grove.get(parcel.head.type)
         if tree is None:
             return []
         wanted_here = any(self._matches(interest, parcel) for interest in tree.own.values())
@@ -265,8 +230,6 @@ class Hermes(Router[HermesMessage]):
         return effects
 
     def _send_down(self, child: NodeId, message: Down, now: float) -> list[Effect]:
-        if not self.repair:
-            return [Send(child, message)]
         return self._call(("down", message.parcel.head.id, child), child, message, now)
 
     def _matches(self, interest: Interest, parcel: Parcel) -> bool:
@@ -292,13 +255,13 @@ class Hermes(Router[HermesMessage]):
             case Root(me=me, event_type=type):
                 return self._remember(sender, me, type)
             case Refresh(trees=trees):
-                return self._take_refresh(sender, trees, now)
+                return self._gardener.answer(sender, trees, now)
             case Fresh(again=again):
-                return self._take_fresh(sender, again, now)
+                return self._gardener.say_again(sender, again, now)
             case Prune(event_type=type):
-                return self._lose_child(sender, type, now)
+                return self._gardener.lose_child(sender, type, now)
             case Orphan(event_type=type):
-                return self._lose_parent(sender, type, now)
+                return self._gardener.lose_parent(sender, type, now)
             case _:
                 return self.ring.receive(sender, message, now)
 
@@ -315,24 +278,24 @@ class Hermes(Router[HermesMessage]):
         return [*effects, *(self._go_down(parcel, message.hops, sender, now) if message.hops < HOPS_MAX else [])]
 
     def _take_want(self, sender: NodeId, message: Want, now: float) -> list[Effect]:
-        tree = self._tree(message.interest.type)
-        if tree is None or self._is_full():
+        tree = self.grove.plant(message.interest.type)
+        if tree is None or self.grove.is_full():
             return [Count("interests refused")]
-        if not tree.hear_want(sender, message, now) or not self._is_in():
+        if not tree.hear_want(sender, message, now) or not self.is_in():
             return []
         return self._raise(tree, message.interest, sender, message.clock, now)
 
     def _take_unwant(self, sender: NodeId, message: Unwant, now: float) -> list[Effect]:
-        tree = self._trees.get(message.event_type)
-        return self._say(tree, tree.hear_unwant(sender, message), now) if tree else []
+        tree = self.grove.get(message.event_type)
+        return self.say(tree, tree.hear_unwant(sender, message), now) if tree else []
 
     def _take_risen(self, sender: NodeId, message: Risen, now: float) -> list[Effect]:
-        tree = self._trees.get(message.event_type)
+        tree = self.grove.get(message.event_type)
         if tree is None or tree.parent != sender:
             return []
         self._calls.answered(("want", tree.type, message.id))
-        self._parents[sender] = now
-        return self._say(tree, tree.hear_risen(message), now)
+        self._gardener.heard(sender, now)
+        return self.say(tree, tree.hear_risen(message), now)
 
     def _remember(self, sender: NodeId, root: Peer, type: str) -> list[Effect]:
         if root.id == sender and self.ring.is_node(root):
@@ -341,99 +304,18 @@ class Hermes(Router[HermesMessage]):
                 self._roots.popitem(last=False)
         return []
 
-    # ── Keeping trees whole ──────────────────────────────────────────────────
-
-    def _find_parent(self, tree: Tree, now: float) -> list[Effect]:
-        """The way to the rendezvous may have changed: move there and tell it everything."""
-        new = self.ring.next_hop(tree.key)
-        if new == tree.parent or not self._is_in() or not self.repair:
-            return self._say(tree, tree.missing(), now)
-        old = tree.parent
-        effects = self._say(tree, tree.move(new), now)
-        if old is not None and self._is_usable(old):
-            effects.append(Send(old, Prune(tree.type)))
-        return effects
-
-    def _lose_child(self, child: NodeId, type: str, now: float) -> list[Effect]:
-        tree = self._trees.get(type)
-        effects = self._say(tree, tree.lose_child(child), now) if tree else []
-        return [*effects, *self._check_leaving()]
-
-    def _lose_parent(self, parent: NodeId, type: str, now: float) -> list[Effect]:
-        peer = self.ring.knows(parent)
-        if peer is not None:
-            self.ring.drop(parent)
-        tree = self._trees.get(type)
-        return self._find_parent(tree, now) if tree is not None and tree.parent == parent else []
-
-    def _next_refresh(self, now: float) -> list[Effect]:
-        return [WakeAt(now + self.refresh_s, ("refresh",), idle=True)] if self.refresh_s and self.repair else []
-
-    def _refresh(self, now: float) -> list[Effect]:
-        """Check every tree's way up, tell parents what they should have, and drop children long unheard."""
-        if not self._is_in():
-            return self._next_refresh(now)
-        effects: list[Effect] = []
-        by_parent: dict[NodeId, list[tuple[str, int]]] = {}
-        for tree in list(self._trees.values()):
-            effects += [*self._drop_silent(tree, now), *self._find_parent(tree, now), *self._want_again(tree, now)]
-            if tree.parent is not None and tree.announced:
-                by_parent.setdefault(tree.parent, []).append((tree.type, digest(tree.announced)))
-        self._parents = {id: self._parents.get(id, now) for id in by_parent}
-        for parent, trees in by_parent.items():
-            for start in range(0, len(trees), REFRESHED_AT_ONCE):
-                effects.append(Send(parent, Refresh(tuple(trees[start : start + REFRESHED_AT_ONCE]))))
-            if self._parents[parent] < now - 2 * self.refresh_s:
-                effects += self.ring.doubt(parent, now)
-        return [*effects, *self._next_refresh(now)]
-
-    def _drop_silent(self, tree: Tree, now: float) -> list[Effect]:
-        deadline = now - CHILD_MISSES * self.refresh_s
-        silent = [child for child, at in tree.refreshed.items() if at < deadline]
-        return [effect for child in silent for effect in self._lose_child(child, tree.type, now)]
-
-    def _want_again(self, tree: Tree, now: float) -> list[Effect]:
-        """What was given up unanswered is asked again, for the parent is there."""
-        given_up = [want for want in tree.unanswered() if ("want", tree.type, want.interest.id) not in self._calls]
-        return self._say(tree, given_up, now)
-
-    def _take_refresh(self, sender: NodeId, trees: Sequence[tuple[str, int]], now: float) -> list[Effect]:
-        again = []
-        for type, expected in trees:
-            tree = self._trees.get(type)
-            held = tree.below.get(sender, {}) if tree else {}
-            if tree is not None and held:
-                tree.refreshed[sender] = now
-            if digest(held) != expected:
-                again.append(type)
-        return [Send(sender, Fresh(tuple(again)))]
-
-    def _take_fresh(self, sender: NodeId, again: Sequence[str], now: float) -> list[Effect]:
-        self._parents[sender] = now
-        effects: list[Effect] = []
-        for tree in [self._trees[type] for type in again if type in self._trees]:
-            if tree.parent == sender:
-                # Pruned first, so that nothing stays there that this node no longer has.
-                effects += [Send(sender, Prune(tree.type)), *self._say(tree, tree.say_all_again(), now)]
-        return effects
+    # ── Who comes and goes ───────────────────────────────────────────────────
 
     def came(self, peer: Peer, now: float) -> list[Effect]:
         """Somebody new may be nearer to a rendezvous, or be one."""
         if self._stage != "ready":
             return []
-        return [effect for tree in list(self._trees.values()) for effect in self._find_parent(tree, now)]
+        return self._gardener.look_up_again(now)
 
     def died(self, peer: Peer, now: float) -> list[Effect]:
-        self._parents.pop(peer.id, None)
         for type in [type for type, root in self._roots.items() if root == peer.id]:
             del self._roots[type]
-        effects: list[Effect] = []
-        for tree in list(self._trees.values()) if self.repair else []:
-            if peer.id in tree.below:
-                effects += self._lose_child(peer.id, tree.type, now)
-            if tree.parent == peer.id:
-                effects += self._find_parent(tree, now)
-        return [*effects, *self._reroute(peer.id, now)]
+        return [*self._gardener.died(peer.id, now), *self._reroute(peer.id, now)]
 
     def left(self, peer: Peer, now: float) -> list[Effect]:
         return self.died(peer, now)
@@ -447,16 +329,13 @@ class Hermes(Router[HermesMessage]):
             return [*effects, *self._try_another_way(to, message, now)]
         return effects
 
-    def peer_down(self, peer: NodeId, now: float) -> list[Effect]:
-        return self.ring.unsent(peer, None, now) if self.ring.knows(peer) else []
-
     def _try_another_way(self, to: NodeId, message: Up, now: float) -> list[Effect]:
         """An event on its way up goes round whoever is gone; if the rendezvous is gone it ends where it has no tree."""
-        tree = self._trees.get(message.parcel.head.type)
+        tree = self.grove.get(message.parcel.head.type)
         if tree is not None and tree.parent == to:
             tree.parent = None
         self._roots.pop(message.parcel.head.type, None)
-        way = self.ring.next_hop(self._key_of(message.parcel.head.type))
+        way = self.ring.next_hop(self.grove.key_of(message.parcel.head.type))
         if way is not None:
             return self._send_up(way, message, now)
         return self._go_down(message.parcel, message.hops, "", now)
@@ -473,14 +352,15 @@ class Hermes(Router[HermesMessage]):
     # ── Asking again ─────────────────────────────────────────────────────────
 
     def _call(self, key: tuple[Any, ...], to: NodeId, message: Message, now: float) -> list[Effect]:
+        """Send what has to be answered; where nothing is repaired, once."""
         if not self.repair:
             return [Send(to, message)]
         due = self._calls.add(key, to, message, now)
         return [Send(to, message), WakeAt(due, ("call", key))]
 
     def _call_again(self, key: tuple[Any, ...], now: float) -> list[Effect]:
-        waiting = self._calls.get(key)
-        if waiting is None or now < waiting.due:
+        waiting = self._calls.overdue(key, now)
+        if waiting is None:
             return []
         if isinstance(waiting.message, Want) and not self._is_meant(waiting.message, waiting.to):
             self._calls.answered(key)
@@ -495,7 +375,7 @@ class Hermes(Router[HermesMessage]):
 
     def _is_meant(self, want: Want, parent: NodeId) -> bool:
         """Whether the tree still wants this said to this parent."""
-        tree = self._trees.get(want.interest.type)
+        tree = self.grove.get(want.interest.type)
         held = tree.announced.get(want.interest.id) if tree and tree.parent == parent else None
         return held is not None and held.clock == want.clock
 
@@ -504,7 +384,7 @@ class Hermes(Router[HermesMessage]):
             case ("call", tuple(key)):
                 return self._call_again(key, now)
             case ("refresh",):
-                return self._refresh(now)
+                return self._gardener.refresh(now)
             case ("settled",) if self._stage == "settling":
                 return self._make_ready(now)
             case ("leave",) if self._stage == "leaving":
@@ -515,86 +395,38 @@ class Hermes(Router[HermesMessage]):
 
     def leave(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        for id in [id for tree in self._trees.values() for id in tree.own]:
+        for id in [id for tree in self.grove.trees() for id in tree.own]:
             effects += self.unsubscribe(id, now)
         self._stage = "leaving"
         effects += self.ring.leave(now)
-        for tree in self._trees.values():
+        for tree in self.grove.trees():
             effects += [Send(child, Orphan(tree.type)) for child in tree.below]
-        return [*effects, WakeAt(now + LEAVE_S, ("leave",)), *self._check_leaving()]
+        return [*effects, WakeAt(now + LEAVE_S, ("leave",)), *self.check_leaving()]
 
-    def _check_leaving(self) -> list[Effect]:
-        if self._stage != "leaving" or any(tree.below for tree in self._trees.values()):
+    def check_leaving(self) -> list[Effect]:
+        if self._stage != "leaving" or any(tree.below for tree in self.grove.trees()):
             return []
         return self._go()
 
     def _go(self) -> list[Effect]:
         self._stage = "outside"
-        farewell = [Send(tree.parent, Prune(tree.type)) for tree in self._trees.values() if tree.parent is not None]
+        farewell = [Send(tree.parent, Prune(tree.type)) for tree in self.grove.trees() if tree.parent is not None]
         return [*farewell, Completed("leave")]
 
     # ── Being looked at ──────────────────────────────────────────────────────
 
     def links(self) -> tuple[NodeId, ...]:
         """The edges of its trees."""
-        ends: dict[NodeId, None] = {}
-        for tree in self._trees.values():
-            ends.update(dict.fromkeys([*([tree.parent] if tree.parent else []), *tree.below]))
-        return tuple(ends)
-
-    def memory(self) -> bytes:
-        return self.ring.memory()
+        return self.grove.edges()
 
     def holdings(self) -> dict[str, tuple[int, int]]:
         return {
-            **self.ring.holdings(),
-            "trees": (len(self._trees), TREES_MAX),
-            "interests": (sum(map(len, self._trees.values())), INTERESTS_MAX + 1),
+            **super().holdings(),
+            **self.grove.holdings(),
             "calls": (len(self._calls), CALLS_MAX),
             "seen": (len(self._seen) + len(self._risen), 2 * SEEN_MAX),
             "roots": (len(self._roots), ROOTS_MAX),
-            "held": (len(self._held) + len(self._unpublished), 2 * HELD_MAX),
         }
 
-    # ── Small questions ──────────────────────────────────────────────────────
 
-    def _is_in(self) -> bool:
-        return self._stage in ("ready", "settling")
-
-    def _is_usable(self, id: NodeId) -> bool:
-        return id not in self.ring.doubted and not self.ring.is_dead(id)
-
-    def _tree(self, type: str) -> Tree | None:
-        tree = self._trees.get(type)
-        if tree is None and len(self._trees) < TREES_MAX:
-            tree = self._trees[type] = Tree(type, self._key_of(type), self._covers, self._tick)
-        return tree
-
-    def _key_of(self, type: str) -> str:
-        return self.ring.key_of(hashlib.sha256(type.encode()).digest())
-
-    def _is_full(self) -> bool:
-        """Asked before each interest that is taken; so they need counting only when the room there was is used up."""
-        if self._room <= 0:
-            self._room = INTERESTS_MAX - sum(map(len, self._trees.values()))
-        self._room -= 1
-        return self._room < 0
-
-    def _tick(self) -> int:
-        self._clock += 1
-        return self._clock
-
-
-def settle(routers: dict[NodeId, Router[Any]], now: float) -> None:
-    """Everybody has joined long ago, and nobody wants anything yet."""
-    rings.settle([router.ring for router in routers.values() if isinstance(router, Hermes)], now)
-
-
-PROTOCOL = Protocol(
-    name="hermes",
-    build=Hermes.build,
-    messages=HermesMessage,
-    promises=PROMISES,
-    settle=settle,
-    name_node=name_node,
-)
+PROTOCOL = on_a_ring("hermes", Hermes, HermesMessage)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal, TypeAlias
 
-from tidings.overlay.ring import RingMessage
+from tidings.overlay.ring_messages import RingMessage
 from tidings.overlay.trees import Risen, Unwant, Want
 from tidings.overlay.wire import EventId, Message, Parcel, Peer
 

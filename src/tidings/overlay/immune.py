@@ -72,6 +72,7 @@ from tidings.overlay.immune_messages import (
     key_of,
 )
 from tidings.overlay.immune_neighbour import NEIGHBOURS_MAX, Settings
+from tidings.overlay.immune_settled import settle
 from tidings.overlay.interest import Interest
 from tidings.overlay.liveness import Unanswered
 from tidings.overlay.pointers import (
@@ -84,6 +85,7 @@ from tidings.overlay.pointers import (
     Unsub,
 )
 from tidings.overlay.router import (
+    WHATEVER_HAPPENS,
     Completed,
     Count,
     Deliver,
@@ -91,7 +93,6 @@ from tidings.overlay.router import (
     Place,
     Promise,
     Protocol,
-    Router,
     Send,
     Token,
     WakeAt,
@@ -310,8 +311,8 @@ class Immune(CoreMember):
         return effects
 
     def _resend(self, key: str, to: NodeId, now: float) -> list[Effect]:
-        waiting = self._unacked.get((key, to))
-        if waiting is None or now < waiting.due:
+        waiting = self._unacked.overdue((key, to), now)
+        if waiting is None:
             return []
         due = self._unacked.again((key, to), now)
         if due is None:
@@ -324,24 +325,24 @@ class Immune(CoreMember):
         effects: list[Effect] = [WakeAt(now + self._beat, "tick", idle=True)]
         for peer in self._alive.silent(now):
             effects += self._lose(peer, now)
-        for child, until in list(self._children.items()):
-            if until < now:
-                del self._children[child]
-        for candidate, until in list(self._promises.items()):
-            if until < now:
-                del self._promises[candidate]
+        self._children = {child: until for child, until in self._children.items() if until >= now}
+        self._promises = {candidate: until for candidate, until in self._promises.items() if until >= now}
         if not self.decided:
             return effects + [Send(peer, Role(self._status(), asking=True)) for peer in self.wires]
-        effects += (
-            self._stand(now) + self._keep_root(now) + self._look_for_others(now) + self._consider_leaving_core(now)
-        )
-        effects += (
-            self.pointers.fade(now) + self._compare_adverts() + self._ask_to_renew(self.pointers.broken(now), now)
-        )
+        effects += self._look_after_core(now)
+        effects += self._look_after_pointers(now)
         if self.leaving and self.core:
             effects += self._go_if_replaced(now)
         hello = Hello(self._status())
         return effects + [Send(peer, hello) for peer in self.wires]
+
+    def _look_after_core(self, now: float) -> list[Effect]:
+        keeping = self._stand(now) + self._keep_root(now)
+        return keeping + self._look_for_others(now) + self._consider_leaving_core(now)
+
+    def _look_after_pointers(self, now: float) -> list[Effect]:
+        fading = self.pointers.fade(now) + self._compare_adverts()
+        return fading + self._ask_to_renew(self.pointers.broken(now), now)
 
     def _on_lost(self, peer: NodeId, now: float) -> list[Effect]:
         """What it had not taken is flooded, for it may have been the way to others."""
@@ -422,43 +423,6 @@ class Immune(CoreMember):
         return self._spread(Advertise(self.pointers.renew(advert.id, now), safe=True), None, now)
 
 
-def settle(routers: dict[NodeId, Router[Any]], now: float) -> None:
-    """Give a whole network the roles that the construction, seen from above, gives it."""
-    nodes = {id: router for id, router in routers.items() if isinstance(router, Immune)}
-    graph = {id: list(node.wires) for id, node in nodes.items()}
-    settings = next(iter(nodes.values())).settings
-    if settings.demotion == "literal":
-        roles = backbone.literal(graph, settings.delta)
-    else:
-        roles = backbone.guarded(graph, settings.delta, check=settings.check)
-    parents = backbone.spanning_tree(graph, roles.core)
-    lowers = roles.lowers()
-    for id, node in nodes.items():
-        node.decided, node.core, node.kept = True, id in lowers, id in roles.kept
-        node.upper = roles.upper.get(id) or ""
-        node.lowers = dict.fromkeys(lowers.get(id, ()), now)
-        node.parent = parents.get(id) or ""
-        node.root = _root(parents, id if node.core else node.upper)
-        node.root_degree = len(graph[node.root]) if node.root else 0
-    _introduce(nodes)
-
-
-def _root(parents: dict[NodeId, NodeId | None], node: NodeId) -> NodeId:
-    while parent := parents.get(node):
-        node = parent
-    return node
-
-
-def _introduce(nodes: dict[NodeId, Immune]) -> None:
-    """Let everyone know how its neighbours stand, and how those see theirs."""
-    for _ in range(2):  # The second time round a status names the core neighbours that the first has made known.
-        statuses = {id: node._status() for id, node in nodes.items()}
-        for node in nodes.values():
-            node.near = {peer: statuses[peer] for peer in node.wires}
-    for id, node in nodes.items():
-        node._children = {peer: math.inf for peer in node.wires if nodes[peer].parent == id}
-
-
 def roles_of(routers: Sequence[Immune]) -> backbone.Roles:
     """The roles that these nodes have now."""
     core = tuple(node.id for node in routers if node.core)
@@ -470,16 +434,7 @@ PROTOCOL = Protocol(
     name="immune",
     build=Immune.build,
     messages=ImmuneMessage,
-    promises=frozenset(
-        {
-            Promise.REACHES_ALL,
-            Promise.SURVIVES_LOSS,
-            Promise.SURVIVES_CRASHES,
-            Promise.SURVIVES_SPLIT,
-            Promise.JOINS_BY_LINKS,
-            Promise.LEAVES_CLEANLY,
-        }
-    ),
+    promises=WHATEVER_HAPPENS | {Promise.JOINS_BY_LINKS, Promise.LEAVES_CLEANLY},
     on_graph=True,
     settle=settle,
 )

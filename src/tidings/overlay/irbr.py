@@ -30,36 +30,25 @@ from random import Random
 from typing import Any, Literal, TypeAlias
 
 from tidings.errors import InputError
-from tidings.overlay import ring as rings
 from tidings.overlay.announcing import OWN_MAX, Announcer, Own
+from tidings.overlay.comparing import Comparer
 from tidings.overlay.custody import EVENT, TASKS_MAX, Custody, Done, Got, Leg, Task, TaskId
 from tidings.overlay.interest import Interest
-from tidings.overlay.irbr_messages import Arrival, Carry, Compare, IrbrMessage, Mourned, News, Routine, Spread, Table
+from tidings.overlay.irbr_messages import Arrival, Carry, Compare, IrbrMessage, Mourned, News, Spread, Table
+from tidings.overlay.lookup import Found
+from tidings.overlay.mourning import Mourner
 from tidings.overlay.places import ALTERNATES, LEAF_COUNT
-from tidings.overlay.ranges import ENTRIES_MAX, GONE_S, Entry, FilterTable, Obituary, Standing, digest
-from tidings.overlay.ring import ANSWER_S, HEARTBEAT_S, PROMISES, Found, Heartbeat, Ring, name_node, remembered
-from tidings.overlay.router import (
-    Completed,
-    Deliver,
-    Effect,
-    Failed,
-    Place,
-    Protocol,
-    Router,
-    Send,
-    Token,
-    WakeAt,
-    built,
-)
+from tidings.overlay.ranges import ENTRIES_MAX, GONE_S, Entry, FilterTable, Obituary, Standing
+from tidings.overlay.ring import ANSWER_S, HEARTBEAT_S
+from tidings.overlay.ring_messages import Heartbeat
+from tidings.overlay.ring_router import HELD_MAX, RingRouter, on_a_ring
+from tidings.overlay.router import Completed, Deliver, Effect, Send, Token, WakeAt, remembered
 from tidings.overlay.seen import SEEN_MAX, SeenIds
 from tidings.overlay.wire import EventId, Message, NodeId, Parcel, Peer, SubscriptionId
 
 SYNC_S = 30.0  # How often a node compares one cell of its table with somebody in that cell.
 ALONE_S = 5.0  # How long a node that comes back without memory waits to be found before it goes on alone.
-REFUTE_S = 15.0  # How long after the last sign of having been thought dead a node says again what it wants.
 LEAVE_S = 10.0  # How long a leaver waits for what is in its custody.
-HELD_MAX = 16_384  # Messages kept by a node that is not ready yet.
-ENTRIES_AT_ONCE = 256  # In one message: even with a kilobyte of envelope each a quarter of the largest frame.
 MISSED_MAX = 1024
 
 
@@ -67,7 +56,7 @@ Mode: TypeAlias = Literal["interest", "paper"]
 Reliability: TypeAlias = Literal["R0", "R1", "R2"]
 
 
-class Irbr(Router[IrbrMessage]):
+class Irbr(RingRouter[IrbrMessage]):
     """One node's part in IRBR."""
 
     def __init__(
@@ -95,11 +84,9 @@ class Irbr(Router[IrbrMessage]):
         """
         if mode not in ("interest", "paper") or reliability not in ("R0", "R1", "R2"):
             raise InputError(f"expected mode interest or paper and reliability R0, R1 or R2, got {mode}, {reliability}")
-        self.mode, self.reliability, self.two_phase = mode, reliability, two_phase
-        self.obituaries, self.sync_s = obituaries, sync_s
-        self.ring = Ring(
+        self.mode, self.reliability, self.obituaries, self.sync_s = mode, reliability, obituaries, sync_s
+        super().__init__(
             me,
-            self,
             chance,
             base=base,
             leaf_count=leaf_count,
@@ -107,23 +94,14 @@ class Irbr(Router[IrbrMessage]):
             heartbeat_s=heartbeat_s,
             answer_s=answer_s,
         )
-        self.me, self._chance = me, chance
         self.custody = Custody(self.ring, self)
         self.table = FilterTable(me.id, entries_max=entries_max, gone_s=gone_s)
         self.announcer = Announcer(me, self.ring, self.table, self.custody, covering=covering, two_phase=two_phase)
+        self.mourner = Mourner(me, self.ring, self.table, self.custody, self.announcer, two_phase=two_phase)
+        self.comparer = Comparer(me, self.ring, self.table, self.announcer)
         self._stage: Literal["outside", "pulling", "arriving", "settling", "ready", "leaving"] = "outside"
-        self._joined = False  # Whether this node came by `join`, and so has a table to fetch.
-        self._mourns_itself = False  # Its former life, that is.
-        self._refute_at = 0.0
         self._seen = SeenIds[EventId](SEEN_MAX)
         self._missed = SeenIds[NodeId](MISSED_MAX)
-        self._held: list[tuple[NodeId, Carry | Spread]] = []
-        self._unpublished: list[Parcel] = []
-
-    @classmethod
-    def build(cls, place: Place, **options: Any) -> Irbr:
-        """A node that stands where `place` says."""
-        return built("irbr", cls, place.me, place.chance, **options)
 
     # ── Coming ───────────────────────────────────────────────────────────────
 
@@ -159,7 +137,7 @@ class Irbr(Router[IrbrMessage]):
         peer = self.ring.nearest()
         if peer is None:
             return self._make_ready(now)
-        question = Compare(self.me, prefix, self._digest(prefix) if after is None else 0, after)
+        question = Compare(self.me, prefix, self.comparer.digest(prefix) if after is None else 0, after)
         return [Send(peer.id, question), WakeAt(now + 2 * self.ring.answer_s, ("compared", self._stage, peer.id))]
 
     def _compared(self, more: SubscriptionId | None, now: float) -> list[Effect]:
@@ -181,17 +159,9 @@ class Irbr(Router[IrbrMessage]):
         if self._stage == "ready":
             return []
         self._stage = "ready"
-        effects: list[Effect] = [Completed("join")]
-        if self._mourns_itself:
-            effects += self._mourn_itself(now)
+        effects: list[Effect] = [Completed("join"), *self.mourner.make_ready(now)]
         effects += self.announcer.announce_new(now)
-        held, self._held = self._held, []
-        for sender, message in held:
-            effects += self.receive(sender, message, now)
-        waiting, self._unpublished = self._unpublished, []
-        for parcel in waiting:
-            effects += self.publish(parcel, now)
-        return effects
+        return [*effects, *self._catch_up(now)]
 
     # ── Wanting ──────────────────────────────────────────────────────────────
 
@@ -210,10 +180,7 @@ class Irbr(Router[IrbrMessage]):
 
     def publish(self, parcel: Parcel, now: float) -> list[Effect]:
         if self._stage != "ready":
-            if len(self._unpublished) >= HELD_MAX:
-                return [Failed("publish", "too many events wait for this node to be ready", parcel.head.id)]
-            self._unpublished.append(parcel)
-            return []
+            return self._publish_later(parcel)
         return self._handle(parcel, 0, [], now, then=("published", parcel.head.id))
 
     def _handle(
@@ -240,11 +207,11 @@ class Irbr(Router[IrbrMessage]):
             case Done():
                 return self.custody.done(message, sender, now)
             case Compare():
-                return self._answer(sender, message)
+                return self.comparer.answer(sender, message)
             case Table():
                 return self._learn(sender, message, now)
             case Mourned(obituary=obituary):
-                return self._refute(obituary, now)
+                return self.mourner.refute(obituary, now)
             case _:
                 return self.ring.receive(sender, message, now)
 
@@ -292,69 +259,39 @@ class Irbr(Router[IrbrMessage]):
         match news:
             case Entry():
                 return self._take_entry(news, now)
-            case Obituary(id=id):
-                if id == self.me.id:
-                    return self._refute(news, now)
-                self.announcer.hear(news.clock)
-                return self.announcer.reconsider(self.table.bury(news, now), now) if self.ring.is_id(id) else []
+            case Obituary():
+                return self.mourner.hear(news, now)
             case Arrival(peer=peer):
                 return self.ring.check(peer, now)
 
     def _take_entry(self, entry: Entry, now: float) -> list[Effect]:
         self.announcer.hear(entry.clock)
         if entry.origin.id == self.me.id:
-            return self._meet_former_life(entry, now)
+            return self.mourner.meet_former_life(entry, now, is_ready=self._stage == "ready")
         if not self.ring.is_id(entry.origin.id) or entry.id.origin != entry.origin.id:
             return []
         lost = self.table.merge(entry, now)
         return self.announcer.reconsider([lost], now) if lost else []
 
-    def _meet_former_life(self, entry: Entry, now: float) -> list[Effect]:
-        """Somebody still has what this node wanted in an earlier life: nobody but itself can mourn that."""
-        if entry.id.incarnation >= self.me.incarnation or self._mourns_itself:
-            return []
-        self._mourns_itself = True
-        return self._mourn_itself(now) if self._stage == "ready" else []
-
-    def _mourn_itself(self, now: float) -> list[Effect]:
-        former = Obituary(self.me.id, self.me.incarnation - 1, self.announcer.tick(), final=not self.two_phase)
-        return self._say_obituary(former, now)
-
-    def _refute(self, obituary: Obituary, now: float) -> list[Effect]:
-        """Thought dead: all that was said before is void, so it is said again.
-
-        And once more when contacts have settled: after a split the first who can be
-        reached are not yet everybody.
-        """
-        self.announcer.hear(obituary.clock)
-        if obituary.id != self.me.id or obituary.incarnation < self.me.incarnation:
-            return []
-        self._refute_at = now + REFUTE_S
-        again = WakeAt(self._refute_at, ("refute",))
-        return [again, *self.announcer.say_again(now, before=obituary.clock)]
-
-    # ── Spreading ──────────────────────────────────────────────────────────────
+    # ── Spreading ────────────────────────────────────────────────────────────
 
     def candidates(self, task: Task, cell: str) -> Iterator[NodeId]:
         """Nodes of the cell that may see to it: first those who want the event themselves."""
         tried, ring = task.legs[cell].tried, self.ring
         if isinstance(task.cargo, Parcel) and self.mode == "interest":
-            yield from (id for id in self._wanting(task.cargo, cell) if id not in tried and self._is_usable(id))
+            yield from (id for id in self._wanting(task.cargo, cell) if id not in tried and self.ring.is_usable(id))
         yield from (peer.id for peer in ring.in_range(cell) if peer.id not in tried)
         for entry in self.table.under(cell):
             if (
                 entry.origin.id not in tried
                 and entry.standing is not Standing.GONE
-                and self._is_usable(entry.origin.id)
+                and self.ring.is_usable(entry.origin.id)
             ):
                 yield entry.origin.id
 
     def _wanting(self, parcel: Parcel, cell: str) -> list[NodeId]:
         wanting = (e.origin.id for e in self.table.under(cell) if e.interest is not None and e.interest.matches(parcel))
         return sorted(wanting)
-
-    def _is_usable(self, id: NodeId) -> bool:
-        return id not in self.ring.doubted and not self.ring.is_dead(id)
 
     def packed(self, task: Task, cell: str) -> Message:
         cargo = task.cargo
@@ -374,11 +311,8 @@ class Irbr(Router[IrbrMessage]):
             case ("arrived",):
                 self._stage = "settling"
                 return [WakeAt(now + 2 * self.ring.answer_s, ("settled",))]
-            case ("mourned", Obituary() as obituary) if not obituary.final:
-                return self._say_obituary(Obituary(obituary.id, obituary.incarnation, self.announcer.tick(), True), now)
-            case ("mourned", Obituary(id=id)) if id == self.me.id:
-                self._mourns_itself = False
-                return []
+            case ("mourned", Obituary() as obituary):
+                return self.mourner.go_on(obituary, now)
         return self.announcer.go_on(then, now)
 
     # ── The dead, the late and the lost ──────────────────────────────────────
@@ -392,14 +326,13 @@ class Irbr(Router[IrbrMessage]):
             self.ring.is_in, self._joined = False, True
             return [*effects, *self.ring.join([peer], now)]
         if peer.id in self._missed and self._stage == "ready":
-            cell = self.ring.cell(peer.id)
-            effects.append(Send(peer.id, Routine(self.me, cell, self._digest(cell))))
+            effects.append(self.comparer.question(peer, self.ring.cell(peer.id)))
         return effects
 
     def died(self, peer: Peer, now: float) -> list[Effect]:
         self._missed.add(peer.id)
         is_next = self.obituaries and self._stage == "ready" and self.ring.is_next_after(peer.id)
-        mourning = self._mourn(peer, now) if is_next else []
+        mourning = self.mourner.mourn(peer, now) if is_next else []
         return [*self.custody.redirect(peer.id, now), *mourning]
 
     def left(self, peer: Peer, now: float) -> list[Effect]:
@@ -411,9 +344,6 @@ class Irbr(Router[IrbrMessage]):
             return [*effects, *self._send_elsewhere(to, message, now)]
         return [*effects, *self.custody.redirect(to, now)]
 
-    def peer_down(self, peer: NodeId, now: float) -> list[Effect]:
-        return self.ring.unsent(peer, None, now) if self.ring.knows(peer) else []
-
     def _send_elsewhere(self, to: NodeId, message: Carry, now: float) -> list[Effect]:
         """Nothing was kept of an event sent once, but what bounced says where it was to go."""
         cell = to[: message.range_len]
@@ -422,45 +352,7 @@ class Irbr(Router[IrbrMessage]):
         task = Task(_event_task(message.parcel), message.range_len - 1, message.parcel, is_kept=False)
         return self.custody.send_elsewhere(task, cell, to, now)
 
-    def _mourn(self, peer: Peer, now: float) -> list[Effect]:
-        known = self.table.obituary(peer.id)
-        stale = [e for e in self.table.under(self.ring.cell(peer.id)) if e.origin.id == peer.id] if known else []
-        if known and known.incarnation >= peer.incarnation and all(e.standing is Standing.GONE for e in stale):
-            return []
-        return self._say_obituary(
-            Obituary(peer.id, peer.incarnation, self.announcer.tick(), final=not self.two_phase), now
-        )
-
-    def _say_obituary(self, obituary: Obituary, now: float) -> list[Effect]:
-        lost = self.table.bury(obituary, now) if obituary.id != self.me.id else []
-        effects = self.announcer.reconsider(lost, now)
-        task = self.custody.news(obituary, ("mourned", obituary))
-        self.announcer.hold_up(task)
-        return [*effects, *self.custody.spread(task, self.custody.rows_from(0), now)]
-
     # ── Comparing tables ─────────────────────────────────────────────────────
-
-    def _digest(self, prefix: str) -> int:
-        return digest(
-            e for cell in self.table.cells() for e in self.table.under(cell) if e.id.origin.startswith(prefix)
-        )
-
-    def _told_to(self, asker: Peer, prefix: str) -> list[Entry]:
-        mine = self.announcer.told_to(asker) if self.me.id.startswith(prefix) else []
-        return sorted([*mine, *self.table.told_to(asker, prefix)], key=lambda entry: entry.id)
-
-    def _answer(self, sender: NodeId, question: Compare) -> list[Effect]:
-        if question.me.id != sender or not self.ring.is_node(question.me) or not self.ring.is_prefix(question.prefix):
-            return []
-        told = self._told_to(question.me, question.prefix)
-        if question.after is None and digest(iter(told)) == question.digest:
-            told = []
-        if not told and isinstance(question, Routine):
-            return []
-        told = [entry for entry in told if question.after is None or entry.id > question.after]
-        obituaries = tuple(self.table.obituaries()) if question.after is None else ()
-        first, rest = tuple(told[:ENTRIES_AT_ONCE]), told[ENTRIES_AT_ONCE:]
-        return [Send(sender, Table(question.prefix, first, obituaries[:ENTRIES_AT_ONCE], bool(rest)))]
 
     def _learn(self, sender: NodeId, answer: Table, now: float) -> list[Effect]:
         effects: list[Effect] = []
@@ -487,8 +379,7 @@ class Irbr(Router[IrbrMessage]):
         cells += [self.ring.cell(peer.id) for peer in self.ring.known()]
         if cells:
             cell = self._chance.choice(cells)
-            asked = self.ring.in_range(cell)[:1]
-            effects += [Send(peer.id, Routine(self.me, cell, self._digest(cell))) for peer in asked]
+            effects += [self.comparer.question(peer, cell) for peer in self.ring.in_range(cell)[:1]]
         return [*effects, *self._next_sync(now)]
 
     # ── Later ────────────────────────────────────────────────────────────────
@@ -505,8 +396,8 @@ class Irbr(Router[IrbrMessage]):
                 return [*self.ring.doubt(id, now), *self._compare("", now)]
             case ("alone",) if self._stage == "outside":
                 return self._make_ready(now) if self.ring.is_in else []
-            case ("refute",) if now >= self._refute_at:
-                return self.announcer.say_again(now)
+            case ("refute",):
+                return self.mourner.refute_again(now)
             case ("leave",) if self._stage == "leaving":
                 return self._go()
         return self.ring.wake(token, now)
@@ -530,17 +421,13 @@ class Irbr(Router[IrbrMessage]):
     def links(self) -> tuple[NodeId, ...]:
         return tuple(peer.id for peer in self.ring.known())
 
-    def memory(self) -> bytes:
-        return self.ring.memory()
-
     def holdings(self) -> dict[str, tuple[int, int]]:
         return {
-            **self.ring.holdings(),
+            **super().holdings(),
             **self.table.holdings(),
             "own": (len(self.own), OWN_MAX),
             "tasks": (len(self.custody), TASKS_MAX + 1),
             "seen": (len(self._seen), SEEN_MAX),
-            "held": (len(self._held) + len(self._unpublished), 2 * HELD_MAX),
         }
 
 
@@ -553,16 +440,4 @@ def _unsettles(news: News) -> bool:
     return isinstance(news, Obituary) or (isinstance(news, Entry) and news.standing is Standing.RETIRING)
 
 
-def settle(routers: dict[NodeId, Router[Any]], now: float) -> None:
-    """Everybody has joined long ago, and nobody wants anything yet."""
-    rings.settle([router.ring for router in routers.values() if isinstance(router, Irbr)], now)
-
-
-PROTOCOL = Protocol(
-    name="irbr",
-    build=Irbr.build,
-    messages=IrbrMessage,
-    promises=PROMISES,
-    settle=settle,
-    name_node=name_node,
-)
+PROTOCOL = on_a_ring("irbr", Irbr, IrbrMessage)

@@ -8,7 +8,7 @@ import msgspec
 
 from tidings.overlay.custody import Done, Got, TaskId
 from tidings.overlay.ranges import Entry, Obituary
-from tidings.overlay.ring import RingMessage
+from tidings.overlay.ring_messages import RingMessage
 from tidings.overlay.wire import Message, Parcel, Peer, SubscriptionId
 
 

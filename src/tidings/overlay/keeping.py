@@ -12,10 +12,9 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from tidings.overlay.claims import RECORDS_MAX, Atlas, Held, Kept
-from tidings.overlay.neighbourhood import RECORDS_AT_ONCE
 from tidings.overlay.quantise import Axes
 from tidings.overlay.router import Effect, Send
-from tidings.overlay.spanhop_messages import Copies, Recopied, Record
+from tidings.overlay.spanhop_messages import Copies, Recopied, Record, in_parts
 from tidings.overlay.wire import NodeId, SubscriptionId
 from tidings.space import Path, sibling
 
@@ -104,6 +103,9 @@ class Keeper:
             if kept.touches(held.zone):
                 self.keep(held, kept.record, now)
 
+    def holdings(self) -> dict[str, tuple[int, int]]:
+        return {"copies": (len(self.copies), COPIES_MAX), "graves": (len(self.graves), GRAVES_MAX)}
+
     def _copier(self, held: Held) -> NodeId | None:
         """Who keeps a copy: the sibling's holder, or the neighbour with the smallest id."""
         if not self._has_copies:
@@ -122,5 +124,4 @@ class Keeper:
 
 
 def _parts(held: Held) -> list[tuple[Record, ...]]:
-    records = [kept.record for kept in held.records.values()]
-    return [tuple(records[i : i + RECORDS_AT_ONCE]) for i in range(0, len(records), RECORDS_AT_ONCE)]
+    return in_parts([kept.record for kept in held.records.values()])

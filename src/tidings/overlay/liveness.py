@@ -90,6 +90,11 @@ class Unanswered(Generic[K]):
         self._waiting[key] = Waiting(to, message, 1, now + self.wait_s)
         return now + self.wait_s
 
+    def overdue(self, key: K, now: float) -> Waiting | None:
+        """What waits under this key and should have been answered by now; None if it was, or was tried again since."""
+        waiting = self._waiting.get(key)
+        return waiting if waiting is not None and waiting.due <= now else None
+
     def again(self, key: K, now: float) -> float | None:
         """Note one more try; returns when that is due, or None if there were enough and it is given up."""
         waiting = self._waiting[key]

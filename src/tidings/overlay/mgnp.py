@@ -241,7 +241,7 @@ class Proximity:
         version = (self._router.me.incarnation << 32) + self._version
         homes = (held.path for held in self._router.atlas.held.values() if within(held.path, path))
         record = IndexPut(path, self._router.me, at, version, gone, next(homes, path))
-        return self._router.send_to(record, self.point(at, path), now, whispers=whispers)
+        return self._router.carrier.send_to(record, self.point(at, path), now, whispers=whispers)
 
     def point(self, at: At, path: Path) -> tuple[int, ...]:
         """Where in a zone coordinates belong."""
@@ -299,7 +299,7 @@ class Proximity:
             return []
         first, *rest = _first_of_each(zones)[:ASKED_MAX]
         onward = NearQuery(query.path, query.asker, query.at, query.point, first.ring, asked, tuple(rest))
-        return self._router.send_to(onward, first.point, now)
+        return self._router.carrier.send_to(onward, first.point, now)
 
     def _beyond(self, query: NearQuery) -> list[Beyond]:
         """The zones next to this broker's that are in the next ring, where there is one."""
@@ -333,7 +333,7 @@ class Proximity:
             return []
         self.asked[path] = None
         point = self.point(self.at, path)
-        return self._router.send_to(NearQuery(path, self._router.me, self.at, point), point, now)
+        return self._router.carrier.send_to(NearQuery(path, self._router.me, self.at, point), point, now)
 
     def _entries(self) -> list[tuple[Path, Path]]:
         """For each entry of an ancestor's table, its path and the level's zone around it that is asked about."""
@@ -360,6 +360,14 @@ class Proximity:
         there = [(peer, at) for peer, at, home in found if entry == asked or within(home, entry)]
         nearest = nearest_of(self.at, there, but=self._router.me.id)
         self._router.atlas.set_near(entry, nearest.id if nearest else None)
+
+    def holdings(self) -> dict[str, tuple[int, int]]:
+        zones = self._router.atlas.held.values()
+        return {
+            "index": (sum(len(held.index) for held in zones), 2 * max(len(zones), 1) * INDEX_MAX),
+            "watches": (len(self.watches), WATCHES_MAX),
+            "pings": (len(self._sent), PINGS_MAX),
+        }
 
 
 def level_zone(path: Path, k: int) -> Path:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from tidings.overlay.claims import Atlas
 from tidings.overlay.liveness import Liveness
 from tidings.overlay.router import Effect, Send, WakeAt
-from tidings.overlay.spanhop_messages import Ask, Card, Claim, Heartbeat, Record, Records, Rumour, Update
+from tidings.overlay.spanhop_messages import Ask, Card, Claim, Heartbeat, Record, Records, Rumour, Update, in_parts
 from tidings.overlay.wire import NodeId, Peer
 from tidings.space import Path
 
@@ -34,7 +34,6 @@ LOST_MAX = 64  # Dead neighbours that are asked now and then whether they are ba
 MET_MAX = 64  # Brokers that were near once, the latest.
 ORPHANS_MAX = 1024
 UNSEEN = -1  # The version of a card that its holder has not shown itself: it was given a zone and has not spoken yet.
-RECORDS_AT_ONCE = 256  # In one message.
 
 
 @dataclass(slots=True)
@@ -235,6 +234,9 @@ class Neighbourhood:
         for id in [id for id, until in self.suspects.items() if until < now]:
             del self.suspects[id]
 
+    def holdings(self) -> dict[str, tuple[int, int]]:
+        return {"orphans": (len(self.orphans), ORPHANS_MAX), "suspects": (len(self.suspects), SUSPECTS_MAX)}
+
     def _is_dead(self, card: Card) -> bool:
         """Whether hearsay speaks of somebody who has died meanwhile."""
         lost = self.lost.get(card.peer.id)
@@ -251,5 +253,4 @@ def _has_forgotten(before: Card, card: Card) -> bool:
 
 def records_for(to: NodeId, records: list[Record]) -> list[Effect]:
     """Subscriptions for somebody who holds their zone now."""
-    parts = [tuple(records[i : i + RECORDS_AT_ONCE]) for i in range(0, len(records), RECORDS_AT_ONCE)]
-    return [Send(to, Records(part)) for part in parts]
+    return [Send(to, Records(part)) for part in in_parts(records)]

@@ -85,4 +85,4 @@ class Notifier:
         return self._legs.send(target.home.id, message, now, rounds)
 
     def _way_to(self, target: Target, trace: tuple[NodeId, ...]) -> NodeId | None:
-        return self._router.way_to(Trip(target.point, trace))
+        return self._router.way.next(Trip(target.point, trace))

@@ -35,7 +35,7 @@ from tidings.overlay.stewardship import Steward
 from tidings.overlay.wire import Message, NodeId, Peer, SubscriptionId
 
 if TYPE_CHECKING:
-    from tidings.overlay.topologies import Member, Own
+    from tidings.overlay.membership import Member, Own
 
 REGISTER_TRIES = 8  # Some 24 seconds; then the steward, or a member, is given up.
 

@@ -1,10 +1,12 @@
 """The lower layer of CBDLO and TERA: everybody in one random graph, with word of access points going round in it.
 
-coming     Hello to a contact → Welcome with part of its view and all access points it knows; meanwhile
-           Arrival walks from each of its neighbours, at whose end the newcomer takes somebody's place in a view
-a beat     Shuffle with the oldest of the view, and with one that was lost; access points ride along
-news       Announce goes to everybody once
-a search   JoinWalks, until somebody knows an access point: JoinHit
+    coming     Hello to a contact → Welcome with part of its view and all access points it knows; meanwhile
+               Arrival walks from each of its neighbours, at whose end the newcomer takes somebody's place in a view
+    a beat     Shuffle with the oldest of the view, and with one that was lost; access points ride along
+    news       Announce goes to everybody once
+    a search   JoinWalks, until somebody knows an access point: JoinHit
+
+Whoever stands on the graph is told of every access point that comes by.
 """
 
 from __future__ import annotations
@@ -258,11 +260,3 @@ def draw_views(nodes: Sequence[RandomGraph]) -> None:
     peers = [node.me for node in nodes]
     for node in nodes:
         node.sampler.fill(node._chance.sample(peers, min(node.sampler.size + 1, len(peers))))
-
-
-def remembered(memory: bytes) -> list[Peer]:
-    """The contacts that `memory` kept, if they can be read."""
-    try:
-        return msgspec.msgpack.decode(memory, type=list[Peer]) if memory else []
-    except msgspec.MsgspecError:
-        return []

@@ -19,17 +19,17 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from enum import Enum, auto
-from typing import ClassVar, Protocol, TypeAlias
+from typing import Protocol
 
 import msgspec
 
 from tidings.errors import InputError
 from tidings.overlay import places
 from tidings.overlay.liveness import MISSES_MAX, Liveness, Unanswered
-from tidings.overlay.places import ALTERNATES, LEAF_COUNT, Places, shared
-from tidings.overlay.router import Effect, Failed, Promise, Send, Token, WakeAt
+from tidings.overlay.lookup import Found, Lookup
+from tidings.overlay.places import ALTERNATES, LEAF_COUNT, Places
+from tidings.overlay.ring_messages import Gone, Heartbeat, Ping, Pong, RingMessage, There, Where
+from tidings.overlay.router import Effect, Failed, Send, Token, WakeAt
 from tidings.overlay.wire import Message, NodeId, Peer
 
 HEARTBEAT_S = 1.0
@@ -45,61 +45,6 @@ PINGS_MAX = 1024
 LOOKUPS_MAX = 256
 ASKS_MAX = LOOKUPS_MAX * 16
 HEARSAY_MAX = 512  # Peers taken from one message; ours name fewer than 200.
-AT_ONCE = 2  # Nodes asked at the same time in one lookup: one on each side of the key.
-
-
-class Heartbeat(Message, frozen=True):
-    """I am here. Now and then with the leaves I know, so that neighbours agree; `answer` asks for one back."""
-
-    me: Peer
-    leaves: tuple[Peer, ...] = ()
-    answer: bool = False
-    chatter: ClassVar[bool] = True
-
-
-class Ping(Message, frozen=True):
-    """Are you there? I am."""
-
-    me: Peer
-
-
-class Pong(Message, frozen=True):
-    """I am, and these are near me."""
-
-    me: Peer
-    leaves: tuple[Peer, ...]
-
-
-class Where(Message, frozen=True):
-    """Whom do you know nearer to `key`? With `rows`, also all that a node standing there could use."""
-
-    me: Peer
-    key: str
-    rows: bool = False
-
-
-class There(Message, frozen=True):
-    """These, my leaves among them."""
-
-    me: Peer
-    key: str
-    peers: tuple[Peer, ...]
-
-
-class Gone(Message, frozen=True):
-    """I leave."""
-
-    me: Peer
-
-
-RingMessage: TypeAlias = Heartbeat | Ping | Pong | Where | There | Gone
-
-
-class Found(Enum):
-    """How a search for a node in a range ended that has none to show."""
-
-    EMPTY = auto()  # Both neighbours of the range have said that nobody is in it.
-    UNREACHED = auto()  # Somebody may be, but did not answer.
 
 
 class Rider(Protocol):
@@ -156,7 +101,7 @@ class Ring(Places):
         self._lives: dict[NodeId, int] = {}  # Of the leaves: which life of theirs is known.
         self._probed: dict[NodeId, float] = {}
         self._pings = Unanswered[NodeId](wait_s=answer_s, tries_max=TRIES_MAX, at_most=PINGS_MAX)
-        self._lookups: dict[str, _Lookup] = {}
+        self._lookups: dict[str, Lookup] = {}
         self._asks = Unanswered[tuple[str, NodeId]](wait_s=answer_s, tries_max=TRIES_MAX, at_most=ASKS_MAX)
         self._ticks, self._tick_at = 0, 0.0
 
@@ -177,7 +122,7 @@ class Ring(Places):
 
     def _try_to_join(self, now: float) -> list[Effect]:
         self._joins_tried += 1
-        self._lookups[self.me.id] = lookup = _Lookup(self.me.id, self.at, self, is_join=True)
+        self._lookups[self.me.id] = lookup = Lookup(self.me.id, self.at, self, is_join=True)
         lookup.hear([*self._contacts, *self.known()])
         return self._press_on(lookup, now)
 
@@ -271,7 +216,7 @@ class Ring(Places):
             return []
         if len(self._lookups) >= LOOKUPS_MAX:
             return self._rider.found(prefix, Found.UNREACHED, now)
-        self._lookups[prefix] = lookup = _Lookup(prefix, int(self._lowest(prefix), self.base), self, is_join=False)
+        self._lookups[prefix] = lookup = Lookup(prefix, int(self._lowest(prefix), self.base), self, is_join=False)
         lookup.hear([self.me, *self.known()])
         lookup.answered(self.me.id)
         return self._press_on(lookup, now)
@@ -279,6 +224,10 @@ class Ring(Places):
     def is_dead(self, id: NodeId) -> bool:
         """Whether this node was found dead and has not been heard since."""
         return id in self._dead
+
+    def is_usable(self, id: NodeId) -> bool:
+        """Whether there is no reason to think that a message to this node would not arrive."""
+        return id not in self.doubted and id not in self._dead
 
     def holdings(self) -> dict[str, tuple[int, int]]:
         return {
@@ -372,8 +321,8 @@ class Ring(Places):
         return [Send(peer.id, Ping(self.me)), WakeAt(due, ("ring", "ping", peer.id))]
 
     def _ping_again(self, id: NodeId, now: float) -> list[Effect]:
-        waiting = self._pings.get(id)
-        if waiting is None or now < waiting.due:
+        waiting = self._pings.overdue(id, now)
+        if waiting is None:
             return []
         due = self._pings.again(id, now)
         if due is None:
@@ -408,7 +357,7 @@ class Ring(Places):
 
     # ── Looking up ───────────────────────────────────────────────────────────
 
-    def _press_on(self, lookup: _Lookup, now: float) -> list[Effect]:
+    def _press_on(self, lookup: Lookup, now: float) -> list[Effect]:
         """Ask whoever is to be asked next, or end the lookup."""
         outcome = lookup.outcome()
         if outcome is not None:
@@ -420,7 +369,7 @@ class Ring(Places):
             effects += [Send(id, question), WakeAt(due, ("ring", "ask", lookup.name, id))]
         return effects
 
-    def _ended(self, lookup: _Lookup, outcome: Peer | Found, now: float) -> list[Effect]:
+    def _ended(self, lookup: Lookup, outcome: Peer | Found, now: float) -> list[Effect]:
         del self._lookups[lookup.name]
         for id in lookup.waiting():
             self._asks.answered((lookup.name, id))
@@ -441,8 +390,8 @@ class Ring(Places):
         return effects
 
     def _ask_again(self, name: str, id: NodeId, now: float) -> list[Effect]:
-        waiting = self._asks.get((name, id))
-        if waiting is None or now < waiting.due:
+        waiting = self._asks.overdue((name, id), now)
+        if waiting is None:
             return []
         due = self._asks.again((name, id), now)
         if due is None:
@@ -460,7 +409,7 @@ class Ring(Places):
     def _lowest(self, prefix: str) -> str:
         return prefix.ljust(self.length, self.digits[0])
 
-    def _introduce_myself(self, lookup: _Lookup, now: float) -> list[Effect]:
+    def _introduce_myself(self, lookup: Lookup, now: float) -> list[Effect]:
         """The search for this node's own place has met those it needs to know: they are pinged, and so know it."""
         if not lookup.anybody_answered():
             return self._fail_to_join("none of the contacts answered", now)
@@ -486,130 +435,7 @@ class Ring(Places):
         return [*self._next_tick(now), *self._rider.entered(now)]
 
 
-class _State(Enum):
-    HEARD_OF = auto()
-    ASKED = auto()
-    ANSWERED = auto()
-    SILENT = auto()
-    REFUSED = auto()
-
-
-@dataclass(slots=True)
-class _Lookup:
-    """The search for whoever is next to a place on the circle, or for anybody in the range that begins there.
-
-    It closes in from both sides: the nearest so far on each side is asked for nearer ones,
-    until both have answered. Then nobody unknown can be in between, for each knows its
-    leaves.
-    """
-
-    name: str
-    target: int
-    circle: Places
-    is_join: bool
-    _peers: dict[NodeId, Peer] = field(default_factory=dict)
-    _states: dict[NodeId, _State] = field(default_factory=dict)
-    _places: dict[NodeId, int] = field(default_factory=dict)  # Clockwise from the target.
-
-    def hear(self, peers: Iterable[Peer]) -> None:
-        for peer in peers:
-            if peer.id not in self._states:
-                self._peers[peer.id], self._states[peer.id] = peer, _State.HEARD_OF
-                self._places[peer.id] = (int(peer.id, self.circle.base) - self.target) % self.circle.size
-
-    def answered(self, id: NodeId) -> None:
-        self._states[id] = _State.ANSWERED
-
-    def failed(self, id: NodeId, certain: bool) -> None:
-        if self._states.get(id) is _State.ASKED:
-            self._states[id] = _State.REFUSED if certain else _State.SILENT
-
-    def waiting(self) -> list[NodeId]:
-        return [id for id, state in self._states.items() if state is _State.ASKED]
-
-    def peers(self) -> list[Peer]:
-        """Those not known to be silent."""
-        return [self._peers[id] for id in self._alive()]
-
-    def anybody_answered(self) -> bool:
-        return _State.ANSWERED in self._states.values()
-
-    def to_ask(self) -> list[NodeId]:
-        """The nearest on each side, if not asked yet, marked as asked."""
-        room = max(0, AT_ONCE - len(self.waiting()))
-        asked = [id for id in self._edges() if self._states[id] is _State.HEARD_OF][:room]
-        self._states.update((id, _State.ASKED) for id in asked)
-        return asked
-
-    def outcome(self) -> Peer | Found | None:
-        """What was found, or None while there is somebody to ask or to wait for."""
-        if not self.is_join:
-            for id, state in self._states.items():
-                if state is _State.ANSWERED and id.startswith(self.name):
-                    return self._peers[id]
-        if any(self._states[id] is not _State.ANSWERED for id in self._edges()):
-            return None
-        doubtful = any(s is _State.SILENT and id.startswith(self.name) for id, s in self._states.items())
-        return Found.UNREACHED if doubtful else Found.EMPTY
-
-    def _edges(self) -> list[NodeId]:
-        alive = self._alive()
-        if not alive:
-            return []
-        first, last = min(alive, key=self._places.__getitem__), max(alive, key=self._places.__getitem__)
-        return [first] if first == last else [first, last]
-
-    def _alive(self) -> list[NodeId]:
-        return [id for id, state in self._states.items() if state not in (_State.SILENT, _State.REFUSED)]
-
-
-def remembered(memory: bytes) -> tuple[Peer, ...]:
-    """The peers in what `Ring.memory` gave; none if it is damaged, for then nothing in it is worth keeping."""
-    try:
-        return msgspec.msgpack.decode(memory, type=tuple[Peer, ...]) if memory else ()
-    except msgspec.MsgspecError:
-        return ()
-
-
 def settle(rings: Sequence[Ring], now: float) -> None:
     """Give these nodes, the whole network, the places they would have if all had joined long ago."""
     if rings:
         places.settle(rings, rings[0]._chance)
-
-
-def name_node(index: int, chance: random.Random) -> NodeId:
-    """A random place on a circle of 128 bits."""
-    return f"{chance.getrandbits(128):032x}"
-
-
-PROMISES = frozenset(
-    {
-        Promise.REACHES_ALL,
-        Promise.SURVIVES_LOSS,
-        Promise.SURVIVES_CRASHES,
-        Promise.SURVIVES_SPLIT,
-        Promise.JOINS_LIVE,
-        Promise.LEAVES_CLEANLY,
-        Promise.PRUNES,
-    }
-)
-"""What every protocol that stands on a ring can be held to."""
-
-
-__all__ = [
-    "PROMISES",
-    "Found",
-    "Gone",
-    "Heartbeat",
-    "Ping",
-    "Pong",
-    "Rider",
-    "Ring",
-    "RingMessage",
-    "There",
-    "Where",
-    "name_node",
-    "remembered",
-    "settle",
-    "shared",
-]

@@ -41,6 +41,7 @@ from tidings.overlay.wire import EventId, Message, NodeId, Parcel, Peer, Subscri
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
+R = TypeVar("R", bound="Router[Any]")
 
 Token: TypeAlias = Hashable  # What a router wants to be told when it wakes; a tuple of texts and numbers, say.
 Asked: TypeAlias = Literal["join", "leave", "publish", "subscribe", "unsubscribe"]
@@ -189,6 +190,23 @@ def built(name: str, make: Callable[..., T], *arguments: Any, **options: Any) ->
         raise InputError(f"{name}: {wrong}") from None
 
 
+def builder(name: str, make: Callable[..., R]) -> Callable[..., R]:
+    """A protocol's `build`, where a router is made of who it is, its chance and its options, wherever it stands."""
+
+    def build(place: Place, **options: Any) -> R:
+        return built(name, make, place.me, place.chance, **options)
+
+    return build
+
+
+def remembered(memory: bytes) -> tuple[Peer, ...]:
+    """The peers that a former life kept as its memory; none if it is damaged, for then nothing in it is worth keeping."""
+    try:
+        return msgspec.msgpack.decode(memory, type=tuple[Peer, ...]) if memory else ()
+    except msgspec.MsgspecError:
+        return ()
+
+
 class Promise(Enum):
     """What a protocol can be held to, beyond what all are: nothing twice, nothing unwanted, bounded, quiet at the end."""
 
@@ -200,6 +218,12 @@ class Promise(Enum):
     JOINS_BY_LINKS = auto()  # … likewise, by being given links to some nodes (`peer_up` on both ends).
     LEAVES_CLEANLY = auto()  # A node that leaves costs the others nothing.
     PRUNES = auto()  # Nodes that neither want an event nor lie on the way do not get it.
+
+
+WHATEVER_HAPPENS = frozenset(
+    {Promise.REACHES_ALL, Promise.SURVIVES_LOSS, Promise.SURVIVES_CRASHES, Promise.SURVIVES_SPLIT}
+)
+"""What a protocol promises that no fault keeps from reaching all, sooner or later."""
 
 
 @dataclass(frozen=True, slots=True)

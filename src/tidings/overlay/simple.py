@@ -10,30 +10,15 @@ average (see docs/papers/cbdlo.md).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from random import Random
-from typing import Any
 
 from tidings.errors import InputError
-from tidings.overlay.access import AccessTable
-from tidings.overlay.courier import Courier
 from tidings.overlay.crawl import HOPS_MAX
+from tidings.overlay.graph_router import GraphRouter, on_a_random_graph
 from tidings.overlay.interest import Interest
-from tidings.overlay.random_graph import PERIOD_S, GraphMessage, RandomGraph, Welcome, draw_views, remembered
-from tidings.overlay.router import (
-    Completed,
-    Count,
-    Deliver,
-    Effect,
-    Place,
-    Promise,
-    Protocol,
-    Router,
-    Send,
-    Token,
-    built,
-)
-from tidings.overlay.sampling import VIEW_SIZE, PeerSampler
+from tidings.overlay.random_graph import PERIOD_S, GraphMessage
+from tidings.overlay.router import Completed, Count, Deliver, Effect, Promise, Send
+from tidings.overlay.sampling import VIEW_SIZE
 from tidings.overlay.seen import SEEN_MAX, SeenIds
 from tidings.overlay.wire import EventId, Message, NodeId, Parcel, Peer, SubscriptionId
 
@@ -47,7 +32,7 @@ class Tell(Message, frozen=True):
     hops_left: int
 
 
-class Simple(Router[Tell | GraphMessage]):
+class Simple(GraphRouter[Tell | GraphMessage]):
     """One node's part in Simple."""
 
     def __init__(
@@ -65,35 +50,10 @@ class Simple(Router[Tell | GraphMessage]):
             raise InputError(
                 f"expected fan_out ≥ 1, hops_max ≥ 1 and period_s ≥ 0, got {fan_out}, {hops_max}, {period_s}"
             )
-        self.me, self.fan_out, self.dedupe, self.hops_max, self._chance = me, fan_out, dedupe, hops_max, chance
-        self.sampler = PeerSampler(me, chance, size=view_size)
-        self.courier = Courier()
-        self.graph = RandomGraph(
-            me,
-            chance,
-            self.sampler,
-            AccessTable(me, chance, size=0),
-            self.courier,
-            adverts=list,
-            heard=lambda point, now: [],
-            period_s=period_s,
-            hops_max=hops_max,
-            announces=False,
-        )
+        super().__init__(me, chance, view_size=view_size, table_size=0, hops_max=hops_max, period_s=period_s)
+        self.fan_out, self.dedupe = fan_out, dedupe
         self.own: dict[SubscriptionId, Interest] = {}
         self._seen = SeenIds[EventId](SEEN_MAX)
-
-    @classmethod
-    def build(cls, place: Place, **options: Any) -> Simple:
-        """A node that stands where `place` says."""
-        return built("simple", cls, place.me, place.chance, **options)
-
-    def start(self, now: float, memory: bytes = b"") -> list[Effect]:
-        contacts = remembered(memory)
-        return self.graph.join(contacts, now) if contacts else self.graph.start(now)
-
-    def join(self, via: Sequence[Peer], now: float) -> list[Effect]:
-        return self.graph.join(via, now)
 
     def subscribe(self, interest: Interest, now: float) -> list[Effect]:
         if len(self.own) < OWN_MAX:
@@ -108,28 +68,9 @@ class Simple(Router[Tell | GraphMessage]):
         return self._tell(Tell(parcel, self.hops_max))
 
     def receive(self, sender: NodeId, message: Tell | GraphMessage, now: float) -> list[Effect]:
-        match message:
-            case Tell():
-                return self._tell(message, sender)
-            case Welcome(call):
-                return self.graph.welcomed(message, now) if self.courier.answered(call, sender) else []
-        return self.graph.receive(sender, message, now)
-
-    def wake(self, token: Token, now: float) -> list[Effect]:
-        match token:
-            case ("beat",):
-                return self.graph.beat(now)
-            case ("call", int(number), int(tries)):
-                effects, lost = self.courier.overdue(number, tries, now)
-                return [*effects, *(self.graph.knock(now) if lost else ())]
-        return []
-
-    def peer_down(self, peer: NodeId, now: float) -> list[Effect]:
-        self.sampler.drop(peer)
-        return [effect for _ in self.courier.give_up(peer) for effect in self.graph.knock(now)]
-
-    def links(self) -> tuple[NodeId, ...]:
-        return tuple(peer.id for peer in self.sampler.view())
+        if isinstance(message, Tell):
+            return self._tell(message, sender)
+        return self._receive_of_graph(sender, message, now)
 
     def holdings(self) -> dict[str, tuple[int, int]]:
         return {
@@ -137,9 +78,6 @@ class Simple(Router[Tell | GraphMessage]):
             "own interests": (len(self.own), OWN_MAX),
             "seen": (len(self._seen), SEEN_MAX),
         }
-
-    def memory(self) -> bytes:
-        return self.graph.memory()
 
     # ── Private steps ────────────────────────────────────────────────────────
 
@@ -164,15 +102,5 @@ class Simple(Router[Tell | GraphMessage]):
         return self._chance.sample(others, min(count, len(others)))
 
 
-def settle(routers: dict[NodeId, Router[Any]], now: float) -> None:
-    """Give everybody a view drawn at random."""
-    draw_views([router.graph for router in routers.values() if isinstance(router, Simple)])
-
-
-PROTOCOL = Protocol(
-    name="simple",
-    build=Simple.build,
-    messages=Tell | GraphMessage,
-    promises=frozenset({Promise.JOINS_LIVE}),  # Not REACHES_ALL: as published it misses five subscribers in six.
-    settle=settle,
-)
+# Not REACHES_ALL: as published it misses five subscribers in six.
+PROTOCOL = on_a_random_graph("simple", Simple, Tell | GraphMessage, frozenset({Promise.JOINS_LIVE}))

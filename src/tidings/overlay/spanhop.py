@@ -22,80 +22,66 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from tidings.errors import InputError
-from tidings.overlay.ancestors import Point, Trip
-from tidings.overlay.claims import CARDS_MAX, CLAIMS_MAX, RECORDS_MAX, Atlas, Held
+from tidings.overlay.carrying import WAITING_MAX, Carrier
+from tidings.overlay.claims import Atlas, Held
+from tidings.overlay.giving import Giver
 from tidings.overlay.interest import Interest
-from tidings.overlay.keeping import COPIES_MAX, GRAVES_MAX, Keeper
-from tidings.overlay.legs import LEGS_MAX, Leg, Legs
-from tidings.overlay.mgnp import INDEX_MAX, PINGS_MAX, WATCHES_MAX, How, Proximity
+from tidings.overlay.keeping import Keeper
+from tidings.overlay.legs import LEGS_MAX, Legs
+from tidings.overlay.mgnp import INDEX_MAX, How, Proximity
 from tidings.overlay.moving import LEAVE_S, Mover
-from tidings.overlay.neighbourhood import ORPHANS_MAX, SUSPECTS_MAX, Neighbourhood
+from tidings.overlay.neighbourhood import Neighbourhood
 from tidings.overlay.notifying import Notifier
 from tidings.overlay.planting import OWN_MAX, Planter
 from tidings.overlay.quantise import Axes, Bounds
 from tidings.overlay.router import (
+    WHATEVER_HAPPENS,
     Completed,
     Count,
     Effect,
-    Failed,
-    Place,
     Promise,
     Protocol,
     Router,
-    Send,
     Token,
     WakeAt,
-    built,
+    builder,
+    remembered,
 )
-from tidings.overlay.seen import SEEN_MAX, SeenIds
+from tidings.overlay.seen import SEEN_MAX
 from tidings.overlay.sowing import Sower
 from tidings.overlay.spanhop_messages import (
-    Accept,
     Ask,
-    Busy,
     Card,
-    Cargo,
     Carry,
-    Committed,
     Copies,
     Deed,
     DomainAnswer,
-    DomainQuery,
-    FindPair,
     Got,
-    Hand,
     Heartbeat,
     IndexPut,
-    Join,
-    NearQuery,
     Notify,
-    Offer,
-    PairFound,
-    Patrol,
-    Plant,
     Record,
     Records,
-    Refused,
     Routed,
     SpanhopMessage,
     Stored,
     Tell,
-    Took,
     Update,
     Whisper,
     WrongDomain,
 )
 from tidings.overlay.spanhop_settled import settle
+from tidings.overlay.taking import Taker
 from tidings.overlay.tiling import JoinPolicy
 from tidings.overlay.upkeep import Upkeep
-from tidings.overlay.wayfinding import Mode, Wayfinder, makes_sense
+from tidings.overlay.wayfinding import Mode, Wayfinder
 from tidings.overlay.wire import NodeId, Parcel, Peer, SubscriptionId
-from tidings.space import Path, Space, Zone, siblings, within
+from tidings.space import Path, Space, Zone
 
 AXES: dict[str, Bounds] = {"x": (0, 1000), "y": (0, 1000)}  # The space of made-up events.
 AXES_MAX = 16
@@ -104,7 +90,6 @@ HEARTBEAT_S = 2.0
 ANSWER_S = 1.0  # For one hop; a busy broker takes a tenth of a second over each of several messages.
 REFRESH_S = 15.0  # How often homes plant their subscriptions again.
 UPKEEP_S = 10.0  # How often one entry of an ancestor's table is looked up again.
-WAITING_MAX = 16_384  # Events and messages kept by a broker that has no zone yet.
 CONTACTS_MAX = 32
 
 Stage: TypeAlias = Literal["outside", "joining", "ready", "leaving"]
@@ -147,8 +132,11 @@ class Spanhop(Router[SpanhopMessage]):
         self.refresh_s, self.upkeep_s = refresh_s, upkeep_s
         self.atlas = Atlas(me, space, k=self.k, around=space.side if wrap else None)
         self.legs = Legs(answer_s=answer_s, first=me.incarnation << 32, keeps=self.is_robust)
-        self.way = Wayfinder(self.atlas, self.legs, mode=mode, alive=self.is_alive)
         self.neighbourhood = Neighbourhood(self, self.atlas, chance, heartbeat_s)
+        self.way = Wayfinder(self.atlas, self.legs, mode=mode, alive=self.neighbourhood.is_alive)
+        self.carrier = Carrier(self)
+        self.giver = Giver(self, self.atlas, answer_s)
+        self.taker = Taker(self, self.atlas, chance, answer_s)
         self.mover = Mover(self, self.atlas, chance, answer_s)
         self.planter = Planter()
         self.keeper = Keeper(self.atlas, self.axes, copies=self.is_robust)
@@ -158,13 +146,6 @@ class Spanhop(Router[SpanhopMessage]):
         self.proximity = Proximity(self, chance, proximity, landmarks)
         self.stage: Stage = "outside"
         self._leave_by = 0.0
-        self._numbers = SeenIds[tuple[NodeId, int]](SEEN_MAX)
-        self._waiting: list[Parcel | Carry | Routed] = []
-
-    @classmethod
-    def build(cls, place: Place, **options: Any) -> Spanhop:
-        """A broker that stands where `place` says."""
-        return built("spanhop", cls, place.me, place.chance, **options)
 
     @property
     def is_joining(self) -> bool:
@@ -177,9 +158,6 @@ class Spanhop(Router[SpanhopMessage]):
     def may_take(self) -> bool:
         """Whether this broker can be given a zone, or give a part of its own."""
         return self.stage == "ready"
-
-    def is_alive(self, id: NodeId) -> bool:
-        return id not in self.neighbourhood.suspects
 
     # ── Coming ───────────────────────────────────────────────────────────────
 
@@ -196,7 +174,7 @@ class Spanhop(Router[SpanhopMessage]):
         if not via:
             return self.start(now)
         self.stage = "joining"
-        return [*self._routines(now), *self.mover.join(via, now)]
+        return [*self._routines(now), *self.taker.join(via, now)]
 
     def _routines(self, now: float) -> list[Effect]:
         """The talk that goes on for ever, each broker at its own beat."""
@@ -208,12 +186,9 @@ class Spanhop(Router[SpanhopMessage]):
         self.stage = "ready"
         effects: list[Effect] = [Completed("join")]
         effects += self.sower.plant_all_missing(now)
-        waiting, self._waiting = self._waiting, []
-        for message in waiting:
-            effects += self.publish(message, now) if isinstance(message, Parcel) else self._travel(message, now)
-        return effects
+        return [*effects, *self.carrier.catch_up(now)]
 
-    # ── Wanting ──────────────────────────────────────────────────────────────
+    # ── Wanting and publishing ───────────────────────────────────────────────
 
     def subscribe(self, interest: Interest, now: float) -> list[Effect]:
         return self.sower.subscribe(interest, now)
@@ -221,77 +196,8 @@ class Spanhop(Router[SpanhopMessage]):
     def unsubscribe(self, id: SubscriptionId, now: float) -> list[Effect]:
         return self.sower.unsubscribe(id, now)
 
-    # ── Publishing ───────────────────────────────────────────────────────────
-
     def publish(self, parcel: Parcel, now: float) -> list[Effect]:
-        if not self.atlas.held:
-            if len(self._waiting) >= WAITING_MAX:
-                return [Failed("publish", "too many events wait for this broker to have a zone", parcel.head.id)]
-            self._waiting.append(parcel)
-            return []
-        return self._spread(parcel, self.axes.event(parcel.view), now)
-
-    def _spread(self, parcel: Parcel, piece: Zone, now: float, trip: Trip | None = None) -> list[Effect]:
-        """Match an event where its piece touches a zone held here, and send on the rest, cut along the tree."""
-        held = self.atlas.holder(piece)
-        if held is None:
-            trip = trip or self.way.trip(piece, None)
-            return self.way.go(Carry(0, trip, parcel, piece), now)
-        effects = self.notifier.match(held, parcel, piece, now)
-        for path in siblings(held.path) if piece.meet(held.zone) != piece else ():
-            part = piece.meet(self.atlas.space.zone(path))
-            if part is not None:
-                effects += self._spread(parcel, part, now, self.way.trip(part, held))
-        return effects
-
-    # ── On the way ───────────────────────────────────────────────────────────
-
-    def way_to(self, trip: Trip) -> NodeId | None:
-        """Who is next on the way to a point; None where this is the place, or there is no way."""
-        return self.way.next(trip)
-
-    def _travel(self, message: Carry | Routed | Whisper, now: float, rounds: int = 0) -> list[Effect]:
-        """A message that has come here: it is at its aim, or one hop nearer."""
-        if not self.atlas.held:
-            return [Count("lost their way")]
-        if isinstance(message, Carry):
-            if self.atlas.holder(message.piece) is not None:
-                return self._spread(message.parcel, message.piece, now)
-            return self.way.go(message, now, rounds)
-        cargo, whispers = message.cargo, isinstance(message, Whisper)
-        if isinstance(cargo, Plant):
-            if self.atlas.holder(cargo.piece) is not None:
-                return self.sower.sow(cargo, now, whispers=whispers)
-        elif self._is_here(cargo, message.trip):
-            return self._arrived(cargo, message.trip, now)
-        return self.way.go(message, now, rounds)
-
-    def _is_here(self, cargo: Cargo, trip: Trip) -> bool:
-        is_handed = isinstance(cargo, Join) and cargo.handed
-        return is_handed or any(trip.aim in held.zone for held in self.atlas.held.values())
-
-    def _arrived(self, cargo: Cargo, trip: Trip, now: float) -> list[Effect]:
-        match cargo:
-            case Join():
-                return self.mover.asked(cargo, trip.aim, now)
-            case FindPair():
-                return self.mover.sought(cargo, trip, now)
-            case DomainQuery(asker=asker, path=path):
-                return [Send(asker.id, DomainAnswer(path, self.me))] if asker.id != self.me.id else []
-            case Patrol(card=card):
-                return self.neighbourhood.learn(card, now) if card.peer.id != self.me.id else []
-            case IndexPut():
-                return self.proximity.keep(self.atlas.nearest(trip.aim), cargo, now)
-            case NearQuery():
-                return self.proximity.query(self.atlas.nearest(trip.aim), cargo, now)
-        return []
-
-    def send_to(self, cargo: Cargo, point: Point, now: float, *, whispers: bool = False) -> list[Effect]:
-        """Have something arrive at whoever holds a point, this broker included."""
-        trip = Trip(point)
-        if not self.atlas.held:
-            return []
-        return self._travel(Whisper(trip, cargo) if whispers else Routed(0, trip, cargo), now)
+        return self.carrier.publish(parcel, now)
 
     # ── Being told ───────────────────────────────────────────────────────────
 
@@ -301,20 +207,19 @@ class Spanhop(Router[SpanhopMessage]):
             case Heartbeat():
                 return self.neighbourhood.heartbeat(sender, message, now)
             case Carry() | Routed():
-                return self._receive_travelling(sender, message, now)
-            case Whisper(trip=trip, cargo=cargo):
-                return self._travel(message, now) if self.atlas.held and makes_sense(self.atlas, trip, cargo) else []
+                return self.carrier.receive(sender, message, now)
+            case Whisper():
+                return self.carrier.overhear(message, now)
             case Got(number=number):
                 self.legs.got(number, sender)
-                return self._check_leaving(now)
+                return self.check_leaving(now)
             case Notify(number=number, parcel=parcel):
-                return [*self._answer(sender, number), *self.notifier.deliver(parcel)]
+                return [*self.carrier.answer(sender, number), *self.notifier.deliver(parcel)]
             case Tell(number=number, parcel=parcel, targets=targets, trace=trace):
-                is_new = self._numbers.add((sender, number))
-                told = self.notifier.tell(parcel, targets, trace, now) if is_new else []
-                return [*self._answer(sender, number), *told]
+                told = self.notifier.tell(parcel, targets, trace, now) if self.carrier.is_new(sender, number) else []
+                return [*self.carrier.answer(sender, number), *told]
             case Stored():
-                return [*self.sower.stored(message), *self._check_leaving(now)]
+                return [*self.sower.stored(message), *self.check_leaving(now)]
             case Update():
                 return self.neighbourhood.hear(sender, message, now)
             case Ask():
@@ -323,21 +228,10 @@ class Spanhop(Router[SpanhopMessage]):
                 return self._receive_rarer(sender, message, now)
 
     def _receive_rarer(self, sender: NodeId, message: SpanhopMessage, now: float) -> list[Effect]:
+        moved = self.mover.receive(sender, message, now)
+        if moved is not None:
+            return moved
         match message:
-            case Busy():
-                return self.mover.busy(message, now)
-            case Offer():
-                return self.mover.offered(sender, message, now)
-            case Committed():
-                return self.mover.committed(sender, message, now)
-            case Hand():
-                return self.mover.handed(sender, message, now)
-            case Accept() | Took():
-                return [*self.mover.accepted(sender, message, now), *self._check_leaving(now)]
-            case Refused():
-                return self.mover.refused(sender, message, now)
-            case PairFound():
-                return self.mover.found(message, now)
             case Copies(records=records):
                 self.keeper.keep_copies(records, now)
             case Records(records=records):
@@ -350,66 +244,20 @@ class Spanhop(Router[SpanhopMessage]):
                 return self.proximity.receive(sender, message, now)
         return []
 
-    def _answer(self, sender: NodeId, number: int) -> list[Effect]:
-        return [Send(sender, Got(number))] if self.is_robust else []
-
-    def _receive_travelling(self, sender: NodeId, message: Carry | Routed, now: float) -> list[Effect]:
-        what = message.piece if isinstance(message, Carry) else message.cargo
-        if not makes_sense(self.atlas, message.trip, what):
-            return []
-        if not self.atlas.held:
-            return self._receive_without_zone(sender, message)
-        effects = self._answer(sender, message.number)
-        if not self._numbers.add((sender, message.number)):
-            return effects
-        span = message.span
-        if span is not None and not any(within(path, span) or within(span, path) for path in self.atlas.held):
-            effects.append(Send(sender, WrongDomain(span)))
-        return [*effects, *self._travel(message, now)]
-
-    def _receive_without_zone(self, sender: NodeId, message: Carry | Routed) -> list[Effect]:
-        """A zone is on its way here, and this with it; or there is none, and others have to do it."""
-        if self.mover.taking is None or len(self._waiting) >= WAITING_MAX:
-            return [Send(sender, WrongDomain(message.span or ()))]
-        if self._numbers.add((sender, message.number)):
-            self._waiting.append(message)
-        return self._answer(sender, message.number)
-
     # ── What did not get through ─────────────────────────────────────────────
 
     def unsent(self, to: NodeId, message: SpanhopMessage, now: float) -> list[Effect]:
         effects = self.peer_down(to, now)
         if not self.is_robust and isinstance(message, Carry | Routed | Notify | Tell):
             leg = self.legs.bounced(to, message)
-            effects += self._another_way(leg, now) if leg is not None else []
+            effects += self.carrier.another_way(leg, now) if leg is not None else []
         return effects
 
     def peer_down(self, peer: NodeId, now: float) -> list[Effect]:
         effects = self.neighbourhood.died(peer, now)
         for leg in self.legs.to_peer(peer):
-            effects += self._another_way(leg, now)
+            effects += self.carrier.another_way(leg, now)
         return [*effects, *self.mover.peer_gone(peer, now)]
-
-    def _another_way(self, leg: Leg, now: float) -> list[Effect]:
-        """A hop has not answered, or a message was held for a while."""
-        message = leg.message
-        match message:
-            case Carry() | Routed():
-                if not self.atlas.held:
-                    return self.way.hold(message, now, leg.rounds + 1)
-                return self._retrace(message, now, leg.rounds + 1)
-            case Notify(parcel=parcel, wanted=wanted) if leg.rounds == 0:
-                return self.notifier.round_about(parcel, leg.to, wanted, now)
-            case Tell(parcel=parcel, targets=targets, trace=trace) if leg.rounds < 2:
-                return self.notifier.tell(parcel, targets, trace[:-1], now, leg.rounds + 1)
-        return [Count("given up")]
-
-    def _retrace(self, message: Carry | Routed, now: float, rounds: int) -> list[Effect]:
-        """Choose again, as if the message had just come here."""
-        trip = message.trip
-        if trip.trace and trip.trace[-1] == self.me.id:
-            trip = Trip(trip.aim, trip.trace[:-1], trip.greedy, trip.detour)
-        return self._travel(msgspec.structs.replace(message, trip=trip, span=None), now, rounds)
 
     # ── Zones that change hands ──────────────────────────────────────────────
 
@@ -419,13 +267,13 @@ class Spanhop(Router[SpanhopMessage]):
         self.atlas.refresh()
         effects = self.neighbourhood.announce(more)
         self.neighbourhood.tidy()
-        giving = self.mover.giving
+        giving = self.giver.giving
         if giving is not None and giving.path not in self.atlas.held:
-            effects += self.mover.break_off(now)
+            effects += self.giver.break_off(now)
         if self.stage == "ready" and not self.atlas.held:  # Without any zone a broker begins anew.
             self.stage = "joining"
             near = [card.peer for card in self.atlas.cards.values()]
-            return [*effects, *self.mover.join([*near, *self.neighbourhood.met.values()], now)]
+            return [*effects, *self.taker.join([*near, *self.neighbourhood.met.values()], now)]
         return [*effects, *self.keeper.copy_anew(), *self.proximity.publish(now), *self.proximity.select(now)]
 
     def deposed(self, now: float) -> list[Effect]:
@@ -447,7 +295,7 @@ class Spanhop(Router[SpanhopMessage]):
         held = self.atlas.hold(deed.claim.path, deed.claim.epoch, deed.ancestors)
         effects = self.grown(held, deed, records, now)
         if self.is_joining:  # Unless somebody turned out to have a higher claim to all of it.
-            effects += self._make_ready(now) if self.atlas.held else self.mover.ask_for_zone(now)
+            effects += self._make_ready(now) if self.atlas.held else self.taker.ask_for_zone(now)
         return [*effects, *self.mover.shed_later(now)]
 
     def grown(self, held: Held, deed: Deed, records: Sequence[Record], now: float) -> list[Effect]:
@@ -484,23 +332,8 @@ class Spanhop(Router[SpanhopMessage]):
                 return self.neighbourhood.take(path, epoch, now)
             case ("leave",) | ("leave", "at last"):
                 return self._keep_leaving(now)
-        return self._wake_mover(token, now)
-
-    def _wake_mover(self, token: Token, now: float) -> list[Effect]:
-        match token:
-            case ("join", int(number)):
-                return self.mover.join_overdue(number, now)
-            case ("accept", int(number), int(part), int(tries)):
-                return self.mover.accept_again(number, part, tries, now)
-            case ("give", int(number), int(part), int(tries)):
-                return self.mover.part_overdue(number, part, tries, now)
-            case ("taking", str(giver), int(number), int(part)):
-                self.mover.taking_overdue(giver, number, part)
-            case ("seek", int(number)):
-                return self.mover.seek_overdue(number, now)
-            case ("shed",):
-                return self.mover.shed(now)
-        return self.proximity.wake(token, now)
+        moved = self.mover.wake(token, now)
+        return moved if moved is not None else self.proximity.wake(token, now)
 
     def _again(self, what: str, every_s: float, now: float) -> Effect:
         return WakeAt(now + every_s, (what,), idle=True)
@@ -511,7 +344,7 @@ class Spanhop(Router[SpanhopMessage]):
             return effects
         if leg.to:
             self.neighbourhood.suspect(leg.to, now)
-        return [*effects, *self._another_way(leg, now)]
+        return [*effects, *self.carrier.another_way(leg, now)]
 
     def _refresh(self, now: float) -> list[Effect]:
         """Plant own subscriptions again, forget what others no longer plant, copy what is kept."""
@@ -532,7 +365,7 @@ class Spanhop(Router[SpanhopMessage]):
         if not span or sender not in self.atlas.cards:
             self.neighbourhood.suspect(sender, now)
             for leg in self.legs.to_peer(sender):
-                effects += self._another_way(leg, now)
+                effects += self.carrier.another_way(leg, now)
         return [*effects, *self.upkeep.look_up(span, sender, now)]
 
     # ── Going ────────────────────────────────────────────────────────────────
@@ -546,9 +379,9 @@ class Spanhop(Router[SpanhopMessage]):
             return [*effects, Completed("leave")]
         self.stage, self._leave_by = "leaving", now + LEAVE_S
         effects += self.proximity.withdraw(now)
-        return [*effects, WakeAt(self._leave_by, ("leave", "at last")), *self._check_leaving(now)]
+        return [*effects, WakeAt(self._leave_by, ("leave", "at last")), *self.check_leaving(now)]
 
-    def _check_leaving(self, now: float) -> list[Effect]:
+    def check_leaving(self, now: float) -> list[Effect]:
         """When nothing of its own is on the way any more, a leaver gives away its zones."""
         if not self.is_leaving or self.planter.own or len(self.legs):
             return []
@@ -571,44 +404,27 @@ class Spanhop(Router[SpanhopMessage]):
 
     # ── Being looked at ──────────────────────────────────────────────────────
 
-    def _seen_count(self) -> int:
-        return len(self.notifier.delivered) + len(self.notifier.matched) + len(self._numbers)
-
     def links(self) -> tuple[NodeId, ...]:
         recorded = (p.peer.id for held in self.atlas.held.values() for table in held.ancestors for p in table)
         return tuple(dict.fromkeys(id for id in (*self.atlas.cards, *recorded) if id != self.me.id))
 
     def memory(self) -> bytes:
         near = [card.peer for card in self.atlas.cards.values()]
-        known = [*near, *self.neighbourhood.met.values(), *self.mover.contacts.values()]
+        known = [*near, *self.neighbourhood.met.values(), *self.taker.contacts.values()]
         return msgspec.msgpack.encode(list(dict.fromkeys(known))[:CONTACTS_MAX])
 
     def holdings(self) -> dict[str, tuple[int, int]]:
-        zones = len(self.atlas.held)
+        seen = len(self.notifier.delivered) + len(self.notifier.matched) + len(self.carrier.numbers)
         return {
-            "zones": (zones, CLAIMS_MAX),
-            "neighbours": (len(self.atlas.cards), CARDS_MAX),
-            "records": (sum(len(held.records) for held in self.atlas.held.values()), max(zones, 1) * RECORDS_MAX),
-            "copies": (len(self.keeper.copies), COPIES_MAX),
-            "graves": (len(self.keeper.graves), GRAVES_MAX),
+            **self.atlas.holdings(),
+            **self.keeper.holdings(),
             "own": (len(self.planter.own), OWN_MAX),
             "legs": (len(self.legs), LEGS_MAX),
-            "orphans": (len(self.neighbourhood.orphans), ORPHANS_MAX),
-            "suspects": (len(self.neighbourhood.suspects), SUSPECTS_MAX),
-            "seen": (self._seen_count(), 3 * SEEN_MAX),
-            "waiting": (len(self._waiting), WAITING_MAX),
-            "index": (sum(len(held.index) for held in self.atlas.held.values()), 2 * max(zones, 1) * INDEX_MAX),
-            "watches": (len(self.proximity.watches), WATCHES_MAX),
-            "pings": (len(self.proximity._sent), PINGS_MAX),
+            **self.neighbourhood.holdings(),
+            "seen": (seen, 3 * SEEN_MAX),
+            "waiting": (len(self.carrier.waiting), WAITING_MAX),
+            **self.proximity.holdings(),
         }
-
-
-def remembered(memory: bytes) -> list[Peer]:
-    """The peers that a former life knew; none if that cannot be read."""
-    try:
-        return msgspec.msgpack.decode(memory, type=list[Peer]) if memory else []
-    except msgspec.MsgspecError:
-        return []
 
 
 def _check_options(axes: Mapping[str, Bounds], m: int) -> None:
@@ -637,18 +453,8 @@ def _check_choices(*given: str) -> None:
 
 PROTOCOL = Protocol(
     name="spanhop",
-    build=Spanhop.build,
+    build=builder("spanhop", Spanhop),
     messages=SpanhopMessage,
-    promises=frozenset(
-        {
-            Promise.REACHES_ALL,
-            Promise.SURVIVES_LOSS,
-            Promise.SURVIVES_CRASHES,
-            Promise.SURVIVES_SPLIT,
-            Promise.JOINS_LIVE,
-            Promise.LEAVES_CLEANLY,
-            Promise.PRUNES,
-        }
-    ),
+    promises=WHATEVER_HAPPENS | {Promise.JOINS_LIVE, Promise.LEAVES_CLEANLY, Promise.PRUNES},
     settle=settle,
 )

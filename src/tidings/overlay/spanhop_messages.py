@@ -10,6 +10,7 @@ Offer … Took      a zone changes hands
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, TypeAlias
 
 import msgspec
@@ -54,6 +55,14 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     home_point: Point
     version: int
     gone: bool = False
+
+
+RECORDS_AT_ONCE = 256  # In one message.
+
+
+def in_parts(records: Sequence[Record]) -> list[tuple[Record, ...]]:
+    """Records as they go into messages, one part each."""
+    return [tuple(records[i : i + RECORDS_AT_ONCE]) for i in range(0, len(records), RECORDS_AT_ONCE)]
 
 
 # ── What travels to a point ──────────────────────────────────────────────────

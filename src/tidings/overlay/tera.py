@@ -14,31 +14,17 @@ and the table's compensation for popularity are theirs, everything else is plain
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from random import Random
-from typing import Any, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from tidings.errors import InputError
-from tidings.overlay.access import AccessPoint, AccessTable, Tree
-from tidings.overlay.courier import Courier
+from tidings.overlay.access import AccessPoint, Tree
 from tidings.overlay.crawl import HOPS_MAX, Path, onward
 from tidings.overlay.cuts import Axis, axes_of, filed_under
+from tidings.overlay.graph_router import GraphRouter, on_a_random_graph
 from tidings.overlay.interest import Interest
-from tidings.overlay.random_graph import PERIOD_S, GraphMessage, RandomGraph, Welcome, draw_views, remembered
-from tidings.overlay.router import (
-    Completed,
-    Count,
-    Deliver,
-    Effect,
-    Failed,
-    Place,
-    Promise,
-    Protocol,
-    Router,
-    Send,
-    Token,
-    built,
-)
+from tidings.overlay.random_graph import PERIOD_S, GraphMessage
+from tidings.overlay.router import Completed, Count, Deliver, Effect, Failed, Promise, Send
 from tidings.overlay.sampling import VIEW_SIZE, Known, PeerSampler
 from tidings.overlay.seen import SEEN_MAX, SeenIds
 from tidings.overlay.wire import EventId, Message, NodeId, Parcel, Peer, SubscriptionId
@@ -88,7 +74,7 @@ class TopicShuffle(Message, frozen=True):
 TeraMessage: TypeAlias = TopicWalk | Spread | TopicHello | TopicView | TopicShuffle | GraphMessage
 
 
-class Tera(Router[TeraMessage]):
+class Tera(GraphRouter[TeraMessage]):
     """One node's part in TERA."""
 
     def __init__(
@@ -104,38 +90,11 @@ class Tera(Router[TeraMessage]):
         """`period_s=0` does without routine talk, for worlds that stand still."""
         if hops_max < 1 or period_s < 0:
             raise InputError(f"expected hops_max ≥ 1 and period_s ≥ 0, got {hops_max}, {period_s}")
-        self.me, self.hops_max, self._chance = me, hops_max, chance
-        self.sampler = PeerSampler(me, chance, size=view_size)
-        self.table = AccessTable(me, chance, size=table_size)
-        self.courier = Courier()
-        self.graph = RandomGraph(
-            me,
-            chance,
-            self.sampler,
-            self.table,
-            self.courier,
-            adverts=self._adverts,
-            heard=self._heard,
-            period_s=period_s,
-            hops_max=hops_max,
-            announces=False,
-        )
+        super().__init__(me, chance, view_size=view_size, table_size=table_size, hops_max=hops_max, period_s=period_s)
         self.own: dict[SubscriptionId, tuple[Interest, list[Axis]]] = {}
         self.topics: dict[Axis, PeerSampler] = {}
         self._spread = SeenIds[tuple[EventId, Axis]](SEEN_MAX)
         self._delivered = SeenIds[EventId](SEEN_MAX)
-
-    @classmethod
-    def build(cls, place: Place, **options: Any) -> Tera:
-        """A node that stands where `place` says."""
-        return built("tera", cls, place.me, place.chance, **options)
-
-    def start(self, now: float, memory: bytes = b"") -> list[Effect]:
-        contacts = remembered(memory)
-        return self.graph.join(contacts, now) if contacts else self.graph.start(now)
-
-    def join(self, via: Sequence[Peer], now: float) -> list[Effect]:
-        return self.graph.join(via, now)
 
     def subscribe(self, interest: Interest, now: float) -> list[Effect]:
         if len(self.own) >= OWN_MAX:
@@ -172,27 +131,12 @@ class Tera(Router[TeraMessage]):
             case TopicView(axis, view) if axis in self.topics:
                 self.topics[axis].answered(sender, view)
                 return []
-            case Welcome(call):
-                return self.graph.welcomed(message, now) if self.courier.answered(call, sender) else []
-        return self.graph.receive(sender, message, now)
-
-    def wake(self, token: Token, now: float) -> list[Effect]:
-        match token:
-            case ("beat",):
-                return [*self._shuffle_topics(), *self.graph.beat(now)]
-            case ("call", int(number), int(tries)):
-                effects, lost = self.courier.overdue(number, tries, now)
-                return [*effects, *(self.graph.knock(now) if lost else ())]
-        return []
+        return self._receive_of_graph(sender, message, now)
 
     def peer_down(self, peer: NodeId, now: float) -> list[Effect]:
-        for known in (self.sampler, *self.topics.values()):
-            known.drop(peer)
-        self.table.drop_peer(peer)
-        return [effect for _ in self.courier.give_up(peer) for effect in self.graph.knock(now)]
-
-    def links(self) -> tuple[NodeId, ...]:
-        return tuple(peer.id for peer in self.sampler.view())
+        for topic in self.topics.values():
+            topic.drop(peer)
+        return super().peer_down(peer, now)
 
     def holdings(self) -> dict[str, tuple[int, int]]:
         return {
@@ -203,10 +147,10 @@ class Tera(Router[TeraMessage]):
             "seen": (len(self._delivered), SEEN_MAX),
         }
 
-    def memory(self) -> bytes:
-        return self.graph.memory()
-
     # ── Private steps ────────────────────────────────────────────────────────
+
+    def _beat(self, now: float) -> list[Effect]:
+        return [*self._shuffle_topics(), *super()._beat(now)]
 
     def _adverts(self) -> list[AccessPoint]:
         return [AccessPoint(axis, self.me, _TOPIC) for axis in self.topics]
@@ -271,15 +215,5 @@ class Tera(Router[TeraMessage]):
 _TOPIC = Tree(Peer(""), 0)  # A topic is the same whoever speaks of it.
 
 
-def settle(routers: dict[NodeId, Router[Any]], now: float) -> None:
-    """Give everybody a view drawn at random."""
-    draw_views([router.graph for router in routers.values() if isinstance(router, Tera)])
-
-
-PROTOCOL = Protocol(
-    name="tera",
-    build=Tera.build,
-    messages=TeraMessage,
-    promises=frozenset({Promise.JOINS_LIVE}),  # Not REACHES_ALL: a walk may find nobody, and a flood may miss somebody.
-    settle=settle,
-)
+# Not REACHES_ALL: a walk may find nobody, and a flood may miss somebody.
+PROTOCOL = on_a_random_graph("tera", Tera, TeraMessage, frozenset({Promise.JOINS_LIVE}))

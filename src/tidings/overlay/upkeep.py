@@ -77,7 +77,7 @@ class Upkeep:
         if self._atlas.holder(there) is not None:
             return []
         aim = there.facing(ancestor, self._atlas.around)
-        return self._router.send_to(DomainQuery(self._atlas.me, plot.path), aim, now, whispers=True)
+        return self._router.carrier.send_to(DomainQuery(self._atlas.me, plot.path), aim, now, whispers=True)
 
     def _renewed(self, plot: Plot, answer: DomainAnswer) -> Plot:
         if plot.path != answer.path or plot.peer.id == answer.owner.id:

@@ -37,9 +37,9 @@ from tidings.sim.network import CALM, Flat, Plane, Space, TransitStub, Weather
 from tidings.sim.nodes import NodeWorld, Seat
 from tidings.sim.plan import Plan, failure, judge, run, shrunk
 from tidings.sim.topologies import TOPOLOGIES, Topology, topology
-from tidings.sim.trace import Row, Trace
+from tidings.sim.trace import CheckFailed, Row, Trace
 from tidings.sim.workloads import Workload
-from tidings.sim.world import CheckFailed, World
+from tidings.sim.world import World
 
 __all__ = [
     "CALM",

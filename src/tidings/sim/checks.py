@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from itertools import islice
 
 from tidings.overlay import EventId, NodeId, SubscriptionId
-from tidings.sim.trace import Publication, Subscription, Trace
-from tidings.sim.world import CheckFailed, World
+from tidings.sim.trace import CheckFailed, Publication, Subscription, Trace
+from tidings.sim.world import World
 
 SHOWN_MAX = 5  # Examples in a message; the rest is counted.
 

@@ -47,8 +47,9 @@ from tidings.overlay import (
 )
 from tidings.security import BiscuitCapability, Identity, KeyManager, NotYet, SignedType
 from tidings.sim.federation import START_MS, Federation
+from tidings.sim.members import Carried, Member
 from tidings.sim.trace import Notice, Publication, Subscription
-from tidings.sim.world import Carried, Member, World
+from tidings.sim.world import World
 
 Watch = Callable[[NodeId, NodeId, bytes], None]
 """Sees every frame: who sent it, to whom, and its bytes."""

@@ -24,8 +24,9 @@ from tidings.sim.checks import check_nothing_lost, check_quiet, check_safe
 from tidings.sim.faults import Crash, Fault, Join, Leave, Restart, Slow, Split, Storm
 from tidings.sim.network import CALM, Weather
 from tidings.sim.topologies import topology
+from tidings.sim.trace import CheckFailed
 from tidings.sim.workloads import Workload
-from tidings.sim.world import CheckFailed, World
+from tidings.sim.world import World
 
 SHRINK_RUNS_MAX = 200  # A failing plan that is not small after so many runs is small enough.
 

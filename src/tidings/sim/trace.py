@@ -126,5 +126,12 @@ class Trace:
         return "\n".join([*map(str, chosen[:rows_max]), *left_off])
 
 
+class CheckFailed(AssertionError):
+    """A world did what no world may do. The message ends with the command that shows it again."""
+
+    def __init__(self, what: str, trace: Trace) -> None:
+        super().__init__(what + (f"\nto see it again:\n  {trace.rerun}" if trace.rerun else ""))
+
+
 def _plain(part: object) -> object:
     return tuple(part) if isinstance(part, tuple) else part

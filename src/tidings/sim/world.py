@@ -1,9 +1,8 @@
 """The world: many nodes, one clock, one seed, one outcome.
 
-A step is something that happens at a moment: a message arrives, a node wakes, a fault
-strikes. Steps wait in a heap ordered by time and, within one moment, by when they were
-thought of. Nothing in here depends on the order of a set, on the machine's clock or on
-its hash seed, so the same world run twice leaves the same trace to the last bit.
+Its time is in `clock`, what goes wrong in it is carried out by `striking`. Nothing in here
+depends on the order of a set, on the machine's clock or on its hash seed, so the same
+world run twice leaves the same trace to the last bit.
 
     >>> from tidings.overlay import Ranges
     >>> world = World("flooding", node_count=24, seed=7)
@@ -19,12 +18,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heappush
 from random import Random
 from typing import Any, assert_never
-
-import msgspec
 
 from tidings.errors import InputError
 from tidings.overlay import (
@@ -51,60 +47,20 @@ from tidings.overlay import (
     protocol,
     size_of,
 )
-from tidings.sim.faults import Crash, Fault, Join, Leave, Restart, Slow, Split, Storm
+from tidings.sim.clock import BOUNCE, CALL, CHATTER, IDLE, MESSAGE, TAKEN, WAKE, Clock
+from tidings.sim.faults import Fault, Slow, Split, Storm
+from tidings.sim.members import Carried, Member
 from tidings.sim.network import CALM, Weather
+from tidings.sim.striking import begin, end
 from tidings.sim.topologies import Topology, barabasi_albert
 from tidings.sim.trace import Notice, Publication, Subscription, Trace
 from tidings.sim.workloads import Values
 
 EVENT_TYPE = "Event"  # The one type that made-up events have unless they say otherwise.
-QUIET_WITHIN_S = 3600.0  # Virtual. A world that still talks an hour after the last word has a loop in it.
 LEAVE_WITHIN_S = 120.0  # A node that may not go by then goes anyway.
 
-# Kinds of steps. Chatter and idle wakes do not keep a world from being quiet.
-_MESSAGE, _CHATTER, _WAKE, _IDLE, _CALL, _BOUNCE, _TAKEN = range(7)
-_KEEPS_BUSY = (True, False, True, False, True, True, True)
 
-
-class CheckFailed(AssertionError):
-    """A world did what no world may do. The message ends with the command that shows it again."""
-
-    def __init__(self, what: str, trace: Trace) -> None:
-        super().__init__(what + (f"\nto see it again:\n  {trace.rerun}" if trace.rerun else ""))
-
-
-class Carried(msgspec.Struct, frozen=True, gc=False):
-    """A message as bytes, made for one link by a node that seals (see `nodes`). The sender's own message is for bounces."""
-
-    raw: bytes
-    message: Any
-    name: str
-    about: Any
-
-
-@dataclass(slots=True, eq=False)
-class Member:
-    """One node of the world: its router, its own subscriptions, and whether it is up."""
-
-    index: int
-    peer: Peer
-    router: Router[Any]
-    links: list[int]
-    up: bool = True
-    leaving: bool = False
-    side: int = 0  # Of a split.
-    each_s: float = 0.0  # How long it takes over a message, where it is slow.
-    busy_until: float = 0.0
-    subscriptions: dict[SubscriptionId, Interest] = field(default_factory=dict)
-    subscriptions_made: int = 0
-    events_published: int = 0
-
-    @property
-    def id(self) -> NodeId:
-        return self.peer.id
-
-
-class World:
+class World(Clock):
     """A protocol, run by many nodes at once. Time stands still between calls that say `run`.
 
     Nodes are given by number. `settled` starts a protocol that can do so in the state in
@@ -128,16 +84,13 @@ class World:
     ) -> None:
         self.protocol = protocol(protocol_name) if isinstance(protocol_name, str) else protocol_name
         self.seed, self.options, self.bounces = seed, options or {}, bounces
-        self.now = 0.0
-        self.trace = Trace(recording)
+        super().__init__(Trace(recording))
         self.chance = Random(f"world/{seed}")
         self._luck = Random(f"network/{seed}")
-        self._heap: list[tuple[float, int, int, Any, Any, Any, Any]] = []
-        self._order = self._pending = 0
         self._split = False
-        self._described: tuple[Any, str, Any, int, list[int], int] = (None, "", None, 0, [0, 0], _MESSAGE)
+        self._described: tuple[Any, str, Any, int, list[int], int] = (None, "", None, 0, [0, 0], MESSAGE)
         self._arrived: dict[tuple[int, int], float] = {}
-        self._set_weather(weather)
+        self.set_weather(weather)
         self.topology = topology or _usual_topology(self.protocol, node_count, seed)
         self._space = self.topology.space
         self.nodes: list[Member] = []
@@ -242,41 +195,21 @@ class World:
     def split(self, side: Sequence[int] | None = None) -> Iterator[None]:
         """While this lasts no message passes between `side`, half of the nodes if not said, and the rest."""
         half = side if side is not None else self.chance.sample(range(len(self.nodes)), len(self.nodes) // 2)
-        self._cut_off(half)
+        self.cut_off(half)
         yield
-        self._heal()
+        self.heal()
 
     def strike(self, faults: Sequence[Fault]) -> None:
         """Let these faults happen, their times counted from now."""
         for fault in faults:
-            self.at(self.now + fault.at, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
+            self.at(self.now + fault.at, lambda fault=fault: begin(fault, self))  # type: ignore[misc]
             if isinstance(fault, Split | Slow | Storm):
-                self.at(self.now + fault.until, lambda fault=fault: self._undo(fault))  # type: ignore[misc]
+                self.at(self.now + fault.until, lambda fault=fault: end(fault, self))  # type: ignore[misc]
                 self.trace.disturbances.append([self.now + fault.at, self.now + fault.until])
             else:
                 self.trace.disturbances.append([self.now + fault.at, self.now + fault.at])
 
-    def at(self, when: float, do: Callable[[], object]) -> None:
-        """Do something at a later moment."""
-        self._push(when, _CALL, None, do, None, None)
-
-    # ── Time ───────────────────────────────────────────────────────────────────
-
-    def run_for(self, seconds: float) -> None:
-        """Let so much time pass."""
-        until = self.now + seconds
-        self._run(until, stop_when_quiet=False)
-        self.now = until
-
-    def run_until_quiet(self, within_s: float = QUIET_WITHIN_S) -> None:
-        """Let time pass until only heartbeats are left; raises CheckFailed if that takes too long."""
-        self._run(self.now + within_s, stop_when_quiet=True)
-        if self._pending:
-            raise CheckFailed(f"not quiet after {within_s} s: {self._pending} steps are still to come", self.trace)
-
-    def is_quiet(self) -> bool:
-        """Whether nothing is on its way but what is said on schedule."""
-        return self._pending == 0
+    # ── Who is there ───────────────────────────────────────────────────────────
 
     def up(self) -> list[int]:
         """The nodes that are up, and not about to go."""
@@ -297,42 +230,24 @@ class World:
                     waiting += [other.index for other in near if other.up and other.id not in parts]
         return parts
 
-    def _run(self, until: float, *, stop_when_quiet: bool) -> None:
-        # The inner loop. Messages are handled right here: a call more for each would cost a tenth of the speed.
-        heap, carry_out = self._heap, self._carry_out
-        while heap and heap[0][0] <= until and not (stop_when_quiet and not self._pending):
-            now, _, kind, member, what, who, extra = heappop(heap)
-            self.now = now
-            if _KEEPS_BUSY[kind]:
-                self._pending -= 1
-            if kind <= _CHATTER and member.up and not member.each_s:
-                carry_out(member, member.router.receive(who, what, now))
-            else:
-                self._step(kind, member, what, who, extra)
+    # ── Steps and effects ──────────────────────────────────────────────────────
 
     def _step(self, kind: int, member: Member, what: Any, who: Any, extra: Any) -> None:
         """Any step but a message that arrives at a node that is up and quick."""
-        if kind == _CALL:
+        if kind == CALL:
             what()
         elif not member.up:
-            if kind <= _CHATTER:
+            if kind <= CHATTER:
                 self._miss(member, who, what)
-        elif kind <= _CHATTER:
+        elif kind <= CHATTER:
             member.busy_until = max(member.busy_until, self.now) + member.each_s
-            self._push(member.busy_until, _TAKEN, member, what, who, None)
-        elif kind == _TAKEN:
+            self._push(member.busy_until, TAKEN, member, what, who, None)
+        elif kind == TAKEN:
             self._carry_out(member, member.router.receive(who, what, self.now))
-        elif kind == _BOUNCE:
+        elif kind == BOUNCE:
             self._carry_out(member, member.router.unsent(who, what, self.now))
         elif extra == member.peer.incarnation:
             self._carry_out(member, member.router.wake(what, self.now))
-
-    def _push(self, when: float, kind: int, member: Member | None, what: Any, who: Any, extra: Any) -> None:
-        self._order += 1
-        self._pending += _KEEPS_BUSY[kind]
-        heappush(self._heap, (when, self._order, kind, member, what, who, extra))
-
-    # ── Effects ────────────────────────────────────────────────────────────────
 
     def _carry_out(self, member: Member, effects: list[Effect]) -> None:
         for effect in effects:
@@ -346,7 +261,7 @@ class World:
             case Deliver(parcel):
                 self._deliver(member, parcel)
             case WakeAt(when, token, idle):
-                self._push(max(when, self.now), _IDLE if idle else _WAKE, member, token, None, member.peer.incarnation)
+                self._push(max(when, self.now), IDLE if idle else WAKE, member, token, None, member.peer.incarnation)
             case Completed(asked, id):
                 self._complete(member, asked, id)
             case Failed(asked, why, id):
@@ -376,7 +291,7 @@ class World:
             self._send_through_weather(member, target, message, arrival, kind)
             return
         self._order += 1
-        if kind == _MESSAGE:
+        if kind == MESSAGE:
             self._pending += 1
         heappush(self._heap, (arrival, self._order, kind, target, message, member.peer.id, None))
 
@@ -389,7 +304,7 @@ class World:
             parcel = getattr(message, "parcel", None)
             about = parcel.head.id if parcel is not None else None
         tally = self.trace.sent.setdefault(name, [0, 0])
-        kind = _CHATTER if chatter else _MESSAGE
+        kind = CHATTER if chatter else MESSAGE
         self._described = (message, name, about, size, tally, kind)
         return name, about, size, tally, kind
 
@@ -422,7 +337,7 @@ class World:
         back = self._by_id[sender]
         if self.bounces and not (self._split and back.side != member.side):
             delay_s = self._space.delay_s(member.index, back.index)
-            self._push(self.now + delay_s, _BOUNCE, back, message, member.id, None)
+            self._push(self.now + delay_s, BOUNCE, back, message, member.id, None)
 
     def _deliver(self, member: Member, parcel: Parcel) -> None:
         id = parcel.head.id
@@ -443,61 +358,24 @@ class World:
         elif asked == "unsubscribe" and subscription and subscription.gone_at is None:
             subscription.gone_at = self.now
 
-    # ── Faults ─────────────────────────────────────────────────────────────────
+    # ── The network as a whole ─────────────────────────────────────────────────
 
-    def _strike(self, fault: Fault) -> None:
-        match fault:
-            case Join(_, contacts):
-                if self.up_count():
-                    self.join(contacts)
-            case Split(_, _, side):
-                self._cut_off([node for node in side if node < len(self.nodes)])
-            case Storm(_, _, weather):
-                self._set_weather(weather)
-            case Crash(_, node) | Restart(_, node) | Slow(_, _, node) | Leave(_, node):
-                if node < len(self.nodes):
-                    self._strike_node(fault, node)
-            case _:
-                assert_never(fault)
-
-    def _strike_node(self, fault: Crash | Restart | Slow | Leave, node: int) -> None:
-        match fault:
-            case Crash():
-                self.crash(node)
-            case Restart(_, _, memory):
-                self.restart(node, memory=memory)
-            case Slow(_, _, _, each_s):
-                self.nodes[node].each_s = each_s
-            case Leave():
-                self.leave(node)
-            case _:
-                assert_never(fault)
-
-    def _undo(self, fault: Split | Slow | Storm) -> None:
-        match fault:
-            case Split():
-                self._heal()
-            case Slow(_, _, node):
-                if node < len(self.nodes):
-                    self.nodes[node].each_s = 0.0
-            case Storm():
-                self._set_weather(CALM)
-            case _:
-                assert_never(fault)
-
-    def _cut_off(self, side: Sequence[int]) -> None:
+    def cut_off(self, side: Sequence[int]) -> None:
+        """From now on no message passes between these nodes and the rest."""
         for node in side:
             self.nodes[node].side = 1
         self._split = True
         self.trace.note(self.now, "split", "", what=f"{len(side)} nodes cut off")
 
-    def _heal(self) -> None:
+    def heal(self) -> None:
+        """There is one network again."""
         for member in self.nodes:
             member.side = 0
         self._split = False
         self.trace.note(self.now, "heal", "")
 
-    def _set_weather(self, weather: Weather) -> None:
+    def set_weather(self, weather: Weather) -> None:
+        """From now on the network treats messages like this."""
         weather.check()
         self.weather, self._weather_calm = weather, weather.calm
 

@@ -52,7 +52,7 @@ def a_bench(ids: list[NodeId] = IDS, **options: Any) -> Bench:
 
 
 def a_node(id: NodeId = "me", **options: Any) -> Cbdlo:
-    return Cbdlo.build(Place(Peer(id), (), Random(0)), **{**STILL, **options})
+    return Cbdlo(Peer(id), Random(0), **{**STILL, **options})
 
 
 def a_parcel(seq: int = 1, origin: NodeId = "far", **values: Any) -> Parcel:

@@ -43,7 +43,7 @@ def a_bench(**options: Any) -> Bench:
 
 def rendezvous(bench: Bench) -> NodeId:
     router = bench.routers["000"]
-    return str(router._key_of(TYPE))
+    return str(router.grove.key_of(TYPE))
 
 
 def way_up(bench: Bench, start: NodeId) -> list[NodeId]:
@@ -156,7 +156,7 @@ def test_what_was_covered_rises_before_its_cover_is_withdrawn() -> None:
     bench.subscribe(node, NARROW)
     bench.unsubscribe(cover)
     for _ in bench.steps():
-        held = bench.routers[rendezvous(bench)]._trees[TYPE].below
+        held = bench.routers[rendezvous(bench)].grove.plant(TYPE).below
         assert any(each.interest.wanted.covers(NARROW) for below in held.values() for each in below.values())
     bench.publish("000", x=15)
     bench.publish("000", x=50)
@@ -231,7 +231,9 @@ def test_a_parent_that_forgot_is_told_again() -> None:
     node = far_from_root(bench)
     bench.subscribe(node, WIDE)
     bench.run(until=1.0)
-    bench.routers[rendezvous(bench)]._trees.clear()
+    grove = bench.routers[rendezvous(bench)].grove
+    for tree in grove.trees():
+        grove.fell(tree)
     bench.run(until=20.0)
     bench.publish(rendezvous(bench), x=1)
     bench.run(until=21.0)
@@ -265,11 +267,11 @@ def test_a_node_alone_is_every_rendezvous() -> None:
 @pytest.mark.parametrize("options", [{"speed": 3}, {"base": 99}, {"refresh_s": -1}])
 def test_impossible_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InputError):
-        Hermes.build(Place(Peer("213"), (), Random(0)), **options)
+        PROTOCOL.build(Place(Peer("213"), (), Random(0)), **options)
 
 
 def test_before_a_node_is_in_it_keeps_events_and_passes_them_on_after() -> None:
-    router = Hermes.build(Place(Peer("213"), (), Random(0)), base=4, **STILL)
+    router = Hermes(Peer("213"), Random(0), base=4, **STILL)
     router.subscribe(Interest(SubscriptionId("213", 0, 1), TYPE, Everything()), 0.0)
     parcel = Parcel(Head(EventId("201", 0, 1), TYPE), View({}))
     assert router.receive("201", Up(parcel, 1, Peer("201")), 0.0) == []

@@ -32,8 +32,8 @@ from tidings.overlay import (
 from tidings.overlay.custody import EVENT, NEWS, Done, Got, TaskId
 from tidings.overlay.irbr import PROTOCOL, Irbr
 from tidings.overlay.irbr_messages import Arrival, Carry, Compare, Mourned, Routine, Spread, Table
+from tidings.overlay.lookup import Found
 from tidings.overlay.ranges import Entry, FilterTable, Obituary, Standing, digest
-from tidings.overlay.ring import Found
 
 WIDE, NARROW = Ranges.of(x=(0, 100)), Ranges.of(x=(10, 20))
 FIGURE_2 = ["213", "202", "201", "031", "023"]
@@ -384,7 +384,7 @@ def test_the_clockwise_neighbour_mourns_and_the_covered_take_over() -> None:
 )
 def test_impossible_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InputError):
-        Irbr.build(Place(Peer("213"), (), Random(0)), **options)
+        PROTOCOL.build(Place(Peer("213"), (), Random(0)), **options)
 
 
 def test_every_message_survives_its_journey_as_bytes() -> None:
@@ -440,7 +440,7 @@ def test_a_node_has_only_so_many_subscriptions(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_before_a_node_is_ready_it_keeps_events_and_passes_them_on_after() -> None:
-    router = Irbr.build(Place(Peer("213"), (), Random(0)), base=4, **QUIET)
+    router = Irbr(Peer("213"), Random(0), base=4, **QUIET)
     router.subscribe(Interest(SubscriptionId("213", 0, 1), TYPE, Everything()), 0.0)
     parcel = Parcel(Head(EventId("201", 0, 1), TYPE), View({}))
     got = [Send("201", Got(TaskId(EVENT, "201", 0, 1), 2))]
@@ -451,7 +451,7 @@ def test_before_a_node_is_ready_it_keeps_events_and_passes_them_on_after() -> No
 
 
 def test_a_newcomer_without_contacts_is_the_first_of_its_network() -> None:
-    router = Irbr.build(Place(Peer("213"), (), Random(0)), base=4, **QUIET)
+    router = Irbr(Peer("213"), Random(0), base=4, **QUIET)
     assert Completed("join") in router.join([], 0.0)
 
 

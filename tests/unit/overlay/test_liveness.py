@@ -39,6 +39,16 @@ def test_waits_double_and_end() -> None:
     assert calls.answered("k") is None
 
 
+def test_a_call_is_overdue_when_its_wait_is_over_and_not_after_it_was_tried_again() -> None:
+    calls = Unanswered[str](wait_s=1.0, tries_max=3, at_most=8)
+    calls.add("k", "peer", "message", now=0.0)
+    assert calls.overdue("k", now=0.5) is None
+    assert calls.overdue("k", now=1.0) == calls.get("k")
+    calls.again("k", now=1.0)
+    assert calls.overdue("k", now=1.0) is None
+    assert calls.overdue("never asked", now=9.0) is None
+
+
 def test_when_full_the_oldest_call_is_given_up() -> None:
     calls = Unanswered[int](wait_s=1.0, tries_max=3, at_most=2)
     for key in (1, 2, 3):

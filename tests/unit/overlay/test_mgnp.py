@@ -189,7 +189,7 @@ def test_whoever_is_near_is_inside_the_recorded_zone_also_where_that_is_no_level
 def asked_from(bench: Bench, asker: NodeId, point: tuple[int, ...]) -> tuple[list[tuple[int, NodeId]], NearAnswer]:
     """Who is asked, with the ring it is in, when somebody looks in the whole space around a point; and the answer."""
     query, before = NearQuery((), Peer(asker), (0.5, 0.5), point), len(bench.sent)
-    bench.do(asker, bench.routers[asker].send_to(query, point, bench.now))
+    bench.do(asker, bench.routers[asker].carrier.send_to(query, point, bench.now))
     quietly(bench)
     since = [message for _, _, message in bench.sent[before:]]
     onward = {m.cargo.asked: m.cargo for m in since if isinstance(m, Routed) and isinstance(m.cargo, NearQuery)}

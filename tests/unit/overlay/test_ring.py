@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 from tests.unit.overlay.harness import QUIET, Bench
 from tidings.errors import InputError
 from tidings.overlay import Effect, Peer, Send, WakeAt, protocol
+from tidings.overlay.lookup import Found
 from tidings.overlay.places import Places, settle, shared
-from tidings.overlay.ring import Found, Gone, Heartbeat, Ping, Pong, Ring, There, Where, remembered
+from tidings.overlay.ring import Ring
+from tidings.overlay.ring_messages import Gone, Heartbeat, Ping, Pong, There, Where
+from tidings.overlay.router import remembered
 
 ids_of_three = st.text("0123", min_size=3, max_size=3)
 

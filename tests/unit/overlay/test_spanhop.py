@@ -386,7 +386,7 @@ def test_a_cut_by_load_stays_away_from_the_edge() -> None:
     for _ in range(30):
         bench.publish("b00", x=0, y=0)
     held = bench.routers["b00"].atlas.held[()]
-    assert bench.routers["b00"].mover.cut(held) == 2**32 // 16
+    assert bench.routers["b00"].giver.cut(held) == 2**32 // 16
 
 
 def test_two_newcomers_at_one_broker_are_served_one_after_the_other() -> None:
@@ -430,7 +430,7 @@ def test_a_join_that_breaks_off_at_any_message_leaves_the_space_tiled(lost: int)
         for claim in getattr(router.atlas.cards.get("new"), "claims", ())
     ]
     assert uncovered((), [*holders, *claims]) == []
-    assert all(router.mover.giving is None for router in bench.routers.values())
+    assert all(router.giver.giving is None for router in bench.routers.values())
 
 
 def test_an_offer_that_is_not_accepted_is_withdrawn() -> None:
@@ -442,7 +442,7 @@ def test_an_offer_that_is_not_accepted_is_withdrawn() -> None:
         if not wakes:
             break
         effects = b0.wake(wakes[0].token, wakes[0].when)
-    assert b0.mover.giving is None
+    assert b0.giver.giving is None
     assert list(b0.atlas.held) == [()]
     assert any(isinstance(e, Send) and e.to == "two" and isinstance(e.message, Offer) for e in ask(b0, "two", 2))
 
