@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.matching.contest import ROUNDS_MAX, pin
+from benchmarks.matching.contest import goes_on, pin
 from benchmarks.matching.engine import Array
 from benchmarks.workload import EVENTS, READING, SCALES, boxes_table, event_table, events, subscriptions
 from tidings.events import EventType
@@ -28,7 +28,6 @@ WIDE_CONDITIONS, WIDE_EVENTS, WIDE_DOMAIN, WIDE_SIDES = 20_000, 5_000, 1_000_000
 WIDE_PASSING = 0.046  # Of each of three sides, so that one condition in 10,000 matches whatever the attributes.
 MATCHES_CONDITIONS, MATCHES_EVENTS = 100_000, 5_000  # Fewer events, since the widest match thousands each.
 WARM_UP = 1_000
-POINT_S_MAX = 3.0  # Seconds after which no further round is begun for a point; the best round counts.
 
 
 def growth(quick: bool) -> dict[str, list[dict[str, float]]]:
@@ -77,15 +76,12 @@ def _wide_condition(attributes: Array, lows: Array, width: int) -> str:
 
 
 def _timed(index: Index, table: pa.Table) -> dict[str, float]:
-    best, matches = float("inf"), 0
-    begun = time.perf_counter()
-    for _ in range(ROUNDS_MAX):
+    rounds, matches = list[float](), 0
+    while goes_on(len(rounds), sum(rounds)):
         start = time.perf_counter()
         matches = len(index.match_numbers(table).events)
-        best = min(best, time.perf_counter() - start)
-        if time.perf_counter() - begun > POINT_S_MAX:
-            break
-    return {"events_per_s": len(table) / best, "matches_per_event": matches / len(table)}
+        rounds.append(time.perf_counter() - start)
+    return {"events_per_s": len(table) / min(rounds), "matches_per_event": matches / len(table)}
 
 
 def main(arguments: list[str]) -> None:

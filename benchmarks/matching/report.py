@@ -103,7 +103,8 @@ def _changing(run: Run) -> str:
     facts = run.measured["facts"]
     changes, wait = facts["changes_per_s"], facts["longest_wait_ms"]
     return (
-        f"{run.workload}, 2 cores: {changes:,.0f} changes/s; a reader waits {wait:.1f} ms at most while all is folded"
+        f"{run.workload}, 2 cores: 2 threads are {facts['speed_up']:.2f}× as fast as 1; {changes:,.0f} changes/s; "
+        f"a reader waits {wait:.1f} ms at most while all is folded"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from biscuit_auth import Algorithm, Biscuit, BiscuitBuilder, BlockBuilder, PrivateKey, PublicKey
 from hypothesis import assume, given, settings
 from hypothesis import event as note
@@ -103,6 +104,7 @@ def signed_links(chain: list[tuple[Grant, Identity | None]]) -> tuple[Grant, ...
     return tuple(replace(link, issuer=signer.public_key if signer else None) for link, signer in chain)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     chains(),
@@ -138,6 +140,7 @@ def test_a_token_shows_the_links_it_was_made_of(chain: list[tuple[Grant, Identit
     assert token_of(chain).inspect() == signed_links(chain)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(chains(), links(st.none()))
 def test_a_narrowed_right_never_reaches_further(chain: list[tuple[Grant, Identity | None]], more: Grant) -> None:

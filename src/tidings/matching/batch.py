@@ -9,11 +9,13 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from tidings.errors import EventError
 from tidings.matching.boxes import Array
-from tidings.matching.parallel import Workers
+from tidings.matching.parallel import workers
 from tidings.matching.part import Part, apart
 
 BATCH = 32_768  # Events that go through the index together, so that a large one is read once for all of them.
+ROWS_MAX = 2**31 - 1  # Of one table: row numbers have 32 bits.
 
 
 class Matches(NamedTuple):
@@ -30,15 +32,46 @@ class Matches(NamedTuple):
         return pa.table({"event": self.events[order].astype(np.int64), "subscription": ids})
 
 
-def slices_of(rows: pa.Table, threads: int) -> list[pa.Table]:
-    """The rows in equal slices of at most BATCH, as many for each thread as for the others; at least one."""
-    rounds = -(-rows.num_rows // (BATCH * threads))
-    size = max(1, -(-rows.num_rows // max(1, rounds * threads)))
-    return [rows.slice(start, size) for start in range(0, max(rows.num_rows, 1), size)]
+class _Task(NamedTuple):
+    """Some rows to match with one part, and the numbers that the first row and the part's first owner have."""
+
+    part: Part
+    rows: pa.Table
+    first: tuple[int, int]
+
+
+def match_all(parts: Sequence[Part], rows: pa.Table, stamp: int, threads: int) -> Matches:
+    """All matches of conformed rows, in no particular order; subscriptions are numbered across the parts."""
+    tasks = _tasks(parts, rows, threads)
+    rooms = Rooms([task.part.room(task.rows.num_rows) for task in tasks])
+
+    def match(at: int) -> Array:
+        part, here, first = tasks[at]
+        return rooms.moved_in(at, part.match(here, stamp, first, rooms.each[at])[0])
+
+    with workers(min(threads, len(tasks))) as crew:
+        found = crew.map(match, range(len(tasks)))
+    ids = pa.chunked_array([part.segment.ids for part in parts], pa.string())
+    return Matches(*apart(rooms.together(found)), ids)
+
+
+def _tasks(parts: Sequence[Part], rows: pa.Table, threads: int) -> list[_Task]:
+    if rows.num_rows > ROWS_MAX:
+        raise EventError(f"expected at most {ROWS_MAX:,} events at once, got {rows.num_rows:,}")
+    numbers = np.cumsum([0, *(len(part.segment) for part in parts)]).tolist()
+    size = _slice_size(rows.num_rows, threads)
+    slices = [(start, rows.slice(start, size)) for start in range(0, max(rows.num_rows, 1), size)]
+    return [_Task(part, here, (event, number)) for event, here in slices for part, number in zip(parts, numbers)]
+
+
+def _slice_size(row_count: int, threads: int) -> int:
+    """Rows of equal slices of at most BATCH, as many for each thread as for the others."""
+    rounds = -(-row_count // (BATCH * threads))
+    return max(1, -(-row_count // max(1, rounds * threads)))
 
 
 class Rooms:
-    """Where each piece of work writes its matches, one behind another in one array: together, they are all matches.
+    """Where each task writes its matches, one behind another in one array: together, they are all matches.
 
     A copy into fresh memory would take a good part of the time that a second thread saves.
     """
@@ -49,11 +82,24 @@ class Rooms:
         self._starts = ends[:-1]
         self.each = [self._whole[start:end] for start, end in pairwise(ends)]
 
-    def holds(self, at: int, owners: Array) -> bool:
-        """Whether these, as `Part.match` gave them, lie in the room given for them."""
-        return not len(owners) or (owners.ctypes.data == self.each[at].ctypes.data and owners.strides == (8,))
+    def moved_in(self, at: int, pairs: Array) -> Array:
+        """The same pairs, at the start of the room given for them unless they are too many for it."""
+        room = self.each[at]
+        if len(pairs) > len(room):
+            return pairs
+        if len(pairs) and pairs.ctypes.data != room.ctypes.data:
+            room[: len(pairs)] = pairs
+        return room[: len(pairs)]
 
-    def closed_up(self, counts: Sequence[int]) -> Array:
+    def together(self, found: Sequence[Array]) -> Array:
+        """All pairs, given as `moved_in` gave them, in no particular order."""
+        if len(found) == 1:
+            return found[0]
+        if all(len(pairs) <= len(room) for pairs, room in zip(found, self.each, strict=True)):
+            return self._closed_up([len(pairs) for pairs in found])
+        return np.concatenate(found)
+
+    def _closed_up(self, counts: Sequence[int]) -> Array:
         """The pairs that each room begins with. Gaps are filled from behind, since their order is of no matter."""
         whole, end = self._whole, 0
         for start, count in zip(self._starts, counts, strict=True):
@@ -61,47 +107,3 @@ class Rooms:
             whole[end : end + moved] = whole[start + count - moved : start + count]
             end += count
         return whole[:end]
-
-
-def collected(
-    parts: list[Part], rows: list[pa.Table], found: list[tuple[Array, Array, Array]], rooms: Rooms, crew: Workers
-) -> Matches:
-    """All matches, events numbered across slices and subscriptions across parts.
-
-    `found` and the rooms are by slice and, within it, by part.
-    """
-    ids = pa.chunked_array([part.segment.ids for part in parts], pa.string())
-    if len(found) == 1:
-        return Matches(found[0][0], found[0][1], ids)  # As the kernel left them: a copy would cost as much as the work.
-    first_event = np.cumsum([0, *(here.num_rows for here in rows)])
-    first_number = np.cumsum([0, *(len(part.segment) for part in parts)])
-    firsts = [(event, number) for event in first_event[:-1].tolist() for number in first_number[:-1].tolist()]
-    in_place = all(rooms.holds(at, owners) for at, (_, owners, _) in enumerate(found))
-    if in_place and first_event[-1] < 1 << 31:
-        return Matches(*_renumbered(rooms, [len(events) for events, _, _ in found], firsts, crew), ids)
-    return Matches(*_copied(found, firsts, crew), ids)
-
-
-def _renumbered(rooms: Rooms, counts: list[int], firsts: list[tuple[int, int]], crew: Workers) -> tuple[Array, Array]:
-    def renumber(at: int) -> None:
-        (event, number), pairs = firsts[at], rooms.each[at][: counts[at]]
-        if event or number:
-            np.add(pairs, np.uint64((event << 32) | number), out=pairs)
-
-    crew.map(renumber, range(len(counts)))
-    return apart(rooms.closed_up(counts))
-
-
-def _copied(
-    found: list[tuple[Array, Array, Array]], firsts: list[tuple[int, int]], crew: Workers
-) -> tuple[Array, Array]:
-    ends = np.cumsum([0, *(len(events) for events, _, _ in found)])
-    events, numbers = np.empty(ends[-1], np.int64), np.empty(ends[-1], np.int32)
-
-    def copy(at: int) -> None:
-        (event, number), here = firsts[at], slice(ends[at], ends[at + 1])
-        np.add(found[at][0], np.int64(event), out=events[here])
-        np.add(found[at][1], np.int32(number), out=numbers[here])
-
-    crew.map(copy, range(len(found)))
-    return events, numbers

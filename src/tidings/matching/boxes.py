@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from itertools import islice
+from itertools import chain, compress, islice
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from tidings.errors import InputError
 from tidings.events import INT_MAX, EventType, ValueType
-from tidings.filters import Box, Condition, Intervals, format_tree
+from tidings.filters import Condition, Intervals, format_tree
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -121,68 +121,46 @@ def columns_of(items: Iterable[tuple[str, Condition]], event_type: EventType) ->
 
 
 def _columns_of_block(items: Sequence[tuple[str, Condition]], event_type: EventType) -> BoxColumns:
-    flat = _Flat(event_type)
-    for _, condition in items:
-        flat.add(condition.boxes)
+    """One block, level by level: so each level is a walk in C over the one above, which takes half the time of loops."""
+    conditions = [condition for _, condition in items]
+    boxes_of = [condition.boxes for condition in conditions]
+    boxes = list(chain.from_iterable(boxes_of))
+    trees_of = [box.residuals for box in boxes]
+    sides_of = [box.sides for box in boxes]
     return BoxColumns(
         ids=pa.array([id for id, _ in items], pa.string()),
-        texts=pa.array([condition.text for _, condition in items], pa.string()),
-        **flat.columns(),
+        texts=pa.array([condition.text for condition in conditions], pa.string()),
+        box_ptr=_pointers(boxes_of),
+        side_ptr=_pointers(sides_of),
+        **_side_columns(list(chain.from_iterable(sides_of)), event_type),
+        residual_ptr=_pointers(trees_of),
+        residuals=pa.array(map(format_tree, chain.from_iterable(trees_of)), pa.string()),
     )
 
 
-class _Flat:
-    """Boxes as plain lists, in one pass: conditions lie all over memory, and to come by twice costs twice."""
+def _side_columns(sides: Sequence[tuple[str, Intervals]], event_type: EventType) -> dict[str, Any]:
+    """The columns of sides and their intervals, by name."""
+    position = {a.name: index for index, a in enumerate(event_type)}
+    attribute = np.array([position[name] for name, _ in sides], np.int32)
+    pairs = [side.pairs for _, side in sides]
+    counts = np.fromiter(map(len, pairs), np.int64, len(pairs))
+    is_number = np.array([a.type.has_int_keys for a in event_type], bool)[attribute]
+    numbers, texts = (_keys(compress(pairs, here.tolist())) for here in (is_number, ~is_number))
+    return {
+        "attribute": attribute,
+        "null": np.array([side.null for _, side in sides], np.uint8),
+        "number_ptr": _summed(np.where(is_number, counts, 0)),
+        "number_low": pa.array(numbers[::2], pa.int64()),
+        "number_high": pa.array([high if high != _BEYOND_INTS else None for high in numbers[1::2]], pa.int64()),
+        "text_ptr": _summed(np.where(is_number, 0, counts)),
+        "text_low": pa.array(texts[::2], pa.binary()),
+        "text_high": pa.array(texts[1::2], pa.binary()),
+    }
 
-    def __init__(self, event_type: EventType) -> None:
-        self._place = {a.name: (index, a.type.has_int_keys) for index, a in enumerate(event_type)}
-        self._boxes, self._sides, self._residuals = list[int](), list[int](), list[int]()
-        self._attribute, self._null = list[int](), list[bool]()
-        self._number_counts, self._text_counts = list[int](), list[int]()
-        self._numbers, self._texts = list[Any](), list[Any]()
-        self._trees = list[Any]()
 
-    def add(self, boxes: Sequence[Box]) -> None:
-        """Adds the boxes of one condition."""
-        self._boxes.append(len(boxes))
-        for box in boxes:
-            self._sides.append(len(box.sides))
-            self._residuals.append(len(box.residuals))
-            if box.residuals:
-                self._trees += box.residuals
-            self._add_sides(box.sides)
-
-    def _add_sides(self, sides: Sequence[tuple[str, Intervals]]) -> None:
-        for name, side in sides:
-            attribute, is_number = self._place[name]
-            self._attribute.append(attribute)
-            self._null.append(side.null)
-            pairs = side.pairs
-            self._number_counts.append(len(pairs) if is_number else 0)
-            self._text_counts.append(0 if is_number else len(pairs))
-            keys = self._numbers if is_number else self._texts
-            for pair in pairs:
-                keys += pair
-
-    def columns(self) -> dict[str, Any]:
-        """All columns but ids and texts, by name."""
-        texts = [_as_bytes(key) for key in self._texts]
-        return {
-            "box_ptr": _pointers(np.array(self._boxes, np.int64)),
-            "side_ptr": _pointers(np.array(self._sides, np.int64)),
-            "attribute": np.array(self._attribute, np.int32),
-            "null": np.array(self._null, np.uint8),
-            "number_ptr": _pointers(np.array(self._number_counts, np.int64)),
-            "number_low": pa.array(self._numbers[::2], pa.int64()),
-            "number_high": pa.array(
-                [high if high != _BEYOND_INTS else None for high in self._numbers[1::2]], pa.int64()
-            ),
-            "text_ptr": _pointers(np.array(self._text_counts, np.int64)),
-            "text_low": pa.array(texts[::2], pa.binary()),
-            "text_high": pa.array(texts[1::2], pa.binary()),
-            "residual_ptr": _pointers(np.array(self._residuals, np.int64)),
-            "residuals": pa.array([format_tree(tree) for tree in self._trees], pa.string()),
-        }
+def _keys(pairs: Iterable[Any]) -> list[Any]:
+    """Lows and highs in turn, of intervals that are given by side."""
+    return list(chain.from_iterable(chain.from_iterable(pairs)))
 
 
 def _joined(blocks: Sequence[BoxColumns]) -> BoxColumns:
@@ -191,7 +169,7 @@ def _joined(blocks: Sequence[BoxColumns]) -> BoxColumns:
     for field in fields(BoxColumns):
         columns = [getattr(block, field.name) for block in blocks]
         if field.name.endswith("_ptr"):
-            joined[field.name] = _pointers(np.concatenate([np.diff(column) for column in columns]))
+            joined[field.name] = _summed(np.concatenate([np.diff(column) for column in columns]))
         else:
             joined[field.name] = (pa.concat_arrays if isinstance(columns[0], pa.Array) else np.concatenate)(columns)
     return BoxColumns(**joined)
@@ -232,11 +210,11 @@ def read_table(table: pa.Table, event_type: EventType) -> BoxColumns:
 _BEYOND_INTS = INT_MAX + 1  # Where the domain of ints ends; no int64 holds it.
 
 
-def _as_bytes(key: Any) -> Any:
-    return key.encode() if type(key) is str else key
+def _pointers(lists: Sequence[Sequence[Any]]) -> Array:
+    return _summed(np.fromiter(map(len, lists), np.int64, len(lists)))
 
 
-def _pointers(counts: Array) -> Array:
+def _summed(counts: Array) -> Array:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 

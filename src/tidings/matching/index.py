@@ -23,7 +23,7 @@ import pyarrow as pa
 from tidings.errors import EventError, InputError
 from tidings.events import INT_MAX, INT_MIN, EventType, Value, conform, describe
 from tidings.filters import Condition, parse
-from tidings.matching.batch import Matches, Rooms, collected, slices_of
+from tidings.matching.batch import Matches, match_all
 from tidings.matching.boxes import Array, BoxColumns, columns_of, read_table
 from tidings.matching.explain import Explanation, explain
 from tidings.matching.kernels import CANDIDATES, HITS
@@ -75,6 +75,8 @@ class Index:
 
     def __init__(self, event_type: EventType, *, sample: pa.Table | pa.RecordBatch | None = None) -> None:
         self.event_type = event_type
+        # The one that conditions came with last: to compare two types takes longer than to add a condition.
+        self._equal_type = event_type
         self._python_types = {a.name: a.type.python for a in event_type}
         self._required = [a.name for a in event_type if a.required]
         self._packer = Packer(event_type)
@@ -159,12 +161,7 @@ class Index:
         threads = min(max(threads, 1), THREADS_MAX)
         version = self._version
         parts = [*version.parts, *self._pending_part(version)]
-        rows = slices_of(conform(_as_table(events), self.event_type), threads)
-        work = [(part, here) for here in rows for part in parts]
-        rooms = Rooms([part.room(here.num_rows) for part, here in work])
-        with workers(min(threads, len(work))) as crew:
-            found = crew.map(lambda at: work[at][0].match(work[at][1], version.stamp, rooms.each[at]), range(len(work)))
-            return collected(parts, rows, found, rooms, crew)
+        return match_all(parts, conform(_as_table(events), self.event_type), version.stamp, threads)
 
     def explain(self, record: Mapping[str, Any], id: str) -> Explanation:
         """Whether the event matches this subscription and, if not, what of its condition was not TRUE."""
@@ -210,8 +207,8 @@ class Index:
         rows = conform(_as_table(events), self.event_type)
         parts = [*version.parts, *self._pending_part(version)]
         found = [part.match(rows, version.stamp) for part in parts]
-        candidates, hits = (sum(int(totals[at]) for _, _, totals in found) for at in (CANDIDATES, HITS))
-        return Effort(candidates, hits, sum(len(owners) for _, owners, _ in found))
+        candidates, hits = (sum(int(totals[at]) for _, totals in found) for at in (CANDIDATES, HITS))
+        return Effort(candidates, hits, sum(len(pairs) for pairs, _ in found))
 
     # ── Files ────────────────────────────────────────────────────────────────
 
@@ -245,8 +242,12 @@ class Index:
             return parse(condition, self.event_type)
         if not isinstance(condition, Condition):
             raise InputError(f"expected a condition, got {describe(condition)}")
-        same = condition.event_type is self.event_type or condition.event_type == self.event_type
-        return condition if same else parse(condition.text, self.event_type)
+        if condition.event_type is self._equal_type:
+            return condition
+        if condition.event_type != self.event_type:
+            return parse(condition.text, self.event_type)
+        self._equal_type = condition.event_type
+        return condition
 
     def _checked(self, record: Mapping[str, Any]) -> Mapping[str, Value]:
         """The record itself where it is plain to see that it fits; otherwise what `EventType.check` makes of it."""

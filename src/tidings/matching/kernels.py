@@ -8,6 +8,9 @@ each kernel is compiled once, and the result is kept on disk.
 Branches that a processor cannot foresee cost more here than all arithmetic, so candidates
 pass through a few straight loops, each of which writes every item to the end of a list and
 moves the end only if the item stays.
+
+Loops are written out even where NumPy has a word for them: what Numba takes from NumPy, it
+loads with the kernel in every process, and a sum alone brings half of SciPy with it.
 """
 
 # mypy: disable-error-code="call-arg, no-untyped-def, no-untyped-call"
@@ -121,7 +124,8 @@ def _with_room(pairs, used, more):
     if used + more <= len(pairs):
         return pairs
     larger = np.empty(max(2 * len(pairs), used + more), np.uint64)
-    larger[:used] = pairs[:used]
+    for i in range(used):
+        larger[i] = pairs[i]
     return larger
 
 
@@ -233,7 +237,7 @@ def _ask_for_records(h, hits, entries, records):
 
 
 @njit(nogil=True)
-def _verify(h, hits, cells, entries, records, matched, m, unsure):
+def _verify(h, hits, cells, entries, records, first, matched, m, unsure):
     """Keeps the hits whose remaining sides hold as matches; those with more to say, as unsure. Returns both counts."""
     u = np.uint64(0)
     for t in range(h):
@@ -242,7 +246,7 @@ def _verify(h, hits, cells, entries, records, matched, m, unsure):
         one = np.uint32(cells[e, index_of(records[r, 0])] - records[r, 1]) < np.uint32(records[r, 2])
         two = np.uint32(cells[e, index_of(records[r, 3])] - records[r, 4]) < np.uint32(records[r, 5])
         more = records[r, RECORD_MORE]
-        matched[m] = _pair(e, index_of(records[r, RECORD_OWNER]))
+        matched[m] = first + _pair(e, index_of(records[r, RECORD_OWNER]))
         unsure[u] = _pair(e, r)
         m += np.uint64(one & two & (more == 0))
         u += np.uint64(one & two & (more != 0))
@@ -273,7 +277,7 @@ def _holds_more(cells, e, more, extras, piece_low, piece_high):
 
 
 @njit(nogil=True)
-def _look_closer(u, unsure, cells, records, extras, piece_low, piece_high, matched, m, doubtful, d):
+def _look_closer(u, unsure, cells, records, extras, piece_low, piece_high, first, matched, m, doubtful, d):
     """Decides the unsure: matches, or doubtful where a residual or another box of the same condition has a say."""
     for t in range(u):
         e, r = _event_of(unsure[t]), other_of(unsure[t])
@@ -281,7 +285,7 @@ def _look_closer(u, unsure, cells, records, extras, piece_low, piece_high, match
         if _holds_more(cells, e, more, extras, piece_low, piece_high):
             box = extras[more + EXTRA_BOX]
             if box < 0:
-                matched[m] = _pair(e, index_of(records[r, RECORD_OWNER]))
+                matched[m] = first + _pair(e, index_of(records[r, RECORD_OWNER]))
                 m += 1
             else:
                 doubtful[d] = _pair(e, index_of(box))
@@ -290,7 +294,7 @@ def _look_closer(u, unsure, cells, records, extras, piece_low, piece_high, match
 
 
 @njit(nogil=True)
-def _settle(q, probes, sizes, places, hits, unsure, cells, layout, matched, doubtful, totals):
+def _settle(q, probes, sizes, places, hits, unsure, cells, layout, first, matched, doubtful, totals):
     """Takes q probes to their end. totals: matches, doubtful, candidates, hits so far."""
     words, entries, records, extras = layout.words, layout.entries, layout.records, layout.extras
     piece_low, piece_high = layout.piece_low, layout.piece_high
@@ -300,22 +304,26 @@ def _settle(q, probes, sizes, places, hits, unsure, cells, layout, matched, doub
         d = totals[1]
         matched = _with_room(matched, totals[0], np.int64(h) + 1)
         _ask_for_records(h, hits, entries, records)
-        matches, u = _verify(h, hits, cells, entries, records, matched, np.uint64(totals[0]), unsure)
+        matches, u = _verify(h, hits, cells, entries, records, first, matched, np.uint64(totals[0]), unsure)
         m = np.int64(matches)
         if u > 0:
             doubtful = _with_room(doubtful, d, np.int64(u))
-            m, d = _look_closer(u, unsure, cells, records, extras, piece_low, piece_high, matched, m, doubtful, d)
+            m, d = _look_closer(
+                u, unsure, cells, records, extras, piece_low, piece_high, first, matched, m, doubtful, d
+            )
         totals[0], totals[1] = m, d
         totals[3] += np.int64(h)
-    totals[2] += sizes[:q].sum()
+    for i in range(q):
+        totals[2] += sizes[i]
     return matched, doubtful
 
 
 @njit(nogil=True)
 def _order_by(column, order):
     """Sorts the events by the leading bits of their cells."""
-    largest = column.max()
-    shift = 0
+    largest, shift = np.int32(0), 0
+    for e in range(len(column)):
+        largest = max(largest, column[e])
     while largest >> shift >= 1 << ORDER_BITS:
         shift += 1
     ends = np.zeros((1 << ORDER_BITS) + 1, np.int32)
@@ -330,11 +338,13 @@ def _order_by(column, order):
 
 
 @njit(nogil=True)
-def _by_axis(columns, cells, layout, probes, sizes, places, hits, unsure, matched, doubtful, totals):
+def _by_axis(columns, cells, layout, probes, sizes, places, hits, unsure, first, matched, doubtful, totals):
     """Axis by axis, events in the order of their cells on it, so that each part of the segment is read once."""
     axes, n = columns.shape
     grids, axis_grids, starts, words_at = layout.grids, layout.axis_grids, layout.starts, address_of(layout.words)
-    order = np.arange(n).astype(np.int32)
+    order = np.empty(n, np.int32)
+    for e in range(n):
+        order[e] = e
     for axis in range(axes):
         if axis_grids[axis] == axis_grids[axis + 1]:
             continue
@@ -345,18 +355,18 @@ def _by_axis(columns, cells, layout, probes, sizes, places, hits, unsure, matche
             for g in range(axis_grids[axis], axis_grids[axis + 1]):
                 if np.int64(q) + e1 - e0 > PROBES_MAX:
                     matched, doubtful = _settle(
-                        q, probes, sizes, places, hits, unsure, cells, layout, matched, doubtful, totals
+                        q, probes, sizes, places, hits, unsure, cells, layout, first, matched, doubtful, totals
                     )
                     q = np.uint64(0)
                 q = _probe_events(cells, order, e0, e1, grids[g], starts, words_at, probes, sizes, places, q)
             matched, doubtful = _settle(
-                q, probes, sizes, places, hits, unsure, cells, layout, matched, doubtful, totals
+                q, probes, sizes, places, hits, unsure, cells, layout, first, matched, doubtful, totals
             )
     return matched, doubtful
 
 
 @njit(nogil=True)
-def by_event(cells, layout, probes, sizes, places, hits, unsure, matched, doubtful, totals):
+def by_event(cells, layout, probes, sizes, places, hits, unsure, first, matched, doubtful, totals):
     """Event by event through all grids: for few events, or a segment that fits into the cache."""
     grids, starts, words_at = layout.grids, layout.starts, address_of(layout.words)
     room, q = len(probes) - 1, np.uint64(0)
@@ -365,19 +375,20 @@ def by_event(cells, layout, probes, sizes, places, hits, unsure, matched, doubtf
             g1 = min(len(grids), g0 + room)
             if np.int64(q) + g1 - g0 > room:
                 matched, doubtful = _settle(
-                    q, probes, sizes, places, hits, unsure, cells, layout, matched, doubtful, totals
+                    q, probes, sizes, places, hits, unsure, cells, layout, first, matched, doubtful, totals
                 )
                 q = np.uint64(0)
             q = _probe_grids(cells, e, grids, g0, g1, starts, words_at, probes, sizes, places, q)
-    return _settle(q, probes, sizes, places, hits, unsure, cells, layout, matched, doubtful, totals)
+    return _settle(q, probes, sizes, places, hits, unsure, cells, layout, first, matched, doubtful, totals)
 
 
-@kernel(types.UniTuple(_OUT_W1, 2)(_I2, types.boolean, _LAYOUT, _OUT_W1, _OUT_L1))
-def match_events(columns, by_axis, layout, matched, totals):
+@kernel(types.UniTuple(_OUT_W1, 2)(_I2, types.boolean, _LAYOUT, types.uint64, _OUT_W1, _OUT_L1))
+def match_events(columns, by_axis, layout, first, matched, totals):
     """All matches of a batch of events with a segment.
 
     columns[axis, e]  the cell of event e; the line behind the last axis is zeros
     by_axis           the order of the work, which changes the time it takes and the order of the matches
+    first             added to every match: the number of the first event above, of the first owner below
     matched           where matches are written, at least one; a larger array takes its place when it is full
     totals            adds: matches, doubtful, candidates, candidates whose filed sides hold
 
@@ -399,8 +410,8 @@ def match_events(columns, by_axis, layout, matched, totals):
     )
     hits, unsure = np.empty(HITS_MAX, np.uint64), np.empty(HITS_MAX, np.uint64)
     if by_axis:
-        return _by_axis(columns, cells, layout, probes, sizes, places, hits, unsure, matched, doubtful, totals)
-    return by_event(cells, layout, probes, sizes, places, hits, unsure, matched, doubtful, totals)
+        return _by_axis(columns, cells, layout, probes, sizes, places, hits, unsure, first, matched, doubtful, totals)
+    return by_event(cells, layout, probes, sizes, places, hits, unsure, first, matched, doubtful, totals)
 
 
 class AxisArrays(NamedTuple):

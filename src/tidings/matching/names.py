@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 from zlib import crc32
 
@@ -19,7 +19,7 @@ from tidings.matching.compiled import kernel
 _NUMBERS, _BYTES = readable(types.int32), readable(types.uint8)
 
 FEW = 32  # Up to here, plain Python reads ids in less time than Arrow takes to be asked.
-REMEMBERED_MAX = 65_536  # Ids kept as Python texts for single matches; they are the ones asked for again.
+REMEMBERED_MAX = 131_072  # Ids kept as Python texts for single matches, some 20 MB; they are the ones asked for again.
 
 
 def _crc_table() -> Any:
@@ -117,23 +117,22 @@ class Names:
         find_names(self.slots, *_buffers(self.ids), *_buffers(ids), out)
         return out
 
-    def at(self, numbers: Iterable[int]) -> list[str]:
+    def at(self, numbers: Sequence[int]) -> list[str]:
         """The ids with these numbers."""
-        known = self._remembered
         try:
-            return [known[number] for number in numbers]
+            return list(map(self._remembered.__getitem__, numbers))
         except KeyError:
-            return self._look_up(list(numbers))
+            return self._look_up(numbers)
 
-    def _look_up(self, numbers: list[int]) -> list[str]:
-        few = len(numbers) <= FEW
-        found: list[str] = (
-            list(map(self._name, numbers)) if few else self.ids.take(pa.array(numbers, pa.int32())).to_pylist()
-        )
-        if len(self._remembered) > REMEMBERED_MAX:
-            self._remembered.clear()
-        self._remembered.update(zip(numbers, found))
-        return found
+    def _look_up(self, numbers: Sequence[int]) -> list[str]:
+        known = self._remembered
+        if len(known) > REMEMBERED_MAX:
+            known = self._remembered = {}  # Not emptied: another thread may be reading it.
+        missing = [number for number in numbers if number not in known]
+        few = len(missing) <= FEW
+        found = map(self._name, missing) if few else self.ids.take(pa.array(missing, pa.int32())).to_pylist()
+        known.update(zip(missing, found))
+        return [known[number] for number in numbers]
 
     def _name(self, number: int) -> str:
         return str(self._content[self._offsets[number] : self._offsets[number + 1]], "utf-8")

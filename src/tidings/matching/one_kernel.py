@@ -163,11 +163,12 @@ def match_one(book_at, packed, out_at, room):
     totals, at = carray(pointer(at), 4, np.int64), at + 32
     sizes, at = carray(pointer(at), probe_count, np.int32), at + 4 * probe_count
     cells = carray(pointer(at), (1, axes + 1), np.int32)
-    totals[:] = 0
+    for i in range(4):
+        totals[i] = 0
     cells[0, axes] = 0
     _locate_one(book, np.frombuffer(packed, np.uint8), probes, cells)
     matched, doubtful = by_event(
-        cells, _layout_at(book), probes, sizes, places, hits, unsure, matched, doubtful, totals
+        cells, _layout_at(book), probes, sizes, places, hits, unsure, np.uint64(0), matched, doubtful, totals
     )
     if totals[0] + totals[1] <= room:
         out = carray(pointer(out_at), room, np.int32)

@@ -65,26 +65,30 @@ class Part:
         return not 0 < self.removed[number] <= stamp
 
     def room(self, row_count: int) -> int:
-        """How many matches so many events are likely to have, at most."""
-        return int(row_count * self._matches_per_event * 1.25) + 1024
+        """How many matches so many events are likely to have, at most; the more events, the surer."""
+        return int(row_count * self._matches_per_event * (1 + 4 / max(row_count, 1) ** 0.5)) + 1024
 
-    def match(self, rows: pa.Table, stamp: int, room: Array | None = None) -> tuple[Array, Array, Array]:
-        """Row numbers and owners, in no particular order, and the kernel's counts, for conformed rows.
+    def match(
+        self, rows: pa.Table, stamp: int, first: tuple[int, int] = (0, 0), room: Array | None = None
+    ) -> tuple[Array, Array]:
+        """Pairs of row and owner (see `apart`), in no particular order, and the kernel's counts, for conformed rows.
 
-        They are in `room`, owners from its start on, if they fit there and nothing was to be decided or left out.
+        first   the numbers that the first row and the first owner have in the pairs
+        room    where the pairs are, from its start on, if they fit and nothing was to be decided or left out
         """
         cells = self.segment.axes.locate(rows, self.event_type)
         room = np.empty(self.room(rows.num_rows), np.uint64) if room is None else room
-        totals = np.zeros(4, np.int64)
+        totals, start = np.zeros(4, np.int64), np.uint64(first[0] << 32 | first[1])
         by_axis = not self._is_small and rows.num_rows > FEW_EVENTS
-        matched, doubtful = kernels.match_events(cells, by_axis, self.segment.layout, room, totals)
-        events, owners = apart(matched[: totals[0]])
+        pairs, doubtful = kernels.match_events(cells, by_axis, self.segment.layout, start, room, totals)
+        pairs = pairs[: totals[0]]
         if totals[1]:
-            more = decide(*apart(doubtful[: totals[1]]), rows, self.segment.boxes, self.residuals, self.event_type)
-            events, owners = np.concatenate([events, more[0]]), np.concatenate([owners, more[1]])
+            doubts = apart(doubtful[: totals[1]])
+            more = decide(*doubts, rows, self.segment.boxes, self.residuals, self.event_type)
+            pairs = np.concatenate([pairs, more + start])
         if rows.num_rows:
-            self._matches_per_event = len(events) / rows.num_rows
-        return *self._without_removed(events, owners, stamp), totals
+            self._matches_per_event = len(pairs) / rows.num_rows
+        return self._without_removed(pairs, first[1], stamp), totals
 
     def match_one(self, packed: bytes, values: Mapping[str, Value], stamp: int) -> list[int]:
         """The owners that one event matches, ascending; it is given packed and as checked values."""
@@ -96,15 +100,14 @@ class Part:
         owners.sort()
         return owners
 
-    def _without_removed(self, events: Array, owners: Array, stamp: int) -> tuple[Array, Array]:
+    def _without_removed(self, pairs: Array, first_owner: int, stamp: int) -> Array:
         if not self.removed_count:
-            return events, owners
-        since = self.removed[owners]
-        here = (since == 0) | (since > stamp)
-        return events[here], owners[here]
+            return pairs
+        since = self.removed[apart(pairs)[1] - first_owner]
+        return pairs[(since == 0) | (since > stamp)]  # type: ignore[no-any-return]
 
 
 def apart(pairs: Array) -> tuple[Array, Array]:
-    """A kernel's pairs as events and what stands beside them."""
+    """Pairs, the event in the upper 32 bits of each, as events and what stands beside them."""
     both = pairs.view(np.int32).reshape(-1, 2)
     return both[:, 1], both[:, 0]

@@ -42,8 +42,8 @@ class Residuals:
 
 def decide(
     events: Array, boxes: Array, rows: pa.Table, all_boxes: CellBoxes, residuals: Residuals, event_type: EventType
-) -> tuple[Array, Array]:
-    """Of doubtful pairs of event and box, the events and owners that match: residuals asked, none of them twice."""
+) -> Array:
+    """Of doubtful events and boxes, the pairs of event and owner that match: residuals asked, none of them twice."""
     keep = np.ones(len(events), bool)
     numbers = all_boxes.residual[boxes]
     for number in np.unique(numbers[numbers != NO_RESIDUAL]).tolist():
@@ -52,8 +52,7 @@ def decide(
         asked, place = np.unique(events[here], return_inverse=True)
         answers = [test(values) for values in row_values(rows, asked.tolist(), event_type, names)]
         keep[here] = np.array(answers, bool)[place]
-    pairs = np.unique((events[keep].astype(np.int64) << 32) | all_boxes.owner[boxes[keep]])
-    return (pairs >> 32).astype(np.int32), (pairs & 0xFFFF_FFFF).astype(np.int32)
+    return np.unique((events[keep].astype(np.uint64) << np.uint64(32)) | all_boxes.owner[boxes[keep]].astype(np.uint64))
 
 
 def decide_one(

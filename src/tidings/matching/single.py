@@ -123,12 +123,19 @@ class OneEvent:
         except IndexError:
             room = _Room(self._room, self._work_bytes)
         found = one_kernel.match_one.ready()(self._address, packed, room.address, room.size)
+        if found > room.size:  # Too many, or some are doubtful, which are counted above 32 bits.
+            return self._with_doubts(found, packed, room)
+        owners = room.view[:found].tolist()
+        self._free.append(room)
+        return owners, []
+
+    def _with_doubts(self, found: int, packed: bytes, room: _Room) -> tuple[list[int], list[int]]:
         count, doubts = found & 0xFFFF_FFFF, found >> 32
         if count + doubts > room.size:
             self._room = 2 * (count + doubts)
             self._free.clear()
             return self.match(packed)
-        owners, boxes = room.view[:count].tolist(), room.view[count : count + doubts].tolist() if doubts else []
+        owners, boxes = room.view[:count].tolist(), room.view[count : count + doubts].tolist()
         self._free.append(room)
         return owners, boxes
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidings.events import EventType
-from tidings.matching import Index, batch
+from tidings.matching import Index, batch, part
 from tidings.matching.batch import Rooms
 
 READING = EventType("Reading", n=int, s=str)
@@ -21,15 +23,22 @@ def pairs(index: Index, events: pa.Table, threads: int) -> list[tuple[int, str]]
     return sorted(zip(found.events.tolist(), ids, strict=True))
 
 
-@pytest.mark.parametrize("residual", ["", " AND s LIKE '%x'"])
-def test_threads_and_slices_find_what_one_thread_finds_at_once(residual: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("by_axis", [False, True])
+@pytest.mark.parametrize("more", ["", " AND s LIKE '%x'", " OR s = 'x'"])
+def test_threads_and_slices_find_what_one_thread_finds_at_once(
+    more: str, by_axis: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     index = Index(READING)
-    index.add_all([(f"c{i}", f"n >= {i} AND n < {i + 40}{residual}") for i in range(100)])
+    if by_axis:  # As if the index were a large one, which events go through in the order of their cells.
+        monkeypatch.setattr(part, "SMALL_BYTES", 0)
+        monkeypatch.setattr(part, "FEW_EVENTS", 8)
+    index.add_all([(f"c{i}", f"n >= {i} AND n < {i + 40}{more}") for i in range(100)])
     index.settle()
     index.add("late", "n > 50")
     events = pa.table({"n": [i % 120 for i in range(500)], "s": ["x", "y"] * 250})
     expected = pairs(index, events, 1)
     assert len(expected) > 1000
+    assert pairs(index, events, 2) == expected
     monkeypatch.setattr(batch, "BATCH", 64)
     for _ in range(2):  # The first time the rooms are too small, as nobody has seen how many match.
         assert pairs(index, events, 1) == expected
@@ -50,10 +59,9 @@ def test_an_index_without_subscriptions_finds_nothing() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=8))
-def test_closing_up_keeps_every_pair_once(rooms: list[tuple[int, int]]) -> None:
-    sizes, counts = [max(pair) for pair in rooms], [min(pair) for pair in rooms]
-    given_rooms = Rooms(sizes)
-    written = np.arange(sum(counts), dtype=np.uint64)
-    for room, count, end in zip(given_rooms.each, counts, np.cumsum(counts), strict=True):
-        room[:count] = written[end - count : end]
-    assert sorted(given_rooms.closed_up(counts).tolist()) == written.tolist()
+def test_every_pair_is_kept_once_whether_it_fits_into_its_room_or_not(rooms: list[tuple[int, int]]) -> None:
+    given_rooms = Rooms([size for size, _ in rooms])
+    ends = np.cumsum([0, *(count for _, count in rooms)]).tolist()
+    written = np.arange(ends[-1], dtype=np.uint64)
+    found = [given_rooms.moved_in(at, written[start:end]) for at, (start, end) in enumerate(pairwise(ends))]
+    assert sorted(given_rooms.together(found).tolist()) == written.tolist()

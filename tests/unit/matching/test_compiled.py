@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from tidings.matching import compiled
+import subprocess
+import sys
+from textwrap import dedent
+
+import numpy as np
+import pytest
+
+from tidings.matching import cells, compiled, one_kernel
 
 
 def test_a_kernel_computes_what_its_function_does_and_is_compiled_once() -> None:
@@ -16,3 +23,23 @@ def test_all_kernels_are_ready_after_loading() -> None:
     compiled.load_kernels()
     assert all(each._compiled is not None for each in compiled._MADE)
     assert before(1) == 2
+
+
+def test_a_kernel_from_disk_comes_without_what_it_was_compiled_with() -> None:
+    one_kernel.match_one.ready()
+    program = """
+        import sys
+        from tidings.matching.one_kernel import match_one
+        match_one.ready()
+        print([name for name in ("scipy.linalg", "numba.np.arraymath") if name in sys.modules])
+    """
+    done = subprocess.run([sys.executable, "-c", dedent(program)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_where_numba_lets_nothing_be_left_out_it_does_all_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "rtsys", None)
+    filled = compiled.Kernel(cells.fill_table._function, cells.fill_table._signature)
+    slots = np.empty(3, np.int32)
+    filled(np.array([5, 9]), 5, 2, slots)
+    assert slots.tolist() == [0, 1, 2]

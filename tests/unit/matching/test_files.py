@@ -132,6 +132,7 @@ def test_a_newer_format_is_refused_by_its_number(saved: Path) -> None:
         Index.open(saved)
 
 
+@pytest.mark.slow
 def test_other_processes_open_the_same_files(saved: Path) -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.apply(_match_there, (saved,)) == ["one"]
