@@ -72,22 +72,22 @@ def test_a_restart_in_the_middle_loses_and_repeats_nothing(spark: SparkSession, 
             await (await looks.subscribe("Numberplate", durable="spark").ready()).close()
             ids = await (await network.client("police/camera")).publish_many("Numberplate", SIGHTINGS)
             await waiting(looks, COUNT)
-            stream = await asyncio.to_thread(reading, spark, desk, maxEventsPerTrigger=70)
-            batches.fails_in = 2
+            stream = await asyncio.to_thread(reading, spark, desk, maxEventsPerTrigger=140)
+            batches.fails_in = 1
             with pytest.raises(Exception, match="in the middle"):
                 await asyncio.to_thread(batches.take, stream, checkpoint)
             await network.restart("ccs-1")
             batches.fails_in = -1
-            again = await asyncio.to_thread(reading, spark, desk, maxEventsPerTrigger=70)
+            again = await asyncio.to_thread(reading, spark, desk, maxEventsPerTrigger=140)
             await asyncio.to_thread(batches.take, again, checkpoint)
             assert [row["waiting"] for row in await looks.ask("durables")] == [0]
             expected = [(id, said["plate"], None) for id, said in zip(ids, SIGHTINGS)]  # No right to speeds.
             assert [row for attempts in batches.seen.values() for row in attempts[-1]] == expected
 
     asyncio.run(scenario())
-    first, second = batches.seen[2]
+    first, second = batches.seen[1]
     assert first == second
-    assert [len(attempts[0]) for attempts in batches.seen.values()] == [70, 70, 70, 70, 20]
+    assert [len(attempts[0]) for attempts in batches.seen.values()] == [140, 140, 20]
 
 
 async def waiting(client: Client, count: int) -> None:

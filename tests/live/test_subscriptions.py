@@ -10,7 +10,7 @@ import pytest
 from tests.live.together import Together
 from tidings.errors import Denied, InputError
 from tidings.events import Event, Timestamp
-from tidings.net import BlockingClient, Layout, Reader, Received, Subscription, broker, promises
+from tidings.net import BlockingClient, Layout, Reader, Received, Subscription, promises, subscribing
 from tidings.net.layout import NUMBERPLATE
 from tidings.net.names import now_ms, read_identity, read_token
 from tidings.security import BiscuitCapability, Mode
@@ -134,10 +134,30 @@ def test_an_owed_event_whose_key_does_not_come_is_a_dead_letter_until_it_does(
     asyncio.run(scenario())
 
 
+def test_a_hundred_sealed_subscriptions_behind_another_broker_are_told_each_of_its_own(tmp_path: Path) -> None:
+    """More than the overlay is told one by one: the network knows only that all events of the type are wanted."""
+    layout = Layout(first_port=0, brokers={"police": 1, "ccs": 1}, readers={"ccs": Reader()}, mode=Mode.ATTRIBUTE)
+
+    async def scenario() -> None:
+        async with Together(tmp_path, layout) as network:
+            camera, desk = await network.client("police/camera"), await network.client("ccs/desk")
+            wanted = [desk.subscribe("Numberplate", f"plate = 'P{n}' AND speed > 1") for n in range(100)]
+            for each in wanted:
+                await each.ready()
+            said = [{"plate": f"P{n}", "speed": 2.0} for n in range(100)]
+            ids = await camera.publish_many("Numberplate", said)
+            told = [(await take(each, 1))[0].id for each in wanted]
+            assert told == ids
+            (status,) = await desk.ask("status")
+            assert sum(each["told"] for each in status["connected"]) == len(ids)
+
+    asyncio.run(scenario())
+
+
 def test_a_right_that_has_ended_by_a_wrong_clock_holds_again_when_it_is_right(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker, "LAPSED_AGAIN_S", 0.1)
+    monkeypatch.setattr(subscribing, "LAPSED_AGAIN_S", 0.1)
 
     async def scenario() -> None:
         async with Together(tmp_path) as network:

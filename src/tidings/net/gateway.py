@@ -68,7 +68,7 @@ class Gateway:
             key = self._who(writer)
             client = f"gateway/{secrets.token_hex(6)}"
             while (request := await http.read_request(reader)) is not None:
-                self.broker.attach(client, key, _tokens(request.headers))
+                self.broker.connections.attach(client, key, _tokens(request.headers))
                 await self._answer(request, client, key, writer)
                 await writer.drain()
         except TidingsError as wrong:
@@ -77,7 +77,7 @@ class Gateway:
             pass
         finally:
             if client:
-                self.broker.detach(client)
+                self.broker.connections.detach(client)
             writer.close()
 
     def _who(self, writer: asyncio.StreamWriter) -> bytes:
@@ -130,7 +130,7 @@ class Gateway:
         known = self.broker.types.meant(type)
         for _ in range(NOT_YET_TRIES):
             try:
-                return await self.broker.publish(client, known, named)
+                return await self.broker.publishing.publish(client, known, named)
             except NotYet:
                 await asyncio.sleep(0.1)
         raise PeerError("not yet: the keys of this type have not come")
@@ -152,19 +152,19 @@ class Gateway:
             self._listeners -= 1
 
     async def _listen_live(self, client: str, type: str, where: str, listener: Listener) -> None:
-        id = await self.broker.subscribe(client, type, where)
+        id = await self.broker.subscribing.subscribe(client, type, where)
         self.broker.listeners[client] = listener
         try:
             await listener.run()
         finally:
             self.broker.listeners.pop(client, None)
-            self.broker.unsubscribe(id)
+            self.broker.subscribing.unsubscribe(id)
 
     async def _listen_durable(
         self, request: http.Request, key: bytes, name: str, type: str, where: str, listener: Listener
     ) -> None:
         known = self.broker.types.meant(type)
-        durable = await self.broker.subscribe_durable(key, name, known, where, -1, _tokens(request.headers))
+        durable = await self.broker.subscribing.subscribe_durable(key, name, known, where, -1, _tokens(request.headers))
         last = request.headers.get("last-event-id", "")
         self.broker.queues.read(durable, listener, 0, _position(last) if last else None)
         try:

@@ -5,7 +5,8 @@ tens of subscriptions. A broker with thousands wants most events of a type anywa
 in microseconds whom each is for. So beyond `APART_MAX` interests of one type the overlay is told one thing only:
 this broker wants them all. It costs messages where the subscriptions are narrow, never an event.
 
-Sealed types are left as they are: what is said about them must be sealed and signed for each subscription.
+What is sealed is left as it is here: what is said about it must be sealed and signed, so the node itself gathers
+it (see `NodePolicy.apart_max`).
 """
 
 from __future__ import annotations

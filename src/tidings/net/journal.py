@@ -32,7 +32,8 @@ from tidings.errors import InputError, SetupError
 from tidings.overlay import EventId
 
 SCHEMA_VERSION = 1
-GATHER_S = 0.002  # After a group of several events: more are on their way, and what follows a commit travels together.
+GATHER_S = 0.003  # After a group of several events: more are on their way, and what follows a commit travels together.
+GROUP_LARGE = 256  # Events in a group that is worth its commit, whatever else may come.
 RETRY_S = 0.5  # Between two tries to write a group that the disk has refused.
 READ_ROWS = 1024  # At a time: a queue of a million is walked, not loaded.
 REPEATS_MAX = 131_072  # Events whose publisher's id is remembered: a retry that comes later than this counts as new.
@@ -193,7 +194,8 @@ class Journal:
             then, self._then = self._then, []
             if noted:
                 await self._write(noted, loop)
-                if len(noted.get(_EVENT, ())) > 1:  # Who publishes one and waits for it must not wait longer.
+                # Who publishes one and waits for it must not wait longer.
+                if 1 < len(noted.get(_EVENT, ())) < GROUP_LARGE:
                     self._next_group_at = loop.time() + GATHER_S
             for do in then:
                 _done_well(do)

@@ -46,7 +46,8 @@ class Link:
         self._written_bytes = 0  # What the transport held when last asked; since then it can only have become less.
         self._is_flush_due = False
         writer.transport.set_write_buffer_limits(high=queue_bytes_max // 2)
-        self._keeper = self._loop.create_task(self._keep_alive())
+        # A timer, not a task: a task that was cancelled holds on to all it knew.
+        self._keeper = self._loop.call_later(PING_EVERY_S, self._keep_alive)
 
     @property
     def certificate_der(self) -> bytes:
@@ -175,10 +176,11 @@ class Link:
             self._writer.write(raw)
             self._written_bytes = self._writer.transport.get_write_buffer_size()
 
-    async def _keep_alive(self) -> None:
-        while self.is_open:
-            await asyncio.sleep(PING_EVERY_S)
-            if self._loop.time() - self._heard_at > self.silence_s_max:
-                self.cut()
-                return
-            self.send(Ping())
+    def _keep_alive(self) -> None:
+        if not self.is_open:
+            return
+        if self._loop.time() - self._heard_at > self.silence_s_max:
+            self.cut()
+            return
+        self.send(Ping())
+        self._keeper = self._loop.call_later(PING_EVERY_S, self._keep_alive)

@@ -121,9 +121,12 @@ class Links:
     def ready_peers(self) -> list[NodeId]:
         return [peer for peer in self.open if peer in self._ready]
 
-    def fullest(self) -> Link | None:
-        """The link with the longest queue: what publishers wait for."""
-        return max(self.open.values(), key=lambda link: link.queued_bytes, default=None)
+    def crowded(self) -> Link | None:
+        """A link whose queue is more than half full: what publishers wait for."""
+        for link in self.open.values():
+            if link.is_half_full:
+                return link
+        return None
 
     # ── Reaching ──
 

@@ -32,7 +32,7 @@ class BrokerNumbers(Collector):
             counts.add_metric([what.replace(" ", "_")], amount)
         yield counts
         for name, help, value in (
-            ("clients", "Connected clients.", len(b.sessions)),
+            ("clients", "Connected clients.", len(b.connections.sessions)),
             ("links", "Links to other brokers.", len(b.links.open)),
             ("owed", "Events owed to other brokers and not confirmed.", b.promises.owed_count()),
             ("durables", "Durable subscriptions.", len(b.queues.all)),

@@ -16,7 +16,8 @@ from tidings.net.config import BrokerConfig
 from tidings.net.gateway import Gateway
 from tidings.net.metrics import Metrics
 
-COLLECT_AFTER = (50_000, 20, 50)  # Objects, then collections: some dozen batches of events are made in between.
+COLLECT_AFTER = 10_000  # New objects that are still there; looking through them takes a few milliseconds.
+COLLECT_ALL_S = 3600.0  # So long waits what goes in a circle later: some kilobytes of each closed connection.
 
 HAND_OVER_S = (
     0.0005  # So long the journal's thread, back from the disk, waits for a busy event loop; not ten times that.
@@ -34,26 +35,46 @@ async def serve(config: BrokerConfig, tell: Tell) -> None:
     load_kernels()  # Before anybody is served: later, all links would wait for it.
     broker = await Broker.start(config)
     sys.setswitchinterval(HAND_OVER_S)
-    _collect_seldom()
+    collecting = loop.create_task(_collect_all_now_and_then())
+    _collect_in_small_parts()
     async with _beside(broker) as addresses:
         tell({"broker": config.name, "state": "listening", "address": broker.address, **addresses})
         joining = loop.create_task(_tell_joined(broker, tell))
         await _first(stop.wait(), broker.ended())
         joining.cancel()
+    collecting.cancel()
     if not broker.is_draining:
         await broker.stop()
     await broker.ended()
     tell({"broker": config.name, "state": "stopped"})
 
 
-def _collect_seldom() -> None:
-    """What is loaded stays, and events are freed by their counts: looking for circles among them takes long and finds none.
+def _collect_in_small_parts() -> None:
+    """Look for circles among what is new, once, and never again at what is found to be in use.
 
-    A collection of everything would stop the broker for a tenth of a second, again and again while it is busy.
+    What a broker remembers of events is freed by its counts. Python would look through all of it again and again, and
+    everything waits meanwhile: tens of milliseconds for what has come in some seconds, tenths of a second for all.
     """
+    _collect_all()
+    gc.set_threshold(COLLECT_AFTER)
+    gc.callbacks.append(_freeze_what_is_left)
+
+
+def _freeze_what_is_left(phase: str, info: dict[str, int]) -> None:
+    if phase == "stop":
+        gc.freeze()
+
+
+async def _collect_all_now_and_then() -> None:
+    while True:
+        await asyncio.sleep(COLLECT_ALL_S)
+        _collect_all()
+
+
+def _collect_all() -> None:
+    gc.unfreeze()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*COLLECT_AFTER)
 
 
 @contextlib.asynccontextmanager

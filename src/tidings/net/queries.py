@@ -66,7 +66,7 @@ class Queries:
             ],
             "connected": [
                 {"client": s.name, "published": s.published, "told": s.told, "lost": s.lost}
-                for s in b.sessions.values()
+                for s in b.connections.sessions.values()
             ],
             "durables": len(b.queues.all),
             **b.promises.status(),

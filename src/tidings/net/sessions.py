@@ -82,8 +82,9 @@ class Session:
         """Answer this client until it goes."""
         try:
             async for frame in self.link.frames("client"):
-                await self._room.wait()
-                await self.broker.has_room()
+                if not self._room.is_set():
+                    await self._room.wait()
+                await self.broker.connections.has_room()
                 self._take(frame)
         finally:
             self._leave()
@@ -135,7 +136,7 @@ class Session:
             raise InputError(f"expected at most {EVENTS_AT_ONCE_MAX} events at once, got {len(asked.events)}")
         named = [(repeat_key(self.key, name), values) for name, values in asked.events]
         known = self.broker.types.meant(asked.type)
-        self.broker.publish_now(self.name, known, named, lambda ids: self._published(asked.ticket, ids))
+        self.broker.publishing.publish_now(self.name, known, named, lambda ids: self._published(asked.ticket, ids))
         self._unanswered += len(named)
         if self._unanswered >= UNANSWERED_MAX:
             self._room.clear()
@@ -178,11 +179,11 @@ class Session:
     async def _live_stream(self, asked: Subscribe) -> Stream:
         if asked.since_us >= 0:
             raise InputError("only a durable subscription can begin in the past: give it a name")
-        id = await self.broker.subscribe(self.name, asked.type, asked.condition)
+        id = await self.broker.subscribing.subscribe(self.name, asked.type, asked.condition)
         return Stream(self._new_number(), id)
 
     async def _durable_stream(self, asked: Subscribe, known: KnownType) -> Stream:
-        durable = await self.broker.subscribe_durable(
+        durable = await self.broker.subscribing.subscribe_durable(
             self.key, asked.durable, known, asked.condition, asked.since_us, self.link.proven.tokens
         )
         return Stream(self._new_number(), None, durable)
@@ -197,11 +198,11 @@ class Session:
             raise InputError(f"there is no stream {number} on this connection")
         if stream.subscription is not None:
             self._by_subscription.pop(stream.subscription, None)
-            self.broker.unsubscribe(stream.subscription)
+            self.broker.subscribing.unsubscribe(stream.subscription)
         elif stream.durable is not None:
             self.broker.queues.stop_reading(stream.durable.id, self.link)
             if forget:
-                await self.broker.forget_durable(stream.durable)
+                await self.broker.subscribing.forget_durable(stream.durable)
         self.link.send(Done(ticket))
 
     async def _reject(self, rejected: Reject) -> None:
@@ -225,7 +226,7 @@ class Session:
             stream.missed = 0
             self.told += 1
             if not self.is_slow and self.link.is_half_full:
-                self.broker.filling[self.name] = self
+                self.broker.connections.filling[self.name] = self
         else:
             stream.missed += 1
             self.lost += 1
@@ -248,7 +249,7 @@ class Session:
             task.cancel()
         for stream in self._streams.values():
             if stream.subscription is not None:
-                self.broker.unsubscribe(stream.subscription)
+                self.broker.subscribing.unsubscribe(stream.subscription)
             elif stream.durable is not None:
                 self.broker.queues.stop_reading(stream.durable.id, self.link)
-        self.broker.left(self)
+        self.broker.connections.left(self)

@@ -98,9 +98,9 @@ class Customs:
         self._interests.clear()
         self._interest_bytes = 0
 
-    def own(self, keys: TypeKeys, parcel: Parcel) -> None:
-        """This node sealed the parcel itself, and need not open it."""
-        self._remember(parcel, split(parcel.envelope), keys.keyring.changes)
+    def own(self, keys: TypeKeys, parcel: Parcel, frame: Frame) -> None:
+        """This node sealed the parcel itself, as this frame, and need not open it."""
+        self._remember(parcel, frame, keys.keyring.changes)
 
     def _open(self, keys: TypeKeys, sender: NodeId, parcel: Parcel, now_ms: int) -> Parcel:
         if not parcel.envelope:

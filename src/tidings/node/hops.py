@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from tidings.node.local import LocalSubscription
 from tidings.overlay import EventId, NodeId, SubscriptionId, View
 
 SENDS_MAX = 64  # Kept of one event; a hub sends to more, and all of them alike.
@@ -35,6 +36,15 @@ class Hop:
     refused: str
     """Why nobody here was told, where something was wrong with it."""
 
+    def why(self, one: LocalSubscription) -> str:
+        """Why a subscription to the event's type was told of it, or was not."""
+        if any(id == one.id for id, _ in self.told):
+            return f"told: {one.condition.text}"
+        if self.refused:
+            return self.refused
+        unread = [name for name in one.asks if name in self.hidden or self.opaque]
+        return f"key: this broker cannot read {', '.join(unread)}" if unread else f"not TRUE: {one.condition.text}"
+
 
 class _Noted:
     """What is booked as it happens; a Hop is made of it for whoever asks."""
@@ -49,7 +59,7 @@ class _Noted:
 
 
 class Hops:
-    """The last `at_most` events."""
+    """The last `at_most` events; with 0, none."""
 
     def __init__(self, at_most: int) -> None:
         self.at_most = at_most
@@ -57,6 +67,8 @@ class Hops:
 
     def came(self, event: EventId, type: str, at: float, came_from: NodeId, view: View) -> None:
         """An event is here; a further copy is only counted."""
+        if not self.at_most:
+            return
         noted = self._noted
         known = noted.get(event)
         if known is not None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -110,6 +110,16 @@ class Neighbour:
     counter_out: int = 0
     unverified: dict[bytes, bytes] = field(default_factory=dict)
     """Tokens for types this node does not know yet, by token."""
+
+    def status(self) -> dict[str, Any]:
+        """What there is to see of it, as JSON has it."""
+        held = self.credentials.all() if self.credentials else []
+        return {
+            "id": self.peer.id,
+            "domain": self.hello.domain if self.hello else "",
+            "ready": self.ready,
+            "rights": sum(1 for one in held if one.right.type_id != ANY_TYPE),
+        }
 
     def transcript(self, *, mine: bool, counter: int, shown: Shown) -> bytes:
         """What one end signs: the session, its own role in it, and what it shows."""

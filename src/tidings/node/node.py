@@ -18,19 +18,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from random import Random
 from typing import Any
 
-import msgspec
-
-from tidings.errors import Denied, EventError, PeerError
+from tidings.errors import Denied, PeerError
 from tidings.events import EventType
-from tidings.filters import parse
 from tidings.node.catalogue import Catalogue, Known
 from tidings.node.clients import Clients
-from tidings.node.credentials import Held, Truth
-from tidings.node.customs import ENVELOPE_BYTES_MAX, EVENT_BYTES_MAX, Customs, size_about
+from tidings.node.credentials import Truth
+from tidings.node.customs import Customs
 from tidings.node.delivery import WAITING_MAX, WAITS_FOR_PUBLISHER, Delivery
 from tidings.node.effects import Ended, Joined, Keep, NodeEffect, NotJoined, Refused
 from tidings.node.hops import Hop, Hops
@@ -38,11 +34,12 @@ from tidings.node.kept import kept, read_kept
 from tidings.node.keytalk import CODEC, CONTROL, KeyTalk, Listen, Say, TalkEffect, genuine_or_none
 from tidings.node.link import LinkAck, LinkCreds, LinkHello, LinkRevoke, Neighbourhood
 from tidings.node.local import LocalSubscription, LocalSubscriptions
+from tidings.node.passing import Passing
 from tidings.node.policy import NodePolicy
-from tidings.node.reading import UNREAD, UNWANTED
-from tidings.node.typekeys import TypeKeys, UnknownPublisher, event_id_of
+from tidings.node.saying import Saying
+from tidings.node.typekeys import TypeKeys, UnknownPublisher
+from tidings.node.wanting import Wanting
 from tidings.overlay import (
-    SEALED,
     Codec,
     Completed,
     Count,
@@ -51,7 +48,6 @@ from tidings.overlay import (
     EventId,
     Everything,
     Failed,
-    Head,
     Interest,
     Message,
     NodeId,
@@ -61,16 +57,11 @@ from tidings.overlay import (
     Protocol,
     Router,
     Send,
-    Sql,
     SubscriptionId,
     Token,
-    View,
     WakeAt,
-    peers_in,
-    rewritten,
 )
 from tidings.security import (
-    ANY_TYPE,
     BiscuitCapability,
     Identity,
     KeyManager,
@@ -78,14 +69,11 @@ from tidings.security import (
     RandomBytes,
     SignedType,
     UnknownEpoch,
-    split,
 )
 
-INTRODUCED_MAX = 4096  # Peers that messages named and the driver has not asked for yet.
 CONTENT_STAYS_IN_PARCELS = frozenset({"flooding", "gossip", "hermes", "immune", "irbr"})
 """The protocols that say nothing of an event or a filter outside parcels and interests. Those that place content (in a
 zone, on an axis) tell others where; their routers are shown nothing of what is sealed, and route it by type."""
-FILTERS_BYTES_MAX = 768 * 1024  # In one message, which has a megabyte for all it says.
 TO_SELF_MAX = 4096  # Messages to itself that a router has made and not yet had.
 TRY_AGAIN_S = 5.0  # After the overlay could not do what the node itself needs.
 RENEW_S = 5.0  # After new keys came, before filters are sealed with them: the keys start within the grace.
@@ -133,13 +121,20 @@ class Node:
         self._clients = Clients(self._near.mine, self.truth)
         self._codec: Codec[Any] = Codec(protocol.messages | LinkHello | LinkCreds | LinkAck | LinkRevoke)
         self._hops = Hops(self.policy.traced_max)
+        self._passing = Passing(self._codec, self._types, self._customs, self._hops, blind=self._blind)
         self._delivery = Delivery(self._types, self._customs, self._hops, self.truth)
         self._controls: dict[SubscriptionId, str] = {}
-        self._subscriptions: dict[SubscriptionId, LocalSubscription] = {}
-        self._subscribed = self._published = 0
-        self._introduced: dict[NodeId, Peer] = {}
+        self._wants = Wanting(
+            me,
+            self._types,
+            self._clients,
+            self.truth,
+            self.router,
+            blind=self._blind,
+            apart_max=self.policy.apart_max,
+        )
+        self._saying = Saying(me, self._clients, self._customs)
         self._to_self: deque[Message] = deque(maxlen=TO_SELF_MAX)
-        self._framed: tuple[Message | None, bytes] = (None, b"")
         self._wall_ms, self._wall_at = 0.0, 0.0
 
     # ── Life ───────────────────────────────────────────────────────────────────
@@ -280,14 +275,10 @@ class Node:
         """Ends what rests on rights that no longer hold."""
         now_ms = self.now_ms(now)
         effects = self._near.lapsed(now_ms)
-        # By right, since thousands of subscriptions rest on one and a node must not pause.
-        refusals: dict[int, str | None] = {}
-        for one in [one for one in self._subscriptions.values() if one.held is not None]:
-            assert one.held is not None
-            if id(one.held) not in refusals:
-                refusals[id(one.held)] = one.held.refusal(self.truth, now_ms)
-            if refusal := refusals[id(one.held)]:
-                effects += [Ended(one.id, one.client, refusal), *self.unsubscribe(one.id, now)]
+        ended, further = self._wants.ended(now, now_ms)
+        for one in ended:
+            effects += [one, *self.unsubscribe(one.subscription, now)]
+        effects += self._done(further, now)
         for known in self._types:
             if known.keys is not None:
                 known.keys.retire(now_ms)
@@ -335,27 +326,7 @@ class Node:
             return self._codec.encode(message)
         if not self._near.is_ready(to):
             raise Denied(f"link: {to} has not proven that it belongs here")
-        if message is self._framed[0]:
-            if (parcel := getattr(message, "parcel", None)) is not None:
-                self._went(parcel, to, ())
-            return self._framed[1]
-        now_ms = self.now_ms(now)
-        filters_bytes = 0
-
-        def change(part: Parcel | Interest) -> Parcel | Interest:
-            nonlocal filters_bytes
-            if isinstance(part, Interest):
-                filters_bytes += len(part.envelope)
-                return self._customs.give_interest(part)
-            return self._customs.give_parcel(to, part, now_ms, lambda parcel, shown: self._went(parcel, to, shown))
-
-        given = rewritten(message, change, Parcel, Interest)
-        if filters_bytes > FILTERS_BYTES_MAX:
-            raise Denied(f"size: {filters_bytes} bytes of filters in one message; at most {FILTERS_BYTES_MAX}")
-        raw = self._codec.encode(given)
-        # What was the same for this neighbour is the same for all: nothing in it is sealed.
-        self._framed = (message, raw) if given is message else (None, b"")
-        return raw
+        return self._passing.frame_for(to, message, self.now_ms(now))
 
     def receive(self, sender: NodeId, raw: bytes, now: float) -> list[NodeEffect]:
         """Take a frame. The driver vouches for `sender`, and for nothing in the bytes. Never raises."""
@@ -365,7 +336,7 @@ class Node:
                 return self._introduce(sender, message, now)
             if not self._near.is_ready(sender):
                 raise Denied("link: a message from somebody who has not proven that it belongs here")
-            message = self._opened(sender, message, now)
+            message = self._passing.opened(sender, message, now, self.now_ms(now))
         except (PeerError, Denied) as refused:
             # A lie about plaintext is the neighbour's own; what is wrong inside may come from anywhere behind it.
             cut = str(refused).startswith("cache:") or not self._near.is_ready(sender)
@@ -378,45 +349,7 @@ class Node:
 
     def introduced(self) -> list[Peer]:
         """The peers that messages have named since this was last asked: whom, and where they are reached."""
-        peers, self._introduced = list(self._introduced.values()), {}
-        return peers
-
-    def _opened(self, sender: NodeId, message: Any, now: float) -> Any:
-        if _is_one_parcel(message.__class__) and self._is_plain(message.parcel):
-            self._came(message.parcel, sender, now)
-            return message
-        now_ms = self.now_ms(now)
-        if len(self._introduced) < INTRODUCED_MAX:
-            self._introduced.update((peer.id, peer) for peer in peers_in(message))
-        interests: list[PeerError | Denied | None] = []
-
-        def change(part: Parcel | Interest) -> Parcel | Interest:
-            if isinstance(part, Interest):
-                return self._take_interest(part, now_ms, interests)
-            opened = self._customs.take_parcel(sender, part, now_ms)
-            self._came(opened, sender, now)
-            return self._for_router(opened)
-
-        opened = rewritten(message, change, Parcel, Interest)
-        if len(interests) == 1 and interests[0] is not None:
-            raise interests[0]
-        return opened
-
-    def _is_plain(self, parcel: Parcel) -> bool:
-        if parcel.envelope:
-            return False
-        known = self._types.get(parcel.head.type)
-        return (known is None or known.keys is None) and size_about(parcel.view.values) <= EVENT_BYTES_MAX
-
-    def _take_interest(self, part: Interest, now_ms: int, judged: list[PeerError | Denied | None]) -> Interest:
-        """An interest as it is read here. One without a right wants nothing: it must not spoil those beside it."""
-        try:
-            judged.append(None)
-            taken = self._customs.take_interest(part, now_ms)
-            return Interest(part.id, part.type, UNREAD, part.envelope) if self._blind and part.envelope else taken
-        except (PeerError, Denied) as refused:
-            judged[-1] = refused
-            return Interest(part.id, part.type, UNWANTED, part.envelope)
+        return self._passing.introduced()
 
     def _introduce(self, sender: NodeId, message: Any, now: float) -> list[NodeEffect]:
         try:
@@ -434,7 +367,7 @@ class Node:
     def detach(self, client: str, now: float, *, drop: bool = False) -> list[NodeEffect]:
         """The client is gone. Its subscriptions stay, for as long as its rights hold, unless they are to be dropped."""
         self._clients.detach(client)
-        gone = [one.id for one in self._subscriptions.values() if drop and one.client == client]
+        gone = [one.id for one in self._wants.all.values() if drop and one.client == client]
         return [effect for id in gone for effect in self.unsubscribe(id, now)]
 
     def publish(
@@ -445,21 +378,21 @@ class Node:
         Raises Denied where the client or this broker may not, NotYet where a key or the clock must be waited
         for, EventError where the values do not fit. Nothing has happened then.
         """
-        parcel = self._sealed(client, self._types.find(type), values, self.now_ms(now))
+        parcel = self._saying.parcel_of(client, self._types.find(type), values, self.now_ms(now))
         effects: list[NodeEffect] = [Keep(parcel.head.id, kept(parcel))] if keep else []
-        self._came(parcel, "", now)
-        return parcel.head.id, effects + self._done(self.router.publish(self._for_router(parcel), now), now)
+        self._passing.came(parcel, "", now)
+        return parcel.head.id, effects + self._done(self.router.publish(self._passing.for_router(parcel), now), now)
 
     def publish_many(
         self, client: str, type: str, events: Sequence[Mapping[str, Any]], now: float, *, keep: bool = False
     ) -> tuple[list[EventId], list[NodeEffect]]:
         """Publish several events of one type. Raises as `publish` does, for the first of them, before any is sent."""
         known, now_ms = self._types.find(type), self.now_ms(now)
-        parcels = [self._sealed(client, known, values, now_ms) for values in events]
+        parcels = [self._saying.parcel_of(client, known, values, now_ms) for values in events]
         effects: list[NodeEffect] = [Keep(parcel.head.id, kept(parcel)) for parcel in parcels] if keep else []
         for parcel in parcels:
-            self._came(parcel, "", now)
-            effects += self._done(self.router.publish(self._for_router(parcel), now), now)
+            self._passing.came(parcel, "", now)
+            effects += self._done(self.router.publish(self._passing.for_router(parcel), now), now)
         return [parcel.head.id for parcel in parcels], effects
 
     def publish_again(self, raw: bytes, now: float) -> list[NodeEffect]:
@@ -472,8 +405,8 @@ class Node:
             opened = self._customs.take_parcel("", parcel, self.now_ms(now))
         except PeerError as refused:
             return [Failed("publish", str(refused), parcel.head.id)]
-        self._came(opened, "", now)
-        return self._done(self.router.publish(self._for_router(opened), now), now)
+        self._passing.came(opened, "", now)
+        return self._done(self.router.publish(self._passing.for_router(opened), now), now)
 
     def tell(self, raw: bytes, now: float) -> list[NodeEffect] | None:
         """Tell this node's own clients of an event that another broker has kept; None if what it takes may still come.
@@ -495,63 +428,12 @@ class Node:
         Raises Denied where the client or this broker may not read what the condition asks for, FilterError
         where the condition does not fit the type.
         """
-        known = self._types.find(type)
-        wanted = parse(condition, known.event_type)
-        id = SubscriptionId(self.me.id, self.me.incarnation, self._subscribed + 1)
-        one = LocalSubscription(id, client, known.name, wanted)
-        signed = known.signed
-        mine = self._clients.check_subscriber(one, signed, self.now_ms(now)) if signed is not None else None
-        interest = self._interest(one, known, mine, now)
-        self._subscribed += 1
-        known.local.add(one)
-        self._subscriptions[id] = one
-        if interest is None:
-            return id, [Completed("subscribe", id)]
-        return id, self._done(self.router.subscribe(interest, now), now)
+        id, effects = self._wants.subscribe(client, type, condition, now, self.now_ms(now))
+        return id, self._done(effects, now)
 
     def unsubscribe(self, id: SubscriptionId, now: float) -> list[NodeEffect]:
         """Take a subscription back; one that is not there is taken back already."""
-        one = self._subscriptions.pop(id, None)
-        if one is None:
-            return [Completed("unsubscribe", id)]
-        self._types[one.type].local.remove(id)
-        return self._done(self.router.unsubscribe(id, now), now)
-
-    # ── Steps of a client's request ────────────────────────────────────────────
-
-    def _sealed(self, client: str, known: Known, values: Mapping[str, Any], now_ms: int) -> Parcel:
-        checked = known.event_type.check(values)
-        if known.signed is not None:
-            self._clients.check_publisher(client, known.signed, tuple(checked), now_ms)
-        if (size := size_about(checked)) > EVENT_BYTES_MAX:
-            raise EventError(f"{known.event_type.name}: {size} bytes; an event has at most {EVENT_BYTES_MAX}")
-        if known.keys is None:
-            self._published += 1
-            id = EventId(self.me.id, self.me.incarnation, self._published)
-            return Parcel(Head(id, known.name), View(checked))
-        envelope = known.keys.seal(checked, now_ms)
-        if len(envelope) > ENVELOPE_BYTES_MAX:
-            raise EventError(f"{known.event_type.name}: {len(envelope)} bytes sealed; at most {ENVELOPE_BYTES_MAX}")
-        parcel = Parcel(Head(event_id_of(self.me.id, split(envelope)), known.name), View(checked), envelope)
-        self._customs.own(known.keys, parcel)
-        return parcel
-
-    def _interest(self, one: LocalSubscription, known: Known, mine: Held | None, now: float) -> Interest | None:
-        """What the router is told of a subscription; nothing of one that no event can match."""
-        if not one.condition.boxes:
-            return None
-        wanted = Sql.of(one.condition)
-        if known.keys is None or mine is None:
-            return Interest(one.id, known.name, wanted)
-        one.version += 1
-        envelope = known.keys.seal_filter(one.id, one.condition, one.version, mine, self.now_ms(now))
-        return Interest(one.id, known.name, wanted if envelope and not self._blind else UNREAD, envelope)
-
-    def _for_router(self, parcel: Parcel) -> Parcel:
-        """What the router may read of a parcel: all that this node may, unless it would tell others of it."""
-        if self._blind and parcel.envelope and not parcel.head.type.startswith(CONTROL):
-            return Parcel(parcel.head, SEALED, parcel.envelope)
-        return parcel
+        return self._done(self._wants.unsubscribe(id, now), now)
 
     # ── Effects ────────────────────────────────────────────────────────────────
 
@@ -585,26 +467,20 @@ class Node:
         control = self._controls.get(id)
         if control is not None:
             return self._said(self._talk.listening(control, now, self.now_ms(now)), now)
-        one = self._subscriptions.get(id)
-        if one is None or one.stable:
-            return []
-        one.stable = True
-        return [Completed("subscribe", id)]
+        placed, effects = self._wants.known(id, now)
+        done: list[NodeEffect] = [Completed("subscribe", each) for each in placed]
+        return done + self._done(effects, now) if effects else done
 
     def _unstable(self, failed: Failed, id: SubscriptionId, now: float) -> list[NodeEffect]:
         """A new subscription that failed is gone, and its client told so; what the node itself needs is tried again."""
-        one = self._subscriptions.get(id)
-        if one is None or one.stable:
-            return [WakeAt(now + TRY_AGAIN_S, (CONTROL, "subscribe", id, 0), idle=True)]
-        del self._subscriptions[id]
-        self._types[one.type].local.remove(id)
-        return [failed]
+        if self._wants.failed(id):
+            return [failed]
+        return [WakeAt(now + TRY_AGAIN_S, (CONTROL, "subscribe", id, 0), idle=True)]
 
     def _subscribe_again(self, id: SubscriptionId, now: float) -> list[NodeEffect]:
         if id in self._controls:
             return self._done(self.router.subscribe(Interest(id, self._controls[id], Everything()), now), now)
-        one = self._subscriptions.get(id)
-        return self._renew(one.type, now) if one is not None else []
+        return self._done(self._wants.again(id, now, self.now_ms(now)), now)
 
     def _said(self, effects: Sequence[TalkEffect], now: float) -> list[NodeEffect]:
         """Carries out what is said and listened to about keys."""
@@ -612,10 +488,8 @@ class Node:
         for effect in effects:
             match effect:
                 case Say(control, message):
-                    self._published += 1
-                    id = EventId(self.me.id, self.me.incarnation, self._published)
-                    parcel = Parcel(Head(id, control), View({}), CODEC.encode(message))
-                    done += self._done(self.router.publish(self._for_router(parcel), now), now)
+                    parcel = self._saying.word(control, CODEC.encode(message))
+                    done += self._done(self.router.publish(self._passing.for_router(parcel), now), now)
                 case Listen(control):
                     done += self._listen(control, now)
                 case Joined():
@@ -625,23 +499,12 @@ class Node:
         return done
 
     def _listen(self, control: str, now: float) -> list[NodeEffect]:
-        self._subscribed += 1
-        id = SubscriptionId(self.me.id, self.me.incarnation, self._subscribed)
+        id = self._wants.new_id()
         self._controls[id] = control
         return self._done(self.router.subscribe(Interest(id, control, Everything()), now), now)
 
     def _renew(self, name: str, now: float) -> list[NodeEffect]:
-        """Seals the subscriptions of a type again, under the keys of now, so that later members can read them."""
-        known, done = self._types[name], list[NodeEffect]()
-        for one in known.local.all():
-            try:
-                mine = self._clients.own_right(one.condition, known.signed, self.now_ms(now)) if known.signed else None
-                interest = self._interest(one, known, mine, now)
-            except Denied:
-                continue  # It stays as it was: readable for fewer, and wanted all the same.
-            if interest is not None:
-                done += self._done(self.router.subscribe(interest, now), now)
-        return done
+        return self._done(self._wants.renew(name, now, self.now_ms(now)), now)
 
     def _deliver(self, parcel: Parcel, now: float, came_from: NodeId) -> list[NodeEffect]:
         type = parcel.head.type
@@ -682,35 +545,29 @@ class Node:
 
     def why(self, event: EventId, subscription: SubscriptionId) -> str:
         """Why a subscription of this node was told of a recent event, or was not."""
-        hop, one = self._hops.get(event), self._subscriptions.get(subscription)
+        hop, one = self._hops.get(event), self._wants.all.get(subscription)
         if hop is None:
             return "event: not seen here, or too long ago"
         if one is None:
             return "subscription: not of this node"
         if one.type != hop.type:
             return "type: the event is of another type than the subscription"
-        if any(id == subscription for id, _ in hop.told):
-            return f"told: {one.condition.text}"
-        if hop.refused:
-            return hop.refused
-        unread = [name for name in one.asks if name in hop.hidden or hop.opaque]
-        return f"key: this broker cannot read {', '.join(unread)}" if unread else f"not TRUE: {one.condition.text}"
+        return hop.why(one)
 
     def subscriptions(self) -> list[LocalSubscription]:
         """The subscriptions of this node's clients, oldest first."""
-        return list(self._subscriptions.values())
+        return list(self._wants.all.values())
 
     def status(self, now: float) -> dict[str, Any]:
         """What there is to see of this node, as JSON has it. Nothing secret is in it."""
-        now_ms = self.now_ms(now)
         return {
             "id": self.me.id,
             "incarnation": self.me.incarnation,
             "protocol": self.protocol.name,
             "links": list(self.router.links()),
-            "neighbours": [_neighbour(near, now_ms) for near in self._near.all()],
+            "neighbours": [near.status() for near in self._near.all()],
             "types": [known.status() for known in self._types],
-            "subscriptions": len(self._subscriptions),
+            "subscriptions": len(self._wants.all),
             "clients": len(self._clients),
             "waiting_for_key": len(self._delivery),
             "holdings": {name: list(amount) for name, amount in self.holdings().items()},
@@ -723,35 +580,10 @@ class Node:
             **self._customs.holdings(),
             "waiting_for_key": (len(self._delivery), WAITING_MAX),
             "hops": (len(self._hops), max(self.policy.traced_max, 1)),
-            "introduced": (len(self._introduced), 2 * INTRODUCED_MAX),
+            **self._passing.holdings(),
         }
-
-    def _came(self, parcel: Parcel, sender: NodeId, now: float) -> None:
-        if self.policy.traced_max and not parcel.head.type.startswith(CONTROL):
-            self._hops.came(parcel.head.id, parcel.head.type, now, sender, parcel.view)
-
-    def _went(self, parcel: Parcel, to: NodeId, shown: tuple[str, ...]) -> None:
-        if self.policy.traced_max:
-            self._hops.went(parcel.head.id, to, shown)
-
-
-@lru_cache(maxsize=256)
-def _is_one_parcel(message: type) -> bool:
-    """Whether messages of this class are a parcel and numbers or texts about its way: most of what a broker carries."""
-    fields = {field.name: field.type for field in msgspec.structs.fields(message)}
-    return fields.pop("parcel", None) is Parcel and all(kind in (int, float, str, bool) for kind in fields.values())
 
 
 def _refusal(sender: NodeId, why: str, cut: bool) -> list[NodeEffect]:
     check = why.partition(":")[0]
     return [Count(f"refused_{check if check.isidentifier() else 'message'}"), Refused(sender, why, cut)]
-
-
-def _neighbour(near: Any, now_ms: int) -> dict[str, Any]:
-    held = near.credentials.all() if near.credentials else []
-    return {
-        "id": near.peer.id,
-        "domain": near.hello.domain if near.hello else "",
-        "ready": near.ready,
-        "rights": sum(1 for one in held if one.right.type_id != ANY_TYPE),
-    }

@@ -29,5 +29,8 @@ class NodePolicy:
     """Links need no introduction: for networks of one organisation, without rights."""
     bind_ids: bool = True
     """A node's id must be that of its key (`node_id_of`)."""
+    apart_max: int | None = None
+    """Beyond so many subscriptions of one sealed type the overlay is told only that all its events are wanted (see
+    `wanting`); None: each is told by itself, however many."""
     traced_max: int = 4096
     """Recent events that `hop` can tell of; 0 for none."""

@@ -334,7 +334,7 @@ def test_one_interest_without_a_right_does_not_spoil_those_beside_it() -> None:
     judged: list[object] = []
     node = two(None, None).one
     bad = Interest(SubscriptionId("x", 0, 1), PLATES.type_id.hex(), UNREAD, b"")
-    taken = node._take_interest(bad, START_MS, judged)  # type: ignore[arg-type]
+    taken = node._passing.take_interest(bad, START_MS, judged)  # type: ignore[arg-type]
     assert judged[0] is not None
     assert not taken.wanted.matches(View({}, opaque=True))
     assert taken.wanted.boxes() == ()
