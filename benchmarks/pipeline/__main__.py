@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.matching.machine import facts
 from benchmarks.pipeline.contenders import QUICK_SIZES, SIZES
 from benchmarks.pipeline.report import Report, show, write_page
-from benchmarks.pipeline.runs import Comparison, Run, compare, grow
+from benchmarks.pipeline.runs import Comparison, Run, compare
 from benchmarks.showing import RESULTS
 
 QUICK_SHARE = 0.25
@@ -47,8 +47,7 @@ def measure(sizes: tuple[str, ...], quick: bool, share: float) -> Report:
     with tempfile.TemporaryDirectory() as folder:
         comparison = Comparison(Path(folder), share)
         runs = [_told(run) for run in compare(comparison, sizes)]
-        growth = [_told(run) for run in grow(comparison, sizes)]
-    return Report(machine, quick, comparison.kernel, runs, growth)
+    return Report(machine, quick, comparison.kernel, runs)
 
 
 def _told(run: Run) -> Run:

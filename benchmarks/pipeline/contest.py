@@ -1,6 +1,8 @@
-"""One contender on one workload, in this process: `python -m benchmarks.pipeline.contest ENGINE FOLDER SIZE EVENTS CORES`.
+"""Contenders on one workload, in this process: `python -m benchmarks.pipeline.contest ENGINES FOLDER SIZE CORES EVENTS…`.
 
-Started by `runs`, with its limits. Leaves its answers as a file and prints one line of JSON.
+Started by `runs`, with its limits. ENGINES are a module and names in it, `ours:Lists,Rows`: those of one module start and take the
+subscriptions in once for all. EVENTS are numbers for each of them, `800000,400000`. Leaves the answers as files, and prints
+one line of JSON.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ import pyarrow.parquet as pq
 from benchmarks import workload as made
 from benchmarks.matching.contest import pin
 from benchmarks.matching.engine import Answers, Array, Workload
-from benchmarks.pipeline.usage import cpu_s, peaks_mb, timed
+from benchmarks.pipeline.usage import cpu_s, forget_peaks, peaks_mb, timed
 
 ROUNDS_MAX, ROUNDS_S_MAX = 4, 9.0  # The first round warms up, the best counts; no round begins after so many seconds.
+FEW = 1_000
 FILES = 8  # So that two cores have work to share.
 
 
@@ -65,23 +68,46 @@ def answers_in(out: Path, event_count: int) -> tuple[Answers, int]:
     return Answers.of_pairs(np.asarray(events.filter(here)), np.asarray(subs.filter(here)), event_count), len(subs)
 
 
-def main(engine_name: str, folder_name: str, size: str, event_count: str, core_count: str) -> None:
+def main(engine_names: str, folder_name: str, size: str, core_count: str, *event_counts: str) -> None:
     pin(int(core_count))
-    folder, count = Path(folder_name), int(event_count)
+    folder = Path(folder_name)
     workload = Workload.open(folder.parent, size, made.EVENTS)
-    module, attribute = engine_name.split(":")
-    write_events(folder / "events", workload.events, count, is_ours=module == "ours")
-    engine = getattr(import_module(f"benchmarks.pipeline.{module}"), attribute)(folder, int(core_count))
+    module, _, names = engine_names.partition(":")
+    first, *others = (getattr(import_module(f"benchmarks.pipeline.{module}"), name) for name in names.split(","))
+    counts = [[int(count) for count in each.split(",")] for each in event_counts]
+    _write_anew(folder, workload, FEW, module)  # Columns to be built for.
+    engine = first(folder, int(core_count))
     _, build_s = timed(lambda: engine.build(workload))
+    engines = [engine, *(other.beside(engine) for other in others)]
+    measured = []
+    for at, each in enumerate(engines):
+        for count in counts[at]:
+            _write_anew(folder, workload, count, module)
+            measured.append(measure(each, folder, at, count) | {"build_s": build_s, "facts": engine.facts()})
+    engine.close()
+    print(json.dumps({"measured": measured}))
+
+
+def _write_anew(folder: Path, workload: Workload, count: int, module: str) -> None:
+    _clear(folder / "events")
+    write_events(folder / "events", workload.events, count, is_ours=module == "ours")
+
+
+def measure(engine: Any, folder: Path, at: int, count: int) -> dict[str, Any]:
+    """The best round, with its answers left as a file."""
+    forget_peaks()
     taken = rounds(engine, folder)
     peaks = peaks_mb()
-    facts = engine.facts()
-    engine.close()
     answers, pairs = answers_in(folder / "out", min(count, made.EVENTS))
-    np.savez(folder / "answers.npz", counts=answers.counts, sums=answers.sums)
+    np.savez(answers_file(folder, at, count), counts=answers.counts, sums=answers.sums)
     seconds, cpu = min(taken)
-    measured = {"events": count, "seconds": seconds, "cpu_s": cpu, "pairs": pairs, "build_s": build_s}
-    print(json.dumps({"measured": measured | {"rounds": len(taken), "peaks_mb": peaks, "facts": facts}}))
+    found = {"events": count, "seconds": seconds, "cpu_s": cpu, "pairs": pairs}
+    return found | {"rounds": len(taken), "peaks_mb": peaks}
+
+
+def answers_file(folder: Path, at: int, count: int) -> Path:
+    """Of the engine at this place, for so many events."""
+    return folder / f"answers-{at}-{count}.npz"
 
 
 def _clear(path: Path) -> None:

@@ -45,7 +45,6 @@ class Report:
     quick: bool
     kernel: dict[str, float]
     runs: list[Run] = field(default_factory=list)
-    growth: list[Run] = field(default_factory=list)
 
     def save(self) -> Path:
         return save("pipeline", asdict(self), self.targets())
@@ -53,10 +52,10 @@ class Report:
     @classmethod
     def open(cls, path: Path) -> Report:
         found = json.loads(path.read_text())
-        runs, growth = ([Run(**run) for run in found[name]] for name in ("runs", "growth"))
-        return cls(found["machine"], found["quick"], found["kernel"], runs, growth)
+        return cls(found["machine"], found["quick"], found["kernel"], [Run(**run) for run in found["runs"]])
 
     def run_of(self, contender: str, size: str) -> Run | None:
+        """The run that a contender is compared by: its first at this size."""
         return next((r for r in self.runs if (r.contender, r.size) == (contender, size) and r.measured), None)
 
     def targets(self) -> list[Target]:
@@ -85,8 +84,17 @@ def _rate(run: Run) -> float:
 
 
 def table(report: Report, size: str) -> list[tuple[str, ...]]:
-    ours = report.run_of(COMPACT, size)
-    return [_row(run, ours, report.kernel.get(size)) for run in report.runs if run.size == size]
+    ours, compared = report.run_of(COMPACT, size), _compared(report, size)
+    return [_row(run, ours, report.kernel.get(size)) for run in compared]
+
+
+def _compared(report: Report, size: str) -> list[Run]:
+    """Of several runs of a contender, the first; the others are about growth."""
+    first: dict[str, Run] = {}
+    for run in report.runs:
+        if run.size == size:
+            first.setdefault(run.contender, run)
+    return list(first.values())
 
 
 def _row(run: Run, ours: Run | None, kernel: float | None) -> tuple[str, ...]:
@@ -109,7 +117,7 @@ def _memory(peaks: dict[str, int]) -> str:
 
 def growth_rows(report: Report) -> list[tuple[str, ...]]:
     """Lists at all sizes, numbers of events and cores."""
-    runs = [run for run in report.runs if run.contender == COMPACT] + list(report.growth)
+    runs = [run for run in report.runs if run.contender == COMPACT]
     return [_growth_row(run) for run in sorted(runs, key=lambda run: (run.subscriptions, run.cores, run.events))]
 
 
@@ -122,13 +130,13 @@ def _growth_row(run: Run) -> tuple[str, ...]:
 
 def once_rows(report: Report) -> list[str]:
     """What a job does once, before its first event."""
-    runs = [run for run in report.runs if run.contender == COMPACT and run.measured]
-    return [
-        f"{run.size}: conditions parsed in {run.measured['facts']['parse_s']:.1f} s, "
-        f"index built and sent in {run.measured['facts']['build_and_ship_s']:.1f} s"
-        for run in runs
-        if run.measured
-    ]
+    runs = [run for size in SIZES if (run := report.run_of(COMPACT, size))]
+    return [f"{run.size}: {_once(run.measured['facts'])}" for run in runs if run.measured and run.measured["facts"]]
+
+
+def _once(facts: dict[str, Any]) -> str:
+    parsed = f"conditions parsed in {facts['parse_s']:.1f} s" if facts["parse_s"] else "conditions given as boxes"
+    return f"{parsed}, index built and sent in {facts['build_and_ship_s']:.1f} s"
 
 
 # ── Where they are shown ─────────────────────────────────────────────────────

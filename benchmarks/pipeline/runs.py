@@ -7,7 +7,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ import numpy as np
 from benchmarks.matching.contenders import ONE_THREAD
 from benchmarks.matching.engine import Answers, Workload
 from benchmarks.matching.runs import ROOT, SCANNED, run_limited
-from benchmarks.pipeline.contenders import COMPACT, CONTENDERS, Contender
+from benchmarks.pipeline.contenders import COMPACT, CONTENDERS, GROWTH_CORES, GROWTH_SIZE, Contender
+from benchmarks.pipeline.contest import answers_file
 from benchmarks.workload import load
 
 TOTAL_S_MAX, LIMIT_S_MIN = 590, 15  # Ten minutes at most. Whoever does not begin within them is told as not run.
 CORES = 2
-GROWTH_SIZE = "base100k"
-GROWTH_EVENTS, GROWTH_CORES = (200_000, 400_000), (1,)
+OURS = "ours"
+EVENTS_MIN = 500  # Of a part of the benchmark; with fewer, what a query costs once would be all there is to see.
 # Those that promises are about come first, in case that time runs out.
 ORDER = ("base100k", "base1m", "base10k")
 KERNEL_LIMIT_S = 60
@@ -70,20 +72,33 @@ class Comparison:
         if "cpu_s_per_event" in said:
             self.kernel[size] = said["cpu_s_per_event"]
 
-    def run(self, contender: Contender, size: str, cores: int = CORES, events: int = 0) -> Run:
-        """One contender; whatever it does wrong is told, not raised."""
-        count = events or max(1_000, int(contender.events[size] * self.share))
-        known = Run(contender.name, size, self._counts[size], count, cores)
-        limit_s = min(contender.limit_s, int(self.deadline - time.monotonic()))
+    def run(self, contenders: Sequence[Contender], size: str, cores: int = CORES) -> Iterator[Run]:
+        """Contenders of one process, with each number of events; whatever they do wrong is told, not raised."""
+        known = [
+            [Run(each.name, size, self._counts[size], self._some_of(count), cores) for count in each.events[size]]
+            for each in contenders
+        ]
+        limit_s = min(sum(each.limit_s for each in contenders), int(self.deadline - time.monotonic()))
         if limit_s < LIMIT_S_MIN:
-            return _without(known, f"the {TOTAL_S_MAX} s of all runs were used up")
+            yield from (
+                _without(run, f"the {TOTAL_S_MAX} s of all runs were used up") for runs in known for run in runs
+            )
+            return
         with tempfile.TemporaryDirectory(dir=self.folder) as own:
-            command = _command("contest", contender.engine, own, size, str(count), str(cores))
+            events = (",".join(str(run.events) for run in runs) for runs in known)
+            command = _command("contest", _engines(contenders), own, size, str(cores), *events)
             said = run_limited(command, _environment(), limit_s)
             if "measured" not in said:
-                return _without(known, said["skipped"])
-            with np.load(Path(own) / "answers.npz") as arrays:
-                return self._checked(known, said["measured"], Answers(arrays["counts"], arrays["sums"]))
+                yield from (_without(run, said["skipped"]) for runs in known for run in runs)
+                return
+            measured = iter(said["measured"])
+            for at, runs in enumerate(known):
+                for run in runs:
+                    with np.load(answers_file(Path(own), at, run.events)) as arrays:
+                        yield self._checked(run, next(measured), Answers(arrays["counts"], arrays["sums"]))
+
+    def _some_of(self, count: int) -> int:
+        return max(EVENTS_MIN, int(count * self.share))
 
     def _checked(self, known: Run, measured: dict[str, Any], answers: Answers) -> Run:
         truth = self._truth[known.size]
@@ -95,23 +110,34 @@ class Comparison:
 
 
 def compare(comparison: Comparison, sizes: Sequence[str]) -> Iterator[Run]:
+    """Everybody at every size; after our own jobs also the kernel that they used, and at one size how they grow."""
     for size in sorted(sizes, key=ORDER.index):
         comparison.take_in(size)
-        for contender in CONTENDERS:
-            if size in contender.events:
-                yield comparison.run(contender, size)
-            if contender.name == COMPACT:
+        for module, contenders in groupby((each for each in CONTENDERS if size in each.events), _module):
+            yield from comparison.run(list(contenders), size)
+            if module == OURS:
                 comparison.time_kernel(size)
+                if size == GROWTH_SIZE or len(sizes) == 1:
+                    yield from grow(comparison, size)
 
 
-def grow(comparison: Comparison, sizes: Sequence[str]) -> Iterator[Run]:
-    """Lists again, with fewer events and on one core; growth with subscriptions is in the comparison itself."""
-    size = GROWTH_SIZE if GROWTH_SIZE in sizes else sizes[0]
+def grow(comparison: Comparison, size: str) -> Iterator[Run]:
+    """Lists again, on fewer cores; growth with events and subscriptions is in the comparison itself."""
     [ours] = [contender for contender in CONTENDERS if contender.name == COMPACT]
+    once = replace(ours, events={size: ours.events[size][:1]})
     for cores in GROWTH_CORES:
-        yield comparison.run(ours, size, cores=cores)
-    for events in GROWTH_EVENTS:
-        yield comparison.run(ours, size, events=max(1_000, int(events * comparison.share)))
+        yield from comparison.run([once], size, cores)
+
+
+def _module(contender: Contender) -> str:
+    """Spark SQL's ways have one in common, but no process: what one leaves in memory is not to slow the other."""
+    module = contender.engine.partition(":")[0]
+    return module if module == OURS else contender.engine
+
+
+def _engines(contenders: Sequence[Contender]) -> str:
+    module = contenders[0].engine.partition(":")[0]
+    return f"{module}:{','.join(each.engine.partition(':')[2] for each in contenders)}"
 
 
 def _without(known: Run, why: str) -> Run:

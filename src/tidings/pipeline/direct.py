@@ -109,7 +109,7 @@ class MatchFiles:
         with RowGroups(str(Path(self.aside) / name), holding, self.id_type, compact=self.compact) as out:
             for batch in read_pieces(pieces, self._columns()):
                 ids = batch.column(self.id).cast(self.id_type)
-                for start, found in holding.match_in_rounds(conform(batch, self.asked_type)):
+                for start, found in holding.match_in_rounds(_flat(batch, self.asked_type)):
                     out.add(ids.slice(start), found)
         return Written(name, out.pairs)
 
@@ -125,6 +125,12 @@ def read_pieces(pieces: list[Piece], columns: list[str]) -> Iterator[pa.RecordBa
                 yield from file.iter_batches(ROWS_MAX, list(piece.groups), columns, use_threads=False)
         except (pa.ArrowInvalid, OSError) as wrong:
             raise _damaged(piece.path, wrong) from None
+
+
+def _flat(batch: pa.RecordBatch, asked_type: EventType) -> pa.RecordBatch:
+    """With a column for each attribute; the index checks them, so that those which are flat already are checked once."""
+    is_flat = all(attribute.name in batch.schema.names for attribute in asked_type)
+    return batch if is_flat else conform(batch, asked_type)
 
 
 def _shared_out(pieces: list[Piece], cores: int) -> list[list[Piece]]:

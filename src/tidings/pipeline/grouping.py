@@ -34,6 +34,18 @@ def ends_of(counts: Numbers) -> Numbers:
     return ends
 
 
+def recoded(numbers: Numbers, count: int) -> tuple[Numbers, Numbers]:
+    """Numbers below `count` as places in a list of those that occur, and that list, ascending.
+
+    >>> [array.tolist() for array in recoded(np.array([7, 2, 7], np.int32), 9)]
+    [[1, 0, 1], [2, 7]]
+    """
+    occurs = np.zeros(count, np.int32)
+    occurs[numbers] = 1
+    place = np.cumsum(occurs, dtype=np.int32) - 1
+    return place[numbers], np.flatnonzero(occurs)
+
+
 @njit(cache=True, nogil=True)
 def _group(events: Any, numbers: Any, counts: Any, grouped: Any) -> None:
     """A counting sort: row numbers of a round are small. `counts[row]` ends as how often the row occurs."""

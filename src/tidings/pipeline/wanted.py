@@ -114,7 +114,17 @@ def parse_subscriptions(
             rejected.append({"id": id, "subscriber": subscriber, "filter": text, "error": f"{_kind(wrong)}{wrong}"})
     boxes = boxes_table(good, event_type)
     table = boxes.append_column(WANTED_SCHEMA.field("subscriber"), pa.array(subscribers, pa.string()))
-    return table, {name for _, wanted in good for name in wanted.attributes}, rejected
+    return table, _asked(good, event_type), rejected
+
+
+def _asked(good: list[tuple[str, Condition]], event_type: EventType) -> set[str]:
+    """The attributes that these ask about. Looks no further than it takes to find all: most sets name them early."""
+    names: set[str] = set()
+    for _, wanted in good:
+        if len(names) == len(event_type.attributes):
+            break
+        names.update(wanted.attributes)
+    return names
 
 
 def write_payload(table: pa.Table) -> bytes:
