@@ -6,6 +6,9 @@ READY  := $(VENV)/.ready
 JOBS   ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
+# Tests start some hundred Pythons: where nothing compiled may be kept, each of them compiles all modules again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help setup run test quick check lint format types arrows bench soak lock doctor clean
 
@@ -43,7 +46,7 @@ arrows: $(READY) ## rooms import only downward, and the core does no I/O
 bench: $(READY) ## the benchmarks; results in benchmarks/results
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-soak: $(READY) ## new seeds: simulated worlds, then chaos on live ones, for MINUTES (10)
+soak: $(READY) ## new seeds: simulated worlds, chaos on live ones, killed streaming jobs, for MINUTES (10)
 	@$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),10)
 
 lock: $(READY) ## pin the newest allowed versions, with hashes, in requirements.lock

@@ -26,7 +26,6 @@ from tidings.sim import (
     in_order,
     judge,
     loss_and_repeats,
-    run,
     shrunk,
     slow_nodes,
     split_and_heal,
@@ -75,14 +74,6 @@ def what_it_says_fits_through_a_link(name: str, seed: int) -> None:
     assert sent, "nothing was said"
     for message in sent:
         assert codec.decode(codec.encode(message)) == message
-
-
-def the_same_seed_gives_the_same_run(name: str, seed: int) -> None:
-    """To the last bit."""
-    plan = Plan(name, seed=seed, faults=everything(seed))
-    first = run(plan).trace.digest()
-    assert run(plan).trace.digest() == first
-    assert run(Plan(name, seed=seed + 1, faults=everything(seed))).trace.digest() != first
 
 
 def a_subscription_is_completed_and_taken_back(name: str, seed: int) -> None:

@@ -1,11 +1,13 @@
-"""What all tests share: how Hypothesis runs, and one Spark session for those that need Spark."""
+"""What all tests share: how Hypothesis runs, one Spark session for those that need Spark, and who runs which file."""
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -26,21 +28,50 @@ for _options in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
 
 
 SLOW_FOLDERS = {"simulation", "lab", "store", "security"}
+SLOW_FILES = {  # Each of their tests is short, but there are many.
+    "test_adversarial.py",
+    "test_cli_grant.py",
+    "test_cli_refusals.py",
+    "test_cli_subscription.py",
+    "test_cli_type.py",
+}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks what uses the `spark` fixture, and worlds and sweeps as slow, before `-m` chooses.
 
-    What takes long comes first, for then the two processes that share the files end at about the same time.
+    What takes long comes first, above all what one process has to run alone: then all of them end at about the same time.
     """
     for item in items:
-        if not SLOW_FOLDERS.isdisjoint(item.path.parts):
+        if item.path.name in SLOW_FILES or not SLOW_FOLDERS.isdisjoint(item.path.parts):
             item.add_marker("slow")
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
     long = {item.path for item in items if any(map(item.get_closest_marker, ("spark", "live", "slow")))}
-    items.sort(key=lambda item: item.path not in long)
+    items.sort(key=lambda item: (not shares_spark(item.path), item.path not in long))
+
+
+@functools.cache
+def shares_spark(path: Path) -> bool:
+    """Whether a file's tests use the `spark` fixture, as far as its text tells."""
+    return path.suffix == ".py" and "spark: SparkSession" in path.read_text()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """As `--dist loadfile` has it, but that all files that share the Spark session go to one process.
+
+    A second session is a second Java, which loads and compiles all of Spark once more: a minute of a core.
+    """
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    scheduler = LoadFileScheduling(config, log)
+    file_of = scheduler._split_scope
+    scheduler._split_scope = lambda test: "spark" if shares_spark(config.rootpath / file_of(test)) else file_of(test)
+    return scheduler
 
 
 @pytest.fixture(scope="session")

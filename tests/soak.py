@@ -1,7 +1,8 @@
 """New seeds for as long as one likes: `python -m tests.soak --minutes 10`.
 
-Half of the time the conformance suite runs in the simulated world, half of it chaos strikes live networks of broker processes. Prints each
-failure with the command that replays it, a simulated one shrunk; exit code 1 if there was one.
+A third of the time the conformance suite runs in the simulated world, a third of it chaos strikes live networks of
+broker processes, and a third of it streaming jobs on Spark are killed and started again. Prints each failure with the
+command that replays it, a simulated one shrunk; exit code 1 if there was one.
 """
 
 from __future__ import annotations
@@ -18,25 +19,26 @@ from pathlib import Path
 
 from tests.conformance import FAULTS, NODE_COUNT, PROTOCOLS
 from tests.live import chaos
+from tests.pipeline.kills import killed_again_and_again
 from tidings.sim import Plan, failure, shrunk
 
-WORLDS = ("simulated", "live")
+WORLDS = ("simulated", "live", "spark")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Run the hard tests on new seeds.")
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--world", choices=WORLDS, action="append", help="only this one (default: both, half and half)")
+    parser.add_argument("--world", choices=WORLDS, action="append", help="only this one (default: all, a third each)")
     parser.add_argument("--protocol", choices=PROTOCOLS, action="append", help="only these in the simulated world")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**9), help="the first seed")
     asked = parser.parse_args()
     worlds, begun, failures = asked.world or WORLDS, time.monotonic(), 0
     for number, world in enumerate(worlds):
         until = begun + asked.minutes * 60 * (number + 1) / len(worlds)
-        if world == "live":
-            failures += soak_live(asked.seed, until)
-        else:
+        if world == "simulated":
             failures += soak(asked.protocol or PROTOCOLS, asked.seed, until)
+        else:
+            failures += {"live": soak_live, "spark": soak_spark}[world](asked.seed, until)
     return 1 if failures else 0
 
 
@@ -76,6 +78,22 @@ def soak_live(seed: int, until: float) -> int:
             shutil.rmtree(folder)
         runs, failures, seed = runs + 1, failures + bool(wrong), seed + 1
     print(f"{runs} live runs, {failures} failures, next seed {seed}")
+    return failures
+
+
+def soak_spark(seed: int, until: float) -> int:
+    """How many streaming jobs lost or repeated something. The last one takes as long as it takes."""
+    runs = failures = 0
+    while time.monotonic() < until:
+        folder = Path(tempfile.mkdtemp(prefix="tidings-soak-"))
+        wrong = killed_again_and_again(folder, seed)
+        if wrong:
+            again = f"python -m tests.pipeline.kills --seed {seed}"
+            print("\n".join([*wrong, f"what is left is in {folder}; perhaps again with {again}\n"]), flush=True)
+        else:
+            shutil.rmtree(folder)
+        runs, failures, seed = runs + 1, failures + bool(wrong), seed + 1
+    print(f"{runs} streaming jobs, {failures} failures, next seed {seed}")
     return failures
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.lab.small import experiment
+from tests.pipeline.commands import tidings
 from tidings.errors import InputError
 from tidings.lab import run
 from tidings.lab.results import DRAFT, read
@@ -21,8 +22,6 @@ from tidings.lab.sweep import batches, sweep
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-TIDINGS = [sys.executable, "-c", "from tidings.cli import app; from tidings.cli.frame import run; run(app)"]
 
 
 def test_a_sweep_on_spark_measures_what_the_measure_does(spark: SparkSession, tmp_path: Path) -> None:
@@ -68,11 +67,15 @@ def test_dear_points_are_spread_out_and_come_first() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_stopped_with_ctrl_c_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    command = [*TIDINGS, "lab", "run", "immune-5", "--quick", "--out", str(tmp_path), "--master", "local[1]"]
+def test_a_run_stopped_with_ctrl_c_goes_on_where_it_stopped(spark: SparkSession, tmp_path: Path) -> None:
+    command = ["lab", "run", "immune-5", "--quick", "--out", str(tmp_path), "--master", "local[1]"]
     command += ["--set", "node_count=50", "--set", "seeds=2"]
     running = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-m", "tidings", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob("points/*.parquet")) and running.poll() is None and time.monotonic() < deadline:
@@ -86,17 +89,16 @@ def test_a_run_stopped_with_ctrl_c_goes_on_where_it_stopped(tmp_path: Path) -> N
     assert not list(tmp_path.glob(f"points/.*{DRAFT}"))
     kept = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("points/*.parquet")}
     assert kept
-    again = subprocess.run([*command, "-o", "json"], capture_output=True, text=True, timeout=300, check=False)
-    assert again.returncode == 0, again.stderr
+    again = tidings(*command, "-o", "json")
+    assert again.code == 0, again.said
     assert {name: (tmp_path / "points" / name).stat().st_mtime_ns for name in kept} == kept
     assert read(tmp_path / "results.parquet").num_rows == 14
-    assert {"verdict", "claim"} <= set(json.loads(again.stdout.splitlines()[0]))
+    assert {"verdict", "claim"} <= set(json.loads(again.out.splitlines()[0]))
 
 
 def said_by(*arguments: str) -> tuple[int, str]:
-    ended = subprocess.run([*TIDINGS, "lab", *arguments], capture_output=True, text=True, timeout=60, check=False)
-    assert "Traceback" not in ended.stderr
-    return ended.returncode, ended.stdout + ended.stderr
+    ended = tidings("lab", *arguments)
+    return ended.code, ended.out + ended.said
 
 
 def test_the_list_names_every_experiment() -> None:

@@ -72,7 +72,7 @@ def broker(folder: Path) -> Iterator[str]:
     port, controller = _free_ports(2)
     properties = folder / "server.properties"
     properties.write_text(PROPERTIES.format(port=port, controller=controller, folder=folder))
-    java = ["java", "-Xmx384m", "-XX:TieredStopAtLevel=1", "-cp", classpath]
+    java = ["java", "-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", classpath]
     format_disk = [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(properties)]
     subprocess.run(format_disk, check=True, capture_output=True, timeout=START_S_MAX)
     with (folder / "log").open("wb") as log:

@@ -17,7 +17,7 @@ import pytest
 
 from tests.pipeline.kafka_broker import broker, jars, make_topic, received, send
 from tests.pipeline.sightings import Record, Sighting, expected_pairs, sightings, subscriptions
-from tests.pipeline.test_run import wait_for
+from tests.pipeline.test_run import SMALL, wait_for
 from tidings.errors import SetupError
 from tidings.events import write_file
 from tidings.pipeline import BatchDone, delivery_id, read_pipeline, run
@@ -167,7 +167,7 @@ def test_killed_in_the_middle_and_started_again_nothing_is_lost_or_repeated(kafk
 
 def start_run(file: Path) -> subprocess.Popen[bytes]:
     settings = ["--conf", f"spark.jars={','.join(str(jar) for jar in jars('connector'))}"]
-    command = [sys.executable, "-m", "tidings", "run", str(file), "--master", "local[2]", *settings]
+    command = [sys.executable, "-m", "tidings", "run", str(file), *SMALL, *settings]
     environment = {**os.environ, "PYTHONPATH": "src"}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
 
 EVENTS = sightings(3_000)
 WANTED = subscriptions(400)
-EXPECTED = expected_pairs(EVENTS, WANTED)
+
+
+@functools.cache
+def expected() -> list[tuple[str, str, str]]:
+    """A million answers by definition: not asked for where nobody runs these tests."""
+    return expected_pairs(EVENTS, WANTED)
 
 
 def pairs(deliveries: DataFrame) -> list[tuple[Any, ...]]:
@@ -34,14 +40,14 @@ def wanted_rows(spark: SparkSession, rows: list[Record]) -> DataFrame:
 @pytest.mark.parametrize("plan", ["index", "zones"])
 def test_both_plans_give_every_pair_of_the_definition_once(spark: SparkSession, plan: str) -> None:
     events = spark.createDataFrame(table(EVENTS)).repartition(3)
-    assert pairs(match(events, wanted_rows(spark, WANTED), plan=plan)) == EXPECTED
+    assert pairs(match(events, wanted_rows(spark, WANTED), plan=plan)) == expected()
 
 
 @pytest.mark.parametrize("plan", ["index", "zones"])
 def test_the_compact_form_lists_the_same_subscriptions(spark: SparkSession, plan: str) -> None:
     compact = match(spark.createDataFrame(table(EVENTS)), wanted_rows(spark, WANTED), compact=True, plan=plan)
     found = [(row.event_id, id) for row in compact.collect() for id in row.subscription_ids]
-    assert sorted(found) == [(event, id) for event, id, _ in EXPECTED]
+    assert sorted(found) == [(event, id) for event, id, _ in expected()]
 
 
 def test_a_stream_of_events_is_matched_the_same_way(spark: SparkSession, tmp_path: Path) -> None:
@@ -52,7 +58,7 @@ def test_a_stream_of_events_is_matched_the_same_way(spark: SparkSession, tmp_pat
     stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
     sink = match(stream, wanted_rows(spark, WANTED)).writeStream.format("parquet").trigger(availableNow=True)
     sink.option("checkpointLocation", str(tmp_path / "cp")).start(str(tmp_path / "out")).awaitTermination()
-    assert pairs(spark.read.parquet(str(tmp_path / "out"))) == EXPECTED
+    assert pairs(spark.read.parquet(str(tmp_path / "out"))) == expected()
 
 
 def test_rejected_subscriptions_come_with_their_errors_and_stop_no_other(spark: SparkSession) -> None:
@@ -67,7 +73,7 @@ def test_rejected_subscriptions_come_with_their_errors_and_stop_no_other(spark: 
     ]
     matching = Matching(spark.createDataFrame(table(EVENTS)), wanted_rows(spark, [*WANTED, WANTED[0], *bad]))
     errors = {row.id: row.error for row in matching.rejected.collect()}
-    assert pairs(matching.deliveries()) == EXPECTED
+    assert pairs(matching.deliveries()) == expected()
     assert set(errors) == {"no-such", "no-type", "no-sql", "nothing", "twice", None}
     assert "did you mean 'speed'?" in errors["no-such"]
     assert errors["no-sql"].startswith("FilterSyntaxError: ")
@@ -85,9 +91,9 @@ def test_nobody_wants_anything_and_nothing_happens_are_answers(spark: SparkSessi
 
 def test_a_subscriber_with_100_000_conditions_gets_an_event_that_matches_all_of_them(spark: SparkSession) -> None:
     conditions = [{"id": f"s{n}", "subscriber": "one", "filter": f"speed >= {-n}"} for n in range(100_000)]
-    events = spark.createDataFrame(table([{"event_id": f"e{n}", "speed": 1.0} for n in range(10)]))
+    events = spark.createDataFrame(table([{"event_id": f"e{n}", "speed": 1.0} for n in range(3)]))
     found = match(events, wanted_rows(spark, conditions))
-    assert found.count() == found.distinct().count() == 10 * 100_000
+    assert found.groupBy("event_id", "subscription_id").count().groupBy("count").count().collect() == [(1, 300_000)]
 
 
 @pytest.mark.parametrize("plan", ["index", "zones"])

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.pipeline.commands import tidings
 from tests.pipeline.sightings import Sighting, expected_pairs, sightings, subscriptions, table, write_lines
 from tidings.errors import InputError, SetupError, TidingsError
 from tidings.events import write_file
@@ -24,6 +22,7 @@ if TYPE_CHECKING:
 
 EVENTS = sightings(500)
 WANTED = subscriptions(50)
+SMALL = ("--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2")
 EXPECTED = expected_pairs(EVENTS, WANTED)
 
 
@@ -32,19 +31,15 @@ def written(folder: str | Path) -> list[tuple[str, str, str]]:
     return sorted((row["event_id"], row["subscription_id"], row["subscriber"]) for row in rows)
 
 
-@pytest.mark.spark
-@pytest.mark.slow
-def test_the_command_writes_deliveries_sets_rejects_aside_and_exits_with_1(tmp_path: Path) -> None:
+def test_the_command_writes_deliveries_sets_rejects_aside_and_exits_with_1(spark: SparkSession, tmp_path: Path) -> None:
+    """As a process of its own it is run where its executors are: see `test_cluster`."""
     events = write_lines(tmp_path / "events.jsonl", EVENTS)
     wanted = write_lines(tmp_path / "wanted.jsonl", [*WANTED, {"id": "bad", "subscriber": "x", "filter": "sped > 1"}])
-    command = [sys.executable, "-m", "tidings", "match", str(events), str(wanted), "--out", str(tmp_path / "out")]
-    environment = {**os.environ, "PYTHONPATH": "src"}
-    more = ["--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2", "-o", "json"]
-    done = subprocess.run([*command, *more], env=environment, capture_output=True, encoding="utf-8", check=False)
-    assert done.returncode == 1, done.stderr
-    assert json.loads(done.stdout)["deliveries"] == len(EXPECTED)
-    assert "did you mean 'speed'" in done.stderr
-    assert "Traceback" not in done.stderr
+    ended = tidings("match", str(events), str(wanted), "--out", str(tmp_path / "out"), *SMALL, "-o", "json")
+    assert ended.code == 1, ended.said
+    assert json.loads(ended.out)["deliveries"] == len(EXPECTED)
+    assert "did you mean 'speed'" in ended.said
+    assert "Traceback" not in ended.said
     assert written(tmp_path / "out") == EXPECTED
     [rejected] = pq.read_table(tmp_path / "out" / "rejected").to_pylist()
     assert (rejected["id"], rejected["filter"]) == ("bad", "sped > 1")
@@ -145,25 +140,11 @@ def test_a_format_is_told_by_the_name_or_by_what_the_folder_holds(tmp_path: Path
     ]
 
 
-@pytest.mark.slow
-def test_the_event_type_may_come_from_a_file(tmp_path: Path) -> None:
+def test_the_event_type_may_come_from_a_file(spark: SparkSession, tmp_path: Path) -> None:
     write_file(Sighting, tmp_path / "s.toml")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tidings",
-            "match",
-            "none.jsonl",
-            "none.jsonl",
-            "--out",
-            "x",
-            "--type",
-            str(tmp_path / "n.toml"),
-        ],
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
+    files = (str(write_lines(tmp_path / "e.jsonl", EVENTS[:5])), str(write_lines(tmp_path / "w.jsonl", WANTED)))
+    for name, code in (("s.toml", 0), ("none.toml", 2)):
+        out = tmp_path / f"{code}"
+        ended = tidings("match", *files, "--out", str(out), "--type", str(tmp_path / name), *SMALL)
+        assert (ended.code, out.exists()) == (code, code == 0), ended.said
+        assert "Traceback" not in ended.said

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
+from tests.pipeline.commands import tidings
 from tests.pipeline.sightings import Record, Sighting, expected_pairs, sightings, subscriptions, table, write_lines
 from tidings.errors import InputError, SetupError
 from tidings.events import write_file
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 EVENTS = sightings(1_200)
 WANTED = subscriptions(60)
+SMALL = ("--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2")
 
 PIPELINE = """
 name = "test"
@@ -165,8 +167,7 @@ def test_what_is_not_there_is_told_before_anything_runs(spark: SparkSession, tmp
 
 
 def start_run(file: Path, *more: str) -> subprocess.Popen[bytes]:
-    small = ["--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2"]
-    command = [sys.executable, "-m", "tidings", "run", str(file), *small, *more]
+    command = [sys.executable, "-m", "tidings", "run", str(file), *SMALL, *more]
     environment = {**os.environ, "PYTHONPATH": "src"}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
@@ -177,44 +178,44 @@ def wait_for(something: Path, process: subprocess.Popen[bytes], pattern: str, co
 
 
 @pytest.mark.slow
-@pytest.mark.spark
-def test_killed_at_any_moment_and_started_again_every_pair_stands_once(tmp_path: Path) -> None:
+def test_killed_or_stopped_at_any_moment_the_next_run_goes_on_and_every_pair_stands_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Once killed, once stopped with Ctrl-C; `python -m tests.soak --world spark` kills more often, at other moments."""
     file = lay_out(tmp_path)
-    put_events(tmp_path, EVENTS, 8)
-    chance = random.Random(4)
-    for kill in range(2):
-        process = start_run(file)
-        wait_for(tmp_path / "checkpoint" / "batches", process, "*.json", kill + 1)
-        time.sleep(chance.random() * 2)  # A moment somewhere within the batch, or the next one.
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        assert max(Counter(delivered_so_far(tmp_path)).values(), default=1) == 1
-    last = start_run(file)
-    out, said = last.communicate(timeout=300)
-    assert last.returncode == 0, said.decode()
-    assert delivered(tmp_path) == expected_pairs(EVENTS, WANTED)
-    assert f"{len(EVENTS)}" in out.decode()
-
-
-def delivered_so_far(folder: Path) -> list[tuple[str, str, str]]:
-    return delivered(folder) if list((folder / "deliveries").glob("batch=*/to=*/*.parquet")) else []
-
-
-@pytest.mark.slow
-def test_ctrl_c_ends_cleanly_and_the_next_run_goes_on(spark: SparkSession, tmp_path: Path) -> None:
-    file = lay_out(tmp_path)
-    file.write_text(file.read_text().replace("until_empty = true", "every_s = 0.2"))
-    put_events(tmp_path, EVENTS[:400], 2)
+    at_work = file.read_text()
+    file.write_text(at_work.replace("until_empty = true", "every_s = 0.2"))
+    put_events(tmp_path, EVENTS[:600], 4)
+    kill_in_a_batch(tmp_path, file, random.Random(4))
+    assert max(Counter(delivered_so_far(tmp_path)).values(), default=1) == 1
+    put_events(tmp_path, EVENTS[600:], 4)
+    done = len(list((tmp_path / "deliveries").glob("batch=*")))
     process = start_run(file, "-o", "json")
-    wait_for(tmp_path / "deliveries", process, "batch=*", 1)
+    wait_for(tmp_path / "deliveries", process, "batch=*", done + 1)
     process.send_signal(signal.SIGINT)
     out, said = process.communicate(timeout=120)
     assert process.returncode == 130, said.decode()
     assert b"Traceback" not in said
     assert b'"events"' in out
-    file.write_text(file.read_text().replace("every_s = 0.2", "until_empty = true"))
-    assert run(spark, read_pipeline(file)).events == 400
-    assert delivered(tmp_path) == expected_pairs(EVENTS[:400], WANTED)
+    file.write_text(at_work)
+    ended = tidings("run", str(file), *SMALL)
+    assert ended.code == 0, ended.said
+    assert f"{len(EVENTS)}" in ended.out
+    assert delivered(tmp_path) == expected_pairs(EVENTS, WANTED)
+
+
+def kill_in_a_batch(folder: Path, file: Path, chance: random.Random) -> None:
+    """Starts a run and kills it at a moment somewhere within a batch, or the next one."""
+    begun = len(list((folder / "checkpoint" / "batches").glob("*.json")))
+    process = start_run(file)
+    wait_for(folder / "checkpoint" / "batches", process, "*.json", begun + 1)
+    time.sleep(chance.random() * 2)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+def delivered_so_far(folder: Path) -> list[tuple[str, str, str]]:
+    return delivered(folder) if list((folder / "deliveries").glob("batch=*/to=*/*.parquet")) else []
 
 
 def test_a_pipeline_reads_as_it_was_written(tmp_path: Path) -> None:

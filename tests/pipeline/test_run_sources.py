@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 def demo(folder: Path, more: str = "") -> Pipeline:
-    """A thousand made-up sightings in batches of 400."""
+    """A thousand made-up sightings in batches of 600."""
     file = lay_out(folder)
-    events = f'format = "demo"\nseed = 7\ncount = 1000\nrecords_per_batch = 400\n{more}'
+    events = f'format = "demo"\nseed = 7\ncount = 1000\nrecords_per_batch = 600\n{more}'
     file.write_text(
         file.read_text().replace('format = "json"\npath = "events"', events).replace("files_per", "#files_per")
     )

@@ -134,7 +134,6 @@ def test_a_batch_larger_than_one_goes_through_in_pieces(monkeypatch: pytest.Monk
     check(THING, parsed(THING, texts), numbers(n=[i % 250 for i in range(1000)]))
 
 
-@pytest.mark.slow
 def test_large_segments_and_batches_take_the_ordered_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidings.matching.part.SMALL_BYTES", 0)
     texts = [f"n >= {i} AND n < {i + 9} AND m <> {i % 9} AND d > {i % 3}" for i in range(600)] + ["TRUE"]
