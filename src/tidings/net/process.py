@@ -18,10 +18,8 @@ from tidings.net.metrics import Metrics
 
 COLLECT_AFTER = 10_000  # New objects that are still there; looking through them takes a few milliseconds.
 COLLECT_ALL_S = 3600.0  # So long waits what goes in a circle later: some kilobytes of each closed connection.
-
-HAND_OVER_S = (
-    0.0005  # So long the journal's thread, back from the disk, waits for a busy event loop; not ten times that.
-)
+# So long the journal's thread, back from the disk, waits for a busy event loop; not ten times that.
+HAND_OVER_S = 0.0005
 
 Tell = Callable[[dict[str, Any]], None]
 
