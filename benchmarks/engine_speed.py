@@ -28,6 +28,7 @@ from tidings.matching import Index
 REPEATS = 5
 TURNS_S = 2.0  # Seconds in which one thread and two take turns; at least REPEATS of them.
 CHANGE_ROUNDS = 5
+WAIT_ROUNDS = 3
 SINGLE_EVENTS, SINGLE_ROUNDS = 2_000, 5  # One at a time; enough for a 99th percentile that twenty events decide.
 SINGLE_WARM_UP = 200
 CHANGES = 20_000
@@ -124,6 +125,11 @@ def open_ms(index: Index) -> float:
 
 
 def longest_wait_ms(index: Index, events: pa.Table) -> float:
+    """The longest wait of a reader while everything is folded, in the best of some rounds: the machine's own pauses do not return."""
+    return min(_longest_wait_ms(index, events) for _ in range(WAIT_ROUNDS))
+
+
+def _longest_wait_ms(index: Index, events: pa.Table) -> float:
     """The longest time between two answers of a reader while a writer's change is folded into everything."""
     index.add("last", "n0 = 1")
     folding = threading.Thread(target=index.settle)
