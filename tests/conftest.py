@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 hypothesis.settings.register_profile("tidings", deadline=None, print_blob=True, derandomize=bool(os.environ.get("CI")))
 hypothesis.settings.register_profile("quick", hypothesis.settings.get_profile("tidings"), max_examples=15)
 hypothesis.settings.load_profile("tidings")
+
+
+# Started in the background by a script, tests would hand down that Ctrl-C is ignored to the programs they interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # For every Java that tests start, by whatever command: they end before its second compiler pays.
