@@ -90,9 +90,8 @@ class BrokerProcess:
 
     def set_clock(self, wrong_by_s: float) -> None:
         """Have this broker's clock on the wall be wrong, from now on and after a restart."""
-        written = self.clock.with_suffix(
-            ".new"
-        )  # The broker may be looking at this moment, and must not find half a file.
+        # At once: the broker may be looking at this moment, and must not find half a file.
+        written = self.clock.with_suffix(".new")
         written.write_text(str(wrong_by_s))
         written.replace(self.clock)
         os.kill(self.pid, signal.SIGUSR1)
