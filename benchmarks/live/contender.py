@@ -10,8 +10,6 @@ from pathlib import Path
 
 from benchmarks.live.workload import EventValues
 
-_STAT = Path("/proc/stat")
-
 
 class Unavailable(Exception):
     """This contender cannot take part here, and why."""
@@ -68,12 +66,6 @@ def free_ports(count: int) -> list[int]:
     for each in sockets:
         each.close()
     return ports
-
-
-def everybody_cpu_s() -> float:
-    """What all processes of this machine have used of its processors."""
-    user, nice, system, _idle, _waiting, *interrupts = map(int, _STAT.read_text().split("\n", 1)[0].split()[1:8])
-    return (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")
 
 
 def _cpu_s(pid: int) -> float:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from benchmarks.live.contender import Contender, Unavailable, everybody_cpu_s
+from benchmarks.live.contender import Contender, Unavailable
+from benchmarks.live.quiet import when_quiet
 from benchmarks.live.workload import events, wanted
 
 PROBE = 100  # Events that tell how fast it goes; they are also what everybody warms up with.
 EVENTS_MAX = 60_000  # Half of them are told, and a client holds 65,536 for a reader that is late.
-CELL_S_MAX = 45.0  # For placing subscriptions and for each measurement; what takes longer is reported as not measured.
+PLACING_S_MAX = 45.0  # What takes longer is reported as not measured.
+MEASURING_S_MAX = 120.0
 RATE_PER_S = 1_000  # At which latency is measured.
-LATENCY_ROUNDS = 5
+THROUGHPUT_TRIES = 5
+LATENCY_ROUNDS, LATENCY_TRIES = 5, 20
 HEADROOM = 1.5  # A contender whose throughput is not well above that rate would only be queueing.
 
 
@@ -37,9 +40,16 @@ class Cell:
     """What an event costs the servers at that pace, one at a time."""
     agrees: bool | None = None
     others_cores: float | None = None
-    """How many cores were busy, while this was measured, with what has nothing to do with it."""
+    """How many cores others had, while events a second were measured: other programs, or other machines of the host."""
+    paced_others_cores: float | None = None
+    """The same, while latency was."""
     measured_at: str = ""
     why_not: str = ""
+
+    @property
+    def disturbed_cores(self) -> float | None:
+        """What others had of the machine, in the worse of the two measurements."""
+        return max((each for each in (self.others_cores, self.paced_others_cores) if each is not None), default=None)
 
 
 async def measured(contender: Contender, sizes: Sequence[int], seconds: float) -> list[Cell]:
@@ -59,41 +69,46 @@ async def measured(contender: Contender, sizes: Sequence[int], seconds: float) -
 
 
 async def _cell(contender: Contender, before: int, size: int, seconds: float) -> Cell:
-    doing = f"placing {size:,} subscriptions"
+    doing, seconds_max = f"placing {size:,} subscriptions", PLACING_S_MAX
     try:
-        async with asyncio.timeout(CELL_S_MAX):
+        async with asyncio.timeout(seconds_max):
             await contender.want(before, size)
-        doing = f"telling of events with {size:,} subscriptions"
-        async with asyncio.timeout(CELL_S_MAX), _no_collections():
+        doing, seconds_max = f"telling of events with {size:,} subscriptions", MEASURING_S_MAX
+        async with asyncio.timeout(seconds_max), _no_collections():
             return await _with_all_in_place(contender, size, seconds)
     except TimeoutError:
-        return _cell_of(contender, size, why_not=f"{doing} took more than {CELL_S_MAX:.0f} s")
+        return _cell_of(contender, size, why_not=f"{doing} took more than {seconds_max:.0f} s")
 
 
 async def _with_all_in_place(contender: Contender, size: int, seconds: float) -> Cell:
-    others = _others(contender)
-    took, _, agrees = await _told(contender, PROBE, size)
-    took, _, still = await _told(contender, PROBE, size)
-    count = int(min(max(seconds * PROBE / took, PROBE), EVENTS_MAX // 4))
-    runs = [await _told(contender, count, size)]
-    if count * 4 <= EVENTS_MAX and runs[0][0] < seconds / 2:  # Faster than the probe has shown.
-        count = min(int(count * seconds / runs[0][0]), EVENTS_MAX)
-        runs = [await _told(contender, count, size)]
-    took, cpu_s, equal = runs[0]
+    count, agrees = await _how_many(contender, size, seconds)
+    ((took, cpu_s, equal),), others_cores = await when_quiet(
+        contender, lambda: _told(contender, count, size), at_most=THROUGHPUT_TRIES
+    )
     per_s = count / took
     paced = await _latency(contender, seconds) if per_s > HEADROOM * RATE_PER_S else {}
     return _cell_of(
         contender,
         size,
-        others_cores=others(),
+        others_cores=others_cores,
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         events=count,
         events_per_s=round(per_s, 1),
         server_cpu_us=round(1e6 * cpu_s / count, 1),
         **paced,
-        agrees=agrees and still and equal,
+        agrees=agrees and equal,
         why_not="" if paced else f"under {RATE_PER_S * HEADROOM:,.0f} events/s: no latency at {RATE_PER_S:,}",
     )
+
+
+async def _how_many(contender: Contender, size: int, seconds: float) -> tuple[int, bool]:
+    """How many events keep a contender busy for these seconds, found in three rounds that also warm it up."""
+    agrees, count = True, PROBE
+    for _ in range(3):
+        took, _, equal = await _told(contender, count, size)
+        agrees = agrees and equal
+        count = int(min(max(seconds * count / took, PROBE), EVENTS_MAX, 10 * count))
+    return count, agrees
 
 
 async def _told(contender: Contender, count: int, size: int) -> tuple[float, float, bool]:
@@ -105,9 +120,12 @@ async def _told(contender: Contender, count: int, size: int) -> tuple[float, flo
 
 
 async def _latency(contender: Contender, seconds: float) -> dict[str, float]:
-    """What most rounds come to: twenty late events decide a round, and one pause of the machine makes as many late."""
-    rounds = [await _paced(contender, seconds) for _ in range(LATENCY_ROUNDS)]
-    return sorted(rounds, key=lambda each: each["p99_ms"])[LATENCY_ROUNDS // 2]
+    """What most quiet rounds come to: twenty late events decide a round, and one pause of the machine makes as many late."""
+    rounds, others_cores = await when_quiet(
+        contender, lambda: _paced(contender, seconds), wanted=LATENCY_ROUNDS, at_most=LATENCY_TRIES
+    )
+    middle = sorted(rounds, key=lambda each: each["p99_ms"])[len(rounds) // 2]
+    return {**middle, "paced_others_cores": others_cores}
 
 
 async def _paced(contender: Contender, seconds: float) -> dict[str, float]:
@@ -134,21 +152,6 @@ async def _paced(contender: Contender, seconds: float) -> dict[str, float]:
         "p99_ms": round(1000 * took[count * 99 // 100], 2),
         "paced_cpu_us": round(1e6 * (contender.cpu_s() - cpu_s) / count, 1),
     }
-
-
-def _others(contender: Contender) -> Callable[[], float]:
-    """Asked later, tells how many cores others have kept busy since now."""
-
-    def used() -> tuple[float, float]:
-        return everybody_cpu_s() - contender.cpu_s() - time.process_time(), time.perf_counter()
-
-    before, begun = used()
-
-    def since() -> float:
-        after, ended = used()
-        return round(max(0.0, (after - before) / (ended - begun)), 2)
-
-    return since
 
 
 class _no_collections:  # noqa: N801 - reads as a statement

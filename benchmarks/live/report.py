@@ -27,7 +27,7 @@ OURS = "Tidings"
 PER_S_WANTED, P99_MS_MAX, TIMES_RABBIT = 20_000.0, 20.0, 10.0
 HEAD = (
     *("through", "conditions", "events/s", "server CPU, µs/event", "p50 ms", "p99 ms", "CPU then, µs"),
-    *("checked", "Tidings is", "cores busy otherwise"),
+    *("checked", "Tidings is", "others' cores"),
 )
 
 
@@ -83,9 +83,9 @@ def _place(cell: Cell) -> tuple[str, int, int]:
 
 def _quieter(one: Cell, other: Cell) -> Cell:
     """Which of two measurements counts, whatever came out: that of the quieter moment, or the later one."""
-    if one.others_cores is None or other.others_cores is None:
-        return one if other.others_cores is None else other
-    return other if other.others_cores <= one.others_cores else one
+    if one.disturbed_cores is None or other.disturbed_cores is None:
+        return one if other.disturbed_cores is None else other
+    return other if other.disturbed_cores <= one.disturbed_cores else one
 
 
 def rows(report: Report) -> list[tuple[str, ...]]:
@@ -103,7 +103,7 @@ def _row(report: Report, cell: Cell) -> tuple[str, ...]:
     checked = "equal" if cell.agrees else "DIFFERS"
     ratio = f"{times:,.1f}×" if times else ""
     numbers = (f"{cell.subscriptions:,}", f"{cell.events_per_s:,.0f}", f"{cell.server_cpu_us:,.0f}")
-    others = f"{cell.others_cores:.1f}" if cell.others_cores is not None else ""
+    others = f"{cell.disturbed_cores:.2f}" if cell.disturbed_cores is not None else ""
     paced = "–" if cell.paced_cpu_us is None else f"{cell.paced_cpu_us:,.0f}"
     return (name, *numbers, _ms(cell.p50_ms), _ms(cell.p99_ms), paced, checked, ratio, others)
 
