@@ -10,6 +10,7 @@ from typing import IO
 
 import pytest
 
+from tidings.net import Layout, lay_out, read_broker
 from tidings.net.layout import free_ports
 
 pytestmark = pytest.mark.live
@@ -72,5 +73,21 @@ def test_a_network_is_laid_out_run_used_looked_at_and_drained(tmp_path: Path) ->
             tidings("broker", "drain", "--as", camera)
             until(broker.stdout, "stopped")
             assert broker.wait(60) == 0
+        finally:
+            broker.kill()
+
+
+def test_a_broker_is_run_by_options_alone(tmp_path: Path) -> None:
+    laid = lay_out(tmp_path / "n", Layout(first_port=0, brokers={"police": 1}))
+    config = read_broker(laid.brokers["police-1"])
+    words = ("name", "domain", "listen", "key", "certificate", "trusted", "data", "network_key")
+    options = [text for word in words for text in (f"--{word.replace('_', '-')}", str(getattr(config, word)))]
+    files = [*(("--type", str(file)) for file in config.types), *(("--token", str(file)) for file in config.tokens)]
+    run = ["broker", "run", *options, *(text for pair in files for text in pair)]
+    with subprocess.Popen([sys.executable, "-m", "tidings", *run], stdout=subprocess.PIPE, text=True) as broker:
+        try:
+            until(broker.stdout, "joined")
+            (status,) = tidings("broker", "status", "--as", str(laid.clients["police/desk"]))
+            assert (status["broker"], status["joined"]) == ("police-1", True)
         finally:
             broker.kill()

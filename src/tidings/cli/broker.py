@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from dataclasses import replace
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
+from tidings.cli.broker_options import (
+    AdvertiseOption,
+    CaptureOption,
+    CertificateOption,
+    DataOption,
+    DomainOption,
+    GatewayOption,
+    KeyOption,
+    ListenOption,
+    ManagesOption,
+    MetricsOption,
+    NameOption,
+    NetworkKeyOption,
+    OverlayOption,
+    PeersOption,
+    RegistryOption,
+    TokensOption,
+    TrustedOption,
+    TypesOption,
+)
 from tidings.cli.frame import Output, OutputOption, refusing_what_is_broken, show, tell
 
 if TYPE_CHECKING:
@@ -33,15 +53,33 @@ app = typer.Typer(
 @app.command()
 def run(
     config: Annotated[
-        Path, typer.Option("--config", metavar="broker.toml", help="The broker, as `tidings init` writes it.")
-    ],
-    level: Annotated[str, typer.Option("--log", metavar="LEVEL", help="debug, info, warning or error.")] = "info",
-    capture: Annotated[
-        Path | None, typer.Option("--capture", metavar="FOLDER", help="Write down what is sent to other brokers there.")
+        Path | None, typer.Option("--config", metavar="broker.toml", help="The broker, as `tidings init` writes it.")
     ] = None,
+    name: NameOption = None,
+    domain: DomainOption = None,
+    listen: ListenOption = None,
+    advertise: AdvertiseOption = None,
+    key: KeyOption = None,
+    certificate: CertificateOption = None,
+    trusted: TrustedOption = None,
+    data: DataOption = None,
+    overlay: OverlayOption = None,
+    network_key: NetworkKeyOption = None,
+    token: TokensOption = None,
+    type: TypesOption = None,
+    manages: ManagesOption = None,
+    registry: RegistryOption = None,
+    gateway: GatewayOption = None,
+    metrics: MetricsOption = None,
+    peer: PeersOption = None,
+    capture: CaptureOption = None,
+    level: Annotated[str, typer.Option("--log", metavar="LEVEL", help="debug, info, warning or error.")] = "info",
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Run a broker until Ctrl-C, SIGTERM or `tidings broker drain`.
+
+    What it needs to know stands in a file, is given by options, or both: an option counts instead of what the file
+    says. Limits and options of the overlay stand in the file only. Paths in the file are relative to it.
 
     Stop it or kill it at any time: what it has acknowledged is on disk, and started again it goes on. It
     says on stdout when it listens and when it is part of the network; its log is on stderr, as JSON lines.
@@ -50,24 +88,37 @@ def run(
     a clock that has stepped back, or with a key manager's state that is older than one it had before.
 
     \b
-    Example:
+    Examples:
       tidings broker run --config police/police-1/broker.toml
+      tidings broker run --config police/police-1/broker.toml --listen 0.0.0.0:7401 --metrics 127.0.0.1:9101
+      tidings broker run --name police-1 --domain police --listen 0.0.0.0:7401 --data /var/lib/tidings \\
+        --key police-1.pem --certificate police-1.crt --trusted trusted.pem --type Numberplate.toml
     """
-    from tidings.net import log_to_stderr, read_broker, serve
+    from tidings.net import broker_with, log_to_stderr, peer_at, serve
 
     log_to_stderr(level)
-    described = read_broker(config)
-    if capture is not None:
-        described = replace(described, capture=capture)
-
-    def say(row: dict[str, Any]) -> None:
-        if output is Output.JSON:
-            show([row], output)
-        else:
-            print(" ".join(str(value) for value in row.values()), flush=True)
-
+    one = {"name": name, "domain": domain, "listen": listen, "advertise": advertise, "key": key, "data": data}
+    one |= {"certificate": certificate, "trusted": trusted, "overlay": overlay, "network_key": network_key}
+    one |= {"registry": registry, "gateway": gateway, "metrics": metrics, "capture": capture}
+    many = {"tokens": token, "types": type, "manages": manages, "peers": [peer_at(each) for each in peer or ()]}
+    described = broker_with(config, _given(one, many))
     with refusing_what_is_broken():
-        asyncio.run(serve(described, say))
+        asyncio.run(serve(described, partial(_say, output)))
+
+
+def _given(one: Mapping[str, object], many: Mapping[str, Sequence[object] | None]) -> dict[str, Any]:
+    """The options that were given."""
+    return {
+        **{word: value for word, value in one.items() if value is not None},
+        **{word: tuple(values) for word, values in many.items() if values},
+    }
+
+
+def _say(output: Output, row: dict[str, Any]) -> None:
+    if output is Output.JSON:
+        show([row], output)
+    else:
+        print(" ".join(str(value) for value in row.values()), flush=True)
 
 
 @app.command()

@@ -16,19 +16,21 @@ def trace(
     who: AsOption = Path("client.toml"),
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show what your broker, and the brokers linked with it, did with a recent event.
+    """Show the way of a recent event: each broker that had it, when, what it could read, and whom it told.
 
-    Names of attributes are shown and never values. Which subscriptions were told, and why others were
-    not, is shown for your own organisation's broker only.
+    Your broker asks those it had the event from and sent it to, and they ask on. Each speaks for itself. Names of
+    attributes are shown and never values. Which subscriptions were told, and why others were not, is shown for
+    brokers of your own organisation.
 
     \b
     Example:
       tidings trace 565518d97b4372acbf8c7dde3955c0b8.0.1 --as police/camera/client.toml
     """
-    rows = sorted(asked(who, "trace", event=event), key=lambda row: -row["ago_s"])
-    if not rows:
+    hops = asked(who, "trace", event=event)
+    if not hops:
         tell("no broker that was asked remembers this event")
         raise typer.Exit(EXIT_REJECTS)
+    rows = [{**hop, "after_ms": round(1000 * (hops[0]["ago_s"] - hop["ago_s"]), 3)} for hop in hops]
     show(rows if output is Output.JSON else map(_brief, rows), output)
 
 
@@ -36,13 +38,13 @@ def _brief(row: dict[str, Any]) -> dict[str, Any]:
     sent = [f"{each['to']}{_in_clear(each['in_clear'])}" for each in row["sent"]]
     return {
         "broker": f"{row['domain']}/{row['broker']}",
-        "ago": f"{row['ago_s']:.3f} s",
+        "after": f"{row['after_ms']:.1f} ms",
         "from": row["came_from"] or "published here",
         "can read": ", ".join(row["readable"]),
         "cannot": ", ".join(row["hidden"]),
         "sent to": ", ".join(sent),
-        "told": ", ".join(each["client"] for each in row.get("told", ())),
-        "not told": "; ".join(f"{each['client']}: {each['why']}" for each in row.get("not_told", ())) or row["refused"],
+        "told": ", ".join(each["client"] for each in row["told"]),
+        "not told": "; ".join(f"{each['client']}: {each['why']}" for each in row["missed"]) or row["refused"],
     }
 
 

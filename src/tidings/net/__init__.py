@@ -2,7 +2,7 @@
 
 A `Broker` runs the same `Node` as the simulator, driven by asyncio; `serve` makes a process of it. A
 `Client` publishes to it and subscribes at it; `BlockingClient` is its twin for programs without an event
-loop. Their files are read by `read_broker` and `read_client`; `lay_out` makes a whole network of them for
+loop. Their files are read by `read_broker` and `read_client`, a broker's options by `broker_with`; `lay_out` makes a whole network of them for
 development.
 """
 
@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from tidings.net.blocking import BlockingClient
 from tidings.net.client import Client, Received, Subscription
-from tidings.net.config import BrokerConfig, ClientConfig, Limits, PeerConfig, read_broker, read_client
+from tidings.net.config import (
+    BrokerConfig,
+    ClientConfig,
+    Limits,
+    PeerConfig,
+    broker_with,
+    peer_at,
+    read_broker,
+    read_client,
+)
 from tidings.net.layout import LaidOut, Layout, Reader, lay_out
 from tidings.net.linking import introduce, trust_authority
 from tidings.net.logs import log_to_stderr
@@ -36,10 +45,12 @@ __all__ = [
     "Reader",
     "Received",
     "Subscription",
+    "broker_with",
     "domains_in",
     "introduce",
     "lay_out",
     "log_to_stderr",
+    "peer_at",
     "read_broker",
     "read_client",
     "read_event_id",

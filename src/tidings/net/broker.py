@@ -271,7 +271,7 @@ class Broker:
             elif isinstance(frame, Standing):
                 self.entrance.stands(peer, frame.is_joined)
             elif isinstance(frame, Trace | Traced):
-                self.queries.receive(link, frame)
+                self.queries.tracing.receive(link, frame)
             else:
                 await self.promises.receive(link, frame)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -113,6 +113,27 @@ def read_broker(file: Path) -> BrokerConfig:
     return BrokerConfig(**given)
 
 
+def broker_with(file: Path | None, given: Mapping[str, Any]) -> BrokerConfig:
+    """The broker of a file, with what is given beside it in place of what stands there; without a file, what is given.
+
+    Raises InputError naming the options that are missing.
+    """
+    if file is not None:
+        return replace(read_broker(file), **given)
+    missing = [each.name for each in fields(BrokerConfig) if _is_needed(each) and each.name not in given]
+    if missing:
+        raise InputError(f"a broker needs --config, or these options: {', '.join(f'--{name}' for name in missing)}")
+    return BrokerConfig(**given)
+
+
+def peer_at(described: str) -> PeerConfig:
+    """A peer written as `host:port=ed25519:…`; raises InputError for anything else."""
+    address, _, key = described.partition("=")
+    host_and_port(address, "peer: ")
+    from_fingerprint(key)
+    return PeerConfig(address, key)
+
+
 def read_client(file: Path) -> ClientConfig:
     """The client that a file describes; likewise."""
     tables = _tables(file, ("client",))
@@ -167,9 +188,13 @@ def _fields(of: type[Any], table: Mapping[str, Any], file: Path, where: str, fol
         word: _typed(value, str(known[word].type), f"{file}: [{where}] {word}", folder) for word, value in table.items()
     }
     for name, each in known.items():
-        if name not in table and each.default is MISSING and each.default_factory is MISSING:
+        if name not in table and _is_needed(each):
             raise InputError(f"{file}: [{where}] needs {name!r}")
     return typed
+
+
+def _is_needed(field: Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
 
 
 def _typed(value: Any, declared: str, where: str, folder: Path) -> Any:

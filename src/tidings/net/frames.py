@@ -136,17 +136,62 @@ class Standing(Frame, frozen=True):
 
 
 class Trace(Frame, frozen=True):
-    """What did you do with this event?"""
+    """What did you do with this event, and those to whom you sent it?"""
 
     ticket: int
     event: EventId
+    up: bool = False
+    """Also the broker you had it from, and all behind it."""
+    wait_s: float = 0.0
+    """So long I can wait for your answer; without time, speak for yourself."""
+
+
+class SentTo(msgspec.Struct, frozen=True, gc=False):
+    """To whom an event went, and which attributes went in clear beside the sealed ones."""
+
+    to: str
+    in_clear: tuple[str, ...]
+
+
+class ToldTo(msgspec.Struct, frozen=True, gc=False):
+    """A subscription that was told of an event."""
+
+    client: str
+    subscription: str
+
+
+class Missed(msgspec.Struct, frozen=True, gc=False):
+    """A subscription that was not told of an event."""
+
+    client: str
+    why: str
+
+
+class HopSaid(msgspec.Struct, frozen=True, gc=False):
+    """What one broker says that it did with an event."""
+
+    broker: str
+    domain: str
+    type: str
+    ago_s: float
+    """When it had the event, before the answer was sent."""
+    came_from: str
+    """Empty where the event was published."""
+    readable: tuple[str, ...]
+    hidden: tuple[str, ...]
+    sent: tuple[SentTo, ...]
+    refused: str = ""
+    told: tuple[ToldTo, ...] = ()
+    missed: tuple[Missed, ...] = ()
 
 
 class Traced(Frame, frozen=True):
-    """This, as JSON has it; nothing if I do not remember it."""
+    """What I did, and what those say whom I asked; nothing if I do not remember the event."""
 
     ticket: int
-    rows: tuple[dict[str, Any], ...]
+    hops: tuple[HopSaid, ...]
+    took_s: float = 0.0
+    """From your question to this answer, by my clock."""
 
 
 class Publish(Frame, frozen=True):

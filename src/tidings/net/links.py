@@ -162,9 +162,8 @@ class Links:
             try:
                 await self._connect(peer)
             except (OSError, TimeoutError, PeerError, Denied, InputError) as wrong:
-                log.info(
-                    "cannot reach a peer", extra={"peer": id, "address": peer.address, "why": str(wrong) or "timeout"}
-                )
+                why = str(wrong) or type(wrong).__name__
+                log.info("cannot reach a peer", extra={"peer": id, "address": peer.address, "why": why})
                 tries += 1
                 if tries >= TRIES_ON_DEMAND:
                     self._give_up(id)

@@ -6,22 +6,18 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
+
 from tidings.errors import InputError, did_you_mean
 from tidings.events import to_declaration
-from tidings.net.frames import Trace, Traced
-from tidings.net.link import Link
-from tidings.net.names import read_event_id, show_event
-from tidings.node import Hop
-from tidings.overlay import EventId, NodeId
+from tidings.net.names import read_event_id
+from tidings.net.tracing import Tracing
 
 if TYPE_CHECKING:
     from tidings.net.broker import Broker
 
 Rows: TypeAlias = list[dict[str, Any]]
 LETTERS_AT_ONCE = 1000
-TRACE_S_MAX = 2.0  # What another broker says about an event is waited for so long.
-TRACED_MAX = 16
-TOLD_MAX = 100
 
 
 class Queries:
@@ -29,8 +25,7 @@ class Queries:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._tickets = 0
-        self._asked: dict[int, asyncio.Future[tuple[dict[str, Any], ...]]] = {}
+        self.tracing = Tracing(broker)
         self._known: dict[str, Callable[[bytes, dict[str, Any]], Awaitable[Rows]]] = {
             "status": self._status,
             "trace": self._trace,
@@ -75,61 +70,9 @@ class Queries:
         }
 
     async def _trace(self, key: bytes, options: dict[str, Any]) -> Rows:
-        """What this broker did with an event, and what the brokers linked with it say they did."""
-        event = read_event_id(str(options.get("event", "")))
-        answers = [self._ask(peer, event) for peer in self._broker.links.ready_peers()]
-        found = await asyncio.gather(*answers)
-        return self.trace(event, self._broker.config.domain) + [row for rows in found for row in rows]
-
-    async def _ask(self, peer: NodeId, event: EventId) -> Rows:
-        ticket = self._tickets = self._tickets + 1
-        answer = self._asked[ticket] = asyncio.get_running_loop().create_future()
-        self._broker.links.open[peer].send(Trace(ticket, event))
-        try:
-            async with asyncio.timeout(TRACE_S_MAX):
-                return list(await answer)
-        except TimeoutError:
-            return []
-        finally:
-            del self._asked[ticket]
-
-    def receive(self, link: Link, frame: Trace | Traced) -> None:
-        """A broker asks, or answers."""
-        if isinstance(frame, Trace):
-            link.send(Traced(frame.ticket, tuple(self.trace(frame.event, link.proven.domain))))
-        elif (asked := self._asked.get(frame.ticket)) is not None and not asked.done():
-            asked.set_result(frame.rows[:TRACED_MAX])
-
-    def trace(self, event: EventId, asker: str) -> Rows:
-        """What this broker did with an event, as one row; none if it does not remember it.
-
-        Who was told is for the broker's own organisation only.
-        """
-        b = self._broker
-        hop = b.node.hop(event)
-        if hop is None:
-            return []
-        ago_s = asyncio.get_running_loop().time() - hop.at
-        row = {
-            "broker": b.config.name,
-            "domain": b.config.domain,
-            "type": hop.type,
-            "ago_s": round(ago_s, 6),
-            "came_from": b.broker_name(hop.came_from),
-            "readable": list(hop.readable),
-            "hidden": list(hop.hidden),
-            "sent": [{"to": b.broker_name(to), "in_clear": list(shown)} for to, shown in hop.sent],
-            "refused": hop.refused,
-        }
-        return [row | self._who_was_told(event, hop) if asker == b.config.domain else row]
-
-    def _who_was_told(self, event: EventId, hop: Hop) -> dict[str, Any]:
-        node, told = self._broker.node, {id for id, _ in hop.told}
-        others = [one for one in node.subscriptions() if one.id not in told][:TOLD_MAX]
-        return {
-            "told": [{"client": client, "subscription": show_event(id)} for id, client in hop.told],
-            "not_told": [{"client": one.client, "why": node.why(event, one.id)} for one in others],
-        }
+        """What this broker did with an event, and what all others say that had it (see `tracing`)."""
+        hops = await self.tracing.trace(read_event_id(str(options.get("event", ""))))
+        return [msgspec.to_builtins(hop) for hop in hops]
 
     async def _dead_letters(self, key: bytes, options: dict[str, Any]) -> Rows:
         letters = await self._broker.journal.dead_letters(key)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tidings.errors import InputError
-from tidings.net import Layout, lay_out, read_broker, read_client
+from tidings.net import Layout, broker_with, lay_out, peer_at, read_broker, read_client
 from tidings.net.config import host_and_port
 
 
@@ -53,3 +53,28 @@ def test_a_mistake_is_told_with_its_place(wrong: str, told: str, tmp_path: Path)
 def test_an_address_is_a_host_and_a_port(wrong: str) -> None:
     with pytest.raises(InputError, match="host:port"):
         host_and_port(wrong)
+
+
+def test_an_option_counts_instead_of_what_the_file_says(tmp_path: Path) -> None:
+    file = lay_out(tmp_path / "n").brokers["ccs-1"]
+    written = read_broker(file)
+    described = broker_with(file, {"listen": "[::1]:9", "peers": written.peers[:1]})
+    assert (described.listen, described.peers) == ("[::1]:9", written.peers[:1])
+    assert (described.name, described.types) == (written.name, written.types)
+
+
+def test_options_alone_describe_a_broker_or_are_told_which_are_missing(tmp_path: Path) -> None:
+    written = read_broker(lay_out(tmp_path / "n").brokers["ccs-1"])
+    needed = {word: getattr(written, word) for word in ("name", "domain", "listen", "key", "certificate", "trusted")}
+    with pytest.raises(InputError, match="these options: --data$"):
+        broker_with(None, needed)
+    described = broker_with(None, {**needed, "data": tmp_path})
+    assert (described.overlay, described.key) == ("irbr", written.key)
+
+
+def test_a_peer_is_an_address_and_a_key(tmp_path: Path) -> None:
+    (first, _) = read_broker(lay_out(tmp_path / "n").brokers["ccs-1"]).peers
+    assert peer_at(f"{first.address}={first.key}") == first
+    for wrong in ("here", "here:1", f"here={first.key}", "here:1=ed25519:nonsense"):
+        with pytest.raises(InputError):
+            peer_at(wrong)
