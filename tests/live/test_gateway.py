@@ -3,33 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import http.client
 import json
+import os
+import secrets
+import shutil
+import ssl
+import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from tests.live.together import Together
 from tidings.net import ClientConfig, read_client
 from tidings.net.config import host_and_port
 from tidings.net.gateway import Gateway
 from tidings.net.metrics import Metrics
-from tidings.net.pki import client_context
+from tidings.net.pki import client_context, der
+from tidings.net.proofs import token_hash
 
 pytestmark = pytest.mark.live
 
 AB = {"specversion": "1.0", "id": "1", "source": "cam-7", "type": "Numberplate", "data": {"plate": "AB", "speed": 31.0}}
 STRUCTURED = {"Content-Type": "application/cloudevents+json"}
+PAGE, ALLOWED = "https://app.example", "Access-Control-Allow-Origin"
+IN_A_BROWSER = Path(__file__).with_name("in_a_browser.mjs")
 
 
 def connection(address: str, who: ClientConfig) -> http.client.HTTPSConnection:
     host, port = host_and_port(address)
-    return http.client.HTTPSConnection(
-        host, port, context=client_context(who.certificate, who.key, who.trusted), timeout=60
-    )
+    context = client_context(who.certificate, who.key, who.trusted)
+    context.load_verify_locations(who.trusted.with_name("web.crt"))
+    return http.client.HTTPSConnection(host, port, context=context, timeout=60)
 
 
 def bearer(who: ClientConfig) -> dict[str, str]:
@@ -59,11 +72,35 @@ def listen(address: str, who: ClientConfig, query: str, last: str = "") -> Itera
             yield id, json.loads(content)
 
 
+def from_a_page(address: str, who: ClientConfig, method: str, path: str, **headers: str) -> http.client.HTTPResponse:
+    """A request as a browser makes it: it knows the gateway's own certificate, and shows none."""
+    host, port = host_and_port(address)
+    context = ssl.create_default_context(cafile=str(who.trusted.with_name("web.crt")))
+    link = http.client.HTTPSConnection(host, port, context=context, timeout=60)
+    link.request(method, path, json.dumps(AB) if method == "POST" else None, {**STRUCTURED, **headers})
+    return link.getresponse()
+
+
+def proof(who: ClientConfig, method: str, address: str, path: str) -> dict[str, str]:
+    key = load_pem_private_key(who.key.read_bytes(), None)
+    assert isinstance(key, Ed25519PrivateKey)
+    tokens = bearer(who)
+    claims = {"jti": secrets.token_hex(8), "htm": method, "htu": f"https://{address}{path}", "iat": int(time.time())}
+    header = {
+        "typ": "dpop+jwt",
+        "jwk": jwt.algorithms.OKPAlgorithm.to_jwk(key.public_key(), as_dict=True),
+        "x5c": [base64.b64encode(der(who.certificate.read_bytes())).decode()],
+    }
+    signed = jwt.encode({**claims, "ath": token_hash(tokens["Authorization"])}, key, "EdDSA", header)
+    return {**tokens, "DPoP": signed}
+
+
 def scenario_with(work: Any, folder: Path) -> None:
     async def scenario() -> None:
         async with Together(folder) as network:
             broker = network.brokers["police-1"]
-            broker.config = replace(broker.config, gateway="127.0.0.1:0", metrics="127.0.0.1:0")
+            anywhere = "127.0.0.1:0"
+            broker.config = replace(broker.config, gateway=anywhere, metrics=anywhere, gateway_origins=(PAGE,))
             async with Gateway(broker) as gateway, Metrics(broker) as metrics:
                 camera, desk = (read_client(network.laid.clients[f"police/{name}"]) for name in ("camera", "desk"))
                 await asyncio.to_thread(work, gateway.address, metrics.address, camera, desk)
@@ -103,6 +140,57 @@ def test_the_same_rights_hold_at_the_gateway(tmp_path: Path) -> None:
         assert (status, refused["error"]) == (403, "Denied")
         assert post(gateway, camera, {**AB, "data": {"plate": 3}})[0] == 400
         assert post(gateway, camera, AB, **{"Content-Type": "text/plain"})[0] == 415
+
+    scenario_with(work, tmp_path)
+
+
+def test_who_shows_no_certificate_is_known_by_a_proof_and_by_nothing_less(tmp_path: Path) -> None:
+    def work(gateway: str, metrics: str, camera: ClientConfig, desk: ClientConfig) -> None:
+        proven = proof(camera, "POST", gateway, "/events")
+        assert from_a_page(gateway, camera, "POST", "/events", **bearer(camera)).status == 401
+        assert from_a_page(gateway, camera, "POST", "/events", **proven).status == 201
+        assert from_a_page(gateway, camera, "POST", "/events", **proven).status == 403  # Used before.
+        assert from_a_page(gateway, desk, "POST", "/events", **proof(desk, "POST", gateway, "/events")).status == 403
+
+    scenario_with(work, tmp_path)
+
+
+def test_pages_are_for_everybody_and_the_gateway_for_pages_of_origins_that_are_let_in(tmp_path: Path) -> None:
+    def work(gateway: str, metrics: str, camera: ClientConfig, desk: ClientConfig) -> None:
+        page = from_a_page(gateway, desk, "GET", "/")
+        assert (page.status, b"tidings" in page.read().lower()) == (200, True)
+        assert b"export class Gateway" in from_a_page(gateway, desk, "GET", "/tidings.mjs").read()
+        asks = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "dpop"}
+        let_in = from_a_page(gateway, desk, "OPTIONS", "/events", Origin=PAGE, **asks)
+        assert let_in.headers["Access-Control-Allow-Origin"] == PAGE
+        assert let_in.headers["Access-Control-Allow-Headers"] == "dpop"
+        proven = proof(camera, "POST", gateway, "/events")
+        assert from_a_page(gateway, camera, "POST", "/events", Origin=PAGE, **proven).headers[ALLOWED] == PAGE
+        others = from_a_page(gateway, desk, "OPTIONS", "/events", Origin="https://elsewhere.example", **asks)
+        assert ALLOWED not in others.headers
+
+    scenario_with(work, tmp_path)
+
+
+def test_the_module_for_browsers_publishes_subscribes_and_is_refused_like_everybody(tmp_path: Path) -> None:
+    node = shutil.which("node")
+    if node is None or int(subprocess.check_output([node, "--version"], text=True)[1:].split(".")[0]) < 20:
+        pytest.skip("the module for browsers is run by Node.js 20 or newer, and there is none")
+
+    def work(gateway: str, metrics: str, camera: ClientConfig, desk: ClientConfig) -> None:
+        done = subprocess.run(
+            [node, str(IN_A_BROWSER), gateway, str(camera.key.parent), str(desk.key.parent)],
+            env={**os.environ, "NODE_EXTRA_CA_CERTS": str(desk.trusted.with_name("web.crt"))},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        said = json.loads(done.stdout)
+        assert said["heard"] == [{"plate": "AB", "speed": 31}, {"plate": "CD", "speed": 32}]
+        assert said["again"] == [{"plate": "CD", "speed": 32}]  # The first was acknowledged.
+        assert said["refused"] == 403
 
     scenario_with(work, tmp_path)
 

@@ -16,7 +16,10 @@ from tidings.cli.broker_options import (
     CertificateOption,
     DataOption,
     DomainOption,
+    GatewayCertificateOption,
+    GatewayKeyOption,
     GatewayOption,
+    GatewayOriginsOption,
     KeyOption,
     ListenOption,
     ManagesOption,
@@ -70,6 +73,9 @@ def run(
     manages: ManagesOption = None,
     registry: RegistryOption = None,
     gateway: GatewayOption = None,
+    gateway_certificate: GatewayCertificateOption = None,
+    gateway_key: GatewayKeyOption = None,
+    gateway_origin: GatewayOriginsOption = None,
     metrics: MetricsOption = None,
     peer: PeersOption = None,
     capture: CaptureOption = None,
@@ -99,9 +105,11 @@ def run(
     log_to_stderr(level)
     one = {"name": name, "domain": domain, "listen": listen, "advertise": advertise, "key": key, "data": data}
     one |= {"certificate": certificate, "trusted": trusted, "overlay": overlay, "network_key": network_key}
-    one |= {"registry": registry, "gateway": gateway, "metrics": metrics, "capture": capture}
-    many = {"tokens": token, "types": type, "manages": manages, "peers": [peer_at(each) for each in peer or ()]}
-    described = broker_with(config, _given(one, many))
+    one |= {"registry": registry, "metrics": metrics, "capture": capture}
+    one |= {"gateway": gateway, "gateway_certificate": gateway_certificate, "gateway_key": gateway_key}
+    many = {"tokens": token, "types": type, "manages": manages, "gateway_origins": gateway_origin}
+    peers = {"peers": [peer_at(each) for each in peer or ()]}
+    described = broker_with(config, _given(one, {**many, **peers}))
     with refusing_what_is_broken():
         asyncio.run(serve(described, partial(_say, output)))
 

@@ -53,6 +53,14 @@ RegistryOption: TypeAlias = Annotated[
 GatewayOption: TypeAlias = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Where the HTTP gateway listens.")
 ]
+GatewayCertificateOption: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="What the gateway shows to browsers, with --gateway-key.")
+]
+GatewayKeyOption: TypeAlias = Annotated[Path | None, typer.Option(metavar="FILE", help="That certificate's key.")]
+GatewayOriginsOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--gateway-origin", metavar="URL", help="Whose pages may use the gateway, too. May be repeated."),
+]
 MetricsOption: TypeAlias = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Where the Prometheus page is.")
 ]

@@ -27,12 +27,12 @@ from tidings.net.connections import Connections
 from tidings.net.durable import AtRest, DurableQueues
 from tidings.net.entrance import Entrance
 from tidings.net.frames import Said, Standing, Told, Trace, Traced, encode_told
-from tidings.net.gateway import Listener
 from tidings.net.gathering import APART_MAX, Gathering
 from tidings.net.handshake import Participant
 from tidings.net.journal import Journal
 from tidings.net.link import Link
 from tidings.net.links import Links
+from tidings.net.listener import Listener
 from tidings.net.managers import Managers
 from tidings.net.names import now_ms, now_us, read_identity
 from tidings.net.owed import Bundle

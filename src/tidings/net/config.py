@@ -78,6 +78,12 @@ class BrokerConfig:
     """Keys of the key managers that run here, each appointed by one of the types."""
     registry: str = ""
     gateway: str = ""
+    gateway_certificate: Path | None = None
+    """What the gateway shows instead of the broker's own, which browsers do not take; then who asks may also prove
+    itself by signing (see `proofs`)."""
+    gateway_key: Path | None = None
+    gateway_origins: tuple[str, ...] = ()
+    """Whose pages may use the gateway from a browser, besides its own: `https://host`."""
     metrics: str = ""
     capture: Path | None = None
     """A folder in which what is sent to other brokers is written down; see `capture`."""
@@ -205,6 +211,8 @@ def _typed(value: Any, declared: str, where: str, folder: Path) -> Any:
             return folder / value
         case "tuple[Path, ...]" if isinstance(value, list) and all(isinstance(each, str) for each in value):
             return tuple(folder / each for each in value)
+        case "tuple[str, ...]" if isinstance(value, list) and all(isinstance(each, str) for each in value):
+            return tuple(value)
         case "int" if isinstance(value, int) and not isinstance(value, bool) and value > 0:
             return value
         case "float" if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:

@@ -3,11 +3,12 @@
     POST /events                      one CloudEvent (structured or binary) or a batch of them; 201 once on disk
     GET  /events?type=…&where=…       server-sent events, each a CloudEvent; `durable=NAME` waits while nobody listens
     POST /acknowledge?durable=NAME&position=N
+    GET  /, /tidings.mjs              a page to try it in a browser, and the module that it and other pages use
 
-Who asks is known by a client certificate of the broker's own organisation. Its rights are bearer
-capabilities in the header `Authorization: Bearer TOKEN, TOKEN`; each names its holder's key, so a stolen one
-is worth nothing without the certificate's key. A listener acknowledges a durable subscription with
-`Last-Event-ID`, as browsers do by themselves when they come back, or with a POST.
+Who asks is known by a client certificate of the broker's own organisation, or by a proof that it holds the
+certificate's key (see `proofs`). Its rights are capabilities in the header `Authorization: Bearer TOKEN, TOKEN`; each names its
+holder's key, so a stolen one is worth nothing without it. A listener acknowledges a durable subscription
+with `Last-Event-ID` when it comes back, or with a POST.
 """
 
 from __future__ import annotations
@@ -15,30 +16,49 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import json
 import secrets
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tidings.errors import Denied, InputError, PeerError, TidingsError
-from tidings.events import Timestamp, to_record
+from tidings.events import Timestamp
 from tidings.net import http
 from tidings.net.config import host_and_port
-from tidings.net.frames import Notice, Told, read_told
+from tidings.net.listener import Listener
 from tidings.net.names import now_us, repeat_key, show_event
-from tidings.net.pki import key_and_domain, server_context
-from tidings.overlay import EventId, SubscriptionId
+from tidings.net.pki import key_and_domain, server_context, web_context
+from tidings.net.proofs import Proofs
+from tidings.overlay import EventId
 from tidings.security import NotYet
 
 if TYPE_CHECKING:
     from tidings.net.broker import Broker
     from tidings.net.journal import Durable
 
+GUESTS_MAX = 4096  # Connections, of whomever; one that does not ask in time is closed.
 LISTENERS_MAX = 1024
-QUEUE_MAX = 4096  # Events of one listener that is not durable; the oldest are lost.
-COMMENT_EVERY_S = 10.0  # A line that says nothing, so that both ends notice a dead connection.
+PREFLIGHT_S = "600"  # How long a browser may remember that a page of another origin is let in.
+_WEB = Path(__file__).with_name("web")
+_PAGES = {
+    "/": (_WEB / "index.html", "text/html; charset=utf-8"),
+    "/page.mjs": (_WEB / "page.mjs", "text/javascript"),
+    "/tidings.mjs": (_WEB / "tidings.mjs", "text/javascript"),
+}
+_ONLY_OURS = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'"
 NOT_YET_TRIES = 100
+
+
+@dataclass(slots=True)
+class _Guest:
+    """Somebody connected to the gateway."""
+
+    writer: asyncio.StreamWriter
+    name: str
+    shown: tuple[bytes, tuple[bytes, ...]] | None = None
+    """The key and the rights by which the broker knows it."""
 
 
 class Gateway:
@@ -47,13 +67,19 @@ class Gateway:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.address = ""
-        self._listeners = 0
+        self._proofs = Proofs(broker.config.domain, broker.config.trusted)
+        self._guests = self._listeners = 0
 
     async def __aenter__(self) -> Gateway:
         config = self.broker.config
         host, port = host_and_port(config.gateway, "gateway: ")
-        context = server_context(config.certificate, config.key, config.trusted)
-        self._server = await asyncio.start_server(self._serve, host, port, ssl=context, limit=http.HEAD_BYTES_MAX)
+        if config.gateway_certificate is not None:
+            context = web_context(config.gateway_certificate, config.gateway_key or config.key, config.trusted)
+        else:
+            context = server_context(config.certificate, config.key, config.trusted)
+        self._server = await asyncio.start_server(
+            self._serve, host, port, ssl=context, limit=http.HEAD_BYTES_MAX, ssl_handshake_timeout=http.REQUEST_S_MAX
+        )
         self.address = "{}:{}".format(*self._server.sockets[0].getsockname()[:2])
         return self
 
@@ -63,47 +89,87 @@ class Gateway:
         self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        client = ""
+        if self._guests >= GUESTS_MAX:
+            writer.close()
+            return
+        guest = _Guest(writer, f"gateway/{secrets.token_hex(6)}")
+        self._guests += 1
         try:
-            key = self._who(writer)
-            client = f"gateway/{secrets.token_hex(6)}"
             while (request := await http.read_request(reader)) is not None:
-                self.broker.connections.attach(client, key, _tokens(request.headers))
-                await self._answer(request, client, key, writer)
+                await self._answer(request, guest)
                 await writer.drain()
         except TidingsError as wrong:
             writer.write(http.refusal(wrong))
         except (TimeoutError, ConnectionError):
             pass
         finally:
-            if client:
-                self.broker.connections.detach(client)
+            self._guests -= 1
+            if guest.shown is not None:
+                self.broker.connections.detach(guest.name)
             writer.close()
 
-    def _who(self, writer: asyncio.StreamWriter) -> bytes:
-        certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-        key, domain = key_and_domain(certificate or b"")
-        if domain != self.broker.config.domain:
-            raise Denied(f"domain: this gateway is for clients of {self.broker.config.domain}")
-        return key
-
-    async def _answer(self, request: http.Request, client: str, key: bytes, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, request: http.Request, guest: _Guest) -> None:
+        shared, writer = self._shared_with(request), guest.writer
         try:
-            match request.method, request.path:
-                case "POST", "/events":
-                    writer.write(await self._publish(request, client, key))
-                case "GET", "/events":
-                    await self._listen(request, client, key, writer)
-                case "POST", "/acknowledge":
-                    writer.write(self._acknowledge(request, key))
-                case _:
-                    writer.write(http.as_json(404, {"why": "there are POST and GET /events, and POST /acknowledge"}))
+            if request.method == "GET" and request.path in _PAGES:
+                writer.write(_page(*_PAGES[request.path], shared))
+            elif request.method == "OPTIONS":
+                writer.write(http.response(200, b"", "text/plain", **shared))
+            else:
+                key = self._who(request, writer)
+                self._attach(guest, key, _tokens(request.headers))
+                await self._do(request, guest, key, shared)
         except TidingsError as wrong:
-            writer.write(http.refusal(wrong))
+            writer.write(http.refusal(wrong, **shared))
+
+    def _shared_with(self, request: http.Request) -> dict[str, str]:
+        """The headers by which a browser lets a page of another origin see the answer, where that one is let in."""
+        origin = request.headers.get("origin", "")
+        if origin not in self.broker.config.gateway_origins:
+            return {}
+        allowed = {"Methods": "GET, POST", "Headers": request.headers.get("access-control-request-headers", "")}
+        preflight = {f"Access-Control-Allow-{what}": value for what, value in allowed.items()}
+        preflight["Access-Control-Max-Age"] = PREFLIGHT_S
+        return {
+            "Access-Control-Allow-Origin": origin,
+            "Vary": "Origin",
+            **(preflight if request.method == "OPTIONS" else {}),
+        }
+
+    def _who(self, request: http.Request, writer: asyncio.StreamWriter) -> bytes:
+        """The key of whoever asks, who is of this organisation; raises Denied."""
+        certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        if certificate:
+            key, domain = key_and_domain(certificate)
+            if domain != self.broker.config.domain:
+                raise Denied(f"domain: this gateway is for clients of {self.broker.config.domain}")
+            return key
+        if "dpop" in request.headers:
+            return self._proofs.who(request, now_us() / 1e6)
+        raise http.BadRequest(401, "show a certificate of this organisation in TLS, or a proof in the header DPoP")
+
+    def _attach(self, guest: _Guest, key: bytes, tokens: tuple[bytes, ...]) -> None:
+        """Once for all requests that show the same: the rights of all clients are looked up anew each time."""
+        if guest.shown != (key, tokens):
+            self.broker.connections.attach(guest.name, key, tokens)
+            guest.shown = (key, tokens)
+
+    async def _do(self, request: http.Request, guest: _Guest, key: bytes, shared: dict[str, str]) -> None:
+        writer = guest.writer
+        match request.method, request.path:
+            case "POST", "/events":
+                writer.write(http.as_json(201, await self._publish(request, guest.name, key), **shared))
+            case "GET", "/events":
+                await self._listen(request, guest.name, key, Listener(writer, shared))
+            case "POST", "/acknowledge":
+                writer.write(http.as_json(202, self._acknowledge(request, key), **shared))
+            case _:
+                why = "there are POST and GET /events, and POST /acknowledge"
+                writer.write(http.as_json(404, {"why": why}, **shared))
 
     # ── In ──
 
-    async def _publish(self, request: http.Request, client: str, key: bytes) -> bytes:
+    async def _publish(self, request: http.Request, client: str, key: bytes) -> dict[str, Any]:
         from tidings.events import cloudevents  # Here, so that only who has a gateway loads the SDK.
 
         types = {
@@ -124,7 +190,7 @@ class Gateway:
         for event in events:
             named = [(repeat_key(key, f"{event.source}\0{event.id}"), dict(event.values))]
             ids += await self._when_possible(client, event.type, named)
-        return http.as_json(201, {"ids": [show_event(id) for id in ids]})
+        return {"ids": [show_event(id) for id in ids]}
 
     async def _when_possible(self, client: str, type: str, named: list[tuple[bytes, dict[str, Any]]]) -> list[EventId]:
         known = self.broker.types.meant(type)
@@ -137,11 +203,10 @@ class Gateway:
 
     # ── Out ──
 
-    async def _listen(self, request: http.Request, client: str, key: bytes, writer: asyncio.StreamWriter) -> None:
+    async def _listen(self, request: http.Request, client: str, key: bytes, listener: Listener) -> None:
         if self._listeners >= LISTENERS_MAX:
             raise http.BadRequest(503, f"{LISTENERS_MAX} listen already")
         type, where = request.query.get("type", ""), request.query.get("where", "TRUE")
-        listener = Listener(writer)
         self._listeners += 1
         try:
             if name := request.query.get("durable", ""):
@@ -172,76 +237,24 @@ class Gateway:
         finally:
             self.broker.queues.stop_reading(durable.id, listener)
 
-    def _acknowledge(self, request: http.Request, key: bytes) -> bytes:
+    def _acknowledge(self, request: http.Request, key: bytes) -> dict[str, Any]:
         durable: Durable | None = self.broker.queues.find(key, request.query.get("durable", ""))
         if durable is None:
             raise InputError("there is no such durable subscription of yours")
         self.broker.queues.acknowledge(durable, _position(request.query.get("position", "")))
-        return http.as_json(202, {"acknowledged": durable.acknowledged})
+        return {"acknowledged": durable.acknowledged}
 
 
-class Listener:
-    """Somebody who listens by server-sent events. To a durable subscription it looks like a link."""
-
-    def __init__(self, writer: asyncio.StreamWriter) -> None:
-        self._writer = writer
-        self._is_open = True
-        self.missed = 0
-
-    @property
-    def is_open(self) -> bool:
-        return self._is_open and not self._writer.is_closing()
-
-    async def run(self) -> None:
-        """Until the other end hangs up."""
-        self._writer.write(http.head(200, "text/event-stream", Cache_Control="no-store", Connection="close"))
-        try:
-            while self.is_open:
-                self._writer.write(b": here\n\n")
-                await self._writer.drain()
-                await asyncio.sleep(COMMENT_EVERY_S)
-        except ConnectionError:
-            pass
-        finally:
-            self._is_open = False
-
-    def send(self, frame: Notice) -> bool:
-        """A notice of a durable subscription."""
-        self._write(read_told(frame.told), frame.position)
-        return self.is_open
-
-    def tell(self, subscription: SubscriptionId, told: bytes) -> None:
-        """An event of a subscription that is not durable; lost where the other end is too slow."""
-        if self._writer.transport.get_write_buffer_size() > http.BODY_BYTES_MAX:
-            self.missed += 1
-        else:
-            self._write(read_told(told), 0)
-
-    async def drained(self) -> None:
-        try:
-            await self._writer.drain()
-        except ConnectionError:
-            self._is_open = False
-
-    def _write(self, told: Told, position: int) -> None:
-        event = {
-            "specversion": "1.0",
-            "id": show_event(told.event),
-            "source": f"tidings:{told.event.origin}",
-            "type": told.type,
-            "time": Timestamp(told.at_us).iso(),
-            "datacontenttype": "application/json",
-            "data": to_record(told.values),
-        }
-        lines = [f"id: {position}"] if position else []
-        self._writer.write("\n".join([*lines, f"data: {json.dumps(event)}", "", ""]).encode())
+def _page(file: Path, kind: str, shared: Mapping[str, str]) -> bytes:
+    """One of the gateway's own pages: it loads and talks to nothing else."""
+    return http.response(200, file.read_bytes(), kind, **{"Content-Security-Policy": _ONLY_OURS, **shared})
 
 
 def _tokens(headers: Mapping[str, str]) -> tuple[bytes, ...]:
     scheme, _, listed = headers.get("authorization", "").partition(" ")
     if not listed:
         return ()
-    if scheme.lower() != "bearer":
+    if scheme.lower() not in ("bearer", "dpop"):
         raise http.BadRequest(401, "expected Authorization: Bearer and tokens")
     try:
         return tuple(

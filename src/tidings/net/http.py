@@ -109,15 +109,15 @@ def response(status: int, body: bytes = b"", kind: str = "application/json", **h
 def head(status: int, kind: str, **headers: str) -> bytes:
     """The beginning of an answer."""
     lines = [f"HTTP/1.1 {status} {_REASONS[status]}", f"Content-Type: {kind}"]
-    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
     return ("\r\n".join([*lines, "X-Content-Type-Options: nosniff", "", ""])).encode()
 
 
-def as_json(status: int, content: Any) -> bytes:
-    return response(status, json.dumps(content, default=str).encode())
+def as_json(status: int, content: Any, **headers: str) -> bytes:
+    return response(status, json.dumps(content, default=str).encode(), **headers)
 
 
-def refusal(error: TidingsError) -> bytes:
+def refusal(error: TidingsError, **headers: str) -> bytes:
     """An error as an answer, by whose fault it is."""
     match error:
         case BadRequest(status=status):
@@ -128,4 +128,4 @@ def refusal(error: TidingsError) -> bytes:
             status = 400
         case _:
             status = 503
-    return as_json(status, {"error": type(error).__name__, "why": str(error)})
+    return as_json(status, {"error": type(error).__name__, "why": str(error)}, **headers)

@@ -2,6 +2,7 @@
 
     DIR/network.pem                          whose join-net tokens make members
     DIR/police/authority.pem, authority.crt  signs the certificates of its own brokers and clients
+    DIR/police/web.pem, web.crt              for a browser at the gateway of one of its brokers
     DIR/police/trusted.pem                   the authorities of all organisations it is linked with
     DIR/police/police-1/broker.toml          a broker: key.pem, cert.pem, tokens, data/ beside it
     DIR/police/camera/client.toml            a client: likewise
@@ -136,6 +137,9 @@ class _Maker:
         certificate = pki.authority(name, authority)
         _write_secret(folder / "authority.pem", authority.to_pem())
         (folder / "authority.crt").write_bytes(certificate)
+        web_key, web_certificate = pki.web_pair()
+        _write_secret(folder / "web.pem", web_key)
+        (folder / "web.crt").write_bytes(web_certificate)
         return _Organisation(name, folder, authority, certificate)
 
     def _addresses(self) -> dict[str, str]:
@@ -173,6 +177,8 @@ class _Maker:
             "key": "key.pem",
             "certificate": "cert.pem",
             "trusted": "../trusted.pem",
+            "gateway_certificate": "../web.crt",
+            "gateway_key": "../web.pem",
             "data": "data",
             "overlay": self.layout.overlay,
             "network_key": fingerprint(self.network.public_key),

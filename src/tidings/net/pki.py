@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import ssl
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tidings.errors import InputError, PeerError
@@ -27,7 +31,7 @@ BACKDATED = timedelta(hours=1)  # Clocks differ; a certificate made now must hol
 def authority(domain: str, signer: Identity, now: datetime | None = None) -> bytes:
     """The certificate of an organisation's authority, signed by itself, as PEM."""
     name = _name(domain, f"{domain} authority")
-    builder = _builder(name, name, signer.public_key, now)
+    builder = _builder(name, name, Ed25519PublicKey.from_public_bytes(signer.public_key), now)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
     return _signed(builder, signer)
@@ -38,7 +42,7 @@ def certificate(
 ) -> bytes:
     """A participant's certificate, as PEM: `issuer` is the authority's, `signer` its key."""
     authority_name = x509.load_pem_x509_certificate(issuer).subject
-    builder = _builder(_name(domain, subject), authority_name, public_key, now)
+    builder = _builder(_name(domain, subject), authority_name, Ed25519PublicKey.from_public_bytes(public_key), now)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
     both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -46,6 +50,13 @@ def certificate(
     hosts = [x509.DNSName("localhost")]  # For browsers and curl at the gateway; links do not look at it.
     builder = builder.add_extension(x509.SubjectAlternativeName(hosts), critical=False)
     return _signed(builder, signer)
+
+
+def web_context(certificate_file: Path, key_file: Path, trusted_file: Path) -> ssl.SSLContext:
+    """For a gateway with a certificate for browsers: who asks may show a certificate, or prove itself otherwise."""
+    context = server_context(certificate_file, key_file, trusted_file)
+    context.verify_mode = ssl.CERT_OPTIONAL
+    return context
 
 
 def server_context(certificate_file: Path, key_file: Path, trusted_file: Path) -> ssl.SSLContext:
@@ -105,18 +116,39 @@ def domains_in(trusted: bytes) -> dict[str, bytes]:
     return found
 
 
+def authority_of(domain: str, trusted: bytes) -> x509.Certificate:
+    """The authority of an organisation, in a file of authorities; raises InputError if it is not there."""
+    for read in x509.load_pem_x509_certificates(trusted):
+        if key_and_domain(read.public_bytes(Encoding.DER))[1] == domain:
+            return read
+    raise InputError(f"the trusted authorities lack that of {domain}")
+
+
+def web_pair(now: datetime | None = None) -> tuple[bytes, bytes]:
+    """A key and a certificate, signed by itself, that browsers can be told to take for this machine; as PEM."""
+    key = generate_private_key(SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    hosts = [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]
+    builder = _builder(name, name, key.public_key(), now)
+    issued = builder.add_extension(x509.SubjectAlternativeName(hosts), critical=False).sign(key, SHA256())
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return secret, issued.public_bytes(Encoding.PEM)
+
+
 def _name(domain: str, subject: str) -> x509.Name:
     parts = [(NameOID.ORGANIZATION_NAME, domain), (NameOID.COMMON_NAME, subject)]
     return x509.Name([x509.NameAttribute(oid, text) for oid, text in parts])
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: bytes, now: datetime | None) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: CertificatePublicKeyTypes, now: datetime | None
+) -> x509.CertificateBuilder:
     begins = (now or datetime.now(UTC)) - BACKDATED
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
-        .public_key(Ed25519PublicKey.from_public_bytes(key))
+        .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(begins)
         .not_valid_after(begins + timedelta(days=VALID_DAYS))

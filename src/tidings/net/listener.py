@@ -1,0 +1,74 @@
+"""Somebody who listens at the gateway, by server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+
+from tidings.events import Timestamp, to_record
+from tidings.net import http
+from tidings.net.frames import Notice, Told, read_told
+from tidings.net.names import show_event
+from tidings.overlay import SubscriptionId
+
+COMMENT_EVERY_S = 10.0  # A line that says nothing, so that both ends notice a dead connection.
+
+
+class Listener:
+    """One who listens. To a durable subscription it looks like a link."""
+
+    def __init__(self, writer: asyncio.StreamWriter, headers: Mapping[str, str]) -> None:
+        """`headers` go before the events, beside those that every listener gets."""
+        self._writer, self._headers = writer, headers
+        self._is_open = True
+        self.missed = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open and not self._writer.is_closing()
+
+    async def run(self) -> None:
+        """Until the other end hangs up."""
+        headers = {"Cache-Control": "no-store", "Connection": "close", **self._headers}
+        self._writer.write(http.head(200, "text/event-stream", **headers))
+        try:
+            while self.is_open:
+                self._writer.write(b": here\n\n")
+                await self._writer.drain()
+                await asyncio.sleep(COMMENT_EVERY_S)
+        except ConnectionError:
+            pass
+        finally:
+            self._is_open = False
+
+    def send(self, frame: Notice) -> bool:
+        """A notice of a durable subscription."""
+        self._write(read_told(frame.told), frame.position)
+        return self.is_open
+
+    def tell(self, subscription: SubscriptionId, told: bytes) -> None:
+        """An event of a subscription that is not durable; lost where the other end is too slow."""
+        if self._writer.transport.get_write_buffer_size() > http.BODY_BYTES_MAX:
+            self.missed += 1
+        else:
+            self._write(read_told(told), 0)
+
+    async def drained(self) -> None:
+        try:
+            await self._writer.drain()
+        except ConnectionError:
+            self._is_open = False
+
+    def _write(self, told: Told, position: int) -> None:
+        event = {
+            "specversion": "1.0",
+            "id": show_event(told.event),
+            "source": f"tidings:{told.event.origin}",
+            "type": told.type,
+            "time": Timestamp(told.at_us).iso(),
+            "datacontenttype": "application/json",
+            "data": to_record(told.values),
+        }
+        lines = [f"id: {position}"] if position else []
+        self._writer.write("\n".join([*lines, f"data: {json.dumps(event)}", "", ""]).encode())
