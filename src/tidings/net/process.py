@@ -13,7 +13,6 @@ from typing import Any
 from tidings.matching import load_kernels
 from tidings.net.broker import Broker
 from tidings.net.config import BrokerConfig
-from tidings.net.gateway import Gateway
 from tidings.net.metrics import Metrics
 
 COLLECT_AFTER = 10_000  # New objects that are still there; looking through them takes a few milliseconds.
@@ -81,6 +80,8 @@ async def _beside(broker: Broker) -> AsyncIterator[dict[str, str]]:
     config, addresses = broker.config, dict[str, str]()
     async with contextlib.AsyncExitStack() as stack:
         if config.gateway:
+            from tidings.net.gateway import Gateway  # Here, so that only who has one loads what it needs.
+
             gateway = await stack.enter_async_context(Gateway(broker))
             addresses["gateway"] = gateway.address
         if config.metrics:
