@@ -12,7 +12,7 @@ import pytest
 
 from tests.live.together import Together
 from tidings.errors import Denied, PeerError
-from tidings.net import Client, Layout, handshake, lay_out, read_client
+from tidings.net import Client, Layout, connections, handshake, lay_out, read_client
 from tidings.net.config import host_and_port
 from tidings.net.frames import HELLO_BYTES_MAX
 from tidings.net.handshake import Participant, shake
@@ -211,5 +211,30 @@ def test_a_subscriber_that_does_not_read_loses_events_and_stalls_nobody(tmp_path
             (status,) = await camera.ask("status")
             assert max(each["lost"] for each in status["connected"]) > 0
             await lazy.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_broker_that_does_not_read_is_waited_for_once_and_gets_what_it_is_owed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = {"link_queue_bytes_max": 1 << 20, "silence_s_max": 600}
+    layout = Layout(first_port=0, brokers={"police": 1, "ccs": 1}, overlay="flooding", limits=limits)
+    monkeypatch.setattr(connections, "LINK_S_MAX", 2.0)
+
+    async def scenario() -> None:
+        async with Together(tmp_path, layout) as network:
+            camera, desk = await network.client("police/camera"), await network.client("ccs/desk")
+            heard = await desk.subscribe("Numberplate", durable="all").ready()
+            police, ccs = network.brokers["police-1"], network.brokers["ccs-1"]
+            (to_police,), (to_ccs,) = ccs.links.open.values(), police.links.open.values()
+            to_police._writer.transport.pause_reading()  # type: ignore[attr-defined]
+            async with asyncio.timeout(60):  # Sixty times two seconds would be too long.
+                many = [{"plate": "X" * 8000}] * 20
+                ids = [id for _ in range(60) for id in await camera.publish_many("Numberplate", many)]
+            assert to_ccs.is_slow
+            to_police._writer.transport.resume_reading()  # type: ignore[attr-defined]
+            async with asyncio.timeout(60):
+                assert [(await anext(heard)).id for _ in ids] == ids
 
     asyncio.run(scenario())

@@ -7,7 +7,6 @@ go no faster than events can leave: everybody waits a while where a link, or a c
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import secrets
 from collections.abc import Sequence
@@ -23,8 +22,8 @@ from tidings.net.sessions import Session
 if TYPE_CHECKING:
     from tidings.net.broker import Broker
 
-ROOM_S_MAX = 5.0  # How long publishers wait for one slow link; then it is its own affair.
-SLOW_S_MAX = 1.0  # How long everybody waits, once, for one slow client.
+LINK_S_MAX = 5.0  # How long publishers wait for another broker to take most of its queue; then that is its own affair.
+CLIENT_S_MAX = 1.0  # How long everybody waits for a client to do so.
 TLS_S_MAX = 10.0
 CLOSE_S_MAX = 2.0  # For all connections together; each is cut off after one.
 
@@ -38,8 +37,8 @@ class Connections:
         self._broker = broker
         self._loop = asyncio.get_running_loop()
         self.sessions: dict[str, Session] = {}
-        self.filling: dict[str, Session] = {}
-        """Clients whose queues are half full, and who have not been waited for yet."""
+        self.filling: dict[str, Link] = {}
+        """To clients whose queues are half full, and who have not been waited for yet."""
         self._server: asyncio.Server | None = None
         self._serving: set[asyncio.Task[None]] = set()
 
@@ -151,26 +150,24 @@ class Connections:
         """Waits while some link's queue is full, for a while: publishers go no faster than events can leave."""
         crowded = self._broker.links.crowded()
         if crowded is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(ROOM_S_MAX):
-                    await crowded.drained()
+            await self._taken(crowded, LINK_S_MAX)
         if self.filling:
             await self.room_for_local()
 
     async def room_for_local(self) -> None:
-        """Waits for each client that is sent much, once."""
+        """Waits for each client that is sent much, for a while."""
         while self.filling:
-            await self._emptied(self.filling.pop(next(iter(self.filling))))
+            await self._taken(self.filling.pop(next(iter(self.filling))), CLIENT_S_MAX)
 
-    async def _emptied(self, session: Session) -> None:
-        """Waits for a client that is sent much; one that does not take it is not waited for until it has."""
+    async def _taken(self, link: Link, seconds_max: float) -> None:
+        """Waits until most of a queue is taken. Who does not take it in time is not waited for until it has."""
         try:
-            async with asyncio.timeout(SLOW_S_MAX):
-                await session.link.drained()
+            async with asyncio.timeout(seconds_max):
+                await link.drained()
         except TimeoutError:
-            session.is_slow = True
-            self._broker.task(self._no_longer_slow(session))
+            link.is_slow = True
+            self._broker.task(self._no_longer_slow(link))
 
-    async def _no_longer_slow(self, session: Session) -> None:
-        await session.link.drained()
-        session.is_slow = False
+    async def _no_longer_slow(self, link: Link) -> None:
+        await link.drained()
+        link.is_slow = False

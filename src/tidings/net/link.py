@@ -35,6 +35,8 @@ class Link:
         silence_s_max: float = SILENCE_S_MAX,
     ) -> None:
         self.proven, self.queue_bytes_max, self.silence_s_max = proven, queue_bytes_max, silence_s_max
+        self.is_slow = False
+        """Whether nobody waits for the other end any more, because it did not take its queue in time."""
         self._is_open = True
         self.bytes_sent = 0
         self._reader, self._writer = reader, writer

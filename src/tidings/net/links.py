@@ -122,9 +122,9 @@ class Links:
         return [peer for peer in self.open if peer in self._ready]
 
     def crowded(self) -> Link | None:
-        """A link whose queue is more than half full: what publishers wait for."""
+        """A link whose queue is more than half full, and is being taken: what publishers wait for."""
         for link in self.open.values():
-            if link.is_half_full:
+            if not link.is_slow and link.is_half_full:
                 return link
         return None
 

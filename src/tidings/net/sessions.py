@@ -69,7 +69,6 @@ class Session:
         self.broker, self.link, self.name = broker, link, name
         self.key = link.proven.key
         self.published = self.told = self.lost = 0
-        self.is_slow = False  # Whether the others have stopped waiting for it.
         self._streams: dict[int, Stream] = {}
         self._by_subscription: dict[SubscriptionId, Stream] = {}
         self._next_stream = 1
@@ -225,8 +224,8 @@ class Session:
         if self.link.send(Notice(stream.number, 0, msgspec.Raw(told), stream.missed)):
             stream.missed = 0
             self.told += 1
-            if not self.is_slow and self.link.is_half_full:
-                self.broker.connections.filling[self.name] = self
+            if not self.link.is_slow and self.link.is_half_full:
+                self.broker.connections.filling[self.name] = self.link
         else:
             stream.missed += 1
             self.lost += 1
