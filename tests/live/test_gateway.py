@@ -27,8 +27,11 @@ from tidings.net import ClientConfig, read_client
 from tidings.net.config import host_and_port
 from tidings.net.gateway import Gateway
 from tidings.net.metrics import Metrics
+from tidings.net.names import now_ms, read_identity, read_token
 from tidings.net.pki import client_context, der
 from tidings.net.proofs import token_hash
+from tidings.security import BiscuitCapability
+from tidings.store import Registry
 
 pytestmark = pytest.mark.live
 
@@ -140,6 +143,20 @@ def test_the_same_rights_hold_at_the_gateway(tmp_path: Path) -> None:
         assert (status, refused["error"]) == (403, "Denied")
         assert post(gateway, camera, {**AB, "data": {"plate": 3}})[0] == 400
         assert post(gateway, camera, AB, **{"Content-Type": "text/plain"})[0] == 415
+
+    scenario_with(work, tmp_path)
+
+
+def test_a_listener_whose_right_is_revoked_is_told_so_and_the_stream_ends(tmp_path: Path) -> None:
+    def work(gateway: str, metrics: str, camera: ClientConfig, desk: ClientConfig) -> None:
+        heard = listen(gateway, desk, "type=Numberplate")
+        next(heard)
+        owner = read_identity(desk.trusted.with_name("authority.pem"))
+        token = BiscuitCapability.from_bytes(read_token(desk.tokens[0]), owner.public_key)
+        with Registry.open(desk.trusted.parent / "police-1" / "data" / "registry.db", now_ms=now_ms()) as registry:
+            registry.grants.revoke(token, by_key=owner.public_key, now_ms=now_ms())
+        ((_, said),) = list(heard)
+        assert "revoked" in said["why"]
 
     scenario_with(work, tmp_path)
 

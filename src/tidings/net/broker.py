@@ -406,9 +406,10 @@ class Broker:
             self.links.cut(neighbour, why)
 
     def _ended(self, subscription: SubscriptionId, client: str, why: str) -> None:
-        session = self.connections.sessions.get(client)
-        if session is not None:
+        if (session := self.connections.sessions.get(client)) is not None:
             session.ended(subscription, why)
+        elif (listener := self.listeners.get(client)) is not None:
+            listener.ended(why)
         self.subscribing.ended(subscription, why)
 
     # ── Tasks ──

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import itertools
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -187,15 +188,16 @@ class Gateway:
             case _:
                 raise http.BadRequest(415, f"expected {cloudevents.STRUCTURED}, {cloudevents.BATCHED} or ce- headers")
         ids: list[EventId] = []
-        for event in events:
-            named = [(repeat_key(key, f"{event.source}\0{event.id}"), dict(event.values))]
-            ids += await self._when_possible(client, event.type, named)
+        for type, together in itertools.groupby(events, key=lambda event: event.type):
+            named = [(repeat_key(key, f"{event.source}\0{event.id}"), dict(event.values)) for event in together]
+            ids += await self._when_possible(client, type, named)
         return {"ids": [show_event(id) for id in ids]}
 
     async def _when_possible(self, client: str, type: str, named: list[tuple[bytes, dict[str, Any]]]) -> list[EventId]:
         known = self.broker.types.meant(type)
         for _ in range(NOT_YET_TRIES):
             try:
+                await self.broker.connections.has_room()
                 return await self.broker.publishing.publish(client, known, named)
             except NotYet:
                 await asyncio.sleep(0.1)

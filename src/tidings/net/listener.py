@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Mapping
 
@@ -21,26 +22,28 @@ class Listener:
     def __init__(self, writer: asyncio.StreamWriter, headers: Mapping[str, str]) -> None:
         """`headers` go before the events, beside those that every listener gets."""
         self._writer, self._headers = writer, headers
-        self._is_open = True
-        self.missed = 0
+        self._over = asyncio.Event()
+        self._missed = 0
 
     @property
     def is_open(self) -> bool:
-        return self._is_open and not self._writer.is_closing()
+        return not self._over.is_set() and not self._writer.is_closing()
 
     async def run(self) -> None:
-        """Until the other end hangs up."""
+        """Until the other end hangs up, or the right to listen is over; then the connection ends."""
         headers = {"Cache-Control": "no-store", "Connection": "close", **self._headers}
         self._writer.write(http.head(200, "text/event-stream", **headers))
         try:
             while self.is_open:
                 self._writer.write(b": here\n\n")
                 await self._writer.drain()
-                await asyncio.sleep(COMMENT_EVERY_S)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._over.wait(), COMMENT_EVERY_S)
         except ConnectionError:
             pass
         finally:
-            self._is_open = False
+            self._over.set()
+            self._writer.close()
 
     def send(self, frame: Notice) -> bool:
         """A notice of a durable subscription."""
@@ -48,17 +51,28 @@ class Listener:
         return self.is_open
 
     def tell(self, subscription: SubscriptionId, told: bytes) -> None:
-        """An event of a subscription that is not durable; lost where the other end is too slow."""
+        """An event of a subscription that is not durable; lost, and counted, where the other end is too slow."""
         if self._writer.transport.get_write_buffer_size() > http.BODY_BYTES_MAX:
-            self.missed += 1
-        else:
-            self._write(read_told(told), 0)
+            self._missed += 1
+            return
+        if self._missed:
+            self._say("missed", self._missed)
+            self._missed = 0
+        self._write(read_told(told), 0)
+
+    def ended(self, why: str) -> None:
+        """The right to listen is over: says so, and hangs up."""
+        self._say("refused", {"error": "Denied", "why": why})
+        self._over.set()
 
     async def drained(self) -> None:
         try:
             await self._writer.drain()
         except ConnectionError:
-            self._is_open = False
+            self._over.set()
+
+    def _say(self, what: str, content: object) -> None:
+        self._writer.write(f"event: {what}\ndata: {json.dumps(content)}\n\n".encode())
 
     def _write(self, told: Told, position: int) -> None:
         event = {

@@ -78,9 +78,10 @@ export class Gateway {
   /**
    * The events of a type for which the condition is TRUE, each with its position in a durable subscription.
    * `durable` names one that waits while nobody listens; `after` is the last position dealt with, in it.
-   * `ready` is called when the subscription is in place, `signal` ends it.
+   * `ready` is called when the subscription is in place, `missed` with how many events were lost because they were not
+   * taken in time; `signal` ends it. Throws Refused when the right to it ends.
    */
-  async *subscribe(type, { where = "TRUE", durable = "", after = 0, ready = () => {}, signal } = {}) {
+  async *subscribe(type, { where = "TRUE", durable = "", after = 0, ready = () => {}, missed = () => {}, signal } = {}) {
     const query = new URLSearchParams({ type, where, ...(durable && { durable }) });
     const headers = after ? { "Last-Event-ID": String(after) } : {};
     const answer = await this.#ask("GET", `/events?${query}`, { headers, signal });
@@ -91,7 +92,11 @@ export class Gateway {
       rest = parts.pop();
       for (const part of parts) {
         const fields = Object.fromEntries(part.split("\n").map((line) => line.split(/: (.*)/s, 2)));
-        if (fields.data) yield { event: JSON.parse(fields.data), position: Number(fields.id ?? 0) };
+        if (!fields.data) continue;
+        const said = JSON.parse(fields.data);
+        if (fields.event === "refused") throw new Refused(403, said.why);
+        if (fields.event === "missed") missed(said);
+        else yield { event: said, position: Number(fields.id ?? 0) };
       }
     }
   }
