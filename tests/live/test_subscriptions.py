@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import secrets
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from tidings.events import Event, Timestamp
 from tidings.net import BlockingClient, Layout, Reader, Received, Subscription, promises, subscribing
 from tidings.net.layout import NUMBERPLATE
 from tidings.net.names import now_ms, read_identity, read_token
-from tidings.security import BiscuitCapability, Mode
+from tidings.security import BiscuitCapability, Grant, Mode, grant
 from tidings.store import Registry
 
 pytestmark = pytest.mark.live
@@ -252,5 +254,79 @@ def test_a_right_that_is_revoked_in_the_registry_ends_in_the_running_session(tmp
             async with asyncio.timeout(60):
                 with pytest.raises(Denied, match="revoked"):
                     await anext(heard)
+
+    asyncio.run(scenario())
+
+
+def give_also(network: Together, who: str, reader: Reader) -> BiscuitCapability:
+    """One more right to read, in the folder of a client or broker that is not running yet."""
+    folder = network.laid.folder / who
+    owner, holder = (read_identity(file) for file in (network.laid.folder / "police/authority.pem", folder / "key.pem"))
+    granted = Grant(
+        network.laid.signed.type_id,
+        frozenset({"subscribe"}),
+        holder.public_key,
+        attributes=frozenset(map(network.laid.signed.attr_id, reader.attributes)),
+        constraints=reader.where,
+    )
+    token = grant(owner, granted, secrets.token_bytes)
+    (folder / "also.token").write_bytes(base64.urlsafe_b64encode(token.to_bytes()))
+    (settings,) = folder.glob("*.toml")
+    settings.write_text(settings.read_text().replace('"right-1.token"', '"right-1.token", "also.token"'))
+    return token
+
+
+def test_the_rights_of_a_client_and_of_its_broker_add_up_and_go_one_by_one(tmp_path: Path) -> None:
+    readers = {"ccs": Reader(("plate",))}
+    layout = Layout(first_port=0, brokers={"police": 1, "ccs": 1}, readers=readers, mode=Mode.ATTRIBUTE)
+
+    async def scenario() -> None:
+        network = Together(tmp_path, layout)
+        give_also(network, "ccs/ccs-1", Reader(("speed",)))
+        speeds = give_also(network, "ccs/desk", Reader(("speed",), ("plate = 'AB12CDE'",)))
+        async with network:
+            camera, desk = await network.client("police/camera"), await network.client("ccs/desk")
+            seen = await desk.subscribe("Numberplate", "plate LIKE 'AB%'").ready()
+            fast = await desk.subscribe("Numberplate", "plate LIKE 'AB%' AND speed > 20", durable="fast").ready()
+            both = [{"plate": plate, "speed": 31.0} for plate in ("ABXX", "AB12CDE")]
+            await camera.publish_many("Numberplate", both)
+            assert [event.values for event in await take(seen, 2)] == [{"plate": "ABXX"}, both[1]]
+            assert [event.values for event in await take(fast, 1)] == [both[1]]
+            police = read_identity(network.laid.folder / "police/authority.pem")
+            with Registry.open(network.brokers["ccs-1"].config.data / "registry.db", now_ms=now_ms()) as registry:
+                registry.grants.revoke(speeds, by_key=police.public_key, now_ms=now_ms())
+            async with asyncio.timeout(60):
+                while len(network.brokers["ccs-1"].node.subscriptions()) == 2:
+                    await desk.ask("durables")  # A round trip to the broker.
+            await camera.publish("Numberplate", both[1])
+            assert [event.values for event in await take(seen, 1)] == [{"plate": "AB12CDE"}]
+            with pytest.raises(Denied, match="revoked"):
+                await desk.subscribe("Numberplate", "speed > 20").ready()
+
+    asyncio.run(scenario())
+
+
+def test_a_durable_subscription_goes_on_under_a_newer_right_when_its_subscriber_comes_with_one(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Together(tmp_path) as network:
+            camera, desk = await network.client("police/camera"), await network.client("police/desk")
+            heard = await desk.subscribe("Numberplate", "speed > 20", durable="d").ready()
+            first = await camera.publish("Numberplate", {"plate": "AB", "speed": 31.0})
+            assert [event.id for event in await take(heard, 1)] == [first]
+            await desk.close()
+            give_also(network, "police/desk", Reader(("plate", "speed")))
+            police = read_identity(network.laid.folder / "police/authority.pem")
+            old = BiscuitCapability.from_bytes(read_token(desk.config.tokens[0]), police.public_key)
+            again = (
+                await (await network.client("police/desk")).subscribe("Numberplate", "speed > 20", durable="d").ready()
+            )
+            with Registry.open(network.brokers["police-1"].config.data / "registry.db", now_ms=now_ms()) as registry:
+                registry.grants.revoke(old, by_key=police.public_key, now_ms=now_ms())
+            async with asyncio.timeout(60):
+                while old.revocation_ids[0] not in network.brokers["police-1"].node.truth.revoked:
+                    await camera.ask("durables")  # A round trip to the broker.
+            second = await camera.publish("Numberplate", {"plate": "CD", "speed": 32.0, "area": "A"})
+            (event,) = await take(again, 1)
+            assert (event.id, event.values, event.position) == (second, {"plate": "CD", "speed": 32.0}, 2)
 
     asyncio.run(scenario())

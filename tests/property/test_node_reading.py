@@ -18,13 +18,17 @@ FEDERATION = Federation(0)
 
 
 @settings(max_examples=150)
-@given(st.integers(0, 2**32), st.sets(st.sampled_from(NAMES)))
-def test_whoever_reads_some_parts_never_says_no_to_what_is_wanted(seed: int, readable: set[str]) -> None:
+@given(st.integers(0, 2**32), st.sets(st.sampled_from(NAMES)), st.none() | st.sets(st.sampled_from(NAMES)))
+def test_whoever_reads_some_parts_never_says_no_to_what_is_wanted(
+    seed: int, readable: set[str], granted: set[str] | None
+) -> None:
     rng = Random(seed)
     made = FEDERATION.type(random_type(rng), Mode.ATTRIBUTE)
     condition = random_condition(rng, made.event_type)
     ids = {made.attr_ids[name] for name in readable if name in made.attr_ids}
-    clauses = clauses_of(condition, made)
+    told = None if granted is None else frozenset(made.attr_ids[name] for name in granted if name in made.attr_ids)
+    clauses = clauses_of(condition, made, told)
+    assert told is None or all(told.issuperset(each) for each in clauses)
     wanted = wanted_from([{id: part if id in ids else None for id, part in each.items()} for each in clauses], made)
     for _ in range(5):
         values = random_values(rng, made.event_type)
@@ -35,12 +39,15 @@ def test_whoever_reads_some_parts_never_says_no_to_what_is_wanted(seed: int, rea
 
 
 @settings(max_examples=150)
-@given(st.integers(0, 2**32))
-def test_parts_that_say_that_they_are_all_say_exactly_what_the_condition_says(seed: int) -> None:
+@given(st.integers(0, 2**32), st.none() | st.sets(st.sampled_from(NAMES)))
+def test_parts_that_say_that_they_are_all_say_exactly_what_the_condition_says(
+    seed: int, granted: set[str] | None
+) -> None:
     rng = Random(seed)
     made = FEDERATION.type(random_type(rng), Mode.ATTRIBUTE)
     condition = random_condition(rng, made.event_type)
-    wanted = wanted_from(clauses_of(condition, made), made) if condition.boxes else UNREAD
+    told = None if granted is None else frozenset(made.attr_ids[name] for name in granted if name in made.attr_ids)
+    wanted = wanted_from(clauses_of(condition, made, told), made) if condition.boxes else UNREAD
     for _ in range(5):
         values = random_values(rng, made.event_type)
         if wanted.exact:

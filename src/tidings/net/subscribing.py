@@ -108,9 +108,10 @@ class Subscribing:
     ) -> Durable:
         """Make or take up a durable subscription; returns when it is on disk and the brokers linked now are told."""
         broker = self._broker
-        found = broker.queues.find(owner, name)
-        if found is not None:
-            return broker.queues.make(owner, name, known.name, condition, since_us, tokens)
+        if broker.queues.find(owner, name) is not None:
+            durable = broker.queues.make(owner, name, known.name, condition, since_us, tokens)
+            await self._renew(durable, tokens)
+            return durable
         begins = since_us if since_us >= 0 else now_us()
         await self._keys_of(known.name)
         past = await broker.promises.past_of(known.name, condition, since_us) if since_us >= 0 else Past()
@@ -125,6 +126,27 @@ class Subscribing:
         broker.promises.tell(list(broker.queues.all.values()))
         await broker.journal.committed()
         return durable
+
+    async def _renew(self, durable: Durable, tokens: Sequence[bytes]) -> None:
+        """Go on under other rights than before; those that do not cover the subscription change nothing."""
+        before, after = durable.tokens, msgspec.msgpack.encode(tuple(tokens))
+        if after == before or durable.id in self.resting:
+            return
+        old, durable.tokens = self._subscription_of.get(durable.id), after
+        try:
+            stable = self._take_up(durable)
+        except TidingsError as wrong:
+            log.info("a durable subscription keeps its rights", extra={"durable": durable.name, "why": str(wrong)})
+            durable.tokens = before
+            self._attach(durable)
+            return
+        if old is not None:  # Without a pause since the other began: no event can come for both.
+            self.durable_of.pop(old, None)
+            self.unsubscribe(old)
+        self._lapsed.pop(durable.id, None)
+        self._broker.journal.note_durable(durable)
+        await stable
+        await self._broker.journal.committed()
 
     async def forget_durable(self, durable: Durable) -> None:
         """Give up a durable subscription for good."""
@@ -168,14 +190,20 @@ class Subscribing:
 
     def _take_up(self, durable: Durable) -> Coroutine[Any, Any, SubscriptionId]:
         """Subscribe at the node for a durable subscription, under its owner's rights."""
-        broker, client = self._broker, _DURABLE + durable.id
+        broker = self._broker
         if not broker.types.is_plain(durable.type):
             broker.queues.sealed.add(durable.id)
-        tokens = msgspec.msgpack.decode(durable.tokens, type=tuple[bytes, ...])
-        broker.connections.attach(client, durable.owner, tokens)
+        client = self._attach(durable)
         id, effects = broker.node.subscribe(client, durable.type, durable.condition, self._loop.time())
         self.durable_of[id], self._subscription_of[durable.id] = durable.id, id
         return self._stable(id, effects, STABLE_S_MAX)
+
+    def _attach(self, durable: Durable) -> str:
+        """The node knows a durable subscription as a client of its own, with its owner's rights."""
+        client = _DURABLE + durable.id
+        tokens = msgspec.msgpack.decode(durable.tokens, type=tuple[bytes, ...])
+        self._broker.connections.attach(client, durable.owner, tokens)
+        return client
 
     def _queue_past(self, durable: Durable, past: Past) -> None:
         broker = self._broker

@@ -1,33 +1,22 @@
 """A node's own clients: what they have shown, and whether they may do what they ask for.
 
 A broker acts for its clients, so whatever a client asks for needs two rights, the client's and the
-broker's own. Answers are kept until a right begins or ends: an event costs a look-up, not a chain of
-signatures.
+broker's own. Rights to read add up, on both sides (see `sight`); what is published rests on one of each. Answers
+are kept until a right begins or ends: an event costs a look-up, not a chain of signatures.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from tidings.errors import Denied
 from tidings.filters import Condition
 from tidings.node.credentials import Credentials, Held, Truth
-from tidings.node.local import LocalSubscription, constraints_of
-from tidings.security import BiscuitCapability, Request, SignedType
+from tidings.node.local import LocalSubscription
+from tidings.node.sight import Rights, Sight
+from tidings.security import BiscuitCapability, Mode, Request, SignedType
 
 CLIENTS_MAX = 65_536  # Attached at once; also the answers that are kept.
-
-
-class _Reading(NamedTuple):
-    """Who may see what of the attributes that a condition asks for, and until when that is known."""
-
-    theirs: Held
-    mine: Held
-    shown: frozenset[str] | None
-    constraints: tuple[Condition, ...]
-    until: int
-    changes: int
 
 
 class Clients:
@@ -37,26 +26,31 @@ class Clients:
         self._mine, self._truth = mine, truth
         self._attached: dict[str, Credentials] = {}
         self._may: dict[tuple[str, bytes, tuple[str, ...]], tuple[int, int]] = {}
-        self._may_read: dict[tuple[str, bytes, tuple[str, ...]], _Reading] = {}
+        self._own: dict[bytes, Rights] = {}
+        self._sights: dict[str, dict[bytes, Sight]] = {}
 
     def attach(self, client: str, key: bytes, tokens: Iterable[BiscuitCapability]) -> None:
-        """A client is here; raises Denied for a token that is not its own, or one client too many."""
+        """A client is here; raises Denied for a token that is not its own, or one client too many.
+
+        Of a client that was here, what it subscribed to goes on under the rights that it had shown before.
+        """
         if len(self._attached) >= CLIENTS_MAX and client not in self._attached:
             raise Denied(f"client: more than {CLIENTS_MAX} at once")
         credentials = Credentials(key, self._truth)
         for token in tokens:
             credentials.add(token)
         self._attached[client] = credentials
+        self._sights.pop(client, None)
         self.forget()
 
     def detach(self, client: str) -> None:
         self._attached.pop(client, None)
+        self._sights.pop(client, None)
         self.forget()
 
     def forget(self) -> None:
-        """Rights have changed: ask anew."""
+        """Rights to publish have changed: ask anew."""
         self._may.clear()
-        self._may_read.clear()
 
     def __len__(self) -> int:
         return len(self._attached)
@@ -74,55 +68,43 @@ class Clients:
             self._may.clear()
         self._may[client, signed.type_id, names] = (until, self._truth.changes)
 
-    def check_subscriber(self, one: LocalSubscription, signed: SignedType, now_ms: int) -> Held:
-        """Books in the subscription what its client may see, and gives the broker's own right to it; raises Denied."""
-        asked = (one.client, signed.type_id, one.condition.attributes)
-        reading = self._may_read.get(asked)
-        if reading is None or now_ms >= reading.until or reading.changes != self._truth.changes:
-            reading = self._work_out(one, signed, now_ms)
-            if len(self._may_read) >= CLIENTS_MAX:
-                self._may_read.clear()
-            self._may_read[asked] = reading
-        one.held, one.shown, one.constraints = reading.theirs, reading.shown, reading.constraints
-        return reading.mine
-
-    def _work_out(self, one: LocalSubscription, signed: SignedType, now_ms: int) -> _Reading:
+    def check_subscriber(self, one: LocalSubscription, signed: SignedType, now_ms: int) -> None:
+        """Books in the subscription what its client may see; raises Denied where the condition asks for more."""
         _check_valid(signed, now_ms)
-        theirs = self._right_to_read(self._credentials(one.client), one.condition, signed, now_ms)
-        mine = self.own_right(one.condition, signed, now_ms)
-        readable = {name: id for name, id in signed.attr_ids.items() if mine.right.covers((id,))}
-        shown = frozenset(name for name, id in readable.items() if theirs.right.covers((id,)))
-        return _Reading(
-            theirs,
-            mine,
-            None if len(shown) == len(signed.attr_ids) else shown,
-            constraints_of(theirs, signed.event_type, readable),
-            _until(signed, theirs, mine),
-            self._truth.changes,
-        )
+        sight = self._sight_of(one.client, signed)
+        if not one.look(sight.at(now_ms)):
+            raise Denied(sight.refusal(one.asks, now_ms))
+        one.sight = sight
+        self._sights.setdefault(one.client, {})[signed.type_id] = sight
 
-    def own_right(self, wanted: Condition, signed: SignedType, now_ms: int) -> Held:
-        """The broker's own right to what a condition asks for; raises Denied."""
-        return self._right_to_read(self._mine, wanted, signed, now_ms)
+    def _sight_of(self, client: str, signed: SignedType) -> Sight:
+        known = self._sights.get(client, {}).get(signed.type_id)
+        return known or Sight(Rights(self._credentials(client), self._truth, signed), self._own_rights(signed))
 
-    def longest_right(self, signed: SignedType, now_ms: int) -> Held:
-        """Of the broker's own rights to subscribe that hold now, whatever they are for, the one that ends last; raises Denied."""
-        rights = [held for held in self._mine.of(signed.type_id) if self._lets_read(held, now_ms)]
+    def _own_rights(self, signed: SignedType) -> Rights:
+        return self._own.setdefault(signed.type_id, Rights(self._mine, self._truth, signed))
+
+    def right_to_tell(self, wanted: Condition, signed: SignedType, now_ms: int) -> Held:
+        """Of the broker's own rights to subscribe the one that the overlay is told of a condition by; raises Denied.
+
+        Others are shown one right only: the one that is for most of what the condition asks for, and of those that
+        are for as much the one that ends last. An event that is sealed as one is asked for as a whole.
+        """
+        names = signed.attr_ids if signed.mode is Mode.EVENT else wanted.attributes
+        ids = [signed.attr_ids[name] for name in names]
+
+        def worth(held: Held) -> tuple[int, int]:
+            return sum(held.right.covers((id,)) for id in ids), held.right.not_after
+
+        rights = self._own_rights(signed).holding(now_ms)
         if not rights:
             raise Denied(f"right: this broker has none to subscribe to {signed.event_type.name}")
-        return max(rights, key=lambda held: held.right.not_after)
+        return max(rights, key=worth)
 
-    def _right_to_read(self, credentials: Credentials, wanted: Condition, signed: SignedType, now_ms: int) -> Held:
-        if named := frozenset(signed.attr_ids[name] for name in wanted.attributes):
-            return credentials.right_for(Request(signed.type_id, "subscribe", named), now_ms)
-        for held in credentials.of(signed.type_id):  # It asks for no attribute, so a right to any will do.
-            if self._lets_read(held, now_ms):
-                return held
-        every = frozenset(signed.attr_ids.values())
-        return credentials.right_for(Request(signed.type_id, "subscribe", every), now_ms)
-
-    def _lets_read(self, held: Held, now_ms: int) -> bool:
-        return "subscribe" in held.right.actions and held.refusal(self._truth, now_ms) is None
+    def still_holds(self, held: Held, now_ms: int) -> bool:
+        """Whether a right of the broker's own has neither ended nor been given up."""
+        mine = any(each.raw == held.raw for each in self._mine.of(held.right.type_id))
+        return mine and held.refusal(self._truth, now_ms) is None
 
     def _credentials(self, client: str) -> Credentials:
         credentials = self._attached.get(client)

@@ -54,10 +54,12 @@ class Held(NamedTuple):
     token: BiscuitCapability
     right: Right
     raw: bytes
+    links: tuple[str, ...]
+    """The ids by which its links are revoked."""
 
     def refusal(self, truth: Truth, now_ms: int) -> str | None:
         """Why the right does not hold now, whatever is asked of it; None if it does."""
-        for index, id in enumerate(self.token.revocation_ids):
+        for index, id in enumerate(self.links):
             if id in truth.revoked:
                 return f"revoked: link {index} ({id[:16]}…) has been revoked"
         if not self.right.not_before <= now_ms < self.right.not_after:
@@ -88,14 +90,14 @@ class Credentials:
             raise Denied(f"holder: the right is {fingerprint(right.holder)}'s, not {fingerprint(self.key)}'s")
         if len(self._held) >= TOKENS_MAX and token.digest not in self._held:
             raise Denied(f"token: more than {TOKENS_MAX} shown by one key")
-        held = self._held[token.digest] = Held(token, right, token.to_bytes())
+        held = self._held[token.digest] = Held(token, right, token.to_bytes(), token.revocation_ids)
         self._readable.clear()
         self.changes += 1
         return held
 
     def drop(self, ids: Collection[str]) -> None:
         """Forgets every token with one of these links in it."""
-        gone = [digest for digest, held in self._held.items() if any(id in ids for id in held.token.revocation_ids)]
+        gone = [digest for digest, held in self._held.items() if any(id in ids for id in held.links)]
         for digest in gone:
             del self._held[digest]
         self._readable.clear()
@@ -134,14 +136,21 @@ class Credentials:
     def _work_out(self, type_id: bytes, now_ms: int) -> tuple[int, int, int, frozenset[bytes] | None]:
         """What may be read, and from when until before when that is so."""
         found: frozenset[bytes] | None = NOTHING
-        moments = [-_FOREVER, _FOREVER]
-        for held in self.of(type_id):
+        shown = self.of(type_id)
+        for held in shown:
             right = held.right
-            moments += [right.not_before, right.not_after]
-            if right.online:
-                moments += [now_ms, now_ms + 1]  # An online test grows old from one moment to the next.
             if held.refusal(self._truth, now_ms) is None and any(action in right.actions for action in READING):
                 found = None if found is None or right.attributes is None else found | right.attributes
-        since = max(moment for moment in moments if moment <= now_ms)
-        until = min(moment for moment in moments if moment > now_ms)
+        since, until = window([held.right for held in shown], self._truth, now_ms)
         return self._truth.changes, since, until, found
+
+
+def window(rights: Iterable[Right], truth: Truth, now_ms: int) -> tuple[int, int]:
+    """From when until before when none of these rights begins or ends, unless something becomes known of them."""
+    moments = [-_FOREVER, _FOREVER]
+    for right in rights:
+        moments += (right.not_before, right.not_after)
+        for test in right.online:
+            if (said_yes := truth.online.get(test.url)) is not None:
+                moments += (said_yes, said_yes + test.max_age_ms + 1)
+    return max(moment for moment in moments if moment <= now_ms), min(moment for moment in moments if moment > now_ms)

@@ -11,11 +11,12 @@ from collections import deque
 from typing import NamedTuple
 
 from tidings.errors import EventError, PeerError
+from tidings.events import Value
 from tidings.node.catalogue import Catalogue, Known
-from tidings.node.credentials import Truth
 from tidings.node.customs import Customs
 from tidings.node.effects import Ended, NodeEffect, Notify
 from tidings.node.hops import Hops
+from tidings.node.sight import Seen
 from tidings.node.typekeys import TypeKeys, UnknownPublisher
 from tidings.overlay import Count, NodeId, Parcel
 from tidings.security import Frame, UnknownEpoch
@@ -35,8 +36,8 @@ class _Waiting(NamedTuple):
 class Delivery:
     """One node's way to its clients."""
 
-    def __init__(self, types: Catalogue, customs: Customs, hops: Hops, truth: Truth) -> None:
-        self._types, self._customs, self._hops, self._truth = types, customs, hops, truth
+    def __init__(self, types: Catalogue, customs: Customs, hops: Hops) -> None:
+        self._types, self._customs, self._hops = types, customs, hops
         self._waiting: deque[_Waiting] = deque(maxlen=WAITING_MAX)
 
     def deliver(self, parcel: Parcel, now_ms: int, came_from: NodeId) -> list[NodeEffect]:
@@ -112,13 +113,23 @@ class Delivery:
         except EventError as wrong:
             return [self._undelivered(parcel, f"event: {wrong}")]
         done: list[NodeEffect] = []
-        id, values, name = parcel.head.id, parcel.view.values, known.event_type.name
+        id, view, name = parcel.head.id, parcel.view, known.event_type.name
+        parts: dict[Seen, tuple[frozenset[str] | None, dict[str, Value]]] = {}
         for one in found:
-            if one.held is not None and (refusal := one.held.refusal(self._truth, now_ms)):
-                done.append(Ended(one.id, one.client, refusal))
-                continue
+            shown = view.values
+            if (sight := one.sight) is not None:
+                seen = sight.at(now_ms)
+                if seen is not one.seen and not one.look(seen):
+                    done.append(Ended(one.id, one.client, sight.refusal(one.asks, now_ms)))
+                    continue
+                if not seen.is_all:
+                    if seen not in parts:  # Many subscriptions of one client are shown the same.
+                        parts[seen] = seen.part(view)
+                    names, shown = parts[seen]
+                    if names is None or not names.issuperset(one.asks):
+                        continue
             self._hops.told(id, one.id, one.client)
-            done.append(Notify(one.id, one.client, id, name, one.shows(values), came_from))
+            done.append(Notify(one.id, one.client, id, name, shown, came_from))
         return done
 
     def _undelivered(self, parcel: Parcel, why: str) -> Count:

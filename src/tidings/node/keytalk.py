@@ -114,8 +114,6 @@ class _Asking:
 
     keys: TypeKeys
     tries: int = 0
-    awaited: int = 0
-    """Answers still to come; each right is asked with by itself."""
     round: int = 0
     showed_at: float = -math.inf
     """When this node last told of its right to publish."""
@@ -147,7 +145,7 @@ class KeyTalk:
         effects: list[TalkEffect] = [
             Listen(control) for control in self._needed(name) if self._heard.setdefault(control, False) is False
         ]
-        asking.awaited, asking.tries = 1, 0
+        keys.awaited, asking.tries = {held.raw: None for held in self._rights(keys, now_ms)}, 0
         keys.expected = True
         asking.round += 1
         return [*effects, *self._ask(name, asking, now, now_ms)]
@@ -160,14 +158,14 @@ class KeyTalk:
         return [
             effect
             for name, asking in self._asking.items()
-            if asking.awaited and control in self._needed(name)
+            if asking.keys.awaited and control in self._needed(name)
             for effect in self._ask(name, asking, now, now_ms)
         ]
 
     def ask_again(self, name: str, round: int, now: float, now_ms: int) -> list[TalkEffect]:
         """The time for an answer is over."""
         asking = self._asking.get(name)
-        if asking is None or not asking.awaited or asking.round != round:
+        if asking is None or not asking.keys.awaited or asking.round != round:
             return []
         return self._ask(name, asking, now, now_ms)
 
@@ -177,11 +175,9 @@ class KeyTalk:
         asking.tries += 1
         asking.round += 1
         wait_s = min(ASK_AGAIN_S * asking.tries, ASK_AGAIN_S_MAX)
-        said = [
-            Say(f"{CONTROL}join/{name}", AskedIn(asking.keys.ask(held, now_ms)))
-            for held in self._rights(asking.keys, now_ms)
-        ]
-        asking.awaited = len(said)
+        rights = self._rights(asking.keys, now_ms)
+        said = [Say(f"{CONTROL}join/{name}", AskedIn(asking.keys.ask(held, now_ms))) for held in rights]
+        asking.keys.awaited = {held.raw: None for held in rights}
         return [*said, WakeAt(now + wait_s, _token("join", name, asking.round), idle=asking.tries > SOON_TRIES)]
 
     def _needed(self, name: str) -> tuple[str, str]:
@@ -307,11 +303,15 @@ class KeyTalk:
         asking = self._asking.get(name)
         if asking is None:
             return []
-        welcome = asking.keys.welcome(sealed, now_ms)
-        asking.awaited = max(0, asking.awaited - 1)
-        asked = self.who_publishes(name, now) if asking.keys.need_signatures else []
-        joined = Joined(name, len(asking.keys.members), welcome.sender_id)
-        return [joined, *self._show_right(name, now, now_ms), *asked]
+        keys = asking.keys
+        keys.welcome(sealed, now_ms)
+        asked = self.who_publishes(name, now) if keys.need_signatures else []
+        return [*self._joined(name, keys), *self._show_right(name, now, now_ms), *asked]
+
+    def _joined(self, name: str, keys: TypeKeys) -> list[TalkEffect]:
+        """For the first time with the answer to the last right: until then clients would be shown less than they may see."""
+        keys.is_in = keys.is_in or not keys.awaited
+        return [Joined(name, len(keys.members), keys.sender_id)] if keys.is_in else []
 
     def who_publishes(self, name: str, now: float) -> list[TalkEffect]:
         """Ask who signs events of a type; not more often than ASK_PUBLISHERS_S."""
@@ -336,13 +336,16 @@ class KeyTalk:
         return []
 
     def _turned_away(self, word: TurnedAway) -> list[TalkEffect]:
-        asking = self._asking.get(word.type_id.hex())
+        name = word.type_id.hex()
+        asking = self._asking.get(name)
         if asking is None or not asking.keys.is_asking(word.nonce):
             return []
-        verify_refusal(asking.keys.signed, word.nonce, word.why, word.signature)
-        asking.awaited = max(0, asking.awaited - 1)
-        asking.keys.expected = asking.awaited > 0
-        return [NotJoined(word.type_id.hex(), word.why)]
+        keys = asking.keys
+        verify_refusal(keys.signed, word.nonce, word.why, word.signature)
+        keys.answered(word.nonce)
+        keys.expected = bool(keys.awaited)
+        is_last = keys.members and not keys.is_in  # What came before it has waited for this answer.
+        return [NotJoined(name, word.why), *(self._joined(name, keys) if is_last else [])]
 
     def _news(self, name: str, news: tuple[KeyUpdate | Beacon, ...], now: float, now_ms: int) -> list[TalkEffect]:
         asking = self._asking.get(name)
@@ -354,7 +357,7 @@ class KeyTalk:
                 asking.keys.hear(each, now_ms)
             except NeedResync:
                 missed = True
-        if missed and not asking.awaited:
+        if missed and not asking.keys.awaited:
             return [Count("keys_missed"), *self.want(asking.keys, now, now_ms)]
         return []
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
-from tidings.errors import Denied, EventError, InputError
-from tidings.events import EventType, Value
+from tidings.errors import InputError
+from tidings.events import EventType
 from tidings.filters import Condition
 from tidings.matching import Index
 from tidings.node.credentials import Held
+from tidings.node.sight import Seen, Sight
 from tidings.overlay import SubscriptionId, View
 
 SUBSCRIPTIONS_MAX = 1_000_000  # Of one node; what the index is measured with.
@@ -25,34 +26,42 @@ class LocalSubscription:
     client: str
     type: str
     condition: Condition
-    held: Held | None = None
-    """The client's right, where the type asks for one."""
-    shown: frozenset[str] | None = None
-    """The attributes that both the client and this broker may see; None for all."""
-    constraints: tuple[Condition, ...] = ()
+    sight: Sight | None = None
+    """What the client may see, where the type asks for rights."""
+    seen: Seen | None = None
+    """What that came to when it was last looked at."""
+    told_by: Held | None = None
+    """The broker's own right by which the overlay was told, where that takes one."""
     stable: bool = False
     version: int = 0
+    _asks: tuple[str, ...] | None = field(default=None, init=False, repr=False)
 
     @property
     def asks(self) -> tuple[str, ...]:
-        """The attributes that must be readable for an answer."""
-        named = (name for condition in (self.condition, *self.constraints) for name in condition.attributes)
-        return tuple(dict.fromkeys(named))
+        """The attributes that the condition names; for an answer they must be readable, and the client may see them."""
+        if self._asks is None:
+            self._asks = self.condition.attributes
+        return self._asks
 
-    def shows(self, values: dict[str, Value]) -> dict[str, Value]:
-        """Of `values`, what the client may see."""
-        if self.shown is None:
-            return values
-        return {name: value for name, value in values.items() if name in self.shown}
+    def look(self, seen: Seen) -> bool:
+        """Takes up what may be seen now; False, and nothing has changed, where the condition asks for more."""
+        if not seen.answers(self.asks):
+            return False
+        self.seen = seen
+        return True
 
     def refusal(self, view: View) -> str:
-        """Why a matching event is not shown all the same; empty if it is."""
-        unread = [name for name in self.asks if view.unknown(name)] if view.hidden or view.opaque else []
-        if unread:
+        """Why an event is not shown, wanted or not, by the rights last looked at; empty if it is where it is wanted."""
+        if unread := self.unread(view):
             return f"key: this broker cannot read {', '.join(unread)}"
-        if not all(condition.matches(view.values) for condition in self.constraints):
-            return "constraints: the event is outside what the right is for"
+        names = self.seen.names(view) if self.seen is not None else frozenset(self.asks)
+        if names is None or not names.issuperset(self.asks):
+            return "constraints: the event is outside what the rights are for"
         return ""
+
+    def unread(self, view: View) -> list[str]:
+        """What the condition asks for and this broker cannot tell."""
+        return [name for name in self.asks if view.unknown(name)] if view.hidden or view.opaque else []
 
 
 class LocalSubscriptions:
@@ -88,7 +97,7 @@ class LocalSubscriptions:
         return len(self._by_name)
 
     def match(self, view: View) -> list[LocalSubscription]:
-        """Those that want the event and may have it, as far as this broker can tell.
+        """Those that want the event, as far as this broker can tell; whether they may have it is still to be asked.
 
         Raises EventError for values that do not fit the type.
         """
@@ -103,7 +112,7 @@ class LocalSubscriptions:
         if not names:
             return []
         found = [self._by_name[name] for name in names]
-        return [one for one in found if not one.refusal(view)] if _needs_asking(found, view) else found
+        return [one for one in found if not one.unread(view)] if view.hidden or view.opaque else found
 
     def _settle(self) -> None:
         """Settles the index once no more subscriptions seem to come: while they do, each would undo the work."""
@@ -112,32 +121,6 @@ class LocalSubscriptions:
             self._index.settle()
             self._new = 0
 
-    def why(self, id: SubscriptionId, view: View) -> str:
-        """Why the event matches a subscription, or does not."""
-        one = self._by_name.get(_name(id))
-        if one is None:
-            return "subscription: not of this node"
-        if refusal := one.refusal(view):
-            return refusal
-        try:
-            explained = self._index.explain(dict(view.values), _name(id))
-        except EventError as wrong:
-            return f"event: does not fit its type: {wrong}"
-        return str(explained)
-
-
-def _needs_asking(found: list[LocalSubscription], view: View) -> bool:
-    return bool(view.hidden) or view.opaque or any(one.constraints for one in found)
-
 
 def _name(id: SubscriptionId) -> str:
     return f"{id.incarnation}/{id.seq}"
-
-
-def constraints_of(held: Held, event_type: EventType, readable: Mapping[str, object]) -> tuple[Condition, ...]:
-    """The value constraints of a right; raises Denied where one is on an attribute that this broker cannot read."""
-    found = held.right.conditions(event_type)
-    for condition in found:
-        if unread := [name for name in condition.attributes if name not in readable]:
-            raise Denied(f"constraints: on {', '.join(unread)}, which this broker may not read")
-    return found

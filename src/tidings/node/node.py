@@ -122,13 +122,12 @@ class Node:
         self._codec: Codec[Any] = Codec(protocol.messages | LinkHello | LinkCreds | LinkAck | LinkRevoke)
         self._hops = Hops(self.policy.traced_max)
         self._passing = Passing(self._codec, self._types, self._customs, self._hops, blind=self._blind)
-        self._delivery = Delivery(self._types, self._customs, self._hops, self.truth)
+        self._delivery = Delivery(self._types, self._customs, self._hops)
         self._controls: dict[SubscriptionId, str] = {}
         self._wants = Wanting(
             me,
             self._types,
             self._clients,
-            self.truth,
             self.router,
             blind=self._blind,
             apart_max=self.policy.apart_max,
@@ -232,7 +231,7 @@ class Node:
     def withdraw(self, ids: Sequence[str], now: float) -> list[NodeEffect]:
         """Give up rights of this broker's own that have one of these links, and tell the neighbours."""
         self._clients.forget()
-        return self._near.withdraw(ids)
+        return [*self._near.withdraw(ids), *self._expire(now)]
 
     def said_yes(self, url: str, at_ms: int) -> None:
         """A right's online test was answered with yes."""
@@ -552,7 +551,14 @@ class Node:
             return "subscription: not of this node"
         if one.type != hop.type:
             return "type: the event is of another type than the subscription"
-        return hop.why(one)
+        return self._withheld(one, hop) or hop.why(one)
+
+    def _withheld(self, one: LocalSubscription, hop: Hop) -> str:
+        """Why an event was kept from a subscription whether or not it is wanted, which must not be told; else empty."""
+        view = self._hops.view(hop.event)
+        if hop.refused or view is None or any(id == one.id for id, _ in hop.told):
+            return ""
+        return one.refusal(view)
 
     def subscriptions(self) -> list[LocalSubscription]:
         """The subscriptions of this node's clients, oldest first."""

@@ -7,6 +7,8 @@ parts may say yes too often, never no wrongly, and they tell so:
     part = 01 ‖ SQL     the parts of all clauses together say all that the condition says
     part = 00 ‖ SQL     something was left out
 
+What is on attributes that the right is not for by which a condition is told is left out likewise.
+
 Whoever reads some parts only puts together what it can read, and a clause of which it can read
 nothing makes it want everything.
 """
@@ -37,13 +39,20 @@ UNREAD = Everything(exact=False)  # What an interest is to a node that can read 
 UNWANTED = Sql("FALSE", (), exact=False)  # What an interest is that nobody with a right stands behind.
 
 
-def clauses_of(condition: Condition, made: SignedType) -> list[dict[bytes, bytes]]:
-    """The condition as clauses to be sealed, by attribute id (in event mode one, under the type's)."""
+def clauses_of(
+    condition: Condition, made: SignedType, granted: frozenset[bytes] | None = None
+) -> list[dict[bytes, bytes]]:
+    """The condition as clauses to be sealed, by attribute id (in event mode one, under the type's).
+
+    Of each only what is on `granted` attributes; None for all.
+    """
     if made.mode is Mode.EVENT:
         return [{made.type_id: WHOLE + str(condition).encode()}]
     clauses = [_parts(box, condition) for box in condition.boxes]
-    flag = WHOLE if all(whole for _, whole in clauses) else LEFT_OUT
-    return [{made.attr_ids[name]: flag + text.encode() for name, text in parts.items()} for parts, _ in clauses]
+    texts = [{made.attr_ids[name]: text for name, text in parts.items()} for parts, _ in clauses]
+    told = [{id: text for id, text in each.items() if granted is None or id in granted} for each in texts]
+    flag = WHOLE if told == texts and all(whole for _, whole in clauses) else LEFT_OUT
+    return [{id: flag + text.encode() for id, text in each.items()} for each in told]
 
 
 def wanted_from(clauses: Sequence[Mapping[bytes, bytes | None]], made: SignedType) -> AnyWanted:

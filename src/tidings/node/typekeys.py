@@ -7,7 +7,7 @@ frame's, its id the sender id and moment that the tags depend on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -98,9 +98,13 @@ class TypeKeys:
         self.sender_id = 0
         self.expected = False
         """Whether keys have been asked for, or will be, and not been refused."""
+        self.awaited: dict[bytes, None] = {}
+        """The rights that an answer is still to come to; each is asked with by itself."""
+        self.is_in = False
+        """Whether all rights have been answered once, with keys to one of them at least."""
         self.members: dict[bytes, GroupMember] = {}
         self._kex = SealingKey.make(random)
-        self._asked: dict[bytes, None] = {}
+        self._asked: dict[bytes, bytes] = {}
         self._sealer: Sealer | None = None
         self._filter_sealer: FilterSealer | None = None
         self._verifier = Verifier()
@@ -123,7 +127,7 @@ class TypeKeys:
         asked, nonce = make_join(
             self.signed, gids, held.raw, self._identity, self._kex, now_ms=now_ms, random=self._random
         )
-        self._asked[nonce] = None
+        self._asked[nonce] = held.raw
         while len(self._asked) > JOINS_MAX:
             del self._asked[next(iter(self._asked))]
         return asked
@@ -135,13 +139,17 @@ class TypeKeys:
                 welcome = open_welcome(self.signed, sealed, nonce, self._identity, self._kex)
             except PeerError:
                 continue
-            del self._asked[nonce]
+            self.answered(nonce)
             self._take_over(welcome, now_ms)
             return welcome
         raise PeerError("welcome: the answer to no request of this node")
 
     def is_asking(self, nonce: bytes) -> bool:
         return nonce in self._asked
+
+    def answered(self, nonce: bytes) -> None:
+        """A request has its answer, and with it the right that was asked with, however often it was."""
+        self.awaited.pop(self._asked.pop(nonce), None)
 
     def hear(self, news: KeyUpdate | Beacon, now_ms: int) -> None:
         """Takes up a key, or the manager's word that it is there; raises NeedResync where something was missed."""
@@ -237,14 +245,24 @@ class TypeKeys:
 
     # ── Filters ──
 
+    def check_groups(self, names: Sequence[str], now_ms: int) -> None:
+        """Raises NotYet where keys to read these attributes with may still come, Denied where they will not."""
+        if self.signed.profile.is_paper or self.signed.mode is Mode.EVENT:
+            return
+        missing = [name for name in names if self.signed.attr_ids[name] not in self.members]
+        if not self.members or (self.awaited and (missing or not self.is_in)):
+            raise self._no_keys(now_ms)
+        if missing:
+            raise Denied(f"group: this broker was not let in to read {', '.join(missing)}")
+
     def seal_filter(self, id: SubscriptionId, condition: Condition, version: int, held: Held, now_ms: int) -> bytes:
-        """A subscription's envelope; empty where the type's profile has none."""
+        """A subscription's envelope, by this right; empty where the type's profile has none."""
         if self.signed.profile.is_paper:
             return b""
         if self._filter_sealer is None:
             raise self._no_keys(now_ms)
         frame = self._filter_sealer.seal(
-            clauses_of(condition, self.signed),
+            clauses_of(condition, self.signed, held.right.attributes),
             sub_id=sub_id_of(id),
             version=version,
             lease_ms=0,  # As long as the right itself: routers withdraw it earlier, and it is sealed anew with new keys.

@@ -20,11 +20,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidings.errors import Denied
+from tidings.errors import Denied, InputError
 from tidings.filters import parse
 from tidings.node.catalogue import Catalogue, Known
 from tidings.node.clients import Clients
-from tidings.node.credentials import Held, Truth
+from tidings.node.credentials import Held
 from tidings.node.effects import Ended
 from tidings.node.local import LocalSubscription
 from tidings.node.reading import UNREAD
@@ -56,14 +56,13 @@ class Wanting:
         me: Peer,
         types: Catalogue,
         clients: Clients,
-        truth: Truth,
         router: Router[Any],
         *,
         blind: bool,
         apart_max: int | None,
     ) -> None:
         """`blind`: the router is shown nothing of what is sealed."""
-        self._me, self._types, self._clients, self._truth, self._router = me, types, clients, truth, router
+        self._me, self._types, self._clients, self._router = me, types, clients, router
         self._blind, self._apart_max = blind, apart_max
         self.all: dict[SubscriptionId, LocalSubscription] = {}
         self._wide: dict[str, _Wide] = {}
@@ -83,9 +82,12 @@ class Wanting:
         """Takes a subscription up. Raises as `Node.subscribe` does; nothing has happened then."""
         known = self._types.find(type)
         one = LocalSubscription(self.new_id(), client, known.name, parse(condition, known.event_type))
-        mine = self._clients.check_subscriber(one, known.signed, now_ms) if known.signed is not None else None
+        if known.signed is not None:
+            self._clients.check_subscriber(one, known.signed, now_ms)
+        if known.keys is not None:
+            known.keys.check_groups(one.asks, now_ms)
         wide = self._wide_for(known, now_ms) if one.condition.boxes else None
-        interest = None if wide is not None else self._interest(one, known, mine, now_ms)
+        interest = None if wide is not None else self._interest(one, known, now_ms)
         known.local.add(one)
         self.all[one.id] = one
         if wide is not None:
@@ -141,42 +143,60 @@ class Wanting:
         if wide is not None:
             effects += self._seal_wide_again(wide, known, now, now_ms)
         for one in known.local.all() if wide is None else [self.all[id] for id in wide.apart]:
-            try:
-                mine = self._clients.own_right(one.condition, known.signed, now_ms) if known.signed else None
-                interest = self._interest(one, known, mine, now_ms)
-            except Denied:
-                continue  # It stays as it was: readable for fewer, and wanted all the same.
-            if interest is not None:
-                effects += self._router.subscribe(interest, now)
+            effects += self._tell_again(one, known, now, now_ms)
         return effects
 
+    def _tell_again(self, one: LocalSubscription, known: Known, now: float, now_ms: int) -> list[Effect]:
+        try:
+            interest = self._interest(one, known, now_ms)
+        except (Denied, InputError):
+            return []  # It stays as it was: readable for fewer, and wanted all the same.
+        return self._router.subscribe(interest, now) if interest is not None else []
+
     def ended(self, now: float, now_ms: int) -> tuple[list[Ended], list[Effect]]:
-        """The subscriptions whose clients' rights are over, which are to be taken back; and what else follows from that."""
-        # By right, since thousands of subscriptions rest on one and a node must not pause.
-        refusals: dict[int, str | None] = {}
-        ended = []
+        """The subscriptions that rights no longer answer, which are to be taken back; and what else follows.
+
+        What was told by a right of this broker's own that is over is told by another one, if there is one.
+        """
+        ended, left = list[Ended](), list[LocalSubscription]()
         for one in self.all.values():
-            if one.held is None:
-                continue
-            if id(one.held) not in refusals:
-                refusals[id(one.held)] = one.held.refusal(self._truth, now_ms)
-            if refusal := refusals[id(one.held)]:
-                ended.append(Ended(one.id, one.client, refusal))
+            if one.sight is not None and (seen := one.sight.at(now_ms)) is not one.seen and not one.look(seen):
+                ended.append(Ended(one.id, one.client, one.sight.refusal(one.asks, now_ms)))
+            elif one.told_by is not None:
+                left.append(one)
+        return ended, self._tell_by_others(left, now, now_ms)
+
+    def _tell_by_others(self, told: list[LocalSubscription], now: float, now_ms: int) -> list[Effect]:
         effects: list[Effect] = []
         for name, wide in self._wide.items():
-            if wide.held.refusal(self._truth, now_ms):
+            if not self._clients.still_holds(wide.held, now_ms):
                 effects += self._seal_wide_again(wide, self._types[name], now, now_ms)
-        return ended, effects
+        # By right, since thousands of subscriptions are told by one and a node must not pause.
+        holds: dict[bytes, bool] = {}
+        for one in told:
+            assert one.told_by is not None
+            if one.told_by.raw not in holds:
+                holds[one.told_by.raw] = self._clients.still_holds(one.told_by, now_ms)
+            if not holds[one.told_by.raw] and self._is_apart(one):
+                effects += self._tell_again(one, self._types[one.type], now, now_ms)
+        return effects
 
-    def _interest(self, one: LocalSubscription, known: Known, mine: Held | None, now_ms: int) -> Interest | None:
+    def _is_apart(self, one: LocalSubscription) -> bool:
+        """Whether the overlay knows of a subscription by itself."""
+        wide = self._wide.get(one.type)
+        return wide is None or one.id in wide.apart
+
+    def _interest(self, one: LocalSubscription, known: Known, now_ms: int) -> Interest | None:
         """What the router is told of a subscription; nothing of one that no event can match."""
         if not one.condition.boxes:
             return None
         wanted = Sql.of(one.condition)
-        if known.keys is None or mine is None:
+        if known.keys is None or known.signed is None:
             return Interest(one.id, known.name, wanted)
         one.version += 1
-        envelope = known.keys.seal_filter(one.id, one.condition, one.version, mine, now_ms)
+        held = self._clients.right_to_tell(one.condition, known.signed, now_ms)
+        envelope = known.keys.seal_filter(one.id, one.condition, one.version, held, now_ms)
+        one.told_by = held
         return Interest(one.id, known.name, wanted if envelope and not self._blind else UNREAD, envelope)
 
     # ── Wanting everything ──
@@ -192,7 +212,8 @@ class Wanting:
 
     def _make_wide(self, known: Known, now_ms: int) -> _Wide:
         assert known.signed is not None
-        id, held = self.new_id(), self._clients.longest_right(known.signed, now_ms)
+        everything = parse(EVERYTHING, known.event_type)
+        id, held = self.new_id(), self._clients.right_to_tell(everything, known.signed, now_ms)
         wide = _Wide(id, held, self._wide_interest(id, known, held, 1, now_ms))
         wide.apart = {one.id: None for one in known.local.all() if one.condition.boxes}
         return wide
@@ -222,7 +243,7 @@ class Wanting:
     def _seal_wide_again(self, wide: _Wide, known: Known, now: float, now_ms: int) -> list[Effect]:
         assert known.signed is not None
         try:
-            held = self._clients.longest_right(known.signed, now_ms)
+            held = self._clients.right_to_tell(parse(EVERYTHING, known.event_type), known.signed, now_ms)
             interest = self._wide_interest(wide.id, known, held, wide.version + 1, now_ms)
         except Denied:
             return []  # It stays as it was, until there is a right to it or a key for it.

@@ -111,7 +111,7 @@ def test_new_keys_have_one_interest_sealed_again_and_not_thousands() -> None:
 
 def test_the_wide_interest_moves_to_another_right_when_its_own_is_revoked() -> None:
     node, router = alone()
-    short = FEDERATION.right(PLATES, node.identity, ["plate"], until_ms=START_MS + 60_000)
+    short = FEDERATION.right(PLATES, node.identity, ["speed"], until_ms=START_MS + 60_000)
     node.hold(short.to_bytes(), 0.0)
     subscribe(node, 5)
     longest = node._wants._wide[PLATES.type_id.hex()].held
