@@ -3,6 +3,7 @@
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+SHARED := build/spark-classes.jsa
 JOBS   ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
@@ -10,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reor
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test quick check lint format types arrows bench soak lock doctor clean
+.PHONY: help setup run test quick check lint format types arrows bench chaos soak lock doctor clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,13 +22,13 @@ run: $(READY) ## run the London example on embedded Spark; ends by itself
 	@$(BIN)/tidings doctor --no-spark 2>/dev/null | grep '^FAIL' >&2 || true
 	@$(BIN)/python examples/london/main.py
 
-test: $(READY) ## all tests, those on Spark too (needs Java 17+)
+test: $(READY) $(SHARED) ## all tests, those on Spark too (needs Java 17+)
 	$(PYTEST) $(ARGS)
 
 quick: $(READY) ## the tests that need neither Spark nor patience
 	$(PYTEST) --hypothesis-profile=quick -m "not spark and not slow and not live" $(ARGS)
 
-check: lint types arrows test ## format, lint, types, import arrows, then all tests: what .ci/run runs
+check: lint types arrows test ## format, lint, types, import arrows, then all tests: what .ci/run runs first
 
 lint: $(READY) ## format and lint, without changing anything
 	$(BIN)/ruff format --check .
@@ -45,6 +46,9 @@ arrows: $(READY) ## rooms import only downward, and the core does no I/O
 
 bench: $(READY) ## the benchmarks; results in benchmarks/results
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+chaos: $(READY) ## 12 brokers, 100,000 events, everything that can happen to them; MINUTES (10), SEED (a new one)
+	@$(BIN)/python -m tests.live.chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 soak: $(READY) ## new seeds: simulated worlds, chaos on live ones, killed streaming jobs, for MINUTES (10)
 	@$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),10)
@@ -76,3 +80,8 @@ $(READY): pyproject.toml requirements.lock
 	@echo "Compiling the matching kernels, once: half a minute." >&2
 	@$(BIN)/python -c "from tidings.matching import load_kernels; load_kernels()"
 	@touch $@
+
+# With it each of the twenty Javas that tests start has half the work. They start without it, too.
+$(SHARED): $(READY)
+	@echo "Laying out Spark's classes, once: half a minute." >&2
+	@$(BIN)/python -m tests.java_classes >/dev/null 2>&1 || echo "Not done; tests take a minute longer." >&2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import signal
 import sys
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
+
+from tests import java_classes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,9 +31,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# For every Java that tests start, by whatever command: they end before its second compiler pays.
+# For every Java that tests start, by whatever command.
 for _options in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
-    os.environ.setdefault(_options, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    os.environ.setdefault(_options, java_classes.options())
 
 
 SLOW_FOLDERS = {"simulation", "lab", "store", "security"}
@@ -56,6 +59,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("spark")
     long = {item.path for item in items if any(map(item.get_closest_marker, ("spark", "live", "slow")))}
     items.sort(key=lambda item: (not shares_spark(item.path), item.path not in long))
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests and all modules stay to the end: the garbage collector need not look at them again and again."""
+    gc.freeze()
 
 
 @functools.cache

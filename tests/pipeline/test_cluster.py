@@ -15,18 +15,20 @@ import pyarrow.parquet as pq
 import pyspark
 import pytest
 
+from tests import java_classes
 from tests.pipeline.sightings import expected_pairs, sightings, subscriptions, table
 
 ROOT = Path(__file__).parents[2]
-EXECUTOR = ("memory=512m", "cores=1", "extraJavaOptions=-XX:TieredStopAtLevel=1")
+EXECUTOR = ("memory=512m", "cores=1", f"extraJavaOptions={java_classes.options()}")
 PROGRAM = """
 import sys
 import pyarrow as pa
+from tests import java_classes
 from tests.pipeline.sightings import expected_pairs, sightings, subscriptions, table
 from tidings.pipeline import match, start
 
 events, wanted = sightings(800), subscriptions(80)
-settings = {"spark.sql.shuffle.partitions": "2", "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+settings = {"spark.sql.shuffle.partitions": "2", "spark.executor.extraJavaOptions": java_classes.options()}
 spark = start("cluster test", "local-cluster[2,1,1024]", settings)
 
 def where(batches):
