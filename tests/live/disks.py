@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -42,7 +43,11 @@ class SmallDisk:
             return
         (self._folder / _FILLER).unlink(missing_ok=True)
 
-    def close(self) -> None:
+    def close(self, *, keep: bool = False) -> None:
+        """Takes the disk away; with `keep`, what is on it is copied beside it first."""
+        if self.is_real and keep:
+            kept = self._folder.with_name(f"{self._folder.name}-kept")
+            shutil.copytree(self._folder, kept, ignore=shutil.ignore_patterns(_FILLER))
         if self.is_real:
             subprocess.run(["umount", "--lazy", str(self._folder)], capture_output=True, check=False)
 

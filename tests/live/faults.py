@@ -21,6 +21,7 @@ from tidings.net import Layout, read_broker
 JUMP_S_MAX = 2400.0  # Forth and back: rights and certificates begin an hour before they are given.
 LASTS_S = (0.3, 4.0)
 APART_S = (2.0, 14.0)  # Longer than a broker bears silence, sometimes.
+FULL_S = (0.5, 12.0)  # A journal goes on for a while in the room that it has taken before.
 
 
 class Troubled(LiveNetwork):
@@ -30,6 +31,8 @@ class Troubled(LiveNetwork):
         super().__init__(folder, layout, captured=True)
         self.wires = Wires(self.pids)
         self.disks = {name: self._disk(self.brokers[name], disk_mb) for name in small}
+        self.keeps_disks = False
+        """Whether what is on the small disks is to outlive the network."""
 
     def _disk(self, broker: BrokerProcess, size_mb: int) -> SmallDisk:
         return SmallDisk(read_broker(broker.config).data, size_mb, lambda: broker.pid)
@@ -47,7 +50,7 @@ class Troubled(LiveNetwork):
         await super().__aexit__()
         await self.wires.close()
         for disk in self.disks.values():
-            disk.close()
+            disk.close(keep=self.keeps_disks)
 
 
 def _through(config: str, own: str, proxies: dict[str, str]) -> str:
@@ -78,6 +81,11 @@ class Faults:
         """Whether there was one of each kind."""
         return all(self.struck[kind] for kind in self._kinds)
 
+    def check_up(self) -> None:
+        """Raises AssertionError if a broker is down that nobody has killed."""
+        for name, broker in self.network.brokers.items():
+            assert broker.is_up or name in self._busy, f"{name} ended by itself; its last words: {broker.tail()}"
+
     async def strike(self) -> None:
         """One fault, from its beginning to its end; of a kind that has not been, as long as there is one."""
         missing = [kind for kind in self._kinds if not self.struck[kind]]
@@ -101,6 +109,7 @@ class Faults:
         """A broker that nothing else happens to meanwhile; empty if there is none."""
         free = [name for name in names if name not in self._busy]
         name = self.chance.choice(free) if free else ""
+        self.check_up()  # Before its process is looked for in vain.
         self._busy.add(name)
         try:
             yield name
@@ -144,7 +153,9 @@ class Faults:
         with self._one_of(list(self.network.brokers)) as name:
             if name:
                 broker = self.network.brokers[name]
-                broker.set_clock(self.chance.uniform(-JUMP_S_MAX, JUMP_S_MAX))
+                # A key manager that has once seen the future stands still until it comes: its clock only goes back.
+                ahead_s = 0.0 if read_broker(broker.config).manages else JUMP_S_MAX
+                broker.set_clock(self.chance.uniform(-JUMP_S_MAX, ahead_s))
                 await self._lasts()
                 broker.set_clock(0.0)
             return bool(name)
@@ -153,6 +164,6 @@ class Faults:
         with self._one_of(list(self.network.disks)) as name:
             if name:
                 self.network.disks[name].fill()
-                await self._lasts()
+                await self._lasts(FULL_S)
                 self.network.disks[name].empty()
             return bool(name)

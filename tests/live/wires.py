@@ -70,8 +70,8 @@ class Wires:
         return f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
     async def _accept(self, name: str, streams: tuple[asyncio.StreamReader, str], writer: asyncio.StreamWriter) -> None:
-        port = writer.get_extra_info("peername")[1]
-        wire = Wire(frozenset({name, self._holders.of(port)}))
+        dialled_from, proxy = (writer.get_extra_info(end)[1] for end in ("peername", "sockname"))
+        wire = Wire(frozenset({name, self._holders.of(dialled_from, proxy)}))
         if self._is_cut(wire):
             writer.transport.abort()
             return
@@ -111,9 +111,9 @@ class Holders:
         self._pids = pids
         self._known: dict[str, str] = {}  # By inode: one look serves all that dial at the same time.
 
-    def of(self, port: int) -> str:
-        """The broker that has dialled from this port; empty if none has."""
-        inode = _inode_of(port)
+    def of(self, dialled_from: int, proxy: int) -> str:
+        """The broker that has dialled from one port to the other; empty if none has."""
+        inode = _inode_of(dialled_from, proxy)
         if inode not in self._known:
             self._known = {found: name for name, pid in self._pids().items() for found in _inodes(pid)}
         return self._known.get(inode, "")
@@ -129,9 +129,12 @@ def _inodes(pid: int) -> Iterator[str]:
                     yield inode.strip("[]")
 
 
-def _inode_of(port: int) -> str:
-    wanted = f":{port:04X} "
+def _inode_of(dialled_from: int, proxy: int) -> str:
+    """The nearer end of a connection. By both ports: the nearer one alone may serve several, some just closed."""
+    near, far = f":{dialled_from:04X}", f":{proxy:04X}"
     for line in Path("/proc/net/tcp").read_text().split("\n"):
-        if wanted in line and line.split()[1].endswith(wanted.strip()):
-            return line.split()[9]
+        if near in line and far in line:
+            _, here, there, *rest = line.split()
+            if here.endswith(near) and there.endswith(far):
+                return rest[6]
     return ""

@@ -299,6 +299,10 @@ class Broker:
         told = [effect for effect in effects if isinstance(effect, Notify) and effect.subscription in durable_of]
         return [(durable_of[notify.subscription], self._told_bytes(notify)) for notify in told]
 
+    def awaits_keys(self) -> bool:
+        """Whether no event can be opened yet, as this broker has just started and its keys have not come."""
+        return self.subscribing.awaits_keys
+
     def bury(self, raw: bytes, only_for: str, why: str) -> None:
         """Put an event that cannot be opened among the dead letters of those that may want it."""
         head = read_kept(raw).head

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -98,7 +98,7 @@ class DurableQueues:
         self.count_of = Counter(durable.type for durable in self.all.values())
         self.sealed: set[str] = set()  # Those whose notices must not be readable on disk.
         self._readings: dict[str, Reading] = {}
-        self._seals: dict[tuple[str, int, int], None] = {}
+        self._seals: OrderedDict[tuple[str, int, int], None] = OrderedDict()
         self._fresh: list[tuple[str, int, bytes]] = []  # Noted, and not on disk yet.
 
     # ── Made and ended ──
@@ -159,7 +159,7 @@ class DurableQueues:
             return False
         self._seals[seal] = None
         if len(self._seals) > SEALS_MAX:
-            del self._seals[next(iter(self._seals))]
+            self._seals.popitem(last=False)
         return True
 
     def take_fresh(self) -> list[tuple[str, int, bytes]]:

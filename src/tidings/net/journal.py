@@ -22,6 +22,7 @@ import asyncio
 import logging
 import secrets
 import sqlite3
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -234,7 +235,7 @@ class Journal:
         self._note(_EVENT, position, *event, type, at_us, repeat_key, raw)
         self.repeats[repeat_key] = event
         if len(self.repeats) > REPEATS_MAX:
-            del self.repeats[next(iter(self.repeats))]
+            self.repeats.popitem(last=False)
         return position
 
     def note_owed(self, broker: str, owed: OwedEvent) -> None:
@@ -329,11 +330,14 @@ class Journal:
         rows = await self._read(query, broker, first, at_most)
         return [OwedEvent(number, position, EventId(*event), only) for number, position, *event, only in rows]
 
-    async def event_owed(self, broker: str, number: int) -> bytes | None:
-        """The bytes of an event owed, or None if it is owed no longer."""
-        query = "SELECT raw FROM owed JOIN events USING (position) WHERE broker = ? AND number = ?"
-        rows = await self._read(query, broker, number)
-        return bytes(rows[0][0]) if rows else None
+    async def events_owed(self, broker: str, numbers: Sequence[int]) -> list[tuple[int, bytes]]:
+        """The bytes of these events, lowest number first; those that are owed no longer are left out."""
+        marks = ", ".join("?" * len(numbers))
+        query = (
+            "SELECT number, raw FROM owed JOIN events USING (position)"  # noqa: S608 - marks only
+            f" WHERE broker = ? AND number IN ({marks}) ORDER BY number"
+        )
+        return [(number, bytes(raw)) for number, raw in await self._read(query, broker, *numbers)]
 
     async def events_since(self, at_us: int, type: str, after: int, before: int) -> list[KeptEvent]:
         """Events of a type, published since a moment, between two positions; a part at a time."""
@@ -411,10 +415,11 @@ def _begin_life(connection: sqlite3.Connection) -> tuple[bytes, int]:
     return id, life
 
 
-def _repeats(connection: sqlite3.Connection) -> dict[bytes, EventId]:
+def _repeats(connection: sqlite3.Connection) -> OrderedDict[bytes, EventId]:
+    """Oldest first; a plain dict would walk over ever more gaps to find that one."""
     query = "SELECT repeat_key, origin, incarnation, seq FROM events ORDER BY position DESC LIMIT ?"
     rows = connection.execute(query, (REPEATS_MAX,)).fetchall()
-    return {bytes(key): EventId(*event) for key, *event in reversed(rows)}
+    return OrderedDict((bytes(key), EventId(*event)) for key, *event in reversed(rows))
 
 
 def _done_well(do: Callable[[], object]) -> None:

@@ -27,6 +27,7 @@ Nothing in here reads a clock, a socket or a disk.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -45,7 +46,7 @@ WINDOW = 4096  # Numbers listed and not confirmed, per broker: bounds what the o
 EARLY_MAX = 65_536  # Events that came before they were listed; one pushed out is asked for.
 ASK_AFTER_S = 0.5  # How long the overlay may take after the list before the origin is asked.
 ASK_AGAIN_S = 2.0
-ASKED_AT_ONCE = 64
+ASKED_AT_ONCE = 256  # On their way from one origin: enough to keep its disk and the link busy.
 INTERESTS_MAX = 200_000  # Of one broker; more makes its frame too large anyway.
 BROKERS_MAX = 4096
 
@@ -194,8 +195,11 @@ class _Stream:
 
     journal: bytes
     next_number: int
+    safe: int  # Everything below is on disk here; only that is ever confirmed.
     listed: dict[int, _Due] = field(default_factory=dict)
     arrived: dict[int, Bundle] = field(default_factory=dict)
+    asked: dict[int, None] = field(default_factory=dict)  # Asked for, and on their way.
+    is_more_overdue: bool = False  # Than could be asked for.
 
 
 class Dues:
@@ -203,14 +207,25 @@ class Dues:
 
     def __init__(self, heard: Iterable[tuple[NodeId, bytes, int]] = (), *, early_max: int = EARLY_MAX) -> None:
         """`heard` is how far each origin's numbers were taken in earlier lives."""
-        self._streams = {origin: _Stream(bytes(journal), number) for origin, journal, number in heard}
-        self._early: dict[EventId, Bundle] = {}
+        self._streams = {origin: _Stream(bytes(journal), number, number) for origin, journal, number in heard}
+        self._early: OrderedDict[EventId, Bundle] = OrderedDict()
         self._early_max = early_max
 
     def next_number(self, origin: NodeId) -> int:
-        """Everything below is taken."""
+        """Everything below is taken, and on disk or on its way there."""
         stream = self._streams.get(origin)
         return stream.next_number if stream else 1
+
+    def safe(self, origin: NodeId) -> int:
+        """Everything below is on disk: what the origin may be told, which then forgets it."""
+        stream = self._streams.get(origin)
+        return stream.safe if stream else 1
+
+    def is_on_disk(self, origin: NodeId, journal: bytes, below: int) -> None:
+        """What was taken below this number, of that journal, is on disk."""
+        stream = self._streams.get(origin)
+        if stream is not None and stream.journal == journal:
+            stream.safe = max(stream.safe, below)
 
     def journal_of(self, origin: NodeId) -> bytes:
         """The journal whose numbers these are; another one begins anew."""
@@ -224,16 +239,16 @@ class Dues:
             bundle.append(notice)
             return
         if len(self._early) >= self._early_max:
-            del self._early[next(iter(self._early))]
+            self._early.popitem(last=False)
         self._early[event] = [notice]
 
     def listed(self, origin: NodeId, journal: bytes, first: int, entries: Iterable[Listed], now: float) -> None:
         """An origin says what it owes. `first` is the lowest number that it has no word about."""
         stream = self._streams.get(origin)
         if stream is None or stream.journal != journal:
-            stream = self._streams[origin] = _Stream(journal, first)
+            stream = self._streams[origin] = _Stream(journal, first, first)
         if first > stream.next_number:  # This broker has forgotten what it had confirmed; it does not come again.
-            stream.next_number = first
+            stream.next_number = stream.safe = first
         end = stream.next_number + 2 * WINDOW
         for entry in entries:
             if stream.next_number <= entry.number < end:
@@ -245,6 +260,7 @@ class Dues:
         stream = self._streams.get(origin)
         if stream is not None and number in stream.listed:
             stream.arrived[number] = bundle
+            stream.asked.pop(number, None)
 
     def is_due(self, origin: NodeId, number: int) -> bool:
         """Whether an event with this number is still wanted from this origin."""
@@ -286,17 +302,30 @@ class Dues:
         return self._early.pop(due.event, None)
 
     def overdue(self, origin: NodeId, now: float) -> list[int]:
-        """The lowest numbers that have been waited for long enough; they are asked for, and asked again later."""
+        """The lowest numbers that have been waited for long enough; they are asked for, and asked again later.
+
+        Only so many are on their way at a time; `can_ask` tells when there is room for more.
+        """
         stream = self._streams.get(origin)
         if stream is None:
             return []
-        late = [
-            number for number, due in stream.listed.items() if due.ask_at <= now and self._is_missing(stream, number)
-        ]
-        asked = sorted(late)[:ASKED_AT_ONCE]
+        late = sorted(n for n, due in stream.listed.items() if due.ask_at <= now and self._is_missing(stream, n))
+        stream.asked = {number: None for number in stream.asked if self._is_coming(stream, number, now)}
+        asked = late[: ASKED_AT_ONCE - len(stream.asked)]
         for number in asked:
             stream.listed[number].ask_at = now + ASK_AGAIN_S
+            stream.asked[number] = None
+        stream.is_more_overdue = len(asked) < len(late)
         return asked
+
+    def can_ask(self, origin: NodeId) -> bool:
+        """Whether more is overdue than could be asked for, and there is room for it now."""
+        stream = self._streams.get(origin)
+        return stream is not None and stream.is_more_overdue and len(stream.asked) <= ASKED_AT_ONCE // 2
+
+    def _is_coming(self, stream: _Stream, number: int, now: float) -> bool:
+        due = stream.listed.get(number)
+        return due is not None and due.ask_at > now and self._is_missing(stream, number)
 
     def _is_missing(self, stream: _Stream, number: int) -> bool:
         due = stream.listed[number]

@@ -19,7 +19,7 @@ import msgspec
 
 from tidings.errors import InputError, PeerError
 from tidings.net.frames import Again, Asks, Confirms, Frame, Listed, Lists, Versions, Wants
-from tidings.net.journal import READ_ROWS, Durable, Journal, OwedEvent
+from tidings.net.journal import READ_ROWS, Durable, Journal, OwedEvent, parts
 from tidings.net.link import Link
 from tidings.net.links import Links
 from tidings.net.names import now_us
@@ -46,7 +46,10 @@ SKEW_US = (
 )
 RECENT_MAX = 8192  # Events kept in memory to close the gap between reading the journal and being up to date.
 LIST_AT_ONCE = 512
-UNREADABLE_S_MAX = 60.0  # How long an event's key is waited for; a key that comes later than this was not meant for us.
+READ_AT_ONCE = 64  # Events read from the journal together: each reading waits for the group being written.
+UNREADABLE_S_MAX = (
+    60.0  # How long an event's key is waited for once the manager has answered; later ones are not meant for us.
+)
 CHECK_EVERY_S = ASK_AFTER_S / 2
 LIST_AGAIN_S = 5.0  # Without a word from the other end.
 COMPARE_EVERY = 20  # Checks between two comparisons of who wants what: whatever told of it may have been lost.
@@ -95,6 +98,9 @@ class Host(Protocol):
 
     def deliver(self, raw: bytes) -> Bundle | None:
         """Match an event against this broker's own durable subscriptions; None if its key may still come."""
+
+    def awaits_keys(self) -> bool:
+        """Whether no event can be opened yet, as this broker has just started and its keys have not come."""
 
     def bury(self, raw: bytes, only_for: str, why: str) -> None:
         """Put an event that cannot be opened among the dead letters of those that may want it."""
@@ -216,22 +222,34 @@ class Promises:
         self._owe(self.host.me.id, position, event, "")
 
     async def _pay_myself(self) -> None:
+        """Many at a time: one by one they would be published faster than they are paid, and never all be."""
         me = self.host.me.id
         while self.owes_myself():
             debt = self._debts[me]
-            raw = await self.journal.event_owed(me, debt.confirmed)
-            owed = await self.journal.owed(me, debt.confirmed, 1)
-            bundle = self._opened(me, debt.confirmed, raw) if raw is not None else []
-            if bundle is None:
+            numbers = range(debt.confirmed, min(debt.confirmed + READ_AT_ONCE, debt.next_number))
+            raws = dict(await self.journal.events_owed(me, numbers))
+            if not await self._pay([(number, raws.get(number)) for number in numbers]):
                 return
-            self._confirm(me, debt.confirmed + 1)  # In one transaction with the notices.
-            await self.host.take([(owed[0].event, bundle)] if owed else [])
+
+    async def _pay(self, owed: Sequence[tuple[int, bytes | None]]) -> bool:
+        """Pay this broker's own subscribers, up to the first event whose key may still come; whether there was none."""
+        me, ready, paid = self.host.me.id, list[tuple[EventId, Bundle]](), owed[0][0]
+        for number, raw in owed:
+            bundle = self._opened(me, number, raw) if raw is not None else []
+            if bundle is None:
+                break
+            if raw is not None:
+                ready.append((read_kept(raw).head.id, bundle))
+            paid = number + 1
+        self._confirm(me, paid)  # In one transaction with the notices.
+        await self.host.take(ready)
+        return paid > owed[-1][0]
 
     async def _send_again(self, link: Link, numbers: Sequence[int]) -> None:
-        broker = link.proven.id
-        for number in numbers:
-            raw = await self.journal.event_owed(broker, number)
-            if raw is not None and link.is_open:
+        for some in parts(numbers, READ_AT_ONCE):
+            for number, raw in await self.journal.events_owed(link.proven.id, some):
+                if not link.is_open:
+                    return
                 link.send(Again(number, raw))
                 await link.drained()
 
@@ -382,11 +400,16 @@ class Promises:
         if bundle is not None:
             self.dues.again(origin, number, bundle)
             self._take(origin)
+            if self.dues.can_ask(origin):
+                self._ask(origin)
 
     def _opened(self, origin: NodeId, number: int, raw: bytes) -> Bundle | None:
         """Whom an owed event is for. None: its key may still come. After that it is a dead letter, and for nobody."""
         bundle, now = self.host.deliver(raw), asyncio.get_running_loop().time()
         since = self._unreadable.setdefault((origin, number), now)
+        if bundle is None and self.host.awaits_keys():
+            self._unreadable[origin, number] = now  # All keys are missing, not this event's: its time has not begun.
+            return None
         if bundle is None and now - since < UNREADABLE_S_MAX:
             return None
         del self._unreadable[origin, number]
@@ -418,10 +441,12 @@ class Promises:
             while origin in self._to_take:
                 answer = self._to_take.pop(origin)
                 if ready := list(self.dues.ready(origin)):
-                    self.journal.note_heard(origin, self.dues.journal_of(origin), self.dues.next_number(origin))
+                    heard = (self.dues.journal_of(origin), self.dues.next_number(origin))
+                    self.journal.note_heard(origin, *heard)
                     await self.host.take(ready)
+                    self.dues.is_on_disk(origin, *heard)
                 if (ready or answer) and (link := self.host.links.ready(origin)) is not None:
-                    link.send(Confirms(self.dues.next_number(origin)))
+                    link.send(Confirms(self.dues.safe(origin)))
         finally:
             del self._taking[origin]
 
@@ -437,9 +462,13 @@ class Promises:
             for peer in self.host.links.ready_peers() if tick % COMPARE_EVERY == 0 else ():
                 self.host.links.open[peer].send(Versions(self._versions()))
             for origin in self.dues.origins():
-                link = self.host.links.ready(origin)
-                if link is not None and (late := self.dues.overdue(origin, now)):
-                    link.send(Asks(self.dues.next_number(origin), tuple(late)))
+                self._ask(origin)
+
+    def _ask(self, origin: NodeId) -> None:
+        """Ask for what is late. Confirms only what is on disk: what is being written may be lost with this process."""
+        link, now = self.host.links.ready(origin), asyncio.get_running_loop().time()
+        if link is not None and (late := self.dues.overdue(origin, now)):
+            link.send(Asks(self.dues.safe(origin), tuple(late)))
 
     # ── Being looked at ──
 

@@ -72,6 +72,11 @@ class Subscribing:
                 while known.name not in self._keys_settled:
                     await self._keys_came.wait()
 
+    @property
+    def awaits_keys(self) -> bool:
+        """Whether a durable subscription rests because nobody has answered yet for the keys of its type."""
+        return any(durable.type not in self._keys_settled for durable in self.resting.values())
+
     def settle_keys(self, type: str) -> None:
         """The keys of a type have come, or will not."""
         self._keys_settled.add(type)

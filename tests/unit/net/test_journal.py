@@ -50,7 +50,7 @@ def test_what_was_committed_is_there_after_a_restart(tmp_path: Path) -> None:
         (durable,) = journal.durables()
         assert (durable.next_position, durable.acknowledged) == (4, 1)
         assert [row.body for row in await journal.queued("d", 0)] == [b"two", b"three"]
-        assert await journal.event_owed("b", 1) == b"raw"
+        assert await journal.events_owed("b", [1, 2]) == [(1, b"raw")]
         assert (journal.streams(), journal.heard()) == ([("b", 2, 1)], [("o", b"j", 9)])
         assert journal.repeats == {b"key": event(1)}
         journal.close()

@@ -9,7 +9,16 @@ import pytest
 from tests.given import Quake
 from tidings.errors import PeerError
 from tidings.net.frames import Listed, Wants
-from tidings.net.owed import ASK_AFTER_S, Demand, Dues, DurableInterest, WantsBody, read_wants, signed_wants
+from tidings.net.owed import (
+    ASK_AFTER_S,
+    ASKED_AT_ONCE,
+    Demand,
+    Dues,
+    DurableInterest,
+    WantsBody,
+    read_wants,
+    signed_wants,
+)
 from tidings.node import node_id_of
 from tidings.overlay import EventId, Peer
 from tidings.security import Identity
@@ -50,6 +59,42 @@ def test_a_gap_is_waited_for_and_asked_for() -> None:
     assert dues.overdue("origin", now=ASK_AFTER_S) == []  # Asked just now.
     dues.again("origin", 1, [("d", b"one")])
     assert taken(dues) == [1, 2]
+
+
+def test_what_is_taken_is_safe_only_when_it_is_on_disk() -> None:
+    dues = Dues()
+    dues.listed("origin", JOURNAL, 1, listed(1, 2), now=0.0)
+    dues.came(event(1), ("d", b"one"))
+    assert (taken(dues), dues.next_number("origin"), dues.safe("origin")) == ([1], 2, 1)
+    dues.is_on_disk("origin", JOURNAL, 2)
+    assert dues.safe("origin") == 2
+
+
+def test_what_was_written_for_a_lost_journal_makes_nothing_of_the_next_one_safe() -> None:
+    dues = Dues([("origin", JOURNAL, 50)])
+    dues.listed("origin", b"another journal!", 1, listed(1), now=0.0)
+    dues.is_on_disk("origin", JOURNAL, 60)
+    assert dues.safe("origin") == 1
+
+
+def test_more_is_asked_for_as_soon_as_half_of_what_was_asked_for_has_come() -> None:
+    dues = Dues()
+    dues.listed("origin", JOURNAL, 1, listed(*range(1, 2 * ASKED_AT_ONCE + 1)), now=0.0)
+    first = dues.overdue("origin", now=ASK_AFTER_S)
+    assert (first, dues.can_ask("origin")) == (list(range(1, ASKED_AT_ONCE + 1)), False)
+    for number in first[: ASKED_AT_ONCE // 2]:
+        dues.again("origin", number, [])
+    assert dues.can_ask("origin")
+    assert dues.overdue("origin", now=ASK_AFTER_S) == [ASKED_AT_ONCE + n for n in range(1, ASKED_AT_ONCE // 2 + 1)]
+
+
+def test_what_the_overlay_brings_after_all_makes_room_for_what_is_missing() -> None:
+    dues = Dues()
+    dues.listed("origin", JOURNAL, 1, listed(*range(2, ASKED_AT_ONCE + 2)), now=0.0)
+    for number in dues.overdue("origin", now=ASK_AFTER_S):
+        dues.came(event(number), ("d", b""))
+    dues.listed("origin", JOURNAL, 1, listed(1), now=ASK_AFTER_S)
+    assert dues.overdue("origin", now=2 * ASK_AFTER_S) == [1]
 
 
 def test_what_was_taken_in_an_earlier_life_is_not_taken_again() -> None:
