@@ -28,7 +28,7 @@ test: $(READY) $(SHARED) ## all tests, those on Spark too (needs Java 17+)
 quick: $(READY) ## the tests that need neither Spark nor patience
 	$(PYTEST) --hypothesis-profile=quick -m "not spark and not slow and not live" $(ARGS)
 
-check: lint types arrows test ## format, lint, types, import arrows, then all tests: what .ci/run runs first
+check: lint types arrows test ## format, lint, types, import arrows, then all tests: what .ci/run runs
 
 lint: $(READY) ## format and lint, without changing anything
 	$(BIN)/ruff format --check .

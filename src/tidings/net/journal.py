@@ -209,7 +209,9 @@ class Journal:
         while True:
             try:
                 await loop.run_in_executor(self._write_thread, _write_group, self._writer, noted)
-            except sqlite3.OperationalError as wrong:  # Full, or locked by somebody's backup.
+            except (
+                sqlite3.DatabaseError
+            ) as wrong:  # Full, locked by somebody's backup, or not as it should be: said, not hidden.
                 if not self.is_stuck:
                     log.error("the journal cannot be written: %s", wrong, extra={"file": str(self.file)})
                 self.stuck_why = str(wrong)
