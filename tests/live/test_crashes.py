@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.live.faults import Troubled
 from tests.live.processes import LiveNetwork
-from tidings.errors import SetupError
-from tidings.net import Layout, Reader, Subscription
+from tidings.errors import Denied, SetupError
+from tidings.net import Client, Layout, Reader, Subscription, read_client
 from tidings.security import Mode
 
 pytestmark = pytest.mark.live
@@ -48,6 +49,26 @@ def test_what_was_acknowledged_arrives_once_and_in_order_whoever_is_killed(tmp_p
             # Nothing is left over: the next event that comes is the next one published.
             (last,) = await camera.publish_many("Numberplate", plates(99, 1))
             assert await take(fast, 1) == [last]
+
+    asyncio.run(scenario())
+
+
+def test_a_durable_subscription_that_was_refused_before_it_was_taken_outlives_its_broker(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with LiveNetwork(tmp_path, THREE) as network:
+            camera, desk = await network.client("police/camera"), await network.client("ccs/desk")
+            rightless = replace(read_client(network.laid.clients["ccs/desk"]), tokens=())
+            async with await Client.connect(rightless) as same_key:
+                with pytest.raises(Denied):
+                    await same_key.subscribe("Numberplate", "speed >= 50", durable="fast").ready()
+            fast = await desk.subscribe("Numberplate", "speed >= 50", durable="fast").ready()
+            said = await camera.publish_many("Numberplate", plates(50, 10))
+            assert await take(fast, 10) == said
+            await network.brokers["ccs-1"].kill()
+            said = await camera.publish_many("Numberplate", plates(60, 10))
+            await network.brokers["ccs-1"].start()
+            said += await camera.publish_many("Numberplate", plates(70, 10))
+            assert await take(fast, 20) == said
 
     asyncio.run(scenario())
 

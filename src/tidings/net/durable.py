@@ -204,7 +204,8 @@ class DurableQueues:
                 reading.pump.cancel()
 
     def acknowledge(self, durable: Durable, position: int) -> None:
-        if position > durable.acknowledged:
+        """Everything up to `position` never comes again; of one that was given up, nothing waits."""
+        if position > durable.acknowledged and self.all.get(durable.id) is durable:
             self.journal.note_acknowledged(durable, position)
             reading = self._readings.get(durable.id)
             if reading is not None:
@@ -236,7 +237,7 @@ class DurableQueues:
     async def reject(self, durable: Durable, position: int, why: str) -> None:
         """Put one notice aside, as its subscriber cannot use it."""
         found: list[QueuedNotice] = await self.journal.queued(durable.id, position - 1, 1)
-        if found and found[0].position == position:
+        if found and found[0].position == position and self.all.get(durable.id) is durable:
             body = bytes(found[0].body)
             self._bury(durable, self._at_rest.open(body), body, f"rejected: {why[:500]}")
             self.journal.note_taken_out(durable, position)

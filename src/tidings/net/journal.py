@@ -39,6 +39,7 @@ RETRY_S = 0.5  # Between two tries to write a group that the disk has refused.
 READ_ROWS = 1024  # At a time: a queue of a million is walked, not loaded.
 REPEATS_MAX = 131_072  # Events whose publisher's id is remembered: a retry that comes later than this counts as new.
 _T = TypeVar("_T")
+_Section = dict[str, list[tuple[Any, ...]]]  # What was noted, by the statement that writes it.
 log = logging.getLogger("tidings.journal")
 
 _SCHEMA = """
@@ -58,7 +59,7 @@ CREATE TABLE dead (number INTEGER PRIMARY KEY, durable TEXT, owner BLOB, at_us I
     why TEXT, body BLOB);
 """
 
-# The order in which a group is written. A group never takes away what it adds, so additions come first.
+# The order in which a section of a group is written. None takes away what it adds, so additions come first.
 _EVENT = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _OWE = "INSERT INTO owed VALUES (?, ?, ?, ?, ?, ?, ?)"
 _STREAM = "INSERT OR REPLACE INTO streams VALUES (?, ?, ?)"
@@ -152,7 +153,7 @@ class Journal:
         self.repeats = _repeats(self._writer)
         self.committed_groups = 0
         self.stuck_why = ""
-        self._noted: dict[str, list[tuple[Any, ...]]] = {}
+        self._noted: list[_Section] = []
         self._waiting: list[asyncio.Future[None]] = []
         self._then: list[Callable[[], object]] = []
         self._committing: asyncio.Task[None] | None = None
@@ -190,13 +191,13 @@ class Journal:
         while self._noted or self._waiting or self._then:
             # Whoever is about to note something in this turn of the loop, or just after a group, joins the next.
             await asyncio.sleep(max(0.0, self._next_group_at - loop.time()))
-            noted, self._noted = self._noted, {}
+            noted, self._noted = self._noted, []
             waiting, self._waiting = self._waiting, []
             then, self._then = self._then, []
             if noted:
                 await self._write(noted, loop)
                 # Who publishes one and waits for it must not wait longer.
-                if 1 < len(noted.get(_EVENT, ())) < GROUP_LARGE:
+                if 1 < sum(len(section.get(_EVENT, ())) for section in noted) < GROUP_LARGE:
                     self._next_group_at = loop.time() + GATHER_S
             for do in then:
                 _done_well(do)
@@ -205,13 +206,12 @@ class Journal:
                     done.set_result(None)
         self._committing = None
 
-    async def _write(self, noted: dict[str, list[tuple[Any, ...]]], loop: asyncio.AbstractEventLoop) -> None:
+    async def _write(self, noted: list[_Section], loop: asyncio.AbstractEventLoop) -> None:
         while True:
             try:
                 await loop.run_in_executor(self._write_thread, _write_group, self._writer, noted)
-            except (
-                sqlite3.DatabaseError
-            ) as wrong:  # Full, locked by somebody's backup, or not as it should be: said, not hidden.
+            # Full, locked by somebody's backup, or not as it should be: said, not hidden.
+            except sqlite3.DatabaseError as wrong:
                 if not self.is_stuck:
                     log.error("the journal cannot be written: %s", wrong, extra={"file": str(self.file)})
                 self.stuck_why = str(wrong)
@@ -222,9 +222,12 @@ class Journal:
                 return
 
     def _note(self, change: str, *row: Any) -> None:
-        rows = self._noted.get(change)
+        if not self._noted:
+            self._noted.append({})
+        section = self._noted[-1]
+        rows = section.get(change)
         if rows is None:
-            self._noted[change] = [row]
+            section[change] = [row]
         else:
             rows.append(row)
 
@@ -279,6 +282,7 @@ class Journal:
     def note_forgotten(self, durable: Durable) -> None:
         self._note(_FORGET, durable.id)
         self._note(_FORGET_QUEUE, durable.id)
+        self._noted.append({})  # One of the same name may be made next, and is to stay.
 
     def note_dead(self, durable: Durable, at_us: int, event: str, type: str, why: str, body: bytes) -> None:
         self._note(_DEAD, durable.id, durable.owner, at_us, event, type, why, body)
@@ -446,12 +450,13 @@ class _transaction:  # noqa: N801 - reads as a statement
             self._connection.execute("ROLLBACK")
 
 
-def _write_group(connection: sqlite3.Connection, noted: dict[str, list[tuple[Any, ...]]]) -> None:
+def _write_group(connection: sqlite3.Connection, noted: list[_Section]) -> None:
     with _transaction(connection):
-        for change in _ORDER:
-            rows = noted.get(change)
-            if rows:
-                connection.executemany(change, _last_of_each(change, rows))
+        for section in noted:
+            for change in _ORDER:
+                rows = section.get(change)
+                if rows:
+                    connection.executemany(change, _last_of_each(change, rows))
 
 
 def _last_of_each(change: str, rows: list[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:

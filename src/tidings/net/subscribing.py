@@ -112,25 +112,29 @@ class Subscribing:
         self, owner: bytes, name: str, known: KnownType, condition: str, since_us: int, tokens: Sequence[bytes]
     ) -> Durable:
         """Make or take up a durable subscription; returns when it is on disk and the brokers linked now are told."""
-        broker = self._broker
-        if broker.queues.find(owner, name) is not None:
-            durable = broker.queues.make(owner, name, known.name, condition, since_us, tokens)
-            await self._renew(durable, tokens)
-            return durable
+        queues, past = self._broker.queues, Past()
         begins = since_us if since_us >= 0 else now_us()
-        await self._keys_of(known.name)
-        past = await broker.promises.past_of(known.name, condition, since_us) if since_us >= 0 else Past()
-        durable = broker.queues.make(owner, name, known.name, condition, begins, tokens)
+        if queues.find(owner, name) is None:
+            await self._keys_of(known.name)
+            if since_us >= 0:
+                past = await self._broker.promises.past_of(known.name, condition, since_us)
+        is_new = queues.find(owner, name) is None  # Its client may have asked on another connection meanwhile.
+        durable = queues.make(owner, name, known.name, condition, begins, tokens)
+        await (self._begin(durable, past) if is_new else self._renew(durable, tokens))
+        await self._broker.journal.committed()
+        return durable
+
+    async def _begin(self, durable: Durable, past: Past) -> None:
+        """Nothing is waited for before all is done: a client that leaves now finds it complete when it comes back."""
+        broker = self._broker
         try:
             stable = self._take_up(durable)
         except TidingsError:
             broker.queues.forget(durable)
             raise
         self._queue_past(durable, past)  # Before anything can be published: the past comes first.
-        await stable
         broker.promises.tell(list(broker.queues.all.values()))
-        await broker.journal.committed()
-        return durable
+        await stable
 
     async def _renew(self, durable: Durable, tokens: Sequence[bytes]) -> None:
         """Go on under other rights than before; those that do not cover the subscription change nothing."""
@@ -151,7 +155,6 @@ class Subscribing:
         self._lapsed.pop(durable.id, None)
         self._broker.journal.note_durable(durable)
         await stable
-        await self._broker.journal.committed()
 
     async def forget_durable(self, durable: Durable) -> None:
         """Give up a durable subscription for good."""
