@@ -132,10 +132,9 @@ class LiveNetwork:
         return self
 
     async def joined(self) -> None:
-        """Waits until all that are up are part of the network."""
+        """Waits until all are part of the network."""
         for broker in self.brokers.values():
-            if broker.is_up:
-                await broker.until("joined")
+            await broker.until("joined")
 
     async def __aexit__(self, *_: object) -> None:
         for client in self._clients:

@@ -14,6 +14,7 @@ Everybody's secrets are in one place here, which is exactly what a real network 
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import secrets
@@ -23,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tidings.errors import InputError
+from tidings.errors import InputError, SetupError
 from tidings.events import EventType, Required, Timestamp, ValueType
 from tidings.net import pki
 from tidings.net.names import now_ms
@@ -32,6 +33,7 @@ from tidings.security import ANY_TYPE, Grant, Identity, Mode, SignedType, finger
 VALID_MS = 365 * 86_400_000
 BACKDATED_MS = 3_600_000  # Clocks differ; as much as certificates allow for.
 FIRST_PORT = 7401
+FREE_PORTS = range(10_240, 32_768)  # Above are those that systems hand out for outgoing connections.
 
 BOUNDS: dict[ValueType, tuple[Any, Any]] = {
     ValueType.STRING: ("0", "z"),
@@ -286,15 +288,17 @@ def overlay_options(layout: Layout) -> dict[str, Any]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on at this moment."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Ports that nobody listens on at this moment, and that no system gives to connections while a broker is down."""
+    found: list[int] = []
+    port = FREE_PORTS.start + secrets.randbelow(len(FREE_PORTS) // 2)  # Not the same as another's who asks now.
+    while len(found) < count and port in FREE_PORTS:
+        with socket.socket() as tried, contextlib.suppress(OSError):
+            tried.bind(("127.0.0.1", port))
+            found.append(port)
+        port += 1
+    if len(found) < count:
+        raise SetupError(f"no {count} free ports between {FREE_PORTS.start} and {FREE_PORTS.stop - 1}")
+    return found
 
 
 def _write_secret(file: Path, content: bytes) -> None:
