@@ -196,21 +196,38 @@ def test_without_the_first_phase_there_are_moments_when_it_is_not() -> None:
 # ── Joining ──────────────────────────────────────────────────────────────────
 
 
+def assert_knows_what_all_want(router: Irbr, world: World) -> None:
+    for other in [each for each in routers(world) if each is not router]:
+        known = [e.interest for e in router.table.under(router.ring.cell(other.me.id)) if e.interest]
+        for own in other.own.values():
+            assert own.stable
+            assert any(interest.covers(own.interest) for interest in known)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_joiner_knows_what_it_would_know_had_it_always_been_there_P7(seed: int) -> None:
     world = a_world(seed, node_count=40, wishes=40)
     joined = [world.join() for _ in range(5)]
     world.run_until_quiet()
-    for router in (routers(world)[node] for node in joined):
-        for other in [each for each in routers(world) if each is not router]:
-            known = [e.interest for e in router.table.under(router.ring.cell(other.me.id)) if e.interest]
-            for own in other.own.values():
-                assert own.stable
-                assert any(interest.covers(own.interest) for interest in known)
+    for node in joined:
+        assert_knows_what_all_want(routers(world)[node], world)
     for x in range(0, 100, 11):
         event = world.publish(joined[0], {"x": x})
         world.run_until_quiet()
         assert reached(world, event) == Counter(wanting(world, x))
+
+
+@pytest.mark.parametrize("within_s", [0.0, 0.02, 0.2], ids=["at once", "in a flurry", "in haste"])
+@pytest.mark.parametrize("seed", range(5))
+def test_of_many_that_come_together_each_knows_what_all_want_P7(seed: int, within_s: float) -> None:
+    world, chance = a_world(seed, node_count=3, wishes=6), Random(seed)
+    for _ in range(12):
+        node = world.join()
+        world.run_for(chance.uniform(0.0, within_s))
+        world.subscribe(node, a_wish(chance))
+    world.run_until_quiet()
+    for router in routers(world):
+        assert_knows_what_all_want(router, world)
 
 
 def test_events_reach_newcomers_in_ranges_that_were_empty() -> None:

@@ -42,7 +42,7 @@ from tidings.security import (
 
 CONTROL = "~"  # No event type's name begins with it.
 ASK_AGAIN_S = 5.0  # Longer than a word takes through any overlay and back.
-ASK_AGAIN_S_MAX = 60.0  # With a manager that is away, once a minute.
+ASK_AGAIN_S_MAX = 15.0  # With a manager that is away: soon enough after it has come back.
 SOON_TRIES = 3  # So often a world waits for the answer; then asking again is routine.
 ASK_PUBLISHERS_S = 2.0  # Between two questions who signs; an answer takes a word through the overlay and back.
 TOKENS_AT_ONCE = 16  # Rights to publish that one broker shows.

@@ -6,9 +6,12 @@ a routine question gets no answer, and one that is waited for an empty one.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tidings.overlay import ranges
 from tidings.overlay.announcing import Announcer
-from tidings.overlay.irbr_messages import Compare, Routine, Table
+from tidings.overlay.irbr_messages import Acquaint, Compare, Routine, Table
+from tidings.overlay.places import shared
 from tidings.overlay.ranges import Entry, FilterTable
 from tidings.overlay.ring import Ring
 from tidings.overlay.router import Effect, Send
@@ -25,17 +28,23 @@ class Comparer:
 
     def digest(self, prefix: str) -> int:
         """Of all that this node knows of a range; equal for equal knowledge."""
-        entries = (entry for cell in self._table.cells() for entry in self._table.under(cell))
-        return ranges.digest(entry for entry in entries if entry.id.origin.startswith(prefix))
+        return ranges.digest(entry for entry in self._entries() if entry.id.origin.startswith(prefix))
 
     def question(self, peer: Peer, cell: str) -> Send:
         """Ask somebody, as a routine, for what this node may have missed of a cell."""
         return Send(peer.id, Routine(self.me, cell, self.digest(cell)))
 
-    def answer(self, sender: NodeId, question: Compare) -> list[Effect]:
-        """Tell an asker what it should know and, by its digest, does not."""
+    def acquaint(self, peer: Peer) -> Send:
+        """Compare all with somebody that this node has not known: what was said meanwhile may have missed either."""
+        cell, mine = self._ring.cell(peer.id), ranges.digest(iter(self._told_to(peer, self._cell_of_me(peer))))
+        return Send(peer.id, Acquaint(self.me, cell, self.digest(cell), None, mine, self._beyond(peer)))
+
+    def answer(self, sender: NodeId, question: Compare, *, is_ready: bool) -> list[Effect]:
+        """Tell an asker what it should know and, by its digest, does not; with half a table it must ask others, too."""
         if question.me.id != sender or not self._ring.is_node(question.me) or not self._ring.is_prefix(question.prefix):
             return []
+        if isinstance(question, Acquaint):
+            return self._meet(question, is_ready)
         told = self._told_to(question.me, question.prefix)
         if question.after is None and ranges.digest(iter(told)) == question.digest:
             told = []
@@ -44,7 +53,36 @@ class Comparer:
         told = [entry for entry in told if question.after is None or entry.id > question.after]
         obituaries = tuple(self._table.obituaries()) if question.after is None else ()
         first, rest = tuple(told[:ENTRIES_AT_ONCE]), told[ENTRIES_AT_ONCE:]
-        return [Send(sender, Table(question.prefix, first, obituaries[:ENTRIES_AT_ONCE], bool(rest)))]
+        return [Send(sender, Table(question.prefix, first, obituaries[:ENTRIES_AT_ONCE], bool(rest), is_ready))]
+
+    def go_on(self, sender: NodeId, table: Table) -> list[Effect]:
+        """Ask for the rest of what was told as a routine."""
+        if not table.more or not table.entries:
+            return []
+        return [Send(sender, Routine(self.me, table.prefix, 0, table.entries[-1].id))]
+
+    def _meet(self, question: Acquaint, is_ready: bool) -> list[Effect]:
+        """Answer, and ask back; as a routine, or two that never agree would ask each other for ever."""
+        peer, cell = question.me, self._ring.cell(question.me.id)
+        if self._beyond(peer) != question.beyond:
+            everything = self.answer(peer.id, Routine(peer, "", 0), is_ready=is_ready)
+            return [*everything, Send(peer.id, Routine(self.me, "", 0))]
+        answer = self.answer(peer.id, Routine(peer, question.prefix, question.digest), is_ready=is_ready)
+        return [*answer, self.question(peer, cell)] if self.digest(cell) != question.mine else answer
+
+    def _entries(self) -> Iterator[Entry]:
+        return (entry for cell in self._table.cells() for entry in self._table.under(cell))
+
+    def _beyond(self, peer: Peer) -> int:
+        return ranges.digest(entry for entry in self._entries() if self._is_beyond(entry, peer))
+
+    def _is_beyond(self, entry: Entry, peer: Peer) -> bool:
+        """Whether it is of outside the range that this node and the other are in: both see it from the same row."""
+        return shared(self.me.id, entry.origin.id) < shared(self.me.id, peer.id)
+
+    def _cell_of_me(self, peer: Peer) -> str:
+        """Under which cell another node sees this one."""
+        return self.me.id[: shared(self.me.id, peer.id) + 1]
 
     def _told_to(self, asker: Peer, prefix: str) -> list[Entry]:
         mine = self._announcer.told_to(asker) if self.me.id.startswith(prefix) else []

@@ -37,7 +37,7 @@ from tidings.overlay.interest import Interest
 from tidings.overlay.irbr_messages import Arrival, Carry, Compare, IrbrMessage, Mourned, News, Spread, Table
 from tidings.overlay.lookup import Found
 from tidings.overlay.mourning import Mourner
-from tidings.overlay.places import ALTERNATES, LEAF_COUNT
+from tidings.overlay.places import ALTERNATES, LEAF_COUNT, shared
 from tidings.overlay.ranges import ENTRIES_MAX, GONE_S, Entry, FilterTable, Obituary, Standing
 from tidings.overlay.ring import ANSWER_S, HEARTBEAT_S
 from tidings.overlay.ring_messages import Heartbeat
@@ -49,7 +49,7 @@ from tidings.overlay.wire import EventId, Message, NodeId, Parcel, Peer, Subscri
 SYNC_S = 30.0  # How often a node compares one cell of its table with somebody in that cell.
 ALONE_S = 5.0  # How long a node that comes back without memory waits to be found before it goes on alone.
 LEAVE_S = 10.0  # How long a leaver waits for what is in its custody.
-MISSED_MAX = 1024
+ROUNDS_MAX = 8  # How often a newcomer asks all it knows for a whole table before it makes do with what it has.
 
 
 Mode: TypeAlias = Literal["interest", "paper"]
@@ -101,7 +101,9 @@ class Irbr(RingRouter[IrbrMessage]):
         self.comparer = Comparer(me, self.ring, self.table, self.announcer)
         self._stage: Literal["outside", "pulling", "arriving", "settling", "ready", "leaving"] = "outside"
         self._seen = SeenIds[EventId](SEEN_MAX)
-        self._missed = SeenIds[NodeId](MISSED_MAX)
+        self._on_their_way: dict[NodeId, None] = {}  # Who cannot say more than this node, as it comes in just now, too.
+        self._rounds = 0
+        self._asked: tuple[NodeId, int] = ("", 0)  # Whose table is waited for, and which question that is.
 
     # ── Coming ───────────────────────────────────────────────────────────────
 
@@ -130,30 +132,43 @@ class Irbr(RingRouter[IrbrMessage]):
 
     def _pull(self, now: float) -> list[Effect]:
         """Ask the node that shares most digits: what it knows, and is, is all this node needs to know."""
-        self._stage = "pulling"
+        self._stage, self._rounds = "pulling", 0
+        self._on_their_way.clear()
         return self._compare("", now)
 
     def _compare(self, prefix: str, now: float, after: SubscriptionId | None = None) -> list[Effect]:
-        peer = self.ring.nearest()
-        if peer is None:
+        if not self.ring.nearest():
             return self._make_ready(now)
+        peer = next((each for each in self.ring.by_nearness() if each.id not in self._on_their_way), None)
+        if peer is None:
+            return self._compare_later(now)
         question = Compare(self.me, prefix, self.comparer.digest(prefix) if after is None else 0, after)
-        return [Send(peer.id, question), WakeAt(now + 2 * self.ring.answer_s, ("compared", self._stage, peer.id))]
+        return [Send(peer.id, question), self._wait_for(peer.id, now)]
 
-    def _compared(self, more: SubscriptionId | None, now: float) -> list[Effect]:
-        """An answer came while this node is on its way in."""
-        if more is not None:
-            return self._compare("", now, after=more)
+    def _compare_later(self, now: float) -> list[Effect]:
+        """All that this node knows come in at the same time: one of them will be first."""
+        self._on_their_way.clear()
+        self._rounds += 1
+        if self._rounds >= ROUNDS_MAX:
+            return self._compared(now)
+        return [self._wait_for("", now)]
+
+    def _wait_for(self, peer: NodeId, now: float) -> WakeAt:
+        self._asked = (peer, self._asked[1] + 1)
+        return WakeAt(now + 2 * self.ring.answer_s, ("compared", *self._asked))
+
+    def _compared(self, now: float) -> list[Effect]:
+        """All that could be learnt at this stage is."""
         if self._stage == "pulling":
             self._stage = "arriving"
             return self._arrive(now)
         return self._make_ready(now)
 
     def _arrive(self, now: float) -> list[Effect]:
-        """Tell those who thought the cell of this node empty: they share as many digits as anybody does."""
-        row = self.ring.depth() - 1
+        """Tell those who thought the cell of this node empty: they share as many digits as anybody did before."""
+        first = min(shared(self.me.id, self._asked[0]), self.ring.depth() - 1) if self._asked[0] else 0
         task = self.custody.news(Arrival(self.me), ("arrived",))
-        return self.custody.spread(task, range(row, row + 1), now)
+        return self.custody.spread(task, self.custody.rows_from(first), now)
 
     def _make_ready(self, now: float) -> list[Effect]:
         if self._stage == "ready":
@@ -207,7 +222,7 @@ class Irbr(RingRouter[IrbrMessage]):
             case Done():
                 return self.custody.done(message, sender, now)
             case Compare():
-                return self.comparer.answer(sender, message)
+                return self.comparer.answer(sender, message, is_ready=self._stage in ("ready", "leaving"))
             case Table():
                 return self._learn(sender, message, now)
             case Mourned(obituary=obituary):
@@ -325,12 +340,11 @@ class Irbr(RingRouter[IrbrMessage]):
         if self._stage == "outside" and self.ring.is_in:
             self.ring.is_in, self._joined = False, True
             return [*effects, *self.ring.join([peer], now)]
-        if peer.id in self._missed and self._stage == "ready":
-            effects.append(self.comparer.question(peer, self.ring.cell(peer.id)))
+        if self._stage == "ready":
+            effects.append(self.comparer.acquaint(peer))
         return effects
 
     def died(self, peer: Peer, now: float) -> list[Effect]:
-        self._missed.add(peer.id)
         is_next = self.obituaries and self._stage == "ready" and self.ring.is_next_after(peer.id)
         mourning = self.mourner.mourn(peer, now) if is_next else []
         return [*self.custody.redirect(peer.id, now), *mourning]
@@ -360,10 +374,18 @@ class Irbr(RingRouter[IrbrMessage]):
             effects += self._take_news(obituary, now)
         for entry in answer.entries:
             effects += self._take_news(entry, now)
-        if self._stage in ("pulling", "settling") and not answer.prefix:
-            more = answer.entries[-1].id if answer.more and answer.entries else None
-            effects += self._compared(more, now)
-        return effects
+        if self._stage in ("pulling", "settling"):
+            is_asked = not answer.prefix and sender == self._asked[0]
+            return [*effects, *self._answered(answer, now)] if is_asked else effects
+        return [*effects, *self.comparer.go_on(sender, answer)]
+
+    def _answered(self, answer: Table, now: float) -> list[Effect]:
+        if not answer.whole:
+            self._on_their_way[self._asked[0]] = None
+            return self._compare("", now)
+        if answer.more and answer.entries:
+            return self._compare("", now, after=answer.entries[-1].id)
+        return self._compared(now)
 
     def _next_sync(self, now: float) -> list[Effect]:
         return [WakeAt(now + self.sync_s, ("sync",), idle=True)] if self.sync_s else []
@@ -392,8 +414,9 @@ class Irbr(RingRouter[IrbrMessage]):
                 return self._sync(now)
             case ("settled",) if self._stage == "settling":
                 return self._compare("", now)
-            case ("compared", str(stage), str(id)) if stage == self._stage and stage in ("pulling", "settling"):
-                return [*self.ring.doubt(id, now), *self._compare("", now)]
+            case ("compared", *asked) if tuple(asked) == self._asked and self._stage in ("pulling", "settling"):
+                silent = self._asked[0]
+                return [*(self.ring.doubt(silent, now) if silent else ()), *self._compare("", now)]
             case ("alone",) if self._stage == "outside":
                 return self._make_ready(now) if self.ring.is_in else []
             case ("refute",):

@@ -46,18 +46,32 @@ class Compare(Message, frozen=True):
 
 
 class Routine(Compare, frozen=True):
-    """The same, asked on schedule: if there is nothing to tell, no answer."""
+    """The same, asked unasked: if there is nothing to tell, no answer."""
 
     chatter: ClassVar[bool] = True
 
 
+class Acquaint(Routine, frozen=True):
+    """The same, of one who has met you just now. Who knows less than `mine` of my cell, or not `beyond`, asks back.
+
+    `beyond` is of all outside the range that both of us are in, which we should know alike.
+    """
+
+    mine: int = 0
+    beyond: int = 0
+
+
 class Table(Message, frozen=True):
-    """What you should know of a range; `more` if there is more after the last of these."""
+    """What you should know of a range; `more` if there is more after the last of these.
+
+    `whole` unless I am on my way in myself: then somebody else must be asked.
+    """
 
     prefix: str
     entries: tuple[Entry, ...]
     obituaries: tuple[Obituary, ...]
     more: bool
+    whole: bool = True
 
 
 class Mourned(Message, frozen=True):
@@ -66,4 +80,4 @@ class Mourned(Message, frozen=True):
     obituary: Obituary
 
 
-IrbrMessage: TypeAlias = Carry | Spread | Got | Done | Compare | Routine | Table | Mourned | RingMessage
+IrbrMessage: TypeAlias = Carry | Spread | Got | Done | Compare | Routine | Acquaint | Table | Mourned | RingMessage

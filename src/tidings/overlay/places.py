@@ -112,6 +112,10 @@ class Places:
         sides = [side[0][1] for side in (self._cw, self._ccw) if side]
         return max(sides, key=lambda peer: shared(self.me.id, peer.id), default=None)
 
+    def by_nearness(self) -> list[Peer]:
+        """All known, those that share most digits with this one first."""
+        return sorted(self.known(), key=lambda peer: -shared(self.me.id, peer.id))
+
     def leaves(self) -> list[Peer]:
         """The nearest on both sides, clockwise first, each once."""
         return list({peer.id: peer for _, peer in (*self._cw, *self._ccw)}.values())

@@ -31,7 +31,7 @@ from tidings.overlay import (
 )
 from tidings.overlay.custody import EVENT, NEWS, Done, Got, TaskId
 from tidings.overlay.irbr import PROTOCOL, Irbr
-from tidings.overlay.irbr_messages import Arrival, Carry, Compare, Mourned, Routine, Spread, Table
+from tidings.overlay.irbr_messages import Acquaint, Arrival, Carry, Compare, Mourned, Routine, Spread, Table
 from tidings.overlay.lookup import Found
 from tidings.overlay.ranges import Entry, FilterTable, Obituary, Standing, digest
 
@@ -401,7 +401,9 @@ def test_every_message_survives_its_journey_as_bytes() -> None:
         Done(task, 1),
         Compare(Peer("213"), "", 17, live.id),
         Routine(Peer("213"), "20", 17),
+        Acquaint(Peer("213"), "20", 17, None, 18, 19),
         Table("20", (live,), (Obituary("201", 0, 9, False),), True),
+        Table("", (), (), more=False, whole=False),
         Mourned(Obituary("201", 0, 9, False)),
     ]
     codec = Codec[Any](PROTOCOL.messages)
@@ -416,6 +418,7 @@ def test_every_message_survives_its_journey_as_bytes() -> None:
         Spread(TaskId(NEWS, "x", 0, 1), 1, Entry(SubscriptionId("x", 0, 1), Peer("x"), 1, 0, Standing.LIVE)),
         Spread(TaskId(NEWS, "x", 0, 1), 3, Arrival(Peer("zzz"))),
         Compare(Peer("201"), "not a range", 0),
+        Acquaint(Peer("201"), "not a range", 0, None, 1, 1),
         Table("???", (), (Obituary("4", 1, 1, True),), True),
         Done(TaskId(EVENT, "201", 0, 1), 1000),
         Got(TaskId(EVENT, "201", 0, 1), -1),
