@@ -11,11 +11,11 @@ import pytest
 
 from tests.live.together import Together
 from tidings.errors import Denied, InputError
-from tidings.events import Event, Timestamp
+from tidings.events import Event, EventType, Timestamp
 from tidings.net import BlockingClient, Layout, Reader, Received, Subscription, promises, subscribing
 from tidings.net.layout import NUMBERPLATE
 from tidings.net.names import now_ms, read_identity, read_token
-from tidings.security import BiscuitCapability, Grant, Mode, grant
+from tidings.security import BiscuitCapability, Grant, Mode, SignedType, grant
 from tidings.store import Registry
 
 pytestmark = pytest.mark.live
@@ -328,5 +328,41 @@ def test_a_durable_subscription_goes_on_under_a_newer_right_when_its_subscriber_
             second = await camera.publish("Numberplate", {"plate": "CD", "speed": 32.0, "area": "A"})
             (event,) = await take(again, 1)
             assert (event.id, event.values, event.position) == (second, {"plate": "CD", "speed": 32.0}, 2)
+
+    asyncio.run(scenario())
+
+
+def add_plain_type(network: Together) -> None:
+    """A type of ccs's own, which its broker and its desk may publish and subscribe to."""
+    folder = network.laid.folder
+    owner = read_identity(folder / "ccs/authority.pem")
+    signed = SignedType.make(owner, EventType("Departure", gate=str), mode=Mode.PLAIN)
+    (folder / "Departure.type").write_bytes(signed.to_bytes())
+    for settings in (folder / "ccs/ccs-1/broker.toml", folder / "ccs/desk/client.toml"):
+        holder = read_identity(settings.with_name("key.pem")).public_key
+        token = grant(owner, Grant(signed.type_id, frozenset({"publish", "subscribe"}), holder), secrets.token_bytes)
+        settings.with_name("departures.token").write_bytes(base64.urlsafe_b64encode(token.to_bytes()))
+        text = settings.read_text().replace("types = [", 'types = ["../../Departure.type", ')
+        settings.write_text(text.replace("tokens = [", 'tokens = ["departures.token", '))
+
+
+def test_a_type_whose_key_manager_is_away_does_not_keep_others_from_their_subscribers(tmp_path: Path) -> None:
+    layout = Layout(first_port=0, brokers={"police": 1, "ccs": 1}, readers={"ccs": Reader()}, mode=Mode.ATTRIBUTE)
+
+    async def scenario() -> None:
+        network = Together(tmp_path, layout)
+        add_plain_type(network)
+        async with network:
+            desk = await network.client("ccs/desk")
+            for type in ("Numberplate", "Departure"):
+                await desk.subscribe(type, durable=type).ready()
+            await desk.close()
+            await network.stop("police-1")  # With the key manager of number plates.
+            await network.stop("ccs-1")
+            await network.start("ccs-1")
+            desk = await network.client("ccs/desk")
+            departures = await desk.subscribe("Departure", durable="Departure").ready()
+            id = await desk.publish("Departure", {"gate": "A1"})
+            assert [event.id for event in await take(departures, 1)] == [id]
 
     asyncio.run(scenario())

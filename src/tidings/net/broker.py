@@ -290,7 +290,7 @@ class Broker:
 
     def deliver(self, raw: bytes) -> Bundle | None:
         """Which durable subscriptions of this broker want an event that its origin has sent; None: not to be told yet."""
-        if self.subscribing.resting:
+        if self.subscribing.resting and self.subscribing.rests(read_kept(raw).head.type):
             return None
         effects = self.node.tell(raw, self._loop.time())
         if effects is None:
@@ -299,9 +299,9 @@ class Broker:
         told = [effect for effect in effects if isinstance(effect, Notify) and effect.subscription in durable_of]
         return [(durable_of[notify.subscription], self._told_bytes(notify)) for notify in told]
 
-    def awaits_keys(self) -> bool:
-        """Whether no event can be opened yet, as this broker has just started and its keys have not come."""
-        return self.subscribing.awaits_keys
+    def awaits_keys(self, raw: bytes) -> bool:
+        """Whether no event of its type can be opened yet, as this broker has just started and the keys have not come."""
+        return self.subscribing.awaits_keys(read_kept(raw).head.type)
 
     def bury(self, raw: bytes, only_for: str, why: str) -> None:
         """Put an event that cannot be opened among the dead letters of those that may want it."""

@@ -211,7 +211,7 @@ class Journal:
             try:
                 await loop.run_in_executor(self._write_thread, _write_group, self._writer, noted)
             # Full, locked by somebody's backup, or not as it should be: said, not hidden.
-            except sqlite3.DatabaseError as wrong:
+            except sqlite3.Error as wrong:
                 if not self.is_stuck:
                     log.error("the journal cannot be written: %s", wrong, extra={"file": str(self.file)})
                 self.stuck_why = str(wrong)
@@ -444,10 +444,12 @@ class _transaction:  # noqa: N801 - reads as a statement
         self._connection.execute("BEGIN IMMEDIATE")
 
     def __exit__(self, kind: object, error: object, at: object) -> None:
-        if kind is None:
-            self._connection.execute("COMMIT")
-        elif self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
+        try:
+            if kind is None:
+                self._connection.execute("COMMIT")
+        finally:
+            if self._connection.in_transaction:  # A commit that is refused leaves it open, and no other can begin.
+                self._connection.execute("ROLLBACK")
 
 
 def _write_group(connection: sqlite3.Connection, noted: list[_Section]) -> None:

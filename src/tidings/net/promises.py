@@ -99,8 +99,8 @@ class Host(Protocol):
     def deliver(self, raw: bytes) -> Bundle | None:
         """Match an event against this broker's own durable subscriptions; None if its key may still come."""
 
-    def awaits_keys(self) -> bool:
-        """Whether no event can be opened yet, as this broker has just started and its keys have not come."""
+    def awaits_keys(self, raw: bytes) -> bool:
+        """Whether no event of its type can be opened yet, as this broker has just started and the keys have not come."""
 
     def bury(self, raw: bytes, only_for: str, why: str) -> None:
         """Put an event that cannot be opened among the dead letters of those that may want it."""
@@ -407,7 +407,7 @@ class Promises:
         """Whom an owed event is for. None: its key may still come. After that it is a dead letter, and for nobody."""
         bundle, now = self.host.deliver(raw), asyncio.get_running_loop().time()
         since = self._unreadable.setdefault((origin, number), now)
-        if bundle is None and self.host.awaits_keys():
+        if bundle is None and self.host.awaits_keys(raw):
             self._unreadable[origin, number] = now  # All keys are missing, not this event's: its time has not begun.
             return None
         if bundle is None and now - since < UNREADABLE_S_MAX:

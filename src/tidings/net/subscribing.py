@@ -72,10 +72,13 @@ class Subscribing:
                 while known.name not in self._keys_settled:
                     await self._keys_came.wait()
 
-    @property
-    def awaits_keys(self) -> bool:
-        """Whether a durable subscription rests because nobody has answered yet for the keys of its type."""
-        return any(durable.type not in self._keys_settled for durable in self.resting.values())
+    def rests(self, type: str) -> bool:
+        """Whether a durable subscription to a type is not taken up yet: its events cannot be matched."""
+        return any(durable.type == type for durable in self.resting.values())
+
+    def awaits_keys(self, type: str) -> bool:
+        """Whether it rests because nobody has answered yet for the keys."""
+        return type not in self._keys_settled and self.rests(type)
 
     def settle_keys(self, type: str) -> None:
         """The keys of a type have come, or will not."""

@@ -96,6 +96,25 @@ def test_while_the_disk_refuses_nobody_is_told_that_it_is_written(tmp_path: Path
     asyncio.run(scenario())
 
 
+def test_a_commit_that_is_refused_is_tried_again_with_all_that_was_to_be_written(tmp_path: Path) -> None:
+    def no_commit(action: int, what: str | None, *_: str | None) -> int:
+        return sqlite3.SQLITE_DENY if (action, what) == (sqlite3.SQLITE_TRANSACTION, "COMMIT") else sqlite3.SQLITE_OK
+
+    async def scenario() -> None:
+        journal = Journal(tmp_path / "j.db")
+        journal._writer.set_authorizer(no_commit)
+        journal.note_event(event(1), "T", 0, b"key", b"")
+        written = asyncio.create_task(journal.committed())
+        while not journal.is_stuck:  # noqa: ASYNC110 - a plain flag, looked at once a turn
+            await asyncio.sleep(0)
+        journal._writer.set_authorizer(None)
+        await written
+        assert len(await journal.events_since(0, "T", 0, 10)) == 1
+        journal.close()
+
+    asyncio.run(scenario())
+
+
 def test_what_is_old_goes_the_next_time_if_the_disk_refuses_now(tmp_path: Path) -> None:
     async def scenario() -> None:
         journal = Journal(tmp_path / "j.db")
