@@ -108,7 +108,8 @@ def test_a_commit_that_is_refused_is_tried_again_with_all_that_was_to_be_written
         while not journal.is_stuck:  # noqa: ASYNC110 - a plain flag, looked at once a turn
             await asyncio.sleep(0)
         journal._writer.set_authorizer(None)
-        await written
+        async with asyncio.timeout(60):
+            await written
         assert len(await journal.events_since(0, "T", 0, 10)) == 1
         journal.close()
 
