@@ -313,9 +313,14 @@ class Chaos:
         self.outcome.searched_mb = sum(file.stat().st_size for file in [*sent, *kept]) / 1e6
         for secret in ("area", "speed"):
             self.outcome.wrong += [f"{secret} can be seen in {file}" for file in found_in([*sent, *kept], secret)]
-            if not found_in(may, secret):
+        if self.plan.overlay == "irbr":  # Straight to who wants it. Others may go through one who strips everything.
+            self._judge_search(sent, may)
+
+    def _judge_search(self, to_the_yard: list[Path], to_ccs: list[Path]) -> None:
+        for secret in ("area", "speed"):
+            if not found_in(to_ccs, secret):
                 self.outcome.wrong.append(f"the search does not find {secret} where it may be")
-        if not found_in(sent, "plate"):
+        if not found_in(to_the_yard, "plate"):
             self.outcome.wrong.append("the search does not find plates on the way to who may see them")
 
 

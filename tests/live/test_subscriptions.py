@@ -6,6 +6,7 @@ import asyncio
 import base64
 import secrets
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,6 +89,51 @@ def test_a_subscription_can_begin_in_the_past_and_the_past_comes_first(tmp_path:
             after = await camera.publish("Numberplate", {"plate": "B"})
             for subscription in (near, far):
                 assert [event.id for event in await take(subscription, 4)] == [*before, after]
+
+    asyncio.run(scenario())
+
+
+def test_a_durable_subscription_that_is_asked_for_twice_at_once_is_made_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with Together(tmp_path) as network:
+            camera = await network.client("police/camera")
+            said = await camera.publish_many("Numberplate", [{"plate": f"A{n}"} for n in range(3)])
+            promised, desks = network.brokers["police-1"].promises, [await network.client("police/desk") for _ in "ab"]
+            past_of, both_are_here = promised.past_of, asyncio.Barrier(2)
+
+            async def read_together(*what: Any) -> promises.Past:
+                await both_are_here.wait()
+                return await past_of(*what)
+
+            monkeypatch.setattr(promised, "past_of", read_together)
+            both = [desk.subscribe("Numberplate", durable="p", since=Timestamp(0), hold=True) for desk in desks]
+            for each in both:
+                await each.ready()
+            said.append(await camera.publish("Numberplate", {"plate": "B"}))
+            (durable,) = network.brokers["police-1"].queues.all.values()
+            assert durable.next_position == 1 + len(said)
+
+    asyncio.run(scenario())
+
+
+def test_who_leaves_while_its_durable_subscription_is_being_placed_has_one_that_all_know_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with Together(tmp_path, Layout(first_port=0, brokers={"police": 1, "ccs": 1})) as network:
+            camera, desk = await network.client("police/camera"), await network.client("ccs/desk")
+            ccs = network.brokers["ccs-1"]
+            owner, tokens = read_identity(desk.config.key).public_key, [read_token(file) for file in desk.config.tokens]
+            placing = ccs.subscribing.subscribe_durable(owner, "d", ccs.types.meant("Numberplate"), "TRUE", -1, tokens)
+            left = asyncio.create_task(placing)
+            await asyncio.sleep(0)  # Up to where it waits for the overlay.
+            left.cancel()
+            seen = await desk.subscribe("Numberplate", durable="d").ready()
+            monkeypatch.setattr(ccs.promises, "came", lambda *_: None)  # What the overlay brings is lost.
+            id = await camera.publish("Numberplate", {"plate": "AB12CDE"})
+            assert [event.id for event in await take(seen, 1)] == [id]
 
     asyncio.run(scenario())
 
