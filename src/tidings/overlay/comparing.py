@@ -2,6 +2,9 @@
 
 The question carries a digest of what the asker knows. Where that is all there is to know,
 a routine question gets no answer, and one that is waited for an empty one.
+
+Two nodes that have not known each other may have missed what the other, or others near it, said
+meanwhile. So the one that learns of it compares all that they should know of each other, and alike.
 """
 
 from __future__ import annotations
