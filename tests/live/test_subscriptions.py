@@ -378,6 +378,35 @@ def test_a_durable_subscription_goes_on_under_a_newer_right_when_its_subscriber_
     asyncio.run(scenario())
 
 
+def test_newer_rights_that_are_shown_before_the_keys_have_come_count_when_they_have(tmp_path: Path) -> None:
+    readers = {"ccs": Reader(("plate",))}
+    layout = Layout(first_port=0, brokers={"police": 1, "ccs": 1}, readers=readers, mode=Mode.ATTRIBUTE)
+
+    async def scenario() -> None:
+        network = Together(tmp_path, layout)
+        give_also(network, "ccs/ccs-1", Reader(("speed",)))
+        async with network:
+            desk = await network.client("ccs/desk")
+            await desk.subscribe("Numberplate", "plate LIKE 'AB%'", durable="d").ready()
+            await desk.close()
+            await network.stop("police-1")  # With the key manager.
+            await network.stop("ccs-1")
+            give_also(network, "ccs/desk", Reader(("speed",)))
+            ccs = await network.start("ccs-1")
+            desk = await network.client("ccs/desk")
+            seen = await desk.subscribe("Numberplate", "plate LIKE 'AB%'", durable="d").ready()
+            assert ccs.subscribing.resting
+            await network.start("police-1")
+            async with asyncio.timeout(60):
+                while ccs.subscribing.resting:
+                    await desk.ask("durables")  # A round trip to the broker.
+            camera = await network.client("police/camera")
+            await camera.publish("Numberplate", {"plate": "AB", "speed": 2.0})
+            assert [event.values for event in await take(seen, 1)] == [{"plate": "AB", "speed": 2.0}]
+
+    asyncio.run(scenario())
+
+
 def add_plain_type(network: Together) -> None:
     """A type of ccs's own, which its broker and its desk may publish and subscribe to."""
     folder = network.laid.folder

@@ -49,6 +49,7 @@ class Subscribing:
         self._keys_came = asyncio.Event()
         self.resting: dict[str, Durable] = {}
         self._lapsed: dict[str, Durable] = {}
+        self._shown: dict[str, Sequence[bytes]] = {}  # Newer rights of those that rest.
 
     # ── While connected ──
 
@@ -141,8 +142,11 @@ class Subscribing:
 
     async def _renew(self, durable: Durable, tokens: Sequence[bytes]) -> None:
         """Go on under other rights than before; those that do not cover the subscription change nothing."""
+        if durable.id in self.resting:
+            self._shown[durable.id] = tokens  # Nothing can be said of what they cover before the keys are here.
+            return
         before, after = durable.tokens, msgspec.msgpack.encode(tuple(tokens))
-        if after == before or durable.id in self.resting:
+        if after == before or self._broker.queues.all.get(durable.id) is not durable:
             return
         old, durable.tokens = self._subscription_of.get(durable.id), after
         try:
@@ -163,7 +167,8 @@ class Subscribing:
         """Give up a durable subscription for good."""
         broker = self._broker
         broker.queues.forget(durable)
-        self._lapsed.pop(durable.id, None)
+        for waiting in (self.resting, self._lapsed, self._shown):
+            waiting.pop(durable.id, None)
         id = self._subscription_of.pop(durable.id, None)
         if id is not None:
             self.durable_of.pop(id, None)
@@ -177,11 +182,13 @@ class Subscribing:
             try:
                 self._broker.task(self._take_up(durable))
             except TidingsError as wrong:
-                if not str(wrong).startswith("key:"):  # Its right has ended; what waits for it stays.
-                    log.warning("a durable subscription rests", extra={"durable": durable.name, "why": str(wrong)})
-                    self._lapsed[durable.id] = self.resting.pop(durable.id)
-            else:
-                del self.resting[durable.id]
+                if str(wrong).startswith("key:"):
+                    continue
+                log.warning("a durable subscription rests", extra={"durable": durable.name, "why": str(wrong)})
+                self._lapsed[durable.id] = durable  # Its right has ended; what waits for it stays.
+            del self.resting[durable.id]
+            if durable.id in self._shown:
+                self._broker.task(self._renew(durable, self._shown.pop(durable.id)))
 
     async def take_up_lapsed(self) -> None:
         """What has lost its right gets it back if the right holds again; nobody waits for it."""
