@@ -34,6 +34,7 @@ VALID_MS = 365 * 86_400_000
 BACKDATED_MS = 3_600_000  # Clocks differ; as much as certificates allow for.
 FIRST_PORT = 7401
 FREE_PORTS = range(10_240, 32_768)  # Above are those that systems hand out for outgoing connections.
+PORTS_APART = 64
 
 BOUNDS: dict[ValueType, tuple[Any, Any]] = {
     ValueType.STRING: ("0", "z"),
@@ -290,7 +291,8 @@ def overlay_options(layout: Layout) -> dict[str, Any]:
 def free_ports(count: int) -> list[int]:
     """Ports that nobody listens on at this moment, and that no system gives to connections while a broker is down."""
     found: list[int] = []
-    port = FREE_PORTS.start + secrets.randbelow(len(FREE_PORTS) // 2)  # Not the same as another's who asks now.
+    # Processes that ask at the same time look in different places: nothing keeps a port for who has found it free.
+    port = FREE_PORTS[os.getpid() * PORTS_APART % (len(FREE_PORTS) // 2)] + secrets.randbelow(PORTS_APART // 2)
     while len(found) < count and port in FREE_PORTS:
         with socket.socket() as tried, contextlib.suppress(OSError):
             tried.bind(("127.0.0.1", port))
