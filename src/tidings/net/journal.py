@@ -19,6 +19,7 @@ Why SQLite, measured: docs/decisions/0086-the-journal-is-sqlite.md.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import secrets
 import sqlite3
@@ -35,6 +36,8 @@ from tidings.overlay import EventId
 SCHEMA_VERSION = 1
 GATHER_S = 0.003  # After a group of several events: more are on their way, and what follows a commit travels together.
 GROUP_LARGE = 256  # Events in a group that is worth its commit, whatever else may come.
+ROWS_AT_ONCE = 64  # In one statement.
+STATEMENTS_MAX = 256  # Kept compiled: those for every number of rows among them.
 RETRY_S = 0.5  # Between two tries to write a group that the disk has refused.
 READ_ROWS = 1024  # At a time: a queue of a million is walked, not loaded.
 REPEATS_MAX = 131_072  # Events whose publisher's id is remembered: a retry that comes later than this counts as new.
@@ -77,6 +80,7 @@ _TAKEN = "DELETE FROM queue WHERE durable = ? AND position = ?"
 _FORGET = "DELETE FROM durables WHERE id = ?"
 _FORGET_QUEUE = "DELETE FROM queue WHERE durable = ?"
 _BURIED = "DELETE FROM dead WHERE number = ?"
+_INSERTS = frozenset({_EVENT, _OWE, _QUEUE})
 _ORDER = (
     _EVENT, _OWE, _STREAM, _HEARD, _WANTS, _DURABLE, _QUEUE, _GROWN, _DEAD, _META,
     _CONFIRMED, _ACKNOWLEDGED, _DONE, _TAKEN, _FORGET, _FORGET_QUEUE, _BURIED,
@@ -397,7 +401,9 @@ class Journal:
 def _open(file: Path) -> sqlite3.Connection:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(
+            file, isolation_level=None, check_same_thread=False, cached_statements=STATEMENTS_MAX
+        )
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")  # On disk means on disk.
         connection.execute("PRAGMA wal_autocheckpoint = 4000")
@@ -458,7 +464,22 @@ def _write_group(connection: sqlite3.Connection, noted: list[_Section]) -> None:
             for change in _ORDER:
                 rows = section.get(change)
                 if rows:
-                    connection.executemany(change, _last_of_each(change, rows))
+                    _execute(connection, change, _last_of_each(change, rows))
+
+
+def _execute(connection: sqlite3.Connection, change: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Many rows in one statement: after each the thread would have to wait for its turn among those that run Python."""
+    if change in _INSERTS:
+        for some in parts(rows, ROWS_AT_ONCE):
+            connection.execute(_inserting(change, len(some)), [value for row in some for value in row])
+    else:
+        connection.executemany(change, rows)
+
+
+@functools.cache
+def _inserting(change: str, count: int) -> str:
+    row = change[change.index("(") :]
+    return change + f", {row}" * (count - 1)
 
 
 def _last_of_each(change: str, rows: list[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
