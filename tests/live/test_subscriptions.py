@@ -13,9 +13,10 @@ import pytest
 from tests.live.together import Together
 from tidings.errors import Denied, InputError
 from tidings.events import Event, EventType, Timestamp
-from tidings.net import BlockingClient, Layout, Reader, Received, Subscription, promises, subscribing
+from tidings.net import BlockingClient, Layout, Reader, Received, Subscription, entrance, promises, subscribing
 from tidings.net.layout import NUMBERPLATE
 from tidings.net.names import now_ms, read_identity, read_token
+from tidings.node import keytalk
 from tidings.security import BiscuitCapability, Grant, Mode, SignedType, grant
 from tidings.store import Registry
 
@@ -378,7 +379,11 @@ def test_a_durable_subscription_goes_on_under_a_newer_right_when_its_subscriber_
     asyncio.run(scenario())
 
 
-def test_newer_rights_that_are_shown_before_the_keys_have_come_count_when_they_have(tmp_path: Path) -> None:
+def test_newer_rights_that_are_shown_before_the_keys_have_come_count_when_they_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(entrance, "ALONE_AFTER_S", 0.5)
+    monkeypatch.setattr(keytalk, "ASK_AGAIN_S", 0.5)
     readers = {"ccs": Reader(("plate",))}
     layout = Layout(first_port=0, brokers={"police": 1, "ccs": 1}, readers=readers, mode=Mode.ATTRIBUTE)
 
