@@ -134,15 +134,16 @@ class Irbr(RingRouter[IrbrMessage]):
         """Ask the node that shares most digits: what it knows, and is, is all this node needs to know."""
         self._stage, self._rounds = "pulling", 0
         self._on_their_way.clear()
-        return self._compare("", now)
+        return self._compare(now)
 
-    def _compare(self, prefix: str, now: float, after: SubscriptionId | None = None) -> list[Effect]:
+    def _compare(self, now: float, after: SubscriptionId | None = None) -> list[Effect]:
+        """Ask the nearest that may have a whole table for it, or for the rest of it."""
         if not self.ring.nearest():
             return self._make_ready(now)
         peer = next((each for each in self.ring.by_nearness() if each.id not in self._on_their_way), None)
         if peer is None:
             return self._compare_later(now)
-        question = Compare(self.me, prefix, self.comparer.digest(prefix) if after is None else 0, after)
+        question = Compare(self.me, "", self.comparer.digest("") if after is None else 0, after)
         return [Send(peer.id, question), self._wait_for(peer.id, now)]
 
     def _compare_later(self, now: float) -> list[Effect]:
@@ -382,9 +383,9 @@ class Irbr(RingRouter[IrbrMessage]):
     def _answered(self, answer: Table, now: float) -> list[Effect]:
         if not answer.whole:
             self._on_their_way[self._asked[0]] = None
-            return self._compare("", now)
+            return self._compare(now)
         if answer.more and answer.entries:
-            return self._compare("", now, after=answer.entries[-1].id)
+            return self._compare(now, after=answer.entries[-1].id)
         return self._compared(now)
 
     def _next_sync(self, now: float) -> list[Effect]:
@@ -413,10 +414,10 @@ class Irbr(RingRouter[IrbrMessage]):
             case ("sync",):
                 return self._sync(now)
             case ("settled",) if self._stage == "settling":
-                return self._compare("", now)
+                return self._compare(now)
             case ("compared", *asked) if tuple(asked) == self._asked and self._stage in ("pulling", "settling"):
                 silent = self._asked[0]
-                return [*(self.ring.doubt(silent, now) if silent else ()), *self._compare("", now)]
+                return [*(self.ring.doubt(silent, now) if silent else ()), *self._compare(now)]
             case ("alone",) if self._stage == "outside":
                 return self._make_ready(now) if self.ring.is_in else []
             case ("refute",):
