@@ -73,6 +73,21 @@ def test_a_durable_subscription_that_was_refused_before_it_was_taken_outlives_it
     asyncio.run(scenario())
 
 
+def test_what_a_subscriber_has_had_when_it_ended_does_not_come_again_after_a_kill(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with LiveNetwork(tmp_path, Layout(first_port=0, brokers={"police": 1})) as network:
+            camera, desk = await network.client("police/camera"), await network.client("police/desk")
+            kept = await desk.subscribe("Numberplate", durable="kept").ready()
+            said = await camera.publish_many("Numberplate", plates(0, 10))
+            assert await take(kept, 4) == said[:4]
+            await kept.close()
+            await network.restart("police-1")
+            again = await (await network.client("police/desk")).subscribe("Numberplate", durable="kept").ready()
+            assert await take(again, 6) == said[4:]
+
+    asyncio.run(scenario())
+
+
 def test_a_sealed_event_is_kept_for_a_broker_that_is_frozen_and_only_its_attributes_are_shown(tmp_path: Path) -> None:
     layout = Layout(first_port=0, readers=THREE.readers, mode=Mode.ATTRIBUTE)
 

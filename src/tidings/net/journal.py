@@ -38,6 +38,7 @@ GATHER_S = 0.003  # After a group of several events: more are on their way, and 
 GROUP_LARGE = 256  # Events in a group that is worth its commit, whatever else may come.
 ROWS_AT_ONCE = 64  # In one statement.
 STATEMENTS_MAX = 256  # Kept compiled: those for every number of rows among them.
+LATE_S = 0.1  # After an acknowledgement that nobody waits for.
 RETRY_S = 0.5  # Between two tries to write a group that the disk has refused.
 READ_ROWS = 1024  # At a time: a queue of a million is walked, not loaded.
 REPEATS_MAX = 131_072  # Events whose publisher's id is remembered: a retry that comes later than this counts as new.
@@ -161,6 +162,7 @@ class Journal:
         self._waiting: list[asyncio.Future[None]] = []
         self._then: list[Callable[[], object]] = []
         self._committing: asyncio.Task[None] | None = None
+        self._late: asyncio.TimerHandle | None = None
         self._next_group_at = 0.0
         self._write_thread = ThreadPoolExecutor(1, "journal-write")
         self._read_thread = ThreadPoolExecutor(1, "journal-read")
@@ -189,6 +191,10 @@ class Journal:
     def _commit_soon(self) -> None:
         if self._committing is None:
             self._committing = asyncio.get_running_loop().create_task(self._commit_groups())
+
+    def _commit_late(self) -> None:
+        self._late = None
+        self._commit_soon()
 
     async def _commit_groups(self) -> None:
         loop = asyncio.get_running_loop()
@@ -282,6 +288,8 @@ class Journal:
         durable.acknowledged = max(durable.acknowledged, min(position, durable.next_position - 1))
         self._note(_ACKNOWLEDGED, durable.acknowledged, durable.id)
         self._note(_DONE, durable.id, durable.acknowledged)
+        if self._late is None:  # Nobody waits for it, and there may be nothing else to write.
+            self._late = asyncio.get_running_loop().call_later(LATE_S, self._commit_late)
 
     def note_forgotten(self, durable: Durable) -> None:
         self._note(_FORGET, durable.id)
@@ -392,6 +400,8 @@ class Journal:
 
     def close(self) -> None:
         """Finishes what is being written, and closes; what was noted and not waited for may be lost."""
+        if self._late is not None:
+            self._late.cancel()
         self._write_thread.shutdown(wait=True)
         self._read_thread.shutdown(wait=True)
         self._writer.close()

@@ -202,6 +202,7 @@ class Session:
             self.broker.queues.stop_reading(stream.durable.id, self.link)
             if forget:
                 await self.broker.subscribing.forget_durable(stream.durable)
+            await self.broker.journal.committed()  # What it has acknowledged never comes again, whatever happens now.
         self.link.send(Done(ticket))
 
     async def _reject(self, rejected: Reject) -> None:
