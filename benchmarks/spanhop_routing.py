@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tidings.lab.spanhop_routes import HERE, Tables, routes, tables
-from tidings.lab.spanhop_tree import balanced
+from tidings.lab.spanhop.routes import HERE, Tables, routes, tables
+from tidings.lab.spanhop.tree import balanced
 
 LEVELS, PAIRS = 20, 1_000_000
 PER_S_MIN = 200_000.0

@@ -38,11 +38,11 @@ for _options in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
 
 SLOW_FOLDERS = {"simulation", "lab", "store", "security"}
 SLOW_FILES = {  # Each of their tests is short, but there are many.
-    "test_adversarial.py",
-    "test_cli_grant.py",
-    "test_cli_refusals.py",
-    "test_cli_subscription.py",
-    "test_cli_type.py",
+    "matching/test_adversarial.py",
+    "cli/test_grant.py",
+    "cli/test_refusals.py",
+    "cli/test_subscription.py",
+    "cli/test_type.py",
 }
 
 
@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     What takes long comes first, above all what one process has to run alone: then all of them end at about the same time.
     """
     for item in items:
-        if item.path.name in SLOW_FILES or not SLOW_FOLDERS.isdisjoint(item.path.parts):
+        if "/".join(item.path.parts[-2:]) in SLOW_FILES or not SLOW_FOLDERS.isdisjoint(item.path.parts):
             item.add_marker("slow")
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")

@@ -7,11 +7,11 @@ from itertools import pairwise
 from math import log2
 
 from tidings.overlay import Interest, Peer, Ranges, SubscriptionId
-from tidings.overlay.access import Tree
-from tidings.overlay.attribute_tree import AttributeTree, Registration, SubSpace
-from tidings.overlay.cbdlo_messages import Place, Placed, Ref
-from tidings.overlay.cuts import BOTTOM, TOP, Axis, Cut, stretches_of
-from tidings.overlay.estate import Estate, Holding
+from tidings.overlay.cbdlo.attribute_tree import AttributeTree, Registration, SubSpace
+from tidings.overlay.cbdlo.messages import Place, Placed, Ref
+from tidings.overlay.cbdlo.owned_partitions import Estate, Holding
+from tidings.overlay.random_graph.access_points import Tree
+from tidings.overlay.random_graph.partition import BOTTOM, TOP, Axis, Cut, stretches_of
 
 SPACE_AXIS = Axis("Event", "x")
 TREE = Tree(Peer("founder"), 1)

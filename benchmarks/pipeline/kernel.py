@@ -11,7 +11,7 @@ from benchmarks import workload as made
 from benchmarks.matching.contest import pin
 from benchmarks.matching.engine import Workload
 from benchmarks.pipeline.ours import kept_index
-from tidings.pipeline.holding import Holding
+from tidings.pipeline.matching.index_replica import Holding
 
 ROUNDS = 5
 

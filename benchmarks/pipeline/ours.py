@@ -17,10 +17,10 @@ from benchmarks import workload as made
 from benchmarks.matching.engine import Workload
 from benchmarks.pipeline.usage import timed
 from tidings.pipeline import Matching, start
-from tidings.pipeline.direct import match_with, tasks_for
-from tidings.pipeline.holding import Shipped, ship
-from tidings.pipeline.match import MatchRows, deliveries_schema, select_asked
-from tidings.pipeline.shipment import Shipment
+from tidings.pipeline.matching.direct_parquet import match_with, tasks_for
+from tidings.pipeline.matching.index_distribution import Shipment
+from tidings.pipeline.matching.index_replica import Shipped, ship
+from tidings.pipeline.matching.match import MatchRows, deliveries_schema, select_asked
 
 SUBSCRIPTION_FILES = 8
 # More than these come as the boxes that parsing makes of them: parsing a million would take as long as all other runs of

@@ -8,8 +8,10 @@ import pytest
 
 from tests.lab.small import experiment
 from tidings.errors import InputError
-from tidings.lab import EXPERIMENTS, Axis, Measured, Parameters, find, irbr, spanhop_measures, spanhop_routes
+from tidings.lab import EXPERIMENTS, Axis, Measured, Parameters, find
 from tidings.lab.experiment import version_of
+from tidings.lab.irbr import experiments
+from tidings.lab.spanhop import measures, routes
 
 TEN = 10
 
@@ -46,16 +48,16 @@ def test_rewording_a_claim_or_a_label_leaves_what_was_measured_standing() -> Non
 
 
 def test_another_constant_in_a_measure_is_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = version_of(irbr.measure_loss)
-    assert version_of(irbr.measure_loss) == before
-    monkeypatch.setattr(irbr, "_PATIENCE_S", 61.0)
-    assert version_of(irbr.measure_loss) != before
+    before = version_of(experiments.measure_loss)
+    assert version_of(experiments.measure_loss) == before
+    monkeypatch.setattr(experiments, "_PATIENCE_S", 61.0)
+    assert version_of(experiments.measure_loss) != before
 
 
 def test_another_constant_in_a_compiled_loop_is_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = version_of(spanhop_measures.measure_hops)
-    monkeypatch.setattr(spanhop_routes, "LOST", 3)
-    assert version_of(spanhop_measures.measure_hops) != before
+    before = version_of(measures.measure_hops)
+    monkeypatch.setattr(routes, "LOST", 3)
+    assert version_of(measures.measure_hops) != before
 
 
 def test_a_paper_stands_for_all_its_figures_and_nothing_is_chosen_twice() -> None:

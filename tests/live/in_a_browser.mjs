@@ -1,6 +1,6 @@
 // What a page in a browser does, run by Node.js: `in_a_browser.mjs GATEWAY CAMERA DESK`, the last two folders of clients.
 import { readFileSync } from "node:fs";
-import { Gateway, Identity } from "../../src/tidings/net/web/tidings.mjs";
+import { Gateway, Identity } from "../../src/tidings/net/gateway/web/tidings.mjs";
 
 const [address, camera, desk] = process.argv.slice(2);
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.live.nursery import Child
 from tidings.net import Client, LaidOut, Layout, lay_out, read_broker, read_client
-from tidings.net.capture import file_for
+from tidings.net.broker.capture import file_for
 from tidings.node import node_id_of
 from tidings.overlay import NodeId
 from tidings.security import Identity, fingerprint

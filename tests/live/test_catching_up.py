@@ -12,7 +12,7 @@ import pytest
 
 from tests.live.together import Together
 from tidings.net import Client, Layout, Reader, Subscription
-from tidings.net.owed import ASKED_AT_ONCE
+from tidings.net.broker.owed import ASKED_AT_ONCE
 
 pytestmark = [pytest.mark.live]
 
@@ -71,7 +71,7 @@ def test_nothing_is_given_up_as_long_as_nobody_has_answered_for_the_keys(
             broker, camera = network.brokers["police-1"], await network.client("police/camera")
             subscription = await wanting(await network.client("police/desk"))
             (durable,) = broker.queues.all.values()
-            monkeypatch.setattr("tidings.net.promises.UNREADABLE_S_MAX", 0.0)
+            monkeypatch.setattr("tidings.net.broker.promises.UNREADABLE_S_MAX", 0.0)
             broker.subscribing.resting = {"another": durable}  # As after a restart, until all keys have come.
             await camera.publish_many("Numberplate", sightings(3))
             await broker.promises._pay_myself()

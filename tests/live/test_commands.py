@@ -11,7 +11,7 @@ from typing import IO
 import pytest
 
 from tidings.net import Layout, lay_out, read_broker
-from tidings.net.layout import free_ports
+from tidings.net.dev_network import free_ports
 
 pytestmark = pytest.mark.live
 

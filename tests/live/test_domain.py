@@ -12,8 +12,8 @@ import pytest
 
 from tests.live.processes import LiveNetwork
 from tidings.net import Layout, domains_in, read_broker
-from tidings.net.layout import membership
-from tidings.net.pki import authority
+from tidings.net.dev_network import membership
+from tidings.net.transport.tls import authority
 from tidings.security import Identity, fingerprint
 
 pytestmark = pytest.mark.live

@@ -25,11 +25,11 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from tests.live.together import Together
 from tidings.net import ClientConfig, read_client
 from tidings.net.config import host_and_port
-from tidings.net.gateway import Gateway
-from tidings.net.metrics import Metrics
-from tidings.net.names import now_ms, read_identity, read_token
-from tidings.net.pki import client_context, der
-from tidings.net.proofs import token_hash
+from tidings.net.gateway.dpop import token_hash
+from tidings.net.gateway.server import Gateway
+from tidings.net.ids import now_ms, read_identity, read_token
+from tidings.net.observability.metrics import Metrics
+from tidings.net.transport.tls import client_context, der
 from tidings.security import BiscuitCapability
 from tidings.store import Registry
 

@@ -12,12 +12,14 @@ import pytest
 
 from tests.live.together import Together
 from tidings.errors import Denied, PeerError
-from tidings.net import Client, Layout, connections, handshake, lay_out, read_client
+from tidings.net import Client, Layout, lay_out, read_client
+from tidings.net.broker import acceptor
 from tidings.net.config import host_and_port
-from tidings.net.frames import HELLO_BYTES_MAX
-from tidings.net.handshake import Participant, shake
-from tidings.net.names import read_identity
-from tidings.net.pki import client_context, der
+from tidings.net.ids import read_identity
+from tidings.net.transport import handshake
+from tidings.net.transport.frames import HELLO_BYTES_MAX
+from tidings.net.transport.handshake import Participant, shake
+from tidings.net.transport.tls import client_context, der
 
 pytestmark = pytest.mark.live
 
@@ -220,7 +222,7 @@ def test_a_broker_that_does_not_read_is_waited_for_once_and_gets_what_it_is_owed
 ) -> None:
     limits = {"link_queue_bytes_max": 1 << 20, "silence_s_max": 600}
     layout = Layout(first_port=0, brokers={"police": 1, "ccs": 1}, overlay="flooding", limits=limits)
-    monkeypatch.setattr(connections, "LINK_S_MAX", 2.0)
+    monkeypatch.setattr(acceptor, "LINK_S_MAX", 2.0)
 
     async def scenario() -> None:
         async with Together(tmp_path, layout) as network:

@@ -17,11 +17,11 @@ import pytest
 
 from tests.live.processes import LiveNetwork
 from tidings.net import Broker, Client, Layout, Reader, Subscription, read_broker
-from tidings.net.frames import Again, Confirms, Frame, Listed, Lists, Said, Versions
-from tidings.net.link import Link
-from tidings.net.owed import WINDOW, DurableInterest, WantsBody, signed_wants
-from tidings.node.kept import kept
-from tidings.node.typekeys import event_id_of
+from tidings.net.broker.owed import WINDOW, DurableInterest, WantsBody, signed_wants
+from tidings.net.transport.connection import Link
+from tidings.net.transport.frames import Again, Confirms, Frame, Listed, Lists, Said, Versions
+from tidings.node.stored_event import kept
+from tidings.node.type_crypto import event_id_of
 from tidings.overlay import Codec, EventId, Head, NodeId, Parcel
 from tidings.security import Identity, Mode, split
 

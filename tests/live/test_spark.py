@@ -17,9 +17,9 @@ from tidings.errors import InputError
 from tidings.events import EventType, Required, Timestamp, write_file
 from tidings.net import Client, Layout, Received
 from tidings.pipeline import LiveNetwork, delivery_id, read_pipeline, run
-from tidings.pipeline.live_reading import table_of
-from tidings.pipeline.live_writing import values_of
-from tidings.pipeline.sources import spark_schema
+from tidings.pipeline.sinks.live import values_of
+from tidings.pipeline.sources.files import spark_schema
+from tidings.pipeline.sources.live import table_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

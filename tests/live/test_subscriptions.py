@@ -13,10 +13,11 @@ import pytest
 from tests.live.together import Together
 from tidings.errors import Denied, InputError
 from tidings.events import Event, EventType, Timestamp
-from tidings.net import BlockingClient, Layout, Reader, Received, Subscription, entrance, promises, subscribing
-from tidings.net.layout import NUMBERPLATE
-from tidings.net.names import now_ms, read_identity, read_token
-from tidings.node import keytalk
+from tidings.net import BlockingClient, Layout, Reader, Received, Subscription
+from tidings.net.broker import bootstrap, promises, subscriptions
+from tidings.net.dev_network import NUMBERPLATE
+from tidings.net.ids import now_ms, read_identity, read_token
+from tidings.node import key_distribution
 from tidings.security import BiscuitCapability, Grant, Mode, SignedType, grant
 from tidings.store import Registry
 
@@ -206,7 +207,7 @@ def test_a_hundred_sealed_subscriptions_behind_another_broker_are_told_each_of_i
 def test_a_right_that_has_ended_by_a_wrong_clock_holds_again_when_it_is_right(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subscribing, "LAPSED_AGAIN_S", 0.1)
+    monkeypatch.setattr(subscriptions, "LAPSED_AGAIN_S", 0.1)
 
     async def scenario() -> None:
         async with Together(tmp_path) as network:
@@ -382,8 +383,8 @@ def test_a_durable_subscription_goes_on_under_a_newer_right_when_its_subscriber_
 def test_newer_rights_that_are_shown_before_the_keys_have_come_count_when_they_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(entrance, "ALONE_AFTER_S", 0.5)
-    monkeypatch.setattr(keytalk, "ASK_AGAIN_S", 0.5)
+    monkeypatch.setattr(bootstrap, "ALONE_AFTER_S", 0.5)
+    monkeypatch.setattr(key_distribution, "ASK_AGAIN_S", 0.5)
     readers = {"ccs": Reader(("plate",))}
     layout = Layout(first_port=0, brokers={"police": 1, "ccs": 1}, readers=readers, mode=Mode.ATTRIBUTE)
 

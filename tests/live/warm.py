@@ -3,9 +3,9 @@
 # ruff: noqa: F401
 import tests.live.nursery
 import tidings.cli
-import tidings.net.broker
-import tidings.net.gateway
-import tidings.net.process
+import tidings.net.broker.broker
+import tidings.net.broker.process
+import tidings.net.gateway.server
 from tidings.matching import load_kernels
 
 load_kernels()

@@ -8,7 +8,7 @@ import pytest
 
 from tidings.errors import InputError, SetupError
 from tidings.pipeline import Counts, Ledger, delivery_id, read_pipeline
-from tidings.pipeline.ledger import Entry
+from tidings.pipeline.state.batch_log import Entry
 
 WHOLE = """
 name = "p"

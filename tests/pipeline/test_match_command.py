@@ -15,7 +15,7 @@ from tests.pipeline.sightings import Sighting, expected_pairs, sightings, subscr
 from tidings.errors import InputError, SetupError, TidingsError
 from tidings.events import write_file
 from tidings.pipeline import Outcome, match_files
-from tidings.pipeline.sources import format_of
+from tidings.pipeline.sources.files import format_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,10 +12,11 @@ import pytest
 from tests.pipeline.sightings import Record, expected_pairs, sightings, subscriptions, write_lines
 from tests.pipeline.test_run import EVENTS, WANTED, delivered, lay_out, put_events
 from tidings.errors import InputError
-from tidings.pipeline import BatchDone, Counts, Ledger, Pipeline, changes, ledger, read_pipeline, run
-from tidings.pipeline.changes import Version, VersionLog
-from tidings.pipeline.ledger import Entry
-from tidings.pipeline.wanted import WANTED_SCHEMA, read_payload, write_payload
+from tidings.pipeline import BatchDone, Counts, Ledger, Pipeline, read_pipeline, run
+from tidings.pipeline.matching.parse_subscriptions import WANTED_SCHEMA, read_payload, write_payload
+from tidings.pipeline.state import batch_log, subscription_versions
+from tidings.pipeline.state.batch_log import Entry
+from tidings.pipeline.state.subscription_versions import Version, VersionLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -152,7 +153,7 @@ def test_a_fold_cut_short_by_a_crash_leaves_nothing_wrong(tmp_path: Path) -> Non
 
 
 def test_many_versions_leave_few_files(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "VERSIONS_MAX", 1)
+    monkeypatch.setattr(subscription_versions, "VERSIONS_MAX", 1)
     pipeline = read_pipeline(lay_out(tmp_path))
     put_events(tmp_path, EVENTS[:800], 8)  # Four batches.
     more = subscriptions(5, seed=9)
@@ -172,7 +173,7 @@ def test_many_versions_leave_few_files(spark: SparkSession, tmp_path: Path, monk
 
 
 def test_a_ledger_of_many_batches_is_a_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "ENTRIES_MAX", 10)
+    monkeypatch.setattr(batch_log, "ENTRIES_MAX", 10)
     book = Ledger(str(tmp_path))
     for batch in range(100):
         book[batch] = Entry(batch // 10)

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from tests.given_trees import SPACE_AXIS, check_tree, wish
 from tidings.overlay import Peer
-from tidings.overlay.attribute_tree import AttributeTree, Registration
-from tidings.overlay.cuts import cut_at, stretches_of
+from tidings.overlay.cbdlo.attribute_tree import AttributeTree, Registration
+from tidings.overlay.random_graph.partition import cut_at, stretches_of
 
 ranges = st.tuples(st.integers(0, 60), st.integers(0, 25)).map(lambda pair: (pair[0], pair[0] + pair[1]))
 changes = st.lists(st.tuples(st.integers(0, 20), st.none() | ranges), max_size=120)

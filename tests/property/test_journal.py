@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tidings.net.journal import Durable, Journal, OwedEvent
+from tidings.net.broker.journal import Durable, Journal, OwedEvent
 from tidings.overlay import EventId
 
 TABLES = ("events", "owed", "streams", "heard", "wants", "durables", "queue", "dead", "meta")

@@ -31,10 +31,10 @@ from tidings.security import (
     SealingKey,
     TreeMember,
 )
-from tidings.security.keygroup import _wrap_aad, _wrap_nonce, signed_message
-from tidings.security.keytree import Update, entry_aad, entry_nonce, lock_under
+from tidings.security.keys.group import _wrap_aad, _wrap_nonce, signed_message
+from tidings.security.keys.tree_member import _climb
+from tidings.security.keys.trees import Update, entry_aad, entry_nonce, lock_under
 from tidings.security.suites import expand
-from tidings.security.treemember import _climb
 
 GID = PLATES.group_ids[0]
 G = PLATES.grace_ms

@@ -16,11 +16,11 @@ from tests.property.test_security_decoders import mangled
 from tests.unit.node.pair import PLATES, Cable, a_node, attach, membership, two
 from tidings.errors import InputError
 from tidings.node import Node, Notify
-from tidings.node.keytalk import CODEC, CONTROL, AskedIn, LetIn, News, TurnedAway
-from tidings.node.reading import UNREAD
+from tidings.node.filter_encoding import UNREAD
+from tidings.node.key_distribution import CODEC, CONTROL, AskedIn, LetIn, News, TurnedAway
 from tidings.overlay import EventId, Head, Interest, Parcel, Peer, SubscriptionId, View
-from tidings.overlay.flooding import Flood
-from tidings.overlay.trees import Want
+from tidings.overlay.baselines.flooding import Flood
+from tidings.overlay.hermes.multicast_tree import Want
 from tidings.sim import START_MS
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.strategies_filters import NAMES, random_condition, random_type, random_values
 from tidings.filters import parse
-from tidings.node.reading import UNREAD, clauses_of, wanted_from
+from tidings.node.filter_encoding import UNREAD, clauses_of, wanted_from
 from tidings.overlay import Sql, View
 from tidings.security import Mode
 from tidings.sim import Federation

@@ -44,8 +44,8 @@ from tidings.security import (
     open_welcome,
     split,
 )
-from tidings.security.plaintext import unpadded, value_size
-from tidings.security.signing import SignatureReader, sign_batch
+from tidings.security.envelope.signing import SignatureReader, sign_batch
+from tidings.security.envelope.value_codec import unpadded, value_size
 
 KEX = SealingKey.make(source(1))
 OPEN, PAPER = a_type(mode=Mode.PLAIN), a_type(suite=0x10)

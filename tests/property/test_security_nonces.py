@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.unit.security.london import NOW_MS, PLATES, SIGHTING, a_keyring
 from tidings.security import FilterSealer, Moments, NotYet, Sealer
-from tidings.security.keyring import KeyEpoch
+from tidings.security.keys.keyring import KeyEpoch
 from tidings.security.suites import Cipher
 
 

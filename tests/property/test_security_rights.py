@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.security.london import person
 from tidings.errors import Denied
 from tidings.security import BiscuitCapability, Grant, Identity, OnlineTest, Request, Right, reduce
-from tidings.security.capability import _block
+from tidings.security.rights.biscuit import _block
 
 PEOPLE = [person(number) for number in range(4)]
 OWNER = PEOPLE[0]

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tests.strategies_filters import random_condition, random_type, random_values
 from tidings.events import Value, type_of
 from tidings.overlay import Interest, Ranges, Sql, Standing, SubscriptionId, Tiling, Trip, View, hops_max, next_hop
-from tidings.overlay.ancestors import Ancestor, Known
-from tidings.overlay.claims import uncovered
-from tidings.overlay.gnp import scale
-from tidings.overlay.quantise import Axes
+from tidings.overlay.spanhop.network_coordinates import scale
+from tidings.overlay.spanhop.next_hop import Ancestor, Known
+from tidings.overlay.spanhop.quantisation import Axes
+from tidings.overlay.spanhop.zone_ownership import uncovered
 from tidings.space import Path, Space, Zone, siblings, within
 
 EXAMPLES = 30  # Each is a whole network.

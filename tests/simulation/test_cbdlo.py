@@ -13,14 +13,14 @@ from tests.conformance import FAULTS, NODE_COUNT
 from tests.given_trees import check_tree
 from tests.simulation.test_node_rights import random_condition, random_values
 from tidings.filters import parse
-from tidings.lab.cbdlo_claims import ROBUST
-from tidings.lab.cbdlo_measures import measure_churn
+from tidings.lab.cbdlo.claims import ROBUST
+from tidings.lab.cbdlo.measures import measure_churn
 from tidings.overlay import EventId, NodeId, Ranges, Sql, SubscriptionId
-from tidings.overlay.attribute_tree import AttributeTree
-from tidings.overlay.cbdlo import Cbdlo
-from tidings.overlay.cuts import Axis, stretches_of
-from tidings.overlay.estate import Holding
-from tidings.overlay.stewardship import Steward
+from tidings.overlay.cbdlo.attribute_tree import AttributeTree
+from tidings.overlay.cbdlo.coordinator import Steward
+from tidings.overlay.cbdlo.owned_partitions import Holding
+from tidings.overlay.cbdlo.router import Cbdlo
+from tidings.overlay.random_graph.partition import Axis, stretches_of
 from tidings.security import Mode
 from tidings.sim import Plan, World, check_safe, run
 

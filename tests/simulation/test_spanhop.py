@@ -9,8 +9,8 @@ import pytest
 
 from tests.conformance import FAULTS, NODE_COUNT, it_keeps_its_promises
 from tidings.overlay import EventId, Ranges
-from tidings.overlay.claims import uncovered
-from tidings.overlay.spanhop import Spanhop
+from tidings.overlay.spanhop.router import Spanhop
+from tidings.overlay.spanhop.zone_ownership import uncovered
 from tidings.sim import Workload, World
 from tidings.space import within
 

@@ -5,28 +5,28 @@ exit codes. Every other file here is one command or one group of commands, and t
 is their list.
 """
 
-from tidings.cli import doctor, frame
-from tidings.cli.broker import app as broker_app
-from tidings.cli.dlq import app as dlq_app
-from tidings.cli.domain import app as domain_app
-from tidings.cli.envelope import envelope
+from tidings.cli import doctor, terminal
 from tidings.cli.filter import app as filter_app
-from tidings.cli.grant import app as grant_app
-from tidings.cli.identity import app as identity_app
-from tidings.cli.init import init
 from tidings.cli.lab import app as lab_app
 from tidings.cli.match import match
-from tidings.cli.publish import publish
-from tidings.cli.registry import app as registry_app
+from tidings.cli.network.broker import app as broker_app
+from tidings.cli.network.dlq import app as dlq_app
+from tidings.cli.network.envelope import envelope
+from tidings.cli.network.init import init
+from tidings.cli.network.publish import publish
+from tidings.cli.network.subscribe import subscribe
+from tidings.cli.network.trace import trace
+from tidings.cli.registry.domain import app as domain_app
+from tidings.cli.registry.grant import app as grant_app
+from tidings.cli.registry.identity import app as identity_app
+from tidings.cli.registry.registry import app as registry_app
+from tidings.cli.registry.subscription import app as subscription_app
+from tidings.cli.registry.type import app as type_app
 from tidings.cli.run import run as run_pipeline
-from tidings.cli.subscribe import subscribe
-from tidings.cli.subscription import app as subscription_app
-from tidings.cli.trace import trace
-from tidings.cli.type import app as type_app
 
 __all__ = ["app", "main"]
 
-app = frame.new_app()
+app = terminal.new_app()
 app.command("doctor")(doctor.doctor)
 app.add_typer(filter_app)
 app.add_typer(lab_app)
@@ -45,4 +45,4 @@ for registry_command in (identity_app, domain_app, type_app, grant_app, subscrip
 
 def main() -> None:
     """The program `tidings`: runs the command that the arguments name, and exits with its code."""
-    frame.run(app)
+    terminal.run(app)

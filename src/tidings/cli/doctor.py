@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tidings.cli.frame import EXIT_REJECTS, Output, OutputOption, console, show, tell
+from tidings.cli.terminal import EXIT_REJECTS, Output, OutputOption, console, show, tell
 from tidings.doctor import Finding, Machine, examine
 
 

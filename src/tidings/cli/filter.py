@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from tidings.cli.frame import Output, OutputOption, show, tell
+from tidings.cli.terminal import Output, OutputOption, show, tell
 from tidings.errors import did_you_mean
 from tidings.events import Attribute, EventType, ValueType, read_file, read_record, typed
 from tidings.filters import Condition, Node, children, format_tree, guess_type, parse

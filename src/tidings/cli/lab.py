@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidings.cli.frame import Output, OutputOption, show, tell
+from tidings.cli.terminal import Output, OutputOption, show, tell
 from tidings.errors import InputError
 
 if TYPE_CHECKING:

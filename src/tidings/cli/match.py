@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from tidings.cli.frame import EXIT_REJECTS, Output, OutputOption, show, tell
+from tidings.cli.terminal import EXIT_REJECTS, Output, OutputOption, show, tell
 from tidings.events import read_file
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidings.cli.frame import EXIT_INTERRUPTED, EXIT_REJECTS, Output, OutputOption, show, tell
 from tidings.cli.match import ConfOption, MasterOption
+from tidings.cli.terminal import EXIT_INTERRUPTED, EXIT_REJECTS, Output, OutputOption, show, tell
 
 if TYPE_CHECKING:
     from tidings.pipeline import BatchDone

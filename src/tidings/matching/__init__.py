@@ -5,11 +5,11 @@ can make and hand over; `NaiveIndex` is what matching means, and the measure of 
 """
 
 from tidings.matching.batch import Matches
-from tidings.matching.boxes import BOXES_SCHEMA, boxes_table
-from tidings.matching.compiled import load_kernels
+from tidings.matching.box_table import BOXES_SCHEMA, boxes_table
 from tidings.matching.explain import Explanation
 from tidings.matching.index import Index
-from tidings.matching.naive import NaiveIndex
+from tidings.matching.kernels.cache import load_kernels
+from tidings.matching.reference import NaiveIndex
 from tidings.matching.stats import Effort, Grid, PartStats, Stats
 
 __all__ = [

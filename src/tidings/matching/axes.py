@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from tidings.events import EventType, ValueType
-from tidings.matching import cells, kernels
-from tidings.matching.boxes import Array, one_chunk, writable
+from tidings.matching.box_table import Array, one_chunk, writable
+from tidings.matching.kernels import cells
+from tidings.matching.kernels import match as match_kernels
 
 TABLE_BITS_MAX = 20  # Four megabytes of table per axis, at most.
 
@@ -34,7 +35,7 @@ class Axes:
     """
 
     attribute: Array
-    arrays: kernels.AxisArrays
+    arrays: match_kernels.AxisArrays
 
     def __len__(self) -> int:
         return len(self.attribute)
@@ -166,7 +167,7 @@ def make_axes(event_type: EventType, cuts: Mapping[int, Any]) -> Axes:
         kinds.append(kind)
         keys.append(here)
         tables += [table, slots]
-    arrays = kernels.AxisArrays(
+    arrays = match_kernels.AxisArrays(
         kind=np.array(kinds, np.int32),
         rows=np.array(rows, np.int64).reshape(-1, cells.AXIS_SIZE),
         # A few more, because the last cuts are compared before it is asked whether they are there.
@@ -175,7 +176,7 @@ def make_axes(event_type: EventType, cuts: Mapping[int, Any]) -> Axes:
         text_ptr=texts.offsets(),
         text_bytes=texts.content(),
     )
-    return Axes(np.array(list(cuts), np.int32), kernels.AxisArrays(*map(writable, arrays)))
+    return Axes(np.array(list(cuts), np.int32), match_kernels.AxisArrays(*map(writable, arrays)))
 
 
 def sorted_numbers(bounds: Sequence[Array]) -> Array:

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from tidings.errors import EventError
-from tidings.matching.boxes import Array
+from tidings.matching.box_table import Array
+from tidings.matching.live_segment import Part, apart
 from tidings.matching.parallel import workers
-from tidings.matching.part import Part, apart
 
 BATCH = 32_768  # Events that go through the index together, so that a large one is read once for all of them.
 ROWS_MAX = 2**31 - 1  # Of one table: row numbers have 32 bits.

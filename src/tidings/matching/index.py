@@ -24,17 +24,17 @@ from tidings.errors import EventError, InputError
 from tidings.events import INT_MAX, INT_MIN, EventType, Value, conform, describe
 from tidings.filters import Condition, parse
 from tidings.matching.batch import Matches, match_all
-from tidings.matching.boxes import Array, BoxColumns, columns_of, read_table
+from tidings.matching.box_table import Array, BoxColumns, columns_of, read_table
+from tidings.matching.compaction import merge
+from tidings.matching.event_packing import Packer
 from tidings.matching.explain import Explanation, explain
-from tidings.matching.kernels import CANDIDATES, HITS
-from tidings.matching.merge import merge
-from tidings.matching.names import Names, hashed
+from tidings.matching.id_dictionary import Names, hashed
+from tidings.matching.kernels.match import CANDIDATES, HITS
+from tidings.matching.live_segment import FIRST_STAMP, Part
 from tidings.matching.parallel import core_count, workers
-from tidings.matching.part import FIRST_STAMP, Part
-from tidings.matching.pending import Pending
 from tidings.matching.segment import build
-from tidings.matching.single import Packer
 from tidings.matching.stats import Effort, Stats, stats_of
+from tidings.matching.write_buffer import Pending
 
 PENDING_MAX = 4096  # Latest additions that are kept as they came; then they become a part.
 ASKED_ONE_BY_ONE_MAX = 32  # So many of them are asked one by one for a single event, rather than made a part of.
@@ -214,7 +214,7 @@ class Index:
 
     def save(self, path: str | Path) -> None:
         """Writes the index as a folder that `Index.open` maps into memory. The folder must not exist, or be an index."""
-        from tidings.matching.files import save
+        from tidings.matching.storage import save
 
         self.settle()
         with self._writing:
@@ -228,7 +228,7 @@ class Index:
         Sizes and headers are checked always, all content with `verify`. Raises IndexFileError.
         Changes stay in memory until they are saved.
         """
-        from tidings.matching.files import open_part
+        from tidings.matching.storage import open_part
 
         part, event_type = open_part(Path(path), verify=verify)
         index = cls(event_type)

@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from tidings.matching import filing, kernels
-from tidings.matching.boxes import Array
+from tidings.matching.box_table import Array
+from tidings.matching.kernels import build as build_kernels
+from tidings.matching.kernels import match as match_kernels
 from tidings.matching.parallel import ALONE, Workers
 
 PROBE_NS = 10.0  # Looking into one grid cell.
@@ -48,10 +49,12 @@ class Plan:
     side_b: Array
 
 
-def make_plan(sides: filing.Sides, cell_counts: Array, share_ptr: Array, share: Array, crew: Workers = ALONE) -> Plan:
+def make_plan(
+    sides: build_kernels.Sides, cell_counts: Array, share_ptr: Array, share: Array, crew: Workers = ALONE
+) -> Plan:
     """Files every box somewhere: under two sides, one, or, if it has none, where all events look."""
     chance = np.empty(max(len(sides.side_axis), 1), np.float32)
-    crew.over(len(sides.side_axis), lambda *run: filing.measure_sides(sides, share_ptr, share, *run, chance))
+    crew.over(len(sides.side_axis), lambda *run: build_kernels.measure_sides(sides, share_ptr, share, *run, chance))
     first, second = _choose(sides, chance, len(cell_counts), crew)
     counts = np.append(cell_counts, 1)  # Behind the last axis stands the one that all boxes and events share.
     second = _second_if_it_pays(sides, first, second, chance, counts, crew)
@@ -59,7 +62,7 @@ def make_plan(sides: filing.Sides, cell_counts: Array, share_ptr: Array, share: 
     return Plan(pairs.grids(), pairs.pair, pairs.side_a, pairs.side_b)
 
 
-def _choose(sides: filing.Sides, chance: Array, axes: int, crew: Workers) -> tuple[Array, Array]:
+def _choose(sides: build_kernels.Sides, chance: Array, axes: int, crew: Workers) -> tuple[Array, Array]:
     """Per box the sides to file it under. Pairs that few choose cost each of them much, and lose those in the next round."""
     boxes = len(sides.side_ptr) - 1
     first, second = np.empty(boxes, np.int32), np.empty(boxes, np.int32)
@@ -74,7 +77,7 @@ def _choose(sides: filing.Sides, chance: Array, axes: int, crew: Workers) -> tup
 def _choose_some(what: tuple[Any, ...], chosen: tuple[Array, Array], start: int, end: int) -> Array:
     """Chooses for a run of boxes; returns how many of them chose each pair of axes."""
     sizes = np.zeros(len(what[-1]), np.int64)
-    filing.choose_sides(*what, start, end, *chosen, sizes)
+    build_kernels.choose_sides(*what, start, end, *chosen, sizes)
     return sizes
 
 
@@ -99,22 +102,25 @@ class _Pairs:
     counts: Array
 
     @classmethod
-    def of(cls, sides: filing.Sides, first: Array, second: Array, counts: Array, crew: Workers) -> _Pairs:
+    def of(cls, sides: build_kernels.Sides, first: Array, second: Array, counts: Array, crew: Workers) -> _Pairs:
         side_a, side_b = _in_axis_order(sides, first, second)
         axis = np.append(sides.side_axis, np.int32(len(counts) - 1)).astype(np.int64)
         codes, pair, sizes = _distinct(axis[side_a] * len(counts) + axis[side_b], len(counts) ** 2)
         a, b = codes // len(counts), codes % len(counts)
-        what, shape = (sides, side_a, side_b, pair, _finest(counts)), (len(codes), filing.LEVELS, filing.LEVELS)
+        what, shape = (
+            (sides, side_a, side_b, pair, _finest(counts)),
+            (len(codes), build_kernels.LEVELS, build_kernels.LEVELS),
+        )
         entries = np.sum(crew.over(len(pair), partial(_count_some, what, shape)), 0)
         return cls(a, b, sizes, pair, side_a, side_b, _costs(entries, sizes, counts, a, b), entries, counts)
 
     def best(self) -> Array:
         """Per pair the level, along both axes as one number, that costs least."""
-        return self.cost.reshape(len(self.a), filing.LEVELS**2).argmin(1)  # type: ignore[no-any-return]
+        return self.cost.reshape(len(self.a), build_kernels.LEVELS**2).argmin(1)  # type: ignore[no-any-return]
 
     def grids(self) -> Array:
-        """The best grid of each pair, as rows for the kernels."""
-        finest, (x, y) = _finest(self.counts), np.divmod(self.best(), filing.LEVELS)
+        """The best grid of each pair, as rows for the match."""
+        finest, (x, y) = _finest(self.counts), np.divmod(self.best(), build_kernels.LEVELS)
         shift_a, shift_b = finest[self.a] + x, finest[self.b] + y
         rows, columns = bucket_count(self.counts[self.a], shift_a), bucket_count(self.counts[self.b], shift_b)
         columns_log = np.ceil(np.log2(columns)).astype(np.int64)
@@ -125,12 +131,12 @@ class _Pairs:
 
 def _count_some(what: tuple[Any, ...], shape: tuple[int, ...], start: int, end: int) -> Array:
     entries = np.zeros(shape, np.int64)
-    filing.count_entries(*what, start, end, entries)
+    build_kernels.count_entries(*what, start, end, entries)
     return entries
 
 
 def _second_if_it_pays(
-    sides: filing.Sides, first: Array, second: Array, chance: Array, counts: Array, crew: Workers
+    sides: build_kernels.Sides, first: Array, second: Array, chance: Array, counts: Array, crew: Workers
 ) -> Array:
     """`second`, or -1 for the boxes of pairs whose grid would cost more than lists by the first sides."""
     second = _second_if_common(sides, first, second, len(counts))
@@ -144,7 +150,7 @@ def _second_if_it_pays(
     return np.where(pays[pairs.pair], second, -1).astype(np.int32)
 
 
-def _second_if_common(sides: filing.Sides, first: Array, second: Array, axes: int) -> Array:
+def _second_if_common(sides: build_kernels.Sides, first: Array, second: Array, axes: int) -> Array:
     side_a, side_b = _in_axis_order(sides, first, second)
     axis = np.append(sides.side_axis, np.int32(axes - 1)).astype(np.int64)
     _, pair, sizes = _distinct(axis[side_a] * axes + axis[side_b], axes**2)
@@ -163,7 +169,7 @@ def _distinct(codes: Array, size: int) -> tuple[Array, Array, Array]:
     return found, number[codes], sizes[found]
 
 
-def _in_axis_order(sides: filing.Sides, first: Array, second: Array) -> tuple[Array, Array]:
+def _in_axis_order(sides: build_kernels.Sides, first: Array, second: Array) -> tuple[Array, Array]:
     axis = np.append(sides.side_axis, np.int32(2**31 - 1))  # -1, no side, is behind all axes.
     swap = axis[first] > axis[second]
     return np.where(swap, second, first).astype(np.int32), np.where(swap, first, second).astype(np.int32)
@@ -172,17 +178,17 @@ def _in_axis_order(sides: filing.Sides, first: Array, second: Array) -> tuple[Ar
 def _finest(counts: Array) -> Array:
     """Per axis the shift that gives at most 2^FINEST_BITS buckets, or as many more as fields of entries need."""
     bits = np.ceil(np.log2(np.maximum(counts - 1, 1))).astype(np.int32)
-    return np.clip(bits - FINEST_BITS, 0, kernels.FIELD_BITS).astype(np.int32)  # type: ignore[no-any-return]
+    return np.clip(bits - FINEST_BITS, 0, match_kernels.FIELD_BITS).astype(np.int32)  # type: ignore[no-any-return]
 
 
 def _costs(entries: Array, sizes: Array, counts: Array, a: Array, b: Array) -> Array:
     """Nanoseconds per event to look into a grid, by pair and levels; what may not be chosen costs much more."""
-    level, finest = np.arange(filing.LEVELS), _finest(counts)
+    level, finest = np.arange(build_kernels.LEVELS), _finest(counts)
     shift_a, shift_b = finest[a][:, None] + level, finest[b][:, None] + level
     rows, columns = bucket_count(counts[a][:, None], shift_a), bucket_count(counts[b][:, None], shift_b)
     cells = rows[:, :, None] * columns[:, None, :]
     size = entries * ENTRY_BYTES + cells * 4.0
     cost = PROBE_NS + CANDIDATE_NS * entries / cells + size / READ_BYTES_PER_NS / BATCH
     crowded = entries / sizes[:, None, None]
-    too_coarse = (shift_a > kernels.FIELD_BITS)[:, :, None] | (shift_b > kernels.FIELD_BITS)[:, None, :]
+    too_coarse = (shift_a > match_kernels.FIELD_BITS)[:, :, None] | (shift_b > match_kernels.FIELD_BITS)[:, None, :]
     return cost + np.where(crowded > ENTRIES_MAX, 1e6 * crowded, 0) + np.where(too_coarse, 1e15, 0)  # type: ignore[no-any-return]

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from tidings.events import EventType, Value
 from tidings.filters import Condition, parse
-from tidings.matching.boxes import Array
-from tidings.matching.layout import NO_RESIDUAL, CellBoxes
+from tidings.matching.box_table import Array
+from tidings.matching.grid import NO_RESIDUAL, CellBoxes
 from tidings.matching.rows import row_values
 
 Test: TypeAlias = Callable[[Mapping[str, Value]], bool]

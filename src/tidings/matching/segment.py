@@ -17,12 +17,13 @@ import pyarrow.compute as pc
 from tidings.errors import InputError
 from tidings.events import EventType
 from tidings.filters import DOMAIN
-from tidings.matching import filing, kernels
 from tidings.matching.axes import Axes, make_axes, sorted_numbers, sorted_texts
-from tidings.matching.boxes import Array, BoxColumns, writable
-from tidings.matching.layout import NO_RESIDUAL, CellBoxes, lay_out
-from tidings.matching.likelihood import shares
+from tidings.matching.box_table import Array, BoxColumns, writable
+from tidings.matching.grid import NO_RESIDUAL, CellBoxes, lay_out
+from tidings.matching.kernels import build as build_kernels
+from tidings.matching.kernels import match as match_kernels
 from tidings.matching.parallel import ALONE, Workers
+from tidings.matching.selectivity import shares
 
 Residuals = tuple[tuple[str, ...], ...]
 
@@ -38,7 +39,7 @@ class Segment:
     texts: pa.Array
     axes: Axes
     boxes: CellBoxes
-    layout: kernels.Layout
+    layout: match_kernels.Layout
     residuals: Residuals
 
     def __len__(self) -> int:
@@ -124,20 +125,20 @@ def _cuts(attribute: int, numbers: _Bounds, texts: _Bounds, event_type: EventTyp
     return sorted_texts(pa.concat_arrays([_taken(texts.low, low), _taken(texts.high, high)]))
 
 
-def _in_cells(columns: BoxColumns, axes: Axes, numbers: _Bounds, texts: _Bounds, crew: Workers) -> filing.Sides:
+def _in_cells(columns: BoxColumns, axes: Axes, numbers: _Bounds, texts: _Bounds, crew: Workers) -> build_kernels.Sides:
     number_cells, text_cells = numbers.cells(axes, crew, text=False), texts.cells(axes, crew, text=True)
     what = (columns.null, columns.number_ptr, *number_cells, columns.text_ptr, *text_cells)
     ptr, none = np.empty(len(columns.attribute) + 1, np.int32), np.zeros(0, np.int32)
-    if (wrong := filing.join_pieces(*what, True, ptr, none, none)) >= 0:
+    if (wrong := build_kernels.join_pieces(*what, True, ptr, none, none)) >= 0:
         box = int(np.searchsorted(columns.side_ptr, wrong, "right")) - 1
         row = int(np.searchsorted(columns.box_ptr, box, "right")) - 1
         raise InputError(f"expected intervals that ascend and do not touch, got others in row {row} of the boxes")
     low, high = np.empty(ptr[-1], np.int32), np.empty(ptr[-1], np.int32)
-    filing.join_pieces(*what, False, ptr, low, high)
+    build_kernels.join_pieces(*what, False, ptr, low, high)
     axis_of = np.zeros(int(axes.attribute.max(initial=0)) + 1, np.int32)
     axis_of[axes.attribute] = np.arange(len(axes))
     arrays = (columns.side_ptr.astype(np.int32), axis_of[columns.attribute], ptr, low, high)
-    return filing.Sides(*map(writable, arrays))
+    return build_kernels.Sides(*map(writable, arrays))
 
 
 def _residual_sets(columns: BoxColumns) -> tuple[Array, Residuals]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tidings.events import EventType
-from tidings.matching import kernels
-from tidings.matching.part import Part
+from tidings.matching.kernels import match as match_kernels
+from tidings.matching.live_segment import Part
 from tidings.matching.plan import bucket_count
 
 EVERY_EVENT = "every event"  # What a grid without an axis stands for.
@@ -85,7 +85,7 @@ def _part_stats(part: Part, event_type: EventType) -> PartStats:
         "texts": segment.texts.nbytes,
         "removals": part.removed.nbytes if part.removed_count else 0,
     }
-    entries = len(layout.words) - kernels.UNROLLED
+    entries = len(layout.words) - match_kernels.UNROLLED
     grids = tuple(_grid(part, number, event_type) for number in range(len(layout.grids)))
     return PartStats(len(segment), part.removed_count, len(segment.boxes), entries, bytes_by_use, grids)
 
@@ -94,11 +94,11 @@ def _grid(part: Part, number: int, event_type: EventType) -> Grid:
     axes, layout = part.segment.axes, part.segment.layout
     row = layout.grids[number]
     both = (
-        (row[kernels.GRID_A], row[kernels.GRID_SHIFT_A]),
-        (row[kernels.GRID_B], row[kernels.GRID_SHIFT_B]),
+        (row[match_kernels.GRID_A], row[match_kernels.GRID_SHIFT_A]),
+        (row[match_kernels.GRID_B], row[match_kernels.GRID_SHIFT_B]),
     )
     named = [(int(axis), int(shift)) for axis, shift in both if axis < len(axes)]
     names = tuple(event_type.attributes[axes.attribute[axis]].name for axis, _ in named)
     buckets = tuple(int(bucket_count(axes.cell_counts[axis], shift)) for axis, shift in named)
-    entries = int(layout.starts[row[kernels.GRID_END]] - layout.starts[row[kernels.GRID_START]])
+    entries = int(layout.starts[row[match_kernels.GRID_END]] - layout.starts[row[match_kernels.GRID_START]])
     return Grid(names, buckets, entries)

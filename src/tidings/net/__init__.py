@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tidings.net.blocking import BlockingClient
-from tidings.net.client import Client, Received, Subscription
+from tidings.net.client.blocking import BlockingClient
+from tidings.net.client.client import Client, Received, Subscription
 from tidings.net.config import (
     BrokerConfig,
     ClientConfig,
@@ -22,15 +22,15 @@ from tidings.net.config import (
     read_broker,
     read_client,
 )
-from tidings.net.layout import LaidOut, Layout, Reader, lay_out
-from tidings.net.linking import introduce, trust_authority
-from tidings.net.logs import log_to_stderr
-from tidings.net.names import read_event_id, show_event
-from tidings.net.pki import domains_in
+from tidings.net.dev_network import LaidOut, Layout, Reader, lay_out
+from tidings.net.federation import introduce, trust_authority
+from tidings.net.ids import read_event_id, show_event
+from tidings.net.observability.logs import log_to_stderr
+from tidings.net.transport.tls import domains_in
 
 if TYPE_CHECKING:
-    from tidings.net.broker import Broker
-    from tidings.net.process import serve
+    from tidings.net.broker.broker import Broker
+    from tidings.net.broker.process import serve
 
 __all__ = [
     "BlockingClient",
@@ -63,11 +63,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # A broker brings a node and the matching kernels with it: a client need not wait a second for them.
     if name == "Broker":
-        from tidings.net.broker import Broker
+        from tidings.net.broker.broker import Broker
 
         return Broker
     if name == "serve":
-        from tidings.net.process import serve
+        from tidings.net.broker.process import serve
 
         return serve
     raise AttributeError(f"module 'tidings.net' has no attribute {name!r}")

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tidings.errors import InputError, did_you_mean
-from tidings.net.names import broker_id
+from tidings.net.ids import broker_id
 from tidings.overlay import Peer
 from tidings.security import from_fingerprint
 

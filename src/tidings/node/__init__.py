@@ -17,12 +17,12 @@ from tidings.node.effects import (
     NotJoined,
     Refused,
 )
-from tidings.node.hops import Hop
-from tidings.node.kept import kept_values, read_kept
-from tidings.node.link import node_id_of
-from tidings.node.local import LocalSubscription
+from tidings.node.local_subscriptions import LocalSubscription
+from tidings.node.neighbours import node_id_of
 from tidings.node.node import Node
 from tidings.node.policy import NodePolicy
+from tidings.node.stored_event import kept_values, read_kept
+from tidings.node.trace_log import Hop
 
 __all__ = [
     "Credentials",

@@ -18,11 +18,11 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from tidings.errors import PeerError
 from tidings.events import Value
-from tidings.node.catalogue import Catalogue
-from tidings.node.keytalk import CONTROL
-from tidings.node.link import Neighbourhood
-from tidings.node.reading import UNREAD
-from tidings.node.typekeys import TypeKeys, check_head
+from tidings.node.filter_encoding import UNREAD
+from tidings.node.key_distribution import CONTROL
+from tidings.node.neighbours import Neighbourhood
+from tidings.node.type_crypto import TypeKeys, check_head
+from tidings.node.type_registry import Catalogue
 from tidings.overlay import SEALED, Interest, NodeId, Parcel
 from tidings.security import FLAG_CACHE, CacheTrust, Frame, SignedType, cached, split, uncached
 

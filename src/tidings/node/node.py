@@ -23,22 +23,22 @@ from typing import Any
 
 from tidings.errors import Denied, PeerError
 from tidings.events import EventType
-from tidings.node.catalogue import Catalogue, Known
-from tidings.node.clients import Clients
+from tidings.node.client_authorization import Clients
 from tidings.node.credentials import Truth
 from tidings.node.customs import Customs
-from tidings.node.delivery import WAITING_MAX, WAITS_FOR_PUBLISHER, Delivery
 from tidings.node.effects import Ended, Joined, Keep, NodeEffect, NotJoined, Refused
-from tidings.node.hops import Hop, Hops
-from tidings.node.kept import kept, read_kept
-from tidings.node.keytalk import CODEC, CONTROL, KeyTalk, Listen, Say, TalkEffect, genuine_or_none
-from tidings.node.link import LinkAck, LinkCreds, LinkHello, LinkRevoke, Neighbourhood
-from tidings.node.local import LocalSubscription, LocalSubscriptions
-from tidings.node.passing import Passing
+from tidings.node.inbound import Passing
+from tidings.node.key_distribution import CODEC, CONTROL, KeyTalk, Listen, Say, TalkEffect, genuine_or_none
+from tidings.node.local_delivery import WAITING_MAX, WAITS_FOR_PUBLISHER, Delivery
+from tidings.node.local_subscriptions import LocalSubscription, LocalSubscriptions
+from tidings.node.neighbours import LinkAck, LinkCreds, LinkHello, LinkRevoke, Neighbourhood
+from tidings.node.outbound import Saying
 from tidings.node.policy import NodePolicy
-from tidings.node.saying import Saying
-from tidings.node.typekeys import TypeKeys, UnknownPublisher
-from tidings.node.wanting import Wanting
+from tidings.node.stored_event import kept, read_kept
+from tidings.node.subscriptions import Wanting
+from tidings.node.trace_log import Hop, Hops
+from tidings.node.type_crypto import TypeKeys, UnknownPublisher
+from tidings.node.type_registry import Catalogue, Known
 from tidings.overlay import (
     Codec,
     Completed,

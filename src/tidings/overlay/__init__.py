@@ -23,25 +23,9 @@ What a protocol says is in its `_messages`, and how a network of it begins that 
 from importlib import import_module
 
 from tidings.errors import InputError, did_you_mean
-from tidings.overlay.ancestors import Hop, Standing, Trip, hops_max, next_hop
-from tidings.overlay.backbone import Graph, Roles, guarded, literal, spanning_tree
+from tidings.overlay.immune.global_construction import Graph, Roles, guarded, literal, spanning_tree
 from tidings.overlay.interest import AnyWanted, Box, Everything, Extent, Interest, Ranges, Span, Sql, Wanted, key_of
-from tidings.overlay.router import (
-    Completed,
-    Count,
-    Deliver,
-    Effect,
-    Failed,
-    Place,
-    Promise,
-    Protocol,
-    Router,
-    Send,
-    Token,
-    WakeAt,
-)
-from tidings.overlay.tiling import Tiling
-from tidings.overlay.wire import (
+from tidings.overlay.messages import (
     SEALED,
     Codec,
     EventId,
@@ -56,9 +40,26 @@ from tidings.overlay.wire import (
     rewritten,
     size_of,
 )
+from tidings.overlay.router import (
+    Completed,
+    Count,
+    Deliver,
+    Effect,
+    Failed,
+    Place,
+    Promise,
+    Protocol,
+    Router,
+    Send,
+    Token,
+    WakeAt,
+)
+from tidings.overlay.spanhop.next_hop import Hop, Standing, Trip, hops_max, next_hop
+from tidings.overlay.spanhop.static_partition import Tiling
 
 NAMES = ("flooding", "gossip", "immune", "hermes", "irbr", "cbdlo", "tera", "simple", "spanhop")
-"""The protocols there are. `ring` is not among them: hermes and irbr stand on it."""
+"""The protocols there are. `pastry` is not among them: hermes and irbr run on it."""
+_BASELINES = frozenset({"flooding", "gossip", "simple", "tera"})
 
 
 def protocol(name: str) -> Protocol:
@@ -70,7 +71,8 @@ def protocol(name: str) -> Protocol:
     if name not in NAMES:
         hint = did_you_mean(name, NAMES) or f"there are {', '.join(NAMES)}"
         raise InputError(f"there is no protocol {name!r}; {hint}")
-    found = import_module(f"tidings.overlay.{name}").PROTOCOL  # On demand: a broker runs one of them.
+    home = f"baselines.{name}" if name in _BASELINES else f"{name}.router"
+    found = import_module(f"tidings.overlay.{home}").PROTOCOL  # On demand: a broker runs one of them.
     assert isinstance(found, Protocol)
     return found
 

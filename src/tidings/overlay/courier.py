@@ -12,8 +12,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
+from tidings.overlay.messages import Message, NodeId
 from tidings.overlay.router import Effect, Send, WakeAt
-from tidings.overlay.wire import Message, NodeId
 
 WAIT_S = 0.5  # Five times the slowest round trip of the simulated networks.
 WAIT_S_MAX = 4.0

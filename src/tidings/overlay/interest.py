@@ -23,7 +23,7 @@ import msgspec
 
 from tidings import filters
 from tidings.events import Attribute, EventType, Key, Value, ValueType, type_of
-from tidings.overlay.wire import Parcel, SubscriptionId, View
+from tidings.overlay.messages import Parcel, SubscriptionId, View
 
 PARSED_MAX = 16_384  # Conditions kept parsed, some 10 kB each; one pushed out is parsed again when it is next asked.
 

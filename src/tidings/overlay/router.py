@@ -37,7 +37,7 @@ import msgspec
 
 from tidings.errors import InputError
 from tidings.overlay.interest import Interest
-from tidings.overlay.wire import EventId, Message, NodeId, Parcel, Peer, SubscriptionId
+from tidings.overlay.messages import EventId, Message, NodeId, Parcel, Peer, SubscriptionId
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")

@@ -12,22 +12,23 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tidings.pipeline.matching.match import Matching, Plan, PlanName, match
+
 # Loaded at once: they are named like their files, and a file that is loaded later takes its name here for itself.
-from tidings.pipeline.admit import admit, genuine, refused
-from tidings.pipeline.match import Matching, Plan, PlanName, match
-from tidings.pipeline.recipients import Rest
-from tidings.pipeline.secure import secure
+from tidings.pipeline.security.decrypt import admit, genuine, refused
+from tidings.pipeline.security.encrypt import secure
+from tidings.pipeline.security.recipients import Rest
 
 if TYPE_CHECKING:
     from tidings.pipeline.config import Pipeline, read_pipeline
-    from tidings.pipeline.files import Outcome, match_files
-    from tidings.pipeline.job import BatchDone, run
-    from tidings.pipeline.keyfile import KeyFile, write_keys
-    from tidings.pipeline.leases import Leases, stamp, stamp_files
-    from tidings.pipeline.ledger import Counts, Ledger
-    from tidings.pipeline.live import LiveNetwork
+    from tidings.pipeline.connectors.spark_datasource import LiveNetwork
+    from tidings.pipeline.match_job import Outcome, match_files
     from tidings.pipeline.metrics import Metered
+    from tidings.pipeline.security.keyfile import KeyFile, write_keys
+    from tidings.pipeline.security.nonce_leases import Leases, stamp, stamp_files
     from tidings.pipeline.session import parse_settings, start
+    from tidings.pipeline.state.batch_log import Counts, Ledger
+    from tidings.pipeline.stream_job import BatchDone, run
     from tidings.pipeline.tables import delivery_id
 
 __all__ = [
@@ -64,12 +65,12 @@ __all__ = [
 # passes this door and has no use for them. So these names are loaded when they are asked for.
 _HOMES = {
     "config": ("Pipeline", "read_pipeline"),
-    "files": ("Outcome", "match_files"),
-    "job": ("BatchDone", "run"),
-    "keyfile": ("KeyFile", "write_keys"),
-    "leases": ("Leases", "stamp", "stamp_files"),
-    "ledger": ("Counts", "Ledger"),
-    "live": ("LiveNetwork",),
+    "match_job": ("Outcome", "match_files"),
+    "stream_job": ("BatchDone", "run"),
+    "security.keyfile": ("KeyFile", "write_keys"),
+    "security.nonce_leases": ("Leases", "stamp", "stamp_files"),
+    "state.batch_log": ("Counts", "Ledger"),
+    "connectors.spark_datasource": ("LiveNetwork",),
     "metrics": ("Metered",),
     "session": ("parse_settings", "start"),
     "tables": ("delivery_id",),

@@ -11,7 +11,7 @@ from tidings.errors import SetupError
 from tidings.pipeline.config import Metrics
 
 if TYPE_CHECKING:
-    from tidings.pipeline.job import BatchDone
+    from tidings.pipeline.stream_job import BatchDone
 
 SECONDS_BUCKETS = (0.5, 1, 2, 5, 10, 30, 60, 300)
 

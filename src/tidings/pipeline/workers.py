@@ -23,10 +23,10 @@ LOADED = (
     "pyspark.worker",
     "pandas",  # Arrow asks for it with the first Python list that it is given.
     "pyarrow.parquet",
-    "tidings.pipeline.direct",
-    "tidings.pipeline.mail",
-    "tidings.pipeline.results",
-    "tidings.pipeline.zones",
+    "tidings.pipeline.matching.direct_parquet",
+    "tidings.pipeline.security.step",
+    "tidings.pipeline.matching.batch_step",
+    "tidings.pipeline.matching.partitioned",
 )
 
 if __name__ == "__main__":

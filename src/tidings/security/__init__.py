@@ -11,10 +11,15 @@ the caller, who gives `secrets.token_bytes`. A broken or forged message raises `
 that was not given `Denied`; both start with the name of the check that failed.
 """
 
-from tidings.security.batch import BatchMoments, BatchOpener, BatchSealer, OpenedBatch, State
-from tidings.security.capability import BiscuitCapability, Capability, Verifier, grant, token_of
-from tidings.security.envelope import cached, project, uncached
-from tidings.security.frame import FLAG_CACHE, FRAME_BYTES_MAX, Frame, split
+from tidings.security.envelope.batch import BatchMoments, BatchOpener, BatchSealer, OpenedBatch, State
+from tidings.security.envelope.frame import FLAG_CACHE, FRAME_BYTES_MAX, Frame, split
+from tidings.security.envelope.nonce import Moments, NotYet
+from tidings.security.envelope.opener import CacheTrust, Opened, Opener, UnknownEpoch
+from tidings.security.envelope.plaintext_cache import cached, project, uncached
+from tidings.security.envelope.replay import ReplayWindow
+from tidings.security.envelope.sealed_filter import FilterOpener, FilterSealer, Subscription
+from tidings.security.envelope.sealer import Sealer, Signing
+from tidings.security.formats import MODERN, PAPER, PROFILES, Profile, manifest_of, profile_of
 from tidings.security.identity import (
     Identity,
     RandomBytes,
@@ -24,8 +29,9 @@ from tidings.security.identity import (
     seal_to,
     verify_signature,
 )
-from tidings.security.keygroup import Beacon, GroupMember, GroupPolicy, KeyGroup, KeyUpdate
-from tidings.security.keymanager import (
+from tidings.security.keys.group import Beacon, GroupMember, GroupPolicy, KeyGroup, KeyUpdate
+from tidings.security.keys.keyring import DELAY_MS, KeyEpoch, Keyring, content_key
+from tidings.security.keys.manager import (
     Broadcast,
     KeyManager,
     Persist,
@@ -35,20 +41,14 @@ from tidings.security.keymanager import (
     open_welcome,
     verify_refusal,
 )
-from tidings.security.keymanager import Effect as ManagerEffect
-from tidings.security.keyring import DELAY_MS, KeyEpoch, Keyring, content_key
-from tidings.security.keytree import TREES, KeyTree, NeedResync
-from tidings.security.nonce import Moments, NotYet
-from tidings.security.opener import CacheTrust, Opened, Opener, UnknownEpoch
-from tidings.security.profile import MODERN, PAPER, PROFILES, Profile, manifest_of, profile_of
-from tidings.security.publishers import Publishers
-from tidings.security.replay import ReplayWindow
-from tidings.security.rights import ACTIONS, ANY_TYPE, Grant, OnlineTest, Request, Right, reduce
-from tidings.security.sealer import Sealer, Signing
-from tidings.security.subscription import FilterOpener, FilterSealer, Subscription
+from tidings.security.keys.manager import Effect as ManagerEffect
+from tidings.security.keys.tree_member import MEMBERS, TreeMember
+from tidings.security.keys.trees import TREES, KeyTree, NeedResync
+from tidings.security.rights.biscuit import BiscuitCapability, Capability, Verifier, grant, token_of
+from tidings.security.rights.publishers import Publishers
+from tidings.security.rights.reduction import ACTIONS, ANY_TYPE, Grant, OnlineTest, Request, Right, reduce
+from tidings.security.signed_type import Mode, PadPolicy, SignedType
 from tidings.security.suites import SUITES, Cipher, Suite, suite_of
-from tidings.security.treemember import MEMBERS, TreeMember
-from tidings.security.types import Mode, PadPolicy, SignedType
 
 __all__ = [
     "ACTIONS",

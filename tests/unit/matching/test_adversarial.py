@@ -135,7 +135,7 @@ def test_a_batch_larger_than_one_goes_through_in_pieces(monkeypatch: pytest.Monk
 
 
 def test_large_segments_and_batches_take_the_ordered_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidings.matching.part.SMALL_BYTES", 0)
+    monkeypatch.setattr("tidings.matching.live_segment.SMALL_BYTES", 0)
     texts = [f"n >= {i} AND n < {i + 9} AND m <> {i % 9} AND d > {i % 3}" for i in range(600)] + ["TRUE"]
     events = numbers(n=[i % 700 for i in range(600)], m=[i % 11 for i in range(600)])
     events = events.append_column("d", pa.array([None if i % 5 == 0 else i % 4 + 0.5 for i in range(600)]))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidings.events import EventType
-from tidings.matching import Index, batch, part
+from tidings.matching import Index, batch, live_segment
 from tidings.matching.batch import Rooms
 
 READING = EventType("Reading", n=int, s=str)
@@ -30,8 +30,8 @@ def test_threads_and_slices_find_what_one_thread_finds_at_once(
 ) -> None:
     index = Index(READING)
     if by_axis:  # As if the index were a large one, which events go through in the order of their cells.
-        monkeypatch.setattr(part, "SMALL_BYTES", 0)
-        monkeypatch.setattr(part, "FEW_EVENTS", 8)
+        monkeypatch.setattr(live_segment, "SMALL_BYTES", 0)
+        monkeypatch.setattr(live_segment, "FEW_EVENTS", 8)
     index.add_all([(f"c{i}", f"n >= {i} AND n < {i + 40}{more}") for i in range(100)])
     index.settle()
     index.add("late", "n > 50")

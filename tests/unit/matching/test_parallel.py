@@ -9,7 +9,7 @@ import pytest
 
 from tests.strategies_filters import random_condition, random_type
 from tidings.matching import Index, boxes_table, index
-from tidings.matching.boxes import columns_of
+from tidings.matching.box_table import columns_of
 from tidings.matching.parallel import ALONE, workers
 from tidings.matching.segment import build
 

@@ -14,8 +14,8 @@ from tests.unit.node.pair import FEDERATION, PLATES, Cable, a_node, attach, two
 from tidings.errors import Denied, EventError, FilterError, InputError, PeerError
 from tidings.events import EventType
 from tidings.node import Ended, Joined, Keep, KeepKeys, Node, NodeEffect, NodePolicy, Notify, NotJoined, Refused
-from tidings.node.reading import UNREAD
-from tidings.node.typekeys import SealedInterest
+from tidings.node.filter_encoding import UNREAD
+from tidings.node.type_crypto import SealedInterest
 from tidings.overlay import (
     Completed,
     Count,
@@ -30,9 +30,9 @@ from tidings.overlay import (
     View,
     WakeAt,
 )
-from tidings.overlay.flooding import Flood, Flooding
+from tidings.overlay.baselines.flooding import Flood, Flooding
 from tidings.security import Grant, Mode, OnlineTest, grant, split
-from tidings.security.frame import with_cache
+from tidings.security.envelope.frame import with_cache
 from tidings.sim import START_MS
 from tidings.store import Registry
 

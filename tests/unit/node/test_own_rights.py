@@ -10,9 +10,9 @@ from tests.unit.node.pair import FEDERATION, PLATES, Cable, a_node, attach, memb
 from tidings.errors import Denied
 from tidings.events import Value
 from tidings.node import Ended, Joined, Node, NodeEffect, Notify, NotJoined
-from tidings.node.reading import UNREAD
+from tidings.node.filter_encoding import UNREAD
 from tidings.overlay import Effect, Interest, Send, SubscriptionId, View
-from tidings.overlay.flooding import Flooding
+from tidings.overlay.baselines.flooding import Flooding
 from tidings.security import BiscuitCapability, NotYet
 from tidings.sim import START_MS
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidings.overlay import Send, WakeAt
-from tidings.overlay.cbdlo_messages import Done
+from tidings.overlay.cbdlo.messages import Done
 from tidings.overlay.courier import TRIES_MAX, WAIT_S, WAIT_S_MAX, Courier
 
 

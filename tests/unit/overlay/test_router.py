@@ -9,7 +9,7 @@ import pytest
 from tests.conformance import PROTOCOLS
 from tidings.errors import InputError
 from tidings.overlay import NAMES, Completed, Peer, Place, Ranges, SubscriptionId, protocol
-from tidings.overlay.flooding import Flooding
+from tidings.overlay.baselines.flooding import Flooding
 from tidings.overlay.interest import Interest
 
 

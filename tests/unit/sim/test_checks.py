@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tidings.overlay import EventId, NodeId, Ranges
-from tidings.overlay.flooding import Flooding
+from tidings.overlay.baselines.flooding import Flooding
 from tidings.sim import (
     CheckFailed,
     World,

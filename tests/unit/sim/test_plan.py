@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tidings import overlay
 from tidings.errors import InputError
 from tidings.overlay import Effect, NodeId, Parcel, Promise, Protocol
-from tidings.overlay.flooding import Flood, Flooding
+from tidings.overlay.baselines.flooding import Flood, Flooding
 from tidings.sim import (
     Crash,
     Plan,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.postgres_server import PostgresServer
-from tests.unit.registry_shell import Shell, a_shell
+from tests.unit.cli.registry_shell import Shell, a_shell
 
 pytestmark = pytest.mark.live
 

@@ -22,7 +22,7 @@ from tests.unit.security.london import (
     ids,
     source,
 )
-from tests.unit.security.test_capability import passed_on_twice
+from tests.unit.security.rights.test_biscuit import passed_on_twice
 from tests.unit.store.police import a_subscription, a_token, actions, declare_plates, tamper
 from tidings.errors import Denied, FilterError, InputError, PeerError
 from tidings.security import grant

@@ -1,0 +1,1 @@
+"""Commands on the live network: brokers, publishing, subscribing, traces and dead letters."""

@@ -1,0 +1,50 @@
+"""`tidings init`: a network of three organisations for development, in one folder."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidings.cli.terminal import Output, OutputOption, show, tell
+
+
+class Sealing(enum.StrEnum):
+    """What of an event is sealed between organisations."""
+
+    PLAIN = "plain"
+    EVENT = "event"
+    ATTRIBUTE = "attribute"
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is not there yet, or is empty.")],
+    overlay: Annotated[str, typer.Option("--overlay", metavar="NAME", help="How events find their way.")] = "irbr",
+    mode: Annotated[Sealing, typer.Option("--mode", help="What is sealed.")] = Sealing.ATTRIBUTE,
+    first_port: Annotated[
+        int, typer.Option("--port", metavar="N", help="Of the first broker; the others follow.", min=1, max=65000)
+    ] = 7401,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Make keys, certificates, an event type, rights and configuration for three organisations.
+
+    The police owns the type Numberplate and publishes; the congestion charge (ccs) may read plates, the yard
+    everything about one car. Run each broker in a terminal of its own, then subscribe and publish. For
+    development: all secrets lie in one folder.
+
+    \b
+    Example:
+      tidings init london && tidings broker run --config london/police/police-1/broker.toml
+    """
+    from tidings.net import Layout, lay_out
+    from tidings.overlay import protocol
+    from tidings.security import Mode
+
+    protocol(overlay)  # Raises for a name there is not.
+    laid = lay_out(folder, Layout(overlay=overlay, mode=Mode[mode.name], first_port=first_port))
+    rows = [{"is": "broker", "name": name, "file": str(file)} for name, file in laid.brokers.items()]
+    rows += [{"is": "client", "name": name, "file": str(file)} for name, file in laid.clients.items()]
+    show(rows, output)
+    tell(f"next: tidings broker run --config {laid.brokers['police-1']}")

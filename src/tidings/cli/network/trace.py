@@ -1,0 +1,52 @@
+"""`tidings trace`: where an event went, who could read what of it, and who was told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tidings.cli.network.broker import AsOption, asked
+from tidings.cli.terminal import EXIT_REJECTS, Output, OutputOption, show, tell
+
+
+def trace(
+    event: Annotated[str, typer.Argument(metavar="EVENT_ID", help="As publish and subscribe print it with -o json.")],
+    who: AsOption = Path("client.toml"),
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show the way of a recent event: each broker that had it, when, what it could read, and whom it told.
+
+    Your broker asks those it had the event from and sent it to, and they ask on. Each speaks for itself. Names of
+    attributes are shown and never values. Which subscriptions were told, and why others were not, is shown for
+    brokers of your own organisation.
+
+    \b
+    Example:
+      tidings trace 565518d97b4372acbf8c7dde3955c0b8.0.1 --as police/camera/client.toml
+    """
+    hops = asked(who, "trace", event=event)
+    if not hops:
+        tell("no broker that was asked remembers this event")
+        raise typer.Exit(EXIT_REJECTS)
+    rows = [{**hop, "after_ms": round(1000 * (hops[0]["ago_s"] - hop["ago_s"]), 3)} for hop in hops]
+    show(rows if output is Output.JSON else map(_brief, rows), output)
+
+
+def _brief(row: dict[str, Any]) -> dict[str, Any]:
+    sent = [f"{each['to']}{_in_clear(each['in_clear'])}" for each in row["sent"]]
+    return {
+        "broker": f"{row['domain']}/{row['broker']}",
+        "after": f"{row['after_ms']:.1f} ms",
+        "from": row["came_from"] or "published here",
+        "can read": ", ".join(row["readable"]),
+        "cannot": ", ".join(row["hidden"]),
+        "sent to": ", ".join(sent),
+        "told": ", ".join(each["client"] for each in row["told"]),
+        "not told": "; ".join(f"{each['client']}: {each['why']}" for each in row["missed"]) or row["refused"],
+    }
+
+
+def _in_clear(names: list[str]) -> str:
+    return f" ({', '.join(names)} in clear)" if names else ""

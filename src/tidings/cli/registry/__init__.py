@@ -1,0 +1,1 @@
+"""Commands on the registry: identities, domains, types, grants and subscriptions."""

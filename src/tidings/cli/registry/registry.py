@@ -1,0 +1,223 @@
+"""`tidings registry …`: the audit trail and the clock; and what all commands that use a registry share.
+
+Those are the options that name a registry, a key or a moment, and how times and keys are shown.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import stat
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from tidings.cli.terminal import Output, OutputOption, Row, show, tell
+from tidings.errors import InputError
+from tidings.events import Timestamp
+from tidings.security import Identity, fingerprint
+
+if TYPE_CHECKING:
+    from tidings.store import Head, Registry
+
+DEFAULT_REGISTRY = "tidings.db"
+KEY_FILE_BYTES_MAX = 16_384  # A PEM with one key is a few hundred bytes.
+FOR_EVER_MS = 2**63 - 1
+
+RegistryOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--registry",
+        metavar="URL",
+        envvar="TIDINGS_REGISTRY",
+        help="A file, or postgresql://user:password@host/name.",
+    ),
+]
+KeyOption: TypeAlias = Annotated[
+    Path, typer.Option("--key", metavar="FILE", help="Your private key, as made by `tidings identity new`.")
+]
+FromOption: TypeAlias = Annotated[
+    str | None, typer.Option("--from", metavar="TIME", help="When it begins: 2026-12-01T00:00:00Z, or +2h from now.")
+]
+UntilOption: TypeAlias = Annotated[
+    str | None, typer.Option("--until", metavar="TIME", help="When it ends: 2026-12-31T00:00:00Z, or +30d from now.")
+]
+
+app = typer.Typer(
+    name="registry", no_args_is_help=True, rich_markup_mode=None, help="Look into a registry's audit trail and clock."
+)
+
+
+@app.command()
+def audit(
+    after: Annotated[int, typer.Option("--after", metavar="POSITION", help="Only entries after this one.")] = 0,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List every change ever made: when, by whom, what.
+
+    \b
+    Examples:
+      tidings registry audit
+      tidings registry audit --after 100 -o json | jq 'select(.action == "revoke")'
+    """
+    with open_registry(registry, any_clock=True) as opened:
+        show((_entry(opened, output, after)), output, ("position", "at", "actor", "action", "subject", "details"))
+
+
+@app.command()
+def verify(
+    noted: Annotated[
+        str | None, typer.Option("--noted", metavar="POSITION:HASH", help="What this command printed before.")
+    ] = None,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Check that no entry of the audit trail was altered or removed, and print where it ends.
+
+    Keep what it prints outside the registry, and give it back with --noted the next time:
+    then a trail whose end was cut off is noticed too. Exits with 3 if the trail is broken.
+
+    \b
+    Example:
+      tidings registry verify --noted 41:9b2c…
+    """
+    with open_registry(registry, any_clock=True) as opened:
+        head = opened.audit.verify(_head(noted) if noted else None)
+    if output is Output.JSON:
+        show([{"position": head.position, "hash": head.hash.hex()}], output)
+    else:
+        print(f"{head.position}:{head.hash.hex()}")
+
+
+@app.command()
+def clock(
+    accept: Annotated[bool, typer.Option("--accept", help="This machine's clock is right: go on by it.")] = False,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Hold this machine's clock against the registry's last change; exit with 3 if it is an hour behind or more.
+
+    All commands refuse to act by such a clock: expired rights would hold again. If the clock
+    is right, and the one that made the last change was ahead, --accept says so; the audit
+    trail keeps that.
+
+    \b
+    Example:
+      tidings registry clock
+    """
+    now = now_ms()
+    with open_registry(registry, any_clock=True) as opened:
+        if accept:
+            opened.clock.accept(by=actor(), now_ms=now)
+        opened.clock.check(now)
+        last = opened.clock.last_change_ms()
+    show([{"clock": show_moment(now), "last change": None if last is None else show_moment(last)}], output)
+
+
+def _entry(opened: Registry, output: Output, after: int) -> list[Row]:
+    return [
+        {
+            "position": entry.position,
+            "at": show_moment(entry.at_ms),
+            "actor": entry.actor,
+            "action": entry.action,
+            "subject": entry.subject,
+            "details": entry.details,
+            **({"hash": entry.hash.hex()} if output is Output.JSON else {}),
+        }
+        for entry in opened.audit.entries(after)
+    ]
+
+
+def _head(noted: str) -> Head:
+    from tidings.store import Head
+
+    position, _, digits = noted.partition(":")
+    try:
+        return Head(int(position), bytes.fromhex(digits))
+    except ValueError:
+        raise InputError(
+            f"expected POSITION:HASH as printed by `tidings registry verify`, got {noted[:80]!r}"
+        ) from None
+
+
+# ── Shared by the commands that use a registry ───────────────────────────────
+
+
+def open_registry(address: str, *, create: bool = False, any_clock: bool = False) -> Registry:
+    """The registry that `--registry` names; it is made only where `create` says so.
+
+    Raises Denied if this machine's clock has stepped back since the registry was changed, save with `any_clock`.
+    """
+    from tidings.store import Registry  # Here, so that only who uses a registry waits for SQLAlchemy.
+
+    opened = Registry.open(address, now_ms=now_ms(), create=create)
+    if not any_clock:
+        _check_clock(opened)
+    return opened
+
+
+def _check_clock(opened: Registry) -> None:
+    try:
+        opened.clock.check(now_ms())
+    except BaseException:
+        opened.close()
+        raise
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def actor() -> str:
+    """Who changes the registry, where no key says it: the user of this machine."""
+    try:
+        return f"user {getpass.getuser()}"
+    except (KeyError, OSError):  # A container may run under a number without a name.
+        return f"user {os.getuid()}"
+
+
+def read_key(file: Path) -> Identity:
+    """The private key in a file; TIDINGS_KEY_PASSWORD opens one that has a password."""
+    with file.open("rb") as stream:
+        if stat.S_IMODE(os.fstat(stream.fileno()).st_mode) & 0o077:
+            tell(f"note: others can read the private key in {file}; mend it: chmod 600 {file}")
+        pem = stream.read(KEY_FILE_BYTES_MAX)
+    try:
+        return Identity.from_pem(pem, key_password())
+    except InputError as wrong:
+        raise InputError(f"{file}: {wrong}; `tidings identity new` makes one") from None
+
+
+def key_password() -> bytes | None:
+    return os.environ.get("TIDINGS_KEY_PASSWORD", "").encode(errors="surrogateescape") or None
+
+
+_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
+_FROM_NOW = re.compile(r"\+([0-9]{1,9})([smhdw])")
+
+
+def moment(text: str | None, otherwise_ms: int, now: int) -> int:
+    """A moment in ms since 1970: ISO 8601, or +30d from `now`; `otherwise_ms` where none was given."""
+    if text is None:
+        return otherwise_ms
+    if match := _FROM_NOW.fullmatch(text):
+        return now + int(match[1]) * _UNITS_MS[match[2]]
+    try:
+        return Timestamp(text) // 1000
+    except InputError:
+        raise InputError(f"expected a time as 2026-12-31T00:00:00Z, or +30d, +12h, +90m; got {text[:60]!r}") from None
+
+
+def show_moment(ms: int) -> str | None:
+    """ISO 8601; None for the ends of time, which stand for no limit."""
+    return None if ms in (0, FOR_EVER_MS) or abs(ms) > FOR_EVER_MS // 1000 else Timestamp(ms * 1000).iso()
+
+
+def show_key(key: bytes, names: dict[bytes, str], output: Output = Output.TABLE) -> str:
+    """A key by its domain's name if it has one, else by its fingerprint; for a program always the latter."""
+    return fingerprint(key) if output is Output.JSON else names.get(key, fingerprint(key))

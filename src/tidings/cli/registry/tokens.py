@@ -1,0 +1,195 @@
+"""Tokens at the terminal: read from files, looked up in a registry if there is one, and shown."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidings.cli.registry.registry import open_registry, show_key, show_moment
+from tidings.cli.terminal import Output, Row
+from tidings.errors import Denied, InputError, TidingsError, did_you_mean
+from tidings.security import ANY_TYPE, BiscuitCapability, Grant, SignedType, fingerprint, from_fingerprint, token_of
+
+if TYPE_CHECKING:
+    from tidings.store import KnownGrant, Registry
+
+TOKEN_CHARACTERS_MAX = 2**20  # Base64 of the longest token there can be, and room to spare.
+STDIN = "-"
+
+
+def read_token(file: str) -> bytes:
+    """The bytes of a token in a file or on stdin."""
+    if file == STDIN:
+        return token_of(sys.stdin.read(TOKEN_CHARACTERS_MAX), file)
+    with open(file, encoding="ascii", errors="replace") as stream:
+        return token_of(stream.read(TOKEN_CHARACTERS_MAX), file)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a registry knows that helps to read tokens; nothing, where there is none."""
+
+    types: dict[bytes, SignedType]
+    names: dict[bytes, str]
+    registry: str | None
+
+    @classmethod
+    def of(cls, registry: str) -> Known:
+        """Of the registry if there is one: tokens can be read and narrowed without."""
+        if "://" not in registry and not Path(registry).exists():
+            return cls({}, {}, None)
+        with open_registry(registry) as opened:
+            return cls.of_open(opened, registry)
+
+    @classmethod
+    def of_open(cls, opened: Registry, registry: str) -> Known:
+        return cls({signed.type_id: signed for signed in opened.types.all()}, opened.domains.names(), registry)
+
+    def read(self, raw: bytes, owner: str | None) -> BiscuitCapability:
+        """The token, if one of the owners we know of started it, or the one that --owner names."""
+        if owner is not None:
+            return BiscuitCapability.from_bytes(raw, self.key_of(owner))
+        owners = dict.fromkeys((*(signed.owner_key for signed in self.types.values()), *self.names))
+        if not owners:
+            raise InputError("whose token is this? No registry knows; name its owner: --owner ed25519:…")
+        for key in owners:
+            try:
+                return BiscuitCapability.from_bytes(raw, key)
+            except Denied as refused:
+                if not str(refused).startswith("signature:"):
+                    raise
+        raise Denied("signature: not an unbroken token of any owner the registry knows; --owner names another")
+
+    def key_of(self, name: str) -> bytes:
+        if name.startswith("ed25519:"):
+            return from_fingerprint(name)
+        keys = [key for key, domain in self.names.items() if domain == name]
+        if len(keys) != 1:
+            hint = did_you_mean(name, self.names.values()) if not keys else "it has several; give one as ed25519:…"
+            raise InputError(f"expected ed25519:… or the name of a domain, got {name[:100]!r}; {hint}")
+        return keys[0]
+
+    def type_of(self, token: BiscuitCapability) -> SignedType | None:
+        type_id = token.inspect()[0].type_id
+        return self.types.get(type_id) if isinstance(type_id, bytes) else None
+
+    def type_id_of(self, name: str) -> bytes | str:
+        """The id of a type by any of its names; without a registry, only by the id itself."""
+        if name == ANY_TYPE:
+            return ANY_TYPE
+        if self.registry is None:
+            if not re.fullmatch("[0-9a-f]{64}", name):
+                raise InputError("which type is that? There is no registry here; --type takes its id of 64 digits then")
+            return bytes.fromhex(name)
+        with open_registry(self.registry) as opened:
+            return opened.types.find(name).type_id
+
+    def revoked(self, token: BiscuitCapability) -> frozenset[str]:
+        if self.registry is None:
+            return frozenset()
+        with open_registry(self.registry) as opened:
+            return opened.grants.revoked(token.revocation_ids)
+
+
+# ── How rights are shown ─────────────────────────────────────────────────────
+
+GRANT_COLUMNS = ("digest", "type", "holder", "actions", "attributes", "until", "state")
+
+
+def shown_moment(ms: int) -> str:
+    return show_moment(ms) or "no limit"
+
+
+def _attribute_names(ids: frozenset[bytes] | None, signed: SignedType | None) -> list[str] | None:
+    if ids is None:
+        return None
+    named = {id: attribute.name for id, attribute in signed.attributes_by_id.items()} if signed else {}
+    return sorted(named.get(id, id.hex()) for id in ids)
+
+
+def type_name(type_id: bytes | str, signed: SignedType | None) -> str:
+    return (
+        type_id
+        if isinstance(type_id, str)
+        else f"{signed.event_type.name}@{signed.version}"
+        if signed
+        else type_id.hex()
+    )
+
+
+def link_row(token: BiscuitCapability, index: int, known: Known) -> Row:
+    link, signed = token.inspect()[index], known.type_of(token)
+    attributes = _attribute_names(link.attributes, signed)
+    return {
+        "link": index,
+        "by": show_key(link.issuer, known.names) if link.issuer else "the holder",
+        "to": show_key(link.holder, known.names) if link.holder else "itself",
+        "type": type_name(link.type_id, signed),
+        "actions": ", ".join(sorted(link.actions)),
+        "attributes": "all" if attributes is None else ", ".join(attributes),
+        "where": " AND ".join(link.constraints),
+        "from": shown_moment(link.not_before),
+        "until": shown_moment(link.not_after),
+        "passes on": link.steps,
+    }
+
+
+def _link_json(link: Grant, signed: SignedType | None, revocation_id: str) -> dict[str, Any]:
+    return {
+        "by": fingerprint(link.issuer) if link.issuer else None,
+        "to": fingerprint(link.holder) if link.holder else None,
+        "actions": sorted(link.actions),
+        "attributes": _attribute_names(link.attributes, signed),
+        "where": list(link.constraints),
+        "online": [test.url for test in link.online],
+        "from": show_moment(link.not_before),
+        "until": show_moment(link.not_after),
+        "depth": link.steps,
+        "revocation_id": revocation_id,
+    }
+
+
+def token_json(token: BiscuitCapability, known: Known, refused: TidingsError | None) -> Row:
+    from tidings.store import owner_of
+
+    chain, signed = token.inspect(), known.type_of(token)
+    links = [_link_json(link, signed, id) for link, id in zip(chain, token.revocation_ids, strict=True)]
+    said = {"digest": token.digest.hex(), "owner": fingerprint(owner_of(token))}
+    said["type"] = type_name(chain[0].type_id, signed)
+    return {**said, **_right_json(token, signed), "links": links, "refused": str(refused) if refused else None}
+
+
+def _right_json(token: BiscuitCapability, signed: SignedType | None) -> dict[str, Any]:
+    """What the chain comes to; nothing, where it comes to nothing."""
+    try:
+        right = token.right()
+    except Denied:
+        return {"holder": None, "actions": [], "attributes": []}
+    return {
+        "holder": fingerprint(right.holder),
+        "actions": sorted(right.actions),
+        "attributes": _attribute_names(right.attributes, signed),
+        "where": list(right.constraints),
+        "from": show_moment(right.not_before),
+        "until": show_moment(right.not_after),
+        "depth": right.depth,
+    }
+
+
+def grant_row(one: KnownGrant, known: Known, now: int, output: Output) -> Row:
+    signed, why = known.type_of(one.token), one.refusal(now)
+    if output is Output.JSON:
+        return token_json(one.token, known, Denied(why) if why else None)
+    attributes = _attribute_names(one.right.attributes, signed)
+    return {
+        "digest": one.token.digest.hex()[:12],
+        "type": type_name(one.right.type_id, signed),
+        "holder": show_key(one.right.holder, known.names),
+        "actions": ", ".join(sorted(one.right.actions)),
+        "attributes": "all" if attributes is None else ", ".join(attributes),
+        "until": shown_moment(one.right.not_after),
+        "state": why.partition(":")[0] if why else "good",
+    }

@@ -1,0 +1,273 @@
+"""`tidings type …`: event types signed by their owners, declared, listed, shown and verified."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+from tidings.cli.registry.registry import (
+    DEFAULT_REGISTRY,
+    FOR_EVER_MS,
+    FromOption,
+    KeyOption,
+    RegistryOption,
+    UntilOption,
+    actor,
+    moment,
+    now_ms,
+    open_registry,
+    read_key,
+    show_key,
+    show_moment,
+)
+from tidings.cli.terminal import Output, OutputOption, Row, refusing_what_is_broken, show, tell
+from tidings.errors import Denied, InputError
+from tidings.events import read_file
+from tidings.security import PROFILES, Mode, PadPolicy, SignedType, fingerprint, from_fingerprint
+
+SIGNED_FILE_BYTES_MAX = 2**20 + 1  # One more than a definition may have, so that a longer one is noticed.
+
+app = typer.Typer(
+    name="type",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Event types, signed by their owners: declare, list, show and verify them.",
+)
+
+NameArgument: TypeAlias = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="Numberplate (the newest version), Numberplate@1, the full name, or the id."),
+]
+
+
+class ModeChoice(enum.StrEnum):
+    """What is sealed of an event."""
+
+    ATTRIBUTE = "attribute"
+    EVENT = "event"
+    PLAIN = "plain"
+
+
+class ProfileChoice(enum.StrEnum):
+    """Which ciphers and identifiers."""
+
+    MODERN = "modern"
+    PAPER = "paper"
+
+
+@app.command()
+def declare(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The event type, in TOML or JSON.")],
+    key: KeyOption,
+    version: Annotated[int, typer.Option("--version", help="A changed type is a new version.")] = 1,
+    mode: Annotated[
+        ModeChoice, typer.Option("--mode", help="Seal each attribute by itself, the event as one, or nothing.")
+    ] = ModeChoice.ATTRIBUTE,
+    key_manager: Annotated[
+        str | None, typer.Option("--key-manager", metavar="WHO", help="Who hands out the keys; you, if not said.")
+    ] = None,
+    pad: Annotated[PadPolicy, typer.Option("--pad", help="Hide how long values are, in steps.")] = PadPolicy.NONE,
+    profile: Annotated[ProfileChoice, typer.Option("--profile", help="Ciphers.")] = ProfileChoice.MODERN,
+    begins: FromOption = None,
+    ends: UntilOption = None,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Sign an event type with your key and put it into the registry.
+
+    You own the type: its name begins with your key, so nobody else can declare it, and
+    only you can give rights to it. The registry is made if it is not there yet. A declared
+    version never changes.
+
+    \b
+    Examples:
+      tidings identity new police.pem
+      tidings type declare plate.toml --key police.pem
+      tidings type declare plate.toml --key police.pem --version 2 --mode event
+    """
+    now = now_ms()
+    owner, event_type = read_key(key), read_file(file)
+    with open_registry(registry, create=True) as opened:
+        signed = SignedType.make(
+            owner,
+            event_type,
+            key_manager=opened.domains.key_of(key_manager) if key_manager else owner.public_key,
+            version=version,
+            mode=Mode[mode.name],
+            pad_policy=pad,
+            suite=PROFILES[profile].suite,
+            not_before=moment(begins, 0, now),
+            not_after=moment(ends, FOR_EVER_MS, now),
+        )
+        if not opened.types.declare(signed, by=fingerprint(owner.public_key), now_ms=now):
+            tell("note: this very type was declared before")
+    show([_summary(signed, {}, output)], output)
+
+
+@app.command("import")
+def import_type(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="As written by `tidings type show --out FILE`.")],
+    owner: Annotated[
+        str | None, typer.Option("--owner", metavar="WHO", help="Refuse it unless this is its owner.")
+    ] = None,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Put a type that another organisation has signed into your registry.
+
+    \b
+    Example:
+      tidings type import plate.type --owner police
+    """
+    signed = _read_signed(file)
+    with refusing_what_is_broken(), open_registry(registry, create=True) as opened:
+        if owner is not None:
+            _check_owner(signed, opened.domains.key_of(owner))
+        if not opened.types.declare(signed, by=actor(), now_ms=now_ms()):
+            tell("note: this very type was there already")
+    show([_summary(signed, {}, output)], output)
+
+
+@app.command("ls")
+def list_types(registry: RegistryOption = DEFAULT_REGISTRY, output: OutputOption = Output.TABLE) -> None:
+    """List the types in the registry, every version.
+
+    \b
+    Example:
+      tidings type ls -o json | jq -r .name
+    """
+    with open_registry(registry) as opened:
+        names = opened.domains.names()
+        rows = [_summary(signed, names, output) for signed in opened.types.all()]
+    show(rows, output, ("type", "version", "owner", "mode", "attributes"))
+
+
+@app.command("show")
+def show_type(
+    name: NameArgument,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Write the signed type here, for `tidings type import`."),
+    ] = None,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show a type: its attributes, how its events are protected, who answers for it.
+
+    \b
+    Examples:
+      tidings type show Numberplate
+      tidings type show Numberplate@1 --out plate.type      to hand to another organisation
+    """
+    with open_registry(registry) as opened:
+        signed, names = opened.types.find(name), opened.domains.names()
+    if out is not None:
+        out.write_bytes(signed.to_bytes())
+    if output is Output.JSON:
+        show([_details(signed)], output)
+        return
+    for word, value in _protection(signed, names).items():
+        print(f"{word:<12} {value}")
+    print()
+    show(
+        [{"attribute": a.name, "type": a.type, "required": "required" if a.required else ""} for a in signed.event_type]
+    )
+
+
+@app.command()
+def verify(
+    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A type in the registry, or a signed type's file.")],
+    owner: Annotated[
+        str | None,
+        typer.Option("--owner", metavar="WHO", help="Also check that this is its owner: ed25519:… or a domain."),
+    ] = None,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Check that a type is exactly what its owner signed, and that it holds now.
+
+    Exits with 3, and the reason, for one that was altered or cut short, has an unknown
+    suite, has expired, does not hold yet, or is somebody else's.
+
+    \b
+    Examples:
+      tidings type verify Numberplate
+      tidings type verify plate.type --owner ed25519:ba9e…
+    """
+    if Path(name).is_file():
+        signed, key = _read_signed(Path(name)), _key_of(owner, registry) if owner else None
+    else:
+        with open_registry(registry) as opened:
+            signed, key = opened.types.find(name), opened.domains.key_of(owner) if owner else None
+    with refusing_what_is_broken():
+        signed.verify(now_ms())
+    if key is not None:
+        _check_owner(signed, key)
+    show([{"verified": signed.name, "id": signed.type_id.hex()}], output)
+
+
+def _key_of(name: str, registry: str) -> bytes:
+    """A fingerprint needs no registry."""
+    if name.startswith("ed25519:"):
+        return from_fingerprint(name)
+    with open_registry(registry) as opened:
+        return opened.domains.key_of(name)
+
+
+def _check_owner(signed: SignedType, key: bytes) -> None:
+    if signed.owner_key != key:
+        raise Denied(f"owner: {signed.event_type.name} is {fingerprint(signed.owner_key)}'s, not {fingerprint(key)}'s")
+
+
+def _read_signed(file: Path) -> SignedType:
+    with file.open("rb") as stream:
+        raw = stream.read(SIGNED_FILE_BYTES_MAX)
+    if file.suffix.lower() in (".toml", ".json"):
+        raise InputError(f"{file} is a declaration, not a signed type; sign it with `tidings type declare`")
+    with refusing_what_is_broken():
+        return SignedType.from_bytes(raw)
+
+
+def _summary(signed: SignedType, names: dict[bytes, str], output: Output) -> Row:
+    if output is Output.JSON:
+        return _details(signed)
+    return {
+        "type": signed.event_type.name,
+        "version": signed.version,
+        "owner": show_key(signed.owner_key, names),
+        "mode": signed.mode.name.lower(),
+        "attributes": ", ".join(attribute.name for attribute in signed.event_type),
+    }
+
+
+def _details(signed: SignedType) -> Row:
+    return {
+        "type": signed.event_type.name,
+        "version": signed.version,
+        "name": signed.name,
+        "id": signed.type_id.hex(),
+        "owner": fingerprint(signed.owner_key),
+        "key_manager": fingerprint(signed.key_manager),
+        "mode": signed.mode.name.lower(),
+        "suite": signed.suite,
+        "pad": str(signed.pad_policy),
+        "from": show_moment(signed.not_before),
+        "until": show_moment(signed.not_after),
+        "attributes": {a.name: {"type": str(a.type), "required": a.required} for a in signed.event_type},
+    }
+
+
+def _protection(signed: SignedType, names: dict[bytes, str]) -> dict[str, object]:
+    return {
+        "name": signed.name,
+        "id": signed.type_id.hex(),
+        "owner": show_key(signed.owner_key, names),
+        "key manager": show_key(signed.key_manager, names),
+        "sealed": {Mode.PLAIN: "no", Mode.EVENT: "as one", Mode.ATTRIBUTE: "each attribute"}[signed.mode],
+        "cipher": f"0x{signed.suite:02x}, the {signed.profile.name} profile",
+        "from": show_moment(signed.not_before) or "always",
+        "until": show_moment(signed.not_after) or "for ever",
+    }

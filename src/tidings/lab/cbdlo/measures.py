@@ -1,0 +1,269 @@
+"""What CBDLO's experiments measure: on scenes, by formula, or in a world of the protocol itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from tidings.errors import InputError
+from tidings.lab.cbdlo.claims import (
+    FLOOD,
+    MODEL,
+    PAPER,
+    ROBUST,
+    ROBUST_MODEL,
+    SIMPLE,
+    TERA,
+    TERA_MODEL,
+    WALK_PROTOCOL,
+)
+from tidings.lab.cbdlo.model import cbdlo_messages, effective_cost, tera_messages, walk_success
+from tidings.lab.cbdlo.scene import Cost, Scene, Size, scene_with
+from tidings.lab.cbdlo.walks import FOUND, draws_needed, random_tables, random_views, walk_all
+from tidings.lab.checking import expect_at_least, expect_one_of
+from tidings.lab.experiment import Measured, Parameters
+from tidings.overlay import Ranges
+from tidings.sim import World
+
+FAN_OUT = 1.73  # Fits the paper's one printed point.
+FLOOD_EVENTS = 2  # A flood is the same whatever the event.
+TELLS_MAX = 100_000  # Messages of Simple in one run: with many hops fewer events are enough.
+SIMULATED_MAX = 100_000  # Nodes; beyond that the formula speaks alone.
+MATCHES = 3.0  # For each event of figure 7, at every size.
+
+_PROTOCOLS: dict[str, Callable[[Scene, dict[int, float]], Cost]] = {
+    SIMPLE: lambda scene, event: scene.simple(event, FAN_OUT),
+    FLOOD: lambda scene, event: scene.simple(event, None),
+    PAPER: lambda scene, event: scene.as_published(event),
+    ROBUST: lambda scene, event: scene.robust(event),
+    TERA: lambda scene, event: scene.tera(event),
+}
+
+
+def _size(parameters: Parameters) -> Size:
+    names = ("nodes", "view", "table", "hops", "attributes", "subscriptions")
+    return Size(**{name: parameters[name] for name in names})
+
+
+def _events(parameters: Parameters) -> int:
+    """How many events are enough."""
+    if parameters["protocol"] == FLOOD:
+        return min(FLOOD_EVENTS, int(parameters["events"]))
+    if parameters["protocol"] == SIMPLE:
+        tells = sum(FAN_OUT**hop for hop in range(1, parameters["hops"] + 1))
+        return int(max(1, min(parameters["events"], TELLS_MAX // tells)))
+    return int(parameters["events"])
+
+
+def _costs(parameters: Parameters, seed: int) -> list[Cost]:
+    scene = Scene(_size(parameters), seed)
+    run = _PROTOCOLS[parameters["protocol"]]
+    return [run(scene, scene.event()) for _ in range(_events(parameters))]
+
+
+def _effective(parameters: Parameters, costs: list[Cost]) -> float | None:
+    """The paper's cost, for as many events as it had; nothing where nobody was reached."""
+    reached = sum(cost.reached for cost in costs)
+    if not reached:
+        return None
+    scale = parameters["events"] / len(costs)
+    return effective_cost(scale * sum(cost.messages for cost in costs), reached, sum(cost.wanted for cost in costs))
+
+
+def measure_cost(parameters: Parameters, seed: int) -> list[Measured]:
+    """Effective distribution cost, over what the figure varies."""
+    cost = _effective(parameters, _costs(parameters, seed))
+    x = parameters[parameters["over"]]
+    return [] if cost is None else [Measured(parameters["protocol"], x, cost)]
+
+
+def measure_reached(parameters: Parameters, seed: int) -> list[Measured]:
+    """The share of matches that came about, in percent."""
+    costs = _costs(parameters, seed)
+    wanted = sum(cost.wanted for cost in costs)
+    return [Measured(parameters["protocol"], parameters["subscriptions"], 100 * sum(c.reached for c in costs) / wanted)]
+
+
+def measure_sizes(parameters: Parameters, seed: int) -> list[Measured]:
+    """Messages of an event that meets three subscriptions, one subscription a node, however many there are."""
+    nodes, protocol = parameters["nodes"], parameters["protocol"]
+    tables = {TERA: parameters["tera_table"], ROBUST: parameters["table"]}
+    if protocol == MODEL:
+        setting = (nodes, nodes, parameters["attributes"])
+        cbdlo = cbdlo_messages(*setting, tables[ROBUST], parameters["hops"], MATCHES)
+        tera = tera_messages(*setting, tables[TERA], parameters["hops"], parameters["view"])
+        return [Measured(ROBUST_MODEL, nodes, cbdlo), Measured(TERA_MODEL, nodes, tera)]
+    if nodes > SIMULATED_MAX:
+        return []
+    size = _size({**parameters, "table": tables[protocol], "subscriptions": nodes})
+    scene = scene_with(MATCHES, size, seed)
+    costs = [_PROTOCOLS[protocol](scene, scene.event()) for _ in range(parameters["events"])]
+    return [Measured(protocol, nodes, fmean(cost.messages for cost in costs))]
+
+
+def measure_comparisons(parameters: Parameters, seed: int) -> list[Measured]:
+    """Comparisons for one event, as they are and as the paper scales them."""
+    if parameters["protocol"] == FLOOD and not parameters["table"]:
+        return []  # It has no tables.
+    table = parameters["table"] or parameters["attributes"] // 5
+    costs = _costs({**parameters, "table": table}, seed)
+    looked, x = fmean(cost.looked for cost in costs), parameters[parameters["over"]]
+    scale, factor = ("0.1", 0.1) if parameters["protocol"] == FLOOD else ("1/8", 1 / 8)
+    label = parameters["protocol"] + ("" if parameters["table"] else ", table a fifth of the attributes")
+    rows = [Measured(label, x, looked), Measured(f"{label}, × {scale}", x, looked * factor)]
+    if parameters["protocol"] == PAPER:
+        rows.append(Measured(f"{label}, tables on a walk", x, fmean((c.looked - c.tree) / table for c in costs) / 8))
+        rows.append(Measured(f"{label}, steps in a tree", x, fmean(c.tree for c in costs) / 8))
+    return rows
+
+
+def measure_walks(parameters: Parameters, seed: int) -> list[Measured]:
+    """How many walks of a hundred succeed, over how many should."""
+    table, attributes, hops = parameters["table"], parameters["attributes"], parameters["hops"]
+    nodes, view, count = Size().nodes, Size().view, int(parameters["walks"])
+    chance = np.random.default_rng([table, attributes, hops, seed])
+    views, knows = random_views(nodes, view, chance), random_tables(nodes, table, attributes, chance)
+    sources, wanted = (chance.integers(0, most, size=count) for most in (nodes, int(attributes)))
+    draws = chance.random((count, draws_needed(hops)))
+    walks = walk_all(views, sources, wanted, knows, hops, draws, trace_max=hops)
+    found = float((walks.ended == FOUND).mean())
+    return [Measured(f"{hops} hops", 100 * walk_success(table, attributes, hops), 100 * found)]
+
+
+# ── The protocol itself ────────────────────────────────────────────────────────
+
+_AT_REST: dict[str, Any] = {"profile": "paper", "policy": "balanced"}
+
+
+def measure_agreement(parameters: Parameters, seed: int) -> list[Measured]:
+    """Messages and success of walks, in a world with tables filled by gossip and in a scene."""
+    if parameters["run"] == WALK_PROTOCOL:
+        success, messages = _walks_of_protocol(parameters, seed)
+    else:
+        success, messages = _walks_of_scene(parameters, seed)
+    table = parameters["table"]
+    return [
+        Measured(f"{parameters['run']}: walks that succeed (%)", table, 100 * success),
+        Measured(f"{parameters['run']}: messages of a walk", table, messages),
+    ]
+
+
+def _walks_of_protocol(parameters: Parameters, seed: int) -> tuple[float, float]:
+    nodes, attributes, chance = parameters["nodes"], parameters["attributes"], Random(f"agreement/{seed}")
+    options = {**_AT_REST, "table_size": parameters["table"], "hops_max": parameters["hops"]}
+    world = World("cbdlo", node_count=nodes, seed=seed, options=options, recording=False)
+    world.run_for(20.0)
+    for a in range(attributes):
+        world.subscribe(chance.randrange(nodes), Ranges.of(**{f"a{a}": (0, 9)}))
+    world.run_for(parameters["warm_s"])
+    before = world.trace.messages("Walk")
+    for _ in range(parameters["walks"]):
+        world.publish(chance.randrange(nodes), {f"a{chance.randrange(attributes)}": 5})
+        world.run_for(0.2)
+    walks = parameters["walks"]
+    return world.trace.counted["hits"] / walks, (world.trace.messages("Walk") - before) / walks
+
+
+def _walks_of_scene(parameters: Parameters, seed: int) -> tuple[float, float]:
+    attributes, chance = parameters["attributes"], Random(f"agreement/{seed}")
+    size = Size(parameters["nodes"], 10, parameters["table"], parameters["hops"], attributes, 1, all_known=True)
+    scene = Scene(size, seed)
+    for a in range(attributes):
+        scene.members[a] = {chance.randrange(size.nodes)}
+    walks = [scene.walk(chance.randrange(size.nodes), chance.randrange(attributes)) for _ in range(parameters["walks"])]
+    return fmean(walk.found for walk in walks), fmean(walk.visited for walk in walks)
+
+
+_CHURNED: dict[str, dict[str, Any]] = {ROBUST: {}, PAPER: {"profile": "paper"}}
+
+
+def measure_churn(parameters: Parameters, seed: int) -> list[Measured]:
+    """The share of matches that came about, among nodes that stay, while others crash and new ones come."""
+    world = World(
+        "cbdlo", node_count=parameters["nodes"], seed=seed, options=_CHURNED[parameters["protocol"]], recording=False
+    )
+    churn = _Churn(world, parameters, Random(f"churn/{seed}"))
+    churn.run()
+    return [Measured(parameters["protocol"], parameters["replaced_percent"], 100 * churn.reached())]
+
+
+class _Churn:
+    """Half of the nodes stay. Of the others some crash every period, and as many new ones come; all of them subscribe."""
+
+    def __init__(self, world: World, parameters: Parameters, chance: Random) -> None:
+        self.world, self.chance = world, chance
+        self.seconds, self.period_s = parameters["seconds"], 2.0
+        self.each = parameters["nodes"] * parameters["replaced_percent"] / 100
+        nodes = range(parameters["nodes"])
+        self.staying = chance.sample(nodes, len(nodes) // 2)
+        self.fickle = [node for node in nodes if node not in self.staying]
+        self.due = 0.0
+
+    def run(self) -> None:
+        world = self.world
+        world.run_for(20.0)
+        for node in [*self.staying, *self.fickle]:
+            self._subscribe(node)
+        world.run_for(20.0)
+        for turn in range(int(self.seconds / self.period_s)):
+            world.at(world.now + turn * self.period_s, self._replace)
+        for second in range(self.seconds):
+            world.at(world.now + second + 0.5, self._publish)
+        world.run_for(self.seconds)
+        world.run_until_quiet()
+
+    def reached(self) -> float:
+        """Of all that was owed to those who stayed, how much came."""
+        trace = self.world.trace
+        told = {(notice.event, notice.subscription) for notice in trace.notices}
+        owed = [
+            (event, id) in told
+            for event, said in trace.publications.items()
+            for id, wish in trace.subscriptions.items()
+            if id.origin not in trace.absences and wish.completed_at is not None and wish.completed_at < said.at
+            if wish.interest.matches(said.parcel)
+        ]
+        return fmean(owed)
+
+    def _subscribe(self, node: int) -> None:
+        low = self.chance.randrange(1000)
+        self.world.subscribe(node, Ranges.of(x=(low, low + 199)))
+
+    def _publish(self) -> None:
+        self.world.publish(self.chance.choice(self.staying), {"x": self.chance.randrange(1200)})
+
+    def _replace(self) -> None:
+        self.due += self.each
+        while self.due >= 1:
+            self.due -= 1
+            gone = self.fickle.pop(self.chance.randrange(len(self.fickle)))
+            self.world.crash(gone)
+            self.fickle.append(self.world.join())
+            self._subscribe(self.fickle[-1])
+
+
+# ── What is impossible ─────────────────────────────────────────────────────────
+
+
+def check(parameters: Parameters) -> None:
+    expect_at_least(2, parameters, "nodes")
+    expect_at_least(1, parameters, "view", "hops", "attributes", "subscriptions", "events", "walks")
+    expect_at_least(0, parameters, "table")
+    expect_one_of(sorted({*_PROTOCOLS, MODEL}), parameters, "protocol")
+    if not 0 <= parameters.get("replaced_percent", 0) <= 20:
+        raise InputError(f"expected replaced_percent from 0 to 20, got {parameters['replaced_percent']}")
+
+
+def cost(parameters: Parameters) -> float:
+    """Those of the protocol itself go with simulated time, those of scenes with what there is in them."""
+    if "replaced_percent" in parameters:
+        return 1.0
+    if parameters.get("run") == WALK_PROTOCOL:
+        return 3.0
+    nodes = 0 if parameters.get("protocol") == MODEL else parameters.get("nodes", 0)
+    is_walked = nodes <= SIMULATED_MAX
+    return float(0.1 + parameters.get("subscriptions", 0) / 100_000 + (nodes / 40_000 if is_walked else 0))

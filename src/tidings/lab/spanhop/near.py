@@ -1,0 +1,135 @@
+"""Who is near: choosing, among all brokers of a region, the one that is closest by network, as MGNP does.
+
+Brokers have coordinates such that the distance of two tells the delay between them (GNP).
+For each of its ancestors a broker leaves a note in that ancestor's own zone, at the point
+which stands in the zone as its coordinates stand among all coordinates. Whoever wants the
+closest broker of a region looks where its own coordinates would be noted there: in the zone
+of that point, and if nobody left a note, in the zones around, ring by ring.
+
+So one finds a close broker with one look-up, not surely the closest; `nearest` finds the
+same one for everybody at once.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+# Numba infers types itself.
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from tidings.lab.spanhop.routes import Tables
+from tidings.lab.spanhop.tree import Array, SplitTree
+
+RINGS_MAX = 3  # How far round the first zone notes are sought.
+_INSIDE = 1 - 2**-30  # The largest coordinate is noted within a zone, not at its end.
+
+
+def nearest(known: Tables, coordinates: Array) -> Array:
+    """For each broker and entry of the recorded tables, the close broker that a look-up finds; -1 for none.
+
+    Only for regions that are a zone of their own level, as all are in a balanced tree: notes
+    are left for those. As many axes as coordinates.
+    """
+    tree = known.tree
+    found = np.full((len(tree), len(known.recorded.node)), -1, np.int32)
+    scaled = _scaled(coordinates)
+    ends = _leaf_ends(tree)
+    _nearest(
+        tree.low, tree.last, tree.half, tree.depth, tree.first_leaf, ends, known.inner, known.recorded.begins,
+        known.recorded.node, known.present.begins, known.present.broker, scaled, coordinates, found,
+    )  # fmt: skip
+    return found
+
+
+def _scaled(coordinates: Array) -> Array:
+    """Where each stands between the least and the greatest, on each axis: from 0 to just below 1."""
+    low, high = coordinates.min(axis=0), coordinates.max(axis=0)
+    shares: Array = np.minimum((coordinates - low) / np.maximum(high - low, 1e-12), _INSIDE)
+    return shares
+
+
+def _leaf_ends(tree: SplitTree) -> Array:
+    """For each node, the number after its last leaf."""
+    ends = tree.first_leaf + 1
+    for depth in range(int(tree.depth.max(initial=0)) - 1, -1, -1):
+        nodes = np.flatnonzero((tree.depth == depth) & (tree.half != 0))
+        ends[nodes] = ends[tree.half[nodes] + 1]
+    return ends
+
+
+@njit(cache=True)
+def _nearest(
+    low, last, half, depth, first_leaf, ends, inner, begins, region, next_from, next_to, scaled, coordinates, found
+):  # fmt: skip
+    brokers = len(coordinates)
+    seen_for, seen = np.full(brokers, -1, np.int64), 0
+    frontier = np.empty(brokers, np.int32)
+    first, following = np.empty(brokers, np.int32), np.empty(brokers, np.int32)
+    for row in range(len(inner)):
+        domain = inner[row]
+        for entry in range(begins[row], begins[row + 1]):
+            node = region[entry]
+            if depth[node] != depth[domain]:
+                continue
+            begin, end = first_leaf[node], ends[node]
+            _note_all(low, last, half, first_leaf, node, begin, end, scaled, first, following)
+            for asker in range(first_leaf[domain], ends[domain]):
+                at = _noted_at(low, last, half, first_leaf, node, scaled[asker])
+                found[asker, entry] = _look_up(
+                    at, begin, end, asker, coordinates, first, following, next_from, next_to, seen_for, seen, frontier
+                )
+                seen += 1
+
+
+@njit(cache=True)
+def _note_all(low, last, half, first_leaf, node, begin, end, scaled, first, following):
+    """Leave the notes of all brokers of a region: for each zone, a chain of those noted there."""
+    first[begin:end] = -1
+    for broker in range(begin, end):
+        at = _noted_at(low, last, half, first_leaf, node, scaled[broker])
+        following[broker], first[at] = first[at], broker
+
+
+@njit(cache=True)
+def _noted_at(low, last, half, first_leaf, node, share):
+    """The leaf, below a node, of the point that divides the node's zone as `share` says."""
+    axes, here = low.shape[1], node
+    while half[here]:
+        below = half[here]
+        for axis in range(axes):
+            if last[below, axis] != last[here, axis]:
+                size = np.float64(last[node, axis]) - np.float64(low[node, axis]) + 1.0
+                point = np.int64(low[node, axis]) + np.int64(np.floor(share[axis] * size))
+                here = below + (1 if point > last[below, axis] else 0)
+                break
+    return first_leaf[here]
+
+
+@njit(cache=True)
+def _look_up(
+    at, begin, end, asker, coordinates, first, following, next_from, next_to, seen_for, mark, frontier
+):  # fmt: skip
+    """The closest of those noted in a zone, or in the first ring around it that has notes."""
+    frontier[0], start, stop = at, 0, 1
+    seen_for[at] = mark
+    for _ in range(RINGS_MAX + 1):
+        best, least, grown = -1, np.inf, stop
+        for place in range(start, stop):
+            broker = first[frontier[place]]
+            while broker >= 0:
+                away = 0.0
+                for axis in range(coordinates.shape[1]):
+                    away += (coordinates[broker, axis] - coordinates[asker, axis]) ** 2
+                if away < least:
+                    best, least = broker, away
+                broker = following[broker]
+            for entry in range(next_from[frontier[place]], next_from[frontier[place] + 1]):
+                other = next_to[entry]
+                if begin <= other < end and seen_for[other] != mark:
+                    seen_for[other], frontier[grown] = mark, other
+                    grown += 1
+        if best >= 0:
+            return best
+        start, stop = stop, grown
+    return -1

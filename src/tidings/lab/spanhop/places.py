@@ -1,0 +1,101 @@
+"""Where brokers take themselves to be: network coordinates by GNP, from pings to a few landmarks, for all at once.
+
+A broker pings each landmark five times, and the quickest counts. Landmarks are placed so
+that distances fit the delays between them, and everybody else among the landmarks, so that
+the sum of squared relative errors is least: what `tidings.overlay` does for one broker,
+by another way downhill (Gauss and Newton's, damped) that takes thousands of brokers at a
+time. Delays are no distances: each link has its least delay and pings waver, so fitted
+places are a little off.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tidings.lab.spanhop.tree import Array
+from tidings.sim import Plane
+
+PINGS = 5  # To each landmark.
+STEPS = 30  # Downhill: enough to do as well as a broker's own search, which a test holds.
+_LEAST_S = 1e-6  # Two brokers in one place are this far apart: nothing is divided by nothing.
+
+
+def fitted(places: Array, plane: Plane, *, landmarks: int, jitter_s: float, chance: np.random.Generator) -> Array:
+    """Coordinates, in seconds there and back, of brokers at these true places; the landmarks are drawn among them."""
+    chosen = chance.choice(len(places), landmarks, replace=False)
+    rtts = _pinged(places, places[chosen], plane, jitter_s, chance)
+    between = rtts[chosen]
+    marks = placed_landmarks((between + between.T) / 2, places.shape[1])
+    found = placed_hosts(marks, rtts)
+    found[chosen] = marks
+    return found
+
+
+def _pinged(hosts: Array, marks: Array, plane: Plane, jitter_s: float, chance: np.random.Generator) -> Array:
+    """The quickest of some pings of every host to every landmark."""
+    way = np.linalg.norm(hosts[:, None] - marks, axis=2)
+    wavering = chance.exponential(jitter_s, (PINGS, *way.shape)).min(axis=0) if jitter_s else 0.0
+    rtts: Array = np.maximum(2 * (plane.floor_s + plane.across_s * way) + wavering, _LEAST_S)
+    return rtts
+
+
+def placed_landmarks(rtts: Array, axes: int) -> Array:
+    """Places that fit the delays between landmarks, from where classical scaling puts them."""
+    from scipy.optimize import least_squares  # Takes a third of a second to import, which few experiments need.
+
+    firsts, seconds = np.triu_indices(len(rtts), 1)
+    wanted = rtts[firsts, seconds]
+
+    def off(flat: Array) -> Array:
+        at = flat.reshape(-1, axes)
+        wrong: Array = 1 - np.linalg.norm(at[firsts] - at[seconds], axis=1) / wanted
+        return wrong
+
+    best: Array = least_squares(off, _classical(rtts, axes).ravel()).x.reshape(-1, axes)
+    return best
+
+
+def _classical(rtts: Array, axes: int) -> Array:
+    squares = np.where(np.eye(len(rtts), dtype=bool), 0.0, rtts) ** 2
+    centre = np.eye(len(squares)) - 1 / len(squares)
+    values, vectors = np.linalg.eigh(-0.5 * centre @ squares @ centre)
+    most: Array = vectors[:, -axes:] * np.sqrt(np.maximum(values[-axes:], _LEAST_S))
+    return most
+
+
+def placed_hosts(marks: Array, rtts: Array) -> Array:
+    """Each host where its delays to the landmarks fit best, of searches from their middle and from four of them."""
+    starts = np.concatenate([marks.mean(axis=0, keepdims=True), marks[:4]])
+    ends = [_downhill(np.repeat(start[None], len(rtts), axis=0), marks, rtts) for start in starts + _LEAST_S]
+    best = np.argmin([misfit(at, marks, rtts) for at in ends], axis=0)
+    found: Array = np.stack(ends)[best, np.arange(len(rtts))]
+    return found
+
+
+def misfit(at: Array, marks: Array, rtts: Array) -> Array:
+    """For each host the sum of squared relative errors."""
+    total: Array = ((1 - np.linalg.norm(at[:, None] - marks, axis=2) / rtts) ** 2).sum(axis=1)
+    return total
+
+
+def _downhill(at: Array, marks: Array, rtts: Array) -> Array:
+    damping, least = np.full(len(at), 1e-2), misfit(at, marks, rtts)
+    for _ in range(STEPS):
+        step = _step(at, marks, rtts, damping)
+        there = misfit(at + step, marks, rtts)
+        better = there < least
+        at = np.where(better[:, None], at + step, at)
+        least = np.where(better, there, least)
+        damping = np.where(better, damping / 4, damping * 4)
+    return at
+
+
+def _step(at: Array, marks: Array, rtts: Array, damping: Array) -> Array:
+    """Where the errors, were they straight lines, would be least; the shorter the more it is damped."""
+    apart = at[:, None] - marks
+    way = np.maximum(np.linalg.norm(apart, axis=2), _LEAST_S)
+    slopes, off = apart / (way * rtts)[:, :, None], 1 - way / rtts
+    normal = np.einsum("hmi,hmj->hij", slopes, slopes)
+    normal += np.einsum("h,hij->hij", damping, normal * np.eye(at.shape[1])) + np.eye(at.shape[1]) * _LEAST_S
+    step: Array = np.linalg.solve(normal, np.einsum("hmi,hm->hi", slopes, off)[:, :, None])[:, :, 0]
+    return step

@@ -1,0 +1,173 @@
+"""One event at a time: its values packed into bytes once, for every part of an index.
+
+An index is asked about single events far more often than about batches, and then the work in
+Python is most of the work: so values are fetched, checked and packed by whole rows, and only
+an event that is out of the ordinary is looked at value by value.
+
+    presence          one bit per place, in as many words of 64 bits as it takes
+    numbers           a word for each attribute with int keys; a double as its bits
+    lengths           a word for each text: how many bytes it has
+    texts             their bytes, one after another
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tidings.events import EventType, Value, ValueType
+from tidings.matching.kernels import match_one
+from tidings.matching.segment import Segment
+
+MATCHES_FIRST = 1022  # Room for the matches of one event, until one needs more.
+SHAPES_MAX = 256  # Sets of attributes that events come with, in which order; others are packed value by value.
+
+
+class _Shape(NamedTuple):
+    """How events with exactly these attributes, in this order, are packed: what is absent is left out as zeros."""
+
+    numbers_of: Callable[[Mapping[str, Any]], tuple[Any, ...]]
+    texts_of: Callable[[Mapping[str, Any]], tuple[Any, ...]]
+    kinds: tuple[type, ...]
+    presence: tuple[int, ...]
+    pack: Callable[..., bytes]
+
+
+class Packer:
+    """Packs events of one type. The place of an attribute is its number among numbers, then texts."""
+
+    def __init__(self, event_type: EventType) -> None:
+        numbers = [a for a in event_type if a.type.has_int_keys]
+        texts = [a for a in event_type if not a.type.has_int_keys]
+        self.place = {a.name: place for place, a in enumerate([*numbers, *texts])}
+        self._names = tuple(self.place)
+        self._attributes, self._required = (*numbers, *texts), frozenset(a.name for a in event_type if a.required)
+        self._shapes: dict[tuple[str, ...], _Shape | None] = {}
+        self._all_present = _presence([True] * len(self.place))
+        presence, self._number_count = len(self._all_present), len(numbers)
+        self.counts = (presence, len(numbers), presence + len(self.place))
+        kinds = "".join(_FORMATS.get(a.type, "q") for a in numbers)
+        self._pack = struct.Struct(f"{presence}Q{kinds}{len(texts)}q").pack
+
+    def plain(self, record: Mapping[str, Any]) -> bytes | None:
+        """The record packed, if it is plain to see that it fits the type; otherwise None."""
+        if type(record) is not dict:
+            return None
+        names = tuple(record)
+        shape = self._shapes.get(names) or self._new_shape(names)
+        if shape is None:
+            return None
+        numbers, texts = shape.numbers_of(record), shape.texts_of(record)
+        if (*map(type, numbers), *map(type, texts)) != shape.kinds:
+            return None
+        try:
+            joined = "".join(texts)
+            head = shape.pack(*shape.presence, *numbers, *map(len, texts))
+        except (TypeError, struct.error):  # Bytes among the texts, an int beyond 64 bits.
+            return None
+        return head + joined.encode() if joined.isascii() else None
+
+    def _new_shape(self, names: tuple[str, ...]) -> _Shape | None:
+        """How events with these attributes are packed; None where one is unknown or missing, or shapes are too many."""
+        if names in self._shapes or len(self._shapes) >= SHAPES_MAX:
+            return None
+        there = frozenset(names)
+        fits = there <= self.place.keys() and there >= self._required
+        shape = self._shapes[names] = self._shape(there) if fits else None
+        return shape
+
+    def _shape(self, there: frozenset[str]) -> _Shape:
+        numbers = [a for a in self._attributes if a.type.has_int_keys and a.name in there]
+        texts = [a for a in self._attributes if not a.type.has_int_keys and a.name in there]
+        kinds = "".join((_FORMATS.get(a.type, "q") if a.name in there else "8x") for a in self._attributes)
+        return _Shape(
+            _getter(numbers),
+            _getter(texts),
+            tuple(a.type.python for a in (*numbers, *texts)),
+            _presence([a.name in there for a in self._attributes]),
+            struct.Struct(f"{len(self._all_present)}Q{kinds}").pack,
+        )
+
+    def pack(self, values: Mapping[str, Value]) -> bytes:
+        """Checked values packed; what is absent may be left out."""
+        content: list[Any] = list(map(values.get, self._names))
+        present = self._all_present
+        if None in content:
+            present = _presence([value is not None for value in content])
+            content = [0 if value is None else value for value in content]
+        texts = [_encoded(text) for text in content[self._number_count :]]
+        return self._pack(*present, *content[: self._number_count], *map(len, texts)) + b"".join(texts)
+
+
+class OneEvent:
+    """Asks a segment about packed events."""
+
+    def __init__(self, segment: Segment, event_type: EventType, packer: Packer) -> None:
+        attributes = [event_type.attributes[index] for index in segment.axes.attribute.tolist()]
+        places = np.array([packer.place[a.name] for a in attributes], np.int64)
+        self._keeps = (segment, places)  # What the address book points to.
+        self._book = match_one.address_book(segment.axes.arrays, segment.layout, places, packer.counts)
+        self._address: int = self._book.ctypes.data
+        self._work_bytes = match_one.work_bytes(len(segment.axes), len(segment.layout.grids))
+        self._room = MATCHES_FIRST
+        self._free: list[_Room] = []  # As many as there have been readers at the same time.
+
+    def match(self, packed: bytes) -> tuple[list[int], list[int]]:
+        """The owners that match, and the boxes that are doubtful."""
+        try:
+            room = self._free.pop()
+        except IndexError:
+            room = _Room(self._room, self._work_bytes)
+        found = match_one.match_one.ready()(self._address, packed, room.address, room.size)
+        if found > room.size:  # Too many, or some are doubtful, which are counted above 32 bits.
+            return self._with_doubts(found, packed, room)
+        owners = room.view[:found].tolist()
+        self._free.append(room)
+        return owners, []
+
+    def _with_doubts(self, found: int, packed: bytes, room: _Room) -> tuple[list[int], list[int]]:
+        count, doubts = found & 0xFFFF_FFFF, found >> 32
+        if count + doubts > room.size:
+            self._room = 2 * (count + doubts)
+            self._free.clear()
+            return self.match(packed)
+        owners, boxes = room.view[:count].tolist(), room.view[count : count + doubts].tolist()
+        self._free.append(room)
+        return owners, boxes
+
+
+class _Room:
+    """Where a kernel writes what it finds, and the memory it works in; for one reader at a time."""
+
+    __slots__ = ("_array", "address", "size", "view")
+
+    def __init__(self, size: int, work_bytes: int) -> None:
+        self.size = size
+        self._array = np.empty(size + 1 + work_bytes // 4, np.int32)
+        self.view: memoryview = self._array.data
+        self.address: int = self._array.ctypes.data
+
+
+_FORMATS = {ValueType.DOUBLE: "d"}
+
+
+def _getter(attributes: Sequence[Any]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+    names = [a.name for a in attributes]
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda record: tuple(record[name] for name in names)
+
+
+def _presence(present: Sequence[bool]) -> tuple[int, ...]:
+    """Bit i of all words together says whether the i-th is there."""
+    bits = sum(1 << place for place, is_present in enumerate(present) if is_present)
+    words = max(1, -(-len(present) // 64))
+    return tuple((bits >> (64 * word)) & (2**64 - 1) for word in range(words))
+
+
+def _encoded(text: Any) -> bytes:
+    return text.encode() if type(text) is str else text or b""

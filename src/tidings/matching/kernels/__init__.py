@@ -1,0 +1,1 @@
+"""The Numba kernels of the index, and the cache they are compiled into."""

@@ -1,0 +1,141 @@
+"""The broker's registry: types and revocations that come from it, and the key managers that keep their state in it.
+
+A manager's state is on disk before anything that rests on it leaves the broker. It is sealed with a key
+made of the manager's own, so the registry holds nothing that opens it. Revocations are read again and
+again: a right taken back with `tidings grant revoke` ends in running sessions.
+
+A broker remembers, apart from the registry, how far its managers had come. With a registry that was put
+back from an old backup it does not start: the same sender ids, and so the same nonces, would be given
+out again. Nor does it with a clock that is behind the registry's last change. Whoever puts back the
+registry and the broker's own folder together is not noticed.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
+
+from tidings.errors import Denied, InputError, PeerError, SetupError
+from tidings.net.broker.type_registry import KnownType, of_signed
+from tidings.net.config import BrokerConfig
+from tidings.net.ids import now_ms, read_identity
+from tidings.security import Identity, KeyManager, SignedType, fingerprint
+from tidings.store import ManagerSnapshot, Registry
+
+
+class Managers:
+    """One broker's registry, and the key managers that run at this broker."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+        where = config.registry or str(config.data / "registry.db")
+        self._registry = Registry.open(where, now_ms=now_ms())
+        self._registry.clock.check(now_ms())
+        self._reached = Reached(config.data / "managers")
+        self._running: dict[bytes, tuple[KeyManager, Identity]] = {}
+        self._revoked = 0
+
+    def types(self) -> list[KnownType]:
+        """The types that the registry has."""
+        return [of_signed(signed) for signed in self._registry.types.all()]
+
+    def hosted(self, types: list[SignedType]) -> Iterator[KeyManager]:
+        """The managers that run here: for each key in `manages`, those of the types that appoint it."""
+        for file in self._config.manages:
+            identity = read_identity(file)
+            appointed = [signed for signed in types if signed.key_manager == identity.public_key and signed.group_ids]
+            if not appointed:
+                raise InputError(f"{file}: no type that this broker knows appoints {fingerprint(identity.public_key)}")
+            for signed in appointed:
+                yield self._manager(signed, identity)
+
+    def _manager(self, signed: SignedType, identity: Identity) -> KeyManager:
+        self._registry.types.declare(signed, by=self._config.name, now_ms=now_ms())
+        sender_id = partial(self._new_sender_id, signed.type_id)
+        manager = KeyManager(signed, identity, secrets.token_bytes, now_ms(), next_sender_id=sender_id)
+        self._restore(manager, identity)
+        self._running[signed.type_id] = (manager, identity)
+        return manager
+
+    def _new_sender_id(self, type_id: bytes) -> int:
+        """From the registry's counter, which jobs on Spark ask too: no two may have one id, and with it one nonce."""
+        try:
+            return self._registry.keys.new_sender_ids(type_id, by=self._config.name, now_ms=now_ms())[0]
+        except SetupError as wrong:
+            raise PeerError(f"sender: the registry cannot count: {wrong}") from wrong  # Unanswered; members ask again.
+
+    def _restore(self, manager: KeyManager, identity: Identity) -> None:
+        """Has the manager go on from its kept state; raises Denied for one that is not its newest."""
+        signed = manager.signed_type
+        kept, reached = self._registry.keys.manager(signed.type_id), self._reached.read(signed.type_id)
+        try:
+            if kept is not None:
+                newest = max(kept.generation, reached)
+                manager.import_state(kept.sealed_state, _master(identity), generation=newest)
+            elif reached:
+                raise Denied(f"state: the registry has none; generation {reached} was reached before")
+        except (Denied, InputError) as refused:
+            raise Denied(f"{refused} ({signed.event_type.name}@{signed.version}); {_WAY_OUT}") from None
+
+    def keep(self, type_id: bytes, generation: int) -> None:
+        """Write a manager's state down; when this returns it is on disk."""
+        manager, identity = self._running[type_id]
+        state = ManagerSnapshot(generation, manager.export_state(_master(identity)))
+        self._registry.keys.save_manager(type_id, state, by=self._config.name, now_ms=now_ms())
+        self._reached.write(type_id, generation)
+
+    def revocations(self) -> list[str]:
+        """What has been revoked since this was last asked."""
+        found = self._registry.grants.revocations()
+        if len(found) == self._revoked:
+            return []
+        self._revoked = len(found)
+        return [each.revocation_id for each in found]
+
+    def close(self) -> None:
+        self._registry.close()
+
+
+_WAY_OUT = "put the newest registry back, or, if it is lost, make a new version of the type with another key manager"
+
+
+class Reached:
+    """The highest generation that each manager has reached at this broker, each in a file of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def read(self, type_id: bytes) -> int:
+        """0 for a manager that never kept anything here."""
+        file = self._file(type_id)
+        try:
+            return int(file.read_text() or 0) if file.exists() else 0
+        except (OSError, ValueError) as wrong:
+            raise SetupError(f"{file} does not say which generation was reached: {wrong}") from None
+
+    def write(self, type_id: bytes, generation: int) -> None:
+        """On disk when this returns. In place: so few bytes are written whole or not at all."""
+        file = self._file(type_id)
+        try:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            opened = os.open(file, os.O_WRONLY | os.O_CREAT, 0o600)
+            try:
+                os.write(opened, f"{generation:020d}\n".encode())
+                os.fsync(opened)
+            finally:
+                os.close(opened)
+        except OSError as wrong:
+            raise SetupError(f"cannot write {file}: {wrong.strerror}") from None
+
+    def _file(self, type_id: bytes) -> Path:
+        return self._folder / f"{type_id.hex()}.generation"
+
+
+def _master(identity: Identity) -> bytes:
+    return HKDFExpand(SHA256(), 32, b"tidings/manager/1").derive(identity.secret)

@@ -1,0 +1,102 @@
+"""A broker as a process of its own: until it is told to stop, or has drained."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from tidings.matching import load_kernels
+from tidings.net.broker.broker import Broker
+from tidings.net.config import BrokerConfig
+from tidings.net.observability.metrics import Metrics
+
+COLLECT_AFTER = 10_000  # New objects that are still there; looking through them takes a few milliseconds.
+COLLECT_ALL_S = 3600.0  # So long waits what goes in a circle later: some kilobytes of each closed connection.
+# So long the journal's thread, back from the disk, waits for a busy event loop; not ten times that.
+HAND_OVER_S = 0.0005
+
+Tell = Callable[[dict[str, Any]], None]
+
+
+async def serve(config: BrokerConfig, tell: Tell) -> None:
+    """Run a broker until SIGTERM or SIGINT, or until somebody has it drained; `tell` hears when it listens and joins."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for way_to_stop in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(way_to_stop, stop.set)
+    load_kernels()  # Before anybody is served: later, all links would wait for it.
+    broker = await Broker.start(config)
+    sys.setswitchinterval(HAND_OVER_S)
+    collecting = loop.create_task(_collect_all_now_and_then())
+    _collect_in_small_parts()
+    async with _beside(broker) as addresses:
+        tell({"broker": config.name, "state": "listening", "address": broker.address, **addresses})
+        joining = loop.create_task(_tell_joined(broker, tell))
+        await _first(stop.wait(), broker.ended())
+        joining.cancel()
+    collecting.cancel()
+    if not broker.is_draining:
+        await broker.stop()
+    await broker.ended()
+    tell({"broker": config.name, "state": "stopped"})
+
+
+def _collect_in_small_parts() -> None:
+    """Look for circles among what is new, once, and never again at what is found to be in use.
+
+    What a broker remembers of events is freed by its counts. Python would look through all of it again and again, and
+    everything waits meanwhile: tens of milliseconds for what has come in some seconds, tenths of a second for all.
+    """
+    _collect_all()
+    gc.set_threshold(COLLECT_AFTER)
+    gc.callbacks.append(_freeze_what_is_left)
+
+
+def _freeze_what_is_left(phase: str, info: dict[str, int]) -> None:
+    if phase == "stop":
+        gc.freeze()
+
+
+async def _collect_all_now_and_then() -> None:
+    while True:
+        await asyncio.sleep(COLLECT_ALL_S)
+        _collect_all()
+
+
+def _collect_all() -> None:
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+
+
+@contextlib.asynccontextmanager
+async def _beside(broker: Broker) -> AsyncIterator[dict[str, str]]:
+    """What a broker offers beside its links, and where."""
+    config, addresses = broker.config, dict[str, str]()
+    async with contextlib.AsyncExitStack() as stack:
+        if config.gateway:
+            from tidings.net.gateway.server import Gateway  # Here, so that only who has one loads what it needs.
+
+            gateway = await stack.enter_async_context(Gateway(broker))
+            addresses["gateway"] = gateway.address
+        if config.metrics:
+            metrics = await stack.enter_async_context(Metrics(broker))
+            addresses["metrics"] = metrics.address
+        yield addresses
+
+
+async def _tell_joined(broker: Broker, tell: Tell) -> None:
+    await broker.is_joined.wait()
+    tell({"broker": broker.config.name, "state": "joined"})
+
+
+async def _first(*waits: Any) -> None:
+    tasks = [asyncio.ensure_future(each) for each in waits]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()

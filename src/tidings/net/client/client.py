@@ -1,0 +1,463 @@
+"""A client: publishes to its broker and hears from it, and comes back by itself when the connection is lost.
+
+    async with await Client.connect("camera.toml") as client:
+        await client.publish("Numberplate", {"plate": "AB12CDE", "speed": 31.0})       returns when it is on disk
+        async for event in client.subscribe("Numberplate", "speed > 20"):
+            ...
+
+What was not acknowledged when a connection broke is said again under the same name, and the broker
+knows it: nothing is published twice. A durable subscription (`durable="name"`) goes on where its
+last event was done with, which is when the next one is asked for, or the loop is left in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from tidings.errors import Denied, InputError, PeerError, TidingsError
+from tidings.events import Event, EventType, Timestamp, from_declaration
+from tidings.net.config import ClientConfig, host_and_port, read_client
+from tidings.net.ids import read_identity, read_token, show_event
+from tidings.net.transport.connection import Link
+from tidings.net.transport.frames import (
+    Acknowledge,
+    Answer,
+    Done,
+    Frame,
+    Notice,
+    Publish,
+    Published,
+    Query,
+    Refused,
+    Reject,
+    Subscribe,
+    Subscribed,
+    Unsubscribe,
+    as_error,
+    read_told,
+)
+from tidings.net.transport.handshake import Participant, shake
+from tidings.net.transport.tls import client_context, der
+from tidings.security import from_fingerprint
+
+CONNECT_S_MAX = 10.0
+PAUSE_S_MIN, PAUSE_S_MAX = 0.1, 2.0  # Between two tries to come back.
+EVENTS_PER_FRAME = 1000
+UNPUBLISHED_MAX = 100_000  # Events said and not acknowledged; `publish` waits beyond that.
+LIVE_QUEUE_MAX = 65_536  # Events of one subscription that is not durable, waiting for its loop; the oldest are lost.
+ACKNOWLEDGE_EVERY = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """An event as a subscriber sees it: the values it may see, and where it stands in a durable subscription."""
+
+    id: str
+    type: str
+    at: Timestamp
+    values: Mapping[str, Any]
+    position: int = 0
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A request whose answer has not come; said again on the next connection."""
+
+    frame: Frame
+    answer: asyncio.Future[Any]
+    weight: int = 0
+
+
+class _Gathered(NamedTuple):
+    """An event that is about to be published, beside others."""
+
+    name: str
+    values: dict[str, Any]
+    answer: asyncio.Future[str]
+
+
+class Subscription:
+    """The events of one subscription, as an asynchronous iterator."""
+
+    def __init__(self, client: Client, asked: Subscribe, *, hold: bool = False) -> None:
+        self._client, self._asked, self._hold = client, asked, hold
+        self.missed = 0
+        """Events lost so far because the loop was too slow; never any of a durable subscription."""
+        self._queue: deque[Received] = deque()
+        self._came = asyncio.Event()
+        self._stream = 0
+        self._last_seen = self._handed_out = self._acknowledged = 0
+        self._error: TidingsError | None = None
+        self._is_closed = False
+
+    def __aiter__(self) -> AsyncIterator[Received]:
+        return self
+
+    async def __anext__(self) -> Received:
+        self._acknowledge(self._handed_out)
+        while not self._queue:
+            self._acknowledge(self._handed_out, at_once=True)
+            if self._error is not None:
+                raise self._error
+            if self._is_closed:
+                raise StopAsyncIteration
+            self._came.clear()
+            await self._came.wait()
+        event = self._queue.popleft()
+        self._handed_out = 0 if self._hold else event.position
+        return event
+
+    async def ready(self) -> Subscription:
+        """Returns when the subscription is in place; raises what the broker says against it."""
+        await self._client._in_place(self)
+        return self
+
+    async def reject(self, event: Received, why: str) -> None:
+        """This event cannot be used: the broker puts it among the dead letters, with the reason."""
+        await self._client._ask(lambda ticket: Reject(ticket, self._stream, event.position, why))
+
+    async def close(self, *, forget: bool = False) -> None:
+        """End it; what has been handed out counts as done. With `forget`, a durable one is given up for good."""
+        self._acknowledge(self._handed_out, at_once=True)
+        await self._client._close(self, forget)
+        self._end(None)
+
+    def _acknowledge(self, position: int, *, at_once: bool = False) -> None:
+        if position > self._acknowledged and (at_once or position - self._acknowledged >= ACKNOWLEDGE_EVERY):
+            self._acknowledged = position
+            self._client._tell(Acknowledge(self._stream, position))
+
+    def _take(self, notice: Notice) -> None:
+        if notice.position and notice.position <= self._last_seen:
+            return  # Sent before the connection broke, and again since.
+        told = read_told(notice.told)
+        self._last_seen = notice.position
+        self.missed += notice.missed
+        if not notice.position and len(self._queue) >= LIVE_QUEUE_MAX:
+            self._queue.popleft()
+            self.missed += 1
+        event = Received(show_event(told.event), told.type, Timestamp(told.at_us), told.values, notice.position)
+        self._queue.append(event)
+        self._came.set()
+
+    def _placed(self, answer: Subscribed) -> None:
+        self._stream = answer.stream
+        self._acknowledged = answer.after  # What was acknowledged on a broken connection may not have come.
+        if self._last_seen == 0:
+            self._last_seen = answer.after
+
+    def _again(self, ticket: int) -> Subscribe:
+        a = self._asked
+        return Subscribe(ticket, a.type, a.condition, a.durable, a.since_us, max(a.after, self._acknowledged or -1))
+
+    def _end(self, error: TidingsError | None) -> None:
+        self._error, self._is_closed = error, True
+        self._came.set()
+
+
+class Client:
+    """A connection to one broker that mends itself. Made by `Client.connect`."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        self.config = config
+        identity = read_identity(config.key)
+        tokens = tuple(read_token(file) for file in config.tokens)
+        certificate = der(config.certificate.read_bytes())
+        self._participant = Participant(identity, certificate, config.domain, config.name, "client", tokens)
+        self._context = client_context(config.certificate, config.key, config.trusted)
+        self._tickets = itertools.count(1)
+        self._asked: dict[int, _Asked] = {}
+        self._unpublished = 0
+        self._room = asyncio.Event()
+        self._room.set()
+        self._subscriptions: dict[int, Subscription] = {}  # By the ticket they were last asked for with.
+        self._streams: dict[int, Subscription] = {}
+        self._link: Link | None = None
+        self._runner: asyncio.Task[None] | None = None
+        self._names = secrets.token_hex(8)
+        self._types: dict[str, EventType] = {}
+        self._gathered: dict[str, list[_Gathered]] = {}
+        self._publishing: set[asyncio.Task[None]] = set()
+        self._is_closing = False
+
+    @classmethod
+    async def connect(cls, config: ClientConfig | Path | str) -> Client:
+        """Connect as a file describes, or a value like it; raises if the broker is not there or says no."""
+        client = cls(config if isinstance(config, ClientConfig) else read_client(Path(config)))
+        link = await client._dial()
+        client._runner = asyncio.get_running_loop().create_task(client._run(link))
+        return client
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Hang up; requests without an answer fail."""
+        self._is_closing = True
+        for subscription in list(self._subscriptions.values()):
+            subscription._acknowledge(subscription._handed_out, at_once=True)
+            subscription._end(None)
+        if self._link is not None:
+            self._link.close("done")
+            await self._link.closed()
+        if self._runner is not None:
+            self._runner.cancel()
+            await asyncio.gather(self._runner, return_exceptions=True)
+        self._fail(PeerError("the client was closed before the broker answered"))
+
+    # ── Publishing ──
+
+    async def publish(self, what: Event | str, values: Mapping[str, Any] | None = None, *, name: str = "") -> str:
+        """Publish an `Event`, or values of a type; returns the event's id once it is on the broker's disk.
+
+        `name` tells a repetition: the same name from the same client is the same event, and is published
+        once. An `Event` has one already, its source and id.
+        """
+        if isinstance(what, Event):
+            type, values, name = what.type, what.values, name or f"{what.source}\0{what.id}"
+        else:
+            type = what
+        return await self._gather(type, name or f"{self._names}.{next(self._tickets)}", dict(values or {}))
+
+    def _gather(self, type: str, name: str, values: dict[str, Any]) -> asyncio.Future[str]:
+        """Events published in one turn of the loop travel together."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[str] = loop.create_future()
+        if not self._gathered:
+            loop.call_soon(self._send_gathered)
+        self._gathered.setdefault(type, []).append(_Gathered(name, values, answer))
+        return answer
+
+    def _send_gathered(self) -> None:
+        gathered, self._gathered = self._gathered, {}
+        for type, events in gathered.items():
+            for start in range(0, len(events), EVENTS_PER_FRAME):
+                self._publish_together(type, events[start : start + EVENTS_PER_FRAME])
+
+    def _publish_together(self, type: str, events: list[_Gathered]) -> None:
+        """In one frame: at once where there is room, without a task of its own."""
+        if self._room.is_set():
+            said = tuple((event.name, event.values) for event in events)
+            asked = self._ask(partial(_publish, type, said), weight=len(events))
+            asked.add_done_callback(partial(self._answer_each, type, events))
+        else:
+            task = asyncio.get_running_loop().create_task(self._publish_later(type, events))
+            self._publishing.add(task)
+            task.add_done_callback(self._publishing.discard)
+
+    async def _publish_later(self, type: str, events: list[_Gathered]) -> None:
+        await self._room.wait()
+        self._publish_together(type, events)
+
+    def _answer_each(self, type: str, events: list[_Gathered], asked: asyncio.Future[Published]) -> None:
+        error = asked.exception()
+        if error is None:
+            for id, event in zip(asked.result().ids, events, strict=True):
+                if not event.answer.done():
+                    event.answer.set_result(show_event(id))
+        elif len(events) > 1:  # One spoils all that travel with it: each by itself, then.
+            for event in events:
+                self._publish_together(type, [event])
+        elif not events[0].answer.done():
+            events[0].answer.set_exception(error)
+
+    async def publish_many(
+        self, type: str, events: Sequence[Mapping[str, Any]], *, names: Sequence[str] | None = None
+    ) -> list[str]:
+        """Publish events of one type, in order; returns their ids once all are on the broker's disk."""
+        names = names or [f"{self._names}.{next(self._tickets)}" for _ in events]
+        answers = []
+        for start in range(0, len(events), EVENTS_PER_FRAME):
+            part = tuple(
+                (name, dict(values))
+                for name, values in zip(
+                    names[start : start + EVENTS_PER_FRAME], events[start : start + EVENTS_PER_FRAME]
+                )
+            )
+            await self._room.wait()
+            answers.append(self._ask(partial(_publish, type, part), weight=len(part)))
+        found: list[Published] = await asyncio.gather(*answers)
+        return [show_event(id) for answer in found for id in answer.ids]
+
+    # ── Subscribing ──
+
+    def subscribe(
+        self,
+        type: str,
+        condition: str = "TRUE",
+        *,
+        durable: str = "",
+        since: Timestamp | None = None,
+        after: int = -1,
+        hold: bool = False,
+    ) -> Subscription:
+        """The events of a type for which the condition is TRUE, from when the broker has it in place.
+
+        With a name in `durable` they wait while the client is away; `since` begins it in the past, as far as
+        events are kept; `after` is the last position dealt with, for who keeps book itself. With `hold`, what
+        is handed out never counts as done: only a later subscription's `after` says so.
+        """
+        asked = Subscribe(0, type, condition, durable, -1 if since is None else int(since), after)
+        subscription = Subscription(self, asked, hold=hold)
+        self._place(subscription)
+        return subscription
+
+    def _place(self, subscription: Subscription) -> None:
+        ticket = next(self._tickets)
+        self._subscriptions[ticket] = subscription
+        self._tell(subscription._again(ticket))
+
+    async def _in_place(self, subscription: Subscription) -> None:
+        while not subscription._stream and not subscription._is_closed:
+            subscription._came.clear()
+            await subscription._came.wait()
+        if subscription._error is not None:
+            raise subscription._error
+
+    async def _close(self, subscription: Subscription, forget: bool) -> None:
+        self._subscriptions = {t: each for t, each in self._subscriptions.items() if each is not subscription}
+        if subscription._stream:
+            self._streams.pop(subscription._stream, None)
+            await self._ask(lambda ticket: Unsubscribe(ticket, subscription._stream, forget))
+
+    # ── Asking ──
+
+    async def event_type(self, name: str) -> EventType:
+        """A type as the broker knows it, for who has text and needs values."""
+        if name not in self._types:
+            (declared,) = await self.ask("type", name=name)
+            self._types[name] = from_declaration(declared)
+        return self._types[name]
+
+    async def ask(self, what: str, **options: Any) -> list[dict[str, Any]]:
+        """Ask the broker about itself; what there is to ask is in `net.queries`."""
+        answer: Answer = await self._ask(lambda ticket: Query(ticket, what, options))
+        return list(answer.rows)
+
+    def _ask(self, frame_for: Callable[[int], Frame], weight: int = 0) -> asyncio.Future[Any]:
+        ticket = next(self._tickets)
+        asked = _Asked(frame_for(ticket), asyncio.get_running_loop().create_future(), weight)
+        if self._is_closing:
+            asked.answer.set_exception(PeerError("the client is closed"))
+            return asked.answer
+        self._asked[ticket] = asked
+        self._unpublished += weight
+        if self._unpublished >= UNPUBLISHED_MAX:
+            self._room.clear()
+        self._tell(asked.frame)
+        return asked.answer
+
+    def _tell(self, frame: Frame) -> None:
+        if self._link is not None and self._link.is_open:
+            self._link.send(frame)
+
+    # ── The connection ──
+
+    async def _dial(self) -> Link:
+        host, port = host_and_port(self.config.broker, "broker: ")
+        try:
+            async with asyncio.timeout(CONNECT_S_MAX):
+                streams = await asyncio.open_connection(host, port, ssl=self._context, server_hostname="")
+        except (OSError, TimeoutError) as wrong:
+            raise PeerError(f"cannot reach the broker at {self.config.broker}: {str(wrong) or 'no answer'}") from None
+        expected = from_fingerprint(self.config.broker_key) if self.config.broker_key else None
+        try:
+            proven, reader = await shake(streams, self._participant, dialled=True, expected=expected)
+        except TimeoutError:
+            streams[1].transport.abort()
+            raise PeerError(f"the broker at {self.config.broker} did not finish its handshake") from None
+        except (PeerError, Denied):
+            streams[1].close()
+            raise
+        return Link(proven, reader, streams[1], queue_bytes_max=1 << 30)  # `publish` waits long before.
+
+    async def _run(self, link: Link) -> None:
+        pause_s = PAUSE_S_MIN
+        while not self._is_closing:
+            try:
+                await self._converse(link)
+                pause_s = PAUSE_S_MIN
+            except PeerError as wrong:
+                link.close(str(wrong)[:100])
+            link.close()
+            link = await self._come_back(pause_s)
+
+    async def _come_back(self, pause_s: float) -> Link:
+        while True:
+            await asyncio.sleep(pause_s)
+            try:
+                return await self._dial()
+            except (PeerError, InputError):
+                pause_s = min(2 * pause_s, PAUSE_S_MAX)
+            except Denied as refused:
+                self._fail(refused)
+                raise
+
+    async def _converse(self, link: Link) -> None:
+        self._link = link
+        self._streams.clear()
+        placed, self._subscriptions = list(self._subscriptions.values()), {}
+        for asked in self._asked.values():
+            link.send(asked.frame)
+        for subscription in placed:
+            subscription._stream = 0
+            self._place(subscription)
+        async for frame in link.frames("to client"):
+            self._hear(frame)
+
+    def _hear(self, frame: Frame) -> None:
+        match frame:
+            case Notice(stream=number):
+                if (stream := self._streams.get(number)) is not None:
+                    stream._take(frame)
+            case Subscribed(ticket, number):
+                if (subscription := self._subscriptions.get(ticket)) is not None:
+                    self._streams[number] = subscription
+                    subscription._placed(frame)
+                    subscription._came.set()
+            case Published(ticket) | Answer(ticket) | Done(ticket):
+                self._answered(ticket, frame, None)
+            case Refused(ticket):
+                self._refused(ticket, as_error(frame))
+
+    def _answered(self, ticket: int, frame: Frame | None, error: TidingsError | None) -> None:
+        asked = self._asked.pop(ticket, None)
+        if asked is None:
+            return
+        self._unpublished -= asked.weight
+        if self._unpublished < UNPUBLISHED_MAX:
+            self._room.set()
+        if not asked.answer.done():
+            asked.answer.set_exception(error) if error is not None else asked.answer.set_result(frame)
+
+    def _refused(self, ticket: int, error: TidingsError) -> None:
+        if ticket in self._asked:
+            self._answered(ticket, None, error)
+        elif ticket in self._subscriptions:
+            self._subscriptions.pop(ticket)._end(error)
+        elif -ticket in self._streams:  # A right has ended.
+            self._streams.pop(-ticket)._end(error)
+
+    def _fail(self, error: TidingsError) -> None:
+        for ticket in list(self._asked):
+            self._answered(ticket, None, error)
+        for subscription in self._subscriptions.values():
+            subscription._end(error)
+
+
+def _publish(type: str, events: tuple[tuple[str, dict[str, Any]], ...], ticket: int) -> Publish:
+    return Publish(ticket, type, events)

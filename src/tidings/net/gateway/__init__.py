@@ -1,0 +1,1 @@
+"""The HTTP gateway of a broker: publish, subscribe and look things up from a browser."""

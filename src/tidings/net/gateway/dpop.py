@@ -1,0 +1,112 @@
+"""Who asks at the gateway, where TLS does not tell: proofs of possession, as RFC 9449 (DPoP) has them.
+
+A browser shows no Ed25519 certificate in TLS, but a script in it can sign with such a key. Each request
+then carries a header `DPoP`: a short JWT, signed for this method and address, at this moment, with these tokens. The
+asker's certificate stands in it (`x5c`), so that its key is known to be one of the organisation's own.
+A proof counts once.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections import OrderedDict
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import jwt
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from tidings.errors import Denied
+from tidings.net.gateway.http import Request
+from tidings.net.transport.tls import authority_of
+
+FRESH_S = 60.0  # How old, or how far ahead, a proof may be: clocks differ.
+SEEN_MAX = 65_536  # Proofs remembered while they are fresh; with more in two minutes, the next is refused.
+NAME_MAX = 128  # Of a proof (`jti`).
+_CLAIMS = ("jti", "htm", "htu", "iat", "ath")
+
+
+class Proofs:
+    """The proofs that one gateway has been shown."""
+
+    def __init__(self, domain: str, trusted: Path) -> None:
+        """For participants of `domain`, whose authority stands in the file `trusted`."""
+        self._authority = authority_of(domain, trusted.read_bytes())
+        self._seen: OrderedDict[str, float] = OrderedDict()
+
+    def who(self, request: Request, now_s: float) -> bytes:
+        """The key that made this request; raises Denied naming what is wrong with its proof."""
+        proof = request.headers["dpop"]
+        try:
+            certificate, key = self._certified(jwt.get_unverified_header(proof), now_s)
+            claims = jwt.decode(proof, certificate, ["EdDSA"], options={"require": [*_CLAIMS], "verify_iat": False})
+        except jwt.InvalidTokenError as wrong:
+            raise Denied(f"proof: {wrong}") from None
+        _check_is_for(claims, request)
+        self._check_is_new(claims, now_s)
+        return key
+
+    def _certified(self, header: Mapping[str, Any], now_s: float) -> tuple[Ed25519PublicKey, bytes]:
+        if header.get("typ") != "dpop+jwt":
+            raise Denied("proof: expected a JWT of type dpop+jwt")
+        certificate = _certificate_in(header)
+        try:
+            certificate.verify_directly_issued_by(self._authority)
+        except (ValueError, TypeError, InvalidSignature):
+            raise Denied("proof: its certificate is not of this organisation") from None
+        if not certificate.not_valid_before_utc <= datetime.fromtimestamp(now_s, UTC) < certificate.not_valid_after_utc:
+            raise Denied("proof: its certificate does not hold now")
+        key = certificate.public_key()
+        if not isinstance(key, Ed25519PublicKey) or key != _key_in(header):
+            raise Denied("proof: expected the same Ed25519 key in jwk and x5c")
+        return key, key.public_bytes_raw()
+
+    def _check_is_new(self, claims: Mapping[str, Any], now_s: float) -> None:
+        name, made_s = claims["jti"], claims["iat"]
+        if not isinstance(name, str) or len(name) > NAME_MAX or not isinstance(made_s, int | float):
+            raise Denied("proof: expected a short text as jti and a number as iat")
+        if not abs(now_s - made_s) <= FRESH_S:
+            raise Denied(f"proof: made {now_s - made_s:.0f} s ago by this broker's clock; at most {FRESH_S:.0f}")
+        while self._seen and next(iter(self._seen.values())) < now_s - 2 * FRESH_S:
+            self._seen.popitem(last=False)
+        if name in self._seen or len(self._seen) >= SEEN_MAX:
+            raise Denied("proof: used before" if name in self._seen else "proof: too many at once")
+        self._seen[name] = now_s
+
+
+def _check_is_for(claims: Mapping[str, Any], request: Request) -> None:
+    if claims["htm"] != request.method:
+        raise Denied(f"proof: for another method than {request.method}")
+    address = urlsplit(str(claims["htu"]))
+    if (address.scheme, address.netloc, address.path) != ("https", request.headers.get("host", ""), request.path):
+        raise Denied("proof: for another address")
+    if claims["ath"] != token_hash(request.headers.get("authorization", "")):
+        raise Denied("proof: for other tokens")
+
+
+def token_hash(authorization: str) -> str:
+    """What a proof says about the tokens beside it (`ath`): the hash of all that follows the scheme."""
+    tokens = authorization.partition(" ")[2]
+    return base64.urlsafe_b64encode(hashlib.sha256(tokens.encode()).digest()).rstrip(b"=").decode()
+
+
+def _certificate_in(header: Mapping[str, Any]) -> x509.Certificate:
+    try:
+        (encoded,) = header["x5c"]
+        return x509.load_der_x509_certificate(base64.b64decode(encoded, validate=True))
+    except (KeyError, TypeError, ValueError, binascii.Error):
+        raise Denied("proof: expected the certificate of its key, and no other, in x5c") from None
+
+
+def _key_in(header: Mapping[str, Any]) -> object:
+    try:
+        return jwt.PyJWK(header["jwk"], algorithm="EdDSA").key
+    except (KeyError, TypeError, ValueError, jwt.PyJWTError):
+        raise Denied("proof: expected its key in jwk") from None

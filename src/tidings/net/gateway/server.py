@@ -1,0 +1,272 @@
+"""The HTTP gateway: any language, and a browser, can take part, with the same rights as everybody.
+
+    POST /events                      one CloudEvent (structured or binary) or a batch of them; 201 once on disk
+    GET  /events?type=…&where=…       server-sent events, each a CloudEvent; `durable=NAME` waits while nobody listens
+    POST /acknowledge?durable=NAME&position=N
+    GET  /, /tidings.mjs              a page to try it in a browser, and the module that it and other pages use
+
+Who asks is known by a client certificate of the broker's own organisation, or by a proof that it holds the
+certificate's key (see `proofs`). Its rights are capabilities in the header `Authorization: Bearer TOKEN, TOKEN`; each names its
+holder's key, so a stolen one is worth nothing without it. A listener acknowledges a durable subscription
+with `Last-Event-ID` when it comes back, or with a POST.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import itertools
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from tidings.errors import Denied, InputError, PeerError, TidingsError
+from tidings.events import Timestamp
+from tidings.net.config import host_and_port
+from tidings.net.gateway import http
+from tidings.net.gateway.dpop import Proofs
+from tidings.net.gateway.sse import Listener
+from tidings.net.ids import now_us, repeat_key, show_event
+from tidings.net.transport.tls import key_and_domain, server_context, web_context
+from tidings.overlay import EventId
+from tidings.security import NotYet
+
+if TYPE_CHECKING:
+    from tidings.net.broker.broker import Broker
+    from tidings.net.broker.journal import Durable
+
+GUESTS_MAX = 4096  # Connections, of whomever; one that does not ask in time is closed.
+LISTENERS_MAX = 1024
+PREFLIGHT_S = "600"  # How long a browser may remember that a page of another origin is let in.
+_WEB = Path(__file__).with_name("web")
+_PAGES = {
+    "/": (_WEB / "index.html", "text/html; charset=utf-8"),
+    "/page.mjs": (_WEB / "page.mjs", "text/javascript"),
+    "/tidings.mjs": (_WEB / "tidings.mjs", "text/javascript"),
+}
+_ONLY_OURS = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'"
+NOT_YET_TRIES = 100
+
+
+@dataclass(slots=True)
+class _Guest:
+    """Somebody connected to the gateway."""
+
+    writer: asyncio.StreamWriter
+    name: str
+    shown: tuple[bytes, tuple[bytes, ...]] | None = None
+    """The key and the rights by which the broker knows it."""
+
+
+class Gateway:
+    """The gateway of one broker, while it is up."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.address = ""
+        self._proofs = Proofs(broker.config.domain, broker.config.trusted)
+        self._guests = self._listeners = 0
+
+    async def __aenter__(self) -> Gateway:
+        config = self.broker.config
+        host, port = host_and_port(config.gateway, "gateway: ")
+        if config.gateway_certificate is not None:
+            context = web_context(config.gateway_certificate, config.gateway_key or config.key, config.trusted)
+        else:
+            context = server_context(config.certificate, config.key, config.trusted)
+        self._server = await asyncio.start_server(
+            self._serve, host, port, ssl=context, limit=http.HEAD_BYTES_MAX, ssl_handshake_timeout=http.REQUEST_S_MAX
+        )
+        self.address = "{}:{}".format(*self._server.sockets[0].getsockname()[:2])
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._guests >= GUESTS_MAX:
+            writer.close()
+            return
+        guest = _Guest(writer, f"gateway/{secrets.token_hex(6)}")
+        self._guests += 1
+        try:
+            while (request := await http.read_request(reader)) is not None:
+                await self._answer(request, guest)
+                await writer.drain()
+        except TidingsError as wrong:
+            writer.write(http.refusal(wrong))
+        except (TimeoutError, ConnectionError):
+            pass
+        finally:
+            self._guests -= 1
+            if guest.shown is not None:
+                self.broker.connections.detach(guest.name)
+            writer.close()
+
+    async def _answer(self, request: http.Request, guest: _Guest) -> None:
+        shared, writer = self._shared_with(request), guest.writer
+        try:
+            if request.method == "GET" and request.path in _PAGES:
+                writer.write(_page(*_PAGES[request.path], shared))
+            elif request.method == "OPTIONS":
+                writer.write(http.response(200, b"", "text/plain", **shared))
+            else:
+                key = self._who(request, writer)
+                self._attach(guest, key, _tokens(request.headers))
+                await self._do(request, guest, key, shared)
+        except TidingsError as wrong:
+            writer.write(http.refusal(wrong, **shared))
+
+    def _shared_with(self, request: http.Request) -> dict[str, str]:
+        """The headers by which a browser lets a page of another origin see the answer, where that one is let in."""
+        origin = request.headers.get("origin", "")
+        if origin not in self.broker.config.gateway_origins:
+            return {}
+        allowed = {"Methods": "GET, POST", "Headers": request.headers.get("access-control-request-headers", "")}
+        preflight = {f"Access-Control-Allow-{what}": value for what, value in allowed.items()}
+        preflight["Access-Control-Max-Age"] = PREFLIGHT_S
+        return {
+            "Access-Control-Allow-Origin": origin,
+            "Vary": "Origin",
+            **(preflight if request.method == "OPTIONS" else {}),
+        }
+
+    def _who(self, request: http.Request, writer: asyncio.StreamWriter) -> bytes:
+        """The key of whoever asks, who is of this organisation; raises Denied."""
+        certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        if certificate:
+            key, domain = key_and_domain(certificate)
+            if domain != self.broker.config.domain:
+                raise Denied(f"domain: this gateway is for clients of {self.broker.config.domain}")
+            return key
+        if "dpop" in request.headers:
+            return self._proofs.who(request, now_us() / 1e6)
+        raise http.BadRequest(401, "show a certificate of this organisation in TLS, or a proof in the header DPoP")
+
+    def _attach(self, guest: _Guest, key: bytes, tokens: tuple[bytes, ...]) -> None:
+        """Once for all requests that show the same: the rights of all clients are looked up anew each time."""
+        if guest.shown != (key, tokens):
+            self.broker.connections.attach(guest.name, key, tokens)
+            guest.shown = (key, tokens)
+
+    async def _do(self, request: http.Request, guest: _Guest, key: bytes, shared: dict[str, str]) -> None:
+        writer = guest.writer
+        match request.method, request.path:
+            case "POST", "/events":
+                writer.write(http.as_json(201, await self._publish(request, guest.name, key), **shared))
+            case "GET", "/events":
+                await self._listen(request, guest.name, key, Listener(writer, shared))
+            case "POST", "/acknowledge":
+                writer.write(http.as_json(202, self._acknowledge(request, key), **shared))
+            case _:
+                why = "there are POST and GET /events, and POST /acknowledge"
+                writer.write(http.as_json(404, {"why": why}, **shared))
+
+    # ── In ──
+
+    async def _publish(self, request: http.Request, client: str, key: bytes) -> dict[str, Any]:
+        from tidings.events import cloudevents  # Here, so that only who has a gateway loads the SDK.
+
+        types = {
+            name: known.event_type for known in self.broker.types.all() for name in (known.event_type.name, known.name)
+        }
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        now = Timestamp(now_us())
+        match kind:
+            case cloudevents.STRUCTURED:
+                events = [cloudevents.from_structured(request.body, types, time_if_missing=now)]
+            case cloudevents.BATCHED:
+                events = cloudevents.from_batched(request.body, types, time_if_missing=now)
+            case "application/json":
+                events = [cloudevents.from_binary(request.headers, request.body, types, time_if_missing=now)]
+            case _:
+                raise http.BadRequest(415, f"expected {cloudevents.STRUCTURED}, {cloudevents.BATCHED} or ce- headers")
+        ids: list[EventId] = []
+        for type, together in itertools.groupby(events, key=lambda event: event.type):
+            named = [(repeat_key(key, f"{event.source}\0{event.id}"), dict(event.values)) for event in together]
+            ids += await self._when_possible(client, type, named)
+        return {"ids": [show_event(id) for id in ids]}
+
+    async def _when_possible(self, client: str, type: str, named: list[tuple[bytes, dict[str, Any]]]) -> list[EventId]:
+        known = self.broker.types.meant(type)
+        for _ in range(NOT_YET_TRIES):
+            try:
+                await self.broker.connections.has_room()
+                return await self.broker.publishing.publish(client, known, named)
+            except NotYet:
+                await asyncio.sleep(0.1)
+        raise PeerError("not yet: the keys of this type have not come")
+
+    # ── Out ──
+
+    async def _listen(self, request: http.Request, client: str, key: bytes, listener: Listener) -> None:
+        if self._listeners >= LISTENERS_MAX:
+            raise http.BadRequest(503, f"{LISTENERS_MAX} listen already")
+        type, where = request.query.get("type", ""), request.query.get("where", "TRUE")
+        self._listeners += 1
+        try:
+            if name := request.query.get("durable", ""):
+                await self._listen_durable(request, key, name, type, where, listener)
+            else:
+                await self._listen_live(client, type, where, listener)
+        finally:
+            self._listeners -= 1
+
+    async def _listen_live(self, client: str, type: str, where: str, listener: Listener) -> None:
+        id = await self.broker.subscribing.subscribe(client, type, where)
+        self.broker.listeners[client] = listener
+        try:
+            await listener.run()
+        finally:
+            self.broker.listeners.pop(client, None)
+            self.broker.subscribing.unsubscribe(id)
+
+    async def _listen_durable(
+        self, request: http.Request, key: bytes, name: str, type: str, where: str, listener: Listener
+    ) -> None:
+        known = self.broker.types.meant(type)
+        durable = await self.broker.subscribing.subscribe_durable(key, name, known, where, -1, _tokens(request.headers))
+        last = request.headers.get("last-event-id", "")
+        self.broker.queues.read(durable, listener, 0, _position(last) if last else None)
+        try:
+            await listener.run()
+        finally:
+            self.broker.queues.stop_reading(durable.id, listener)
+
+    def _acknowledge(self, request: http.Request, key: bytes) -> dict[str, Any]:
+        durable: Durable | None = self.broker.queues.find(key, request.query.get("durable", ""))
+        if durable is None:
+            raise InputError("there is no such durable subscription of yours")
+        self.broker.queues.acknowledge(durable, _position(request.query.get("position", "")))
+        return {"acknowledged": durable.acknowledged}
+
+
+def _page(file: Path, kind: str, shared: Mapping[str, str]) -> bytes:
+    """One of the gateway's own pages: it loads and talks to nothing else."""
+    return http.response(200, file.read_bytes(), kind, **{"Content-Security-Policy": _ONLY_OURS, **shared})
+
+
+def _tokens(headers: Mapping[str, str]) -> tuple[bytes, ...]:
+    scheme, _, listed = headers.get("authorization", "").partition(" ")
+    if not listed:
+        return ()
+    if scheme.lower() not in ("bearer", "dpop"):
+        raise http.BadRequest(401, "expected Authorization: Bearer and tokens")
+    try:
+        return tuple(
+            base64.urlsafe_b64decode(each.strip() + "=" * (-len(each.strip()) % 4)) for each in listed.split(",")
+        )
+    except (binascii.Error, ValueError):
+        raise http.BadRequest(401, "expected tokens as `tidings grant` prints them") from None
+
+
+def _position(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > 18:
+        raise InputError(f"expected a position, got {text[:40]!r}")
+    return int(text)

@@ -1,0 +1,1 @@
+"""Connections between processes: frames, handshakes and mutual TLS."""

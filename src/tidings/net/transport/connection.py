@@ -1,0 +1,188 @@
+"""A link: one proven connection, with a bounded queue in front of it.
+
+What is sent is collected and written once per turn of the event loop, overlay messages several to a
+frame, so that a busy link costs few system calls. `send` never waits: it says whether there was room.
+Who must not lose anything asks `has_room` first, or waits with `drained`.
+
+A link on which no whole frame has come for a while is closed: a good peer answers pings, and one that
+sends a byte now and then is not good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from tidings.net.transport.frames import BATCH_BYTES, Bye, Frame, Ping, Pong, Reader, Said, encoded
+from tidings.net.transport.handshake import Proven
+
+QUEUE_BYTES_MAX = 8 << 20  # Per link: some seconds of a busy link, and with a hundred links still under a gigabyte.
+PING_EVERY_S = 2.0
+SILENCE_S_MAX = 10.0  # Five pings without an answer: stopped, cut off, or trickling.
+
+
+class Link:
+    """One end of a connection whose other end is known."""
+
+    def __init__(
+        self,
+        proven: Proven,
+        reader: Reader,
+        writer: asyncio.StreamWriter,
+        *,
+        queue_bytes_max: int = QUEUE_BYTES_MAX,
+        silence_s_max: float = SILENCE_S_MAX,
+    ) -> None:
+        self.proven, self.queue_bytes_max, self.silence_s_max = proven, queue_bytes_max, silence_s_max
+        self.is_slow = False
+        """Whether nobody waits for the other end any more, because it did not take its queue in time."""
+        self._is_open = True
+        self.bytes_sent = 0
+        self._reader, self._writer = reader, writer
+        self._loop = asyncio.get_running_loop()
+        self._heard_at = self._loop.time()
+        self._out: list[bytes] = []
+        self._said: list[bytes] = []
+        self._out_bytes = self._said_bytes = 0
+        self._written_bytes = 0  # What the transport held when last asked; since then it can only have become less.
+        self._is_flush_due = False
+        writer.transport.set_write_buffer_limits(high=queue_bytes_max // 2)
+        # A timer, not a task: a task that was cancelled holds on to all it knew.
+        self._keeper = self._loop.call_later(PING_EVERY_S, self._keep_alive)
+
+    @property
+    def certificate_der(self) -> bytes:
+        """What the other end has shown TLS."""
+        return bytes(self._writer.get_extra_info("ssl_object").getpeercert(binary_form=True))
+
+    def send(self, frame: Frame) -> bool:
+        """Queue a frame; False, and nothing is queued, where the link is closed or its queue is full."""
+        if not self.has_room:
+            return False
+        if self._said:
+            self._put_said()
+        self._put(encoded(frame))
+        return True
+
+    def say(self, message: bytes) -> bool:
+        """Queue a message of the overlay, likewise."""
+        if not self.has_room:
+            return False
+        self._said.append(message)
+        self._said_bytes += len(message)
+        if self._said_bytes >= BATCH_BYTES:
+            self._put_said()
+        self._flush_soon()
+        return True
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    @property
+    def has_room(self) -> bool:
+        if not self._is_open:
+            return False
+        # Asking the transport costs more than a frame does.
+        about = self._out_bytes + self._said_bytes + self._written_bytes
+        return about < self.queue_bytes_max or self.queued_bytes < self.queue_bytes_max
+
+    @property
+    def is_half_full(self) -> bool:
+        about = self._out_bytes + self._said_bytes + self._written_bytes
+        return about > self.queue_bytes_max // 2 and self.queued_bytes > self.queue_bytes_max // 2
+
+    @property
+    def queued_bytes(self) -> int:
+        """What waits to be taken by the other end, as far as this process knows."""
+        self._written_bytes = self._writer.transport.get_write_buffer_size()
+        return self._out_bytes + self._said_bytes + self._written_bytes
+
+    async def drained(self) -> None:
+        """Waits until the queue is at most half full, or the link is closed."""
+        self._flush()
+        with contextlib.suppress(ConnectionError):
+            await self._writer.drain()
+
+    async def frames(self, stage: str) -> AsyncIterator[Frame]:
+        """What the other end says, pings answered, until it ends; raises PeerError for what it must not say.
+
+        As long as the caller is busy with a frame nothing more is read: the other end feels it.
+        """
+        self._reader.expect(stage)
+        while self.is_open:
+            for frame in await self._reader.some():
+                self._heard_at = self._loop.time()
+                match frame:
+                    case None | Bye():
+                        return
+                    case Ping():
+                        self.send(Pong())
+                    case Pong():
+                        pass
+                    case _:
+                        yield frame
+                        self._heard_at = self._loop.time()
+
+    def close(self, why: str = "") -> None:
+        """Say goodbye if that is still possible, and hang up."""
+        if not self.is_open:
+            return
+        if why:
+            self.send(Bye(why))
+        self._flush()
+        self._is_open = False
+        self._keeper.cancel()
+        self._writer.close()
+
+    def cut(self) -> None:
+        """Hang up at once, dropping what is queued."""
+        self._is_open = False
+        self._keeper.cancel()
+        self._writer.transport.abort()
+
+    async def closed(self) -> None:
+        """Waits until the connection is gone; a peer that does not take what is queued is cut off."""
+        try:
+            async with asyncio.timeout(1.0):
+                await self._writer.wait_closed()
+        except (OSError, TimeoutError):
+            self._writer.transport.abort()
+
+    def _put(self, raw: bytes) -> None:
+        self._out.append(raw)
+        self._out_bytes += len(raw)
+        if not self._is_flush_due:
+            self._flush_soon()
+
+    def _put_said(self) -> None:
+        if self._said:
+            messages, self._said, self._said_bytes = tuple(self._said), [], 0
+            self._put(encoded(Said(messages)))
+
+    def _flush_soon(self) -> None:
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_flush_due = False
+        if not self.is_open:
+            return
+        self._put_said()
+        if self._out:
+            raw = b"".join(self._out)
+            self._out, self._out_bytes = [], 0
+            self.bytes_sent += len(raw)
+            self._writer.write(raw)
+            self._written_bytes = self._writer.transport.get_write_buffer_size()
+
+    def _keep_alive(self) -> None:
+        if not self.is_open:
+            return
+        if self._loop.time() - self._heard_at > self.silence_s_max:
+            self.cut()
+            return
+        self.send(Ping())
+        self._keeper = self._loop.call_later(PING_EVERY_S, self._keep_alive)

@@ -1,0 +1,218 @@
+"""The handshake: who is at the other end, proven, and with which rights.
+
+TLS 1.3 has checked both certificates before the first byte comes here. Then, both ways:
+
+    Hello      who I am, and 32 bytes never used before
+    Creds      my tokens, signed together with both certificates, both nonces and my side of the connection
+    Accepted   how many of them hold, and why the others do not
+
+Python's `ssl` cannot export keying material, so the certificates themselves are hashed into the
+signature: what is signed for one connection is worth nothing on another.
+
+A client attaches only to brokers of its own organisation, which it trusts with what it may see. Whether
+another broker is a member of the network, and what it may read, is the node's to judge: it runs a
+handshake of its own on the link that this one proves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from tidings.errors import Denied, PeerError
+from tidings.net.ids import broker_id
+from tidings.net.transport.frames import (
+    VERSION,
+    Accepted,
+    Bye,
+    Creds,
+    Frame,
+    Hello,
+    Reader,
+    Refused,
+    as_error,
+    encoded,
+    refusal,
+)
+from tidings.net.transport.tls import key_and_domain
+from tidings.overlay import NodeId, Peer
+from tidings.security import Identity, fingerprint, verify_signature
+
+HANDSHAKE_S_MAX = 10.0  # For all of it. Whoever takes longer is not talking to us.
+NONCE_BYTES = 32
+TOKENS_MAX = 256  # A participant with more rights than this shows the ones it needs.
+
+Role = Literal["broker", "client"]
+_F = TypeVar("_F", bound=Frame)
+
+
+@dataclass(frozen=True, slots=True)
+class Participant:
+    """This end of every connection it makes: its key, its certificate, its rights, and how it is reached."""
+
+    identity: Identity
+    certificate_der: bytes
+    domain: str
+    name: str
+    role: Role
+    tokens: tuple[bytes, ...]
+    me: Peer | None = None
+    protocol: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """The other end: TLS and its signature have proven its key, and an authority vouches for its organisation."""
+
+    key: bytes
+    domain: str
+    name: str
+    role: str
+    tokens: tuple[bytes, ...]
+    peer: Peer | None = None
+
+    @property
+    def id(self) -> NodeId:
+        return broker_id(self.key)
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.domain}/{self.name}"
+
+
+async def shake(
+    stream: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    participant: Participant,
+    *,
+    dialled: bool,
+    expected: bytes | None = None,
+) -> tuple[Proven, Reader]:
+    """The other end of a fresh TLS connection, and the reader to go on with.
+
+    Raises PeerError for a broken handshake, Denied for somebody without the right to attach, and
+    TimeoutError for one that takes too long; the other end is told why, and the caller closes.
+    `expected` is the key that must answer, where it is known.
+    """
+    reader, writer = Reader(stream[0]), stream[1]
+    try:
+        async with asyncio.timeout(HANDSHAKE_S_MAX):
+            return await _shake(reader, writer, participant, dialled, expected), reader
+    except (PeerError, Denied) as error:
+        writer.write(encoded(refusal(0, error)))
+        raise
+
+
+async def _shake(
+    reader: Reader,
+    writer: asyncio.StreamWriter,
+    participant: Participant,
+    dialled: bool,
+    expected: bytes | None,
+) -> Proven:
+    theirs = _peer_certificate(writer)
+    nonce = secrets.token_bytes(NONCE_BYTES)
+    writer.write(encoded(_hello(participant, nonce)))
+    hello = await _next(reader, Hello)
+    key = _check_hello(hello, theirs, participant, expected)
+    transcript = _Transcript(participant.certificate_der, theirs, nonce, hello.nonce, dialled)
+    signed = transcript.ours(participant.tokens)
+    writer.write(encoded(Creds(participant.tokens, participant.identity.sign(signed))))
+    creds = await _next(reader, Creds)
+    verify_signature(key, creds.signature, transcript.theirs(creds.tokens), "the handshake")
+    proven, answer = _judged(hello, creds.tokens, participant)
+    writer.write(encoded(answer))
+    await _next(reader, Accepted)
+    return proven
+
+
+def _hello(participant: Participant, nonce: bytes) -> Hello:
+    p = participant
+    return Hello((VERSION,), p.role, p.domain, p.identity.public_key, nonce, p.name, p.me, p.protocol)
+
+
+def _peer_certificate(writer: asyncio.StreamWriter) -> bytes:
+    tls: ssl.SSLObject = writer.get_extra_info("ssl_object")
+    certificate = tls.getpeercert(binary_form=True) if tls is not None else None
+    if certificate is None:
+        raise PeerError("certificate: the other end has shown none")
+    return certificate
+
+
+def _check_hello(hello: Hello, certificate: bytes, participant: Participant, expected: bytes | None) -> bytes:
+    key, domain = key_and_domain(certificate)
+    if VERSION not in hello.versions:
+        raise PeerError(f"version: we speak {VERSION}, they speak {', '.join(map(str, hello.versions[:8]))}")
+    if hello.key != key or hello.domain != domain:
+        raise PeerError("hello: the key or the organisation is not the certificate's")
+    if len(hello.nonce) != NONCE_BYTES or hello.role not in ("broker", "client"):
+        raise PeerError("hello: expected a nonce of 32 bytes and a role")
+    if expected is not None and key != expected:
+        raise PeerError(f"hello: expected {fingerprint(expected)}, got {fingerprint(key)}")
+    if hello.role == participant.role == "broker":
+        _check_broker(hello, key, participant)
+    return key
+
+
+def _check_broker(hello: Hello, key: bytes, participant: Participant) -> None:
+    if hello.me is None or hello.me.id != broker_id(key):
+        raise PeerError("hello: a broker's id is made of its key")
+    if hello.protocol != participant.protocol:
+        raise PeerError(f"protocol: we run {participant.protocol}, they run {hello.protocol[:40]!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Transcript:
+    our_certificate: bytes
+    their_certificate: bytes
+    our_nonce: bytes
+    their_nonce: bytes
+    dialled: bool
+
+    def ours(self, tokens: Sequence[bytes]) -> bytes:
+        return self._signed("A" if self.dialled else "B", tokens)
+
+    def theirs(self, tokens: Sequence[bytes]) -> bytes:
+        return self._signed("B" if self.dialled else "A", tokens)
+
+    def _signed(self, side: str, tokens: Sequence[bytes]) -> bytes:
+        ours = (_digest(self.our_certificate), self.our_nonce)
+        theirs = (_digest(self.their_certificate), self.their_nonce)
+        (cert_a, nonce_a), (cert_b, nonce_b) = (ours, theirs) if self.dialled else (theirs, ours)
+        chains = _digest(b"".join(_digest(token) for token in tokens))
+        return _digest(b"".join((b"ps/hs/1", cert_a, cert_b, nonce_a, nonce_b, side.encode(), chains)))
+
+
+def _digest(raw: bytes) -> bytes:
+    return hashlib.sha256(raw).digest()
+
+
+def _judged(hello: Hello, tokens: tuple[bytes, ...], participant: Participant) -> tuple[Proven, Accepted]:
+    """Whether the other end may attach at all. What its tokens are good for is asked when they are used."""
+    if len(tokens) > TOKENS_MAX:
+        raise PeerError(f"creds: {len(tokens)} tokens; at most {TOKENS_MAX} are allowed")
+    if "client" in (hello.role, participant.role) and hello.domain != participant.domain:
+        raise Denied(f"domain: a client attaches to a broker of its own organisation, not {hello.domain[:80]!r}")
+    if hello.role == participant.role == "client":
+        raise PeerError("hello: two clients have nothing to say to each other")
+    proven = Proven(hello.key, hello.domain, hello.name[:80], hello.role, tokens, hello.me)
+    return proven, Accepted(len(tokens))
+
+
+async def _next(reader: Reader, kind: type[_F]) -> _F:
+    frames: list[Any] = []
+    while not frames:
+        frames = await reader.some(at_most=1)
+    match frames[0]:
+        case None:
+            raise PeerError("handshake: the other end has closed the connection")
+        case Refused() as refused:
+            raise as_error(refused)
+        case Bye(why):
+            raise PeerError(f"handshake: the other end says goodbye: {why[:200]}")
+        case frame if isinstance(frame, kind):
+            return frame
+    raise PeerError(f"handshake: expected {kind.__name__}, got {type(frames[0]).__name__}")

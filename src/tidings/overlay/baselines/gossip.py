@@ -1,0 +1,84 @@
+"""Gossip: every node passes each new parcel to some of its neighbours, drawn anew each time.
+
+Cheaper than flooding and without its certainty: a run in which somebody misses an event
+is not a fault but a matter of chance.
+
+    chance=0.9   each neighbour but the sender, with this chance
+    fan_out=3    so many neighbours but the sender, drawn at random
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from tidings.errors import InputError
+from tidings.overlay.dedup import SEEN_MAX, SeenIds
+from tidings.overlay.messages import EventId, Message, NodeId, Parcel, Peer
+from tidings.overlay.router import Deliver, Effect, Place, Promise, Protocol, Router, Send, built
+
+NEIGHBOURS_MAX = 4096  # Four times the largest hub in the lab.
+
+
+class Rumour(Message, frozen=True):
+    """A parcel. It needs no hop count: each node passes it on at most once."""
+
+    parcel: Parcel
+
+
+class Gossip(Router[Rumour]):
+    """One node's part in spreading rumours."""
+
+    def __init__(
+        self, neighbours: Sequence[NodeId], luck: random.Random, *, chance: float = 0.9, fan_out: int | None = None
+    ) -> None:
+        if not 0.0 <= chance <= 1.0:
+            raise InputError(f"expected a chance between 0 and 1, got {chance}")
+        if fan_out is not None and fan_out < 1:
+            raise InputError(f"expected a fan-out of at least 1, got {fan_out}")
+        self.neighbours = tuple(neighbours)
+        self.chance, self.fan_out, self._luck = chance, fan_out, luck
+        self._seen = SeenIds[EventId](SEEN_MAX)
+
+    @classmethod
+    def build(cls, place: Place, **options: Any) -> Gossip:
+        """A node that stands where `place` says."""
+        return built("gossip", cls, [peer.id for peer in place.neighbours], place.chance, **options)
+
+    def publish(self, parcel: Parcel, now: float) -> list[Effect]:
+        return self._pass_on(Rumour(parcel), sender=None)
+
+    def receive(self, sender: NodeId, message: Rumour, now: float) -> list[Effect]:
+        return self._pass_on(message, sender)
+
+    def peer_up(self, peer: Peer, now: float) -> list[Effect]:
+        if peer.id not in self.neighbours and len(self.neighbours) < NEIGHBOURS_MAX:
+            self.neighbours += (peer.id,)
+        return []
+
+    def links(self) -> tuple[NodeId, ...]:
+        return self.neighbours
+
+    def holdings(self) -> dict[str, tuple[int, int]]:
+        return {"seen": (len(self._seen), self._seen.at_most), "neighbours": (len(self.neighbours), NEIGHBOURS_MAX)}
+
+    def _pass_on(self, rumour: Rumour, sender: NodeId | None) -> list[Effect]:
+        if not self._seen.add(rumour.parcel.head.id):
+            return []
+        return [Deliver(rumour.parcel), *(Send(peer, rumour) for peer in self._drawn(sender))]
+
+    def _drawn(self, sender: NodeId | None) -> list[NodeId]:
+        others = [peer for peer in self.neighbours if peer != sender]
+        if self.fan_out is not None:
+            return self._luck.sample(others, min(self.fan_out, len(others)))
+        return [peer for peer in others if self._luck.random() < self.chance]
+
+
+PROTOCOL = Protocol(
+    name="gossip",
+    build=Gossip.build,
+    messages=Rumour,
+    promises=frozenset({Promise.JOINS_BY_LINKS}),  # Not REACHES_ALL: that is the point of measuring it.
+    on_graph=True,
+)

@@ -1,0 +1,1 @@
+"""CBDLO with CRAWL and CDM: attribute trees over an unstructured overlay."""

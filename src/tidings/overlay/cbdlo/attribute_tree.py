@@ -1,0 +1,305 @@
+"""The topology of one attribute: a balanced binary tree of sub-spaces (virtual nodes, in the paper).
+
+Every boundary of an interest is a cut, and what lies between two neighbouring cuts is one
+sub-space, looked after by one node, its owner. The sub-spaces are the nodes of an AVL
+tree, in their natural order. A new cut splits the sub-space it falls into, and what is
+right of the cut belongs to whoever asked; a cut that nobody needs any more merges the two
+sub-spaces beside it.
+
+    a wants [3, 7), b wants [5, 9)       | −∞ 3 | 3 5 | 5 7 | 7 9 | 9 ∞ |
+                                              -     a    a,b    b     -
+
+The steward of an attribute changes the tree; `changed` tells which sub-spaces those who
+look after them, or after their neighbours, must hear of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from tidings.overlay.interest import Interest
+from tidings.overlay.messages import Peer, SubscriptionId
+from tidings.overlay.random_graph.partition import BOTTOM, TOP, Cut, Stretch
+
+FINGERS_MAX = 20  # Each side: a million sub-spaces.
+
+
+class Registration(msgspec.Struct, frozen=True, array_like=True):
+    """Somebody's interest, as the sub-spaces that it covers keep it."""
+
+    peer: Peer
+    interest: Interest
+
+
+@dataclass(slots=True, eq=False)
+class SubSpace:
+    """From `low` to the next cut: one node of the tree."""
+
+    low: Cut
+    owner: Peer
+    high: Cut = TOP
+    parent: SubSpace | None = None
+    left: SubSpace | None = None
+    right: SubSpace | None = None
+    before: SubSpace | None = None
+    after: SubSpace | None = None
+    height: int = 1
+    first: Cut = BOTTOM  # What the subtree below this node covers.
+    last: Cut = TOP
+    registered: dict[SubscriptionId, Registration] = field(default_factory=dict)
+    users: dict[SubscriptionId, None] = field(default_factory=dict)
+    """The interests that have a boundary at `low`."""
+
+
+class AttributeTree:
+    """All sub-spaces of one attribute, and who is registered in which."""
+
+    def __init__(self, founder: Peer) -> None:
+        self.root = SubSpace(BOTTOM, founder)
+        self._at: dict[Cut, SubSpace] = {BOTTOM: self.root}
+        self._stretches: dict[SubscriptionId, tuple[Registration, tuple[Stretch, ...]]] = {}
+        self._changed: dict[Cut, None] = {BOTTOM: None}
+
+    def __len__(self) -> int:
+        """How many sub-spaces there are."""
+        return len(self._at)
+
+    def __iter__(self) -> Iterator[SubSpace]:
+        """In order."""
+        each: SubSpace | None = self._at[BOTTOM]
+        while each is not None:
+            yield each
+            each = each.after
+
+    def get(self, low: Cut) -> SubSpace | None:
+        """The sub-space that begins at this cut."""
+        return self._at.get(low)
+
+    @property
+    def registered(self) -> int:
+        """How many interests there are."""
+        return len(self._stretches)
+
+    def registrations(self) -> list[Registration]:
+        return [registration for registration, _ in self._stretches.values()]
+
+    def registration(self, id: SubscriptionId) -> Registration | None:
+        found = self._stretches.get(id)
+        return found[0] if found else None
+
+    def locate(self, place: Cut) -> SubSpace:
+        """The sub-space that holds this place."""
+        here = self.root
+        while not here.low <= place < here.high:
+            below = here.left if place < here.low else here.right
+            assert below is not None, "sub-spaces cover the whole range"
+            here = below
+        return here
+
+    def register(self, registration: Registration, stretches: Iterable[Stretch]) -> None:
+        """Note an interest in every sub-space it covers; one of the same id is replaced."""
+        id = registration.interest.id
+        self.unregister(id)
+        kept = tuple(stretches)
+        self._stretches[id] = (registration, kept)
+        for low, high in kept:
+            for cut in (low, high):
+                self._split(cut, registration.peer).users[id] = None
+            for each in self._between(low, high):
+                each.registered[id] = registration
+                self._changed[each.low] = None
+
+    def unregister(self, id: SubscriptionId) -> None:
+        """Forget an interest, and the cuts that only it needed."""
+        _, stretches = self._stretches.pop(id, (None, ()))
+        for low, high in stretches:
+            for each in self._between(low, high):
+                each.registered.pop(id, None)
+                self._changed[each.low] = None
+            for cut in (low, high):
+                self._release(cut, id)
+
+    def give(self, low: Cut, owner: Peer) -> None:
+        """Have somebody else look after a sub-space."""
+        each = self._at[low]
+        each.owner = owner
+        for near in (each, each.parent, each.left, each.right, each.before, each.after):
+            self._touch(near)
+
+    def changed(self) -> list[Cut]:
+        """The sub-spaces, by their lower cuts, that are not as they were at the last call; some may be gone."""
+        changed, self._changed = self._changed, {}
+        return list(changed)
+
+    def fingers(self, of: SubSpace) -> list[SubSpace]:
+        """Sub-spaces at distances of about 2, 4, 8 … on both sides: the ends of the ways up and down the tree.
+
+        Taken from the tree, not counted off: the ancestors of a node and their further
+        children stand about so far away, and finding them takes no longer than the tree is high.
+        """
+        found: dict[Cut, SubSpace] = {}
+        above = of.parent
+        while above is not None and len(found) < 2 * FINGERS_MAX:
+            for each in (above, above.left, above.right):
+                if each is not None and each is not of:
+                    found[each.low] = each
+            above = above.parent
+        return list(found.values())
+
+    # ── Cutting and joining ──────────────────────────────────────────────────
+
+    def _split(self, cut: Cut, owner: Peer) -> SubSpace:
+        """The sub-space that begins at this cut, made if need be. The ends of the range stand for themselves."""
+        if cut in (BOTTOM, TOP):
+            return SubSpace(cut, owner)  # Nobody's: the ends need no users.
+        if cut in self._at:
+            return self._at[cut]
+        old = self.locate(cut)
+        new = SubSpace(cut, owner, old.high, registered=dict(old.registered))
+        self._at[cut], old.high = new, cut
+        self._link_after(old, new)
+        self._rebalance(new)
+        return new
+
+    def _link_after(self, old: SubSpace, new: SubSpace) -> None:
+        following = old.after
+        new.before, new.after, old.after = old, following, new
+        if following is not None:
+            following.before = new
+        if old.right is None:
+            old.right, new.parent = new, old
+        else:
+            assert following is not None
+            assert following.left is None, "the next in order is the leftmost on the right"
+            following.left, new.parent = new, following
+        for each in (old, new, following):
+            self._touch(each)
+
+    def _release(self, cut: Cut, id: SubscriptionId) -> None:
+        each = self._at.get(cut)
+        if each is None or cut == BOTTOM:
+            return
+        each.users.pop(id, None)
+        if not each.users:
+            self._merge(each)
+
+    def _merge(self, gone: SubSpace) -> None:
+        """Join a sub-space, which nothing sets apart any more, to the one before it."""
+        before, after = gone.before, gone.after
+        assert before is not None
+        before.high, before.after = gone.high, after
+        if after is not None:
+            after.before = before
+        if gone.left is not None and gone.right is not None:
+            assert after is not None
+            self._exchange(gone, after)
+        below, above = gone.left or gone.right, gone.parent
+        self._replace(gone, below)
+        del self._at[gone.low]
+        for each in (before, after, below, above):
+            self._touch(each)
+        self._changed[gone.low] = None
+        self._rebalance(above or below)
+        self._rebalance(before)  # It reaches further now, and need not lie on the way up from where the other was.
+
+    def _exchange(self, one: SubSpace, other: SubSpace) -> None:
+        """Let two nodes of the tree change places; `other` is the next in order, below `one` on the right."""
+        near = [one.parent, one.left, one.right, other.parent, other.right]
+        parent, left, right = one.parent, one.left, one.right
+        far_parent, far_right = other.parent, other.right
+        self._replace(one, other)
+        other.parent, other.left, one.left = parent, left, None
+        if far_parent is one:
+            other.right, one.parent = one, other
+        else:
+            assert far_parent is not None
+            other.right, far_parent.left, one.parent = right, one, far_parent
+        one.right, other.height = far_right, one.height
+        for child, above in ((other.left, other), (other.right, other), (one.right, one)):
+            if child is not None:
+                child.parent = above
+        for each in (*near, one, other):
+            self._touch(each)
+
+    def _replace(self, old: SubSpace, new: SubSpace | None) -> None:
+        """Put `new` where `old` hangs."""
+        above = old.parent
+        if new is not None:
+            new.parent = above
+        if above is None:
+            assert new is not None, "a tree has a root"
+            self.root = new
+        elif above.left is old:
+            above.left = new
+        else:
+            above.right = new
+
+    # ── Balance ──────────────────────────────────────────────────────────────
+
+    def _rebalance(self, start: SubSpace | None) -> None:
+        """From here up to the root: heights, what subtrees cover, and rotations where one side has become too high."""
+        each = start
+        while each is not None:
+            self._measure(each)
+            lean = _height(each.left) - _height(each.right)
+            if lean > 1:
+                assert each.left is not None
+                if _height(each.left.left) < _height(each.left.right):
+                    self._rotate_left(each.left)
+                each = self._rotate_right(each)
+            elif lean < -1:
+                assert each.right is not None
+                if _height(each.right.right) < _height(each.right.left):
+                    self._rotate_right(each.right)
+                each = self._rotate_left(each)
+            each = each.parent
+
+    def _measure(self, each: SubSpace) -> None:
+        each.height = 1 + max(_height(each.left), _height(each.right))
+        first = each.left.first if each.left else each.low
+        last = each.right.last if each.right else each.high
+        if (first, last) != (each.first, each.last):
+            each.first, each.last = first, last
+            self._touch(each)
+
+    def _rotate_left(self, top: SubSpace) -> SubSpace:
+        new = top.right
+        assert new is not None
+        top.right, moved = new.left, new.left
+        self._replace(top, new)
+        new.left, top.parent = top, new
+        return self._rotated(top, new, moved)
+
+    def _rotate_right(self, top: SubSpace) -> SubSpace:
+        new = top.left
+        assert new is not None
+        top.left, moved = new.right, new.right
+        self._replace(top, new)
+        new.right, top.parent = top, new
+        return self._rotated(top, new, moved)
+
+    def _rotated(self, top: SubSpace, new: SubSpace, moved: SubSpace | None) -> SubSpace:
+        if moved is not None:
+            moved.parent = top
+        self._measure(top)
+        self._measure(new)
+        for each in (top, new, moved, new.parent):
+            self._touch(each)
+        return new
+
+    def _touch(self, each: SubSpace | None) -> None:
+        if each is not None:
+            self._changed[each.low] = None
+
+    def _between(self, low: Cut, high: Cut) -> Iterator[SubSpace]:
+        each: SubSpace | None = self.locate(low)
+        while each is not None and each.low < high:
+            yield each
+            each = each.after
+
+
+def _height(each: SubSpace | None) -> int:
+    return each.height if each is not None else 0

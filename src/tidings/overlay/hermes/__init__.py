@@ -1,0 +1,1 @@
+"""Hermes: one rendezvous-rooted multicast tree for each event type, on a Pastry ring."""

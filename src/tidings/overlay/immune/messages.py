@@ -1,0 +1,202 @@
+"""What brokers of the immune protocol say to each other. (How they come to say it is in `immune`.)"""
+
+from __future__ import annotations
+
+from typing import ClassVar, TypeAlias
+
+import msgspec
+
+from tidings.overlay.immune.reverse_path import Advert, Confirm, Forward, Forwarded, Sub, Unsub
+from tidings.overlay.messages import Message, NodeId, Parcel, Peer
+
+
+class Status(msgspec.Struct, frozen=True, array_like=True):
+    """A node as its neighbours know it."""
+
+    me: Peer
+    epoch: int
+    degree: int
+    decided: bool
+    core: bool
+    leaving: bool
+    has_lowers: bool
+    idle: bool
+    upper: NodeId
+    root: NodeId
+    root_degree: int
+    parent: NodeId
+    neighbours: dict[NodeId, int]
+    """Those that answer, and how often each was taken for dead before: a change tells it that its tables are gone."""
+    core_neighbours: tuple[NodeId, ...]
+    adverts: int
+    """A fingerprint of the adverts it knows."""
+
+
+class Hello(Message, frozen=True):
+    """I am here, and this is how I stand; on schedule."""
+
+    chatter: ClassVar[bool] = True
+    status: Status
+
+
+class Role(Message, frozen=True):
+    """The same, because something has changed. Answered in kind if `asking`."""
+
+    status: Status
+    asking: bool = False
+
+
+class Elect(Message, frozen=True):
+    """Be my upper."""
+
+
+class ElectOk(Message, frozen=True):
+    """I am."""
+
+
+class ElectNo(Message, frozen=True):
+    """I cannot: this is how I stand."""
+
+    status: Status
+
+
+class Release(Message, frozen=True):
+    """You need not be my upper any more."""
+
+
+class Promote(Message, frozen=True):
+    """Join the core: I have nobody else."""
+
+
+class Beacon(Message, frozen=True):
+    """The core as far as this goes hangs together, and this is its best-ranked node."""
+
+    chatter: ClassVar[bool] = True
+    root: NodeId
+    root_degree: int
+    seq: int
+    epoch: int
+
+
+class Foreign(Message, frozen=True):
+    """An immune node to its upper: I have a neighbour in a better-ranked piece of the core."""
+
+
+class Repair(Message, frozen=True):
+    """Looking for a better-ranked piece of the core than that of `root`; `path` is the way so far."""
+
+    root: NodeId
+    root_degree: int
+    round: int
+    path: tuple[NodeId, ...]
+
+
+class RepairPath(Message, frozen=True):
+    """Found one, at the end of this path; on its way back to the start."""
+
+    round: int
+    path: tuple[NodeId, ...]
+
+
+class Bridge(Message, frozen=True):
+    """Everyone on this path joins the core; on its way to the end."""
+
+    path: tuple[NodeId, ...]
+
+
+class DemoteAsk(Message, frozen=True):
+    """May this candidate leave the core? Stay as you are until it has decided."""
+
+    candidate: NodeId
+    degree: int
+    round: int
+    relayed: bool
+
+
+class DemoteGrant(Message, frozen=True):
+    """It may, for all I and those next to me care. `seen` are those of us in the core, each with its core neighbours."""
+
+    candidate: NodeId
+    round: int
+    seen: tuple[tuple[NodeId, tuple[NodeId, ...]], ...]
+
+
+class DemoteDeny(Message, frozen=True):
+    """It must wait."""
+
+    candidate: NodeId
+    round: int
+
+
+class DemoteEnd(Message, frozen=True):
+    """The candidate has decided."""
+
+    candidate: NodeId
+    relayed: bool
+
+
+class Bye(Message, frozen=True):
+    """I am gone."""
+
+
+class Spread(Message, frozen=True):
+    """An event for everyone. `safe`: pass it to all your neighbours, whatever your role."""
+
+    parcel: Parcel
+    safe: bool = False
+
+
+class Advertise(Message, frozen=True):
+    """An advert for everyone, spread like an event."""
+
+    advert: Advert
+    safe: bool = False
+
+
+class Renew(Message, frozen=True):
+    """For everyone, so that it reaches the publisher: the tree of this advert is broken, found by `asker` the n-th time."""
+
+    advert: Advert
+    asker: NodeId
+    nth: int
+    safe: bool = False
+
+
+class Ack(Message, frozen=True):
+    """Thanks for what you spread."""
+
+    key: str
+
+
+class Pull(Message, frozen=True):
+    """Which adverts are there?"""
+
+    chatter: ClassVar[bool] = True
+
+
+class Adverts(Message, frozen=True):
+    """These."""
+
+    chatter: ClassVar[bool] = True
+
+    adverts: tuple[Advert, ...]
+
+
+ForEveryone: TypeAlias = Spread | Advertise | Renew
+ImmuneMessage: TypeAlias = (
+    Hello | Role | Elect | ElectOk | ElectNo | Release | Promote | Beacon | Foreign | Repair | RepairPath | Bridge
+    | DemoteAsk | DemoteGrant | DemoteDeny | DemoteEnd | Bye | Spread | Advertise | Renew | Ack | Pull | Adverts
+    | Sub | Confirm | Unsub | Forward | Forwarded
+)  # fmt: skip
+
+
+def key_of(message: ForEveryone) -> str:
+    """What tells it from everything else that is spread."""
+    match message:
+        case Spread(parcel):
+            origin, incarnation, seq = parcel.head.id
+            return f"e{origin}/{incarnation}/{seq}"
+        case Advertise(advert):
+            return f"a{advert.id.origin}/{advert.id.incarnation}/{advert.id.type}/{advert.seq}"
+        case Renew(advert, asker, nth):
+            return f"r{advert.id.origin}/{advert.id.incarnation}/{advert.id.type}/{advert.seq}/{asker}/{nth}"

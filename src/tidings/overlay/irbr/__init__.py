@@ -1,0 +1,1 @@
+"""IRBR: identifier-range-based routing of subscriptions and events on a Pastry ring."""

@@ -1,0 +1,441 @@
+"""Ring: a circle of nodes that keeps itself together (Pastry).
+
+Not a protocol by itself: `hermes` and `irbr` each hold a `Ring` and are its `Rider`. What
+a node knows of the circle is in `places`; here it speaks. Everything said about another
+node is checked by asking that node: nobody gets a place unheard.
+
+    Ping, Pong        are you there, and who is near you; also how a newcomer is introduced
+    Heartbeat         the same between leaves, on schedule, mostly without an answer
+    Where, There      who is nearer to this key: a node looks up keys step by step
+    Gone              a node that leaves says so
+
+Looking up step by step, rather than having others forward, keeps the patience with whoever
+asks: a dead node on the way costs one wait there, and no relay has to remember anything
+(docs/decisions/0040-lookups-are-stepwise.md).
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from tidings.errors import InputError
+from tidings.overlay.failure_detector import MISSES_MAX, Liveness, Unanswered
+from tidings.overlay.messages import Message, NodeId, Peer
+from tidings.overlay.pastry import routing_table
+from tidings.overlay.pastry.lookup import Found, Lookup
+from tidings.overlay.pastry.messages import Gone, Heartbeat, Ping, Pong, RingMessage, There, Where
+from tidings.overlay.pastry.routing_table import ALTERNATES, LEAF_COUNT, Places
+from tidings.overlay.router import Effect, Failed, Send, Token, WakeAt
+
+HEARTBEAT_S = 1.0
+ANSWER_S = 0.5  # More than a round trip round the world; doubles with every try.
+TRIES_MAX = 4  # With one message in five lost, a live node is given up once in sixty times, and then found again.
+PROBE_S = 60.0  # In this time every table entry is asked once whether it is still there.
+DEAD_PROBE_TICKS = 4  # One of the dead is asked this often, in heartbeats.
+DEAD_QUIET_S = 5.0  # How long hearsay about a node just found dead is not followed up: until others have noticed too.
+DEAD_MAX = 1024  # The dead that are asked now and then whether they are back, after a split for example.
+JOIN_TRIES_MAX = 5  # With pauses that double, a newcomer tries for some two minutes.
+JOIN_PAUSE_S = 4.0
+PINGS_MAX = 1024
+LOOKUPS_MAX = 256
+ASKS_MAX = LOOKUPS_MAX * 16
+HEARSAY_MAX = 512  # Peers taken from one message; ours name fewer than 200.
+
+
+class Rider(Protocol):
+    """What stands on a ring, and what it is told."""
+
+    def entered(self, now: float) -> list[Effect]:
+        """This node has come in: its leaves know it."""
+
+    def came(self, peer: Peer, now: float) -> list[Effect]:
+        """A node has a place here that had none, or was thought dead."""
+
+    def died(self, peer: Peer, now: float) -> list[Effect]:
+        """A node did not answer and counts as dead until heard again."""
+
+    def left(self, peer: Peer, now: float) -> list[Effect]:
+        """A node said that it leaves."""
+
+    def found(self, prefix: str, what: Peer | Found, now: float) -> list[Effect]:
+        """The end of a search begun with `seek`, or of one that the ring made for itself."""
+
+
+class Ring(Places):
+    """One node's place on the circle, kept up to date by talking.
+
+    A peer that does not answer is *doubted*: it keeps its place but is not sent to, until
+    it answers a ping or is given up as dead.
+    """
+
+    def __init__(
+        self,
+        me: Peer,
+        rider: Rider,
+        chance: random.Random,
+        *,
+        base: int = 16,
+        leaf_count: int = LEAF_COUNT,
+        alternates: int = ALTERNATES,
+        heartbeat_s: float = HEARTBEAT_S,
+        answer_s: float = ANSWER_S,
+    ) -> None:
+        """Alone on the circle. `heartbeat_s=0` does without routine talk: failures are noticed only in passing."""
+        super().__init__(me, base=base, leaf_count=leaf_count, alternates=alternates)
+        if heartbeat_s < 0 or answer_s <= 0:
+            raise InputError(f"expected heartbeat_s from 0 and answer_s above 0, got {heartbeat_s} and {answer_s}")
+        self.heartbeat_s, self.answer_s = heartbeat_s, answer_s
+        self.is_in = False
+        self.has_failed = False  # To join, after all tries.
+        self._is_introducing = False  # A newcomer whose pings are being answered.
+        self._contacts: tuple[Peer, ...] = ()
+        self._joins_tried = 0
+        self._rider, self._chance = rider, chance
+        self._dead: OrderedDict[NodeId, tuple[Peer, float]] = OrderedDict()
+        self._silence = Liveness(heartbeat_s)
+        self._lives: dict[NodeId, int] = {}  # Of the leaves: which life of theirs is known.
+        self._probed: dict[NodeId, float] = {}
+        self._pings = Unanswered[NodeId](wait_s=answer_s, tries_max=TRIES_MAX, at_most=PINGS_MAX)
+        self._lookups: dict[str, Lookup] = {}
+        self._asks = Unanswered[tuple[str, NodeId]](wait_s=answer_s, tries_max=TRIES_MAX, at_most=ASKS_MAX)
+        self._ticks, self._tick_at = 0, 0.0
+
+    # ── Coming and going ─────────────────────────────────────────────────────
+
+    def start(self, now: float) -> list[Effect]:
+        """Take the place as it is: alone, or where `settle` has put this node."""
+        self.is_in = True
+        for peer in self.leaves():
+            self._watch(peer, now)
+        return [*self._next_tick(now), *self._rider.entered(now)]
+
+    def join(self, via: Iterable[Peer], now: float) -> list[Effect]:
+        """Come in through any of these; `entered` or Failed follows."""
+        self._contacts = tuple(peer for peer in via if self.is_node(peer))[:HEARSAY_MAX]
+        self._joins_tried = 0
+        return self._try_to_join(now) if self._contacts else self.start(now)
+
+    def _try_to_join(self, now: float) -> list[Effect]:
+        self._joins_tried += 1
+        self._lookups[self.me.id] = lookup = Lookup(self.me.id, self.at, self, is_join=True)
+        lookup.hear([*self._contacts, *self.known()])
+        return self._press_on(lookup, now)
+
+    def _fail_to_join(self, why: str, now: float) -> list[Effect]:
+        if self._joins_tried < JOIN_TRIES_MAX:
+            return [WakeAt(now + JOIN_PAUSE_S * 2 ** (self._joins_tried - 1), ("ring", "join"))]
+        self.has_failed = True
+        return [Failed("join", why)]
+
+    def leave(self, now: float) -> list[Effect]:
+        """Tell everybody this node knows."""
+        self.is_in = False
+        return [Send(peer.id, Gone(self.me)) for peer in self.known()]
+
+    def memory(self) -> bytes:
+        """Whom to ask for the way back after a restart."""
+        return msgspec.msgpack.encode([*self.leaves(), *self.primaries()])
+
+    # ── Being told ───────────────────────────────────────────────────────────
+
+    def receive(self, sender: NodeId, message: RingMessage, now: float) -> list[Effect]:
+        """Take a message of the ring."""
+        if self._is_routine(sender, message):
+            self._silence.heard(sender, now)
+            return []
+        if message.me.id != sender or not self.is_node(message.me):
+            return []
+        self._silence.heard(sender, now)
+        return [*self._take(sender, message, now), *self._finish_join(now)]
+
+    def _take(self, sender: NodeId, message: RingMessage, now: float) -> list[Effect]:
+        match message:
+            case Heartbeat(me=peer, leaves=leaves, answer=answer):
+                reply = [Send(sender, Heartbeat(self.me, tuple(self.leaves())))] if answer and self.is_in else []
+                return [*reply, *self._heard(peer, now), *self._hear_of(leaves, now)]
+            case Ping(me=peer):
+                return [Send(sender, Pong(self.me, tuple(self.leaves()))), *self._heard(peer, now)]
+            case Pong(me=peer, leaves=leaves):
+                return [*self._heard(peer, now), *self._hear_of(leaves, now)]
+            case Where(key=key, rows=rows):
+                return [Send(sender, There(self.me, key, self.nearer(key, rows=rows)))] if self.is_id(key) else []
+            case There(me=peer, key=key, peers=peers):
+                return self._answered(peer, key, peers, now)
+            case Gone(me=peer):
+                return [*self._remove(peer, now), *self._rider.left(peer, now)]
+
+    def _is_routine(self, sender: NodeId, message: RingMessage) -> bool:
+        """A heartbeat that says nothing new, as nearly all do: worth telling apart, for they are most of the talk."""
+        if message.__class__ is not Heartbeat or message.leaves or message.answer:
+            return False
+        return self._lives.get(sender) == message.me.incarnation and sender not in self.doubted
+
+    def wake(self, token: Token, now: float) -> list[Effect]:
+        """A moment this ring asked for; its tokens begin with "ring"."""
+        match token:
+            case ("ring", "tick"):
+                return self._tick(now)
+            case ("ring", "join"):
+                return [] if self.is_in or self._is_introducing else self._try_to_join(now)
+            case ("ring", "ping", str(id)):
+                return self._ping_again(id, now)
+            case ("ring", "ask", str(name), str(id)):
+                return self._ask_again(name, id, now)
+        return []
+
+    def unsent(self, to: NodeId, message: Message | None, now: float) -> list[Effect]:
+        """The driver says that `to` cannot be reached: once is a doubt, a ping that bounces is certain."""
+        if isinstance(message, Where):
+            return self._ask_failed(message.key, to, True, now)
+        if isinstance(message, Ping):
+            return self._give_up(to, now) if to in self.doubted else []
+        if isinstance(message, Heartbeat) and not self.knows(to):
+            return []  # Asked whether it is back from the dead, and it is not.
+        return self.doubt(to, now)
+
+    # ── Finding out ──────────────────────────────────────────────────────────
+
+    def doubt(self, id: NodeId, now: float) -> list[Effect]:
+        """A node did not answer: it is not sent to until it answers a ping. `came` or `died` may tell."""
+        return [] if id in self.doubted else self._ping(self.knows(id) or Peer(id), now)
+
+    def check(self, peer: Peer, now: float) -> list[Effect]:
+        """See whether a node without a place here is there; `came` or `died` may tell."""
+        if not self.is_node(peer) or self.knows(peer.id) or peer.id in self.doubted:
+            return []
+        return self._ping(peer, now)
+
+    def seek(self, prefix: str, now: float) -> list[Effect]:
+        """Search for any live node in a range; `found` follows, perhaps at once."""
+        if prefix in self._lookups:
+            return []
+        if len(self._lookups) >= LOOKUPS_MAX:
+            return self._rider.found(prefix, Found.UNREACHED, now)
+        self._lookups[prefix] = lookup = Lookup(prefix, int(self._lowest(prefix), self.base), self, is_join=False)
+        lookup.hear([self.me, *self.known()])
+        lookup.answered(self.me.id)
+        return self._press_on(lookup, now)
+
+    def is_dead(self, id: NodeId) -> bool:
+        """Whether this node was found dead and has not been heard since."""
+        return id in self._dead
+
+    def is_usable(self, id: NodeId) -> bool:
+        """Whether there is no reason to think that a message to this node would not arrive."""
+        return id not in self.doubted and id not in self._dead
+
+    def holdings(self) -> dict[str, tuple[int, int]]:
+        return {
+            **super().holdings(),
+            "dead": (len(self._dead), DEAD_MAX),
+            "pings": (len(self.doubted), PINGS_MAX),
+            "lookups": (len(self._lookups), LOOKUPS_MAX),
+            "asks": (len(self._asks), ASKS_MAX),
+        }
+
+    # ── Who is alive ─────────────────────────────────────────────────────────
+
+    def _next_tick(self, now: float) -> list[Effect]:
+        self._tick_at = now + self.heartbeat_s
+        return [WakeAt(self._tick_at, ("ring", "tick"), idle=True)] if self.heartbeat_s else []
+
+    def _tick(self, now: float) -> list[Effect]:
+        if not self.is_in or now < self._tick_at:
+            return []  # On the way in or out, or a tick of the time before that.
+        self._ticks += 1
+        leaves = self.leaves()
+        told = self._ticks % len(leaves) if leaves else 0
+        short, full = Heartbeat(self.me), Heartbeat(self.me, tuple(leaves))
+        effects: list[Effect] = [Send(p.id, full if index == told else short) for index, p in enumerate(leaves)]
+        for id in self._silence.silent(now):
+            if self.is_leaf(id):
+                effects += self.doubt(id, now)
+            else:
+                self._unwatch(id)  # Others have come in between.
+        return [*effects, *self._probe_table(now), *self._probe_dead(), *self._next_tick(now)]
+
+    def _probe_table(self, now: float) -> list[Effect]:
+        """Ask a share of the table on every tick, so that each entry has its turn once in PROBE_S."""
+        effects: list[Effect] = []
+        for id in [id for id, asked in self._probed.items() if asked < now - MISSES_MAX * self.heartbeat_s]:
+            del self._probed[id]
+            effects += self.doubt(id, now)
+        every = max(1, round(PROBE_S / self.heartbeat_s))
+        for peer in self.entries()[self._ticks % every :: every]:
+            self._probed.setdefault(peer.id, now)
+            effects.append(Send(peer.id, Heartbeat(self.me, answer=True)))
+        return effects
+
+    def _probe_dead(self) -> list[Effect]:
+        """Nobody announces that a split has healed; so now and then one of the dead is asked."""
+        if not self._dead or self._ticks % DEAD_PROBE_TICKS:
+            return []
+        return [Send(self._chance.choice(tuple(self._dead)), Heartbeat(self.me, answer=True))]
+
+    def _heard(self, peer: Peer, now: float) -> list[Effect]:
+        """A direct sign of life: the peer takes its place."""
+        self._probed.pop(peer.id, None)
+        if self.doubted.pop(peer.id, None):
+            self._pings.answered(peer.id)
+        dead = self._dead.get(peer.id)
+        if dead is not None and dead[0].incarnation > peer.incarnation:
+            return []  # Late words of an earlier life.
+        self._dead.pop(peer.id, None)
+        is_new = self.insert(peer)
+        if (is_new or dead) and self.is_leaf(peer.id):
+            self._watch(peer, now)
+        return self._rider.came(peer, now) if is_new or dead else []
+
+    def _watch(self, leaf: Peer, now: float) -> None:
+        self._silence.watch(leaf.id, now)
+        self._lives[leaf.id] = leaf.incarnation
+
+    def _unwatch(self, id: NodeId) -> None:
+        self._silence.forget(id)
+        self._lives.pop(id, None)
+
+    def _hear_of(self, peers: Sequence[Peer], now: float) -> list[Effect]:
+        """Hearsay: those who would find a place are asked whether they are there."""
+        effects: list[Effect] = []
+        for peer in peers[:HEARSAY_MAX]:
+            if peer.id in self._lives or peer.id in self.doubted or not self.is_node(peer):
+                continue
+            if self.would_fit(peer) and not self._just_died(peer, now):
+                effects += self._ping(peer, now)
+        return effects
+
+    def _just_died(self, peer: Peer, now: float) -> bool:
+        known = self._dead.get(peer.id)
+        return known is not None and known[0].incarnation >= peer.incarnation and now < known[1] + DEAD_QUIET_S
+
+    def _ping(self, peer: Peer, now: float) -> list[Effect]:
+        if len(self.doubted) >= PINGS_MAX:
+            return []
+        self.doubted[peer.id] = peer
+        due = self._pings.add(peer.id, peer.id, Ping(self.me), now)
+        return [Send(peer.id, Ping(self.me)), WakeAt(due, ("ring", "ping", peer.id))]
+
+    def _ping_again(self, id: NodeId, now: float) -> list[Effect]:
+        waiting = self._pings.overdue(id, now)
+        if waiting is None:
+            return []
+        due = self._pings.again(id, now)
+        if due is None:
+            return self._give_up(id, now)
+        return [Send(id, waiting.message), WakeAt(due, ("ring", "ping", id))]
+
+    def _give_up(self, id: NodeId, now: float) -> list[Effect]:
+        """The node counts as dead."""
+        peer = self.doubted.pop(id)
+        self._pings.answered(id)
+        self._dead.pop(id, None)
+        self._dead[id] = (peer, now)
+        if len(self._dead) > DEAD_MAX:
+            self._dead.popitem(last=False)
+        return [*self._remove(peer, now), *self._rider.died(peer, now), *self._finish_join(now)]
+
+    def _remove(self, peer: Peer, now: float) -> list[Effect]:
+        """Take a node out and look for others to stand in its place."""
+        had_place, was_leaf, cell = self.knows(peer.id), self.is_leaf(peer.id), self.cell(peer.id)
+        self.drop(peer.id)
+        self._unwatch(peer.id)
+        self._probed.pop(peer.id, None)
+        effects = self._refill_leaves() if was_leaf else []
+        if had_place and not self.in_range(cell) and len(cell) <= self.depth() and not self.is_empty(cell, now):
+            effects += self.seek(cell, now)
+        return effects
+
+    def _refill_leaves(self) -> list[Effect]:
+        """The farthest left on a side knows who comes after it."""
+        question = Heartbeat(self.me, tuple(self.leaves()), answer=True)
+        return [Send(peer.id, question) for peer in self.ends()]
+
+    # ── Looking up ───────────────────────────────────────────────────────────
+
+    def _press_on(self, lookup: Lookup, now: float) -> list[Effect]:
+        """Ask whoever is to be asked next, or end the lookup."""
+        outcome = lookup.outcome()
+        if outcome is not None:
+            return self._ended(lookup, outcome, now)
+        effects: list[Effect] = []
+        question = Where(self.me, self._lowest(lookup.name), rows=lookup.is_join)
+        for id in lookup.to_ask():
+            due = self._asks.add((lookup.name, id), id, question, now)
+            effects += [Send(id, question), WakeAt(due, ("ring", "ask", lookup.name, id))]
+        return effects
+
+    def _ended(self, lookup: Lookup, outcome: Peer | Found, now: float) -> list[Effect]:
+        del self._lookups[lookup.name]
+        for id in lookup.waiting():
+            self._asks.answered((lookup.name, id))
+        if lookup.is_join:
+            return self._introduce_myself(lookup, now)
+        if outcome is Found.EMPTY:
+            self.note_empty(lookup.name, now)
+        return self._rider.found(lookup.name, outcome, now)
+
+    def _answered(self, peer: Peer, key: str, peers: Sequence[Peer], now: float) -> list[Effect]:
+        effects = self._heard(peer, now) if self.is_in else []
+        for name in [name for name in self._lookups if key == self._lowest(name)]:
+            if self._asks.answered((name, peer.id)) is not None:
+                lookup = self._lookups[name]
+                lookup.answered(peer.id)
+                lookup.hear(other for other in peers[:HEARSAY_MAX] if self.is_node(other))
+                effects += self._press_on(lookup, now)
+        return effects
+
+    def _ask_again(self, name: str, id: NodeId, now: float) -> list[Effect]:
+        waiting = self._asks.overdue((name, id), now)
+        if waiting is None:
+            return []
+        due = self._asks.again((name, id), now)
+        if due is None:
+            return self._ask_failed(self._lowest(name), id, False, now)
+        return [Send(id, waiting.message), WakeAt(due, ("ring", "ask", name, id))]
+
+    def _ask_failed(self, key: str, id: NodeId, certain: bool, now: float) -> list[Effect]:
+        effects = self.doubt(id, now) if self.is_in else []
+        for name in [name for name in self._lookups if key == self._lowest(name)]:
+            self._asks.answered((name, id))
+            self._lookups[name].failed(id, certain)
+            effects += self._press_on(self._lookups[name], now)
+        return effects
+
+    def _lowest(self, prefix: str) -> str:
+        return prefix.ljust(self.length, self.digits[0])
+
+    def _introduce_myself(self, lookup: Lookup, now: float) -> list[Effect]:
+        """The search for this node's own place has met those it needs to know: they are pinged, and so know it."""
+        if not lookup.anybody_answered():
+            return self._fail_to_join("none of the contacts answered", now)
+        heard = sorted(lookup.peers(), key=lambda peer: self.away(peer.id, self.at))
+        self._is_introducing = True
+        by_cell: dict[str, int] = {}
+        effects: list[Effect] = []
+        for index, peer in enumerate(heard):
+            cell = self.cell(peer.id)
+            by_cell[cell] = by_cell.get(cell, 0) + 1
+            if index < 2 * self.half or by_cell[cell] <= self.alternates:
+                effects += self._ping(peer, now)
+        return effects
+
+    def _finish_join(self, now: float) -> list[Effect]:
+        """A newcomer is in when all it has pinged have been heard or given up."""
+        if not self._is_introducing or self.doubted:
+            return []
+        self._is_introducing = False
+        if not self.nearest():
+            return self._fail_to_join("all contacts went away", now)
+        self.is_in = True
+        return [*self._next_tick(now), *self._rider.entered(now)]
+
+
+def settle(rings: Sequence[Ring], now: float) -> None:
+    """Give these nodes, the whole network, the places they would have if all had joined long ago."""
+    if rings:
+        routing_table.settle(rings, rings[0]._chance)

@@ -1,0 +1,104 @@
+"""What hermes and irbr have in common: a router that stands on a ring.
+
+It comes and goes with the ring, and what reaches it before it is ready waits here: with
+half of what it has to know it would lose what others want.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from tidings.overlay.messages import NodeId, Parcel, Peer
+from tidings.overlay.pastry import ring as rings
+from tidings.overlay.pastry.ring import Rider, Ring
+from tidings.overlay.router import (
+    WHATEVER_HAPPENS,
+    Effect,
+    Failed,
+    M,
+    Promise,
+    Protocol,
+    Router,
+    builder,
+)
+
+HELD_MAX = 16_384  # Messages, and as many own events, kept by a node that is not ready yet.
+
+
+class RingRouter(Router[M], Rider):
+    """One node of a protocol on a ring: a `Router` to whoever runs it, a `Rider` to its ring."""
+
+    def __init__(
+        self,
+        me: Peer,
+        chance: Random,
+        *,
+        base: int,
+        leaf_count: int,
+        alternates: int,
+        heartbeat_s: float,
+        answer_s: float,
+    ) -> None:
+        self.me, self._chance = me, chance
+        self.ring = Ring(
+            me,
+            self,
+            chance,
+            base=base,
+            leaf_count=leaf_count,
+            alternates=alternates,
+            heartbeat_s=heartbeat_s,
+            answer_s=answer_s,
+        )
+        self._joined = False  # Whether this node came to a network that there was.
+        self._held: list[tuple[NodeId, M]] = []
+        self._unpublished: list[Parcel] = []
+
+    def peer_down(self, peer: NodeId, now: float) -> list[Effect]:
+        return self.ring.unsent(peer, None, now) if self.ring.knows(peer) else []
+
+    def memory(self) -> bytes:
+        return self.ring.memory()
+
+    def holdings(self) -> dict[str, tuple[int, int]]:
+        return {**self.ring.holdings(), "held": (len(self._held) + len(self._unpublished), 2 * HELD_MAX)}
+
+    def _publish_later(self, parcel: Parcel) -> list[Effect]:
+        if len(self._unpublished) >= HELD_MAX:
+            return [Failed("publish", "too many events wait for this node to be ready", parcel.head.id)]
+        self._unpublished.append(parcel)
+        return []
+
+    def _catch_up(self, now: float) -> list[Effect]:
+        """This node has become ready: do what has been waiting for that."""
+        effects: list[Effect] = []
+        held, self._held = self._held, []
+        for sender, message in held:
+            effects += self.receive(sender, message, now)
+        waiting, self._unpublished = self._unpublished, []
+        for parcel in waiting:
+            effects += self.publish(parcel, now)
+        return effects
+
+
+def on_a_ring(name: str, router: type[RingRouter[Any]], messages: Any) -> Protocol:
+    """A protocol whose nodes are such routers; all that stand on a ring can be held to the same."""
+    return Protocol(
+        name=name,
+        build=builder(name, router),
+        messages=messages,
+        promises=WHATEVER_HAPPENS | {Promise.JOINS_LIVE, Promise.LEAVES_CLEANLY, Promise.PRUNES},
+        settle=settle,
+        name_node=name_node,
+    )
+
+
+def settle(routers: dict[NodeId, Router[Any]], now: float) -> None:
+    """Everybody has joined long ago, and nobody wants anything yet."""
+    rings.settle([router.ring for router in routers.values() if isinstance(router, RingRouter)], now)
+
+
+def name_node(index: int, chance: Random) -> NodeId:
+    """A random place on a circle of 128 bits."""
+    return f"{chance.getrandbits(128):032x}"

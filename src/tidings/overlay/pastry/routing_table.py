@@ -1,0 +1,363 @@
+"""Places: whom a node knows on a circle of digit strings, and which way leads to a key.
+
+The part of `ring` that only knows and never speaks. Ids are strings of digits, all of one
+length. A node sees every other node under exactly one *cell*, the first digits that the
+two share and one more:
+
+    node 213, k = 4        row 0: 0.. 1.. 3..      row 1: 20. 22. 23.      row 2: 210 211 212
+
+It keeps a few nodes of each cell (the *table*) and all of its nearest on the circle (the
+*leaves*), and that is enough to reach any key in about log_k N hops.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import insort
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import groupby
+
+from tidings.errors import InputError
+from tidings.overlay.messages import NodeId, Peer
+
+LEAF_COUNT = 24  # Twelve on each side, as FreePastry: a gap takes twelve neighbours crashing at once.
+ALTERNATES = 3  # Nodes kept for each cell: one found dead is replaced without asking anybody.
+EMPTY_S = 600.0  # How long a cell found empty is taken for empty; a node that comes into it says so.
+NEAREST_TOLD = 2  # Known nodes named on each side of a key, beside the leaves and the key's own cell.
+DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+_FORMATS = {2: "b", 8: "o", 10: "d", 16: "x"}  # Bases in which Python writes numbers itself.
+ID_LENGTH_MAX = 128  # As many digits as 512 bits have in base 16.
+
+
+def shared(one: str, other: str) -> int:
+    """How many leading digits two ids share.
+
+    >>> shared("213", "201")
+    1
+    """
+    count = 0
+    for a, b in zip(one, other):
+        if a != b:
+            return count
+        count += 1
+    return count
+
+
+class Places:
+    """One node's place on the circle and the places of those it knows.
+
+    A node in `doubted` keeps its place but is not proposed for sending to.
+    """
+
+    def __init__(self, me: Peer, *, base: int = 16, leaf_count: int = LEAF_COUNT, alternates: int = ALTERNATES) -> None:
+        _check_options(me.id, base, leaf_count, alternates)
+        self.me, self.base, self.length = me, base, len(me.id)
+        self.digits = DIGITS[:base]
+        self.size: int = base ** len(me.id)
+        self.at = int(me.id, base)
+        self.half, self.alternates = leaf_count // 2, alternates
+        self.doubted: dict[NodeId, Peer] = {}
+        self._allowed = frozenset(self.digits)
+        self._cw: list[tuple[int, Peer]] = []  # By distance clockwise, nearest first.
+        self._ccw: list[tuple[int, Peer]] = []
+        self._table: dict[str, list[Peer]] = {}
+        self._empty: dict[str, float] = {}  # Cells known to be empty, and until when.
+
+    # ── Cells ────────────────────────────────────────────────────────────────
+
+    def cell(self, id: NodeId) -> str:
+        """The cell under which this node sees `id`."""
+        return id[: shared(self.me.id, id) + 1]
+
+    def cells(self, row: int) -> list[str]:
+        """The cells of one row, in the order of their digits."""
+        mine = self.me.id
+        return [mine[:row] + digit for digit in self.digits if digit != mine[row]]
+
+    def depth(self) -> int:
+        """How many rows have anybody in them: no node shares more digits than the two neighbours do."""
+        nearest = self.nearest()
+        return shared(self.me.id, nearest.id) + 1 if nearest else 0
+
+    def in_range(self, prefix: str) -> list[Peer]:
+        """Nodes of this range that may be sent to, best first; there may be others."""
+        doubted = self.doubted
+        found = {peer.id: peer for peer in self._table.get(prefix, ()) if peer.id not in doubted}
+        for side in (self._cw, self._ccw):
+            for _, peer in side:
+                if peer.id.startswith(prefix) and peer.id not in doubted:
+                    found.setdefault(peer.id, peer)
+        return list(found.values())
+
+    def is_empty(self, cell: str, now: float) -> bool:
+        """Whether nobody is in this cell of this node, for sure."""
+        if cell in self._table:
+            return False
+        if self._empty.get(cell, now) > now:
+            return True
+        if not self._leaves_tell(cell) or any(peer.id.startswith(cell) for _, peer in (*self._cw, *self._ccw)):
+            return False
+        self._empty[cell] = now + EMPTY_S
+        return True
+
+    def note_empty(self, cell: str, now: float) -> None:
+        """Both neighbours of the cell have said that nobody is in it."""
+        if len(cell) <= self.length and self.cell(cell) == cell:
+            self._empty[cell] = now + EMPTY_S
+
+    # ── Neighbours ───────────────────────────────────────────────────────────
+
+    def nearest(self) -> Peer | None:
+        """A node that shares most digits with this one."""
+        sides = [side[0][1] for side in (self._cw, self._ccw) if side]
+        return max(sides, key=lambda peer: shared(self.me.id, peer.id), default=None)
+
+    def by_nearness(self) -> list[Peer]:
+        """All known, those that share most digits with this one first."""
+        return sorted(self.known(), key=lambda peer: -shared(self.me.id, peer.id))
+
+    def leaves(self) -> list[Peer]:
+        """The nearest on both sides, clockwise first, each once."""
+        return list({peer.id: peer for _, peer in (*self._cw, *self._ccw)}.values())
+
+    def known(self) -> list[Peer]:
+        """Leaves and table, each once."""
+        rest = (peer for peers in self._table.values() for peer in peers)
+        return list({peer.id: peer for peer in (*self.leaves(), *rest)}.values())
+
+    def knows(self, id: NodeId) -> Peer | None:
+        """The peer of this id, if it has a place here."""
+        for peer in self._table.get(self.cell(id), ()):
+            if peer.id == id:
+                return peer
+        return next((peer for _, peer in (*self._cw, *self._ccw) if peer.id == id), None)
+
+    def is_leaf(self, id: NodeId) -> bool:
+        return any(peer.id == id for _, peer in (*self._cw, *self._ccw))
+
+    def is_next_after(self, id: NodeId) -> bool:
+        """Whether this node is the first clockwise of `id` among those it knows."""
+        behind = (self.at - int(id, self.base)) % self.size
+        return not self._ccw or behind < self._ccw[0][0]
+
+    def ends(self) -> list[Peer]:
+        """The farthest leaf of each side that has lost one."""
+        return [side[-1][1] for side in (self._cw, self._ccw) if side and len(side) < self.half]
+
+    def entries(self) -> list[Peer]:
+        return [peer for peers in self._table.values() for peer in peers]
+
+    def primaries(self) -> list[Peer]:
+        """The first node of each cell."""
+        return [peers[0] for peers in self._table.values()]
+
+    # ── Ways ─────────────────────────────────────────────────────────────────
+
+    def next_hop(self, key: str) -> NodeId | None:
+        """The next node on the way to whoever is nearest to `key`; None if that is this node."""
+        target = int(key, self.base)
+        if self._spans(target):
+            usable = (peer.id for peer in self.leaves() if peer.id not in self.doubted)
+            nearest = min((self.me.id, *usable), key=lambda node: self.away(node, target))
+            return nearest if nearest != self.me.id else None
+        row = shared(self.me.id, key)
+        for peer in self._table.get(key[: row + 1], ()):
+            if peer.id not in self.doubted:
+                return peer.id
+        return self._detour(target, key, row)
+
+    def nearer(self, key: str, *, rows: bool) -> tuple[Peer, ...]:
+        """What to tell somebody who looks for `key`: the leaves, the key's cell, and the nearest on both sides.
+
+        With `rows`, also all of the table that a node standing at `key` could use.
+        """
+        target, row = int(key, self.base), shared(self.me.id, key)
+        told = {peer.id: peer for peer in self.leaves()}
+        for cell, peers in self._table.items():
+            if len(cell) <= row + 1 and (rows or key.startswith(cell)):
+                told.update((peer.id, peer) for peer in peers)
+        by_place = sorted(self.known(), key=lambda peer: (int(peer.id, self.base) - target) % self.size)
+        told.update((peer.id, peer) for peer in (*by_place[:NEAREST_TOLD], *by_place[-NEAREST_TOLD:]))
+        return tuple(peer for peer in told.values() if peer.id not in self.doubted)
+
+    def key_of(self, digest: bytes) -> str:
+        """Where a name stands on the circle, given its hash."""
+        place = int.from_bytes(digest, "big") % self.size
+        if self.base in _FORMATS:
+            return f"{place:0{self.length}{_FORMATS[self.base]}}"
+        key = ""
+        for _ in range(self.length):
+            place, digit = divmod(place, self.base)
+            key = self.digits[digit] + key
+        return key
+
+    def away(self, id: NodeId, target: int) -> tuple[int, NodeId]:
+        """How far `id` is from a place, the shorter way round; of two equally far the smaller id is nearer."""
+        cw = (int(id, self.base) - target) % self.size
+        return min(cw, self.size - cw), id
+
+    # ── Change ───────────────────────────────────────────────────────────────
+
+    def insert(self, peer: Peer) -> bool:
+        """Whether the peer, or this life of it, has found a place that it did not have."""
+        known = self.knows(peer.id)
+        if known is not None and known.incarnation >= peer.incarnation:
+            return known.incarnation == peer.incarnation and not self.is_leaf(peer.id) and self._insert_leaf(peer)
+        if known is not None:
+            self.drop(peer.id)
+        cell = self.cell(peer.id)
+        self._empty.pop(cell, None)
+        entries = self._table.setdefault(cell, [])
+        is_entry = len(entries) < self.alternates
+        if is_entry:
+            entries.append(peer)
+        return self._insert_leaf(peer) or is_entry
+
+    def would_fit(self, peer: Peer) -> bool:
+        """Whether a node would become a leaf or the first of its cell."""
+        if self.is_leaf(peer.id):
+            return False
+        cw = (int(peer.id, self.base) - self.at) % self.size
+        if len(self._cw) < self.half or cw < self._cw[-1][0]:
+            return True
+        if len(self._ccw) < self.half or self.size - cw < self._ccw[-1][0]:
+            return True
+        return not self._table.get(self.cell(peer.id))
+
+    def drop(self, id: NodeId) -> None:
+        """Forget a node."""
+        self._cw = [leaf for leaf in self._cw if leaf[1].id != id]
+        self._ccw = [leaf for leaf in self._ccw if leaf[1].id != id]
+        cell = self.cell(id)
+        left = [peer for peer in self._table.get(cell, ()) if peer.id != id]
+        if left:
+            self._table[cell] = left
+        else:
+            self._table.pop(cell, None)
+
+    def is_node(self, peer: Peer) -> bool:
+        """Whether this can be another node at all; what comes from peers may be anything."""
+        return peer.id != self.me.id and self.is_id(peer.id)
+
+    def is_id(self, text: str) -> bool:
+        return len(text) == self.length and self._allowed.issuperset(text)
+
+    def is_prefix(self, text: str) -> bool:
+        return len(text) <= self.length and self._allowed.issuperset(text)
+
+    def holdings(self) -> dict[str, tuple[int, int]]:
+        """How many places are kept and how many may be."""
+        cells = (self.base - 1) * self.length
+        return {
+            "leaves": (len(self._cw) + len(self._ccw), 2 * self.half),
+            "table": (sum(map(len, self._table.values())), cells * self.alternates),
+            "empty cells": (len(self._empty), cells),
+        }
+
+    # ── Private steps ────────────────────────────────────────────────────────
+
+    def _insert_leaf(self, peer: Peer) -> bool:
+        cw = (int(peer.id, self.base) - self.at) % self.size
+        placed = False
+        for side, distance in ((self._cw, cw), (self._ccw, self.size - cw)):
+            if len(side) < self.half or distance < side[-1][0]:
+                insort(side, (distance, peer), key=lambda leaf: leaf[0])
+                del side[self.half :]
+                placed = True
+        return placed
+
+    def _all_round(self) -> bool:
+        """Whether the leaves of both sides meet, so that they are everybody there is."""
+        if not self._cw or not self._ccw:
+            return True
+        return self._cw[-1][0] + self._ccw[-1][0] >= self.size
+
+    def _spans(self, target: int) -> bool:
+        cw = (target - self.at) % self.size
+        return self._all_round() or cw <= self._cw[-1][0] or self.size - cw <= self._ccw[-1][0]
+
+    def _leaves_tell(self, cell: str) -> bool:
+        """Whether a cell lies wholly between leaves, so that whoever is in it is one of them."""
+        if self._all_round():
+            return True
+        width: int = self.base ** (self.length - len(cell))
+        lowest = int(cell, self.base) * width
+        highest = lowest + width - 1
+        if lowest > self.at:
+            return highest - self.at <= self._cw[-1][0]
+        return self.at - lowest <= self._ccw[-1][0]
+
+    def _detour(self, target: int, key: str, row: int) -> NodeId | None:
+        """Where the table has a hole: any node that shares as many digits and is nearer."""
+        mine = self.away(self.me.id, target)
+        known = (peer.id for peer in self.known() if peer.id not in self.doubted)
+        nearer = [away for id in known if shared(id, key) >= row and (away := self.away(id, target)) < mine]
+        return min(nearer)[1] if nearer else None
+
+    def _stand(self, index: int, peers: Sequence[Peer], ranges: _Slices, pick: _Pick) -> None:
+        count, mine = len(peers), self.me.id
+        reach = range(1, min(self.half, count - 1) + 1)
+        values = ranges.values
+        self._cw = [((values[(index + i) % count] - self.at) % self.size, peers[(index + i) % count]) for i in reach]
+        self._ccw = [((self.at - values[index - i]) % self.size, peers[index - i]) for i in reach]
+        for row in range(self.length):
+            low, high = ranges.of.get(mine[:row], (0, 0))
+            if high - low < 2:
+                return
+            for cell in self.cells(row):
+                self._fill(cell, ranges.of.get(cell), peers, pick)
+
+    def _fill(self, cell: str, where: tuple[int, int] | None, peers: Sequence[Peer], pick: _Pick) -> None:
+        if where is None:
+            self._empty[cell] = float("inf")
+        else:
+            self._table[cell] = [peers[place] for place in pick(*where)]
+
+
+_Pick = Callable[[int, int], Collection[int]]
+
+
+class _Slices:
+    """Ids in order, and for every prefix that two or more may ask about, which of them begin with it."""
+
+    def __init__(self, ids: Sequence[NodeId], values: Sequence[int]) -> None:
+        self.values = values
+        self.of: dict[str, tuple[int, int]] = {"": (0, len(ids))}
+        waiting = [("", 0, len(ids))] if len(ids) > 1 else []
+        while waiting:
+            prefix, low, high = waiting.pop()
+            for longer, group in groupby(range(low, high), key=lambda i: ids[i][: len(prefix) + 1]):
+                places = list(group)
+                self.of[longer] = (places[0], places[-1] + 1)
+                if len(places) > 1:
+                    waiting.append((longer, places[0], places[-1] + 1))
+
+
+def settle(all_places: Iterable[Places], chance: random.Random) -> None:
+    """Give these nodes, the whole network, perfect leaves and tables, as if all had joined long ago."""
+    order = sorted(all_places, key=lambda places: places.at)
+    peers = [places.me for places in order]
+    slices = _Slices([peer.id for peer in peers], [places.at for places in order])
+
+    def pick(low: int, high: int) -> Collection[int]:
+        wanted = order[0].alternates
+        if high - low <= wanted:
+            return range(low, high)
+        chosen: dict[int, None] = {}
+        while len(chosen) < wanted:
+            chosen[low + int(chance.random() * (high - low))] = None
+        return chosen
+
+    for index, places in enumerate(order):
+        places._stand(index, peers, slices, pick)
+
+
+def _check_options(id: NodeId, base: int, leaf_count: int, alternates: int) -> None:
+    if not 2 <= base <= len(DIGITS):
+        raise InputError(f"base: expected 2 to {len(DIGITS)}, got {base}")
+    if not 0 < len(id) <= ID_LENGTH_MAX or not set(id) <= set(DIGITS[:base]):
+        raise InputError(f"expected a node id of 1 to {ID_LENGTH_MAX} digits in base {base}, got {id[:80]!r}")
+    if leaf_count < 2 or leaf_count % 2:
+        raise InputError(f"leaf_count: expected an even number from 2, got {leaf_count}")
+    if alternates < 1:
+        raise InputError(f"alternates: expected 1 or more, got {alternates}")

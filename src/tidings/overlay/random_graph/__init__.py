@@ -1,0 +1,1 @@
+"""An unstructured overlay: a random graph kept by Cyclon, with access points and random walks."""

@@ -1,0 +1,1 @@
+"""Spanhop with MGNP: brokers own the zones of a K-D partitioned information space."""

@@ -1,0 +1,188 @@
+"""Messages on their way through the space, each carried hop by hop to the zone it is for.
+
+    Carry      an event: matched in every zone it touches, and cut along the tree where it touches several
+    Routed     anything else that is meant for whoever holds a point, or for the zones of a box
+    Whisper    the same, but said once: what is lost will be said again on schedule
+
+The next hop is chosen by `wayfinding` and has to answer (see `legs`). If it does not, the
+way is chosen again from here. A broker without a zone keeps what comes while one is on its
+way to it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tidings.overlay.dedup import SEEN_MAX, SeenIds
+from tidings.overlay.messages import NodeId, Parcel
+from tidings.overlay.router import Count, Effect, Failed, Send
+from tidings.overlay.spanhop.forwarding import makes_sense
+from tidings.overlay.spanhop.legs import Leg
+from tidings.overlay.spanhop.messages import (
+    Cargo,
+    Carry,
+    DomainAnswer,
+    DomainQuery,
+    FindPair,
+    Got,
+    IndexPut,
+    Join,
+    NearQuery,
+    Notify,
+    Patrol,
+    Plant,
+    Routed,
+    Tell,
+    Whisper,
+    WrongDomain,
+)
+from tidings.overlay.spanhop.next_hop import Point, Trip
+from tidings.space import Zone, siblings, within
+
+if TYPE_CHECKING:
+    from tidings.overlay.spanhop.router import Spanhop
+
+WAITING_MAX = 16_384  # Events and messages kept by a broker that has no zone yet.
+
+
+class Carrier:
+    """One broker's part in bringing messages where they belong."""
+
+    def __init__(self, router: Spanhop) -> None:
+        self._router, self._atlas, self._way = router, router.atlas, router.way
+        self.numbers = SeenIds[tuple[NodeId, int]](SEEN_MAX)
+        self.waiting: list[Parcel | Carry | Routed] = []
+
+    def publish(self, parcel: Parcel, now: float) -> list[Effect]:
+        """Bring an event to every zone it touches, or keep it until this broker has one of its own."""
+        if not self._atlas.held:
+            if len(self.waiting) >= WAITING_MAX:
+                return [Failed("publish", "too many events wait for this broker to have a zone", parcel.head.id)]
+            self.waiting.append(parcel)
+            return []
+        return self._spread(parcel, self._router.axes.event(parcel.view), now)
+
+    def send_to(self, cargo: Cargo, point: Point, now: float, *, whispers: bool = False) -> list[Effect]:
+        """Have something arrive at whoever holds a point, this broker included."""
+        trip = Trip(point)
+        if not self._atlas.held:
+            return []
+        return self._travel(Whisper(trip, cargo) if whispers else Routed(0, trip, cargo), now)
+
+    def receive(self, sender: NodeId, message: Carry | Routed, now: float) -> list[Effect]:
+        """Take what another broker has sent on its way, answer for it, and carry it on; a repeated one only once."""
+        what = message.piece if isinstance(message, Carry) else message.cargo
+        if not makes_sense(self._atlas, message.trip, what):
+            return []
+        if not self._atlas.held:
+            return self._receive_without_zone(sender, message)
+        effects = self.answer(sender, message.number)
+        if not self.is_new(sender, message.number):
+            return effects
+        span = message.span
+        if span is not None and not any(within(path, span) or within(span, path) for path in self._atlas.held):
+            effects.append(Send(sender, WrongDomain(span)))
+        return [*effects, *self._travel(message, now)]
+
+    def overhear(self, message: Whisper, now: float) -> list[Effect]:
+        """Carry on what nobody waits for an answer to."""
+        is_for_us = self._atlas.held and makes_sense(self._atlas, message.trip, message.cargo)
+        return self._travel(message, now) if is_for_us else []
+
+    def answer(self, sender: NodeId, number: int) -> list[Effect]:
+        """Say that a numbered message has come, where that is waited for."""
+        return [Send(sender, Got(number))] if self._router.is_robust else []
+
+    def is_new(self, sender: NodeId, number: int) -> bool:
+        """Whether this is the first time that a numbered message has come."""
+        return self.numbers.add((sender, number))
+
+    def catch_up(self, now: float) -> list[Effect]:
+        """This broker has a zone: send on what has waited for that."""
+        waiting, self.waiting = self.waiting, []
+        effects: list[Effect] = []
+        for message in waiting:
+            effects += self.publish(message, now) if isinstance(message, Parcel) else self._travel(message, now)
+        return effects
+
+    def another_way(self, leg: Leg, now: float) -> list[Effect]:
+        """A hop has not answered, or a message was held for a while."""
+        message = leg.message
+        match message:
+            case Carry() | Routed():
+                if not self._atlas.held:
+                    return self._way.hold(message, now, leg.rounds + 1)
+                return self._retrace(message, now, leg.rounds + 1)
+            case Notify(parcel=parcel, wanted=wanted) if leg.rounds == 0:
+                return self._router.notifier.round_about(parcel, leg.to, wanted, now)
+            case Tell(parcel=parcel, targets=targets, trace=trace) if leg.rounds < 2:
+                return self._router.notifier.tell(parcel, targets, trace[:-1], now, leg.rounds + 1)
+        return [Count("given up")]
+
+    # ── Private steps ────────────────────────────────────────────────────────
+
+    def _spread(self, parcel: Parcel, piece: Zone, now: float, trip: Trip | None = None) -> list[Effect]:
+        """Match an event where its piece touches a zone held here, and send on the rest, cut along the tree."""
+        held = self._atlas.holder(piece)
+        if held is None:
+            trip = trip or self._way.trip(piece, None)
+            return self._way.go(Carry(0, trip, parcel, piece), now)
+        effects = self._router.notifier.match(held, parcel, piece, now)
+        for path in siblings(held.path) if piece.meet(held.zone) != piece else ():
+            part = piece.meet(self._atlas.space.zone(path))
+            if part is not None:
+                effects += self._spread(parcel, part, now, self._way.trip(part, held))
+        return effects
+
+    def _travel(self, message: Carry | Routed | Whisper, now: float, rounds: int = 0) -> list[Effect]:
+        """A message that has come here: it is at its aim, or one hop nearer."""
+        if not self._atlas.held:
+            return [Count("lost their way")]
+        if isinstance(message, Carry):
+            if self._atlas.holder(message.piece) is not None:
+                return self._spread(message.parcel, message.piece, now)
+            return self._way.go(message, now, rounds)
+        cargo, whispers = message.cargo, isinstance(message, Whisper)
+        if isinstance(cargo, Plant):
+            if self._atlas.holder(cargo.piece) is not None:
+                return self._router.sower.sow(cargo, now, whispers=whispers)
+        elif self._is_here(cargo, message.trip):
+            return self._arrived(cargo, message.trip, now)
+        return self._way.go(message, now, rounds)
+
+    def _is_here(self, cargo: Cargo, trip: Trip) -> bool:
+        is_handed = isinstance(cargo, Join) and cargo.handed
+        return is_handed or any(trip.aim in held.zone for held in self._atlas.held.values())
+
+    def _arrived(self, cargo: Cargo, trip: Trip, now: float) -> list[Effect]:
+        match cargo:
+            case Join():
+                return self._router.giver.asked(cargo, trip.aim, now)
+            case FindPair():
+                return self._router.mover.sought(cargo, trip, now)
+            case DomainQuery(asker=asker, path=path):
+                return [Send(asker.id, DomainAnswer(path, self._router.me))] if asker.id != self._router.me.id else []
+            case Patrol(card=card):
+                return self._router.neighbourhood.learn(card, now) if card.peer.id != self._router.me.id else []
+            case IndexPut():
+                return self._router.proximity.keep(self._atlas.nearest(trip.aim), cargo, now)
+            case NearQuery():
+                return self._router.proximity.query(self._atlas.nearest(trip.aim), cargo, now)
+        return []
+
+    def _receive_without_zone(self, sender: NodeId, message: Carry | Routed) -> list[Effect]:
+        """A zone is on its way here, and this with it; or there is none, and others have to do it."""
+        if self._router.taker.taking is None or len(self.waiting) >= WAITING_MAX:
+            return [Send(sender, WrongDomain(message.span or ()))]
+        if self.is_new(sender, message.number):
+            self.waiting.append(message)
+        return self.answer(sender, message.number)
+
+    def _retrace(self, message: Carry | Routed, now: float, rounds: int) -> list[Effect]:
+        """Choose again, as if the message had just come here."""
+        trip = message.trip
+        if trip.trace and trip.trace[-1] == self._router.me.id:
+            trip = Trip(trip.aim, trip.trace[:-1], trip.greedy, trip.detour)
+        return self._travel(msgspec.structs.replace(message, trip=trip, span=None), now, rounds)

@@ -1,0 +1,117 @@
+"""A network as it is when everybody joined long ago: zones, tables, cards, and who is near by network.
+
+The same as talk would have made it, made at once, for worlds that begin with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from tidings.overlay.messages import NodeId
+from tidings.overlay.router import Router
+from tidings.overlay.spanhop.messages import Card, Claim, IndexPut, Plot
+from tidings.overlay.spanhop.network_coordinates import At, bounds
+from tidings.overlay.spanhop.proximity import Row
+from tidings.overlay.spanhop.static_partition import Tiling
+from tidings.space import Path, within
+
+if TYPE_CHECKING:
+    from tidings.overlay.spanhop.router import Spanhop
+
+
+def settle(routers: dict[NodeId, Router[Any]], now: float) -> None:
+    """Everybody has joined long ago, and nobody wants anything yet."""
+    brokers = [cast("Spanhop", router) for router in routers.values()]
+    if not brokers:
+        return
+    first = brokers[0]
+    tiling = _tiling(first, len(brokers))
+    for broker, seat in zip(brokers, tiling.seats):
+        ancestors = [tuple(Plot(brokers[each].me, path) for each, path in known) for known in seat.ancestors]
+        broker.atlas.held = {}
+        broker.atlas.cards = {
+            brokers[each].me.id: Card(brokers[each].me, 0, (Claim(tiling.seats[each].path, 0),))
+            for each in seat.neighbours
+        }
+        broker.atlas.hold(seat.path, 0, ancestors)
+    for broker in brokers:
+        near = [cast("Spanhop", routers[id]) for id in broker.atlas.cards]
+        broker.atlas.nearby = {each.me.id: tuple(each.atlas.cards.values()) for each in near}
+
+
+def _tiling(broker: Spanhop, count: int) -> Tiling:
+    space, wrap = broker.atlas.space, broker.atlas.around is not None
+    if broker.layout == "balanced":
+        return Tiling.balanced(count, space, k=broker.k, wrap=wrap)
+    chance = Random(broker._chance.getrandbits(64))
+    return Tiling.grown(count, space, chance, k=broker.k, wrap=wrap, policy=broker.join_policy)
+
+
+def settle_near(routers: Mapping[NodeId, Spanhop], places: Mapping[NodeId, At]) -> None:
+    """Give a settled network its coordinates, its index and its near brokers, as if all had been put and asked.
+
+    The answer to a query is what the zone at the asker's point keeps, or, where that keeps
+    nothing, the records of the zone that has some nearest to the point.
+    """
+    some = next(iter(routers.values()))
+    low, high = bounds(list(places.values()), margin=0.0)
+    owners = _Owners(list(routers.values()))
+    kept: dict[Path, dict[NodeId, list[Row]]] = {}
+    for id, router in routers.items():
+        near = router.proximity
+        near.at, near.low, near.high = places[id], low, high
+        _tell_cards(router, places)
+        for path in near._levels():
+            owner = owners.of(near.point(places[id], path))
+            near.put[path] = places[id]
+            home = next(each for each in router.atlas.held if within(each, path))
+            held = next(iter(owner.atlas.held.values()))
+            held.index[path, id] = IndexPut(path, router.me, places[id], 1, home=home)
+            kept.setdefault(path, {}).setdefault(owner.me.id, []).append((router.me, places[id], home))
+    for router in routers.values():
+        for entry, asked in router.proximity._entries():
+            point = router.proximity.point(places[router.me.id], asked)
+            found = _records_at(point, kept.get(asked, {}), routers, owners, some.atlas.around)
+            router.proximity.choose(entry, asked, found)
+
+
+def _tell_cards(router: Spanhop, places: Mapping[NodeId, At]) -> None:
+    """Everybody knows where its neighbours are."""
+    atlas = router.atlas
+    atlas.at = places[router.me.id]
+    atlas.cards = {id: msgspec.structs.replace(card, at=places[id]) for id, card in atlas.cards.items()}
+    atlas.refresh()
+
+
+def _records_at(
+    point: tuple[int, ...],
+    kept: Mapping[NodeId, list[Row]],
+    routers: Mapping[NodeId, Spanhop],
+    owners: _Owners,
+    around: int | None,
+) -> list[Row]:
+    here = kept.get(owners.of(point).me.id)
+    if here or not kept:
+        return here or []
+    zones = {id: next(iter(routers[id].atlas.held.values())).zone for id in kept}
+    return kept[min(zones, key=lambda each: (zones[each].distance(point, around), each))]
+
+
+class _Owners:
+    """Whose zone holds a point, in a settled network."""
+
+    def __init__(self, routers: Sequence[Spanhop]) -> None:
+        self._by_path = {path: router for router in routers for path in router.atlas.held}
+        self._cuts = {path[:depth]: path[depth][0] for path in self._by_path for depth in range(len(path))}
+        self._axes = routers[0].atlas.space.axes
+
+    def of(self, point: tuple[int, ...]) -> Spanhop:
+        path: Path = ()
+        while path not in self._by_path:
+            cut = self._cuts[path]
+            path = (*path, (cut, int(point[len(path) % self._axes] >= cut)))
+        return self._by_path[path]

@@ -1,0 +1,161 @@
+"""A whole network of zones made at once, without talk: every broker's path, neighbours and ancestors.
+
+    balanced      level by level, as the paper draws it: all zones of one size, tables recorded when a level is full
+    grown         one join after the other, each at a random point, tables recorded as they were at that moment
+
+Brokers are numbers from 0 on. In a balanced network they are numbered along the tree, so
+that number 0 of 16 stands in the lowest corner and its first split made room for number 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Literal, TypeAlias
+
+from tidings.errors import InputError
+from tidings.overlay.spanhop.next_hop import Ancestor, Known, Point, Standing
+from tidings.space import Path, Space, halves
+
+JoinPolicy: TypeAlias = Literal["point", "even"]
+
+
+class _Leaf:
+    """A node of the split tree, for finding who owns a point: a broker, or a cut with two below it."""
+
+    __slots__ = ("below", "broker", "cut")
+
+    def __init__(self, broker: int) -> None:
+        self.broker, self.cut = broker, 0
+        self.below: tuple[_Leaf, _Leaf] | None = None
+
+
+@dataclass(slots=True)
+class Seat:
+    """One broker's place: its path, who is next to it, and for each k-th ancestor who was next to that, and where."""
+
+    path: Path
+    neighbours: dict[int, None] = field(default_factory=dict)
+    ancestors: list[tuple[tuple[int, Path], ...]] = field(default_factory=lambda: [()])
+
+
+class Tiling:
+    """A network of brokers in a space. Begins with broker 0 owning everything; `join` adds the next."""
+
+    def __init__(self, space: Space, *, k: int, wrap: bool = True) -> None:
+        self.space, self.k = space, k
+        self.around = space.side if wrap else None
+        self.seats = [Seat(())]
+        self._root = _Leaf(0)
+        self._leaves = [self._root]
+
+    @classmethod
+    def balanced(cls, count: int, space: Space, *, k: int, wrap: bool = True) -> Tiling:
+        """`count` (a power of two) zones of one size. Tables of a level are recorded when all its zones are there."""
+        if count < 1 or count & (count - 1):
+            raise InputError(f"expected a power of two of brokers for a balanced network, got {count}")
+        made = cls(space, k=k, wrap=wrap)
+        order = [0]  # Brokers along the tree.
+        while len(order) < count:
+            order = [each for broker in order for each in (broker, made.split(broker, record=False))]
+            made.record_level()
+        made._renumber(order)
+        return made
+
+    @classmethod
+    def grown(
+        cls, count: int, space: Space, chance: Random, *, k: int, wrap: bool = True, policy: JoinPolicy = "even"
+    ) -> Tiling:
+        """`count` brokers that came one after the other, each at a random point."""
+        made = cls(space, k=k, wrap=wrap)
+        while len(made.seats) < count:
+            made.join(tuple(chance.randrange(space.side) for _ in range(space.axes)), policy)
+        return made
+
+    def __len__(self) -> int:
+        return len(self.seats)
+
+    def owner(self, point: Point) -> int:
+        """Whose zone holds the point."""
+        leaf, depth = self._root, 0
+        while leaf.below is not None:
+            leaf = leaf.below[point[depth % self.space.axes] >= leaf.cut]
+            depth += 1
+        return leaf.broker
+
+    def join(self, point: Point, policy: JoinPolicy = "even") -> int:
+        """Split the zone of the point's owner (or, to be even, of its shallowest neighbour); returns the newcomer."""
+        owner = self.owner(point)
+        if policy == "even":
+            owner = min(
+                [owner, *self.seats[owner].neighbours], key=lambda each: (self._depth(each), each != owner, each)
+            )
+        return self.split(owner)
+
+    def split(self, broker: int, *, record: bool = True) -> int:
+        """Cut a zone in half: the owner keeps the lower part, the next broker gets the upper one."""
+        seat, fresh = self.seats[broker], len(self.seats)
+        cut = self.space.middle(seat.path)
+        low, high = halves(seat.path, cut)
+        around = [*seat.neighbours, broker, fresh]
+        seat.path = low
+        self.seats.append(Seat(high, ancestors=list(seat.ancestors)))
+        self._plant(broker, fresh, cut)
+        for each in around[:-2]:
+            del self.seats[each].neighbours[broker]
+        seat.neighbours.clear()
+        self._meet(broker, around)
+        self._meet(fresh, around)
+        if record and len(low) % self.k == 0:
+            self._record(broker)
+            self._record(fresh)
+        return fresh
+
+    def record_level(self) -> None:
+        """Record the tables of all zones whose depth asks for it."""
+        for broker, seat in enumerate(self.seats):
+            if len(seat.path) % self.k == 0 and len(seat.ancestors) == len(seat.path) // self.k:
+                self._record(broker)
+
+    def standing(self, broker: int, ids: Sequence[str] | None = None) -> Standing:
+        """A broker's place as `next_hop` takes it. Brokers are called by their number unless `ids` names them."""
+        seat, zone = self.seats[broker], self.space.zone
+        name = (lambda each: ids[each]) if ids is not None else str
+        ancestors = [
+            Ancestor(zone(seat.path[: level * self.k]), tuple(Known(name(each), zone(path)) for each, path in known))
+            for level, known in enumerate(seat.ancestors)
+        ]
+        neighbours = [Known(name(each), zone(self.seats[each].path)) for each in seat.neighbours]
+        return Standing(name(broker), zone(seat.path), len(seat.path), neighbours, ancestors, self.around)
+
+    def _depth(self, broker: int) -> int:
+        return len(self.seats[broker].path)
+
+    def _meet(self, broker: int, others: Sequence[int]) -> None:
+        zone = self.space.zone(self.seats[broker].path)
+        for each in others:
+            if each != broker and zone.borders(self.space.zone(self.seats[each].path), self.around) is not None:
+                self.seats[broker].neighbours[each] = None
+                self.seats[each].neighbours[broker] = None
+
+    def _record(self, broker: int) -> None:
+        seat = self.seats[broker]
+        seat.ancestors.append(tuple((each, self.seats[each].path) for each in sorted(seat.neighbours)))
+
+    def _plant(self, broker: int, fresh: int, cut: int) -> None:
+        leaf = self._leaves[broker]
+        leaf.cut, leaf.below = cut, (_Leaf(broker), _Leaf(fresh))
+        self._leaves[broker] = leaf.below[0]
+        self._leaves.append(leaf.below[1])
+
+    def _renumber(self, order: list[int]) -> None:
+        """Number the brokers as they stand in `order`."""
+        number = {old: new for new, old in enumerate(order)}
+        for leaf in self._leaves:
+            leaf.broker = number[leaf.broker]
+        self._leaves = [self._leaves[old] for old in order]
+        self.seats = [self.seats[old] for old in order]
+        for seat in self.seats:
+            seat.neighbours = {number[each]: None for each in seat.neighbours}
+            seat.ancestors = [tuple((number[each], path) for each, path in known) for known in seat.ancestors]

@@ -1,0 +1,143 @@
+"""Kafka topics as source and sink, through Spark's own connector, which comes as jars (`spark.jars`).
+
+The connector by itself repeats deliveries when a batch is run again. Here a batch first notes,
+in the checkpoint, where the topic ends. If it is run again, what it had already written lies
+behind that mark, by delivery id, and only the rest is sent. A run begins only when the Spark of
+an earlier one has ended (`tidings.pipeline.state.batch_log`), so nobody else is still sending.
+
+Within a batch nothing is tried twice: a task that fails ends the run (`config.NOTHING_TWICE`), and the
+next one looks at the mark. Kafka's producer itself repeats no message.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as f
+
+from tidings.errors import SetupError
+from tidings.pipeline.state.batch_log import write_whole
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MARKS_KEPT = 8  # Only the latest batch can be run again; a few more help whoever looks into a checkpoint.
+WAIT_MS_MAX = 20_000  # For a broker to answer where a topic ends.
+EARLIEST = -2  # Kafka's word for the first offset there is.
+
+_NO_CONNECTOR = (
+    "Spark's Kafka connector is missing: give spark-sql-kafka-0-10_2.13 and what it needs as "
+    "--conf spark.jars=a.jar,b.jar (docs/guide/pipeline.md says which)"
+)
+_BYTES = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
+
+
+def read_topic(spark: SparkSession, servers: str, topic: str, records_per_batch: int) -> DataFrame:
+    """The topic's messages from the beginning, as a stream of bytes in a column `value`. Raises SetupError."""
+    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", topic)
+    reader = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", records_per_batch)
+    try:
+        return reader.load().select("value")
+    except PySparkException as wrong:
+        raise _no_connector(wrong) from None
+
+
+def read_between(
+    spark: SparkSession, servers: str, topic: str, since: Mapping[str, int], until: Mapping[str, int] | None = None
+) -> DataFrame:
+    """The messages from these offsets on, up to those: key, value, partition, offset."""
+    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", topic)
+    if until is None:
+        until = ends_of(spark, servers, topic)
+    starts = {partition: since.get(partition, EARLIEST) for partition in until}
+    reader = reader.option("startingOffsets", json.dumps({topic: starts}))
+    reader = reader.option("endingOffsets", json.dumps({topic: dict(until)}))
+    return reader.load().select("key", "value", "partition", "offset")
+
+
+def ends_of(spark: SparkSession, servers: str, topic: str) -> dict[str, int]:
+    """By partition, the offset that the next message will have; none for a topic that is not there. Raises SetupError."""
+    jvm: Any = spark.sparkContext._jvm
+    consumer = _consumer(jvm, servers)
+    try:
+        return _ends(jvm, consumer, topic)
+    except Py4JError as wrong:
+        raise SetupError(f"Kafka at {servers!r} does not tell about topic {topic!r}: {_cause(wrong)}") from None
+    finally:
+        consumer.close()
+
+
+def _consumer(jvm: Any, servers: str) -> Any:
+    settings = jvm.java.util.Properties()
+    waits = {"default.api.timeout.ms": WAIT_MS_MAX, "request.timeout.ms": WAIT_MS_MAX}
+    formats = {"key.deserializer": _BYTES, "value.deserializer": _BYTES}
+    where = {"bootstrap.servers": servers, "allow.auto.create.topics": "false"}
+    for key, value in {**where, **waits, **formats}.items():
+        settings.put(key, str(value))
+    try:
+        return jvm.org.apache.kafka.clients.consumer.KafkaConsumer(settings)
+    except TypeError:  # What Py4J says of a class that is not there.
+        raise SetupError(_NO_CONNECTOR) from None
+    except Py4JError as wrong:
+        raise SetupError(f"Kafka at {servers!r} cannot be reached: {_cause(wrong)}") from None
+
+
+def _ends(jvm: Any, consumer: Any, topic: str) -> dict[str, int]:
+    partitions = jvm.java.util.ArrayList()
+    for info in consumer.partitionsFor(topic) or []:
+        partitions.add(jvm.org.apache.kafka.common.TopicPartition(topic, info.partition()))
+    ends = consumer.endOffsets(partitions).entrySet()
+    return {str(entry.getKey().partition()): int(entry.getValue()) for entry in ends}
+
+
+class KafkaSink:
+    """Deliveries as JSON messages, keyed by delivery id; each once, however often its batch is run."""
+
+    def __init__(self, spark: SparkSession, servers: str, topic: str, checkpoint: str) -> None:
+        self.spark, self.servers, self.topic = spark, servers, topic
+        self.marks = Path(checkpoint) / "kafka"
+
+    def get_ready(self) -> None:
+        """Raises SetupError where Kafka does not answer, before anything is matched."""
+        self.marks.mkdir(parents=True, exist_ok=True)
+        ends_of(self.spark, self.servers, self.topic)
+
+    def put(self, deliveries: DataFrame, batch: int) -> None:
+        mark = self.marks / f"{batch:09}.json"
+        if mark.exists():
+            deliveries = deliveries.join(self._sent_since(json.loads(mark.read_text())), "delivery_id", "left_anti")
+        else:
+            write_whole(mark, json.dumps(ends_of(self.spark, self.servers, self.topic)).encode())
+            self._drop_old_marks()
+        messages = deliveries.select(f.col("delivery_id").alias("key"), f.to_json(f.struct("*")).alias("value"))
+        writer = messages.write.format("kafka").option("kafka.bootstrap.servers", self.servers)
+        writer.option("topic", self.topic).option("kafka.acks", "all").save()
+
+    def _sent_since(self, mark: dict[str, int]) -> DataFrame:
+        if not ends_of(self.spark, self.servers, self.topic):
+            return self.spark.createDataFrame([], "delivery_id string")
+        sent = read_between(self.spark, self.servers, self.topic, mark)
+        return sent.select(f.col("key").cast("string").alias("delivery_id")).distinct()
+
+    def _drop_old_marks(self) -> None:
+        for old in sorted(self.marks.glob("[0-9]*.json"))[:-MARKS_KEPT]:
+            old.unlink()
+
+
+def _no_connector(wrong: PySparkException) -> SetupError:
+    said = str(wrong).splitlines()[0]
+    return SetupError(
+        _NO_CONNECTOR if "DATA_SOURCE_NOT_FOUND" in said or "Failed to find data source" in said else said
+    )
+
+
+def _cause(wrong: Py4JError) -> str:
+    java = getattr(wrong, "java_exception", None)
+    while java is not None and java.getCause() is not None:
+        java = java.getCause()
+    return str(java.getMessage() if java is not None else wrong).splitlines()[0][:200]

@@ -1,0 +1,152 @@
+"""One pass through the workers: records → RESULTS, a table of deliveries, broken records and counts, told apart by `kind`.
+
+Everything that a batch gives comes out of one pass, so that records are read, checked and
+matched once, and the counts are those of the very rows that go to the sink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import functions as f
+
+from tidings.pipeline.sources.files import NO_FIT
+from tidings.pipeline.sources.streams import Source
+from tidings.pipeline.sources.validation import original_of, sort_lines, sort_rows
+from tidings.pipeline.state.batch_log import Counts
+from tidings.pipeline.state.subscription_versions import InForce
+from tidings.pipeline.tables import delivery_id_column
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+DELIVERY, BROKEN, COUNT = 0, 1, 2  # The kinds.
+_FIELDS = [
+    ("kind", pa.int8()),
+    ("event_id", pa.string()),
+    ("subscription_id", pa.string()),
+    ("subscriber", pa.string()),
+    ("event", pa.string()),
+    ("reason", pa.string()),
+    ("original", pa.binary()),
+    ("counts", pa.list_(pa.int64())),
+]
+RESULTS = pa.schema(_FIELDS)
+RESULTS_SCHEMA = (
+    "kind tinyint, event_id string, subscription_id string, subscriber string, event string, "
+    "reason string, original binary, counts array<long>"
+)
+
+
+class MatchRecords:
+    """mapInArrow: records → deliveries, broken records and counts, told apart by `kind`."""
+
+    def __init__(self, source: Source, in_force: InForce, *, with_event: bool) -> None:
+        self.source, self.in_force, self.with_event = source, in_force, with_event
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield from self._match(self._admitted(batch))
+
+    def _match(self, admitted: _Admitted) -> Iterator[pa.RecordBatch]:
+        if admitted.reasons:
+            reasons, originals = pa.array(admitted.reasons, pa.string()), pa.array(admitted.originals, pa.binary())
+            yield results_of(BROKEN, len(reasons), reason=reasons, original=originals)
+        is_wanted, pairs = np.zeros(admitted.rows.num_rows, bool), 0
+        ids = admitted.rows.column(self.source.id).cast(pa.string())
+        for start, found in self.in_force.match_in_rounds(admitted.rows):
+            is_wanted[start + found.events] = True
+            pairs += len(found.events)
+            if len(found.events):
+                yield self._deliveries(found.pairs(ids.slice(start)), admitted.texts, start + found.events)
+        counts = [len(is_wanted) + len(admitted.reasons), int(is_wanted.sum()), len(admitted.reasons), pairs]
+        yield results_of(COUNT, 1, counts=pa.array([counts], pa.list_(pa.int64())))
+
+    def _deliveries(self, pairs: pa.RecordBatch, texts: pa.Array, events: Any) -> pa.RecordBatch:
+        columns = {name: pairs.column(name) for name in ("event_id", "subscription_id", "subscriber")}
+        if self.with_event:
+            columns["event"] = texts.take(pa.array(events))
+        return results_of(DELIVERY, pairs.num_rows, **columns)
+
+    def _admitted(self, batch: pa.RecordBatch) -> _Admitted:
+        return _admit_lines(batch, self.source) if self.source.is_lines else _admit_rows(batch, self.source)
+
+
+@dataclass(frozen=True, slots=True)
+class _Admitted:
+    """Good rows with their texts as JSON, and of the others the reasons and the originals."""
+
+    rows: pa.RecordBatch
+    texts: pa.Array
+    reasons: list[str]
+    originals: list[bytes]
+
+
+def _admit_lines(batch: pa.RecordBatch, source: Source) -> _Admitted:
+    lines = batch.column("value")
+    found = sort_lines(lines, source.whole_type)
+    originals = [lines[row].as_py() or b"" for row, _ in found.broken]
+    texts = lines.take(pa.array(found.kept)).cast(pa.string())
+    return _Admitted(_one_batch(found.good), texts, [reason for _, reason in found.broken], originals)
+
+
+def _admit_rows(batch: pa.RecordBatch, source: Source) -> _Admitted:
+    corrupt, texts = batch.column("_corrupt"), batch.column("_record")
+    readable = corrupt.is_null()
+    typed = pa.RecordBatch.from_arrays(
+        [batch.column(f"_{at}") for at in range(len(source.whole_type.attributes))],
+        [attribute.name for attribute in source.whole_type],
+    ).filter(readable)
+    found = sort_rows(typed, source.whole_type)
+    originals = [original_of(typed, row) for row, _ in found.broken]
+    unreadable = corrupt.drop_null().to_pylist()
+    reasons = [*(reason for _, reason in found.broken), *(NO_FIT for _ in unreadable)]
+    kept_texts = texts.filter(readable).take(pa.array(found.kept))
+    return _Admitted(_one_batch(found.good), kept_texts, reasons, [*originals, *(text.encode() for text in unreadable)])
+
+
+def _one_batch(table: pa.Table) -> pa.RecordBatch:
+    whole = table.combine_chunks()
+    return whole.to_batches()[0] if whole.num_rows else pa.RecordBatch.from_pylist([], schema=table.schema)
+
+
+def results_of(kind: int, count: int, **columns: pa.Array) -> pa.RecordBatch:
+    """Rows of one kind, with these columns and no others."""
+    kinds = pa.array(np.full(count, kind, np.int8))
+    arrays = [columns.get(field.name, pa.nulls(count, field.type)) for field in list(RESULTS)[1:]]
+    return pa.RecordBatch.from_arrays([kinds, *arrays], schema=RESULTS)
+
+
+def counts_of(results: DataFrame) -> Counts:
+    """What became of the records."""
+    parts = [f.sum(f.col("counts")[at]) for at in range(4)]  # One row comes to the driver.
+    events, wanted, broken, pairs = (
+        number or 0 for number in results.where(f.col("kind") == COUNT).agg(*parts).collect()[0]
+    )
+    counts = Counts(
+        events=events, delivered_from=wanted, unmatched=events - wanted - broken, quarantined=broken, deliveries=pairs
+    )
+    assert counts.unmatched >= 0, f"counts do not add up: {counts}"
+    return counts
+
+
+def deliveries_of(results: DataFrame, version: int, with_event: bool) -> DataFrame:
+    """The rows that a sink gets."""
+    event_id, subscription_id = f.col("event_id"), f.col("subscription_id")
+    return results.where(f.col("kind") == DELIVERY).select(
+        delivery_id_column(event_id, subscription_id).alias("delivery_id"),
+        event_id,
+        subscription_id,
+        f.col("subscriber"),
+        f.lit(version).cast("long").alias("subscriptions_version"),
+        *([f.col("event")] if with_event else []),
+    )
+
+
+def broken_of(results: DataFrame) -> DataFrame:
+    """The rows that the quarantine gets."""
+    return results.where(f.col("kind") == BROKEN).select("reason", "original")

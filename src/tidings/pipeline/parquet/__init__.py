@@ -1,0 +1,1 @@
+"""Parquet pages written without Spark, for lists of subscription numbers."""

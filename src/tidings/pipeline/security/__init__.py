@@ -1,0 +1,1 @@
+"""Sealed events on Spark: decrypting what comes in, encrypting for each recipient."""

@@ -1,0 +1,126 @@
+"""From rights to mail: what each subscriber's frames hold, and of which events they are.
+
+Several rights of one subscriber add up, event by event: of each event it is shown what any of its
+rights shows, a right counting where the event meets that right's own conditions. So a subscriber is
+one recipient for each set of its conditional rights that an event can meet, and of every event just
+one of them gets the mail.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TypeAlias
+
+from tidings.errors import Denied
+from tidings.pipeline.security.nonce_leases import EVERYBODY
+from tidings.security import Mode, Right, SignedType
+
+# Rights of one subscriber that have conditions, each other ones: 64 ways to meet some of them, each with a sender id.
+CONDITIONAL_MAX = 6
+
+Rights: TypeAlias = Mapping[str, Right | Sequence[Right]]
+"""What each subscriber may read."""
+
+
+class Rest(enum.StrEnum):
+    """What becomes of attributes that a recipient may not read."""
+
+    LEFT_OUT = "left out"
+    SEALED = "sealed"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipient:
+    """What one subscriber's frames hold, and which events they are of.
+
+    Those that meet every condition of `met`, and of each list in `unmet` at least one not.
+    """
+
+    name: str
+    readable: tuple[str, ...]
+    shown: tuple[str, ...]
+    sender: str
+    met: tuple[str, ...] = ()
+    unmet: tuple[tuple[str, ...], ...] = ()
+
+
+def recipients_of(signed_type: SignedType, rights: Rights, now_ms: int, rest: Rest) -> tuple[Recipient, ...]:
+    """The recipients, by name. Raises Denied for a right to something else, or at another time, or that cannot be kept."""
+    found: list[Recipient] = []
+    for name in sorted(rights):
+        given = rights[name]
+        several = (given,) if isinstance(given, Right) else tuple(given)
+        for right in several:
+            _check(signed_type, name, right, now_ms)
+        found += (_recipient(signed_type, name, way, rest) for way in _ways(name, several))
+    return tuple(found)
+
+
+def _check(signed_type: SignedType, name: str, right: Right, now_ms: int) -> None:
+    if right.type_id != signed_type.type_id:
+        raise Denied(f"type: the right of {name!r} is for another type than {signed_type.event_type.name}")
+    if "subscribe" not in right.actions:
+        raise Denied(f"action: the right of {name!r} is not to subscribe")
+    if not right.not_before <= now_ms < right.not_after:
+        raise Denied(f"validity: the right of {name!r} holds from {right.not_before} to {right.not_after} ms")
+    right.conditions(signed_type.event_type)  # Raises Denied for one that does not fit the type.
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """One way to meet some of a subscriber's rights: under which conditions, and what they come to."""
+
+    rights: tuple[Right, ...]
+    met: tuple[str, ...]
+    unmet: tuple[tuple[str, ...], ...]
+
+    def covers(self, attr_id: bytes) -> bool:
+        return any(right.covers((attr_id,)) for right in self.rights)
+
+
+def _ways(name: str, rights: Sequence[Right]) -> Iterator[_Way]:
+    always = tuple(right for right in rights if not right.constraints)
+    lists = list(dict.fromkeys(right.constraints for right in rights if right.constraints and _adds(right, always)))
+    if len(lists) > CONDITIONAL_MAX:
+        raise Denied(f"rights: {name!r} has {len(lists)} with conditions of their own; at most {CONDITIONAL_MAX}")
+    for count in range(0 if always else 1, len(lists) + 1):
+        for holding in combinations(lists, count):
+            held = (*always, *(right for right in rights if right.constraints in holding))
+            met = dict.fromkeys(condition for conditions in holding for condition in conditions)
+            yield _Way(held, tuple(met), tuple(conditions for conditions in lists if conditions not in holding))
+
+
+def _adds(right: Right, always: Iterable[Right]) -> bool:
+    """Whether a conditional right shows anything that the unconditional ones do not."""
+    together: set[bytes] = set()
+    for other in always:
+        if other.attributes is None:
+            return False
+        together |= other.attributes
+    return right.attributes is None or not right.attributes <= together
+
+
+def _recipient(signed_type: SignedType, name: str, way: _Way, rest: Rest) -> Recipient:
+    event_type = signed_type.event_type
+    readable = [a.name for a in event_type if way.covers(signed_type.attr_id(a.name))]
+    shown = [a.name for a in event_type if a.name in readable or a.required or rest is Rest.SEALED]
+    if signed_type.mode is not Mode.ATTRIBUTE and len(shown) > len(readable):
+        hidden = next(name for name in shown if name not in readable)
+        raise Denied(f"attributes: {event_type.name} does not seal {hidden!r} by itself, and {name!r} may not read it")
+    if signed_type.mode is Mode.EVENT and len(readable) < len(event_type.attributes):
+        raise Denied(f"attributes: {event_type.name} is sealed as one, and {name!r} may not read all of it")
+    sender = EVERYBODY if rest is Rest.SEALED else _sender(name, shown)
+    return Recipient(name, tuple(readable), tuple(shown), sender, way.met, way.unmet)
+
+
+def _sender(name: str, shown: list[str]) -> str:
+    """Whose frames they are, and of which attributes: once a right is changed, another sender id serves it.
+
+    An event that is sealed again, with fewer attributes than before, must not come to the nonce it had.
+    """
+    return f"{name}/{hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:16]}"

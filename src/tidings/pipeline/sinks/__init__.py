@@ -1,0 +1,1 @@
+"""Where deliveries go: files, webhooks, the live network."""

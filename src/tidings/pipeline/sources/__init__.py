@@ -1,0 +1,1 @@
+"""Where events and subscriptions come from: files, streams, a registry, the live network."""

@@ -1,0 +1,237 @@
+"""Files → tables: events and subscriptions in Parquet, JSON lines or CSV, a file or a folder.
+
+With an event type, JSON and CSV are held to it and a record that does not fit is set aside.
+Without one, Spark reads the files' own schema, and the event type is taken from that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as f
+from pyspark.sql.types import StringType, StructField, StructType
+
+from tidings.errors import EventTypeError, InputError
+from tidings.events import Attribute, EventType, ValueType, arrow_schema, conform
+from tidings.pipeline.matching.parse_subscriptions import UNNAMED
+from tidings.pipeline.sources.validation import sort_lines
+from tidings.pipeline.tables import EVENT_IDS, quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMATS = {
+    ".parquet": "parquet", ".parq": "parquet",
+    ".json": "json", ".jsonl": "json", ".ndjson": "json",
+    ".csv": "csv",
+}  # fmt: skip
+PACKED = (".gz", ".bz2", ".zst", ".snappy", ".lz4")
+CORRUPT = "_corrupt_record"
+REASON, ORIGINAL = "_reason", "_original"
+NO_FIT = "does not fit the event type"
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Events as a table of good ones, their type, the id's column, and the broken ones with reason and original."""
+
+    rows: DataFrame
+    event_type: EventType
+    id: str
+    broken: DataFrame | None
+    is_parquet: bool = False
+
+
+def format_of(path: str) -> str:
+    """parquet, json or csv: by the name of the file, or of the first data file in the folder.
+
+    >>> format_of("events.jsonl.gz")
+    'json'
+    """
+    for name in [path, *_names_within(path)]:
+        suffixes = [suffix.lower() for suffix in Path(name).suffixes]
+        while suffixes and suffixes[-1] in PACKED:
+            suffixes.pop()
+        if suffixes and suffixes[-1] in FORMATS:
+            return FORMATS[suffixes[-1]]
+    raise InputError(
+        f"cannot tell the format of {path!r}: expected .parquet, .json, .jsonl or .csv, or a folder of these"
+    )
+
+
+def check_exists(path: str) -> None:
+    """Raises InputError for a local path that is not there; remote ones are left to Spark."""
+    if "://" not in path and not Path(path).exists():
+        raise InputError(f"no such file or folder: {path!r}")
+
+
+def read_events(
+    spark: SparkSession, path: str, *, id: str | None = None, event_type: EventType | None = None
+) -> Events:
+    """The events of a file or folder. Raises InputError naming what is missing or does not go together."""
+    check_exists(path)
+    kind = format_of(path)
+    if kind == "json" and event_type:
+        return _lines_as_events(spark.read.text(path), event_type, _id_attribute(event_type, id))
+    rows = _read_typed(spark, path, kind, event_type, id)
+    broken = None
+    if CORRUPT in rows.columns:
+        rows = rows.persist(StorageLevel.DISK_ONLY)  # Spark asks for this: a corrupt column alone is not to be read.
+        broken = rows.where(f.col(CORRUPT).isNotNull()).select(
+            f.lit("is not well-formed, or " + NO_FIT).alias("reason"), f.col(CORRUPT).cast("binary").alias("original")
+        )
+        rows = rows.where(f.col(CORRUPT).isNull()).drop(CORRUPT)
+    return Events(rows, event_type or type_of_table(rows, path), _id_of(rows, id, path), broken, kind == "parquet")
+
+
+def read_subscriptions(spark: SparkSession, path: str) -> DataFrame:
+    """The subscriptions of a file or folder, as they stand there; broken JSON lines have only an error to show."""
+    check_exists(path)
+    match format_of(path):
+        case "parquet":
+            return _read(spark, "parquet", path)
+        case "json":
+            fields = [StructField(name, StringType()) for name in ("id", "subscriber", "filter", "type", CORRUPT)]
+            lines = spark.read.schema(StructType(fields)).json(path)
+            return lines.select("id", "subscriber", f.coalesce("filter", f.col(CORRUPT)).alias("filter"), "type")
+        case other:
+            raise InputError(f"expected subscriptions as JSON lines or Parquet, got {other}: {path!r}")
+
+
+def type_of_table(rows: DataFrame, path: str = "the events") -> EventType:
+    """The event type that a table shows; columns that no attribute can hold are left out."""
+    try:
+        event_type = EventType.from_spark(UNNAMED, rows.schema, leave_out_others=True)
+    except EventTypeError as wrong:
+        raise InputError(f"{path}: {wrong}") from None
+    if not event_type.attributes:
+        raise InputError(f"{path}: no events to take the event type from; declare it in a file and give it with --type")
+    return event_type
+
+
+def check_fits(rows: DataFrame, event_type: EventType) -> None:
+    """Raises InputError where a column of the table is of another type than the attribute of its name."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    known = {attribute.name.split(".")[0] for attribute in event_type}
+    columns = [quoted(name) for name in rows.columns if name in known or name in event_type]
+    conform(to_arrow_schema(rows.select(*columns).schema).empty_table(), event_type)
+
+
+class ReadLines:
+    """mapInArrow: JSON documents in a binary column `value` → the event type's columns, or a reason and the bytes."""
+
+    def __init__(self, event_type: EventType, keep_original: bool = False) -> None:
+        self.event_type = event_type
+        self.keep_original = keep_original
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            lines = batch.column("value")
+            found = sort_lines(lines, self.event_type)
+            yield from self._good(found.good, lines.take(pa.array(found.kept)))
+            if found.broken:
+                rows, reasons = zip(*found.broken)
+                yield self._broken(lines.take(pa.array(rows)), pa.array(reasons))
+
+    def _good(self, good: pa.Table, originals: pa.Array) -> Iterator[pa.RecordBatch]:
+        originals = originals if self.keep_original else pa.nulls(len(good), pa.binary())
+        columns = [*good.columns, pa.nulls(len(good), pa.string()), originals]
+        # By names alone: all batches must be of one schema, and in the broken ones nothing is required.
+        yield from pa.Table.from_arrays(columns, [*good.schema.names, REASON, ORIGINAL]).to_batches()
+
+    def _broken(self, originals: pa.Array, reasons: pa.Array) -> pa.RecordBatch:
+        schema = arrow_schema(self.event_type)
+        nulls = [pa.nulls(len(reasons), field.type) for field in schema]
+        names = [*schema.names, REASON, ORIGINAL]
+        return pa.RecordBatch.from_arrays([*nulls, reasons, originals], names)
+
+
+def spark_schema(event_type: EventType) -> StructType:
+    """The event type's columns, flat, as Spark has them, all of them nullable."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    schema = from_arrow_schema(arrow_schema(event_type))
+    return StructType([StructField(field.name, field.dataType) for field in schema])
+
+
+def _lines_as_events(lines: DataFrame, event_type: EventType, id: Attribute) -> Events:
+    whole = with_id(event_type, id)
+    schema = spark_schema(whole).add(REASON, "string").add(ORIGINAL, "binary")
+    read = (
+        lines.select(f.col("value").cast("binary")).mapInArrow(ReadLines(whole), schema).persist(StorageLevel.DISK_ONLY)
+    )
+    broken = read.where(f.col(REASON).isNotNull())
+    broken = broken.select(f.col(REASON).alias("reason"), f.col(ORIGINAL).alias("original"))
+    return Events(read.where(f.col(REASON).isNull()).drop(REASON, ORIGINAL), event_type, id.name, broken)
+
+
+def with_id(event_type: EventType, id: Attribute) -> EventType:
+    """The event type with its id as an attribute that is required."""
+    others = (attribute for attribute in event_type if attribute.name != id.name)
+    return EventType.of(event_type.name, (Attribute(id.name, id.type, True), *others))
+
+
+def _id_attribute(event_type: EventType, wanted: str | None) -> Attribute:
+    """The declared attribute, or a text that the type does not mention."""
+    declared = [name for name in EVENT_IDS if name in event_type]
+    name = wanted or (declared[0] if declared else EVENT_IDS[0])
+    return event_type[name] if name in event_type else Attribute(name, ValueType.STRING, True)
+
+
+def id_attribute(event_type: EventType, wanted: str | None) -> Attribute:
+    """Which attribute is the id of events whose records come with the type alone."""
+    return _id_attribute(event_type, wanted)
+
+
+def _read_typed(spark: SparkSession, path: str, kind: str, event_type: EventType | None, id: str | None) -> DataFrame:
+    if kind == "parquet":
+        rows = _read(spark, kind, path)
+        if event_type:
+            check_fits(rows, event_type)
+        return rows
+    if kind == "json":
+        return spark.read.option("columnNameOfCorruptRecord", CORRUPT).json(path)
+    return _read_csv(spark, path, event_type, id)
+
+
+def _read_csv(spark: SparkSession, path: str, event_type: EventType | None, id: str | None) -> DataFrame:
+    reader = spark.read.option("header", True).option("preferDate", False)
+    rows = reader.option("inferSchema", True).csv(path)
+    if event_type is None:
+        return rows
+    declared = {field.name: field for field in spark_schema(with_id(event_type, _id_attribute(event_type, id)))}
+    fields = [declared.get(name, StructField(name, StringType())) for name in rows.columns]
+    schema = StructType([*fields, StructField(CORRUPT, StringType())])
+    return reader.option("enforceSchema", False).option("columnNameOfCorruptRecord", CORRUPT).schema(schema).csv(path)
+
+
+def _read(spark: SparkSession, kind: str, path: str) -> DataFrame:
+    try:
+        return spark.read.format(kind).load(path)
+    except AnalysisException as wrong:
+        raise InputError(f"cannot read {path!r} as {kind}: {str(wrong).splitlines()[0][:200]}") from None
+
+
+def _id_of(rows: DataFrame, wanted: str | None, path: str) -> str:
+    from tidings.pipeline.tables import id_column
+
+    try:
+        return id_column(rows, wanted)
+    except InputError as wrong:
+        raise InputError(f"{path}: {wrong}; name it with --id") from None
+
+
+def _names_within(path: str) -> Iterator[str]:
+    folder = Path(path)
+    if "://" in path or not folder.is_dir():
+        return
+    for file in sorted(folder.rglob("*")):
+        if file.is_file() and not any(part.startswith(("_", ".")) for part in file.relative_to(folder).parts):
+            yield file.name

@@ -1,0 +1,1 @@
+"""Sealed events and filters: frames, sealing and opening, one by one and in bulk."""

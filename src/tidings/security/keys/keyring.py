@@ -1,0 +1,188 @@
+"""The keys one participant holds: by group and epoch, for as long as they are needed.
+
+A data key (dek) is never used by itself. From it come two content keys, one for events and one
+for subscriptions, so that a sealed filter never opens as an event.
+
+An epoch holds from its start to its successor's. Clocks differ, so a reader allows a grace G on
+either side; events are late, so a key is kept G and the longest delay D beyond its end, and then
+dropped.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from tidings.errors import Denied, PeerError
+from tidings.security.envelope.nonce import NotYet
+from tidings.security.signed_type import SignedType
+from tidings.security.suites import Cipher, expand, suite_of
+
+DELAY_MS: Final = 60_000  # D: how late an event may come.
+EPOCHS_MAX = 64  # Live epochs of one group; a reader of history asks for more.
+KEY_MESSAGES_MAX = 2**32  # Then a forger's and a distinguisher's chances start to count (GCM).
+KEY_BLOCKS_MAX = 2**36
+
+Purpose: TypeAlias = Literal["pub", "sub"]
+_U32 = struct.Struct(">I")
+_MAGIC = b"tidings/keyring/1\0"
+DEK_BYTES = 32
+
+
+def content_key(dek: bytes, purpose: Purpose, gid: bytes, epoch: int) -> bytes:
+    """The key that seals for one purpose, in one group, in one epoch."""
+    return expand(dek, b"".join((b"ps/ck/1\0", purpose.encode(), b"\0", gid, _U32.pack(epoch))))
+
+
+class KeyEpoch:
+    """One epoch's keys. Its repr shows no key."""
+
+    __slots__ = ("_ciphers", "_dek", "_suite", "_tag_len", "blocks", "end_ms", "epoch", "gid", "messages", "start_ms")
+
+    def __init__(self, gid: bytes, epoch: int, start_ms: int, dek: bytes, suite: int, tag_len: int) -> None:
+        self.gid, self.epoch, self.start_ms = gid, epoch, start_ms
+        self.end_ms: int | None = None
+        self.messages = self.blocks = 0
+        self._dek, self._suite, self._tag_len = dek, suite, tag_len
+        self._ciphers: dict[Purpose, Cipher] = {}
+
+    def content_key(self, purpose: Purpose) -> bytes:
+        """The raw content key, as long as the suite wants it; for table jobs, which bring their own cipher."""
+        return content_key(self._dek, purpose, self.gid, self.epoch)[: suite_of(self._suite).key_bytes]
+
+    @property
+    def suite(self) -> int:
+        return self._suite
+
+    def cipher(self, purpose: Purpose) -> Cipher:
+        """The cipher under that key, built once."""
+        if purpose not in self._ciphers:
+            self._ciphers[purpose] = suite_of(self._suite).cipher(self.content_key(purpose), self._tag_len)
+        return self._ciphers[purpose]
+
+    def watch(self, around: Callable[[Cipher], Cipher]) -> None:
+        """Puts something around the cipher for events, to count what it does; before anybody has sealed with it."""
+        self._ciphers["pub"] = around(self.cipher("pub"))
+
+    def count(self, messages: int, blocks: int) -> None:
+        """Books what was sealed; raises Denied once the key has done all a key should."""
+        self.messages += messages
+        self.blocks += blocks
+        if self.messages >= KEY_MESSAGES_MAX or self.blocks >= KEY_BLOCKS_MAX:
+            raise Denied(f"limit: epoch {self.epoch} has sealed {self.messages} messages; its key must be refreshed")
+
+    def __repr__(self) -> str:
+        return f"KeyEpoch({self.gid.hex()[:16]}…, epoch {self.epoch}, {self.start_ms} to {self.end_ms} ms)"
+
+
+class Keyring:
+    """Every key held for one event type.
+
+    `changes` counts additions and removals: whoever prepared something from the keys looks at it
+    before using that again. With `beacons=True` (a live publisher) a key serves for sealing only
+    while the manager was heard of within the grace: one cut off must not go on under an old key.
+    """
+
+    def __init__(
+        self, signed_type: SignedType, *, delay_ms: int = DELAY_MS, beacons: bool = False, epochs_max: int = EPOCHS_MAX
+    ) -> None:
+        self.grace_ms, self.delay_ms = signed_type.grace_ms, delay_ms
+        self.changes = 0
+        self._suite, self._tag_len, self._beacons = signed_type.suite, signed_type.tag_len, beacons
+        self._epochs: dict[bytes, dict[int, KeyEpoch]] = {gid: {} for gid in signed_type.group_ids}
+        self._epochs_max = epochs_max
+        self._heard: dict[bytes, int] = {}
+
+    def add(self, gid: bytes, epoch: int, start_ms: int, dek: bytes) -> None:
+        """Takes a key up; raises PeerError where it contradicts one already held."""
+        held = self._epochs.get(gid)
+        if held is None:
+            raise PeerError(f"group: {gid.hex()[:16]}… is no key group of this type")
+        if (known := held.get(epoch)) is not None:
+            if known.start_ms != start_ms or known._dek != dek:
+                raise PeerError(f"epoch: {epoch} of {gid.hex()[:16]}… was announced with another key or start")
+            return
+        if len(held) >= self._epochs_max:
+            raise PeerError(f"epoch: more than {self._epochs_max} live epochs of {gid.hex()[:16]}…")
+        for other in held.values():
+            if other.start_ms == start_ms or (other.epoch < epoch) != (other.start_ms < start_ms):
+                raise PeerError(f"epoch: {epoch} of {gid.hex()[:16]}… starts on the wrong side of epoch {other.epoch}")
+        held[epoch] = KeyEpoch(gid, epoch, start_ms, dek, self._suite, self._tag_len)
+        for one, following in pairwise(self.epochs(gid)):
+            one.end_ms = following.start_ms
+        self.changes += 1
+
+    def to_bytes(self) -> bytes:
+        """Every key held, in the clear: for a file that only its owner reads, and for nothing else."""
+        held = [
+            (key.gid, key.epoch, key.start_ms, key._dek) for epochs in self._epochs.values() for key in epochs.values()
+        ]
+        return _MAGIC + msgspec.msgpack.encode(held)
+
+    @classmethod
+    def from_bytes(cls, raw: bytes, signed_type: SignedType) -> Keyring:
+        """What `to_bytes` wrote of a ring of this type, epochs of the past included; raises PeerError for anything else."""
+        try:
+            held = msgspec.msgpack.decode(raw.removeprefix(_MAGIC), type=list[tuple[bytes, int, int, bytes]])
+        except msgspec.DecodeError:
+            held = None
+        if held is None or not raw.startswith(_MAGIC) or any(len(dek) != DEK_BYTES for *_, dek in held):
+            raise PeerError("keyring: expected one as `to_bytes` writes it")
+        ring = cls(signed_type, epochs_max=max(EPOCHS_MAX, len(held)))
+        for gid, epoch, start_ms, dek in sorted(held):
+            ring.add(gid, epoch, start_ms, dek)
+        return ring
+
+    def heard(self, gid: bytes, now_ms: int) -> None:
+        """The manager vouched for the group's present epoch just now."""
+        self._heard[gid] = max(now_ms, self._heard.get(gid, now_ms))
+
+    def get(self, gid: bytes, epoch: int) -> KeyEpoch | None:
+        return self._epochs.get(gid, {}).get(epoch)
+
+    def epochs(self, gid: bytes) -> tuple[KeyEpoch, ...]:
+        """The epochs held of one group, oldest first."""
+        return tuple(held for _, held in sorted(self._epochs.get(gid, {}).items()))
+
+    def for_sealing(self, gid: bytes, ts_ms: int, now_ms: int) -> KeyEpoch:
+        """The key that an event of this time is sealed with; raises Denied where there is none to use."""
+        if self._beacons and now_ms - self._heard.get(gid, -self.grace_ms - 1) > self.grace_ms:
+            raise Denied(f"beacon: nothing heard of group {gid.hex()[:16]}… for {self.grace_ms} ms")
+        held = self.epochs(gid)
+        for key in reversed(held):
+            if key.start_ms <= ts_ms:
+                return key
+        if held:
+            raise NotYet(f"epoch: the first key of {gid.hex()[:16]}… starts at {held[0].start_ms} ms", held[0].start_ms)
+        raise Denied(f"key: none held for group {gid.hex()[:16]}…")
+
+    def vouched_until(self, gids: Sequence[bytes]) -> int:
+        """Before when, as things stand, keys of these groups may seal."""
+        if not self._beacons or not gids:
+            return 2**63
+        return min(self._heard.get(gid, 0) for gid in gids) + self.grace_ms + 1
+
+    def window(self, key: KeyEpoch) -> tuple[int, int]:
+        """From when, and until before when, an event sealed with this key may say it was published."""
+        end = 2**63 if key.end_ms is None else key.end_ms + self.grace_ms
+        return key.start_ms - self.grace_ms, end
+
+    def retire(self, now_ms: int) -> int:
+        """Drops every key that no event in time can need; how many.
+
+        Dropping is all Python can promise: memory is not wiped, only given back.
+        """
+        late = now_ms - self.grace_ms - self.delay_ms
+        gone = [key for held in self._epochs.values() for key in held.values() if (key.end_ms or 2**63) <= late]
+        for key in gone:
+            del self._epochs[key.gid][key.epoch]
+        self.changes += bool(gone)
+        return len(gone)
+
+    def __repr__(self) -> str:
+        held = {gid.hex()[:16]: sorted(epochs) for gid, epochs in self._epochs.items()}
+        return f"Keyring({held})"

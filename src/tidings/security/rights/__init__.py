@@ -1,0 +1,1 @@
+"""Who may do what: capabilities as Biscuit tokens, reduced to rights."""

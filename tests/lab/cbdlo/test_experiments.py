@@ -1,0 +1,135 @@
+"""The claims about CBDLO, Simple and TERA, on small runs: who wins, and which way the curves bend."""
+
+from __future__ import annotations
+
+from random import Random
+from statistics import fmean
+
+import pytest
+
+from tests.lab.small import experiment, judged, measured
+from tidings.errors import InputError
+from tidings.lab import Results, Verdict
+from tidings.lab.cbdlo.claims import FLOOD, PAPER, ROBUST, SIMPLE, TERA
+from tidings.lab.cbdlo.model import PUBLISHED, effective_cost, tree_steps, walk_success
+from tidings.lab.cbdlo.scene import Scene, Size, finger_steps, scene_with, tree_distance
+
+
+def test_the_papers_one_printed_point_follows_from_its_formula() -> None:
+    """A1."""
+    assert effective_cost(*PUBLISHED) == 411_630
+
+
+@pytest.fixture(scope="module")
+def costs() -> Results:
+    return measured(experiment("cbdlo-5", nodes="800", events="40", subscriptions="500,3000", seeds="2"))
+
+
+def test_cbdlo_costs_a_tenth_of_simple_at_most_and_robust_less_still(costs: Results) -> None:
+    for x in (500, 3000):
+        assert costs.mean(SIMPLE, x) > 10 * costs.mean(PAPER, x) > 10 * costs.mean(ROBUST, x)
+    assert judged(experiment("cbdlo-5"), "at most half more", costs).verdict is Verdict.BETTER
+
+
+def test_the_cost_hardly_grows_with_the_subscriptions(costs: Results) -> None:
+    """A3."""
+    assert judged(experiment("cbdlo-5"), "hardly depends", costs).verdict is Verdict.HOLDS
+    assert judged(experiment("cbdlo-5"), "flatter still", costs).verdict is Verdict.HOLDS
+
+
+def test_a_flood_reaches_all_and_the_calibrated_simple_a_sixth() -> None:
+    chosen = experiment("cbdlo-5-reached", seeds="1")
+    shares = {
+        p: chosen.measure({**chosen.stays, "protocol": p, "subscriptions": 3000}, 0)[0].y for p in (SIMPLE, FLOOD)
+    }
+    assert shares[FLOOD] == 100
+    assert shares[SIMPLE] == pytest.approx(100 / 6, abs=5)
+
+
+def test_simples_cost_rises_once_nearly_all_are_reached() -> None:
+    chosen = experiment("cbdlo-6", nodes="300", events="30", hops="8,10,14", protocol=SIMPLE, seeds="2")
+    assert judged(chosen, "rises again", measured(chosen)).verdict is Verdict.HOLDS
+
+
+def test_tera_grows_with_the_network_and_cbdlo_hardly_and_the_formula_tells_the_same() -> None:
+    """A6."""
+    chosen = experiment("cbdlo-7", nodes="1000,8000,1000000000", events="40", seeds="2")
+    results = measured(chosen)
+    for about in ("TERA's cost grows fast", "CBDLO's cost grows slowly", "scene (CBDLO)", "scene (TERA)", "billion"):
+        assert judged(chosen, about, results).verdict is Verdict.HOLDS, about
+    assert results.mean(TERA, 8000) > 50 * results.mean(ROBUST, 8000)
+
+
+@pytest.mark.parametrize(("table", "attributes"), [(50, 243), (100, 486), (20, 100)])
+def test_walks_succeed_as_often_as_the_formula_says(table: int, attributes: int) -> None:
+    """A5, with uniform tables; the protocol's own are in `cbdlo-agreement`."""
+    scene, chance = Scene(Size(table=table, attributes=attributes, subscriptions=1, all_known=True), 1), Random(1)
+    found = [scene.walk(chance.randrange(3000), chance.randrange(attributes)).found for _ in range(1500)]
+    assert fmean(found) == pytest.approx(walk_success(table, attributes, 10), abs=0.03)
+
+
+def test_a_walk_of_the_scene_is_a_walk_of_the_protocol() -> None:
+    setting = {"nodes": 120, "attributes": 40, "hops": 10, "warm_s": 60.0, "walks": 1500, "table": 4}
+    chosen = experiment("cbdlo-agreement")
+    ours, theirs = ([row.y for row in chosen.measure({**setting, "run": run}, 1)] for run in ("scene", "protocol"))
+    assert ours[0] == pytest.approx(theirs[0], abs=3), "percent that succeed"
+    assert ours[1] == pytest.approx(theirs[1], rel=0.15), "messages of a walk"
+
+
+def test_comparisons_are_tables_on_the_walk_and_steps_in_the_tree() -> None:
+    """A7: |APT| · H1 + H2, exactly."""
+    scene = Scene(Size(nodes=500, subscriptions=800, table=20), 3)
+    for _ in range(20):
+        cost = scene.as_published(scene.event())
+        assert (cost.looked - cost.tree) % 20 == 0
+        assert cost.walk >= (cost.looked - cost.tree) // 20
+
+
+def test_the_protocol_counts_comparisons_the_same_way() -> None:
+    from tidings.overlay import Ranges
+    from tidings.sim import World
+
+    world = World("cbdlo", node_count=40, seed=1, options={"profile": "paper", "table_size": 3})
+    world.run_for(10.0)
+    for node in range(12):
+        world.subscribe(node, Ranges.of(**{f"a{node % 6}": (0, 50 + node)}))
+    world.run_for(60.0)
+    counted = world.trace.counted
+    full = {member.id: len(member.router.table) for member in world.nodes}  # type: ignore[attr-defined]
+    assert set(full.values()) == {3}
+    before, asked = counted["match_ops"] - counted["tree steps"], world.trace.messages("Walk")
+    world.publish_some(20, draw=lambda chance: {f"a{chance.randrange(6)}": chance.randrange(50)})
+    looks = world.trace.messages("Walk") - asked
+    assert counted["match_ops"] - counted["tree steps"] - before == 3 * looks
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 100, 1000])
+def test_ways_in_a_balanced_tree_are_as_long_as_they_must_be(count: int) -> None:
+    """A8."""
+    chance, height = Random(count), count.bit_length()
+    for _ in range(200):
+        start, goal = chance.randrange(count), chance.randrange(count)
+        assert tree_distance(start, goal, count) <= 2 * (height - 1)
+        assert finger_steps(start, goal, count) <= height
+        assert (tree_distance(start, goal, count) == 0) == (start == goal) == (finger_steps(start, goal, count) == 0)
+
+
+def test_the_formula_for_steps_holds_in_trees_of_all_sizes() -> None:
+    chance = Random(1)
+    for levels in (6, 10, 14):
+        count = 2**levels - 1
+        steps = fmean(finger_steps(chance.randrange(count), chance.randrange(count), count) for _ in range(600))
+        assert steps == pytest.approx(tree_steps(count, fingers=True), rel=0.15)
+
+
+def test_conditions_are_made_as_wide_as_the_matches_wanted() -> None:
+    scene = scene_with(3.0, Size(nodes=1000, subscriptions=1000), 1)
+    assert fmean(len(scene.matching(scene.event())) for _ in range(400)) == pytest.approx(3.0, rel=0.3)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"), [("cbdlo-5", {"nodes": "1"}), ("cbdlo-churn", {"replaced_percent": "70"})]
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_run(name: str, settings: dict[str, str]) -> None:
+    with pytest.raises(InputError):
+        experiment(name, **settings).points()

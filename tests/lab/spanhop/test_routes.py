@@ -1,0 +1,142 @@
+"""The evaluator of Spanhop's routes takes the protocol's steps, hop for hop."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from tidings.errors import InputError
+from tidings.lab.spanhop.routes import HERE, STUCK, Routes, Tables, routes, tables
+from tidings.lab.spanhop.tree import Array, SplitTree, balanced, joined
+from tidings.overlay import Tiling, Trip, hops_max, next_hop
+from tidings.space import Space
+
+M = {1: 2, 2: 4, 3: 8}
+
+
+def walked(network: Tiling, source: int, aim: tuple[int, ...], dead: frozenset[str], greedy: bool) -> list[int]:
+    """The brokers that the protocol's own step passes through, the last one included."""
+    ids = [f"{broker:07}" for broker in range(len(network))]
+    trip, here, passed = Trip(aim, greedy=greedy), source, [source]
+    for _ in range(hops_max(len(network), network.space.axes)):
+        hop = next_hop(network.standing(here, ids), trip, network.k, lambda broker: broker not in dead)
+        if hop.to is None:
+            return passed
+        here, trip = int(hop.to), hop.trip
+        passed.append(here)
+    return passed
+
+
+def both(axes: int, kind: str, zones: int, k: int, *, wrap: bool = True, seed: int = 1) -> tuple[Tiling, Tables]:
+    """The same network, as the protocol makes it and as arrays."""
+    bits, chance = 16, Random(seed)
+    if kind == "balanced":
+        network = Tiling.balanced(zones, Space(axes, bits), k=k, wrap=wrap)
+        return network, tables(balanced(axes, zones.bit_length() - 1, bits=bits), M[k], wrap=wrap)
+    points = [tuple(chance.randrange(2**bits) for _ in range(axes)) for _ in range(zones - 1)]
+    network = Tiling(Space(axes, bits), k=k, wrap=wrap)
+    for point in points:
+        network.join(point, "even" if kind == "even" else "point")
+    return network, tables(joined(axes, np.array(points), even=kind == "even", bits=bits, wrap=wrap), M[k], wrap=wrap)
+
+
+def owners(tree: SplitTree) -> Array:
+    """The protocol's number of each leaf's broker."""
+    return tree.owner[tree.leaf]
+
+
+def agree(network: Tiling, known: Tables, *, pairs: int, dead_share: float = 0.0, greedy: bool = False) -> Routes:
+    tree, chance = known.tree, np.random.default_rng(3)
+    alive = chance.random(len(tree)) >= dead_share
+    sources = chance.choice(np.flatnonzero(alive), pairs)
+    aims = chance.choice(np.flatnonzero(alive), pairs)
+    points = tree.points_in(aims, chance)
+    found = routes(known, sources, points, greedy=greedy, alive=alive, traced=True)
+    number = owners(tree)
+    dead = frozenset(f"{number[leaf]:07}" for leaf in np.flatnonzero(~alive))
+    for row in range(pairs):
+        passed = walked(network, int(number[sources[row]]), tuple(points[row].tolist()), dead, greedy)
+        assert [int(number[leaf]) for leaf in found.traces[row] if leaf >= 0] == passed
+        assert found.hops[row] == len(passed) - 1
+    return found
+
+
+@pytest.mark.parametrize("kind", ["balanced", "point", "even"])
+@pytest.mark.parametrize(("axes", "k"), [(2, 1), (2, 2), (2, 3), (3, 3), (4, 2)])
+def test_spanhop_goes_hop_for_hop_as_the_protocol_does(axes: int, k: int, kind: str) -> None:
+    found = agree(*both(axes, kind, 128, k), pairs=40)
+    assert set(found.ended) == {HERE}
+
+
+@pytest.mark.parametrize("wrap", [True, False])
+def test_greedy_goes_hop_for_hop_as_the_protocol_does(wrap: bool) -> None:
+    found = agree(*both(2, "point", 128, 2, wrap=wrap), pairs=40, greedy=True)
+    assert set(found.ended) == {HERE}
+
+
+@pytest.mark.parametrize("kind", ["balanced", "point"])
+def test_round_dead_brokers_it_goes_hop_for_hop_as_the_protocol_does(kind: str) -> None:
+    found = agree(*both(2, kind, 256, 2), pairs=60, dead_share=0.2)
+    assert found.hops[found.ended == HERE].size > 50
+    assert set(found.ended) <= {HERE, STUCK}
+
+
+def test_a_way_that_comes_round_goes_on_greedily_in_both() -> None:
+    network, known = both(2, "point", 512, 3, seed=5)
+    tree, chance = known.tree, np.random.default_rng(1)
+    sources, aims = chance.integers(0, len(tree), (2, 50_000))
+    points = tree.points_in(aims, chance)
+    found = routes(known, sources, points, traced=True)
+    assert set(found.ended) == {HERE}
+    came_round = np.flatnonzero(found.guarded)
+    assert came_round.size > 5
+    number = owners(tree)
+    for row in came_round[:20]:
+        passed = walked(network, int(number[sources[row]]), tuple(points[row].tolist()), frozenset(), False)
+        assert [int(number[leaf]) for leaf in found.traces[row] if leaf >= 0] == passed
+
+
+def test_every_zone_and_table_is_the_protocols() -> None:
+    network, known = both(2, "even", 100, 2)
+    tree, number = known.tree, owners(known.tree)
+    for leaf in range(len(tree)):
+        here = network.standing(int(number[leaf]))
+        node = tree.leaf[leaf]
+        assert (here.zone.low, here.zone.high) == (
+            tuple(tree.low[node].tolist()), tuple((tree.last[node].astype(np.int64) + 1).tolist()),
+        )  # fmt: skip
+        begin, end = known.present.begins[leaf : leaf + 2]
+        assert {int(each.id) for each in here.neighbours} == set(number[known.present.broker[begin:end]].tolist())
+        assert known.levels[leaf] == len(here.ancestors) == here.depth // 2 + 1
+
+
+def test_the_papers_example_goes_over_the_ninth_and_thirteenth_broker() -> None:
+    known = tables(balanced(2, 4), 4)
+    aim = known.tree.points_in(np.array([15]), np.random.default_rng(1))
+    found = routes(known, np.array([0]), aim, traced=True)
+    assert found.traces[0, :3].tolist() == [0, 8, 12]
+    without = np.arange(16) != 8
+    assert routes(known, np.array([0]), aim, alive=without, traced=True).traces[0, :3].tolist() == [0, 4, 12]
+
+
+def test_who_stands_near_is_gone_to_instead() -> None:
+    known = tables(balanced(2, 4), 4)
+    aim = known.tree.points_in(np.array([15]), np.random.default_rng(1))
+    near = np.full((16, len(known.recorded.broker)), -1, np.int32)
+    near[0, known.recorded.broker == 8] = 11
+    assert routes(known, np.array([0]), aim, near=near, traced=True).traces[0, :2].tolist() == [0, 11]
+    dead = np.arange(16) != 11
+    assert routes(known, np.array([0]), aim, near=near, alive=dead, traced=True).traces[0, 1] == 8
+
+
+@pytest.mark.parametrize("m", [0, 1, 3, 12])
+def test_m_is_a_power_of_two(m: int) -> None:
+    with pytest.raises(InputError, match="power of two"):
+        tables(balanced(2, 3), m)
+
+
+def test_without_a_way_round_distances_have_room_for_31_bits_only() -> None:
+    with pytest.raises(InputError, match="31 bits"):
+        tables(balanced(2, 3), 4, wrap=False)

@@ -1,0 +1,84 @@
+"""Parquet to Parquet by the workers themselves: the same pairs as through Spark, and whole results or none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.pipeline.sightings import expected_pairs, sightings, subscriptions, table
+from tidings.errors import InputError
+from tidings.pipeline import match_files
+from tidings.pipeline.matching.direct_parquet import Piece, _shared_out
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EVENTS = sightings(900)
+WANTED = subscriptions(60)
+EXPECTED = expected_pairs(EVENTS, WANTED)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[str, str, str]:
+    """Events in three files of several row groups, subscriptions, and a folder that is not there yet."""
+    (tmp_path / "events").mkdir()
+    for number in range(3):
+        pq.write_table(
+            table(EVENTS[number * 300 :][:300]), tmp_path / "events" / f"{number}.parquet", row_group_size=70
+        )
+    pq.write_table(pa.Table.from_pylist(WANTED), tmp_path / "wanted.parquet")
+    return str(tmp_path / "events"), str(tmp_path / "wanted.parquet"), str(tmp_path / "out")
+
+
+def test_rows_and_lists_are_those_of_the_definition(spark: SparkSession, files: tuple[str, str, str]) -> None:
+    events, wanted, out = files
+    outcome = match_files(spark, events, wanted, out)
+    assert outcome.plan.endswith("read and written by the workers")
+    assert sorted(tuple(row) for row in spark.read.parquet(out).collect()) == EXPECTED
+    compact = match_files(spark, events, wanted, out, compact=True, overwrite=True)
+    found = [(row.event_id, id) for row in spark.read.parquet(out).collect() for id in row.subscription_ids]
+    assert sorted(found) == [(event, id) for event, id, _ in EXPECTED]
+    assert outcome.deliveries == compact.deliveries == len(EXPECTED)
+    assert {path.name[:5] for path in Path(out).iterdir()} == {"part-", "_SUCC"}
+
+
+def test_columns_that_are_in_folder_names_only_go_through_spark(
+    spark: SparkSession, files: tuple[str, str, str], tmp_path: Path
+) -> None:
+    _, _, out = files
+    rows = spark.createDataFrame(table(EVENTS[:50]))
+    rows.write.partitionBy("area").parquet(str(tmp_path / "by_area"))
+    pq.write_table(
+        pa.Table.from_pylist([{"id": "s", "subscriber": "x", "filter": "area = 'EC2'"}]), tmp_path / "one.parquet"
+    )
+    outcome = match_files(spark, str(tmp_path / "by_area"), str(tmp_path / "one.parquet"), out)
+    assert outcome.plan.endswith("read and written by Spark")
+    assert outcome.deliveries == sum(event["area"] == "EC2" for event in EVENTS[:50]) > 0
+
+
+def test_a_damaged_file_among_good_ones_is_named_and_no_result_is_left(
+    spark: SparkSession, files: tuple[str, str, str]
+) -> None:
+    events, wanted, out = files
+    file = Path(events) / "1.parquet"
+    content = bytearray(file.read_bytes())
+    content[10:2_000] = bytes(1_990)  # The footer at its end stays: the file opens, and then cannot be read.
+    file.write_bytes(content)
+    with pytest.raises(InputError, match="1.parquet: the file is damaged"):
+        match_files(spark, events, wanted, out)
+    assert not list(Path(out).glob("*"))
+    file.write_bytes(content[:-100])
+    with pytest.raises(InputError, match="damaged"):
+        match_files(spark, events, wanted, out)
+
+
+def test_work_is_shared_out_in_runs_of_about_equal_size() -> None:
+    pieces = [Piece("a", (n,), 10) for n in range(10)] + [Piece("b", (0,), 100)]
+    tasks = _shared_out(pieces, 2)
+    assert [piece for task in tasks for piece in task] == pieces
+    assert [sum(piece.size for piece in task) for task in tasks] == [50, 50, 100]
+    assert _shared_out([], 2) == []

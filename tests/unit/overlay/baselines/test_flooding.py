@@ -1,0 +1,46 @@
+"""Flooding, one node at a time and as a whole."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from tidings.overlay import Deliver, EventId, Head, Parcel, Send, View
+from tidings.overlay.baselines.flooding import Flood, Flooding
+from tidings.sim import TOPOLOGIES, World, topology
+
+QUAKE = Parcel(Head(EventId("x", 0, 1), "Quake"), View({"magnitude": 7}))
+
+
+def test_a_first_copy_is_delivered_and_passed_to_all_but_the_sender() -> None:
+    node = Flooding(neighbours=["a", "b", "c"])
+    onward = Flood(QUAKE, hops_left=2)
+    assert node.receive("b", Flood(QUAKE, hops_left=3), now=0.0) == [
+        Deliver(QUAKE),
+        Send("a", onward),
+        Send("c", onward),
+    ]
+
+
+def test_a_second_copy_goes_no_further() -> None:
+    node = Flooding(neighbours=["a", "b"])
+    node.receive("a", Flood(QUAKE, hops_left=3), now=0.0)
+    assert node.receive("b", Flood(QUAKE, hops_left=3), now=0.1) == []
+
+
+def test_a_copy_without_hops_left_is_only_delivered() -> None:
+    node = Flooding(neighbours=["a", "b"])
+    assert node.receive("a", Flood(QUAKE, hops_left=0), now=0.0) == [Deliver(QUAKE)]
+
+
+@pytest.mark.parametrize("kind", TOPOLOGIES)
+def test_a_flood_takes_two_messages_a_link_less_one_a_node(kind: str) -> None:
+    """Q5: exactly 2E - (N - 1), and everyone is reached."""
+    for seed in range(5):
+        graph = topology(kind, 60, Random(seed))
+        world = World("flooding", topology=graph, seed=seed)
+        world.publish(seed, {"x": 1})
+        world.run_until_quiet()
+        assert world.trace.messages() == 2 * len(graph.links) - 59
+        assert len(world.trace.deliveries) == 60

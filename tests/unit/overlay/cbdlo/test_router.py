@@ -1,0 +1,320 @@
+"""CBDLO on a handful of nodes: walks, access points, counting, stewards, and what it makes of nonsense."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.unit.overlay.harness import TYPE, Bench
+from tidings.errors import InputError
+from tidings.overlay import (
+    Deliver,
+    EventId,
+    Everything,
+    Head,
+    Interest,
+    NodeId,
+    Parcel,
+    Peer,
+    Place,
+    Ranges,
+    Send,
+    SubscriptionId,
+    View,
+    protocol,
+)
+from tidings.overlay.cbdlo.messages import (
+    Astray,
+    Found,
+    Match,
+    Reached,
+    Renew,
+    Stale,
+    TreeStep,
+    Unregister,
+    Vacate,
+    Walk,
+)
+from tidings.overlay.cbdlo.router import PROTOCOL, Cbdlo
+from tidings.overlay.random_graph.access_points import AccessPoint, Tree
+from tidings.overlay.random_graph.partition import BOTTOM, Axis
+from tidings.overlay.random_graph.random_walk import Path
+
+IDS = [f"n{k}" for k in range(8)]
+X, NAMELESS = Axis(TYPE, "x"), Axis(TYPE, "")
+STILL: dict[str, Any] = {"period_s": 0}
+
+
+def a_bench(ids: list[NodeId] = IDS, **options: Any) -> Bench:
+    return Bench(PROTOCOL, ids, delay_s=0.01, **{**STILL, **options})
+
+
+def a_node(id: NodeId = "me", **options: Any) -> Cbdlo:
+    return Cbdlo(Peer(id), Random(0), **{**STILL, **options})
+
+
+def a_parcel(seq: int = 1, origin: NodeId = "far", **values: Any) -> Parcel:
+    return Parcel(Head(EventId(origin, 0, seq), TYPE), View(values))
+
+
+def sent(effects: list[Any], kind: type) -> list[tuple[NodeId, Any]]:
+    return [(each.to, each.message) for each in effects if isinstance(each, Send) and isinstance(each.message, kind)]
+
+
+def teach(bench: Bench) -> None:
+    """Have everybody know all access points, as gossip would in the end."""
+    points = [point for router in bench.routers.values() for point in router.topologies.adverts()]
+    for router in bench.routers.values():
+        for point in points:
+            router.table.hear(point)
+
+
+def a_network_of_three_wishes(**options: Any) -> Bench:
+    bench = a_bench(**options)
+    bench.subscribe("n1", Ranges.of(x=(0, 50)))
+    bench.run(20.0)
+    teach(bench)
+    bench.subscribe("n2", Ranges.of(x=(40, 90), y=(0, 9)))
+    bench.subscribe("n3", Ranges.of(x=(45, 60)))
+    bench.run(60.0)
+    teach(bench)
+    return bench
+
+
+# ── Subscribing and delivering ───────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("profile", ["robust", "paper"])
+def test_an_event_reaches_exactly_those_whose_whole_condition_it_meets(profile: str) -> None:
+    """INV-01, INV-02, INV-03, in both profiles."""
+    bench = a_network_of_three_wishes(profile=profile)
+    for values, wanted in (
+        ({"x": 47, "y": 3}, ["n1", "n2", "n3"]),
+        ({"x": 47, "y": 30}, ["n1", "n3"]),
+        ({"x": 99}, []),
+    ):
+        event = bench.publish("n5", **values)
+        bench.run(200.0)
+        assert sorted(node for node, id in bench.delivered if id == event) == wanted
+
+
+def test_a_subscription_is_completed_once_its_sub_spaces_and_two_deputies_know_it() -> None:
+    bench = a_network_of_three_wishes()
+    assert [(node, asked) for node, asked, _ in bench.completed if asked == "subscribe"] == [
+        ("n1", "subscribe"),
+        ("n3", "subscribe"),
+        ("n2", "subscribe"),
+    ]
+    steward = bench.routers["n1"].topologies.stewards[X]
+    assert sorted(steward.deputies) == ["n2", "n3"]
+    copies = bench.routers["n2"].topologies.copies.registrations(X, steward.tree)
+    assert sorted(id.origin for id in copies) == ["n1", "n2", "n3"]
+
+
+def test_a_publisher_is_told_when_everybody_has_its_event() -> None:
+    bench = a_network_of_three_wishes()
+    event = bench.publish("n5", x=47, y=3)
+    bench.run(200.0)
+    assert ("n5", "publish", event) in bench.completed
+
+
+@pytest.mark.parametrize("profile", ["robust", "paper"])
+def test_nothing_is_told_twice_however_often_it_is_said(profile: str) -> None:
+    """INV-02: every message of a delivery comes three times."""
+    bench = a_network_of_three_wishes(profile=profile)
+    event = bench.publish("n5", x=47, y=3)
+    bench.run(200.0)
+    for sender, to, message in list(bench.sent):
+        if isinstance(message, Match | TreeStep | Walk) and message.parcel.head.id == event:
+            for _ in range(2):
+                bench.do(to, bench.routers[to].receive(sender, message, bench.now))
+    bench.run(400.0)
+    assert sorted(node for node, id in bench.delivered if id == event) == ["n1", "n2", "n3"]
+
+
+def test_what_is_taken_back_is_forgotten_everywhere_and_its_cuts_are_closed() -> None:
+    bench = a_network_of_three_wishes()
+    steward = bench.routers["n1"].topologies.stewards[X]
+    before = len(steward.plan)
+    taken = next(id for id in bench.routers["n3"].topologies.own)
+    bench.unsubscribe(taken)
+    bench.run(300.0)
+    assert ("n3", "unsubscribe", taken) in bench.completed
+    assert len(steward.plan) < before
+    assert len(bench.routers["n3"].topologies.estate) == 0
+    event = bench.publish("n5", x=50)
+    bench.run(600.0)
+    assert [node for node, id in bench.delivered if id == event] == ["n1"]
+
+
+def test_an_interest_of_the_same_id_replaces_the_other() -> None:
+    bench = a_network_of_three_wishes()
+    id = next(id for id in bench.routers["n3"].topologies.own)
+    again = Interest(id, TYPE, Ranges.of(x=(95, 99)))
+    bench.do("n3", bench.routers["n3"].subscribe(again, bench.now))
+    bench.run(300.0)
+    events = [bench.publish("n5", x=50), bench.publish("n5", x=97)]
+    bench.run(600.0)
+    assert [event for node, event in bench.delivered if node == "n3"] == events[1:]
+
+
+def test_who_wants_everything_of_a_type_is_found_by_the_type_alone() -> None:
+    bench = a_bench()
+    bench.subscribe("n4", Everything())
+    bench.run(60.0)
+    event = bench.publish("n5", x=3)
+    bench.run(300.0)
+    assert bench.delivered == [("n4", event)]
+
+
+def test_an_event_that_a_node_in_the_tree_cannot_read_goes_to_all_who_may_want_it() -> None:
+    bench = a_network_of_three_wishes()
+    sealed = Parcel(Head(EventId("n5", 0, 77), TYPE), View({}, hidden=("x",)))
+    bench.do("n5", bench.routers["n5"].publish(sealed, bench.now))
+    bench.run(300.0)
+    assert {"n1", "n3"} <= {node for node, event in bench.delivered if event == sealed.head.id}
+
+
+def test_an_attribute_that_nobody_wants_is_looked_for_and_then_left_alone() -> None:
+    """GAP-21."""
+    bench = a_bench()
+    bench.publish("n5", z=1)
+    bench.run(50.0)
+    walked = sum(isinstance(message, Walk) for _, _, message in bench.sent)
+    assert walked > 0
+    bench.publish("n5", z=2)
+    bench.run(60.0)
+    assert sum(isinstance(message, Walk) for _, _, message in bench.sent) == walked
+
+
+# ── Walks ────────────────────────────────────────────────────────────────────
+
+
+def a_walk(path: Path | None = None, **values: Any) -> Walk:
+    return Walk(a_parcel(**values or {"x": 3}), X, Peer("far"), 1, path or Path(10, 1, 0, (Peer("far"),)))
+
+
+def test_a_walk_goes_on_to_a_neighbour_that_it_has_not_passed() -> None:
+    node = a_node()
+    node.sampler.fill([Peer("far"), Peer("next")])
+    ((to, message),) = sent(node.receive("far", a_walk(), 0.0), Walk)
+    assert to == "next"
+    assert [peer.id for peer in message.path.trace] == ["far", "me"]
+
+
+def test_a_walk_that_meets_an_access_point_goes_into_the_tree() -> None:
+    node = a_node()
+    node.table.hear(AccessPoint(X, Peer("entry"), Tree(Peer("s"), 1)))
+    ((to, message),) = sent(node.receive("far", a_walk(), 0.0), TreeStep)
+    assert (to, message.axis) == ("entry", X)
+
+
+def test_a_walk_without_hops_left_ends_and_its_publisher_is_told_only_if_robust() -> None:
+    for profile, told in (("robust", 1), ("paper", 0)):
+        node = a_node(profile=profile)
+        node.sampler.fill([Peer("next")])
+        over = node.receive("far", a_walk(Path(10, 10, 0, (Peer("far"),))), 0.0)
+        assert len(sent(over, Astray)) == told
+        assert not sent(over, Walk)
+
+
+def test_only_the_robust_publisher_looks_into_its_own_table() -> None:
+    """GAP-13."""
+    for profile, kind in (("robust", TreeStep), ("paper", Walk)):
+        node = a_node(profile=profile)
+        node.sampler.fill([Peer("next")])
+        node.table.hear(AccessPoint(X, Peer("entry"), Tree(Peer("s"), 1)))
+        assert len(sent(node.publish(a_parcel(origin="me", x=3), 0.0), kind)) == 1
+
+
+def test_an_access_point_that_has_left_says_so_and_walks_on_with_half_the_hops() -> None:
+    """INV-11."""
+    node = a_node()
+    node.sampler.fill([Peer("next")])
+    walk = a_walk()
+    effects = node.receive("knows", TreeStep(walk.parcel, X, walk.origin, 1, walk.path), 0.0)
+    assert sent(effects, Stale) == [("knows", Stale(X))]
+    ((_, onward),) = sent(effects, Walk)
+    assert (onward.path.hops_max, onward.path.round) == (5, 1)
+    other = a_node("knows")
+    other.table.hear(AccessPoint(X, Peer("me"), Tree(Peer("s"), 1)))
+    other.receive("me", Stale(X), 0.0)
+    assert other.table.at(X) == []
+
+
+def test_a_stale_access_point_with_no_hops_to_give_ends_the_walk() -> None:
+    node = a_node()
+    node.sampler.fill([Peer("next")])
+    walk = a_walk(Path(1, 1, 3, (Peer("far"),)))
+    effects = node.receive("knows", TreeStep(walk.parcel, X, walk.origin, 1, walk.path), 0.0)
+    assert not sent(effects, Walk)
+    assert len(sent(effects, Astray)) == 1
+
+
+def test_a_walk_into_a_node_that_is_gone_takes_another_way_without_losing_a_hop() -> None:
+    node = a_node()
+    node.sampler.fill([Peer("gone"), Peer("next")])
+    bounced = Walk(a_parcel(x=3), X, Peer("far"), 1, Path(10, 2, 0, (Peer("far"), Peer("me"))))
+    ((to, message),) = sent(node.unsent("gone", bounced, 0.0), Walk)
+    assert (to, message.path.hop) == ("next", 2)
+    assert "gone" not in node.sampler
+
+
+# ── What others may say ──────────────────────────────────────────────────────
+
+
+def test_nonsense_is_neither_an_error_nor_believed() -> None:
+    node = a_node()
+    node.sampler.fill([Peer("next")])
+    tree, id = Tree(Peer("s"), 1), SubscriptionId("liar", 0, 1)
+    nonsense: list[Any] = [
+        Found(EventId("me", 0, 1), X),
+        Reached(EventId("me", 0, 1), X),
+        Astray(EventId("me", 0, 1), X, 1),
+        Match(5, a_parcel(x=1), X, (id,)),
+        Renew(X, tree, Peer("liar"), (id,), ()),
+        Vacate(3, X, tree, BOTTOM, 9),
+        a_walk(Path(10**6, 0, 0, ())),
+        TreeStep(a_parcel(x=1), X, Peer("far"), 1, Path(10, 1), 10**6),
+    ]
+    for message in nonsense:
+        effects = node.receive("liar", message, 0.0)
+        assert not any(isinstance(each, Deliver) for each in effects)
+    assert not sent(node.receive("liar", nonsense[6], 0.0), Walk), "a walk that would never end is not passed on"
+
+
+def test_nobody_can_register_or_unregister_for_another() -> None:
+    bench = a_network_of_three_wishes()
+    steward = bench.routers["n1"].topologies.stewards[X]
+    id = next(each.interest.id for each in steward.interested() if each.peer.id == "n3")
+    bench.do("n1", bench.routers["n1"].receive("n2", Unregister(9, X, steward.tree, id), bench.now))
+    bench.run(300.0)
+    assert steward.plan.registration(id) is not None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"profile": "best"},
+        {"mode": "some"},
+        {"hops_max": 0},
+        {"trace_max": -1},
+        {"wings": 2},
+        {"policy": "x"},
+        {"view_size": 0},
+    ],
+    ids=str,
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        protocol("cbdlo").build(Place(Peer("a"), (), Random(0)), **options)
+
+
+def test_what_a_node_remembers_it_joins_by() -> None:
+    node = a_node()
+    node.sampler.fill([Peer("a"), Peer("b")])
+    effects = a_node().start(0.0, node.memory())
+    assert [each.to for each in effects if isinstance(each, Send)] == ["a"]
+    assert a_node().start(0.0, b"rubbish") == a_node().start(0.0)

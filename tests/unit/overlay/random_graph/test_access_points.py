@@ -1,0 +1,125 @@
+"""The table of access points, and what a full one keeps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from tidings.errors import InputError
+from tidings.overlay import Peer
+from tidings.overlay.random_graph.access_points import AGE_MAX, AccessPoint, AccessTable, Policy, Tree
+from tidings.overlay.random_graph.partition import Axis
+
+ME, TREE, OTHER = Peer("me"), Tree(Peer("s"), 1), Tree(Peer("t"), 1)
+
+
+def point(name: str, peer: str = "p", tree: Tree = TREE, age: int = 0) -> AccessPoint:
+    return AccessPoint(Axis("Event", name), Peer(peer), tree, age)
+
+
+def a_table(size: int = 3, policy: Policy = "balanced") -> AccessTable:
+    return AccessTable(ME, Random(0), size=size, policy=policy)
+
+
+def names(table: AccessTable) -> list[str]:
+    return [axis.name for axis in table.axes()]
+
+
+def rare_share(policy: Policy) -> float:
+    """How many entries are of rare attributes: of twenty attributes five are spoken of nine times in ten."""
+    seen: Counter[bool] = Counter()
+    for seed in range(30):
+        table, chance = AccessTable(ME, Random(seed), size=5, policy=policy), Random(seed)
+        for _ in range(600):
+            popular = chance.random() < 0.9
+            table.hear(point(f"popular{chance.randrange(5)}" if popular else f"rare{chance.randrange(15)}"))
+        seen.update(entry.axis.name.startswith("rare") for entry in table.sample(5))
+    return seen[True] / seen.total()
+
+
+def test_a_balanced_table_has_one_entry_for_an_attribute_and_keeps_the_fresher() -> None:
+    table = a_table()
+    for age, peer in ((5, "old"), (1, "new"), (3, "between")):
+        table.hear(point("x", peer, age=age))
+    assert [each.peer.id for each in table.at(Axis("Event", "x"))] == ["new"]
+
+
+def test_it_has_two_while_an_attribute_has_two_topologies() -> None:
+    table = a_table()
+    table.hear(point("x"))
+    table.hear(point("x", tree=OTHER))
+    assert len(table.at(Axis("Event", "x"))) == 2
+    table.drop_tree(Axis("Event", "x"), OTHER)
+    assert [each.tree for each in table.at(Axis("Event", "x"))] == [TREE]
+
+
+@pytest.mark.parametrize("policy", ["naive", "balanced"])
+def test_a_table_is_never_larger_than_it_may_be(policy: Policy) -> None:
+    """INV-S6."""
+    table, chance = a_table(5, policy), Random(1)
+    for _ in range(500):
+        table.hear(point(f"a{chance.randrange(50)}"))
+        assert len(table) <= 5
+    assert len(table) == 5
+
+
+def test_rare_attributes_are_as_visible_as_popular_ones_only_if_balanced() -> None:
+    naive, balanced = rare_share("naive"), rare_share("balanced")
+    assert naive < 0.2, "one word in ten is of a rare attribute"
+    assert 0.65 < balanced < 0.85, "three attributes in four are rare"
+
+
+def test_tables_that_hear_the_same_do_not_keep_the_same() -> None:
+    """Forty tables, one gossip: every attribute is in about a fifth of them."""
+    tables = [AccessTable(ME, Random(seed), size=4) for seed in range(40)]
+    for turn in range(200):
+        for table in tables:
+            table.hear(point(f"a{turn * 7 % 20}"))
+    kept = Counter(name for table in tables for name in names(table))
+    assert len(kept) == 20
+    assert max(kept.values()) < 20, "eight on average"
+    assert len({frozenset(names(table)) for table in tables}) > 35
+
+
+def test_a_table_keeps_what_it_has_chosen_however_often_others_are_spoken_of() -> None:
+    table = a_table()
+    for turn in range(60):
+        table.hear(point(f"a{turn % 20}"))
+    chosen = names(table)
+    for turn in range(200):
+        table.hear(point(f"a{turn % 5}"))
+    assert sorted(names(table)) == sorted(chosen)
+
+
+def test_an_entry_that_nobody_confirms_dies() -> None:
+    table = a_table()
+    table.hear(point("x"))
+    for _ in range(AGE_MAX):
+        table.grow_older()
+    assert names(table) == ["x"]
+    table.grow_older()
+    assert names(table) == []
+
+
+def test_who_does_not_know_the_way_is_dropped() -> None:
+    table = a_table()
+    table.hear(point("x", "p"))
+    table.hear(point("y", "p"))
+    table.drop(Axis("Event", "x"), "p")
+    assert names(table) == ["y"]
+    table.drop_peer("p")
+    assert names(table) == []
+
+
+def test_a_node_is_no_access_point_to_itself_and_old_news_is_none() -> None:
+    table = a_table()
+    table.hear(point("x", "me"))
+    table.hear(point("y", age=AGE_MAX + 1))
+    assert len(table) == 0
+
+
+def test_an_unknown_policy_is_refused() -> None:
+    with pytest.raises(InputError, match="naive or balanced"):
+        AccessTable(ME, Random(0), policy="best")  # type: ignore[arg-type]

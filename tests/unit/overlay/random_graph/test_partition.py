@@ -1,0 +1,106 @@
+"""Cuts, and what an interest asks of one attribute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tidings import filters
+from tidings.events import EventType
+from tidings.overlay import Everything, Head, Interest, Parcel, Ranges, Sql, SubscriptionId, View
+from tidings.overlay.messages import EventId
+from tidings.overlay.random_graph.partition import (
+    BOTTOM,
+    EVERYWHERE,
+    SPANS_MAX,
+    TOP,
+    Axis,
+    Cut,
+    Stretch,
+    axes_of,
+    cut_at,
+    filed_under,
+    place_of,
+    stretches_of,
+)
+
+PLATE = EventType("Plate", plate=str, speed=float, area=str)
+ID = SubscriptionId("a", 0, 1)
+X = Axis("Event", "x")
+
+
+def interest(wanted: Any, event_type: str = "Event") -> Interest:
+    return Interest(ID, event_type, wanted)
+
+
+def sql(text: str) -> Interest:
+    return interest(Sql.of(filters.parse(text, PLATE)), "Plate")
+
+
+def test_cuts_of_all_types_have_one_order() -> None:
+    assert BOTTOM < cut_at(-5) < cut_at(7) < cut_at("") < cut_at("b") < cut_at(b"a") < TOP
+
+
+@pytest.mark.parametrize("wrong", [(1, "a"), (2, 3), (1, True), (7, 0), (1, [1]), (1, float("nan"))])
+def test_a_cut_that_does_not_compare_is_refused(wrong: tuple[int, Any]) -> None:
+    with pytest.raises(ValueError, match="expected a cut"):
+        Cut(*wrong)
+
+
+def test_a_range_is_one_stretch() -> None:
+    assert stretches_of(interest(Ranges.of(x=(3, 7))), X) == [Stretch(cut_at(3), cut_at(8))]
+
+
+def test_an_interest_is_filed_under_its_narrowest_attributes() -> None:
+    wanted = interest(Ranges.of(a=(0, 90), b=(0, 9), c=(0, 30)))
+    assert filed_under(wanted) == [Axis("Event", "b"), Axis("Event", "c")]
+    assert len(filed_under(wanted, None)) == 3
+
+
+def test_what_says_nothing_of_one_attribute_is_filed_under_none() -> None:
+    nameless = [Axis("Event", "")]
+    assert filed_under(interest(Everything())) == nameless
+    assert filed_under(sql("speed > 3 OR area = 'EC2'")) == [Axis("Plate", "")]
+    assert filed_under(sql("speed > 3 OR speed IS NULL")) == [Axis("Plate", "")]
+
+
+def test_alternatives_on_one_attribute_are_joined_where_they_touch() -> None:
+    wanted = sql("area = 'a' OR (area >= 'a' AND area < 'b') OR area = 'z'")
+    (axis,) = filed_under(wanted)
+    assert [stretch.low for stretch in stretches_of(wanted, axis)] == [cut_at("a"), cut_at("z")]
+
+
+def test_an_open_end_reaches_the_end_of_the_range() -> None:
+    wanted = sql("plate >= 'm'")
+    assert stretches_of(wanted, Axis("Plate", "plate")) == [Stretch(cut_at("m"), TOP)]
+
+
+def test_what_cannot_be_read_is_everywhere() -> None:
+    assert stretches_of(interest(Everything(exact=False)), X) == [EVERYWHERE]
+
+
+def test_a_list_that_is_too_long_is_one_stretch() -> None:
+    words = ", ".join(f"'{index:03}'" for index in range(SPANS_MAX + 1))
+    wanted = sql(f"plate IN ({words})")
+    assert len(stretches_of(wanted, Axis("Plate", "plate"))) == 1
+
+
+def test_an_event_has_a_place_where_its_value_can_be_read() -> None:
+    view = View({"x": 3}, hidden=("y",))
+    assert place_of(view, X) == cut_at(3)
+    assert place_of(view, Axis("Event", "y")) is None
+    assert place_of(view, Axis("Event", "")) == BOTTOM
+    parcel = Parcel(Head(EventId("a", 0, 1), "Event"), view)
+    assert [axis.name for axis in axes_of(parcel)] == ["x", "y", ""]
+
+
+def test_where_an_event_is_wanted_its_place_lies_in_a_stretch() -> None:
+    for wanted in (sql("speed > 2.5 AND speed <= 7"), sql("plate LIKE 'AB%'"), sql("area IN ('EC2', 'WC1')")):
+        for values in ({"speed": 2.5, "plate": "AB12", "area": "WC1"}, {"speed": 7.0, "plate": "AC", "area": "W"}):
+            parcel = Parcel(Head(EventId("a", 0, 1), "Plate"), View(values))
+            for axis in filed_under(wanted):
+                place = place_of(parcel.view, axis)
+                assert place is not None
+                inside = any(low <= place < high for low, high in stretches_of(wanted, axis))
+                assert inside or not wanted.matches(parcel)

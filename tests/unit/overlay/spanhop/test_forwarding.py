@@ -1,0 +1,217 @@
+"""Which way through a partitioned space: the paper's figures, greedy progress, stale tables, dead brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from tidings.errors import InputError
+from tidings.overlay import Hop, NodeId, Standing, Tiling, Trip, hops_max, next_hop
+from tidings.overlay.spanhop.next_hop import Ancestor, Known, anyone, level_of
+from tidings.space import Space
+
+SPACE = Space(2)
+
+
+def names(count: int) -> list[str]:
+    return [f"B{number}" for number in range(1, count + 1)]
+
+
+def standings(tiling: Tiling, ids: list[str]) -> dict[NodeId, Standing]:
+    return {id: tiling.standing(number, ids) for number, id in enumerate(ids)}
+
+
+def walk(
+    brokers: dict[NodeId, Standing],
+    start: NodeId,
+    aim: tuple[int, ...],
+    k: int,
+    alive: Callable[[NodeId], bool] = anyone,
+    *,
+    greedy: bool = False,
+) -> tuple[list[NodeId], Hop]:
+    way, trip = [start], Trip(aim, greedy=greedy)
+    for _ in range(hops_max(len(brokers), 2)):
+        hop = next_hop(brokers[way[-1]], trip, k, alive)
+        if hop.to is None:
+            return way, hop
+        way.append(hop.to)
+        trip = hop.trip
+    raise AssertionError(f"{way} does not end")
+
+
+@pytest.fixture(scope="module")
+def figure_3() -> tuple[dict[NodeId, Standing], tuple[int, ...]]:
+    tiling = Tiling.balanced(16, SPACE, k=2)
+    zone = SPACE.zone(tiling.seats[15].path)
+    return standings(tiling, names(16)), tuple((a + b) // 2 for a, b in zip(zone.low, zone.high))
+
+
+Figure = tuple[dict[NodeId, Standing], tuple[int, ...]]
+
+
+def test_a_message_of_figure_4_goes_from_b1_over_b9_and_b13_to_b16(figure_3: Figure) -> None:
+    brokers, aim = figure_3
+    way, hop = walk(brokers, "B1", aim, 2)
+    assert way[:3] == ["B1", "B9", "B13"]
+    assert (way[-1], hop.how) == ("B16", "here")
+
+
+def test_a_message_of_figure_5_goes_over_b5_if_b9_is_dead(figure_3: Figure) -> None:
+    brokers, aim = figure_3
+    way, _ = walk(brokers, "B1", aim, 2, alive=lambda each: each != "B9")
+    assert way[:3] == ["B1", "B5", "B13"]
+    assert way[-1] == "B16"
+
+
+def test_the_first_ancestor_that_does_not_contain_the_aim_is_taken(figure_3: Figure) -> None:
+    """S3."""
+    brokers, aim = figure_3
+    ancestors = brokers["B1"].ancestors
+    level = level_of(ancestors, aim)
+    assert level == 1
+    assert aim in ancestors[0].zone
+    assert aim not in ancestors[1].zone
+
+
+def test_a_present_zone_among_the_ancestors_is_left_to_the_present_neighbours(figure_3: Figure) -> None:
+    brokers, _ = figure_3
+    near_b1 = brokers["B2"].zone.low
+    hop = next_hop(brokers["B1"], Trip(near_b1), 2)
+    assert (hop.to, hop.how) == ("B2", "neighbour")
+
+
+def test_who_is_nearest_by_network_goes_before_who_was_recorded(figure_3: Figure) -> None:
+    brokers, aim = figure_3
+    b1 = brokers["B1"]
+    known = tuple(each._replace(near="B12") if each.id == "B9" else each for each in b1.ancestors[1].known)
+    b1 = replace(b1, ancestors=[b1.ancestors[0], Ancestor(b1.ancestors[1].zone, known), *b1.ancestors[2:]])
+    assert next_hop(b1, Trip(aim), 2).to == "B12"
+    assert next_hop(b1, Trip(aim), 2, alive=lambda each: each != "B12").to == "B9"
+
+
+def test_another_broker_of_the_zone_stands_in_for_a_dead_one(figure_3: Figure) -> None:
+    """The first of the paper's three cases."""
+    brokers, aim = figure_3
+    b1 = brokers["B1"]
+    known = tuple(each._replace(others=("B10",)) if each.id == "B9" else each for each in b1.ancestors[1].known)
+    b1 = replace(b1, ancestors=[b1.ancestors[0], Ancestor(b1.ancestors[1].zone, known), *b1.ancestors[2:]])
+    assert next_hop(b1, Trip(aim), 2, alive=lambda each: each != "B9").to == "B10"
+
+
+def test_when_a_whole_domain_is_dead_a_smaller_span_is_taken() -> None:
+    """The second case: at depth 6 level 1 has no live entry, level 2 has."""
+    tiling = Tiling.balanced(64, SPACE, k=2)
+    ids = names(64)
+    brokers = standings(tiling, ids)
+    aim = SPACE.zone(tiling.seats[63].path).low
+    first = brokers["B1"].ancestors
+    dead = {known.id for known in first[1].known}
+    hop = next_hop(brokers["B1"], Trip(aim), 2, alive=lambda each: each not in dead)
+    assert hop.how == "ancestor"
+    assert hop.to in {known.id for known in first[2].known}
+
+
+@pytest.mark.parametrize("layout", ["balanced", "even", "point"])
+def test_with_all_tables_of_ancestors_dead_a_message_still_arrives(layout: str) -> None:
+    """S5, the third case: ancestors only make it quicker."""
+    brokers = network(layout, 64, 2)
+    chance = Random(4)
+    for _ in range(60):
+        start, aim = chance.choice(list(brokers)), point(chance)
+        bare = {id: replace(broker, ancestors=[]) for id, broker in brokers.items()}
+        gone = {id: replace(broker, ancestors=dead(broker)) for id, broker in brokers.items()}
+        assert walk(gone, start, aim, 2, alive=lambda each: each != "dead")[0] == walk(bare, start, aim, 2)[0]
+
+
+def dead(broker: Standing) -> list[Ancestor]:
+    return [Ancestor(a.zone, tuple(Known("dead", known.zone) for known in a.known)) for a in broker.ancestors]
+
+
+def test_without_ancestors_the_way_is_the_greedy_one() -> None:
+    """S4."""
+    brokers = network("even", 64, 2)
+    bare = {id: replace(broker, ancestors=[]) for id, broker in brokers.items()}
+    chance = Random(5)
+    for _ in range(100):
+        start, aim = chance.choice(list(brokers)), point(chance)
+        assert walk(bare, start, aim, 2)[0] == walk(brokers, start, aim, 2, greedy=True)[0]
+
+
+def network(layout: str, count: int, k: int, *, wrap: bool = True, seed: int = 1) -> dict[NodeId, Standing]:
+    if layout == "balanced":
+        tiling = Tiling.balanced(count, SPACE, k=k, wrap=wrap)
+    else:
+        tiling = Tiling.grown(count, SPACE, Random(seed), k=k, wrap=wrap, policy=layout)  # type: ignore[arg-type]
+    return standings(tiling, names(count))
+
+
+def point(chance: Random) -> tuple[int, ...]:
+    return chance.randrange(SPACE.side), chance.randrange(SPACE.side)
+
+
+def test_a_message_that_comes_round_is_sent_on_greedily() -> None:
+    """A recorded neighbour far from where it was points back: without the guard this goes on for ever."""
+    a, b = SPACE.zone(((1 << 31, 0),)), SPACE.zone(((1 << 31, 1), (1 << 31, 0)))
+    c = SPACE.zone(((1 << 31, 1), (1 << 31, 1)))
+    aim = c.low
+    back = Ancestor(b, (Known("a", c),))  # Believes that `a` is where `c` is now.
+    brokers = {
+        "a": Standing(
+            "a",
+            a,
+            1,
+            [Known("b", b), Known("c", c)],
+            [Ancestor(a, (Known("b", b),)), Ancestor(a, (Known("b", c),))],
+            None,
+        ),
+        "b": Standing("b", b, 2, [Known("a", a), Known("c", c)], [Ancestor(SPACE.whole, ()), back], None),
+        "c": Standing("c", c, 2, [Known("a", a), Known("b", b)], [], None),
+    }
+    way, hop = walk(brokers, "a", aim, 3)
+    assert way == ["a", "b", "a", "c"]
+    assert hop.trip.greedy
+
+
+def test_round_a_dead_zone_there_is_a_way() -> None:
+    """Without wrap and with a hole in the middle, the nearest neighbour is a dead end: the message goes round."""
+    brokers = network("balanced", 64, 8, wrap=False)
+    bare = {id: replace(broker, ancestors=[]) for id, broker in brokers.items()}
+    half = SPACE.side // 2
+    hole = {id for id, b in bare.items() if b.zone.distance((half, half)) < (half // 3) ** 2}
+    start = next(id for id, b in bare.items() if (0, half) in b.zone)
+    way, hop = walk(bare, start, (SPACE.side - 1, half), 8, alive=lambda each: each not in hole)
+    assert hop.how == "here"
+    assert not hole & set(way)
+    assert len(set(way)) == len(way)
+
+
+def test_a_broker_whose_neighbours_are_all_dead_is_stuck() -> None:
+    brokers = network("balanced", 4, 2)
+    assert next_hop(brokers["B1"], Trip(brokers["B4"].zone.low), 2, alive=lambda each: False).how == "stuck"
+
+
+def test_a_balanced_network_has_a_power_of_two_of_brokers() -> None:
+    with pytest.raises(InputError, match="power of two"):
+        Tiling.balanced(12, SPACE, k=2)
+
+
+@pytest.mark.parametrize(("m", "expected"), [(2, 11), (4, 6), (16, 3)])
+def test_there_is_a_table_for_every_kth_cut_and_the_whole_space(m: int, expected: int) -> None:
+    """Z4: the length of the Ancestor Queue is exact."""
+    tiling = Tiling.balanced(1024, SPACE, k=m.bit_length() - 1)
+    assert {len(seat.ancestors) for seat in tiling.seats} == {expected}
+
+
+def test_the_shallowest_neighbour_is_split_to_be_even() -> None:
+    even = Tiling.grown(200, SPACE, Random(2), k=2, policy="even")
+    free = Tiling.grown(200, SPACE, Random(2), k=2, policy="point")
+
+    def spread(tiling: Tiling) -> int:
+        depths = [len(seat.path) for seat in tiling.seats]
+        return max(depths) - min(depths)
+
+    assert spread(even) < spread(free)

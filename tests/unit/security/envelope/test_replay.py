@@ -1,0 +1,99 @@
+"""The replay window: once, in time, in bounded memory (3.13, INV-09)."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.unit.security.london import NOW_MS
+from tidings.errors import PeerError
+from tidings.security import ReplayWindow
+from tidings.security.envelope import replay as replay_module
+from tidings.security.envelope.replay import WINDOW
+
+TYPE = bytes(32)
+FRESH_MS = 65_000
+
+
+def a_window() -> ReplayWindow:
+    return ReplayWindow(grace_ms=5_000, delay_ms=60_000)
+
+
+def take(window: ReplayWindow, ts: int, seq: int = 0, *, sender: int = 1, now: int = NOW_MS) -> None:
+    window.check(TYPE, sender, ts, seq, now)
+    window.accept(TYPE, sender, ts, seq, now)
+
+
+def test_the_same_event_is_taken_once_and_other_senders_are_apart() -> None:
+    window = a_window()
+    take(window, NOW_MS)
+    with pytest.raises(PeerError, match=f"replay: event 1/{NOW_MS}/0 was seen before"):
+        take(window, NOW_MS)
+    take(window, NOW_MS, sender=2)
+    window.check(b"\1" * 32, 1, NOW_MS, 0, NOW_MS)
+
+
+def test_events_may_overtake_one_another_within_the_window() -> None:
+    window = a_window()
+    order = list(range(WINDOW))
+    random.Random(1).shuffle(order)
+    for seq in order:
+        take(window, NOW_MS, seq)
+    for seq in order:
+        with pytest.raises(PeerError, match="replay"):
+            take(window, NOW_MS, seq)
+
+
+def test_what_is_older_than_all_that_is_kept_counts_as_seen() -> None:
+    window = a_window()
+    for seq in range(1, WINDOW + 2):
+        take(window, NOW_MS, seq)
+    for seq in (0, 1):
+        with pytest.raises(PeerError, match="replay"):
+            take(window, NOW_MS, seq)
+
+
+@pytest.mark.parametrize("age", [FRESH_MS, -FRESH_MS])
+def test_an_event_is_fresh_up_to_grace_and_delay_and_no_longer(age: int) -> None:
+    take(a_window(), NOW_MS - age)
+    with pytest.raises(PeerError, match="fresh: published"):
+        take(a_window(), NOW_MS - age - (1 if age > 0 else -1))
+
+
+def test_a_sender_long_silent_is_forgotten_and_its_events_are_stale() -> None:
+    window = a_window()
+    take(window, NOW_MS)
+    assert window.forget(NOW_MS + 2 * FRESH_MS) == 0
+    assert window.forget(NOW_MS + 2 * FRESH_MS + 1) == 1
+    with pytest.raises(PeerError, match="fresh"):
+        take(window, NOW_MS, now=NOW_MS + 2 * FRESH_MS + 1)
+
+
+def test_more_senders_than_there_is_room_for_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay_module, "SENDERS_MAX", 3)
+    window = a_window()
+    for sender in range(3):
+        take(window, NOW_MS, sender=sender)
+    with pytest.raises(PeerError, match="more than 3 senders at once"):
+        take(window, NOW_MS, sender=9)
+    later = NOW_MS + 2 * FRESH_MS + 1
+    take(window, later, sender=9, now=later)
+    assert len(window) == 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_replays_at_any_time_are_refused(seed: int) -> None:
+    chance, window = random.Random(seed), a_window()
+    taken: list[tuple[int, int]] = []
+    now = NOW_MS
+    for step in range(3000):
+        now += chance.randrange(0, 200)
+        if taken and chance.random() < 0.5:
+            with pytest.raises(PeerError, match="replay|fresh"):
+                take(window, *chance.choice(taken), now=now)
+        else:
+            take(window, now, step, now=now)
+            taken.append((now, step))
+        if chance.random() < 0.01:
+            window.forget(now)
