@@ -14,10 +14,10 @@ from typing import TypeAlias
 
 from tidings.overlay.cbdlo.attribute_tree import Registration
 from tidings.overlay.cbdlo.messages import Match, Reached, TreeStep
-from tidings.overlay.courier import Courier
 from tidings.overlay.dedup import SEEN_MAX, SeenIds
 from tidings.overlay.messages import EventId, NodeId, Parcel, SubscriptionId
 from tidings.overlay.random_graph.partition import Axis
+from tidings.overlay.retransmit import Requests
 from tidings.overlay.router import Effect, Send
 
 JOBS_MAX = 65_536  # Events that others are being told of.
@@ -36,9 +36,9 @@ class _Job:
 class Teller:
     """What one node tells those who are registered in its sub-spaces."""
 
-    def __init__(self, courier: Courier, *, robust: bool, whole: bool) -> None:
+    def __init__(self, requests: Requests, *, robust: bool, whole: bool) -> None:
         """`whole`: whole interests are matched here, and a publisher has told itself; else subscribers count attributes."""
-        self._courier, self._robust, self._whole = courier, robust, whole
+        self._requests, self._robust, self._whole = requests, robust, whole
         self._jobs: dict[Key, _Job] = {}
         self._told = SeenIds[Key](SEEN_MAX)
 
@@ -87,5 +87,5 @@ class Teller:
         for peer, ids in told.items():
             job.open += 1
             make = lambda n, ids=ids: Match(n, said.parcel, said.axis, tuple(ids))  # noqa: E731
-            effects += self._courier.call(peer, make, ("match", *key), now)
+            effects += self._requests.send(peer, make, ("match", *key), now)
         return [*effects, *self.one_told(key)]

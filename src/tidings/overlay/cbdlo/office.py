@@ -28,10 +28,10 @@ from tidings.overlay.cbdlo.messages import (
 )
 from tidings.overlay.cbdlo.owned_partitions import Estate
 from tidings.overlay.cbdlo.replicas import Fates
-from tidings.overlay.courier import Courier
 from tidings.overlay.messages import Message, NodeId, Peer, SubscriptionId
 from tidings.overlay.random_graph.access_points import Tree
 from tidings.overlay.random_graph.partition import Axis, Cut
+from tidings.overlay.retransmit import Requests
 from tidings.overlay.router import Count, Effect, Send
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Office:
     def __init__(
         self,
         me: Peer,
-        courier: Courier,
+        requests: Requests,
         own: dict[SubscriptionId, Own],
         members: dict[Axis, Member],
         estate: Estate,
@@ -61,7 +61,7 @@ class Office:
         *,
         fingers: bool,
     ) -> None:
-        self.me, self._courier, self._own, self._members = me, courier, own, members
+        self.me, self._requests, self._own, self._members = me, requests, own, members
         self._estate, self._fates, self._move, self._fingers = estate, fates, move, fingers
         self.by_axis: dict[Axis, Steward] = {}
         self._founded = 0
@@ -130,10 +130,10 @@ class Office:
             return [Send(sender, Rival(said.axis, successor))]
         if isinstance(said, Missing):
             about = ("probe", said.axis, said.tree, said.peer)
-            if about in self._courier.about() or said.peer == self.me.id:
+            if about in self._requests.about() or said.peer == self.me.id:
                 return []
             life = steward.life_of(said.peer)
-            return self._courier.call(said.peer, lambda n: Probe(n, life), about, now, REGISTER_TRIES)
+            return self._requests.send(said.peer, lambda n: Probe(n, life), about, now, REGISTER_TRIES)
         steward.heard(said.me, now)
         if said.complete:
             steward.renewed(said.me, said.ids)
@@ -205,4 +205,4 @@ class Office:
                 del self._members[steward.axis]
 
     def _caller(self, now: float) -> Callable[[NodeId, Callable[[int], Message], Hashable], list[Effect]]:
-        return lambda to, make, about: self._courier.call(to, make, about, now)
+        return lambda to, make, about: self._requests.send(to, make, about, now)

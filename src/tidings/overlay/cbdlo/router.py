@@ -49,7 +49,6 @@ from tidings.overlay.cbdlo.notification import JOBS_MAX, Teller
 from tidings.overlay.cbdlo.owned_partitions import Holding
 from tidings.overlay.cbdlo.publications import Errands
 from tidings.overlay.cbdlo.upper_layer import Topologies
-from tidings.overlay.courier import Call
 from tidings.overlay.dedup import SEEN_MAX, SeenIds
 from tidings.overlay.interest import Interest
 from tidings.overlay.messages import EventId, Message, NodeId, Parcel, Peer, SubscriptionId
@@ -59,6 +58,7 @@ from tidings.overlay.random_graph.graph import PERIOD_S, Welcome
 from tidings.overlay.random_graph.partition import INDEXED_MAX, Axis, axes_of, place_of
 from tidings.overlay.random_graph.random_walk import HOPS_MAX, Path, onward
 from tidings.overlay.random_graph.router import GraphRouter, on_a_random_graph
+from tidings.overlay.retransmit import Pending
 from tidings.overlay.router import (
     WHATEVER_HAPPENS,
     Completed,
@@ -115,7 +115,7 @@ class Cbdlo(GraphRouter[CbdloMessage]):
         self.walkers = walkers if walkers is not None else (2 if robust else 1)
         self.retries = retries if retries is not None else 2
         self.topologies = self._upper(indexed_max, robust if fingers is None else fingers)
-        self.teller = Teller(self.courier, robust=robust, whole=self.mode == "full")
+        self.teller = Teller(self.requests, robust=robust, whole=self.mode == "full")
         self.counters = Counters(partial_s=partial_s, at_most=partial_max)
         self.errands = Errands(self, walkers=self.walkers, retries=self.retries)
         self._routed = SeenIds[tuple[EventId, Axis, int]](SEEN_MAX)
@@ -124,7 +124,7 @@ class Cbdlo(GraphRouter[CbdloMessage]):
     def _upper(self, indexed_max: int, fingers: bool) -> Topologies:
         indexed = indexed_max if self.mode == "full" else None
         return Topologies(
-            self.me, self, self.table, self.courier, self._chance, indexed_max=indexed, fingers=fingers
+            self.me, self, self.table, self.requests, self._chance, indexed_max=indexed, fingers=fingers
         )  # fmt: skip
 
     # ── Coming and going ─────────────────────────────────────────────────────
@@ -157,7 +157,7 @@ class Cbdlo(GraphRouter[CbdloMessage]):
             case ("beat",):
                 return self._here(self._beat(now), now)
             case ("call", int(number), int(tries)):
-                effects, lost = self.courier.overdue(number, tries, now)
+                effects, lost = self.requests.overdue(number, tries, now)
                 return self._here([*effects, *(self._lost(lost, now) if lost else ())], now)
             case ("event", EventId() as event, Axis() as axis, int(attempt)):
                 return self._here(self.errands.overdue((event, axis), attempt, now), now)
@@ -168,7 +168,7 @@ class Cbdlo(GraphRouter[CbdloMessage]):
     def unsent(self, to: NodeId, message: CbdloMessage, now: float) -> list[Effect]:
         """A walk goes on elsewhere; who waits for an answer gets none."""
         self._forget(to)
-        effects = [effect for call in self.courier.give_up(to) for effect in self._lost(call, now)]
+        effects = [effect for call in self.requests.take_back(to) for effect in self._lost(call, now)]
         if isinstance(message, Walk):
             effects += self._step(message, self._stepped_back(message.path), now)
         elif isinstance(message, TreeStep) and message.steps == 0 and message.origin.id != self.me.id:
@@ -177,14 +177,14 @@ class Cbdlo(GraphRouter[CbdloMessage]):
 
     def peer_down(self, peer: NodeId, now: float) -> list[Effect]:
         self._forget(peer)
-        return self._here([effect for call in self.courier.give_up(peer) for effect in self._lost(call, now)], now)
+        return self._here([effect for call in self.requests.take_back(peer) for effect in self._lost(call, now)], now)
 
     def holdings(self) -> dict[str, tuple[int, int]]:
         return {
             **self.sampler.holdings(),
             **self.table.holdings(),
             **self.topologies.holdings(),
-            "calls": (len(self.courier), self.courier.at_most),
+            "calls": (len(self.requests), self.requests.at_most),
             **self.errands.holdings(),
             "events being told": (len(self.teller), JOBS_MAX),
             "partial matches": (len(self.counters), self.counters.at_most),
@@ -227,7 +227,7 @@ class Cbdlo(GraphRouter[CbdloMessage]):
             case Found() | Astray() | Reached():
                 return self.errands.hear(message, now)
             case Done(call) | Refused(call) | Registered(call) | Elsewhere(call) | Welcome(call):
-                answered = self.courier.answered(call, sender)
+                answered = self.requests.answered(call, sender)
                 return self._answered(answered, message, now) if answered else []
             case Ping():
                 return [Send(sender, Pong(self.me.incarnation))]
@@ -240,7 +240,7 @@ class Cbdlo(GraphRouter[CbdloMessage]):
         handled = self.topologies.receive(sender, message, now)
         return handled if handled is not None else self.graph.receive(sender, message, now)
 
-    def _answered(self, call: Call, answer: Message, now: float) -> list[Effect]:
+    def _answered(self, call: Pending[int], answer: Message, now: float) -> list[Effect]:
         match call.about:
             case ("match", EventId() as event, Axis() as axis):
                 return self.teller.one_told((event, axis))
@@ -248,7 +248,7 @@ class Cbdlo(GraphRouter[CbdloMessage]):
                 return self.graph.welcomed(answer, now)
         return self.topologies.answered(call, answer, now)
 
-    def _lost(self, call: Call, now: float) -> list[Effect]:
+    def _lost(self, call: Pending[int], now: float) -> list[Effect]:
         match call.about:
             case ("match", EventId() as event, Axis() as axis):
                 return [*self.topologies.missing(axis, call.to), *self.teller.one_told((event, axis))]
@@ -278,7 +278,7 @@ class Cbdlo(GraphRouter[CbdloMessage]):
         self.topologies.estate.avoid(peer)
 
     def _look_whether_gone(self, until: float, now: float) -> list[Effect]:
-        busy = len(self.errands) or len(self.teller) or len(self.courier) or not self.topologies.is_idle()
+        busy = len(self.errands) or len(self.teller) or len(self.requests) or not self.topologies.is_idle()
         if busy and now < until:
             return [WakeAt(now + LEAVE_LOOK_S, ("leaving", until))]
         return [Completed("leave")]

@@ -19,11 +19,11 @@ from tidings.overlay.cbdlo.messages import Ref, Register, Renew, Renewed, Unregi
 from tidings.overlay.cbdlo.office import REGISTER_TRIES, Office
 from tidings.overlay.cbdlo.owned_partitions import Estate
 from tidings.overlay.cbdlo.replicas import Copies, Fates
-from tidings.overlay.courier import Courier
 from tidings.overlay.interest import Interest
 from tidings.overlay.messages import Peer, SubscriptionId
 from tidings.overlay.random_graph.access_points import AccessPoint, AccessTable, Tree
 from tidings.overlay.random_graph.partition import Axis, filed_under
+from tidings.overlay.retransmit import Requests
 from tidings.overlay.router import Completed, Count, Effect, Failed, Send, WakeAt
 
 OWN_MAX = 65_536  # Interests of one node.
@@ -76,7 +76,7 @@ class Membership:
         me: Peer,
         lower: LowerLayer,
         table: AccessTable,
-        courier: Courier,
+        requests: Requests,
         chance: Random,
         estate: Estate,
         copies: Copies,
@@ -86,12 +86,12 @@ class Membership:
         fingers: bool,
     ) -> None:
         self.me, self.indexed_max = me, indexed_max
-        self._lower, self._table, self._courier, self._chance = lower, table, courier, chance
+        self._lower, self._table, self._requests, self._chance = lower, table, requests, chance
         self._estate, self._copies, self._fates = estate, copies, fates
         self.own: dict[SubscriptionId, Own] = {}
         self._ending: dict[SubscriptionId, Own] = {}
         self.members: dict[Axis, Member] = {}
-        self.office = Office(me, courier, self.own, self.members, estate, fates, self.move, fingers=fingers)
+        self.office = Office(me, requests, self.own, self.members, estate, fates, self.move, fingers=fingers)
 
     @property
     def is_ending(self) -> bool:
@@ -125,7 +125,7 @@ class Membership:
         if member.tree is None:
             return self._seek(axis, member, now)
         tree, registration = member.tree, Registration(self.me, own.interest)
-        return self._courier.call(
+        return self._requests.send(
             tree.steward.id,
             lambda n: Register(n, axis, tree, registration),
             ("register", own.interest.id, axis, tree),
@@ -135,13 +135,13 @@ class Membership:
 
     def _unregister(self, id: SubscriptionId, axis: Axis, now: float) -> list[Effect]:
         # A registration that is not confirmed yet would be sent again, after this, and stand for ever.
-        self._courier.take_back(lambda about: about[:3] == ("register", id, axis))
+        self._requests.cancel(lambda about: about[:3] == ("register", id, axis))
         member = self.members.get(axis)
         if member is None or member.tree is None:
             return self.ended(id, axis)
         tree = member.tree
         about = ("unregister", id, axis, tree)
-        return self._courier.call(tree.steward.id, lambda n: Unregister(n, axis, tree, id), about, now, REGISTER_TRIES)
+        return self._requests.send(tree.steward.id, lambda n: Unregister(n, axis, tree, id), about, now, REGISTER_TRIES)
 
     def _filed(self, axis: Axis) -> list[Own]:
         """This node's interests under an attribute."""

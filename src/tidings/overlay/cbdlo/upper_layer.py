@@ -42,11 +42,11 @@ from tidings.overlay.cbdlo.messages import (
 from tidings.overlay.cbdlo.owned_partitions import SPACES_MAX, Estate, Holding, owners_of
 from tidings.overlay.cbdlo.replicas import SILENT_BEATS, Copies, Fates
 from tidings.overlay.cbdlo.subscriber import NAMED_MAX, OWN_MAX, LowerLayer, Membership
-from tidings.overlay.courier import Call, Courier
 from tidings.overlay.interest import Interest
 from tidings.overlay.messages import Message, NodeId, Parcel, Peer, SubscriptionId
 from tidings.overlay.random_graph.access_points import AccessPoint, AccessTable, Tree
 from tidings.overlay.random_graph.partition import BOTTOM, Axis, Cut
+from tidings.overlay.retransmit import Pending, Requests
 from tidings.overlay.router import Count, Effect, Send
 
 RENEW_BEATS = 5  # A member says so often that it is still there.
@@ -61,18 +61,18 @@ class Topologies:
         me: Peer,
         lower: LowerLayer,
         table: AccessTable,
-        courier: Courier,
+        requests: Requests,
         chance: Random,
         *,
         indexed_max: int | None,
         fingers: bool,
     ) -> None:
-        self.me, self._lower, self._courier = me, lower, courier
+        self.me, self._lower, self._requests = me, lower, requests
         self.estate = Estate(fingers=fingers)
         self.copies = Copies()
         self._fates = Fates()
         self.membership = Membership(
-            me, lower, table, courier, chance, self.estate, self.copies, self._fates,
+            me, lower, table, requests, chance, self.estate, self.copies, self._fates,
             indexed_max=indexed_max, fingers=fingers,
         )  # fmt: skip
         self.own, self.members = self.membership.own, self.membership.members
@@ -166,7 +166,7 @@ class Topologies:
                 return self._alive(sender, incarnation, now)
         return None
 
-    def answered(self, call: Call, answer: Message, now: float) -> list[Effect]:
+    def answered(self, call: Pending[int], answer: Message, now: float) -> list[Effect]:
         """One of this room's calls has been answered."""
         match call.about, answer:
             case ("register", SubscriptionId() as id, axis, tree), Registered(_, anchor):
@@ -185,7 +185,7 @@ class Topologies:
                 return self.office.doubt(axis, tree, peer, now)
         return []
 
-    def lost(self, call: Call, now: float) -> list[Effect]:
+    def lost(self, call: Pending[int], now: float) -> list[Effect]:
         """One of this room's calls will not be answered."""
         match call.about:
             case ("register", SubscriptionId(), axis, tree):
@@ -262,7 +262,7 @@ class Topologies:
         for steward in self.stewards.values():
             for heir in list(steward.deputies)[:1]:
                 make = lambda n, s=steward: Inherit(n, s.axis, s.tree)  # noqa: E731
-                effects += self._courier.call(heir, make, ("inherit", steward.axis, steward.tree), now)
+                effects += self._requests.send(heir, make, ("inherit", steward.axis, steward.tree), now)
         return effects
 
     def holdings(self) -> dict[str, tuple[int, int]]:
@@ -331,7 +331,7 @@ class Topologies:
         effects += self._lower.announce(AccessPoint(axis, self.me, steward.tree))
         for peer in {each.peer.id: None for each in copied}:
             make = lambda n: Moved(n, axis, old, steward.tree)  # noqa: E731
-            effects += self._courier.call(peer, make, ("moved",), now)
+            effects += self._requests.send(peer, make, ("moved",), now)
         return effects
 
     # ── Two topologies of one attribute ──────────────────────────────────────

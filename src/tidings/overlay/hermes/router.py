@@ -28,7 +28,6 @@ from typing import Any, Literal
 
 from tidings.errors import InputError
 from tidings.overlay.dedup import SEEN_MAX, SeenIds
-from tidings.overlay.failure_detector import Unanswered
 from tidings.overlay.hermes.grove import Grove
 from tidings.overlay.hermes.messages import Down, Fresh, Heard, HermesMessage, Orphan, Prune, Refresh, Root, Up
 from tidings.overlay.hermes.multicast_tree import Risen, Saying, ToChild, Tree, Unwant, Want
@@ -40,6 +39,7 @@ from tidings.overlay.pastry.messages import Heartbeat
 from tidings.overlay.pastry.ring import ANSWER_S, HEARTBEAT_S
 from tidings.overlay.pastry.router import HELD_MAX, RingRouter, on_a_ring
 from tidings.overlay.pastry.routing_table import ALTERNATES, LEAF_COUNT
+from tidings.overlay.retransmit import Backoff, RetransmitQueue
 from tidings.overlay.router import Completed, Count, Deliver, Effect, Failed, Send, Token, WakeAt, remembered
 
 LEAVE_S = 10.0  # How long a leaver waits for its children to find new parents.
@@ -87,7 +87,7 @@ class Hermes(RingRouter[HermesMessage]):
         self.grove = Grove(self.ring, self._covers)
         self._seen = SeenIds[EventId](SEEN_MAX)  # Delivered and sent down.
         self._risen = SeenIds[EventId](SEEN_MAX)  # Sent up.
-        self._calls = Unanswered[tuple[Any, ...]](wait_s=answer_s, tries_max=CALL_TRIES_MAX, at_most=CALLS_MAX)
+        self._calls = RetransmitQueue[tuple[Any, ...]](Backoff(answer_s, CALL_TRIES_MAX), at_most=CALLS_MAX)
         self._gardener = Gardener(self, self.grove, self._calls, refresh_s)
         self._roots: OrderedDict[str, NodeId] = OrderedDict()
 
@@ -244,7 +244,7 @@ class Hermes(RingRouter[HermesMessage]):
             case Up(parcel=parcel) | Down(parcel=parcel):
                 return self._receive_event(sender, message, parcel, now)
             case Heard(event=event, way=way):
-                self._calls.answered(("up", event) if way == "up" else ("down", event, sender))
+                self._calls.acknowledge(("up", event) if way == "up" else ("down", event, sender))
                 return []
             case Want():
                 return self._take_want(sender, message, now)
@@ -293,7 +293,7 @@ class Hermes(RingRouter[HermesMessage]):
         tree = self.grove.get(message.event_type)
         if tree is None or tree.parent != sender:
             return []
-        self._calls.answered(("want", tree.type, message.id))
+        self._calls.acknowledge(("want", tree.type, message.id))
         self._gardener.heard(sender, now)
         return self.say(tree, tree.hear_risen(message), now)
 
@@ -343,8 +343,8 @@ class Hermes(RingRouter[HermesMessage]):
     def _reroute(self, gone: NodeId, now: float) -> list[Effect]:
         """What waited for a node that is gone: events go another way up; what was to go down its branch is lost to it."""
         effects: list[Effect] = []
-        for key in self._calls.to_peer(gone):
-            waiting = self._calls.answered(key)
+        for key in self._calls.keys_to(gone):
+            waiting = self._calls.acknowledge(key)
             if waiting is not None and isinstance(waiting.message, Up):
                 effects += self._try_another_way(gone, waiting.message, now)
         return effects
@@ -363,9 +363,9 @@ class Hermes(RingRouter[HermesMessage]):
         if waiting is None:
             return []
         if isinstance(waiting.message, Want) and not self._is_meant(waiting.message, waiting.to):
-            self._calls.answered(key)
+            self._calls.acknowledge(key)
             return []
-        due = self._calls.again(key, now)
+        due = self._calls.retry(key, now)
         if due is not None:
             return [Send(waiting.to, waiting.message), WakeAt(due, ("call", key))]
         effects = self.ring.doubt(waiting.to, now)

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tidings.overlay.failure_detector import Unanswered
 from tidings.overlay.hermes.grove import Grove
 from tidings.overlay.hermes.messages import Fresh, Prune, Refresh
 from tidings.overlay.hermes.multicast_tree import Tree, digest
 from tidings.overlay.messages import NodeId
+from tidings.overlay.retransmit import RetransmitQueue
 from tidings.overlay.router import Effect, Send, WakeAt
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ REFRESHED_AT_ONCE = 512  # Trees in one Refresh.
 class Gardener:
     """What one node does for its trees."""
 
-    def __init__(self, router: Hermes, grove: Grove, calls: Unanswered[tuple[Any, ...]], refresh_s: float) -> None:
+    def __init__(self, router: Hermes, grove: Grove, calls: RetransmitQueue[tuple[Any, ...]], refresh_s: float) -> None:
         self._router, self._grove, self._calls, self.refresh_s = router, grove, calls, refresh_s
         self._parents: dict[NodeId, float] = {}  # When each was last heard.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidings.errors import InputError
-from tidings.overlay.failure_detector import Liveness
+from tidings.overlay.failure_detector import FailureDetector
 from tidings.overlay.immune.messages import (
     Bye,
     Elect,
@@ -80,7 +80,7 @@ class Neighbour(Router[ImmuneMessage]):
         self.lowers: dict[NodeId, float] = {}
         self.root, self.root_degree, self.parent = self.id, self.degree, ""
         self._beat = self.settings.heartbeat_s or 1.0
-        self._alive = Liveness(self._beat)
+        self._alive = FailureDetector(self._beat)
         self._begun = self._beacon_at = self._changed_at = self._epoch_at = 0.0
         self._shaky_until = -math.inf
         self._asks = 0

@@ -26,9 +26,9 @@ from zlib import crc32
 import msgspec
 
 from tidings.overlay.dedup import SeenIds
-from tidings.overlay.failure_detector import Unanswered
 from tidings.overlay.interest import Interest
 from tidings.overlay.messages import EventId, Message, NodeId, Parcel, SubscriptionId
+from tidings.overlay.retransmit import Backoff, RetransmitQueue
 from tidings.overlay.router import Completed, Count, Effect, Send, WakeAt
 
 ADVERTS_MAX = 10_000  # Publishers times types; beyond that a node knows of no more and hears all events instead.
@@ -120,7 +120,7 @@ class Pointers:
         self._fingerprint: tuple[tuple[int, int], int] = ((-1, 0), 0)
         # By tree and link, in case a Sub comes late: what one neighbour no longer wants, another may.
         self._gone = SeenIds[tuple[Advert, NodeId, SubscriptionId]]()
-        self._calls = Unanswered[tuple[str, object, NodeId]](wait_s=wait_s, tries_max=TRIES_MAX, at_most=65_536)
+        self._calls = RetransmitQueue[tuple[str, object, NodeId]](Backoff(wait_s, TRIES_MAX))
         self._asked: dict[SubscriptionId, dict[AdvertId, None]] = {}
         """For each own interest not completed yet, the adverts that have not confirmed it."""
 
@@ -193,8 +193,8 @@ class Pointers:
 
     def hang_up(self, peer: NodeId) -> None:
         """A neighbour is known to be down: nothing more is tried."""
-        for key in self._calls.to_peer(peer):
-            self._calls.answered(key)
+        for key in self._calls.keys_to(peer):
+            self._calls.acknowledge(key)
 
     def fade(self, now: float) -> list[Effect]:
         """Take back what was wanted only by neighbours that stayed away."""
@@ -264,7 +264,7 @@ class Pointers:
             case Unsub(advert, id):
                 return self._on_unsub(sender, advert, id, now)
             case Forwarded(id):
-                self._calls.answered(("event", id, sender))
+                self._calls.acknowledge(("event", id, sender))
                 return []
             case Forward():
                 return []
@@ -274,7 +274,7 @@ class Pointers:
         waiting = self._calls.get(key)
         if waiting is None:
             return []
-        due = self._calls.again(key, now)
+        due = self._calls.retry(key, now)
         if due is None:
             return [Count("gave up"), *self._without_answer(waiting.message)]
         return [Send(waiting.to, waiting.message), WakeAt(due, ("pointers", key))]
@@ -339,7 +339,7 @@ class Pointers:
         return next((id for id in live if tree.sent[id].covers(interest)), None)
 
     def _on_confirm(self, sender: NodeId, advert: Advert, id: SubscriptionId, now: float) -> list[Effect]:
-        self._calls.answered(("sub", (advert, id), sender))
+        self._calls.acknowledge(("sub", (advert, id), sender))
         tree = self._trees.get(advert.id)
         if tree is None or tree.advert != advert or sender != tree.pointer or id not in tree.sent:
             return []
@@ -389,7 +389,7 @@ class Pointers:
         if tree.retiring.get(id) or not tree.pointer or id not in tree.retiring:
             return []
         del tree.retiring[id], tree.sent[id]
-        self._calls.answered(("sub", (tree.advert, id), tree.pointer))
+        self._calls.acknowledge(("sub", (tree.advert, id), tree.pointer))
         tree.confirmed.pop(id, None)
         return [Send(tree.pointer, Unsub(tree.advert, id))]
 

@@ -42,7 +42,6 @@ from typing import Any
 import msgspec
 
 from tidings.overlay.dedup import SeenIds
-from tidings.overlay.failure_detector import Unanswered
 from tidings.overlay.immune import global_construction
 from tidings.overlay.immune.core_maintenance import REPAIR_AFTER, CoreMember
 from tidings.overlay.immune.messages import (
@@ -86,6 +85,7 @@ from tidings.overlay.immune.reverse_path import (
 )
 from tidings.overlay.interest import Interest
 from tidings.overlay.messages import EventId, NodeId, Parcel, Peer, SubscriptionId
+from tidings.overlay.retransmit import Backoff, RetransmitQueue
 from tidings.overlay.router import (
     WHATEVER_HAPPENS,
     Completed,
@@ -113,9 +113,7 @@ class Immune(CoreMember):
         self._seen = SeenIds[str]()
         self._seen_safe = SeenIds[str]()
         self._delivered = SeenIds[EventId]()
-        self._unacked = Unanswered[tuple[str, NodeId]](
-            wait_s=self._beat / 2, tries_max=RESENDS_MAX, at_most=UNACKED_MAX
-        )
+        self._unacked = RetransmitQueue[tuple[str, NodeId]](Backoff(self._beat / 2, RESENDS_MAX), at_most=UNACKED_MAX)
         self.pointers = Pointers(self.id, self.me.incarnation, wait_s=self._beat, settle_s=5 * self._beat)
         self._renewals = 0
 
@@ -186,7 +184,7 @@ class Immune(CoreMember):
             case Spread() | Advertise() | Renew():
                 return self._on_spread(sender, message, now)
             case Ack(key):
-                self._unacked.answered((key, sender))
+                self._unacked.acknowledge((key, sender))
                 return []
             case Hello(status):
                 return self._on_status(sender, status, now)
@@ -314,7 +312,7 @@ class Immune(CoreMember):
         waiting = self._unacked.overdue((key, to), now)
         if waiting is None:
             return []
-        due = self._unacked.again((key, to), now)
+        due = self._unacked.retry((key, to), now)
         if due is None:
             return [Count("gave up")]
         return [Send(to, waiting.message), WakeAt(due, ("resend", key, to))]
@@ -347,8 +345,8 @@ class Immune(CoreMember):
     def _on_lost(self, peer: NodeId, now: float) -> list[Effect]:
         """What it had not taken is flooded, for it may have been the way to others."""
         effects: list[Effect] = []
-        for key in self._unacked.to_peer(peer):
-            waiting = self._unacked.answered(key)
+        for key in self._unacked.keys_to(peer):
+            waiting = self._unacked.acknowledge(key)
             if waiting is not None and self._seen_safe.add(key[0]):
                 again = msgspec.structs.replace(waiting.message, safe=True)
                 effects += self._send_all(again, [other for other in self.wires if other != peer], now)

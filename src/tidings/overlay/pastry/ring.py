@@ -24,12 +24,13 @@ from typing import Protocol
 import msgspec
 
 from tidings.errors import InputError
-from tidings.overlay.failure_detector import MISSES_MAX, Liveness, Unanswered
+from tidings.overlay.failure_detector import MISSES_MAX, FailureDetector
 from tidings.overlay.messages import Message, NodeId, Peer
 from tidings.overlay.pastry import routing_table
 from tidings.overlay.pastry.lookup import Found, Lookup
 from tidings.overlay.pastry.messages import Gone, Heartbeat, Ping, Pong, RingMessage, There, Where
 from tidings.overlay.pastry.routing_table import ALTERNATES, LEAF_COUNT, Places
+from tidings.overlay.retransmit import Backoff, RetransmitQueue
 from tidings.overlay.router import Effect, Failed, Send, Token, WakeAt
 
 HEARTBEAT_S = 1.0
@@ -97,12 +98,12 @@ class Ring(Places):
         self._joins_tried = 0
         self._rider, self._chance = rider, chance
         self._dead: OrderedDict[NodeId, tuple[Peer, float]] = OrderedDict()
-        self._silence = Liveness(heartbeat_s)
+        self._silence = FailureDetector(heartbeat_s)
         self._lives: dict[NodeId, int] = {}  # Of the leaves: which life of theirs is known.
         self._probed: dict[NodeId, float] = {}
-        self._pings = Unanswered[NodeId](wait_s=answer_s, tries_max=TRIES_MAX, at_most=PINGS_MAX)
+        self._pings = RetransmitQueue[NodeId](Backoff(answer_s, TRIES_MAX), at_most=PINGS_MAX)
         self._lookups: dict[str, Lookup] = {}
-        self._asks = Unanswered[tuple[str, NodeId]](wait_s=answer_s, tries_max=TRIES_MAX, at_most=ASKS_MAX)
+        self._asks = RetransmitQueue[tuple[str, NodeId]](Backoff(answer_s, TRIES_MAX), at_most=ASKS_MAX)
         self._ticks, self._tick_at = 0, 0.0
 
     # ── Coming and going ─────────────────────────────────────────────────────
@@ -281,7 +282,7 @@ class Ring(Places):
         """A direct sign of life: the peer takes its place."""
         self._probed.pop(peer.id, None)
         if self.doubted.pop(peer.id, None):
-            self._pings.answered(peer.id)
+            self._pings.acknowledge(peer.id)
         dead = self._dead.get(peer.id)
         if dead is not None and dead[0].incarnation > peer.incarnation:
             return []  # Late words of an earlier life.
@@ -324,7 +325,7 @@ class Ring(Places):
         waiting = self._pings.overdue(id, now)
         if waiting is None:
             return []
-        due = self._pings.again(id, now)
+        due = self._pings.retry(id, now)
         if due is None:
             return self._give_up(id, now)
         return [Send(id, waiting.message), WakeAt(due, ("ring", "ping", id))]
@@ -332,7 +333,7 @@ class Ring(Places):
     def _give_up(self, id: NodeId, now: float) -> list[Effect]:
         """The node counts as dead."""
         peer = self.doubted.pop(id)
-        self._pings.answered(id)
+        self._pings.acknowledge(id)
         self._dead.pop(id, None)
         self._dead[id] = (peer, now)
         if len(self._dead) > DEAD_MAX:
@@ -372,7 +373,7 @@ class Ring(Places):
     def _ended(self, lookup: Lookup, outcome: Peer | Found, now: float) -> list[Effect]:
         del self._lookups[lookup.name]
         for id in lookup.waiting():
-            self._asks.answered((lookup.name, id))
+            self._asks.acknowledge((lookup.name, id))
         if lookup.is_join:
             return self._introduce_myself(lookup, now)
         if outcome is Found.EMPTY:
@@ -382,7 +383,7 @@ class Ring(Places):
     def _answered(self, peer: Peer, key: str, peers: Sequence[Peer], now: float) -> list[Effect]:
         effects = self._heard(peer, now) if self.is_in else []
         for name in [name for name in self._lookups if key == self._lowest(name)]:
-            if self._asks.answered((name, peer.id)) is not None:
+            if self._asks.acknowledge((name, peer.id)) is not None:
                 lookup = self._lookups[name]
                 lookup.answered(peer.id)
                 lookup.hear(other for other in peers[:HEARSAY_MAX] if self.is_node(other))
@@ -393,7 +394,7 @@ class Ring(Places):
         waiting = self._asks.overdue((name, id), now)
         if waiting is None:
             return []
-        due = self._asks.again((name, id), now)
+        due = self._asks.retry((name, id), now)
         if due is None:
             return self._ask_failed(self._lowest(name), id, False, now)
         return [Send(id, waiting.message), WakeAt(due, ("ring", "ask", name, id))]
@@ -401,7 +402,7 @@ class Ring(Places):
     def _ask_failed(self, key: str, id: NodeId, certain: bool, now: float) -> list[Effect]:
         effects = self.doubt(id, now) if self.is_in else []
         for name in [name for name in self._lookups if key == self._lowest(name)]:
-            self._asks.answered((name, id))
+            self._asks.acknowledge((name, id))
             self._lookups[name].failed(id, certain)
             effects += self._press_on(self._lookups[name], now)
         return effects

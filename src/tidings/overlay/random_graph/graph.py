@@ -17,13 +17,13 @@ from typing import ClassVar, Literal, TypeAlias
 
 import msgspec
 
-from tidings.overlay.courier import Courier
 from tidings.overlay.dedup import SEEN_MAX, SeenIds
 from tidings.overlay.messages import Message, NodeId, Peer
 from tidings.overlay.random_graph.access_points import AccessPoint, AccessTable
 from tidings.overlay.random_graph.cyclon import Known, PeerSampler
 from tidings.overlay.random_graph.partition import Axis
 from tidings.overlay.random_graph.random_walk import Path, onward
+from tidings.overlay.retransmit import Requests
 from tidings.overlay.router import Completed, Effect, Send, WakeAt
 
 PERIOD_S = 2.0  # Between two exchanges of views.
@@ -115,7 +115,7 @@ class RandomGraph:
         chance: Random,
         sampler: PeerSampler,
         table: AccessTable,
-        courier: Courier,
+        requests: Requests,
         *,
         adverts: Callable[[], list[AccessPoint]],
         heard: Callable[[AccessPoint, float], list[Effect]],
@@ -125,7 +125,7 @@ class RandomGraph:
     ) -> None:
         self.me, self.period_s, self.hops_max, self.announces = me, period_s, hops_max, announces
         self.sampler, self.table = sampler, table
-        self._courier, self._chance, self._own_adverts, self._heard = courier, chance, adverts, heard
+        self._requests, self._chance, self._own_adverts, self._heard = requests, chance, adverts, heard
         self.stage: Literal["outside", "ready"] = "outside"
         self._contacts: list[Peer] = []
         self._knocks = 0
@@ -149,7 +149,7 @@ class RandomGraph:
             return self.start(now)
         contact = self._contacts[self._knocks % len(self._contacts)]
         self._knocks += 1
-        return self._courier.call(contact.id, lambda n: Hello(n, self.me), ("hello", self._knocks), now, JOIN_TRIES)
+        return self._requests.send(contact.id, lambda n: Hello(n, self.me), ("hello", self._knocks), now, JOIN_TRIES)
 
     def welcomed(self, said: Welcome, now: float) -> list[Effect]:
         if self.stage != "outside":

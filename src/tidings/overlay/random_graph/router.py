@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from tidings.overlay.courier import Courier
 from tidings.overlay.messages import Message, NodeId, Peer
 from tidings.overlay.random_graph.access_points import AccessPoint, AccessTable, Policy
 from tidings.overlay.random_graph.cyclon import PeerSampler
 from tidings.overlay.random_graph.graph import RandomGraph, Welcome, draw_views
+from tidings.overlay.retransmit import Requests
 from tidings.overlay.router import Effect, M, Promise, Protocol, Router, Token, builder, remembered
 
 
@@ -36,13 +36,13 @@ class GraphRouter(Router[M]):
         self.me, self.hops_max, self._chance = me, hops_max, chance
         self.sampler = PeerSampler(me, chance, size=view_size)
         self.table = AccessTable(me, chance, size=table_size, policy=policy)
-        self.courier = Courier()
+        self.requests = Requests()
         self.graph = RandomGraph(
             me,
             chance,
             self.sampler,
             self.table,
-            self.courier,
+            self.requests,
             adverts=self._adverts,
             heard=self._heard,
             period_s=period_s,
@@ -62,14 +62,14 @@ class GraphRouter(Router[M]):
             case ("beat",):
                 return self._beat(now)
             case ("call", int(number), int(tries)):
-                effects, lost = self.courier.overdue(number, tries, now)
+                effects, lost = self.requests.overdue(number, tries, now)
                 return [*effects, *(self.graph.knock(now) if lost else ())]
         return []
 
     def peer_down(self, peer: NodeId, now: float) -> list[Effect]:
         self.sampler.drop(peer)
         self.table.drop_peer(peer)
-        return [effect for _ in self.courier.give_up(peer) for effect in self.graph.knock(now)]
+        return [effect for _ in self.requests.take_back(peer) for effect in self.graph.knock(now)]
 
     def links(self) -> tuple[NodeId, ...]:
         return tuple(peer.id for peer in self.sampler.view())
@@ -79,7 +79,7 @@ class GraphRouter(Router[M]):
 
     def _receive_of_graph(self, sender: NodeId, message: Message, now: float) -> list[Effect]:
         if isinstance(message, Welcome):
-            return self.graph.welcomed(message, now) if self.courier.answered(message.call, sender) else []
+            return self.graph.welcomed(message, now) if self.requests.answered(message.call, sender) else []
         return self.graph.receive(sender, message, now)
 
     # ── What a protocol may add ──────────────────────────────────────────────

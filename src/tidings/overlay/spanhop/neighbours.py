@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
-from tidings.overlay.failure_detector import Liveness
+from tidings.overlay.failure_detector import FailureDetector
 from tidings.overlay.messages import NodeId, Peer
 from tidings.overlay.router import Effect, Send, WakeAt
 from tidings.overlay.spanhop.messages import Ask, Card, Claim, Heartbeat, Record, Records, Rumour, Update, in_parts
@@ -50,7 +50,7 @@ class Neighbourhood:
     def __init__(self, router: Spanhop, atlas: Atlas, chance: Random, heartbeat_s: float) -> None:
         self._router, self.atlas, self._chance = router, atlas, chance
         self.heartbeat_s = heartbeat_s
-        self.alive = Liveness(heartbeat_s, MISSES_MAX)
+        self.alive = FailureDetector(heartbeat_s, MISSES_MAX)
         self.suspects: OrderedDict[NodeId, float] = OrderedDict()
         self.lost: dict[NodeId, Peer] = {}
         self.met: OrderedDict[NodeId, Peer] = OrderedDict()
