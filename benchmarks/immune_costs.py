@@ -37,7 +37,7 @@ def network(name: str, size: int, seed: int, **how: Any) -> World:
 
 def load(name: str, options: dict[str, Any], size: int, seed: int) -> float:
     world = network(name, size, seed, options=options)
-    world.publish(world.chance.randrange(size), {"x": 1})
+    world.publish(world.rng.randrange(size), {"x": 1})
     world.run_until_quiet()
     assert len(world.trace.deliveries) == size, "somebody was left out"
     return world.trace.messages() / (size - 1)

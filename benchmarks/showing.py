@@ -59,9 +59,9 @@ def print_targets(found: Sequence[Target]) -> None:
 
 
 def markdown_table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    head, *body = ["| " + " | ".join(row) + " |" for row in rows]
+    header, *body = ["| " + " | ".join(row) + " |" for row in rows]
     rule = "| --- |" + " ---: |" * (len(rows[0]) - 1)
-    return [head, rule, *body]
+    return [header, rule, *body]
 
 
 def markdown_targets(found: Sequence[Target]) -> list[str]:

@@ -26,9 +26,9 @@ RESULT = Path(__file__).parent / "results" / "spanhop_routing.json"
 
 def measured(known: Tables, pairs: int) -> dict[str, float]:
     """Routes from random brokers to random points of random brokers' zones; CPU time of this one thread."""
-    chance = np.random.default_rng(1)
-    sources, targets = chance.integers(0, len(known.tree), (2, pairs))
-    points = known.tree.points_in(targets, chance)
+    rng = np.random.default_rng(1)
+    sources, targets = rng.integers(0, len(known.tree), (2, pairs))
+    points = known.tree.points_in(targets, rng)
     routes(known, sources[:1], points[:1])  # Compiles.
     begun = time.process_time()
     walked = routes(known, sources, points)

@@ -80,8 +80,8 @@ def a_subscription_is_completed_and_taken_back(name: str, seed: int) -> None:
     """And what is published afterwards is not told."""
     world = World(name, node_count=NODE_COUNT, seed=seed)
     world.run_for(60.0)
-    chance = Random(seed)
-    wanted = [world.subscribe(chance.randrange(NODE_COUNT), each) for each in Workload().wanted(chance)]
+    rng = Random(seed)
+    wanted = [world.subscribe(rng.randrange(NODE_COUNT), each) for each in Workload().wanted(rng)]
     world.run_for(60.0)
     assert all(world.trace.subscriptions[id].completed_at is not None for id in wanted)
     for id in wanted:
@@ -113,9 +113,9 @@ def _all_sent(world: World) -> list[Any]:
 
 
 def _a_little_of_everything(world: World) -> None:
-    chance = Random(world.seed)
-    for each in Workload(subscriptions=8).wanted(chance):
-        world.subscribe(chance.choice(world.up()), each)
+    rng = Random(world.seed)
+    for each in Workload(subscriptions=8).wanted(rng):
+        world.subscribe(rng.choice(world.up()), each)
     world.strike(everything(world.seed))
     world.publish_some(10)
     world.run_for(60.0)

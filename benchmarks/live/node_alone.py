@@ -37,7 +37,7 @@ def _node() -> Node:
         Peer("alone"),
         protocol("flooding"),
         identity,
-        chance=random.Random(1),
+        rng=random.Random(1),
         random=secrets.token_bytes,
         policy=NodePolicy(open_links=True, bind_ids=False),
     )

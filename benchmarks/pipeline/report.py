@@ -122,10 +122,10 @@ def growth_rows(report: Report) -> list[tuple[str, ...]]:
 
 
 def _growth_row(run: Run) -> tuple[str, ...]:
-    head = (run.size, f"{run.events:,}", str(run.cores))
+    header = (run.size, f"{run.events:,}", str(run.cores))
     if run.measured is None:
-        return (*head, run.why_not, "", "")
-    return (*head, f"{_rate(run):,.0f}", f"{run.measured['seconds']:.2f}", f"{run.measured['cpu_s']:.2f}")
+        return (*header, run.why_not, "", "")
+    return (*header, f"{_rate(run):,.0f}", f"{run.measured['seconds']:.2f}", f"{run.measured['cpu_s']:.2f}")
 
 
 def once_rows(report: Report) -> list[str]:

@@ -46,14 +46,14 @@ def main() -> None:
     show_a_mistake()
 
 
-def make_sightings(chance: random.Random) -> list[dict[str, object]]:
+def make_sightings(rng: random.Random) -> list[dict[str, object]]:
     """Made-up sightings; a camera in fifty has lost its radar and reports no speed."""
     return [
         {
-            "plate": f"{chance.choice('ABCDE')}{number:05}",
-            "area": chance.choice(AREAS),
-            "speed": None if chance.random() < 0.02 else round(chance.gauss(28, 9), 1),
-            "lane": chance.randint(1, 3),
+            "plate": f"{rng.choice('ABCDE')}{number:05}",
+            "area": rng.choice(AREAS),
+            "speed": None if rng.random() < 0.02 else round(rng.gauss(28, 9), 1),
+            "lane": rng.randint(1, 3),
         }
         for number in range(SIGHTINGS)
     ]

@@ -99,22 +99,22 @@ def lay_out() -> London:
 
 def sealed_by_cameras(london: London) -> list[bytes]:
     """A day of sightings. Each of four control rooms joins with its own right and gets its own sender id."""
-    chance = random.Random(2026)
+    rng = random.Random(2026)
     now_ms = time.time_ns() // 1_000_000
     rooms = []
     for _ in range(4):
         keyring, sender_id = london.join(*publisher(london, now_ms), MAY_READ["Detective"])
         rooms.append(Sealer(london.signed_type, keyring, sender_id))
-    return [rooms[number % 4].seal(sighting(number, chance), now_ms) for number in range(SIGHTINGS)]
+    return [rooms[number % 4].seal(sighting(number, rng), now_ms) for number in range(SIGHTINGS)]
 
 
-def on_the_way(frames: list[bytes], chance: random.Random) -> Iterator[bytes]:
+def on_the_way(frames: list[bytes], rng: random.Random) -> Iterator[bytes]:
     """What becomes of frames between the cameras and here: a bit changes, a relay sends one again."""
-    altered = set(chance.sample(range(len(frames)), ALTERED))
+    altered = set(rng.sample(range(len(frames)), ALTERED))
     for number, frame in enumerate(frames):
-        at = chance.randrange(54, len(frame))
+        at = rng.randrange(54, len(frame))
         yield frame[:at] + bytes([frame[at] ^ 1]) + frame[at + 1 :] if number in altered else frame
-    yield from (frames[number] for number in chance.sample(sorted(set(range(len(frames))) - altered), TWICE))
+    yield from (frames[number] for number in rng.sample(sorted(set(range(len(frames))) - altered), TWICE))
 
 
 def subscribe(name: str, subscriptions: list[dict[str, str]]) -> None:
@@ -124,24 +124,24 @@ def subscribe(name: str, subscriptions: list[dict[str, str]]) -> None:
     aside.rename(OUT / "subscriptions" / name)
 
 
-def sighting(number: int, chance: random.Random) -> dict[str, Value]:
-    in_zone = chance.random() < 0.4
+def sighting(number: int, rng: random.Random) -> dict[str, Value]:
+    in_zone = rng.random() < 0.4
     seen: dict[str, Value] = {
-        "plate": plate(chance),
+        "plate": plate(rng),
         "in_zone": in_zone,
-        "area": chance.choice(ZONE if in_zone else OUTSIDE),
-        "camera": chance.randint(1, 800),
+        "area": rng.choice(ZONE if in_zone else OUTSIDE),
+        "camera": rng.randint(1, 800),
         "seen_at": Timestamp(DAY + number * 86_400_000_000 // SIGHTINGS),
     }
-    return seen if chance.random() < 0.01 else {**seen, "speed": round(chance.gauss(27, 8), 1)}
+    return seen if rng.random() < 0.01 else {**seen, "speed": round(rng.gauss(27, 8), 1)}
 
 
-def plate(chance: random.Random) -> str:
-    luck = chance.random()
+def plate(rng: random.Random) -> str:
+    luck = rng.random()
     if luck < 0.001:
         return WANTED_PLATE if luck < 0.0006 else SECOND_PLATE
     letters = "ABCDEFGHJKLMNPRSTVWXYZ"
-    return "".join(chance.choices(letters, k=2)) + f"{chance.randint(2, 74):02}" + "".join(chance.choices(letters, k=3))
+    return "".join(rng.choices(letters, k=2)) + f"{rng.randint(2, 74):02}" + "".join(rng.choices(letters, k=3))
 
 
 def at_each_batch(done: BatchDone) -> None:

@@ -229,7 +229,7 @@ class Chaos:
 
     async def _trouble(self, saying: list[asyncio.Task[None]]) -> None:
         while not all(task.done() for task in saying) or not self.faults.is_complete:
-            await asyncio.sleep(self.faults.chance.uniform(0.0, self.plan.pause_s))
+            await asyncio.sleep(self.faults.rng.uniform(0.0, self.plan.pause_s))
             await self.faults.strike()
 
     async def _intrude(self) -> None:

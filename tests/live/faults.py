@@ -63,8 +63,8 @@ def _through(config: str, own: str, proxies: dict[str, str]) -> str:
 class Faults:
     """Strikes a troubled network, one fault after the other."""
 
-    def __init__(self, network: Troubled, chance: Random) -> None:
-        self.network, self.chance = network, chance
+    def __init__(self, network: Troubled, rng: Random) -> None:
+        self.network, self.rng = network, rng
         self.struck: Counter[str] = Counter()
         self._busy: set[str] = set()
         self._is_split = False
@@ -89,7 +89,7 @@ class Faults:
     async def strike(self) -> None:
         """One fault, from its beginning to its end; of a kind that has not been, as long as there is one."""
         missing = [kind for kind in self._kinds if not self.struck[kind]]
-        kind = self.chance.choice(missing or ["kill", "kill", "freeze", "split", "clock", "full disk"])
+        kind = self.rng.choice(missing or ["kill", "kill", "freeze", "split", "clock", "full disk"])
         self.struck[kind] += await self._kinds[kind]()
 
     async def mend(self) -> None:
@@ -108,7 +108,7 @@ class Faults:
     def _one_of(self, names: Sequence[str]) -> Iterator[str]:
         """A broker that nothing else happens to meanwhile; empty if there is none."""
         free = [name for name in names if name not in self._busy]
-        name = self.chance.choice(free) if free else ""
+        name = self.rng.choice(free) if free else ""
         self.check_up()  # Before its process is looked for in vain.
         self._busy.add(name)
         try:
@@ -117,7 +117,7 @@ class Faults:
             self._busy.discard(name)
 
     async def _lasts(self, between_s: tuple[float, float] = LASTS_S) -> None:
-        await asyncio.sleep(self.chance.uniform(*between_s))
+        await asyncio.sleep(self.rng.uniform(*between_s))
 
     async def _kill(self) -> bool:
         with self._one_of(list(self.network.brokers)) as name:
@@ -142,8 +142,8 @@ class Faults:
             return False
         self._is_split = True
         names = list(self.network.brokers)
-        apart = self.chance.sample(names, self.chance.randint(1, len(names) // 2))
-        self.network.wires.split(apart, silently=self.chance.random() < 0.5)
+        apart = self.rng.sample(names, self.rng.randint(1, len(names) // 2))
+        self.network.wires.split(apart, silently=self.rng.random() < 0.5)
         await self._lasts(APART_S)
         self.network.wires.heal()
         self._is_split = False
@@ -155,7 +155,7 @@ class Faults:
                 broker = self.network.brokers[name]
                 # A key manager that has once seen the future stands still until it comes: its clock only goes back.
                 ahead_s = 0.0 if read_broker(broker.config).manages else JUMP_S_MAX
-                broker.set_clock(self.chance.uniform(-JUMP_S_MAX, ahead_s))
+                broker.set_clock(self.rng.uniform(-JUMP_S_MAX, ahead_s))
                 await self._lasts()
                 broker.set_clock(0.0)
             return bool(name)

@@ -24,8 +24,8 @@ def area(name: str) -> str:
 
 def speed(about: float) -> float:
     """A number near this one, with the mark in its last digits."""
-    head = struct.pack(">d", about)[:2]
-    return float(struct.unpack(">d", head + SPEED_MARK)[0])
+    header = struct.pack(">d", about)[:2]
+    return float(struct.unpack(">d", header + SPEED_MARK)[0])
 
 
 def plate(number: int) -> str:

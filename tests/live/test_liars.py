@@ -22,7 +22,7 @@ from tidings.net.transport.connection import Link
 from tidings.net.transport.frames import Again, Confirms, Frame, Listed, Lists, Said, Versions
 from tidings.node.stored_event import kept
 from tidings.node.type_crypto import event_id_of
-from tidings.overlay import Codec, EventId, Head, NodeId, Parcel
+from tidings.overlay import Codec, EventId, Header, NodeId, Packet
 from tidings.security import Identity, Mode, split
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
@@ -86,11 +86,11 @@ class WithLiar(LiveNetwork):
                 self.changed.clear()
                 await self.changed.wait()
 
-    def overheard(self) -> dict[bytes, Parcel]:
+    def overheard(self) -> dict[bytes, Packet]:
         """The messages that brought an event of the sealed type to the liar, and the event."""
         codec: Codec[Any] = Codec(self.liar.protocol.messages)
-        found = {raw: getattr(codec.decode(raw), "parcel", None) for raw in self.heard if _SAID in raw}
-        return {raw: parcel for raw, parcel in found.items() if parcel and parcel.head.type == self.type_name}
+        found = {raw: getattr(codec.decode(raw), "packet", None) for raw in self.heard if _SAID in raw}
+        return {raw: packet for raw, packet in found.items() if packet and packet.header.type == self.type_name}
 
     @property
     def type_name(self) -> str:
@@ -174,10 +174,10 @@ def test_what_others_have_published_is_not_taken_from_one_who_lists_it_as_its_ow
         await arrives(camera, heard, 3)
         theirs = list(network.overheard().values())[:3]
         # As it is: the one who lists it is not its origin, and is cut off.
-        await network.says_to_its_cost("ccs-1", Lists(b"j" * 16, 1, (Listed(1, theirs[0].head.id),)))
+        await network.says_to_its_cost("ccs-1", Lists(b"j" * 16, 1, (Listed(1, theirs[0].header.id),)))
         # Under the liar's own name: it is taken, and the seal is known. Listed under one name, sent under another: not taken.
-        own = [_relabelled(parcel, network.liar.me.id) for parcel in theirs]
-        ids = [*(parcel.head.id for parcel in own), EventId(network.liar.me.id, 9, 9)]
+        own = [_relabelled(packet, network.liar.me.id) for packet in theirs]
+        ids = [*(packet.header.id for packet in own), EventId(network.liar.me.id, 9, 9)]
         await network.say("ccs-1", Lists(b"k" * 16, 1, tuple(Listed(1 + n, id) for n, id in enumerate(ids))))
         await network.say("ccs-1", *(Again(1 + n, kept(own[n % 3])) for n in range(len(ids))))
         await network.answers_with("ccs-1", Confirms(1 + len(ids)))
@@ -185,8 +185,8 @@ def test_what_others_have_published_is_not_taken_from_one_who_lists_it_as_its_ow
     with_liar(tmp_path, scenario)
 
 
-def _relabelled(parcel: Parcel, origin: str) -> Parcel:
-    return Parcel(Head(event_id_of(origin, split(parcel.envelope)), parcel.head.type), parcel.view, parcel.envelope)
+def _relabelled(packet: Packet, origin: str) -> Packet:
+    return Packet(Header(event_id_of(origin, split(packet.envelope)), packet.header.type), packet.view, packet.envelope)
 
 
 def test_who_speaks_for_others_or_confirms_what_it_never_got_harms_only_itself(tmp_path: Path) -> None:

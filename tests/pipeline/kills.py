@@ -32,12 +32,12 @@ END_S_MAX = 600.0  # For the last run, on a loaded machine.
 
 def killed_again_and_again(folder: Path, seed: int, kills: int = 4) -> list[str]:
     """What is wrong, if anything is; more events come before each start."""
-    file, chance = lay_out(folder), random.Random(seed)
+    file, rng = lay_out(folder), random.Random(seed)
     share = len(EVENTS) // (kills + 1)
     wrong = []
     for kill in range(kills):
         put_events(folder, EVENTS[kill * share :][:share], 4)
-        kill_in_a_batch(folder, file, chance)
+        kill_in_a_batch(folder, file, rng)
         twice = sum(count > 1 for count in Counter(delivered_so_far(folder)).values())
         wrong += [f"{twice} pairs stand twice after kill {kill + 1}"] if twice else []
     put_events(folder, EVENTS[kills * share :], 4)

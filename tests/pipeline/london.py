@@ -18,18 +18,18 @@ WANTED = "P7"
 
 
 def sightings(count: int, seed: int = 1) -> list[dict[str, Value]]:
-    chance = random.Random(seed)
-    return [_sighting(chance) for _ in range(count)]
+    rng = random.Random(seed)
+    return [_sighting(rng) for _ in range(count)]
 
 
-def _sighting(chance: random.Random) -> dict[str, Value]:
+def _sighting(rng: random.Random) -> dict[str, Value]:
     drawn: dict[str, Value | None] = {
-        "plate": f"P{chance.randint(0, 20)}",
-        "area": chance.choice([None, "EC2", "Zürich"]),
-        "speed": chance.choice([None, 31.5, -0.0, 1e300]),
-        "lane": chance.randint(-3, 3),
-        "is_night": chance.random() < 0.5,
-        "seen_at": Timestamp(chance.randint(0, 2**50)),
+        "plate": f"P{rng.randint(0, 20)}",
+        "area": rng.choice([None, "EC2", "Zürich"]),
+        "speed": rng.choice([None, 31.5, -0.0, 1e300]),
+        "lane": rng.randint(-3, 3),
+        "is_night": rng.random() < 0.5,
+        "seen_at": Timestamp(rng.randint(0, 2**50)),
     }
     return {name: value for name, value in drawn.items() if value is not None}
 

@@ -33,15 +33,15 @@ Record = dict[str, Any]
 
 def sightings(count: int, seed: int = 1, first: int = 0) -> list[Record]:
     """Made-up ones; some know neither speed nor place."""
-    chance = random.Random(f"{seed} {first}")
+    rng = random.Random(f"{seed} {first}")
     return [
         {
             "event_id": f"e{number:06}",
-            "plate": f"{chance.choice('ABCDE')}{chance.randint(0, 999):03}",
-            "area": chance.choice(AREAS),
-            "speed": None if chance.random() < 0.05 else round(chance.gauss(28, 9), 1),
-            "lane": chance.randint(1, 3),
-            "position": None if chance.random() < 0.1 else {"lat": 51 + chance.random()},
+            "plate": f"{rng.choice('ABCDE')}{rng.randint(0, 999):03}",
+            "area": rng.choice(AREAS),
+            "speed": None if rng.random() < 0.05 else round(rng.gauss(28, 9), 1),
+            "lane": rng.randint(1, 3),
+            "position": None if rng.random() < 0.1 else {"lat": 51 + rng.random()},
         }
         for number in range(first, first + count)
     ]
@@ -49,24 +49,23 @@ def sightings(count: int, seed: int = 1, first: int = 0) -> list[Record]:
 
 def subscriptions(count: int, seed: int = 2) -> list[Record]:
     """Intervals, sets, prefixes, alternatives, suffixes (which are residuals) and conditions on NULL."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     return [
-        {"id": f"s{number:05}", "subscriber": f"org{number % 7}", "filter": _condition(chance)}
-        for number in range(count)
+        {"id": f"s{number:05}", "subscriber": f"org{number % 7}", "filter": _condition(rng)} for number in range(count)
     ]
 
 
-def _condition(chance: random.Random) -> str:
-    low = chance.randint(0, 55)
-    return chance.choice(
+def _condition(rng: random.Random) -> str:
+    low = rng.randint(0, 55)
+    return rng.choice(
         [
             f"speed > {low} AND speed <= {low + 5}",
-            f"area = '{chance.choice(AREAS)}' AND speed > {low}.5",
-            f"area IN ('{chance.choice(AREAS)}', '{chance.choice(AREAS)}') AND lane = {chance.randint(1, 3)}",
-            f"plate LIKE '{chance.choice('ABCDE')}{chance.randint(0, 9)}%'",
-            f"plate LIKE '%{chance.randint(0, 99):02}' AND area <> '{chance.choice(AREAS)}'",
-            f"position.lat BETWEEN 51.{chance.randint(0, 4)} AND 51.{chance.randint(5, 9)} OR speed IS NULL",
-            f"(speed > {low} AND lane = 1) OR (area = '{chance.choice(AREAS)}' AND lane = 2)",
+            f"area = '{rng.choice(AREAS)}' AND speed > {low}.5",
+            f"area IN ('{rng.choice(AREAS)}', '{rng.choice(AREAS)}') AND lane = {rng.randint(1, 3)}",
+            f"plate LIKE '{rng.choice('ABCDE')}{rng.randint(0, 9)}%'",
+            f"plate LIKE '%{rng.randint(0, 99):02}' AND area <> '{rng.choice(AREAS)}'",
+            f"position.lat BETWEEN 51.{rng.randint(0, 4)} AND 51.{rng.randint(5, 9)} OR speed IS NULL",
+            f"(speed > {low} AND lane = 1) OR (area = '{rng.choice(AREAS)}' AND lane = 2)",
         ]
     )
 

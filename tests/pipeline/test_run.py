@@ -204,12 +204,12 @@ def test_killed_or_stopped_at_any_moment_the_next_run_goes_on_and_every_pair_sta
     assert delivered(tmp_path) == expected_pairs(EVENTS, WANTED)
 
 
-def kill_in_a_batch(folder: Path, file: Path, chance: random.Random) -> None:
+def kill_in_a_batch(folder: Path, file: Path, rng: random.Random) -> None:
     """Starts a run and kills it at a moment somewhere within a batch, or the next one."""
     begun = len(list((folder / "checkpoint" / "batches").glob("*.json")))
     process = start_run(file)
     wait_for(folder / "checkpoint" / "batches", process, "*.json", begun + 1)
-    time.sleep(chance.random() * 2)
+    time.sleep(rng.random() * 2)
     process.send_signal(signal.SIGKILL)
     process.communicate()
 

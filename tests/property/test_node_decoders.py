@@ -18,7 +18,7 @@ from tidings.errors import InputError
 from tidings.node import Node, Notify
 from tidings.node.filter_encoding import UNREAD
 from tidings.node.key_distribution import CODEC, CONTROL, AskedIn, LetIn, News, TurnedAway
-from tidings.overlay import EventId, Head, Interest, Parcel, Peer, SubscriptionId, View
+from tidings.overlay import EventId, Header, Interest, Packet, Peer, SubscriptionId, View
 from tidings.overlay.baselines.flooding import Flood
 from tidings.overlay.hermes.multicast_tree import Want
 from tidings.sim import START_MS
@@ -70,8 +70,8 @@ def test_no_word_about_keys_makes_a_node_raise_or_changes_its_keys(what: str) ->
     @settings(max_examples=80)
     @given(mangled(CONTROLS[what]) | st.binary(max_size=200), st.integers(0, 2**62))
     def run(raw: bytes, seq: int) -> None:
-        parcel = Parcel(Head(EventId("anybody", 0, seq), type), View({}), raw)
-        node.receive(CABLE.other.me.id, CABLE.other._codec.encode(Flood(parcel, 1)), 0.0)
+        packet = Packet(Header(EventId("anybody", 0, seq), type), View({}), raw)
+        node.receive(CABLE.other.me.id, CABLE.other._codec.encode(Flood(packet, 1)), 0.0)
 
     run()
     assert repr(keys.keyring) == ring

@@ -62,8 +62,8 @@ def _mergeable(tree: Tree) -> int:
 
 @given(st.integers(1, 20), st.integers(0, 60), st.integers(0, 2**32 - 1))
 def test_a_balanced_tree_never_has_more_zones_than_asked_and_shares_add_up(most: int, size: int, seed: int) -> None:
-    chance = np.random.default_rng(seed)
-    points, low = chance.integers(0, 20, (size, 2)), chance.integers(0, 15, (size // 2, 2))
+    rng = np.random.default_rng(seed)
+    points, low = rng.integers(0, 20, (size, 2)), rng.integers(0, 15, (size // 2, 2))
     balanced = balance([20, 20], points, low, low + 5, zones_max=most)
     assert len(balanced.tree) <= most
     assert len(balanced.share) == len(balanced.tree)

@@ -24,10 +24,10 @@ SMALL = Space(2, 4)  # 16 × 16 cells: every point can be looked at.
 @st.composite
 def tilings(draw: st.DrawFn, axes_max: int = 3) -> Tiling:
     axes = draw(st.integers(1, axes_max))
-    chance = Random(draw(st.integers(0, 10_000)))
+    rng = Random(draw(st.integers(0, 10_000)))
     policy = draw(st.sampled_from(["even", "point"]))
     count, k, wrap = draw(st.integers(1, 40)), draw(st.integers(1, 3)), draw(st.booleans())
-    return Tiling.grown(count, Space(axes), chance, k=k, wrap=wrap, policy=policy)  # type: ignore[arg-type]
+    return Tiling.grown(count, Space(axes), rng, k=k, wrap=wrap, policy=policy)  # type: ignore[arg-type]
 
 
 @st.composite
@@ -40,8 +40,8 @@ def cells(zone: Zone) -> set[tuple[int, int]]:
     return {(x, y) for x in range(zone.low[0], zone.high[0]) for y in range(zone.low[1], zone.high[1])}
 
 
-def points(space: Space, chance: Random, count: int) -> list[tuple[int, ...]]:
-    return [tuple(chance.randrange(space.side) for _ in range(space.axes)) for _ in range(count)]
+def points(space: Space, rng: Random, count: int) -> list[tuple[int, ...]]:
+    return [tuple(rng.randrange(space.side) for _ in range(space.axes)) for _ in range(count)]
 
 
 # ── Geometry ─────────────────────────────────────────────────────────────────
@@ -160,10 +160,10 @@ def test_some_neighbour_is_always_nearer(tiling: Tiling, seed: int) -> None:
 @given(tilings(), st.integers(0, 100))
 def test_a_message_ends_at_the_owner_of_its_aim(tiling: Tiling, seed: int) -> None:
     """S2."""
-    chance = Random(seed)
+    rng = Random(seed)
     brokers = [tiling.standing(number) for number in range(len(tiling))]
-    for aim in points(tiling.space, chance, 5):
-        start = chance.randrange(len(tiling))
+    for aim in points(tiling.space, rng, 5):
+        start = rng.randrange(len(tiling))
         assert arrives(brokers, start, aim, tiling.k) == tiling.owner(aim)
         assert arrives(brokers, start, aim, tiling.k, greedy=True) == tiling.owner(aim)
 
@@ -172,26 +172,26 @@ def test_a_message_ends_at_the_owner_of_its_aim(tiling: Tiling, seed: int) -> No
 @given(tilings(), st.integers(0, 100))
 def test_a_message_arrives_however_stale_the_tables_of_ancestors_are(tiling: Tiling, seed: int) -> None:
     """S2, with any broker recorded in place of any other."""
-    chance = Random(seed)
+    rng = Random(seed)
     brokers = []
     for number in range(len(tiling)):
         broker = tiling.standing(number)
         stale = [
-            Ancestor(a.zone, tuple(Known(str(chance.randrange(len(tiling))), known.zone) for known in a.known))
+            Ancestor(a.zone, tuple(Known(str(rng.randrange(len(tiling))), known.zone) for known in a.known))
             for a in broker.ancestors
         ]
         brokers.append(replace(broker, ancestors=stale))
-    for aim in points(tiling.space, chance, 5):
-        assert arrives(brokers, chance.randrange(len(tiling)), aim, tiling.k) == tiling.owner(aim)
+    for aim in points(tiling.space, rng, 5):
+        assert arrives(brokers, rng.randrange(len(tiling)), aim, tiling.k) == tiling.owner(aim)
 
 
 @settings(max_examples=EXAMPLES)
 @given(tilings(), st.integers(0, 100))
 def test_a_hop_by_ancestors_goes_to_somebody_inside_the_recorded_zone(tiling: Tiling, seed: int) -> None:
     """S3, where nobody has moved."""
-    chance = Random(seed)
-    for aim in points(tiling.space, chance, 5):
-        number = chance.randrange(len(tiling))
+    rng = Random(seed)
+    for aim in points(tiling.space, rng, 5):
+        number = rng.randrange(len(tiling))
         hop = next_hop(tiling.standing(number), Trip(aim), tiling.k)
         if hop.how == "ancestor":
             assert hop.to is not None
@@ -219,8 +219,8 @@ def test_what_is_not_covered_and_what_is_are_the_whole_zone(tiling: Tiling, data
 @given(tilings(), st.integers(0, 100))
 def test_pieces_cut_along_the_tree_reach_each_zone_of_a_box_once(tiling: Tiling, seed: int) -> None:
     """S7, the geometry of it."""
-    chance, space = Random(seed), tiling.space
-    low, high = points(space, chance, 2)
+    rng, space = Random(seed), tiling.space
+    low, high = points(space, rng, 2)
     box = Zone(tuple(map(min, low, high)), tuple(max(pair) + 1 for pair in zip(low, high)))
     reached: list[Path] = []
     waiting = [box]
@@ -254,13 +254,13 @@ def test_cells_keep_the_order_of_values(bounds: tuple[Value, Value], one: Value,
 def test_no_event_that_is_wanted_lies_outside_the_boxes(
     seed: int, first: tuple[Value, Value], second: tuple[Value, Value]
 ) -> None:
-    chance = Random(seed)
-    event_type = random_type(chance)
-    sql = Sql.of(random_condition(chance, event_type))
+    rng = Random(seed)
+    event_type = random_type(rng)
+    sql = Sql.of(random_condition(rng, event_type))
     names = [*(name for name, _ in sql.types), "elsewhere", "nowhere"][:2]
     axes = Axes.of(dict(zip(names, (first, second))), Space(2))
     for _ in range(10):
-        values = random_values(chance, event_type)
+        values = random_values(rng, event_type)
         view = View({name: value for name, value in values.items() if value is not None})
         if sql.matches(view):
             assert any(axes.event(view).touches(box) for box in axes.wanted(sql))

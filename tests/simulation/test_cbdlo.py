@@ -29,14 +29,14 @@ X = Axis("Event", "x")
 
 def a_world(seed: int, *, nodes: int = 24, wishes: int = 30, attributes: str = "x", **options: Any) -> World:
     """Some nodes, some of which want something; all of it settled."""
-    world, chance = World("cbdlo", node_count=nodes, seed=seed, options=options), Random(seed)
+    world, rng = World("cbdlo", node_count=nodes, seed=seed, options=options), Random(seed)
     world.run_for(20.0)
     for _ in range(wishes):
         wanted = {}
-        for name in chance.sample(attributes, chance.randint(1, len(attributes))):
-            low = chance.randrange(800)
+        for name in rng.sample(attributes, rng.randint(1, len(attributes))):
+            low = rng.randrange(800)
             wanted[name] = (low, low + 200)
-        world.subscribe(chance.choice(world.up()), Ranges.of(**wanted))
+        world.subscribe(rng.choice(world.up()), Ranges.of(**wanted))
     world.run_for(30.0)
     return world
 
@@ -99,15 +99,15 @@ def test_the_tree_is_whole_again_after(faults: str) -> None:
 
 
 def test_the_tree_is_whole_after_many_changes_of_mind() -> None:
-    world, chance = a_world(7, wishes=10), Random(7)
+    world, rng = a_world(7, wishes=10), Random(7)
     wishes = [id for member in world.nodes for id in member.subscriptions]
     for _ in range(120):
-        if wishes and chance.random() < 0.5:
-            world.unsubscribe(wishes.pop(chance.randrange(len(wishes))))
+        if wishes and rng.random() < 0.5:
+            world.unsubscribe(wishes.pop(rng.randrange(len(wishes))))
         else:
-            low = chance.randrange(900)
-            wishes.append(world.subscribe(chance.choice(world.up()), Ranges.of(x=(low, low + chance.randrange(99)))))
-        world.run_for(chance.choice((0.0, 0.1, 1.0)))
+            low = rng.randrange(900)
+            wishes.append(world.subscribe(rng.choice(world.up()), Ranges.of(x=(low, low + rng.randrange(99)))))
+        world.run_for(rng.choice((0.0, 0.1, 1.0)))
     world.run_for(60.0)
     (steward,) = stewards(world)
     check_as_planned(world, steward)
@@ -119,19 +119,19 @@ class Changing:
     """A world that does not rest: nodes change their minds, come, go and crash, many times a second."""
 
     def __init__(self, seed: int, *, nodes: int = 16) -> None:
-        self.world, self.chance = World("cbdlo", node_count=nodes, seed=seed, recording=False), Random(seed)
+        self.world, self.rng = World("cbdlo", node_count=nodes, seed=seed, recording=False), Random(seed)
         self.world.run_for(20.0)
         self.done: Counter[str] = Counter()
 
     def change_often(self, count: int, over_s: float) -> None:
         for _ in range(count):
-            change = self.chance.choices(("mind", "leave", "crash"), (98, 1, 1))[0]
+            change = self.rng.choices(("mind", "leave", "crash"), (98, 1, 1))[0]
             self.done[change] += 1
             self._change_mind() if change == "mind" else self._replace(change)
             self.world.run_for(over_s / count)
 
     def _replace(self, how: str) -> None:
-        gone = self.chance.choice(self.world.up())
+        gone = self.rng.choice(self.world.up())
         self.world.crash(gone) if how == "crash" else self.world.leave(gone)
         self.world.join()
 
@@ -139,12 +139,12 @@ class Changing:
         """Some twenty wishes at a time."""
         staying = [self.world.nodes[node] for node in self.world.up()]
         wishes = [id for member in staying for id in member.subscriptions]
-        if self.chance.random() < len(wishes) / 40:
-            self.world.unsubscribe(self.chance.choice(wishes))
+        if self.rng.random() < len(wishes) / 40:
+            self.world.unsubscribe(self.rng.choice(wishes))
         else:
-            low = self.chance.randrange(900)
-            wanted = Ranges.of(x=(low, low + self.chance.randrange(99)))
-            self.world.subscribe(self.chance.choice(staying).index, wanted)
+            low = self.rng.randrange(900)
+            wanted = Ranges.of(x=(low, low + self.rng.randrange(99)))
+            self.world.subscribe(self.rng.choice(staying).index, wanted)
 
 
 def test_trees_views_and_tables_are_whole_after_each_of_many_storms_of_ten_thousand_changes() -> None:
@@ -189,12 +189,12 @@ def test_a_stewards_place_is_taken_by_its_deputy_and_nothing_is_forgotten() -> N
 
 def test_two_topologies_of_one_attribute_become_one() -> None:
     """INV-12: both halves of a split network have founded their own, for the first time."""
-    world, chance = World("cbdlo", node_count=24, seed=9), Random(9)
+    world, rng = World("cbdlo", node_count=24, seed=9), Random(9)
     world.run_for(20.0)
     with world.split(range(12)):
         world.run_for(2.0)
         for node in range(24):
-            low = chance.randrange(800)
+            low = rng.randrange(800)
             world.subscribe(node, Ranges.of(x=(low, low + 200)))
         world.run_for(30.0)
         assert len(stewards(world)) >= 2
@@ -257,14 +257,14 @@ def test_conditions_on_several_attributes_are_met_exactly(options: dict[str, Any
     world = a_world(11, attributes="xyz", wishes=40, **options)
     world.run_for(60.0)
     before = len(world.trace.notices)
-    world.publish_some(25, draw=lambda chance: {name: chance.randrange(1000) for name in "xyz"})
+    world.publish_some(25, draw=lambda rng: {name: rng.randrange(1000) for name in "xyz"})
     world.run_for(60.0)
     told = Counter((notice.event, notice.subscription) for notice in world.trace.notices[before:])
     owed = {
         (event, id)
         for event, said in world.trace.publications.items()
         for id, wish in world.trace.subscriptions.items()
-        if wish.interest.matches(said.parcel)
+        if wish.interest.matches(said.packet)
     }
     assert set(told) == owed
     assert set(told.values()) == {1}
@@ -273,9 +273,9 @@ def test_conditions_on_several_attributes_are_met_exactly(options: dict[str, Any
 
 def test_the_nodes_of_live_brokers_tell_what_routers_alone_do() -> None:
     """INV-13: the same wishes and events, as bytes between whole nodes and as objects between routers; nothing is lost."""
-    chance = Random(6)
-    wishes = [(node, random_condition(chance, NAMES)) for node in range(8) for _ in range(2)]
-    said = [(chance.randrange(8), random_values(chance)) for _ in range(20)]
+    rng = Random(6)
+    wishes = [(node, random_condition(rng, NAMES)) for node in range(8) for _ in range(2)]
+    said = [(rng.randrange(8), random_values(rng)) for _ in range(20)]
     city = a_city("cbdlo", Mode.PLAIN, [None] * 8, seed=6)
     asked = [city.ask(node, condition) for node, condition in wishes]
     city.settle(10.0)
@@ -304,7 +304,7 @@ def told_of(world: World, events: list[EventId], wishes: list[SubscriptionId]) -
 def test_partial_matches_are_forgotten_when_nothing_more_can_come() -> None:
     """INV-10."""
     world = a_world(12, attributes="xy", wishes=30, profile="paper")
-    world.publish_some(20, draw=lambda chance: {"x": chance.randrange(1000)})
+    world.publish_some(20, draw=lambda rng: {"x": rng.randrange(1000)})
     world.run_for(5.0)
     assert sum(len(router.counters) for router in routers(world).values()) > 0
     world.run_for(40.0)

@@ -24,13 +24,13 @@ def reached(world: World, event: EventId) -> Counter[NodeId]:
 @pytest.mark.parametrize("seed", range(3))
 def test_each_interested_node_hears_once(seed: int, options: dict[str, Any]) -> None:
     world = World("hermes", node_count=60, seed=seed, options={**STILL, **options})
-    chance = Random(seed)
+    rng = Random(seed)
     for _ in range(30):
-        low = chance.randrange(90)
-        world.subscribe(chance.randrange(60), Ranges.of(x=(low, low + chance.choice((0, 5, 40)))))
+        low = rng.randrange(90)
+        world.subscribe(rng.randrange(60), Ranges.of(x=(low, low + rng.choice((0, 5, 40)))))
     world.run_until_quiet()
     for x in range(0, 100, 9):
-        event = world.publish(chance.randrange(60), {"x": x})
+        event = world.publish(rng.randrange(60), {"x": x})
         world.run_until_quiet()
         told = {notice.subscription.origin for notice in world.trace.notices if notice.event == event}
         wanted = {
@@ -85,12 +85,12 @@ def mean_hops(subscribers: int, seeds: range, **options: Any) -> float:
     taken = []
     for seed in seeds:
         world = World("hermes", node_count=2000, seed=seed, options={**SCRIBE, **options}, recording=False)
-        chance = Random(seed)
+        rng = Random(seed)
         for each in range(40):
-            for node in chance.sample(range(2000), subscribers):
+            for node in rng.sample(range(2000), subscribers):
                 world.subscribe(node, Everything(), f"T{each}")
             world.run_until_quiet()
-            taken.append(hops(world, chance.randrange(2000), f"T{each}", warm="remember_root" in options))
+            taken.append(hops(world, rng.randrange(2000), f"T{each}", warm="remember_root" in options))
     return fmean(taken)
 
 
@@ -105,12 +105,12 @@ def test_a_tree_left_alone_loses_whole_branches_when_nodes_fail() -> None:
     losses = []
     for seed in range(6):
         world = World("hermes", node_count=300, seed=seed, options=SCRIBE, recording=False)
-        chance = Random(seed)
-        wanting = chance.sample(range(1, 300), 60)
+        rng = Random(seed)
+        wanting = rng.sample(range(1, 300), 60)
         for node in wanting:
             world.subscribe(node, Everything())
         world.run_until_quiet()
-        for node in chance.sample(range(1, 300), 30):
+        for node in rng.sample(range(1, 300), 30):
             world.crash(node)
         event = world.publish(0, {"x": 1})
         world.run_until_quiet()

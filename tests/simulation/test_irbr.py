@@ -18,17 +18,17 @@ from tidings.sim import World
 STILL: dict[str, Any] = {"heartbeat_s": 0, "sync_s": 0}
 
 
-def a_wish(chance: Random) -> AnyWanted:
-    low = chance.randrange(90)
-    return Ranges.of(x=(low, low + chance.choice((0, 5, 20, 60))))
+def a_wish(rng: Random) -> AnyWanted:
+    low = rng.randrange(90)
+    return Ranges.of(x=(low, low + rng.choice((0, 5, 20, 60))))
 
 
 def a_world(seed: int, *, node_count: int = 0, wishes: int = 20, **options: Any) -> World:
     """Some nodes, some of which want something; all of it settled."""
-    chance = Random(seed)
-    world = World("irbr", node_count=node_count or chance.randrange(2, 64), seed=seed, options={**STILL, **options})
+    rng = Random(seed)
+    world = World("irbr", node_count=node_count or rng.randrange(2, 64), seed=seed, options={**STILL, **options})
     for _ in range(wishes):
-        world.subscribe(chance.randrange(len(world.nodes)), a_wish(chance))
+        world.subscribe(rng.randrange(len(world.nodes)), a_wish(rng))
     world.run_until_quiet()
     return world
 
@@ -63,7 +63,7 @@ def received(world: World, event: EventId) -> Counter[NodeId]:
 def test_each_interested_node_hears_once_and_nobody_else_P1(seed: int, reliability: str, mode: str) -> None:
     world = a_world(seed, reliability=reliability, mode=mode)
     for x in (3, 50, 95):
-        event = world.publish(world.chance.randrange(len(world.nodes)), {"x": x})
+        event = world.publish(world.rng.randrange(len(world.nodes)), {"x": x})
         world.run_until_quiet()
         assert reached(world, event) == Counter(wanting(world, x))
 
@@ -93,13 +93,13 @@ def test_in_interest_mode_each_message_reaches_somebody_who_wants_it_P9(seed: in
 @pytest.mark.parametrize("reliability", ["R1", "R2"])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_living_all_hear_once_however_many_crash_P3(seed: int, reliability: str, bounces: bool) -> None:
-    chance = Random(seed)
+    rng = Random(seed)
     options = {**STILL, "reliability": reliability, "mode": "paper", "obituaries": False}
     world = World("irbr", node_count=100, seed=seed, bounces=bounces, options=options)
-    for node in chance.sample(range(100), 30):
+    for node in rng.sample(range(100), 30):
         world.subscribe(node, Ranges.of(x=(0, 99)))
     world.run_until_quiet()
-    for node in chance.sample(range(1, 100), 20):
+    for node in rng.sample(range(1, 100), 20):
         world.crash(node)
     event = world.publish(0, {"x": 7})
     world.run_until_quiet()
@@ -109,11 +109,11 @@ def test_the_living_all_hear_once_however_many_crash_P3(seed: int, reliability: 
 @pytest.mark.parametrize("seed", range(4))
 def test_other_representatives_of_the_same_ranges_change_nothing_P4(seed: int) -> None:
     world = a_world(seed, node_count=60, mode="paper", alternates=1)
-    chance = Random(seed)
+    rng = Random(seed)
     for router in routers(world):
         table = router.ring._table
         for cell in table:
-            table[cell] = [chance.choice([other.peer for other in world.nodes if other.id.startswith(cell)])]
+            table[cell] = [rng.choice([other.peer for other in world.nodes if other.id.startswith(cell)])]
     event = world.publish(0, {"x": 50})
     world.run_until_quiet()
     assert reached(world, event) == Counter(wanting(world, 50))
@@ -135,12 +135,12 @@ def test_covering_saves_announcements_and_changes_nobody_s_notices_P8_P10(seed: 
 
 def test_the_more_interests_there_are_the_less_a_new_one_costs() -> None:
     world = World("irbr", node_count=60, seed=5, options=STILL)
-    chance = Random(5)
+    rng = Random(5)
     costs = []
     for _ in range(3):
         before = world.trace.messages("Spread")
         for _ in range(60):
-            world.subscribe(chance.randrange(60), Ranges.of(x=(0, chance.choice((10, 50, 90)))))
+            world.subscribe(rng.randrange(60), Ranges.of(x=(0, rng.choice((10, 50, 90)))))
             world.run_until_quiet()
         costs.append(world.trace.messages("Spread") - before)
     assert costs[0] > costs[1] > costs[2]
@@ -159,19 +159,19 @@ def uncovered(bench: Bench, at: NodeId) -> list[Any]:
 
 def change_minds(seed: int, **options: Any) -> tuple[Bench, int]:
     """Twelve nodes (k = 3, L = 4) subscribe and unsubscribe 40 times, all at once; I4 is looked at after every message."""
-    chance = Random(seed)
-    ids = sorted(chance.sample([a + b + c + d for a in "012" for b in "012" for c in "012" for d in "012"], 12))
+    rng = Random(seed)
+    ids = sorted(rng.sample([a + b + c + d for a in "012" for b in "012" for c in "012" for d in "012"], 12))
     bench = Bench(protocol("irbr"), ids, seed=seed, base=3, **QUIET, **options)
     made: list[Any] = []
     violations = 0
     for _ in range(40):
-        if made and chance.random() < 0.45:
-            bench.unsubscribe(made.pop(chance.randrange(len(made))))
+        if made and rng.random() < 0.45:
+            bench.unsubscribe(made.pop(rng.randrange(len(made))))
         else:
-            low = chance.randrange(3)
-            made.append(bench.subscribe(chance.choice(ids), Ranges.of(x=(low, low + chance.choice((0, 1, 2, 8))))))
+            low = rng.randrange(3)
+            made.append(bench.subscribe(rng.choice(ids), Ranges.of(x=(low, low + rng.choice((0, 1, 2, 8))))))
         violations += sum(len(uncovered(bench, id)) for id in ids)
-        violations += sum(len(uncovered(bench, id)) for id in bench.steps(bench.now + chance.random()))
+        violations += sum(len(uncovered(bench, id)) for id in bench.steps(bench.now + rng.random()))
     violations += sum(len(uncovered(bench, id)) for id in bench.steps())
     return bench, violations
 
@@ -220,11 +220,11 @@ def test_a_joiner_knows_what_it_would_know_had_it_always_been_there_P7(seed: int
 @pytest.mark.parametrize("within_s", [0.0, 0.02, 0.2], ids=["at once", "in a flurry", "in haste"])
 @pytest.mark.parametrize("seed", range(5))
 def test_of_many_that_come_together_each_knows_what_all_want_P7(seed: int, within_s: float) -> None:
-    world, chance = a_world(seed, node_count=3, wishes=6), Random(seed)
+    world, rng = a_world(seed, node_count=3, wishes=6), Random(seed)
     for _ in range(12):
         node = world.join()
-        world.run_for(chance.uniform(0.0, within_s))
-        world.subscribe(node, a_wish(chance))
+        world.run_for(rng.uniform(0.0, within_s))
+        world.subscribe(node, a_wish(rng))
     world.run_until_quiet()
     for router in routers(world):
         assert_knows_what_all_want(router, world)

@@ -31,39 +31,39 @@ PROTOCOLS = ("flooding", "hermes", "irbr")
 SEALED = (Mode.EVENT, Mode.ATTRIBUTE)
 
 
-def random_reads(chance: Random, count: int, mode: Mode) -> list[Sequence[str] | None]:
+def random_reads(rng: Random, count: int, mode: Mode) -> list[Sequence[str] | None]:
     """Keys for brokers at random: some have all, some have some, some have none. The first two have all."""
     some: list[Sequence[str] | None] = [None, None]
     for _ in range(count - 2):
-        names = [name for name in NAMES if chance.random() < 0.6]
-        some.append(None if len(names) == 3 or chance.random() < 0.4 else names)
+        names = [name for name in NAMES if rng.random() < 0.6]
+        some.append(None if len(names) == 3 or rng.random() < 0.4 else names)
     return [names if names is None or mode is Mode.ATTRIBUTE else () for names in some]
 
 
-def random_condition(chance: Random, names: Sequence[str] | None) -> str:
+def random_condition(rng: Random, names: Sequence[str] | None) -> str:
     """A condition on attributes that may be read."""
     tests = {
-        "plate": [f"plate LIKE 'A{chance.randrange(3)}%'", f"plate > 'A{chance.randrange(3)}'", "plate IS NOT NULL"],
-        "place": [f"place IN ('p{chance.randrange(3)}', 'p{chance.randrange(3)}')", "place IS NULL"],
+        "plate": [f"plate LIKE 'A{rng.randrange(3)}%'", f"plate > 'A{rng.randrange(3)}'", "plate IS NOT NULL"],
+        "place": [f"place IN ('p{rng.randrange(3)}', 'p{rng.randrange(3)}')", "place IS NULL"],
         "speed": [
-            f"speed BETWEEN {chance.randrange(5)} AND {chance.randrange(10)}",
-            f"speed <> {chance.randrange(10)}",
+            f"speed BETWEEN {rng.randrange(5)} AND {rng.randrange(10)}",
+            f"speed <> {rng.randrange(10)}",
         ],
     }
-    parts = [chance.choice(tests[name]) for name in (names or NAMES) if chance.random() < 0.7]
-    joined = chance.choice([" AND ", " OR "]).join(parts) or "TRUE"
-    return f"NOT ({joined})" if parts and chance.random() < 0.2 else joined
+    parts = [rng.choice(tests[name]) for name in (names or NAMES) if rng.random() < 0.7]
+    joined = rng.choice([" AND ", " OR "]).join(parts) or "TRUE"
+    return f"NOT ({joined})" if parts and rng.random() < 0.2 else joined
 
 
-def random_values(chance: Random) -> dict[str, Any]:
-    values: dict[str, Any] = {"plate": f"A{chance.randrange(4)}", "place": f"p{chance.randrange(4)}"}
-    values["speed"] = chance.randrange(10)
-    return {name: value for name, value in values.items() if chance.random() < 0.85} or {"speed": 1}
+def random_values(rng: Random) -> dict[str, Any]:
+    values: dict[str, Any] = {"plate": f"A{rng.randrange(4)}", "place": f"p{rng.randrange(4)}"}
+    values["speed"] = rng.randrange(10)
+    return {name: value for name, value in values.items() if rng.random() < 0.85} or {"speed": 1}
 
 
-def marked(chance: Random) -> dict[str, Any]:
+def marked(rng: Random) -> dict[str, Any]:
     """Values that occur nowhere else; the number is marked by being unlikely."""
-    return {"plate": chance.randbytes(8).hex(), "place": chance.randbytes(8).hex(), "speed": chance.getrandbits(62)}
+    return {"plate": rng.randbytes(8).hex(), "place": rng.randbytes(8).hex(), "speed": rng.getrandbits(62)}
 
 
 def marks_of(value: object) -> list[bytes]:
@@ -77,18 +77,18 @@ def marks_of(value: object) -> list[bytes]:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_no_link_carries_plaintext_to_a_neighbour_without_the_right(protocol: str, mode: Mode) -> None:
     """INV-03: every value has a marker of its own, and every frame of every link is searched."""
-    chance = Random(f"{protocol}/{mode}")
-    reads = random_reads(chance, 9, mode)
+    rng = Random(f"{protocol}/{mode}")
+    reads = random_reads(rng, 9, mode)
     city = a_city(protocol, mode, reads, seed=3, organisations=[f"org {n % 3}" for n in range(9)])
     frames: list[tuple[str, bytes]] = []
     city.world.watch(lambda sender, to, raw: frames.append((to, raw)))
     for index, names in enumerate(reads):
         if index in city.rights:
-            city.ask(index, random_condition(chance, names))
+            city.ask(index, random_condition(rng, names))
     said = []
     for _ in range(12):
-        said.append(marked(chance))
-        city.say(chance.randrange(2), **said[-1])
+        said.append(marked(rng))
+        city.say(rng.randrange(2), **said[-1])
         city.settle()
     index_of = {member.id: member.index for member in city.world.nodes}
     shown = 0
@@ -108,15 +108,15 @@ def test_no_link_carries_plaintext_to_a_neighbour_without_the_right(protocol: st
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_sealing_changes_neither_who_is_told_nor_what(protocol: str, mode: Mode, seed: int) -> None:
     """INV-05 and INV-06: for any assignment of keys, exactly what a reader of the plaintext would be told."""
-    chance = Random(f"{protocol}/{seed}")
-    reads = random_reads(chance, 9, Mode.ATTRIBUTE if mode is Mode.PLAIN else mode)
+    rng = Random(f"{protocol}/{seed}")
+    reads = random_reads(rng, 9, Mode.ATTRIBUTE if mode is Mode.PLAIN else mode)
     city = a_city(protocol, mode, reads, seed=seed)
-    wishes = [(index, random_condition(chance, reads[index])) for index in sorted(city.rights) for _ in range(2)]
+    wishes = [(index, random_condition(rng, reads[index])) for index in sorted(city.rights) for _ in range(2)]
     for index, condition in wishes:
         city.ask(index, condition)
     expected: list[tuple[str, str]] = []
     for number in range(15):
-        values = random_values(chance)
+        values = random_values(rng)
         city.say(number % 2, **values)
         for index, condition in wishes:
             if parse(condition, Sighting).matches(values):
@@ -193,13 +193,13 @@ def test_a_right_revoked_between_receiving_and_sending_on_counts_no_more() -> No
     """INV-04: the effect was made while the neighbour could read; the bytes are made after it no longer can."""
     city = a_city("flooding", Mode.ATTRIBUTE, [None] * 4, seed=2)
     world = city.world
-    chance = Random(4)
+    rng = Random(4)
     for _ in range(20):
-        values = marked(chance)
+        values = marked(rng)
         world.say(1, "c1", "Sighting", values)
         world.run_for(0.1)
     node = world.node(1)
-    _, effects = node.publish("c1", "Sighting", marks := marked(chance), world.now)
+    _, effects = node.publish("c1", "Sighting", marks := marked(rng), world.now)
     sends = [effect for effect in effects if type(effect).__name__ == "Send"]
     assert sends
     for send in sends:
@@ -342,7 +342,7 @@ def test_a_publisher_waits_for_its_keys() -> None:
 def test_no_link_carries_plaintext_to_whoever_has_just_lost_its_right(protocol: str) -> None:
     """INV-04 with events in flight: rights are taken back at random moments, and every frame is looked at as it is made."""
     city = a_city(protocol, Mode.ATTRIBUTE, [None] * 8, seed=4)
-    world, chance = city.world, Random(protocol)
+    world, rng = city.world, Random(protocol)
     index_of = {member.id: member.index for member in world.nodes}
     for index in (2, 3):
         city.ask(index, "speed >= 0")
@@ -358,7 +358,7 @@ def test_no_link_carries_plaintext_to_whoever_has_just_lost_its_right(protocol: 
     world.watch(watch)
 
     def publish() -> None:
-        said.append(chance.randbytes(8).hex().encode())
+        said.append(rng.randbytes(8).hex().encode())
         world.say(1, "c1", "Sighting", {"plate": said[-1].decode(), "speed": 1})
 
     def revoke(index: int) -> None:
@@ -368,7 +368,7 @@ def test_no_link_carries_plaintext_to_whoever_has_just_lost_its_right(protocol: 
     for number in range(40):
         world.at(world.now + number * 0.01, publish)
     for index in (4, 5, 6, 7):
-        world.at(world.now + chance.uniform(0.05, 0.35), lambda index=index: revoke(index))  # type: ignore[misc]
+        world.at(world.now + rng.uniform(0.05, 0.35), lambda index=index: revoke(index))  # type: ignore[misc]
     world.run_for(5.0)
     assert lost == {4, 5, 6, 7}
     assert shown

@@ -62,9 +62,9 @@ def check_records(world: World) -> None:
 def test_zones_and_records_are_in_order_when_the_storm_is_over(faults: str) -> None:
     """S1, and every broker has one zone again."""
     world = World("spanhop", node_count=NODE_COUNT, seed=7)
-    chance = Random(7)
-    for wanted in Workload(subscriptions=12, axes=2).wanted(chance):
-        world.subscribe(chance.randrange(NODE_COUNT), wanted)
+    rng = Random(7)
+    for wanted in Workload(subscriptions=12, axes=2).wanted(rng):
+        world.subscribe(rng.randrange(NODE_COUNT), wanted)
     world.run_for(20.0)
     world.strike(FAULTS[faults](7))
     world.publish_some(10, over_s=30.0)
@@ -102,9 +102,9 @@ def test_events_take_half_of_log2_n_hops_with_ancestors_and_many_more_without(m:
     for mode in ("spanhop", "greedy"):
         options = {**STILL, "mode": mode, "m": m, "layout": "balanced", "profile": "paper"}
         world = World("spanhop", node_count=64, seed=1, options=options, recording=False)
-        chance = Random(2)
+        rng = Random(2)
         for _ in range(400):
-            world.publish(chance.randrange(64), {"x": chance.randrange(1, 1000), "y": chance.randrange(1, 1000)})
+            world.publish(rng.randrange(64), {"x": rng.randrange(1, 1000), "y": rng.randrange(1, 1000)})
         world.run_until_quiet()
         hops[mode] = world.trace.messages("Carry") / 400
     assert hops["spanhop"] == pytest.approx(3.0, rel=0.06)
@@ -126,11 +126,11 @@ def test_nobody_but_those_on_the_way_and_those_who_want_it_gets_an_event() -> No
 def test_events_for_live_zones_arrive_although_many_brokers_have_just_died(share: float) -> None:
     """Dead brokers are found out when messages bounce, and gone round, or waited for until somebody takes their zone."""
     world = World("spanhop", node_count=128, seed=2, options={**STILL, "cut": "middle"})
-    chance = Random(2)
-    for node in chance.sample(range(1, 128), int(128 * share)):
+    rng = Random(2)
+    for node in rng.sample(range(1, 128), int(128 * share)):
         world.crash(node)
     live = world.up()
-    events = [_publish_into(world, chance.choice(live), broker(world, chance.choice(live))) for _ in range(40)]
+    events = [_publish_into(world, rng.choice(live), broker(world, rng.choice(live))) for _ in range(40)]
     world.run_until_quiet()
     matched = {key[0] for node in live for key in broker(world, node).notifier.matched._ids}
     assert matched == set(events)

@@ -1,6 +1,6 @@
 """The border: what comes in over a link is opened as far as keys go, what goes out is stripped to what the other may see.
 
-Inside a node a parcel has this node's own view, and its envelope never has plaintext beside the
+Inside a node a packet has this node's own view, and its envelope never has plaintext beside the
 sealed event. On a link the view of a sealed event is empty; the plaintext that this neighbour may
 have, at the moment of sending, stands in the envelope's cache. So stripping is not a clean-up that
 could be forgotten: nothing goes out that was not put in for this neighbour.
@@ -21,9 +21,9 @@ from tidings.events import Value
 from tidings.node.filter_encoding import UNREAD
 from tidings.node.key_distribution import CONTROL
 from tidings.node.neighbours import Neighbourhood
-from tidings.node.type_crypto import TypeKeys, check_head
+from tidings.node.type_crypto import TypeKeys, check_header
 from tidings.node.type_registry import Catalogue
-from tidings.overlay import SEALED, Interest, NodeId, Parcel
+from tidings.overlay import SEALED, Interest, NodeId, Packet
 from tidings.security import FLAG_CACHE, CacheTrust, Frame, SignedType, cached, split, uncached
 
 CacheTrustPolicy: TypeAlias = Literal["same-domain", "any-authorised", "verify"]
@@ -39,7 +39,7 @@ COMPARED = 0.01  # Of caches from other organisations, how many are compared wit
 
 class _Opened(NamedTuple):
     envelope: bytes
-    parcel: Parcel
+    packet: Packet
     frame: Frame
     changes: int
 
@@ -47,8 +47,8 @@ class _Opened(NamedTuple):
 class Customs:
     """One node's border."""
 
-    def __init__(self, types: Catalogue, near: Neighbourhood, trust: CacheTrustPolicy, chance: Random) -> None:
-        self._types, self._near, self._trust, self._chance = types, near, trust, chance
+    def __init__(self, types: Catalogue, near: Neighbourhood, trust: CacheTrustPolicy, rng: Random) -> None:
+        self._types, self._near, self._trust, self._rng = types, near, trust, rng
         self._opened: OrderedDict[tuple[bytes, int, int, int], _Opened] = OrderedDict()
         self._opened_bytes = 0
         self._interests: OrderedDict[tuple[bytes, int], tuple[Interest, int]] = OrderedDict()
@@ -57,20 +57,20 @@ class Customs:
 
     # ── In ──
 
-    def take_parcel(self, sender: NodeId, parcel: Parcel, now_ms: int) -> Parcel:
-        """The parcel with this node's view of it; raises PeerError if anything that can be checked is wrong."""
-        if len(parcel.envelope) > ENVELOPE_BYTES_MAX or size_about(parcel.view.values) > EVENT_BYTES_MAX:
+    def take_packet(self, sender: NodeId, packet: Packet, now_ms: int) -> Packet:
+        """The packet with this node's view of it; raises PeerError if anything that can be checked is wrong."""
+        if len(packet.envelope) > ENVELOPE_BYTES_MAX or size_about(packet.view.values) > EVENT_BYTES_MAX:
             raise PeerError(f"size: an event has at most {EVENT_BYTES_MAX} bytes of values")
-        known = self._types.get(parcel.head.type)
+        known = self._types.get(packet.header.type)
         if known is not None and known.keys is not None:
-            return self._open(known.keys, sender, parcel, now_ms)
-        if not parcel.envelope or parcel.head.type.startswith(CONTROL):
-            return parcel
+            return self._open(known.keys, sender, packet, now_ms)
+        if not packet.envelope or packet.header.type.startswith(CONTROL):
+            return packet
         if known is not None:
             raise PeerError(f"envelope: events of {known.event_type.name} have none")
-        frame = split(parcel.envelope)
-        check_head(parcel.head, frame)
-        return Parcel(parcel.head, SEALED, uncached(frame))
+        frame = split(packet.envelope)
+        check_header(packet.header, frame)
+        return Packet(packet.header, SEALED, uncached(frame))
 
     def take_interest(self, interest: Interest, now_ms: int) -> Interest:
         """The interest with this node's reading of it; raises PeerError or Denied for one without a right."""
@@ -98,22 +98,22 @@ class Customs:
         self._interests.clear()
         self._interest_bytes = 0
 
-    def own(self, keys: TypeKeys, parcel: Parcel, frame: Frame) -> None:
-        """This node sealed the parcel itself, as this frame, and need not open it."""
-        self._remember(parcel, frame, keys.keyring.changes)
+    def own(self, keys: TypeKeys, packet: Packet, frame: Frame) -> None:
+        """This node sealed the packet itself, as this frame, and need not open it."""
+        self._remember(packet, frame, keys.keyring.changes)
 
-    def _open(self, keys: TypeKeys, sender: NodeId, parcel: Parcel, now_ms: int) -> Parcel:
-        if not parcel.envelope:
+    def _open(self, keys: TypeKeys, sender: NodeId, packet: Packet, now_ms: int) -> Packet:
+        if not packet.envelope:
             raise PeerError(f"envelope: events of {keys.signed.event_type.name} are sealed; this one is not")
-        frame = split(parcel.envelope)
-        check_head(parcel.head, frame)
+        frame = split(packet.envelope)
+        check_header(packet.header, frame)
         bare = _bare(frame)
         known = self._opened.get(frame.event_id)
         if known is not None and known.envelope == bare.raw and known.changes == keys.keyring.changes:
-            return known.parcel if known.parcel.head == parcel.head else _with_head(known.parcel, parcel)
+            return known.packet if known.packet.header == packet.header else _with_head(known.packet, packet)
         view = keys.read(frame, now_ms, self._believes(sender, keys, frame, now_ms))
         self.decrypted += 1
-        opened = Parcel(parcel.head, view, bare.raw)
+        opened = Packet(packet.header, view, bare.raw)
         self._remember(opened, bare, keys.keyring.changes)
         return opened
 
@@ -130,34 +130,34 @@ class Customs:
         readable = self._near.readable(sender, keys.signed.type_id, now_ms)
         if readable is not None and any(id not in readable for id in frame.cache):
             return "ignore"
-        return "verify" if self._chance.random() < COMPARED else "trust"
+        return "verify" if self._rng.random() < COMPARED else "trust"
 
-    def _remember(self, parcel: Parcel, frame: Frame, changes: int) -> None:
+    def _remember(self, packet: Packet, frame: Frame, changes: int) -> None:
         old = self._opened.pop(frame.event_id, None)
         self._opened_bytes += len(frame.raw) - (len(old.envelope) if old else 0)
-        self._opened[frame.event_id] = _Opened(parcel.envelope, parcel, frame, changes)
+        self._opened[frame.event_id] = _Opened(packet.envelope, packet, frame, changes)
         while len(self._opened) > OPENED_MAX or self._opened_bytes > OPENED_BYTES_MAX:
             _, oldest = self._opened.popitem(last=False)
             self._opened_bytes -= len(oldest.envelope)
 
     # ── Out ──
 
-    def give_parcel(
-        self, to: NodeId, parcel: Parcel, now_ms: int, tell: Callable[[Parcel, tuple[str, ...]], None]
-    ) -> Parcel:
-        """The parcel as this neighbour may have it now; `tell` hears which attributes went in clear."""
-        if not parcel.envelope or parcel.head.type.startswith(CONTROL):
-            tell(parcel, ())
-            return parcel
-        known = self._types.get(parcel.head.type)
-        if known is None or known.keys is None or not parcel.view.values:
-            tell(parcel, ())
-            return Parcel(parcel.head, SEALED, parcel.envelope)
+    def give_packet(
+        self, to: NodeId, packet: Packet, now_ms: int, tell: Callable[[Packet, tuple[str, ...]], None]
+    ) -> Packet:
+        """The packet as this neighbour may have it now; `tell` hears which attributes went in clear."""
+        if not packet.envelope or packet.header.type.startswith(CONTROL):
+            tell(packet, ())
+            return packet
+        known = self._types.get(packet.header.type)
+        if known is None or known.keys is None or not packet.view.values:
+            tell(packet, ())
+            return Packet(packet.header, SEALED, packet.envelope)
         signed = known.keys.signed
         readable = self._near.readable(to, signed.type_id, now_ms)
-        raw = cached(signed, self._frame_of(parcel), parcel.view.values, readable)
-        tell(parcel, _shown(signed, parcel, readable) if len(raw) > len(parcel.envelope) else ())
-        return Parcel(parcel.head, SEALED, raw)
+        raw = cached(signed, self._frame_of(packet), packet.view.values, readable)
+        tell(packet, _shown(signed, packet, readable) if len(raw) > len(packet.envelope) else ())
+        return Packet(packet.header, SEALED, raw)
 
     def give_interest(self, interest: Interest) -> Interest:
         """The interest as it may be read by anybody: of a sealed type, only its envelope."""
@@ -166,15 +166,15 @@ class Customs:
             return _replaced(interest, UNREAD)
         return interest
 
-    def _frame_of(self, parcel: Parcel) -> Frame:
-        _, sender_id, moment = parcel.head.id
-        name = (bytes.fromhex(parcel.head.type), sender_id, moment >> 20, moment & (1 << 20) - 1)
+    def _frame_of(self, packet: Packet) -> Frame:
+        _, sender_id, moment = packet.header.id
+        name = (bytes.fromhex(packet.header.type), sender_id, moment >> 20, moment & (1 << 20) - 1)
         known = self._opened.get(name)
-        return known.frame if known is not None and known.envelope == parcel.envelope else split(parcel.envelope)
+        return known.frame if known is not None and known.envelope == packet.envelope else split(packet.envelope)
 
-    def frame_of(self, parcel: Parcel) -> Frame:
-        """A sealed parcel's frame, without plaintext."""
-        return self._frame_of(parcel)
+    def frame_of(self, packet: Packet) -> Frame:
+        """A sealed packet's frame, without plaintext."""
+        return self._frame_of(packet)
 
     def holdings(self) -> dict[str, tuple[int, int]]:
         return {
@@ -207,9 +207,9 @@ def _replaced(interest: Interest, wanted: object) -> Interest:
     return Interest(interest.id, interest.type, wanted, interest.envelope)  # type: ignore[arg-type]
 
 
-def _with_head(known: Parcel, parcel: Parcel) -> Parcel:
-    return Parcel(parcel.head, known.view, known.envelope)
+def _with_head(known: Packet, packet: Packet) -> Packet:
+    return Packet(packet.header, known.view, known.envelope)
 
 
-def _shown(signed: SignedType, parcel: Parcel, readable: frozenset[bytes] | None) -> tuple[str, ...]:
-    return tuple(name for name in parcel.view.values if readable is None or signed.attr_ids[name] in readable)
+def _shown(signed: SignedType, packet: Packet, readable: frozenset[bytes] | None) -> tuple[str, ...]:
+    return tuple(name for name in packet.view.values if readable is None or signed.attr_ids[name] in readable)

@@ -18,7 +18,7 @@ from tidings.node.trace_log import Hops
 from tidings.node.type_crypto import TypeKeys, UnknownPublisher
 from tidings.node.type_registry import Catalogue, Known
 from tidings.node.visibility import Seen
-from tidings.overlay import Count, NodeId, Parcel
+from tidings.overlay import Count, NodeId, Packet
 from tidings.security import Frame, UnknownEpoch
 
 WAITING_MAX = 4096  # Events that wait for a key which is on its way; the oldest make room.
@@ -29,7 +29,7 @@ WAITS_FOR_KEY, WAITS_FOR_PUBLISHER = Count("waiting_for_key"), Count("waiting_fo
 
 class _Waiting(NamedTuple):
     until_ms: int
-    parcel: Parcel
+    packet: Packet
     came_from: NodeId
 
 
@@ -40,28 +40,28 @@ class Delivery:
         self._types, self._customs, self._hops = types, customs, hops
         self._waiting: deque[_Waiting] = deque(maxlen=WAITING_MAX)
 
-    def deliver(self, parcel: Parcel, now_ms: int, came_from: NodeId) -> list[NodeEffect]:
+    def deliver(self, packet: Packet, now_ms: int, came_from: NodeId) -> list[NodeEffect]:
         """Who is told, and of what. Ended for a subscription whose right turned out to be over: it is to be dropped."""
-        known = self._types.get(parcel.head.type)
+        known = self._types.get(packet.header.type)
         if known is None or not len(known.local):
             return []
-        if known.keys is not None and (refused := self._refusal(known.keys, parcel, now_ms, came_from)) is not None:
+        if known.keys is not None and (refused := self._refusal(known.keys, packet, now_ms, came_from)) is not None:
             return [refused]
-        return self._notify(known, parcel, now_ms, came_from)
+        return self._notify(known, packet, now_ms, came_from)
 
-    def tell(self, parcel: Parcel, now_ms: int) -> list[NodeEffect]:
+    def tell(self, packet: Packet, now_ms: int) -> list[NodeEffect]:
         """Who is told of an event that is known to be due, whether or not it was seen before and however old it is.
 
         Raises UnknownEpoch or UnknownPublisher where something that it takes has not come yet, PeerError where
         it is not genuine.
         """
-        known = self._types.get(parcel.head.type)
+        known = self._types.get(packet.header.type)
         if known is None:
             return []
         if known.keys is not None:
-            known.keys.check_joined(parcel.view)
-            self._check_genuine(known.keys, parcel, self._customs.frame_of(parcel), now_ms)
-        return self._notify(known, parcel, now_ms, "")
+            known.keys.check_joined(packet.view)
+            self._check_genuine(known.keys, packet, self._customs.frame_of(packet), now_ms)
+        return self._notify(known, packet, now_ms, "")
 
     def try_again(self, now_ms: int) -> list[NodeEffect]:
         """Keys have come, or time has passed: looks at what waits."""
@@ -74,9 +74,9 @@ class Delivery:
                 done.append(Count("undelivered_key"))
                 continue
             try:
-                opened = self._customs.take_parcel("", one.parcel, now_ms)
+                opened = self._customs.take_packet("", one.packet, now_ms)
             except PeerError as refused:
-                done.append(self._undelivered(one.parcel, str(refused)))
+                done.append(self._undelivered(one.packet, str(refused)))
             else:
                 done += [each for each in self.deliver(opened, now_ms, one.came_from) if each not in _WAITS]
         return done
@@ -85,35 +85,35 @@ class Delivery:
         """How many events wait for a key."""
         return len(self._waiting)
 
-    def _refusal(self, keys: TypeKeys, parcel: Parcel, now_ms: int, came_from: NodeId) -> Count | None:
-        frame = self._customs.frame_of(parcel)
+    def _refusal(self, keys: TypeKeys, packet: Packet, now_ms: int, came_from: NodeId) -> Count | None:
+        frame = self._customs.frame_of(packet)
         moment = (frame.type_id, frame.sender_id, frame.ts_ms, frame.seq, now_ms)
         try:
-            self._check_genuine(keys, parcel, frame, now_ms)
+            self._check_genuine(keys, packet, frame, now_ms)
             keys.replay.check(*moment)
-            if parcel.view.values:  # Of an event that cannot be read nothing is known to be true.
+            if packet.view.values:  # Of an event that cannot be read nothing is known to be true.
                 keys.replay.accept(*moment)
         except (UnknownEpoch, UnknownPublisher) as missing:
             late_ms = keys.signed.grace_ms + keys.keyring.delay_ms
-            self._waiting.append(_Waiting(frame.ts_ms + late_ms, parcel, came_from))
+            self._waiting.append(_Waiting(frame.ts_ms + late_ms, packet, came_from))
             return WAITS_FOR_KEY if isinstance(missing, UnknownEpoch) else WAITS_FOR_PUBLISHER
         except PeerError as refused:
-            return self._undelivered(parcel, str(refused))
+            return self._undelivered(packet, str(refused))
         return None
 
-    def _check_genuine(self, keys: TypeKeys, parcel: Parcel, frame: Frame, now_ms: int) -> None:
-        if parcel.view.hidden or parcel.view.opaque:
+    def _check_genuine(self, keys: TypeKeys, packet: Packet, frame: Frame, now_ms: int) -> None:
+        if packet.view.hidden or packet.view.opaque:
             keys.check_keys(frame, now_ms)
         if keys.need_signatures:
             keys.check_publisher(frame, now_ms)
 
-    def _notify(self, known: Known, parcel: Parcel, now_ms: int, came_from: NodeId) -> list[NodeEffect]:
+    def _notify(self, known: Known, packet: Packet, now_ms: int, came_from: NodeId) -> list[NodeEffect]:
         try:
-            found = known.local.match(parcel.view)
+            found = known.local.match(packet.view)
         except EventError as wrong:
-            return [self._undelivered(parcel, f"event: {wrong}")]
+            return [self._undelivered(packet, f"event: {wrong}")]
         done: list[NodeEffect] = []
-        id, view, name = parcel.head.id, parcel.view, known.event_type.name
+        id, view, name = packet.header.id, packet.view, known.event_type.name
         parts: dict[Seen, tuple[frozenset[str] | None, dict[str, Value]]] = {}
         for one in found:
             shown = view.values
@@ -132,8 +132,8 @@ class Delivery:
             done.append(Notify(one.id, one.client, id, name, shown, came_from))
         return done
 
-    def _undelivered(self, parcel: Parcel, why: str) -> Count:
-        self._hops.refused(parcel.head.id, why)
+    def _undelivered(self, packet: Packet, why: str) -> Count:
+        self._hops.refused(packet.header.id, why)
         return Count(f"undelivered_{why.partition(':')[0]}")
 
 

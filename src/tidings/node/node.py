@@ -51,7 +51,7 @@ from tidings.overlay import (
     Interest,
     Message,
     NodeId,
-    Parcel,
+    Packet,
     Peer,
     Place,
     Protocol,
@@ -72,7 +72,7 @@ from tidings.security import (
 )
 
 CONTENT_STAYS_IN_PARCELS = frozenset({"flooding", "gossip", "hermes", "immune", "irbr"})
-"""The protocols that say nothing of an event or a filter outside parcels and interests. Those that place content (in a
+"""The protocols that say nothing of an event or a filter outside packets and interests. Those that place content (in a
 zone, on an axis) tell others where; their routers are shown nothing of what is sealed, and route it by type."""
 TO_SELF_MAX = 4096  # Messages to itself that a router has made and not yet had.
 TRY_AGAIN_S = 5.0  # After the overlay could not do what the node itself needs.
@@ -90,7 +90,7 @@ class Node:
         protocol: Protocol,
         identity: Identity,
         *,
-        chance: Random,
+        rng: Random,
         random: RandomBytes,
         neighbours: Sequence[Peer] = (),
         options: Mapping[str, Any] | None = None,
@@ -98,12 +98,12 @@ class Node:
         domain: str = "",
         router: Router[Any] | None = None,
     ) -> None:
-        """`chance` is the router's, for choices; `random` gives the bytes of keys and nonces."""
+        """`rng` is the router's, for choices; `random` gives the bytes of keys and nonces."""
         self.me, self.protocol, self.identity = me, protocol, identity
         self.policy = policy or NodePolicy()
-        self.router = router or protocol.build(Place(me, tuple(neighbours), chance), **(options or {}))
+        self.router = router or protocol.build(Place(me, tuple(neighbours), rng), **(options or {}))
         self.truth = Truth()
-        self._random, self._chance = random, chance
+        self._random, self._rng = random, rng
         self._blind = protocol.name not in CONTENT_STAYS_IN_PARCELS
         self._types = Catalogue()
         self._near = Neighbourhood(
@@ -116,7 +116,7 @@ class Node:
             open_links=self.policy.open_links,
             bind_ids=self.policy.bind_ids,
         )
-        self._customs = Customs(self._types, self._near, self.policy.cache_trust, chance)
+        self._customs = Customs(self._types, self._near, self.policy.cache_trust, rng)
         self._talk = KeyTalk(identity, self._near.mine, self.truth)
         self._clients = Clients(self._near.mine, self.truth)
         self._codec: Codec[Any] = Codec(protocol.messages | LinkHello | LinkCreds | LinkAck | LinkRevoke)
@@ -377,33 +377,33 @@ class Node:
         Raises Denied where the client or this broker may not, NotYet where a key or the clock must be waited
         for, EventError where the values do not fit. Nothing has happened then.
         """
-        parcel = self._saying.parcel_of(client, self._types.find(type), values, self.now_ms(now))
-        effects: list[NodeEffect] = [Keep(parcel.head.id, kept(parcel))] if keep else []
-        self._passing.came(parcel, "", now)
-        return parcel.head.id, effects + self._done(self.router.publish(self._passing.for_router(parcel), now), now)
+        packet = self._saying.packet_of(client, self._types.find(type), values, self.now_ms(now))
+        effects: list[NodeEffect] = [Keep(packet.header.id, kept(packet))] if keep else []
+        self._passing.came(packet, "", now)
+        return packet.header.id, effects + self._done(self.router.publish(self._passing.for_router(packet), now), now)
 
     def publish_many(
         self, client: str, type: str, events: Sequence[Mapping[str, Any]], now: float, *, keep: bool = False
     ) -> tuple[list[EventId], list[NodeEffect]]:
         """Publish several events of one type. Raises as `publish` does, for the first of them, before any is sent."""
         known, now_ms = self._types.find(type), self.now_ms(now)
-        parcels = [self._saying.parcel_of(client, known, values, now_ms) for values in events]
-        effects: list[NodeEffect] = [Keep(parcel.head.id, kept(parcel)) for parcel in parcels] if keep else []
-        for parcel in parcels:
-            self._passing.came(parcel, "", now)
-            effects += self._done(self.router.publish(self._passing.for_router(parcel), now), now)
-        return [parcel.head.id for parcel in parcels], effects
+        packets = [self._saying.packet_of(client, known, values, now_ms) for values in events]
+        effects: list[NodeEffect] = [Keep(packet.header.id, kept(packet)) for packet in packets] if keep else []
+        for packet in packets:
+            self._passing.came(packet, "", now)
+            effects += self._done(self.router.publish(self._passing.for_router(packet), now), now)
+        return [packet.header.id for packet in packets], effects
 
     def publish_again(self, raw: bytes, now: float) -> list[NodeEffect]:
         """Say an event again that a Keep had written down: the same event, under the same id.
 
         Raises InputError for what no Keep wrote. A sealed event that has grown too old for its readers fails.
         """
-        parcel = read_kept(raw)
+        packet = read_kept(raw)
         try:
-            opened = self._customs.take_parcel("", parcel, self.now_ms(now))
+            opened = self._customs.take_packet("", packet, self.now_ms(now))
         except PeerError as refused:
-            return [Failed("publish", str(refused), parcel.head.id)]
+            return [Failed("publish", str(refused), packet.header.id)]
         self._passing.came(opened, "", now)
         return self._done(self.router.publish(self._passing.for_router(opened), now), now)
 
@@ -413,9 +413,9 @@ class Node:
         Neither the overlay nor the memory of what was seen is asked: whoever calls this knows that the event is
         due, however old it is. Raises InputError for what no Keep wrote, PeerError for an event that is not genuine.
         """
-        parcel = read_kept(raw)
+        packet = read_kept(raw)
         now_ms = self.now_ms(now)
-        opened = self._customs.take_parcel("", parcel, now_ms)
+        opened = self._customs.take_packet("", packet, now_ms)
         try:
             return self._dropping(self._delivery.tell(opened, now_ms), now)
         except (UnknownEpoch, UnknownPublisher):
@@ -443,8 +443,8 @@ class Node:
             match effect:
                 case Send(to, message):
                     done.append(effect if to != self.me.id else self._keep_to_oneself(message, now))
-                case Deliver(parcel):
-                    done += self._deliver(parcel, now, came_from)
+                case Deliver(packet):
+                    done += self._deliver(packet, now, came_from)
                 case Completed("subscribe", SubscriptionId() as id):
                     done += self._stable(id, now)
                 case Failed("subscribe", _, SubscriptionId() as id):
@@ -487,8 +487,8 @@ class Node:
         for effect in effects:
             match effect:
                 case Say(control, message):
-                    parcel = self._saying.word(control, CODEC.encode(message))
-                    done += self._done(self.router.publish(self._passing.for_router(parcel), now), now)
+                    packet = self._saying.word(control, CODEC.encode(message))
+                    done += self._done(self.router.publish(self._passing.for_router(packet), now), now)
                 case Listen(control):
                     done += self._listen(control, now)
                 case Joined():
@@ -505,15 +505,15 @@ class Node:
     def _renew(self, name: str, now: float) -> list[NodeEffect]:
         return self._done(self._wants.renew(name, now, self.now_ms(now)), now)
 
-    def _deliver(self, parcel: Parcel, now: float, came_from: NodeId) -> list[NodeEffect]:
-        type = parcel.head.type
+    def _deliver(self, packet: Packet, now: float, came_from: NodeId) -> list[NodeEffect]:
+        type = packet.header.type
         if type.startswith(CONTROL):
             if not any(control == type for control in self._controls.values()):
                 return []
-            return self._hear(type, parcel.envelope, now)
-        if self._blind and parcel.envelope:  # What the router was not shown is still at hand.
-            parcel = self._customs.take_parcel("", parcel, self.now_ms(now))
-        done = self._dropping(self._delivery.deliver(parcel, self.now_ms(now), came_from), now)
+            return self._hear(type, packet.envelope, now)
+        if self._blind and packet.envelope:  # What the router was not shown is still at hand.
+            packet = self._customs.take_packet("", packet, self.now_ms(now))
+        done = self._dropping(self._delivery.deliver(packet, self.now_ms(now), came_from), now)
         if done and done[0] is WAITS_FOR_PUBLISHER:
             done += self._said(self._talk.who_publishes(type, now), now)
         return done
@@ -532,7 +532,7 @@ class Node:
         before = known.keys.keyring.changes if known is not None and known.keys is not None else 0
         done = self._said(genuine_or_none(self._talk, control, raw, now, self.now_ms(now)), now)
         if known is not None and known.keys is not None and known.keys.keyring.changes != before:
-            later = now + self._chance.uniform(1.0, 2.0) * RENEW_S  # Not all nodes at once.
+            later = now + self._rng.uniform(1.0, 2.0) * RENEW_S  # Not all nodes at once.
             done.append(WakeAt(later, (CONTROL, "renew", known.name, known.keys.keyring.changes), idle=True))
         return [*done, *self._waited_for(now)]
 

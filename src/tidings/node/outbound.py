@@ -10,18 +10,18 @@ from tidings.node.client_authorization import Clients
 from tidings.node.customs import ENVELOPE_BYTES_MAX, EVENT_BYTES_MAX, Customs, size_about
 from tidings.node.type_crypto import event_id_of
 from tidings.node.type_registry import Known
-from tidings.overlay import EventId, Head, Parcel, Peer, View
+from tidings.overlay import EventId, Header, Packet, Peer, View
 from tidings.security import split
 
 
 class Saying:
-    """One node's events, from values to parcels."""
+    """One node's events, from values to packets."""
 
     def __init__(self, me: Peer, clients: Clients, customs: Customs) -> None:
         self._me, self._clients, self._customs = me, clients, customs
         self._said = 0
 
-    def parcel_of(self, client: str, known: Known, values: Mapping[str, Any], now_ms: int) -> Parcel:
+    def packet_of(self, client: str, known: Known, values: Mapping[str, Any], now_ms: int) -> Packet:
         """A client's event; raises Denied, NotYet or EventError as `Node.publish` does."""
         checked = known.event_type.check(values)
         if known.signed is not None:
@@ -29,18 +29,18 @@ class Saying:
         if (size := size_about(checked)) > EVENT_BYTES_MAX:
             raise EventError(f"{known.event_type.name}: {size} bytes; an event has at most {EVENT_BYTES_MAX}")
         if known.keys is None:
-            return Parcel(Head(self._new_id(), known.name), View(checked))
+            return Packet(Header(self._new_id(), known.name), View(checked))
         envelope = known.keys.seal(checked, now_ms)
         if len(envelope) > ENVELOPE_BYTES_MAX:
             raise EventError(f"{known.event_type.name}: {len(envelope)} bytes sealed; at most {ENVELOPE_BYTES_MAX}")
         frame = split(envelope)
-        parcel = Parcel(Head(event_id_of(self._me.id, frame), known.name), View(checked), envelope)
-        self._customs.own(known.keys, parcel, frame)
-        return parcel
+        packet = Packet(Header(event_id_of(self._me.id, frame), known.name), View(checked), envelope)
+        self._customs.own(known.keys, packet, frame)
+        return packet
 
-    def word(self, control: str, raw: bytes) -> Parcel:
+    def word(self, control: str, raw: bytes) -> Packet:
         """A word about keys, for whoever listens to `control`."""
-        return Parcel(Head(self._new_id(), control), View({}), raw)
+        return Packet(Header(self._new_id(), control), View({}), raw)
 
     def _new_id(self) -> EventId:
         self._said += 1

@@ -9,28 +9,28 @@ from collections.abc import Mapping
 
 from tidings.errors import InputError, PeerError
 from tidings.events import Value
-from tidings.overlay import SEALED, Codec, Message, Parcel
+from tidings.overlay import SEALED, Codec, Message, Packet
 
 
 class KeptEvent(Message, frozen=True, tag="_KeptEvent"):
-    """A parcel as it is written down."""
+    """A packet as it is written down."""
 
-    parcel: Parcel
+    packet: Packet
 
 
 _CODEC: Codec[KeptEvent] = Codec(KeptEvent)
 
 
-def kept(parcel: Parcel) -> bytes:
+def kept(packet: Packet) -> bytes:
     """The bytes to write down."""
-    bare = Parcel(parcel.head, SEALED, parcel.envelope) if parcel.envelope else parcel
+    bare = Packet(packet.header, SEALED, packet.envelope) if packet.envelope else packet
     return _CODEC.encode(KeptEvent(bare))
 
 
-def read_kept(raw: bytes) -> Parcel:
-    """The parcel that `kept` wrote; raises InputError for anything else."""
+def read_kept(raw: bytes) -> Packet:
+    """The packet that `kept` wrote; raises InputError for anything else."""
     try:
-        return _CODEC.decode(raw).parcel
+        return _CODEC.decode(raw).packet
     except PeerError as wrong:
         raise InputError(f"not an event that was kept: {wrong}") from None
 

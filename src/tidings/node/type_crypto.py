@@ -1,7 +1,7 @@
 """One sealed type as this node deals with it: keys held, events opened, filters opened, both sealed.
 
 Everything is as far as the keys go. An event's view names what this node cannot read; a filter's
-unreadable parts count as true. The head of a parcel is tied to what is sealed: its type is the
+unreadable parts count as true. The head of a packet is tied to what is sealed: its type is the
 frame's, its id the sender id and moment that the tags depend on.
 """
 
@@ -18,7 +18,7 @@ from tidings.events import Value
 from tidings.filters import Condition
 from tidings.node.credentials import Credentials, Held, Truth
 from tidings.node.filter_encoding import UNREAD, clauses_of, wanted_from
-from tidings.overlay import SEALED, AnyWanted, EventId, Head, Interest, SubscriptionId, View
+from tidings.overlay import SEALED, AnyWanted, EventId, Header, Interest, SubscriptionId, View
 from tidings.security import (
     DELAY_MS,
     Beacon,
@@ -325,7 +325,7 @@ def event_id_of(origin: str, frame: Frame) -> EventId:
     return EventId(origin, frame.sender_id, frame.ts_ms << 20 | frame.seq)
 
 
-def check_head(head: Head, frame: Frame) -> None:
+def check_header(header: Header, frame: Frame) -> None:
     """Raises PeerError where a head speaks of another event than is in the envelope."""
-    if head.type != frame.type_id.hex() or head.id != event_id_of(head.id.origin, frame):
+    if header.type != frame.type_id.hex() or header.id != event_id_of(header.id.origin, frame):
         raise PeerError("head: of another event than the one in the envelope")

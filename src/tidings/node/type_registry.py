@@ -21,7 +21,7 @@ class Known:
     """A type this node has been told of."""
 
     name: str
-    """As heads of parcels have it: the id of a signed type, the name of an open one."""
+    """As heads of packets have it: the id of a signed type, the name of an open one."""
     event_type: EventType
     signed: SignedType | None
     keys: TypeKeys | None

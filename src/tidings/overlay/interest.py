@@ -23,7 +23,7 @@ import msgspec
 
 from tidings import filters
 from tidings.events import Attribute, EventType, Key, Value, ValueType, type_of
-from tidings.overlay.messages import Parcel, SubscriptionId, View
+from tidings.overlay.messages import Packet, SubscriptionId, View
 
 PARSED_MAX = 16_384  # Conditions kept parsed, some 10 kB each; one pushed out is parsed again when it is next asked.
 
@@ -196,9 +196,9 @@ class Interest(msgspec.Struct, frozen=True, array_like=True):
     wanted: AnyWanted
     envelope: bytes = b""
 
-    def matches(self, parcel: Parcel) -> bool:
-        """Whether the parcel may be wanted here."""
-        return self.type == parcel.head.type and self.wanted.matches(parcel.view)
+    def matches(self, packet: Packet) -> bool:
+        """Whether the packet may be wanted here."""
+        return self.type == packet.header.type and self.wanted.matches(packet.view)
 
     def covers(self, other: Interest) -> bool:
         """Whether whoever sends for this interest need not be told of the other.

@@ -1,7 +1,7 @@
 """What crosses a link: messages, and the three things they carry.
 
     Peer      who a node is and where it is reached
-    Parcel    an event on its way: a head all may read, what this node may read, and the sealed envelope
+    Packet    an event on its way: a head all may read, what this node may read, and the sealed envelope
     Interest  a subscription on its way: likewise (see `interest`)
 
 A message is a frozen msgspec struct derived from `Message`; its class name is its tag on
@@ -10,7 +10,7 @@ back. Bytes come from others, so decoding raises PeerError for whatever is not e
 of the protocol's messages within the limits.
 
 Two things happen to a message between a router and its link, and both find what they
-need wherever a protocol has put it: `rewritten` replaces parcels and interests (the node
+need wherever a protocol has put it: `rewritten` replaces packets and interests (the node
 gives each neighbour only the plaintext it may have) and `peers_in` lists the peers a
 message introduces (the live driver keeps their addresses).
 """
@@ -66,7 +66,7 @@ class Peer(msgspec.Struct, frozen=True, array_like=True):
     incarnation: int = 0
 
 
-class Head(msgspec.Struct, frozen=True, array_like=True):
+class Header(msgspec.Struct, frozen=True, array_like=True):
     """What every relay may read of an event."""
 
     id: EventId
@@ -106,13 +106,13 @@ class View(msgspec.Struct, frozen=True, array_like=True):
 SEALED = View({}, opaque=True)  # What a node without keys sees of an event sealed as a whole.
 
 
-class Parcel(msgspec.Struct, frozen=True, array_like=True):
+class Packet(msgspec.Struct, frozen=True, array_like=True):
     """An event on its way. Routers read the head and the view, and never touch the envelope.
 
     The view is this node's own and changes from hop to hop; head and envelope do not.
     """
 
-    head: Head
+    header: Header
     view: View
     envelope: bytes = b""
 

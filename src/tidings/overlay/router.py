@@ -7,14 +7,14 @@ whoever runs it, a simulated world or a live broker, carries out in order.
 
     what happens to a node                  what it may answer
     start, join, leave                      Send       a message to a peer
-    publish, subscribe, unsubscribe         Deliver    a parcel that this node's own subscribers may want
+    publish, subscribe, unsubscribe         Deliver    a packet that this node's own subscribers may want
     receive a message, wake up              WakeAt     a later moment
     unsent, peer_down, peer_up              Completed, Failed   something that was asked for
                                             Count      something worth counting
 
 A router sees views and never keys. It decides which way; whether a local subscription
 really matches, and what its reader may see, is decided after `Deliver` by the node. So a
-router may deliver too much, never too little, and each parcel at most once.
+router may deliver too much, never too little, and each packet at most once.
 
 Rules for everything in this room:
 
@@ -37,7 +37,7 @@ import msgspec
 
 from tidings.errors import InputError
 from tidings.overlay.interest import Interest
-from tidings.overlay.messages import EventId, Message, NodeId, Parcel, Peer, SubscriptionId
+from tidings.overlay.messages import EventId, Message, NodeId, Packet, Peer, SubscriptionId
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
@@ -58,9 +58,9 @@ class Send(msgspec.Struct, frozen=True, gc=False):
 
 
 class Deliver(msgspec.Struct, frozen=True, gc=False):
-    """This node's own subscribers may want `parcel`. At most once for each event."""
+    """This node's own subscribers may want `packet`. At most once for each event."""
 
-    parcel: Parcel
+    packet: Packet
 
 
 class WakeAt(msgspec.Struct, frozen=True, gc=False):
@@ -107,7 +107,7 @@ class Place:
     me: Peer
     neighbours: tuple[Peer, ...]
     """The ends of this node's own links in overlays that are given as a graph; empty elsewhere."""
-    chance: random.Random
+    rng: random.Random
 
 
 class Router(ABC, Generic[M]):
@@ -132,11 +132,11 @@ class Router(ABC, Generic[M]):
         return [Completed("leave")]
 
     @abstractmethod
-    def publish(self, parcel: Parcel, now: float) -> list[Effect]:
-        """Bring `parcel` to every node that wants it, this one included. Its id is new and its origin is this node."""
+    def publish(self, packet: Packet, now: float) -> list[Effect]:
+        """Bring `packet` to every node that wants it, this one included. Its id is new and its origin is this node."""
 
     def subscribe(self, interest: Interest, now: float) -> list[Effect]:
-        """Have matching parcels come to this node. Those published after Completed do; earlier ones may.
+        """Have matching packets come to this node. Those published after Completed do; earlier ones may.
 
         Again with the same id: the interest has been replaced.
         """
@@ -194,7 +194,7 @@ def builder(name: str, make: Callable[..., R]) -> Callable[..., R]:
     """A protocol's `build`, where a router is made of who it is, its chance and its options, wherever it stands."""
 
     def build(place: Place, **options: Any) -> R:
-        return built(name, make, place.me, place.chance, **options)
+        return built(name, make, place.me, place.rng, **options)
 
     return build
 

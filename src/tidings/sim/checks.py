@@ -52,7 +52,7 @@ def check_nothing_unwanted(trace: Trace) -> None:
     wrong = []
     for notice in trace.notices:
         publication, wish = trace.publications[notice.event], trace.subscriptions[notice.subscription]
-        if not wish.interest.matches(publication.parcel):
+        if not wish.interest.matches(publication.packet):
             wrong.append(f"{_named(notice.event)} reached {_named(notice.subscription)}, which it does not match")
         elif wish.dropped_at is not None and wish.dropped_at < publication.at:
             wrong.append(f"{_named(notice.event)} reached {_named(notice.subscription)} after it was taken back")
@@ -105,7 +105,7 @@ def _owed(trace: Trace, publication: Publication) -> Iterator[SubscriptionId]:
     """The subscriptions that a publication must reach, if nothing but their own nodes is in the way."""
     for id, wish in trace.subscriptions.items():
         stayed = _stayed_up(trace, wish.node, wish.asked_at) and _stayed_up(trace, publication.node, publication.at)
-        if stayed and _in_force(wish, publication.at) and wish.interest.matches(publication.parcel):
+        if stayed and _in_force(wish, publication.at) and wish.interest.matches(publication.packet):
             yield id
 
 

@@ -71,45 +71,45 @@ Fault: TypeAlias = Crash | Restart | Split | Slow | Storm | Join | Leave
 
 def loss_and_repeats(seed: int, *, over_s: float = 30.0) -> tuple[Fault, ...]:
     """A storm: up to a fifth of the messages lost, up to a fifth repeated, and all of them out of order."""
-    chance = Random(f"faults/{seed}")
-    weather = Weather(chance.uniform(0, 0.2), chance.uniform(0, 0.2), jitter_s=chance.uniform(0, 0.1), reorder=True)
+    rng = Random(f"faults/{seed}")
+    weather = Weather(rng.uniform(0, 0.2), rng.uniform(0, 0.2), jitter_s=rng.uniform(0, 0.1), reorder=True)
     return (Storm(0.0, until=over_s, weather=weather),)
 
 
 def crashes(seed: int, node_count: int, *, share: float = 0.15, over_s: float = 30.0) -> tuple[Fault, ...]:
     """Some nodes crash; about half of those come back, with or without memory."""
-    chance = Random(f"faults/{seed}")
+    rng = Random(f"faults/{seed}")
     faults: list[Fault] = []
-    for node in chance.sample(range(node_count), max(1, int(node_count * share))):
-        at = chance.uniform(0, over_s / 2)
+    for node in rng.sample(range(node_count), max(1, int(node_count * share))):
+        at = rng.uniform(0, over_s / 2)
         faults.append(Crash(at, node))
-        if chance.random() < 0.5:
-            faults.append(Restart(chance.uniform(at + 0.1, over_s), node, memory=chance.random() < 0.5))
+        if rng.random() < 0.5:
+            faults.append(Restart(rng.uniform(at + 0.1, over_s), node, memory=rng.random() < 0.5))
     return in_order(faults)
 
 
 def split_and_heal(seed: int, node_count: int, *, over_s: float = 30.0) -> tuple[Fault, ...]:
     """The network falls into two parts and heals."""
-    chance = Random(f"faults/{seed}")
-    side = chance.sample(range(node_count), chance.randint(1, max(1, node_count // 2)))
-    return (Split(chance.uniform(0, over_s / 3), until=over_s, side=tuple(sorted(side))),)
+    rng = Random(f"faults/{seed}")
+    side = rng.sample(range(node_count), rng.randint(1, max(1, node_count // 2)))
+    return (Split(rng.uniform(0, over_s / 3), until=over_s, side=tuple(sorted(side))),)
 
 
 def comings_and_goings(
     seed: int, node_count: int, *, joins: int = 5, leaves: int = 3, over_s: float = 30.0
 ) -> tuple[Fault, ...]:
     """A storm of joins and leaves, all within a short time if `over_s` is short."""
-    chance = Random(f"faults/{seed}")
-    leavers = chance.sample(range(node_count), min(leaves, node_count - 1))
-    faults: list[Fault] = [Join(chance.uniform(0, over_s)) for _ in range(joins)]
-    return in_order([*faults, *(Leave(chance.uniform(0, over_s), node) for node in leavers)])
+    rng = Random(f"faults/{seed}")
+    leavers = rng.sample(range(node_count), min(leaves, node_count - 1))
+    faults: list[Fault] = [Join(rng.uniform(0, over_s)) for _ in range(joins)]
+    return in_order([*faults, *(Leave(rng.uniform(0, over_s), node) for node in leavers)])
 
 
 def slow_nodes(seed: int, node_count: int, *, over_s: float = 30.0) -> tuple[Fault, ...]:
     """A few nodes take their time."""
-    chance = Random(f"faults/{seed}")
-    slow = chance.sample(range(node_count), max(1, node_count // 10))
-    return tuple(Slow(0.0, until=over_s, node=node, each_s=chance.uniform(0.01, 0.1)) for node in slow)
+    rng = Random(f"faults/{seed}")
+    slow = rng.sample(range(node_count), max(1, node_count // 10))
+    return tuple(Slow(0.0, until=over_s, node=node, each_s=rng.uniform(0.01, 0.1)) for node in slow)
 
 
 def in_order(faults: list[Fault]) -> tuple[Fault, ...]:

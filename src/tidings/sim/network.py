@@ -69,8 +69,8 @@ class Plane:
 
     def __init__(self, seed: int, *, floor_s: float = 0.002, across_s: float = 0.1, clusters: int = 0) -> None:
         self.seed, self.floor_s, self.across_s = seed, floor_s, across_s
-        chance = Random(f"plane/{seed}/centres")
-        self._centres = [(chance.random(), chance.random()) for _ in range(clusters)]
+        rng = Random(f"plane/{seed}/centres")
+        self._centres = [(rng.random(), rng.random()) for _ in range(clusters)]
         self._points: dict[int, tuple[float, float]] = {}
 
     def point(self, node: int) -> tuple[float, float]:
@@ -82,11 +82,11 @@ class Plane:
     def delay_s(self, a: int, b: int) -> float:
         return self.floor_s + self.across_s * math.dist(self.point(a), self.point(b))
 
-    def _draw(self, chance: Random) -> tuple[float, float]:
+    def _draw(self, rng: Random) -> tuple[float, float]:
         if not self._centres:
-            return chance.random(), chance.random()
-        x, y = chance.choice(self._centres)
-        return x + chance.gauss(0, 0.03), y + chance.gauss(0, 0.03)
+            return rng.random(), rng.random()
+        x, y = rng.choice(self._centres)
+        return x + rng.gauss(0, 0.03), y + rng.gauss(0, 0.03)
 
 
 class TransitStub:

@@ -32,11 +32,11 @@ from tidings.node import (
 from tidings.overlay import (
     Effect,
     EventId,
-    Head,
+    Header,
     Interest,
     Message,
     NodeId,
-    Parcel,
+    Packet,
     Peer,
     Protocol,
     Router,
@@ -70,7 +70,7 @@ class Seat(Router[Any]):
     def leave(self, now: float) -> list[Effect]:
         return self.world.seated(self.node, self.node.leave(now))
 
-    def publish(self, parcel: Parcel, now: float) -> list[Effect]:
+    def publish(self, packet: Packet, now: float) -> list[Effect]:
         raise AssertionError("a node publishes for its clients")
 
     def receive(self, sender: NodeId, message: Carried, now: float) -> list[Effect]:
@@ -172,7 +172,7 @@ class NodeWorld(World):
         id, effects = node.publish(client, type, values, self.now)
         hop = node.hop(id)
         name = hop.type if hop else type
-        self.trace.publications[id] = Publication(self.now, member.id, Parcel(Head(id, name), View(dict(values))))
+        self.trace.publications[id] = Publication(self.now, member.id, Packet(Header(id, name), View(dict(values))))
         self.trace.note(self.now, "publish", member.id, about=id)
         self._carry_out(member, self.seated(node, effects))
         return id
@@ -244,8 +244,8 @@ class NodeWorld(World):
 
     def _frame(self, node: Node, to: NodeId, message: Message) -> Carried | None:
         target = self._by_id.get(to)
-        parcel = getattr(message, "parcel", None)
-        about = parcel.head.id if parcel is not None else None
+        packet = getattr(message, "packet", None)
+        about = packet.header.id if packet is not None else None
         name = message.__class__.__name__
         if target is None or not target.up:
             return Carried(b"", message, name, about)
@@ -295,7 +295,7 @@ class NodeWorld(World):
             me,
             self.protocol,
             identity,
-            chance=Random(f"node/{self.seed}/{me.id}/{me.incarnation}"),
+            rng=Random(f"node/{self.seed}/{me.id}/{me.incarnation}"),
             random=Random(f"bytes/{self.seed}/{me.id}/{me.incarnation}").randbytes,
             neighbours=neighbours,
             options=self.options,

@@ -139,9 +139,9 @@ def _fitting(plan: Plan) -> dict[str, Any]:
 
 
 def _subscribe_all(world: World, plan: Plan) -> None:
-    chance = Random(f"subscribers/{plan.seed}")
-    for wanted in plan.workload.wanted(chance):
-        world.subscribe(chance.choice(world.up()), wanted)
+    rng = Random(f"subscribers/{plan.seed}")
+    for wanted in plan.workload.wanted(rng):
+        world.subscribe(rng.choice(world.up()), wanted)
 
 
 _NEEDED: dict[type, Promise] = {

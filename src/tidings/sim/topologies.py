@@ -45,28 +45,28 @@ class Topology:
         return len(reached) == self.node_count
 
 
-def ring(node_count: int, chance: Random) -> Topology:
+def ring(node_count: int, rng: Random) -> Topology:
     """Each node has a link to the next; the widest connected graph for its links."""
     _check_count(node_count)
     links = _distinct((i, (i + 1) % node_count) for i in range(node_count))
     return Topology(node_count, links, Flat())
 
 
-def random_graph(node_count: int, chance: Random, *, degree: float = 6.0) -> Topology:
+def random_graph(node_count: int, rng: Random, *, degree: float = 6.0) -> Topology:
     """A random tree, and random links on top until nodes have `degree` of them on average."""
     _check_count(node_count)
     most = node_count * (node_count - 1) // 2
     wanted = min(most, max(node_count - 1, round(node_count * degree / 2)))
-    links = dict.fromkeys(_random_tree(node_count, chance))
+    links = dict.fromkeys(_random_tree(node_count, rng))
     while len(links) < wanted:
-        a, b = chance.randrange(node_count), chance.randrange(node_count)
+        a, b = rng.randrange(node_count), rng.randrange(node_count)
         if a != b:
             links[min(a, b), max(a, b)] = None
     return Topology(node_count, tuple(links), Flat())
 
 
 def barabasi_albert(
-    node_count: int, chance: Random, *, m0: int = 20, m: int = 3, seed_graph: str = "connected"
+    node_count: int, rng: Random, *, m0: int = 20, m: int = 3, seed_graph: str = "connected"
 ) -> Topology:
     """A scale-free graph: each new node links to `m` earlier ones, likelier to those with many links.
 
@@ -79,36 +79,36 @@ def barabasi_albert(
         raise InputError(f"expected m and m0 of at least 1, got m={m} and m0={m0}")
     if m > min(m0, node_count):
         raise InputError(f"a new node cannot link to m={m} of the first {min(m0, node_count)}; expected m ≤ m0 ≤ N")
-    links = list(_seed_graph(seed_graph, min(m0, node_count), chance))
+    links = list(_seed_graph(seed_graph, min(m0, node_count), rng))
     ends = [end for link in links for end in link]
     for new in range(min(m0, node_count), node_count):
-        for old in _drawn_by_degree(ends, m, chance):
+        for old in _drawn_by_degree(ends, m, rng):
             links.append((old, new))
             ends += (old, new)
     return Topology(node_count, tuple(links), Flat())
 
 
-def transit_stub(node_count: int, chance: Random, *, transits: int = 4, stubs: int = 16) -> Topology:
+def transit_stub(node_count: int, rng: Random, *, transits: int = 4, stubs: int = 16) -> Topology:
     """Stub networks on a backbone: dense inside a stub, one or two links from each stub to the backbone."""
     _check_count(node_count)
     stubs = min(stubs, node_count)
     space = TransitStub(transits=min(transits, stubs), stubs=stubs)
-    links = dict.fromkeys(_random_tree(stubs, chance))  # Nodes 0 to stubs - 1 are the gateways.
+    links = dict.fromkeys(_random_tree(stubs, rng))  # Nodes 0 to stubs - 1 are the gateways.
     for node in range(stubs, node_count):
         peers = range(node % stubs, node, stubs)
-        for near in chance.sample(peers, min(2, len(peers))):
+        for near in rng.sample(peers, min(2, len(peers))):
             links[near, node] = None
     for gateway in range(stubs):
-        other = chance.randrange(stubs)
+        other = rng.randrange(stubs)
         if other != gateway:
             links[min(gateway, other), max(gateway, other)] = None
     return Topology(node_count, tuple(links), space)
 
 
-def planar(node_count: int, chance: Random, *, nearest: int = 4, clusters: int = 0) -> Topology:
+def planar(node_count: int, rng: Random, *, nearest: int = 4, clusters: int = 0) -> Topology:
     """Points of a plane, each linked to its nearest ones, and a tree of short links that holds all together."""
     _check_count(node_count)
-    space = Plane(chance.getrandbits(32), clusters=clusters)
+    space = Plane(rng.getrandbits(32), clusters=clusters)
     links: dict[Link, None] = {}
     for node in range(1, node_count):
         links[min(range(node), key=lambda other, node=node: space.delay_s(node, other)), node] = None  # type: ignore[misc]
@@ -128,12 +128,12 @@ TOPOLOGIES: dict[str, Callable[..., Topology]] = {
 }
 
 
-def topology(name: str, node_count: int, chance: Random, **options: object) -> Topology:
+def topology(name: str, node_count: int, rng: Random, **options: object) -> Topology:
     """A graph by name; raises InputError for a name or an option there is not."""
     if name not in TOPOLOGIES:
         raise InputError(f"there is no topology {name!r}; {did_you_mean(name, TOPOLOGIES) or ', '.join(TOPOLOGIES)}")
     try:
-        return TOPOLOGIES[name](node_count, chance, **options)
+        return TOPOLOGIES[name](node_count, rng, **options)
     except TypeError as wrong:
         raise InputError(f"topology {name}: {wrong}") from None
 
@@ -143,16 +143,16 @@ def _check_count(node_count: int) -> None:
         raise InputError(f"expected 1 to {NODES_MAX} nodes, got {node_count}")
 
 
-def _random_tree(node_count: int, chance: Random) -> list[Link]:
-    return [(chance.randrange(node), node) for node in range(1, node_count)]
+def _random_tree(node_count: int, rng: Random) -> list[Link]:
+    return [(rng.randrange(node), node) for node in range(1, node_count)]
 
 
-def _seed_graph(kind: str, size: int, chance: Random) -> tuple[Link, ...]:
+def _seed_graph(kind: str, size: int, rng: Random) -> tuple[Link, ...]:
     pairs = [(a, b) for b in range(size) for a in range(b)]
     match kind:
         case "connected":
-            tree = dict.fromkeys(_random_tree(size, chance))
-            return (*tree, *(pair for pair in pairs if pair not in tree and chance.random() < 0.1))
+            tree = dict.fromkeys(_random_tree(size, rng))
+            return (*tree, *(pair for pair in pairs if pair not in tree and rng.random() < 0.1))
         case "ring":
             return _distinct((i, (i + 1) % size) for i in range(size))
         case "path":
@@ -162,13 +162,13 @@ def _seed_graph(kind: str, size: int, chance: Random) -> tuple[Link, ...]:
     raise InputError(f"there is no seed graph {kind!r}; there are connected, ring, path and complete")
 
 
-def _drawn_by_degree(ends: list[int], wanted: int, chance: Random) -> list[int]:
+def _drawn_by_degree(ends: list[int], wanted: int, rng: Random) -> list[int]:
     """Different nodes, each drawn with a chance that goes with how often it is an end of a link."""
     if not ends:
         return [0]  # A seed graph of one node has no links yet.
     drawn: dict[int, None] = {}
     while len(drawn) < wanted:
-        drawn[chance.choice(ends)] = None
+        drawn[rng.choice(ends)] = None
     return list(drawn)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from tidings.overlay import EventId, Interest, NodeId, Parcel, SubscriptionId
+from tidings.overlay import EventId, Interest, NodeId, Packet, SubscriptionId
 
 About: TypeAlias = EventId | SubscriptionId | None
 
@@ -46,7 +46,7 @@ class Publication:
 
     at: float
     node: NodeId
-    parcel: Parcel
+    packet: Packet
 
 
 @dataclass(slots=True)

@@ -54,34 +54,34 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.subscriptions < 0 or self.events < 0 or self.skew < 0 or self.spots < 1:
             raise InputError(f"expected no negative numbers and at least one spot, got {self}")
 
-    def drawing(self, chance: Random) -> Callable[[Random], dict[str, int]]:
+    def drawing(self, rng: Random) -> Callable[[Random], dict[str, int]]:
         """A function that draws the values of one event."""
         self.check()
-        return _POINTS[self.kind](self, chance)
+        return _POINTS[self.kind](self, rng)
 
-    def wanted(self, chance: Random) -> list[Ranges]:
+    def wanted(self, rng: Random) -> list[Ranges]:
         """The conditions of all subscriptions, each around a point drawn as those of events are."""
-        draw = self.drawing(chance)
-        return [self._around(draw(chance), chance) for _ in range(self.subscriptions)]
+        draw = self.drawing(rng)
+        return [self._around(draw(rng), rng) for _ in range(self.subscriptions)]
 
-    def _around(self, point: Mapping[str, int], chance: Random) -> Ranges:
-        lows = {axis: max(0, at - chance.randrange(self.width)) for axis, at in point.items()}
+    def _around(self, point: Mapping[str, int], rng: Random) -> Ranges:
+        lows = {axis: max(0, at - rng.randrange(self.width)) for axis, at in point.items()}
         return Ranges.of(**{axis: (low, low + self.width - 1) for axis, low in lows.items()})
 
 
-def _uniform(load: Workload, chance: Random) -> Callable[[Random], dict[str, int]]:
+def _uniform(load: Workload, rng: Random) -> Callable[[Random], dict[str, int]]:
     return lambda luck: {axis: luck.randrange(load.extent) for axis in AXES[: load.axes]}
 
 
-def _zipf(load: Workload, chance: Random) -> Callable[[Random], dict[str, int]]:
+def _zipf(load: Workload, rng: Random) -> Callable[[Random], dict[str, int]]:
     places = list(range(load.extent))
-    chance.shuffle(places)  # Popular places lie anywhere, not side by side.
+    rng.shuffle(places)  # Popular places lie anywhere, not side by side.
     weights = list(accumulate(1 / rank**load.skew for rank in range(1, load.extent + 1)))
     return lambda luck: {axis: places[bisect(weights, luck.random() * weights[-1])] for axis in AXES[: load.axes]}
 
 
-def _hotspots(load: Workload, chance: Random) -> Callable[[Random], dict[str, int]]:
-    spots = [{axis: chance.randrange(load.extent) for axis in AXES[: load.axes]} for _ in range(load.spots)]
+def _hotspots(load: Workload, rng: Random) -> Callable[[Random], dict[str, int]]:
+    spots = [{axis: rng.randrange(load.extent) for axis in AXES[: load.axes]} for _ in range(load.spots)]
 
     def draw(luck: Random) -> dict[str, int]:
         if luck.random() < 0.1:
@@ -92,7 +92,7 @@ def _hotspots(load: Workload, chance: Random) -> Callable[[Random], dict[str, in
     return draw
 
 
-def _recorded(load: Workload, chance: Random) -> Callable[[Random], dict[str, int]]:
+def _recorded(load: Workload, rng: Random) -> Callable[[Random], dict[str, int]]:
     points = _read_points(Path(load.file))
     turn = iter(range(2**63))
     return lambda luck: points[next(turn) % len(points)]

@@ -31,11 +31,11 @@ from tidings.overlay import (
     Effect,
     EventId,
     Failed,
-    Head,
+    Header,
     Interest,
     Message,
     NodeId,
-    Parcel,
+    Packet,
     Peer,
     Place,
     Protocol,
@@ -85,7 +85,7 @@ class World(Clock):
         self.protocol = protocol(protocol_name) if isinstance(protocol_name, str) else protocol_name
         self.seed, self.options, self.bounces = seed, options or {}, bounces
         super().__init__(Trace(recording))
-        self.chance = Random(f"world/{seed}")
+        self.rng = Random(f"world/{seed}")
         self._luck = Random(f"network/{seed}")
         self._split = False
         self._described: tuple[Any, str, Any, int, list[int], int] = (None, "", None, 0, [0, 0], MESSAGE)
@@ -127,17 +127,17 @@ class World(Clock):
         assert member.up, f"{member.id} is down and cannot publish"
         member.events_published += 1
         id = EventId(member.id, member.peer.incarnation, member.events_published)
-        parcel = Parcel(Head(id, event_type), View(dict(values)), envelope)
-        self.trace.publications[id] = Publication(self.now, member.id, parcel)
+        packet = Packet(Header(id, event_type), View(dict(values)), envelope)
+        self.trace.publications[id] = Publication(self.now, member.id, packet)
         self.trace.note(self.now, "publish", member.id, about=id)
-        self._carry_out(member, member.router.publish(parcel, self.now))
+        self._carry_out(member, member.router.publish(packet, self.now))
         return id
 
     def publish_some(self, count: int, *, over_s: float = 10.0, draw: Callable[[Random], Values] | None = None) -> None:
         """Have nodes that are then up publish events in the next `over_s` seconds, and run until those are over."""
-        draw = draw or (lambda chance: {"x": chance.randrange(1000)})
+        draw = draw or (lambda rng: {"x": rng.randrange(1000)})
         for _ in range(count):
-            self.at(self.now + self.chance.uniform(0, over_s), lambda: self._publish_anywhere(draw))
+            self.at(self.now + self.rng.uniform(0, over_s), lambda: self._publish_anywhere(draw))
         self.run_for(over_s)
 
     def crash(self, node: int) -> None:
@@ -194,7 +194,7 @@ class World(Clock):
     @contextmanager
     def split(self, side: Sequence[int] | None = None) -> Iterator[None]:
         """While this lasts no message passes between `side`, half of the nodes if not said, and the rest."""
-        half = side if side is not None else self.chance.sample(range(len(self.nodes)), len(self.nodes) // 2)
+        half = side if side is not None else self.rng.sample(range(len(self.nodes)), len(self.nodes) // 2)
         self.cut_off(half)
         yield
         self.heal()
@@ -258,8 +258,8 @@ class World(Clock):
 
     def _carry_out_other(self, member: Member, effect: Effect) -> None:
         match effect:
-            case Deliver(parcel):
-                self._deliver(member, parcel)
+            case Deliver(packet):
+                self._deliver(member, packet)
             case WakeAt(when, token, idle):
                 self._push(max(when, self.now), IDLE if idle else WAKE, member, token, None, member.peer.incarnation)
             case Completed(asked, id):
@@ -301,8 +301,8 @@ class World(Clock):
             name, size, about, chatter = message.name, len(message.raw), message.about, message.message.chatter
         else:
             name, size, chatter = message.__class__.__name__, size_of(message), message.chatter
-            parcel = getattr(message, "parcel", None)
-            about = parcel.head.id if parcel is not None else None
+            packet = getattr(message, "packet", None)
+            about = packet.header.id if packet is not None else None
         tally = self.trace.sent.setdefault(name, [0, 0])
         kind = CHATTER if chatter else MESSAGE
         self._described = (message, name, about, size, tally, kind)
@@ -339,12 +339,12 @@ class World(Clock):
             delay_s = self._space.delay_s(member.index, back.index)
             self._push(self.now + delay_s, BOUNCE, back, message, member.id, None)
 
-    def _deliver(self, member: Member, parcel: Parcel) -> None:
-        id = parcel.head.id
+    def _deliver(self, member: Member, packet: Packet) -> None:
+        id = packet.header.id
         self.trace.deliveries[id, member.id] += 1
         self.trace.note(self.now, "deliver", member.id, about=id)
         for subscription, interest in member.subscriptions.items():
-            if interest.matches(parcel):
+            if interest.matches(packet):
                 self.trace.notices.append(Notice(self.now, id, subscription))
                 self.trace.note(self.now, "notify", member.id, what=str(subscription.seq), about=id)
 
@@ -392,7 +392,7 @@ class World(Clock):
             if settled or self.protocol.on_graph or member.index == 0:
                 self._carry_out(member, member.router.start(self.now))
             else:
-                via = self.nodes[self.chance.randrange(member.index)].peer
+                via = self.nodes[self.rng.randrange(member.index)].peer
                 self._carry_out(member, member.router.join([via], self.now))
 
     def _add(self, index: int, links: list[int]) -> Member:
@@ -406,8 +406,8 @@ class World(Clock):
 
     def _make_router(self, me: Peer, links: list[int]) -> Router[Any]:
         neighbours = tuple(Peer(self._ids[k], f"sim:{k}") for k in links)
-        chance = Random(f"node/{self.seed}/{me.id}/{me.incarnation}")
-        return self.protocol.build(Place(me, neighbours if self.protocol.on_graph else (), chance), **self.options)
+        rng = Random(f"node/{self.seed}/{me.id}/{me.incarnation}")
+        return self.protocol.build(Place(me, neighbours if self.protocol.on_graph else (), rng), **self.options)
 
     def _router_of(self, member: Member) -> Router[Any]:
         return member.router
@@ -424,17 +424,17 @@ class World(Clock):
         up = self.up()
         count = min(count, len(up))
         if not self.protocol.on_graph:
-            return self.chance.sample(up, count)
+            return self.rng.sample(up, count)
         ends = [node for node in up for _ in range(max(1, len(self.nodes[node].links)))]
         drawn: dict[int, None] = {}
         while len(drawn) < count:
-            drawn[self.chance.choice(ends)] = None
+            drawn[self.rng.choice(ends)] = None
         return list(drawn)
 
     def _publish_anywhere(self, draw: Callable[[Random], Values]) -> None:
         up = self.up()
         if up:
-            self.publish(self.chance.choice(up), draw(self.chance))
+            self.publish(self.rng.choice(up), draw(self.rng))
 
 
 def _usual_topology(wanted: Protocol, node_count: int, seed: int) -> Topology:

@@ -63,8 +63,8 @@ def test_tera_grows_with_the_network_and_cbdlo_hardly_and_the_formula_tells_the_
 @pytest.mark.parametrize(("table", "attributes"), [(50, 243), (100, 486), (20, 100)])
 def test_walks_succeed_as_often_as_the_formula_says(table: int, attributes: int) -> None:
     """A5, with uniform tables; the protocol's own are in `cbdlo-agreement`."""
-    scene, chance = Scene(Size(table=table, attributes=attributes, subscriptions=1, all_known=True), 1), Random(1)
-    found = [scene.walk(chance.randrange(3000), chance.randrange(attributes)).found for _ in range(1500)]
+    scene, rng = Scene(Size(table=table, attributes=attributes, subscriptions=1, all_known=True), 1), Random(1)
+    found = [scene.walk(rng.randrange(3000), rng.randrange(attributes)).found for _ in range(1500)]
     assert fmean(found) == pytest.approx(walk_success(table, attributes, 10), abs=0.03)
 
 
@@ -98,7 +98,7 @@ def test_the_protocol_counts_comparisons_the_same_way() -> None:
     full = {member.id: len(member.router.table) for member in world.nodes}  # type: ignore[attr-defined]
     assert set(full.values()) == {3}
     before, asked = counted["match_ops"] - counted["tree steps"], world.trace.messages("Walk")
-    world.publish_some(20, draw=lambda chance: {f"a{chance.randrange(6)}": chance.randrange(50)})
+    world.publish_some(20, draw=lambda rng: {f"a{rng.randrange(6)}": rng.randrange(50)})
     looks = world.trace.messages("Walk") - asked
     assert counted["match_ops"] - counted["tree steps"] - before == 3 * looks
 
@@ -106,19 +106,19 @@ def test_the_protocol_counts_comparisons_the_same_way() -> None:
 @pytest.mark.parametrize("count", [1, 2, 7, 100, 1000])
 def test_ways_in_a_balanced_tree_are_as_long_as_they_must_be(count: int) -> None:
     """A8."""
-    chance, height = Random(count), count.bit_length()
+    rng, height = Random(count), count.bit_length()
     for _ in range(200):
-        start, goal = chance.randrange(count), chance.randrange(count)
+        start, goal = rng.randrange(count), rng.randrange(count)
         assert tree_distance(start, goal, count) <= 2 * (height - 1)
         assert finger_steps(start, goal, count) <= height
         assert (tree_distance(start, goal, count) == 0) == (start == goal) == (finger_steps(start, goal, count) == 0)
 
 
 def test_the_formula_for_steps_holds_in_trees_of_all_sizes() -> None:
-    chance = Random(1)
+    rng = Random(1)
     for levels in (6, 10, 14):
         count = 2**levels - 1
-        steps = fmean(finger_steps(chance.randrange(count), chance.randrange(count), count) for _ in range(600))
+        steps = fmean(finger_steps(rng.randrange(count), rng.randrange(count), count) for _ in range(600))
         assert steps == pytest.approx(tree_steps(count, fingers=True), rel=0.15)
 
 

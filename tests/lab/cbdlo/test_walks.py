@@ -27,14 +27,14 @@ class Given(Random):
         return seq[int(next(self._numbers) * len(seq))]
 
 
-def a_graph(kind: str, chance: Random) -> list[list[int]]:
-    nodes = range(chance.randrange(1, 30))
+def a_graph(kind: str, rng: Random) -> list[list[int]]:
+    nodes = range(rng.randrange(1, 30))
     if kind == "star":
         return [[other for other in nodes if other != node] if node == 0 else [0] for node in nodes]
     if kind == "chain":
         return [[near for near in (node - 1, node + 1) if near in nodes] for node in nodes]
     degree = 0 if kind == "alone" else min(4, len(nodes) - 1)
-    return [chance.sample([other for other in nodes if other != node], degree) for node in nodes]
+    return [rng.sample([other for other in nodes if other != node], degree) for node in nodes]
 
 
 def views_of(graph: list[list[int]]) -> Views:
@@ -44,8 +44,8 @@ def views_of(graph: list[list[int]]) -> Views:
 
 def walked(graph: list[list[int]], count: int, hops_max: int, seed: int, trace_max: int) -> tuple[Walks, Any, Any]:
     """Walks from random nodes that nobody can help, with their sources and the draws they were given."""
-    chance = np.random.default_rng(seed)
-    sources, draws = chance.integers(0, len(graph), count), chance.random((count, draws_needed(hops_max)))
+    rng = np.random.default_rng(seed)
+    sources, draws = rng.integers(0, len(graph), count), rng.random((count, draws_needed(hops_max)))
     nobody = np.zeros((len(graph), 1), np.bool_)
     wanted = np.zeros(count, np.int64)
     views = views_of(graph)
@@ -56,10 +56,10 @@ def protocols_steps(
     graph: list[list[int]], source: int, hops_max: int, draws: Sequence[float], trace_max: int
 ) -> Iterator[list[int]]:
     """The same walk by the protocol's own rule."""
-    chance, here, path = Given(draws), source, Path(hops_max)
+    rng, here, path = Given(draws), source, Path(hops_max)
     peers = [[Peer(str(node)) for node in view] for view in graph]
     while path.is_jump or not path.is_over:
-        step = onward(path, Peer(str(here)), peers[here], chance, trace_max)
+        step = onward(path, Peer(str(here)), peers[here], rng, trace_max)
         if step is None:
             return
         here, path = int(step.to.id), step.path
@@ -69,9 +69,9 @@ def protocols_steps(
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_compiled_walk_goes_every_step_as_the_protocol_does(kind: str) -> None:
     for seed in range(40):
-        chance = Random(f"{kind}/{seed}")
-        graph, hops_max = a_graph(kind, chance), chance.randrange(1, 20)
-        trace_max = chance.choice([0, 1, 3, hops_max])
+        rng = Random(f"{kind}/{seed}")
+        graph, hops_max = a_graph(kind, rng), rng.randrange(1, 20)
+        trace_max = rng.choice([0, 1, 3, hops_max])
         made, sources, draws = walked(graph, 5, hops_max, seed, trace_max)
         for walk in range(5):
             steps = made.steps[walk]
@@ -83,9 +83,9 @@ def test_every_one_of_a_hundred_thousand_walks_ends_within_twice_its_hops() -> N
     """INV-04: stars, chains, random graphs and nodes that know nobody; none goes on once its hops are halved to none."""
     count = 0
     for seed in range(200):
-        chance = Random(seed)
-        hops_max = chance.randrange(1, 20)
-        made, _, _ = walked(a_graph(KINDS[seed % 4], chance), 500, hops_max, seed, hops_max)
+        rng = Random(seed)
+        hops_max = rng.randrange(1, 20)
+        made, _, _ = walked(a_graph(KINDS[seed % 4], rng), 500, hops_max, seed, hops_max)
         taken = made.steps[:, :, 0] >= 0
         assert (made.hops < 2 * hops_max).all()
         assert (made.jumps <= hops_max.bit_length()).all()

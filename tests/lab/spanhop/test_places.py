@@ -14,10 +14,10 @@ from tidings.sim import Plane
 
 def noisy_rtts(seed: int, hosts: int, marks: int) -> tuple[np.ndarray, np.ndarray]:
     """Delays of hosts to landmarks, and between landmarks, that are no exact distances."""
-    chance = np.random.default_rng(seed)
-    truth = chance.random((hosts + marks, 2))
+    rng = np.random.default_rng(seed)
+    truth = rng.random((hosts + marks, 2))
     rtts = np.linalg.norm(truth[:, None] - truth[-marks:], axis=2) * 0.2 + 0.004
-    rtts *= chance.uniform(1, 1.1, rtts.shape)
+    rtts *= rng.uniform(1, 1.1, rtts.shape)
     between = (rtts[-marks:] + rtts[-marks:].T) / 2
     return rtts[:hosts], between
 
@@ -49,7 +49,7 @@ def test_fitted_places_tell_delays_but_not_exactly() -> None:
     """Links have a least delay and pings waver: what is fitted is off by some per cent, and not by nothing."""
     plane = Plane(1)
     truth = np.array([plane.point(node) for node in range(200)])
-    found = fitted(truth, plane, landmarks=8, jitter_s=0.002, chance=np.random.default_rng(1))
+    found = fitted(truth, plane, landmarks=8, jitter_s=0.002, rng=np.random.default_rng(1))
     off = [
         abs(math.dist(found[a], found[b]) / (2 * plane.delay_s(a, b)) - 1) for a in range(100) for b in range(100, 200)
     ]

@@ -31,11 +31,11 @@ def walked(network: Tiling, source: int, aim: tuple[int, ...], dead: frozenset[s
 
 def both(axes: int, kind: str, zones: int, k: int, *, wrap: bool = True, seed: int = 1) -> tuple[Tiling, Tables]:
     """The same network, as the protocol makes it and as arrays."""
-    bits, chance = 16, Random(seed)
+    bits, rng = 16, Random(seed)
     if kind == "balanced":
         network = Tiling.balanced(zones, Space(axes, bits), k=k, wrap=wrap)
         return network, tables(balanced(axes, zones.bit_length() - 1, bits=bits), M[k], wrap=wrap)
-    points = [tuple(chance.randrange(2**bits) for _ in range(axes)) for _ in range(zones - 1)]
+    points = [tuple(rng.randrange(2**bits) for _ in range(axes)) for _ in range(zones - 1)]
     network = Tiling(Space(axes, bits), k=k, wrap=wrap)
     for point in points:
         network.join(point, "even" if kind == "even" else "point")
@@ -48,11 +48,11 @@ def owners(tree: SplitTree) -> Array:
 
 
 def agree(network: Tiling, known: Tables, *, pairs: int, dead_share: float = 0.0, greedy: bool = False) -> Routes:
-    tree, chance = known.tree, np.random.default_rng(3)
-    alive = chance.random(len(tree)) >= dead_share
-    sources = chance.choice(np.flatnonzero(alive), pairs)
-    aims = chance.choice(np.flatnonzero(alive), pairs)
-    points = tree.points_in(aims, chance)
+    tree, rng = known.tree, np.random.default_rng(3)
+    alive = rng.random(len(tree)) >= dead_share
+    sources = rng.choice(np.flatnonzero(alive), pairs)
+    aims = rng.choice(np.flatnonzero(alive), pairs)
+    points = tree.points_in(aims, rng)
     found = routes(known, sources, points, greedy=greedy, alive=alive, traced=True)
     number = owners(tree)
     dead = frozenset(f"{number[leaf]:07}" for leaf in np.flatnonzero(~alive))
@@ -85,9 +85,9 @@ def test_round_dead_brokers_it_goes_hop_for_hop_as_the_protocol_does(kind: str) 
 
 def test_a_way_that_comes_round_goes_on_greedily_in_both() -> None:
     network, known = both(2, "point", 512, 3, seed=5)
-    tree, chance = known.tree, np.random.default_rng(1)
-    sources, aims = chance.integers(0, len(tree), (2, 50_000))
-    points = tree.points_in(aims, chance)
+    tree, rng = known.tree, np.random.default_rng(1)
+    sources, aims = rng.integers(0, len(tree), (2, 50_000))
+    points = tree.points_in(aims, rng)
     found = routes(known, sources, points, traced=True)
     assert set(found.ended) == {HERE}
     came_round = np.flatnonzero(found.guarded)

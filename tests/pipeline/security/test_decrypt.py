@@ -63,8 +63,8 @@ def test_without_any_key_every_row_is_another_s_mail_and_none_is_refused(spark: 
 
 
 def test_what_was_altered_is_quarantined_with_no_more_than_its_header(spark: SparkSession, tmp_path: Path) -> None:
-    chance = random.Random(5)
-    altered = [_flipped(frame, chance) for frame in FRAMES[:30]] + [b"", b"nonsense", FRAMES[40][:100]]
+    rng = random.Random(5)
+    altered = [_flipped(frame, rng) for frame in FRAMES[:30]] + [b"", b"nonsense", FRAMES[40][:100]]
     admitted = admit(table(spark, [*altered, *FRAMES[30:]]), SIGHTINGS, keys(tmp_path)).cache()
     bad = refused(admitted).collect()
     assert sorted(row["reason"].split(":")[0] for row in bad if row["reason"].startswith("tag")) == ["tag"] * 30
@@ -73,8 +73,8 @@ def test_what_was_altered_is_quarantined_with_no_more_than_its_header(spark: Spa
     assert [values(row) for row in in_order(genuine(admitted))] == EVENTS[30:]
 
 
-def _flipped(frame: bytes, chance: random.Random) -> bytes:
-    at = chance.randrange(len(frame) - 16, len(frame))
+def _flipped(frame: bytes, rng: random.Random) -> bytes:
+    at = rng.randrange(len(frame) - 16, len(frame))
     return frame[:at] + bytes([frame[at] ^ 1]) + frame[at + 1 :]
 
 

@@ -169,8 +169,8 @@ TEXTS = a_type(event_type=Text)
 
 
 def test_spark_s_own_functions_read_and_write_what_we_do(spark: SparkSession, tmp_path: Path) -> None:
-    chance = random.Random(3)
-    values = [{"one": f"{chance.random()}", "two": "ü" * chance.randint(0, 9)} for _ in range(10_000)]
+    rng = random.Random(3)
+    values = [{"one": f"{rng.random()}", "two": "ü" * rng.randint(0, 9)} for _ in range(10_000)]
     rows = spark.createDataFrame(
         [(n, row["one"], row["two"], "r") for n, row in enumerate(values)],
         "n long, one string, two string, subscriber string",

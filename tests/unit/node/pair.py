@@ -30,7 +30,7 @@ def a_node(
         peer_of(identity),
         protocol(protocol_name),
         identity,
-        chance=Random(name),
+        rng=Random(name),
         random=Random(f"bytes {name}").randbytes,
         neighbours=[peer_of(FEDERATION.identity(other)) for other in neighbours],
         policy=policy or NodePolicy(network_key=FEDERATION.network.public_key),

@@ -22,9 +22,9 @@ from tidings.overlay import (
     Effect,
     EventId,
     Failed,
-    Head,
+    Header,
     Interest,
-    Parcel,
+    Packet,
     Send,
     SubscriptionId,
     View,
@@ -105,7 +105,7 @@ def test_what_does_not_fit_the_type_is_refused_at_the_edge_and_dropped_from_the_
     with pytest.raises(EventError):
         cable.one.publish("x", "Quake", {"magnitude": "strong"}, 0.0)
     cable.other.subscribe("listener", "Quake", "TRUE", 0.0)
-    flood = Flood(Parcel(Head(EventId(cable.one.me.id, 0, 99), "Quake"), View({"magnitude": "strong"})), 3)
+    flood = Flood(Packet(Header(EventId(cable.one.me.id, 0, 99), "Quake"), View({"magnitude": "strong"})), 3)
     effects = cable.other.receive(cable.one.me.id, encoded(cable.one, flood), 0.0)
     assert told(effects) == []
     assert Count("undelivered_event") in effects
@@ -249,9 +249,9 @@ def test_an_altered_event_is_dropped_and_the_link_stays() -> None:
     cable = two(None, None)
     attach(cable, cable.one, "camera")
     flood = sent(cable.one, "camera", SEEN)
-    envelope = bytearray(flood.parcel.envelope)
+    envelope = bytearray(flood.packet.envelope)
     envelope[-1] ^= 1
-    altered = Flood(Parcel(flood.parcel.head, View({}, opaque=True), bytes(envelope)), 3)
+    altered = Flood(Packet(flood.packet.header, View({}, opaque=True), bytes(envelope)), 3)
     effects = cable.other.receive(cable.one.me.id, encoded(cable.one, altered), 0.0)
     assert [(effect.why.partition(":")[0], effect.cut) for effect in effects if isinstance(effect, Refused)] == [
         ("tag", False)
@@ -262,16 +262,16 @@ def test_an_altered_event_is_dropped_and_the_link_stays() -> None:
 def test_a_head_must_be_that_of_the_sealed_event(change: str) -> None:
     cable = two(None, None)
     attach(cable, cable.one, "camera")
-    parcel = sent(cable.one, "camera", SEEN).parcel
-    head, envelope = parcel.head, parcel.envelope
+    packet = sent(cable.one, "camera", SEEN).packet
+    header, envelope = packet.header, packet.envelope
     if change == "type":
         cable.other.declare(WHOLE, 0.0)
-        head = msgspec.structs.replace(head, type=WHOLE.type_id.hex())
+        header = msgspec.structs.replace(header, type=WHOLE.type_id.hex())
     elif change == "id":
-        head = msgspec.structs.replace(head, id=head.id._replace(seq=head.id.seq + 1))
+        header = msgspec.structs.replace(header, id=header.id._replace(seq=header.id.seq + 1))
     else:
         envelope = b"" if change == "no envelope" else b"garbage"
-    forged = Flood(Parcel(head, View({"plate": "forged"}), envelope), 3)
+    forged = Flood(Packet(header, View({"plate": "forged"}), envelope), 3)
     effects = cable.other.receive(cable.one.me.id, encoded(cable.one, forged), 0.0)
     assert refusals(effects) == [{"type": "head", "id": "head", "no envelope": "envelope", "garbage": "header"}[change]]
     assert told(effects) == []
@@ -288,8 +288,8 @@ def test_an_event_is_told_once_however_it_is_replayed_and_never_when_it_is_old()
     first = cable.other.receive(cable.one.me.id, encoded(cable.one, _bare(flood)), 0.0)
     assert told(first) == [("reader", SEEN)]
     for origin in ("somebody", "somebody else"):
-        head = msgspec.structs.replace(flood.parcel.head, id=flood.parcel.head.id._replace(origin=origin))
-        again = Flood(Parcel(head, View({}, opaque=True), flood.parcel.envelope), 3)
+        header = msgspec.structs.replace(flood.packet.header, id=flood.packet.header.id._replace(origin=origin))
+        again = Flood(Packet(header, View({}, opaque=True), flood.packet.envelope), 3)
         effects = cable.other.receive(cable.one.me.id, encoded(cable.one, again), 0.1)
         assert told(effects) == []
         assert Count("undelivered_replay") in effects
@@ -299,7 +299,7 @@ def test_an_event_is_told_once_however_it_is_replayed_and_never_when_it_is_old()
 
 
 def _bare(flood: Flood) -> Flood:
-    return Flood(Parcel(flood.parcel.head, View({}, opaque=True), flood.parcel.envelope), flood.hops_left)
+    return Flood(Packet(flood.packet.header, View({}, opaque=True), flood.packet.envelope), flood.hops_left)
 
 
 def test_a_subscription_without_a_right_is_not_stored() -> None:
@@ -345,10 +345,10 @@ def test_one_interest_without_a_right_does_not_spoil_those_beside_it() -> None:
 
 def lying(cable: Cable) -> bytes:
     """A frame whose ciphertexts are right and whose plaintext says otherwise."""
-    parcel = sent(cable.one, "camera", SEEN).parcel
+    packet = sent(cable.one, "camera", SEEN).packet
     pairs = [(PLATES.attr_id("speed"), b"\x02" + (99).to_bytes(8, "big"))]
     return encoded(
-        cable.one, Flood(Parcel(parcel.head, View({}, opaque=True), with_cache(split(parcel.envelope), pairs)), 3)
+        cable.one, Flood(Packet(packet.header, View({}, opaque=True), with_cache(split(packet.envelope), pairs)), 3)
     )
 
 
@@ -470,8 +470,8 @@ def test_an_event_or_a_filter_that_is_too_large_is_refused_at_the_edge_and_from_
     with pytest.raises(InputError, match="bytes sealed; at most 65536"):
         cable.one.subscribe("reader", "Sighting", f"plate = '{'x' * 70_000}'", 0.0)
     assert cable.one.subscriptions() == []
-    head = Head(EventId(cable.one.me.id, 0, 1), "Quake")
-    large = Flood(Parcel(head, View({"text": "x" * 300_000})), 3)
+    header = Header(EventId(cable.one.me.id, 0, 1), "Quake")
+    large = Flood(Packet(header, View({"text": "x" * 300_000})), 3)
     assert refusals(cable.other.receive(cable.one.me.id, encoded(cable.one, large), 0.0)) == ["size"]
 
 

@@ -14,10 +14,10 @@ from tidings.overlay import (
     Effect,
     EventId,
     Failed,
-    Head,
+    Header,
     Interest,
     NodeId,
-    Parcel,
+    Packet,
     Peer,
     Place,
     Protocol,
@@ -35,7 +35,7 @@ class Bench:
     """Routers of one protocol that all know each other, with delays drawn at random (or none)."""
 
     def __init__(self, protocol: Protocol, ids: list[NodeId], *, seed: int = 0, delay_s: float = 0.1, **options: Any):
-        self.chance, self.delay_s, self.now = Random(seed), delay_s, 0.0
+        self.rng, self.delay_s, self.now = Random(seed), delay_s, 0.0
         self.routers: dict[NodeId, Any] = {
             id: protocol.build(Place(Peer(id), (), Random(f"{seed}/{id}")), **options) for id in ids
         }
@@ -67,7 +67,7 @@ class Bench:
     def publish(self, id: NodeId, **values: int) -> EventId:
         self._made += 1
         event = EventId(id, 0, self._made)
-        self.do(id, self.routers[id].publish(Parcel(Head(event, TYPE), View(dict(values))), self.now))
+        self.do(id, self.routers[id].publish(Packet(Header(event, TYPE), View(dict(values))), self.now))
         return event
 
     def do(self, id: NodeId, effects: list[Effect]) -> None:
@@ -75,11 +75,11 @@ class Bench:
             match effect:
                 case Send(to, message):
                     self.sent.append((id, to, message))
-                    self._push(self.now + self.delay_s * self.chance.random(), to, id, message)
+                    self._push(self.now + self.delay_s * self.rng.random(), to, id, message)
                 case WakeAt(when, token):
                     self._push(when, id, "", token)
-                case Deliver(parcel):
-                    self.delivered.append((id, parcel.head.id))
+                case Deliver(packet):
+                    self.delivered.append((id, packet.header.id))
                 case Completed(asked, about):
                     self.completed.append((id, asked, about))
                 case Failed(asked):

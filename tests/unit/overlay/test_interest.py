@@ -11,9 +11,9 @@ from tidings.overlay import (
     AnyWanted,
     EventId,
     Everything,
-    Head,
+    Header,
     Interest,
-    Parcel,
+    Packet,
     Ranges,
     Sql,
     SubscriptionId,
@@ -35,8 +35,8 @@ def wish(wanted: AnyWanted, seq: int = 1, type: str = "T") -> Interest:
     return Interest(SubscriptionId("a", 0, seq), type, wanted)
 
 
-def parcel(view: View, type: str = "T") -> Parcel:
-    return Parcel(Head(EventId("a", 0, 1), type), view)
+def packet(view: View, type: str = "T") -> Packet:
+    return Packet(Header(EventId("a", 0, 1), type), view)
 
 
 @given(wanteds, wanteds, points)
@@ -77,14 +77,14 @@ def test_the_boxes_hold_every_event_that_matches(wanted: AnyWanted, point: dict[
 
 def test_an_interest_that_cannot_be_read_covers_only_itself() -> None:
     blind = wish(Everything(exact=False))
-    assert blind.matches(parcel(View({"x": 1})))
+    assert blind.matches(packet(View({"x": 1})))
     assert not blind.covers(wish(Ranges.of(x=(1, 1))))
     assert not wish(Everything()).covers(wish(Ranges((("x", 1, 1),), exact=False), seq=2))
     assert blind.covers(blind)
 
 
 def test_another_type_is_another_matter() -> None:
-    assert not wish(Everything()).matches(parcel(View({}), type="U"))
+    assert not wish(Everything()).matches(packet(View({}), type="U"))
     assert not wish(Everything()).covers(wish(Everything(), type="U"))
     assert not wish(Everything()).overlaps(wish(Everything(), type="U"))
 

@@ -14,10 +14,10 @@ from tidings.overlay import (
     SEALED,
     Codec,
     EventId,
-    Head,
+    Header,
     Interest,
     Message,
-    Parcel,
+    Packet,
     Peer,
     Ranges,
     Sql,
@@ -30,7 +30,7 @@ from tidings.overlay import (
 
 
 class Carry(Message, frozen=True):
-    parcel: Parcel
+    packet: Packet
 
 
 class Table(Message, frozen=True):
@@ -50,21 +50,21 @@ values = st.one_of(
     st.integers(-(2**63), 2**63 - 1).map(Timestamp),
 )  # fmt: skip
 views = st.builds(View, st.dictionaries(st.text(), values), st.lists(st.text()).map(tuple), st.booleans())
-heads = st.builds(Head, st.builds(EventId, st.text(), st.integers(0, 9), st.integers(0, 2**60)), st.text())
-parcels = st.builds(Parcel, heads, views, st.binary())
+heads = st.builds(Header, st.builds(EventId, st.text(), st.integers(0, 9), st.integers(0, 2**60)), st.text())
+packets = st.builds(Packet, heads, views, st.binary())
 
 
-@given(parcels)
-def test_a_parcel_arrives_as_it_was_sent_each_value_of_its_type(parcel: Parcel) -> None:
-    arrived = CODEC.decode(CODEC.encode(Carry(parcel)))
-    assert arrived == Carry(parcel)
+@given(packets)
+def test_a_packet_arrives_as_it_was_sent_each_value_of_its_type(packet: Packet) -> None:
+    arrived = CODEC.decode(CODEC.encode(Carry(packet)))
+    assert arrived == Carry(packet)
     assert isinstance(arrived, Carry)
-    assert [type(v) for v in arrived.parcel.view.values.values()] == [type(v) for v in parcel.view.values.values()]
+    assert [type(v) for v in arrived.packet.view.values.values()] == [type(v) for v in packet.view.values.values()]
 
 
-@given(parcels)
-def test_the_size_of_a_message_is_the_length_of_its_bytes(parcel: Parcel) -> None:
-    assert size_of(Carry(parcel)) == len(CODEC.encode(Carry(parcel)))
+@given(packets)
+def test_the_size_of_a_message_is_the_length_of_its_bytes(packet: Packet) -> None:
+    assert size_of(Carry(packet)) == len(CODEC.encode(Carry(packet)))
 
 
 @given(st.binary(max_size=200))
@@ -84,8 +84,8 @@ def test_deeply_nested_bytes_do_not_exhaust_the_stack() -> None:
 
 
 def test_a_value_of_no_type_is_refused() -> None:
-    parcel = Parcel(Head(EventId("a", 0, 1), "T"), View({}))
-    raw = CODEC.encode(Carry(parcel)).replace(b"\x80", b"\x81\xa1x\x91\x01")  # The empty values become {"x": [1]}.
+    packet = Packet(Header(EventId("a", 0, 1), "T"), View({}))
+    raw = CODEC.encode(Carry(packet)).replace(b"\x80", b"\x81\xa1x\x91\x01")  # The empty values become {"x": [1]}.
     with pytest.raises(PeerError, match="expected a value for 'x'"):
         CODEC.decode(raw)
 
@@ -97,18 +97,18 @@ def test_a_condition_that_does_not_parse_is_refused_on_arrival() -> None:
         CODEC.decode(raw)
 
 
-def test_rewriting_reaches_parcels_and_interests_wherever_they_stand() -> None:
+def test_rewriting_reaches_packets_and_interests_wherever_they_stand() -> None:
     id = SubscriptionId("a", 0, 1)
     table = Table((Interest(id, "T", Ranges.of(x=(1, 2)), b"sealed"),), {})
     hidden = rewritten(table, lambda wish: Interest(wish.id, wish.type, Ranges.of(), wish.envelope), Interest)
     assert hidden.interests == (Interest(id, "T", Ranges.of(), b"sealed"),)
-    parcel = Parcel(Head(EventId("a", 0, 1), "T"), View({"x": 1}), b"sealed")
-    assert rewritten(Carry(parcel), lambda p: Parcel(p.head, SEALED, p.envelope), Parcel).parcel.view == SEALED
+    packet = Packet(Header(EventId("a", 0, 1), "T"), View({"x": 1}), b"sealed")
+    assert rewritten(Carry(packet), lambda p: Packet(p.header, SEALED, p.envelope), Packet).packet.view == SEALED
 
 
-def test_a_message_without_parcels_is_passed_through_untouched() -> None:
+def test_a_message_without_packets_is_passed_through_untouched() -> None:
     ping = Ping(3)
-    assert rewritten(ping, lambda parcel: None, Parcel) is ping
+    assert rewritten(ping, lambda packet: None, Packet) is ping
 
 
 def test_the_peers_a_message_introduces_are_found() -> None:

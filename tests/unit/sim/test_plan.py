@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tidings import overlay
 from tidings.errors import InputError
-from tidings.overlay import Effect, NodeId, Parcel, Promise, Protocol
+from tidings.overlay import Effect, NodeId, Packet, Promise, Protocol
 from tidings.overlay.baselines.flooding import Flood, Flooding
 from tidings.sim import (
     Crash,
@@ -56,8 +56,8 @@ class Forgetful(Flooding):
     def receive(self, sender: NodeId, message: Flood, now: float) -> list[Effect]:
         return [e for e in super().receive(sender, message, now) if getattr(e, "to", "") != min(self.neighbours)]
 
-    def publish(self, parcel: Parcel, now: float) -> list[Effect]:
-        return [e for e in super().publish(parcel, now) if getattr(e, "to", "") != min(self.neighbours)]
+    def publish(self, packet: Packet, now: float) -> list[Effect]:
+        return [e for e in super().publish(packet, now) if getattr(e, "to", "") != min(self.neighbours)]
 
 
 @pytest.fixture
@@ -120,11 +120,11 @@ def test_shrinking_keeps_the_one_fault_that_matters() -> None:
 
 def test_shrinking_ends_however_many_faults_there_are() -> None:
     asked = []
-    chance = Random(1)
+    rng = Random(1)
 
     def sometimes(plan: Plan) -> bool:
         asked.append(plan)
-        return chance.random() < 0.5
+        return rng.random() < 0.5
 
     shrunk(Plan("flooding", faults=tuple(Crash(float(i), i) for i in range(500))), sometimes)
     assert len(asked) <= 200

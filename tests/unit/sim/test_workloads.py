@@ -13,8 +13,8 @@ from tidings.sim import Workload
 
 
 def drawn(load: Workload, count: int) -> list[dict[str, int]]:
-    draw, chance = load.drawing(Random(1)), Random(2)
-    return [draw(chance) for _ in range(count)]
+    draw, rng = load.drawing(Random(1)), Random(2)
+    return [draw(rng) for _ in range(count)]
 
 
 def test_uniform_events_are_everywhere() -> None:

@@ -15,10 +15,10 @@ from tidings.overlay import (
     Deliver,
     Effect,
     EventId,
-    Head,
+    Header,
     Message,
     NodeId,
-    Parcel,
+    Packet,
     Place,
     Protocol,
     Ranges,
@@ -51,8 +51,8 @@ class Scribe(Router[Note]):
     def start(self, now: float, memory: bytes = b"") -> list[Effect]:
         return self.first(self.place)
 
-    def publish(self, parcel: Parcel, now: float) -> list[Effect]:
-        return [Deliver(parcel)]
+    def publish(self, packet: Packet, now: float) -> list[Effect]:
+        return [Deliver(packet)]
 
     def receive(self, sender: NodeId, message: Any, now: float) -> list[Effect]:
         self.heard.append((now, getattr(message, "text", "beat")))
@@ -256,4 +256,4 @@ def test_a_message_is_described_by_its_kind_size_and_event() -> None:
     assert first.size > 10
     assert world.trace.bytes("Flood") >= 2 * first.size
     assert EventId("n0000", 0, 1) == event
-    assert Parcel(Head(event, "Event"), View({"x": 1})) == world.trace.publications[event].parcel
+    assert Packet(Header(event, "Event"), View({"x": 1})) == world.trace.publications[event].packet

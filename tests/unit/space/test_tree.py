@@ -49,17 +49,17 @@ def test_the_whole_space_cannot_be_merged() -> None:
 
 
 def test_evenly_spread_points_get_zones_of_nearly_equal_load() -> None:
-    chance = np.random.default_rng(1)
-    points = chance.integers(0, 100, (4_000, 2))
-    low = chance.integers(0, 90, (500, 2))
+    rng = np.random.default_rng(1)
+    points = rng.integers(0, 100, (4_000, 2))
+    low = rng.integers(0, 90, (500, 2))
     balanced = balance([100, 100], points, low, low + 10, zones_max=16)
     assert len(balanced.tree) == 16
     assert balanced.share.max() < 2.5 / 16
 
 
 def test_a_crowded_corner_is_split_more_often_than_the_rest() -> None:
-    chance = np.random.default_rng(2)
-    points = np.concatenate([chance.integers(0, 10, (3_000, 2)), chance.integers(0, 100, (300, 2))])
+    rng = np.random.default_rng(2)
+    points = np.concatenate([rng.integers(0, 10, (3_000, 2)), rng.integers(0, 100, (300, 2))])
     tree = balance([100, 100], points, np.zeros((1, 2), int), np.full((1, 2), 100), zones_max=16).tree
     crowded = sum(zone.high[0] <= 12 or zone.high[1] <= 12 for zone in tree.zones())
     assert crowded > 8

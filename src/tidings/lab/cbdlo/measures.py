@@ -125,10 +125,10 @@ def measure_walks(parameters: Parameters, seed: int) -> list[Measured]:
     """How many walks of a hundred succeed, over how many should."""
     table, attributes, hops = parameters["table"], parameters["attributes"], parameters["hops"]
     nodes, view, count = Size().nodes, Size().view, int(parameters["walks"])
-    chance = np.random.default_rng([table, attributes, hops, seed])
-    views, knows = random_views(nodes, view, chance), random_tables(nodes, table, attributes, chance)
-    sources, wanted = (chance.integers(0, most, size=count) for most in (nodes, int(attributes)))
-    draws = chance.random((count, draws_needed(hops)))
+    rng = np.random.default_rng([table, attributes, hops, seed])
+    views, knows = random_views(nodes, view, rng), random_tables(nodes, table, attributes, rng)
+    sources, wanted = (rng.integers(0, most, size=count) for most in (nodes, int(attributes)))
+    draws = rng.random((count, draws_needed(hops)))
     walks = walk_all(views, sources, wanted, knows, hops, draws, trace_max=hops)
     found = float((walks.ended == FOUND).mean())
     return [Measured(f"{hops} hops", 100 * walk_success(table, attributes, hops), 100 * found)]
@@ -153,28 +153,28 @@ def measure_agreement(parameters: Parameters, seed: int) -> list[Measured]:
 
 
 def _walks_of_protocol(parameters: Parameters, seed: int) -> tuple[float, float]:
-    nodes, attributes, chance = parameters["nodes"], parameters["attributes"], Random(f"agreement/{seed}")
+    nodes, attributes, rng = parameters["nodes"], parameters["attributes"], Random(f"agreement/{seed}")
     options = {**_AT_REST, "table_size": parameters["table"], "hops_max": parameters["hops"]}
     world = World("cbdlo", node_count=nodes, seed=seed, options=options, recording=False)
     world.run_for(20.0)
     for a in range(attributes):
-        world.subscribe(chance.randrange(nodes), Ranges.of(**{f"a{a}": (0, 9)}))
+        world.subscribe(rng.randrange(nodes), Ranges.of(**{f"a{a}": (0, 9)}))
     world.run_for(parameters["warm_s"])
     before = world.trace.messages("Walk")
     for _ in range(parameters["walks"]):
-        world.publish(chance.randrange(nodes), {f"a{chance.randrange(attributes)}": 5})
+        world.publish(rng.randrange(nodes), {f"a{rng.randrange(attributes)}": 5})
         world.run_for(0.2)
     walks = parameters["walks"]
     return world.trace.counted["hits"] / walks, (world.trace.messages("Walk") - before) / walks
 
 
 def _walks_of_scene(parameters: Parameters, seed: int) -> tuple[float, float]:
-    attributes, chance = parameters["attributes"], Random(f"agreement/{seed}")
+    attributes, rng = parameters["attributes"], Random(f"agreement/{seed}")
     size = Size(parameters["nodes"], 10, parameters["table"], parameters["hops"], attributes, 1, all_known=True)
     scene = Scene(size, seed)
     for a in range(attributes):
-        scene.members[a] = {chance.randrange(size.nodes)}
-    walks = [scene.walk(chance.randrange(size.nodes), chance.randrange(attributes)) for _ in range(parameters["walks"])]
+        scene.members[a] = {rng.randrange(size.nodes)}
+    walks = [scene.walk(rng.randrange(size.nodes), rng.randrange(attributes)) for _ in range(parameters["walks"])]
     return fmean(walk.found for walk in walks), fmean(walk.visited for walk in walks)
 
 
@@ -194,12 +194,12 @@ def measure_churn(parameters: Parameters, seed: int) -> list[Measured]:
 class _Churn:
     """Half of the nodes stay. Of the others some crash every period, and as many new ones come; all of them subscribe."""
 
-    def __init__(self, world: World, parameters: Parameters, chance: Random) -> None:
-        self.world, self.chance = world, chance
+    def __init__(self, world: World, parameters: Parameters, rng: Random) -> None:
+        self.world, self.rng = world, rng
         self.seconds, self.period_s = parameters["seconds"], 2.0
         self.each = parameters["nodes"] * parameters["replaced_percent"] / 100
         nodes = range(parameters["nodes"])
-        self.staying = chance.sample(nodes, len(nodes) // 2)
+        self.staying = rng.sample(nodes, len(nodes) // 2)
         self.fickle = [node for node in nodes if node not in self.staying]
         self.due = 0.0
 
@@ -225,22 +225,22 @@ class _Churn:
             for event, said in trace.publications.items()
             for id, wish in trace.subscriptions.items()
             if id.origin not in trace.absences and wish.completed_at is not None and wish.completed_at < said.at
-            if wish.interest.matches(said.parcel)
+            if wish.interest.matches(said.packet)
         ]
         return fmean(owed)
 
     def _subscribe(self, node: int) -> None:
-        low = self.chance.randrange(1000)
+        low = self.rng.randrange(1000)
         self.world.subscribe(node, Ranges.of(x=(low, low + 199)))
 
     def _publish(self) -> None:
-        self.world.publish(self.chance.choice(self.staying), {"x": self.chance.randrange(1200)})
+        self.world.publish(self.rng.choice(self.staying), {"x": self.rng.randrange(1200)})
 
     def _replace(self) -> None:
         self.due += self.each
         while self.due >= 1:
             self.due -= 1
-            gone = self.fickle.pop(self.chance.randrange(len(self.fickle)))
+            gone = self.fickle.pop(self.rng.randrange(len(self.fickle)))
             self.world.crash(gone)
             self.fickle.append(self.world.join())
             self._subscribe(self.fickle[-1])

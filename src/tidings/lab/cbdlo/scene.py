@@ -77,7 +77,7 @@ class Scene:
     """One network with its subscriptions."""
 
     def __init__(self, size: Size, seed: int) -> None:
-        self.size, self.chance = size, Random(f"scene/{seed}")
+        self.size, self.choice_rng = size, Random(f"scene/{seed}")
         self.rng = np.random.default_rng([seed, size.nodes, size.subscriptions])
         self._views: dict[int, list[int]] = {}
         self._tables: dict[int, frozenset[int]] = {}
@@ -127,7 +127,7 @@ class Scene:
         found = self._views.get(node)
         if found is None:
             count = min(self.size.view, self.size.nodes - 1)
-            drawn = self.chance.sample(range(self.size.nodes - 1), count)
+            drawn = self.choice_rng.sample(range(self.size.nodes - 1), count)
             found = self._views[node] = [other + (other >= node) for other in drawn]
         return found
 
@@ -140,9 +140,9 @@ class Scene:
 
     def _draw_table(self) -> Iterator[int]:
         if self.size.naive:
-            yield from self.chance.choices(range(self.size.attributes), self.popular.tolist(), k=self.size.table)
+            yield from self.choice_rng.choices(range(self.size.attributes), self.popular.tolist(), k=self.size.table)
         else:
-            yield from self.chance.sample(self._alive, min(self.size.table, len(self._alive)))
+            yield from self.choice_rng.sample(self._alive, min(self.size.table, len(self._alive)))
 
     @cached_property
     def _alive(self) -> list[int]:
@@ -188,9 +188,9 @@ class Scene:
                 hops_max, hop = hops_max // 2, 0
                 if not hops_max:
                     return Walked(False, messages, visited)
-                here, messages = self.chance.choice(trace[:-1] or trace), messages + 1
+                here, messages = self.choice_rng.choice(trace[:-1] or trace), messages + 1
                 continue
-            here, hop, messages, visited = self.chance.choice(fresh), hop + 1, messages + 1, visited + 1
+            here, hop, messages, visited = self.choice_rng.choice(fresh), hop + 1, messages + 1, visited + 1
             if here in self.members[attribute]:
                 return Walked(True, messages, visited)
             if attribute in self.table(here):
@@ -202,7 +202,7 @@ class Scene:
     def tree_steps(self, attribute: int, value: float, *, fingers: bool) -> int:
         """Steps from a member's own sub-space to the one that holds the value."""
         cuts, lows = self.cuts(attribute, fingers), self.lows(attribute, fingers)
-        low = lows[self.chance.randrange(len(lows))]
+        low = lows[self.choice_rng.randrange(len(lows))]
         own = np.searchsorted(cuts, [low, low + self.size.width], "right").tolist()
         goal = int(np.searchsorted(cuts, value, "right"))
         if fingers:
@@ -213,7 +213,7 @@ class Scene:
 
     def as_published(self, event: dict[int, float]) -> Cost:
         """One walker for each attribute, the tree's own links, counting at the subscriber."""
-        source = self.chance.randrange(self.size.nodes)
+        source = self.choice_rng.randrange(self.size.nodes)
         walk = tree = match = looked = 0
         arrived = []
         for a, value in event.items():
@@ -232,7 +232,7 @@ class Scene:
 
         An attribute under which nothing is filed is not looked for: that nobody was found is remembered.
         """
-        source = self.chance.randrange(self.size.nodes)
+        source = self.choice_rng.randrange(self.size.nodes)
         walk = tree = match = looked = 0
         arrived = []
         met = self.matching(event)
@@ -266,7 +266,7 @@ class Scene:
 
     def simple(self, event: dict[int, float], fan_out: float | None) -> Cost:
         """Passed on to some of a view by whoever gets it, or by whoever gets it first to all of it."""
-        source = self.chance.randrange(self.size.nodes)
+        source = self.choice_rng.randrange(self.size.nodes)
         messages, seen, front = 0, {source}, [source]
         for _ in range(self.size.hops):
             told = [peer for node in front for peer in self._drawn(node, fan_out)]
@@ -281,7 +281,7 @@ class Scene:
 
     def tera(self, event: dict[int, float]) -> Cost:
         """A walk to each attribute's subscribers, and a flood among them."""
-        source = self.chance.randrange(self.size.nodes)
+        source = self.choice_rng.randrange(self.size.nodes)
         walk = spread = 0
         arrived: set[int] = set()
         for a in event:
@@ -297,8 +297,8 @@ class Scene:
     def _drawn(self, node: int, fan_out: float | None) -> list[int]:
         if fan_out is None:
             return self.view(node)
-        count = int(fan_out) + (self.chance.random() < fan_out % 1)
-        return self.chance.sample(self.view(node), min(count, len(self.view(node))))
+        count = int(fan_out) + (self.choice_rng.random() < fan_out % 1)
+        return self.choice_rng.sample(self.view(node), min(count, len(self.view(node))))
 
 
 def scene_with(matches: float, size: Size, seed: int) -> Scene:

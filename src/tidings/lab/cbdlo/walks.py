@@ -45,22 +45,22 @@ def draws_needed(hops_max: int) -> int:
     return 2 * hops_max + hops_max.bit_length() + 1
 
 
-def random_views(nodes: int, size: int, chance: np.random.Generator) -> Views:
+def random_views(nodes: int, size: int, rng: np.random.Generator) -> Views:
     """Everybody sees `size` others, drawn at random."""
     size = min(size, nodes - 1)
-    seen = chance.integers(0, nodes - 1, (nodes, size))
+    seen = rng.integers(0, nodes - 1, (nodes, size))
     while (doubled := (np.diff(np.sort(seen, axis=1), axis=1) == 0).any(axis=1)).any():
-        seen[doubled] = chance.integers(0, nodes - 1, (int(doubled.sum()), size))
+        seen[doubled] = rng.integers(0, nodes - 1, (int(doubled.sum()), size))
     seen += seen >= np.arange(nodes)[:, None]  # Nobody sees itself.
     return Views(np.arange(nodes + 1) * size, seen.ravel())
 
 
-def random_tables(nodes: int, size: int, attributes: int, chance: np.random.Generator) -> Array:
+def random_tables(nodes: int, size: int, attributes: int, rng: np.random.Generator) -> Array:
     """Whether each node knows each attribute: every table has `size` of them, drawn at random."""
     if size >= attributes:
         return np.ones((nodes, attributes), np.bool_)
     knows = np.zeros((nodes, attributes), np.bool_)
-    lowest = np.argpartition(chance.random((nodes, attributes)), size, axis=1)[:, :size]
+    lowest = np.argpartition(rng.random((nodes, attributes)), size, axis=1)[:, :size]
     np.put_along_axis(knows, lowest, True, axis=1)
     return knows
 

@@ -64,8 +64,8 @@ def _spreads(parameters: Parameters, seed: int) -> list[_Spread]:
     name, options = _PROTOCOLS[parameters["protocol"]]
     extra = {"delta": parameters["delta"]} if name == "immune" else {}
     world = World(name, topology=graph, seed=seed, options={**options, **extra})
-    chance = Random(f"source/{seed}")
-    return [_spread_one(world, chance.randrange(graph.node_count)) for _ in range(parameters["sources"])]
+    rng = Random(f"source/{seed}")
+    return [_spread_one(world, rng.randrange(graph.node_count)) for _ in range(parameters["sources"])]
 
 
 def _spread_one(world: World, source: int) -> _Spread:

@@ -87,11 +87,11 @@ def measure_loss(parameters: Parameters, seed: int) -> list[Measured]:
 
 def _lost(world: World, protocol: str, interested: Sequence[int], failed_percent: float, name: str) -> float:
     """Of a world that is not needed again: the share that an event misses after so many have failed."""
-    chance, nodes = Random(f"failures/{name}"), range(len(world.nodes))
+    rng, nodes = Random(f"failures/{name}"), range(len(world.nodes))
     world.bounces = protocol != SILENT
-    for node in chance.sample(nodes, round(len(nodes) * failed_percent / 100)):
+    for node in rng.sample(nodes, round(len(nodes) * failed_percent / 100)):
         world.crash(node)
-    world.publish(chance.choice(world.up()), {"x": 0})
+    world.publish(rng.choice(world.up()), {"x": 0})
     missing = {world.nodes[node].id for node in interested if world.nodes[node].up}
     live, until = len(missing), world.now + _PATIENCE_S
     # Not until all is quiet: that would be to wait for the obituaries, which follow for minutes and change nothing.
@@ -109,21 +109,21 @@ def measure_messages(parameters: Parameters, seed: int) -> list[Measured]:
     """Messages that an event takes, on average over some publishers, as more and more nodes are interested."""
     world = _network(parameters, seed)
     counts = [int(count) for count in numbers(parameters, "interested")]
-    order, chance = _draw(parameters["node_count"], max(counts), seed), Random(f"publishers/{seed}")
+    order, rng = _draw(parameters["node_count"], max(counts), seed), Random(f"publishers/{seed}")
     measured, asked = [], 0
     for count in sorted(counts):
         _subscribe(world, order[asked:count])
         asked = count
-        measured.append(Measured(parameters["protocol"], count, _messages(world, parameters["events"], chance)))
+        measured.append(Measured(parameters["protocol"], count, _messages(world, parameters["events"], rng)))
     return measured
 
 
-def _messages(world: World, events: int, chance: Random) -> float:
+def _messages(world: World, events: int, rng: Random) -> float:
     """On average over events of publishers who are not interested themselves, as long as there are any."""
     others = [member.index for member in world.nodes if not member.subscriptions] or range(len(world.nodes))
     before = world.trace.messages(*_CARRY_EVENTS)
     for _ in range(events):
-        world.publish(chance.choice(others), {"x": 0})
+        world.publish(rng.choice(others), {"x": 0})
         world.run_until_quiet()
     return (world.trace.messages(*_CARRY_EVENTS) - before) / events
 
@@ -134,12 +134,12 @@ def measure_announcements(parameters: Parameters, seed: int) -> list[Measured]:
     world = World(
         "irbr", topology=Topology(parameters["node_count"], (), Flat()), seed=seed, options=options, recording=False
     )
-    chance = Random(f"ranges/{seed}")
+    rng = Random(f"ranges/{seed}")
     counts = []
     for _ in range(parameters["subscriptions"]):
         before = world.trace.messages("Spread")
-        low, high = sorted(chance.sample(range(1000), 2))
-        world.subscribe(chance.randrange(len(world.nodes)), Ranges.of(x=(low, high)))
+        low, high = sorted(rng.sample(range(1000), 2))
+        world.subscribe(rng.randrange(len(world.nodes)), Ranges.of(x=(low, high)))
         world.run_until_quiet()
         counts.append(world.trace.messages("Spread") - before)
     series = "with covering" if parameters["covering"] == "yes" else "without covering"

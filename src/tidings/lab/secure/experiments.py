@@ -67,14 +67,14 @@ class Counted:
 class TwoBrokers:
     """A publisher's broker and a subscriber's, with the same keys."""
 
-    def __init__(self, mode: Mode, width: int, chance: random.Random, *, is_counted: bool = False) -> None:
-        owner = Identity.make(chance.randbytes)
+    def __init__(self, mode: Mode, width: int, rng: random.Random, *, is_counted: bool = False) -> None:
+        owner = Identity.make(rng.randbytes)
         names = [f"a{index:02}" for index in range(width)]
         self.type = SignedType.make(owner, EventType("Wide", dict.fromkeys(names, str)), mode=mode, grace_ms=60_000)
         keyring = Keyring(self.type)
         self.counted: list[Counted] = []
         for gid in self.type.group_ids:
-            keyring.add(gid, 1, NOW_MS, chance.randbytes(32))
+            keyring.add(gid, 1, NOW_MS, rng.randbytes(32))
             if is_counted:
                 keyring.epochs(gid)[0].watch(self._count)
         self.sealer = Sealer(self.type, keyring, 1)
@@ -104,38 +104,36 @@ class TwoBrokers:
 
 def measure_publishing(parameters: Parameters, seed: int) -> list[Measured]:
     """Messages per second of processor time in each mode, and AEAD operations per message."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     found = []
     for width in map(int, numbers(parameters, "attributes")):
-        records = _records(width, chance)
-        brokers = {name: TwoBrokers(mode, width, chance) for name, mode in MODES.items()}
+        records = _records(width, rng)
+        brokers = {name: TwoBrokers(mode, width, rng) for name, mode in MODES.items()}
         work = {name: _publishing(pair, records) for name, pair in brokers.items()}
         found += _speeds(work, width, parameters["events"], parameters["rounds"])
-        found += _operations(width, chance, records)
+        found += _operations(width, rng, records)
     return found
 
 
 def measure_forwarding(parameters: Parameters, seed: int) -> list[Measured]:
     """Messages per second of processor time where plaintext travels along, and how often a cipher was used."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     found = []
     for width in map(int, numbers(parameters, "attributes")):
-        records = _records(width, chance)
+        records = _records(width, rng)
         share = parameters["events"] // parameters["rounds"]
         work = {}
         for name, mode in MODES.items():
-            pair = TwoBrokers(mode, width, chance)
+            pair = TwoBrokers(mode, width, rng)
             work[name] = _forwarding(pair, [records[at % len(records)] for at in range(share * parameters["rounds"])])
         found += _speeds(work, width, parameters["events"], parameters["rounds"])
-        found += [Measured("AEAD operations", width, _operations_when_forwarded(width, chance, records))]
+        found += [Measured("AEAD operations", width, _operations_when_forwarded(width, rng, records))]
     return found
 
 
-def _records(width: int, chance: random.Random) -> list[dict[str, Value]]:
+def _records(width: int, rng: random.Random) -> list[dict[str, Value]]:
     letters = "abcdefghijklmnopqrstuvwxyz"
-    return [
-        {f"a{index:02}": "".join(chance.choices(letters, k=CHARACTERS)) for index in range(width)} for _ in range(64)
-    ]
+    return [{f"a{index:02}": "".join(rng.choices(letters, k=CHARACTERS)) for index in range(width)} for _ in range(64)]
 
 
 Round = Callable[[int], float]
@@ -176,11 +174,11 @@ def _speeds(work: dict[str, Round], width: int, events: int, rounds: int) -> lis
     return [Measured(name, width, share / median(taken)) for name, taken in seconds.items()]
 
 
-def _operations(width: int, chance: random.Random, records: Sequence[dict[str, Value]]) -> list[Measured]:
+def _operations(width: int, rng: random.Random, records: Sequence[dict[str, Value]]) -> list[Measured]:
     """Per message, counted on brokers of their own: a counter would slow the others down."""
     found = []
     for name in (EVENT, ATTRIBUTE):
-        pair = TwoBrokers(MODES[name], width, chance, is_counted=True)
+        pair = TwoBrokers(MODES[name], width, rng, is_counted=True)
         for record in records:
             pair.publish(record)
         encrypted, decrypted = (sum(getattr(c, of) for c in pair.counted) for of in ("encrypted", "decrypted"))
@@ -189,10 +187,10 @@ def _operations(width: int, chance: random.Random, records: Sequence[dict[str, V
     return found
 
 
-def _operations_when_forwarded(width: int, chance: random.Random, records: Sequence[dict[str, Value]]) -> int:
+def _operations_when_forwarded(width: int, rng: random.Random, records: Sequence[dict[str, Value]]) -> int:
     used = 0
     for name in (EVENT, ATTRIBUTE):
-        pair = TwoBrokers(MODES[name], width, chance, is_counted=True)
+        pair = TwoBrokers(MODES[name], width, rng, is_counted=True)
         frames = [pair.with_cache(record) for record in records]
         before = sum(counter.encrypted + counter.decrypted for counter in pair.counted)
         for frame in frames:

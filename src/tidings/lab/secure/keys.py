@@ -32,22 +32,22 @@ STORED = {OFT: "OFT, keys stored", LKH: "LKH, keys stored"}
 
 def measure_trees(parameters: Parameters, seed: int) -> list[Measured]:
     """Entries that one leave and one join broadcast in a full tree of n members, and the keys a member stores."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     return [
         measured
         for count in map(int, numbers(parameters, "members"))
         for kind in (OFT, LKH)
-        for measured in _tree(kind, count, parameters["changes"], chance)
+        for measured in _tree(kind, count, parameters["changes"], rng)
     ]
 
 
-def _tree(kind: str, count: int, changes: int, chance: random.Random) -> list[Measured]:
-    tree, kex = TREES[kind](_GID, chance.randbytes), SealingKey.make(chance.randbytes)
+def _tree(kind: str, count: int, changes: int, rng: random.Random) -> list[Measured]:
+    tree, kex = TREES[kind](_GID, rng.randbytes), SealingKey.make(rng.randbytes)
     people = [number.to_bytes(32, "big") for number in range(count)]
     tree.batch([(person, kex.public_key) for person in people])
     left, joined = [], []
     for number in range(changes):
-        gone, new = people.pop(chance.randrange(count)), (count + number).to_bytes(32, "big")
+        gone, new = people.pop(rng.randrange(count)), (count + number).to_bytes(32, "big")
         left.append(len(tree.leave(gone).entries))
         joined.append(len(tree.join(new, kex.public_key).entries))
         people.append(new)
@@ -64,7 +64,7 @@ def _tree(kind: str, count: int, changes: int, chance: random.Random) -> list[Me
 class Month:
     """Joins and leaves of one group over some days: who comes has a credential for whole days."""
 
-    chance: random.Random
+    rng: random.Random
     days: int
     members: int
     lazy: bool
@@ -74,7 +74,7 @@ class Month:
     def play(self) -> int:
         """How often the group's key was changed because of somebody, the daily timer left aside."""
         policy = GroupPolicy(period_ms=400 * DAY_MS, grace_ms=5_000, max_lazy_ms=DAY_MS, lazy=self.lazy)
-        self.group = KeyGroup(_GID, policy, self.chance.randbytes, 0)
+        self.group = KeyGroup(_GID, policy, self.rng.randbytes, 0)
         steps = sorted(step for day in range(self.days) for step in self._day(day))
         for at_ms, name, valid_to, comes in steps:
             self._until(at_ms)
@@ -90,7 +90,7 @@ class Month:
         start, steps = day * DAY_MS, []
         for _ in range(self.members):
             self.names += 1
-            comes, goes = sorted(self.chance.sample(range(1_000, DAY_MS - 1_000), 2))
+            comes, goes = sorted(self.rng.sample(range(1_000, DAY_MS - 1_000), 2))
             name = self.names.to_bytes(32, "big")
             steps += [(start + comes, name, start + DAY_MS, True), (start + goes, name, start + DAY_MS, False)]
         return steps

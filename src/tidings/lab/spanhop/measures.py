@@ -45,10 +45,10 @@ def _tree(parameters: Parameters, seed: int) -> SplitTree:
 
 def _pairs(tree: SplitTree, count: int, seed: int, among: Array | None = None) -> tuple[Array, Array]:
     """Random sources, and a random point in the zone of a random target of each."""
-    chance = np.random.default_rng([2, seed])
+    rng = np.random.default_rng([2, seed])
     brokers = np.arange(len(tree)) if among is None else among
-    sources, targets = brokers[chance.integers(0, len(brokers), (2, count))]
-    return sources, tree.points_in(targets, chance)
+    sources, targets = brokers[rng.integers(0, len(brokers), (2, count))]
+    return sources, tree.points_in(targets, rng)
 
 
 def _mean_hops(walked: Routes) -> float:
@@ -158,8 +158,8 @@ def _ways(parameters: Parameters, seed: int) -> Iterable[tuple[str, float, float
 
 def _coordinates(places: Array, plane: Plane, parameters: Parameters, seed: int) -> Array:
     """Where brokers take themselves to be, from pings to landmarks."""
-    chance, jitter_s = np.random.default_rng([4, seed]), parameters["jitter_ms"] / 1000
-    return fitted(places, plane, landmarks=parameters["landmarks"], jitter_s=jitter_s, chance=chance)
+    rng, jitter_s = np.random.default_rng([4, seed]), parameters["jitter_ms"] / 1000
+    return fitted(places, plane, landmarks=parameters["landmarks"], jitter_s=jitter_s, rng=rng)
 
 
 def _delays_s(traces: Array, places: Array, plane: Plane) -> Array:

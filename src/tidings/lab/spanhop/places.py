@@ -20,10 +20,10 @@ STEPS = 30  # Downhill: enough to do as well as a broker's own search, which a t
 _LEAST_S = 1e-6  # Two brokers in one place are this far apart: nothing is divided by nothing.
 
 
-def fitted(places: Array, plane: Plane, *, landmarks: int, jitter_s: float, chance: np.random.Generator) -> Array:
+def fitted(places: Array, plane: Plane, *, landmarks: int, jitter_s: float, rng: np.random.Generator) -> Array:
     """Coordinates, in seconds there and back, of brokers at these true places; the landmarks are drawn among them."""
-    chosen = chance.choice(len(places), landmarks, replace=False)
-    rtts = _pinged(places, places[chosen], plane, jitter_s, chance)
+    chosen = rng.choice(len(places), landmarks, replace=False)
+    rtts = _pinged(places, places[chosen], plane, jitter_s, rng)
     between = rtts[chosen]
     marks = placed_landmarks((between + between.T) / 2, places.shape[1])
     found = placed_hosts(marks, rtts)
@@ -31,10 +31,10 @@ def fitted(places: Array, plane: Plane, *, landmarks: int, jitter_s: float, chan
     return found
 
 
-def _pinged(hosts: Array, marks: Array, plane: Plane, jitter_s: float, chance: np.random.Generator) -> Array:
+def _pinged(hosts: Array, marks: Array, plane: Plane, jitter_s: float, rng: np.random.Generator) -> Array:
     """The quickest of some pings of every host to every landmark."""
     way = np.linalg.norm(hosts[:, None] - marks, axis=2)
-    wavering = chance.exponential(jitter_s, (PINGS, *way.shape)).min(axis=0) if jitter_s else 0.0
+    wavering = rng.exponential(jitter_s, (PINGS, *way.shape)).min(axis=0) if jitter_s else 0.0
     rtts: Array = np.maximum(2 * (plane.floor_s + plane.across_s * way) + wavering, _LEAST_S)
     return rtts
 

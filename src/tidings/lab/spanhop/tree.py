@@ -68,10 +68,10 @@ class SplitTree:
         _locate(self.last, self.half, self.first_leaf, self.axes, points, found)
         return found
 
-    def points_in(self, leaves: Array, chance: np.random.Generator) -> Array:
+    def points_in(self, leaves: Array, rng: np.random.Generator) -> Array:
         """A random point of each of these leaves."""
         nodes = self.leaf[leaves]
-        return chance.integers(self.low[nodes].astype(np.int64), self.last[nodes], endpoint=True)
+        return rng.integers(self.low[nodes].astype(np.int64), self.last[nodes], endpoint=True)
 
 
 def balanced(axes: int, levels: int, *, bits: int = 32) -> SplitTree:

@@ -195,10 +195,10 @@ class Broker:
 
     def _make_node(self) -> Node:
         config = self.config
-        chance = random.Random(secrets.randbits(64))
+        rng = random.Random(secrets.randbits(64))
         neighbours = tuple(peer.peer for peer in config.peers) if self.protocol.on_graph else ()
         options = {**LIVE_OPTIONS.get(config.overlay, {}), **config.overlay_options}
-        inner = self.protocol.build(Place(self.me, neighbours, chance), **options)
+        inner = self.protocol.build(Place(self.me, neighbours, rng), **options)
         policy = NodePolicy(
             network_key=from_fingerprint(config.network_key) if config.network_key else None, apart_max=APART_MAX
         )
@@ -206,7 +206,7 @@ class Broker:
             self.me,
             self.protocol,
             self.identity,
-            chance=chance,
+            rng=rng,
             random=secrets.token_bytes,
             router=Gathering(inner, self.me),
             policy=policy,
@@ -290,7 +290,7 @@ class Broker:
 
     def deliver(self, raw: bytes) -> Bundle | None:
         """Which durable subscriptions of this broker want an event that its origin has sent; None: not to be told yet."""
-        if self.subscribing.resting and self.subscribing.rests(read_kept(raw).head.type):
+        if self.subscribing.resting and self.subscribing.rests(read_kept(raw).header.type):
             return None
         effects = self.node.tell(raw, self._loop.time())
         if effects is None:
@@ -301,13 +301,13 @@ class Broker:
 
     def awaits_keys(self, raw: bytes) -> bool:
         """Whether no event of its type can be opened yet, as this broker has just started and the keys have not come."""
-        return self.subscribing.awaits_keys(read_kept(raw).head.type)
+        return self.subscribing.awaits_keys(read_kept(raw).header.type)
 
     def bury(self, raw: bytes, only_for: str, why: str) -> None:
         """Put an event that cannot be opened among the dead letters of those that may want it."""
-        head = read_kept(raw).head
-        known = self.types.named(head.type)
-        self.queues.bury_unopened(head, known.name if known else head.type, raw, only_for, why)
+        header = read_kept(raw).header
+        known = self.types.named(header.type)
+        self.queues.bury_unopened(header, known.name if known else header.type, raw, only_for, why)
 
     async def take(self, ready: Sequence[tuple[EventId, Bundle]]) -> None:
         """Put events into the durable queues; returns when they are on disk."""

@@ -28,7 +28,7 @@ from tidings.net.broker.journal import DeadLetter, Durable, Journal, QueuedNotic
 from tidings.net.broker.tail import Tail
 from tidings.net.ids import show_event
 from tidings.net.transport.frames import Notice, Told, read_told
-from tidings.overlay import Head
+from tidings.overlay import Header
 from tidings.security import Identity
 
 UNACKNOWLEDGED_MAX = 2048  # Notices ahead of a subscriber's word; what it must be able to hold.
@@ -246,11 +246,11 @@ class DurableQueues:
         read: Told = read_told(told)
         self.journal.note_dead(durable, self._now_us(), show_event(read.event), read.type, why, body)
 
-    def bury_unopened(self, head: Head, type: str, raw: bytes, only_for: str, why: str) -> None:
+    def bury_unopened(self, header: Header, type: str, raw: bytes, only_for: str, why: str) -> None:
         """Put an event that cannot be opened aside, for each subscription that may want it; sealed as it is."""
         for durable in self.all.values():
-            if durable.type == head.type and only_for in ("", durable.id):
-                self.journal.note_dead(durable, self._now_us(), show_event(head.id), type, why, _UNOPENED + raw)
+            if durable.type == header.type and only_for in ("", durable.id):
+                self.journal.note_dead(durable, self._now_us(), show_event(header.id), type, why, _UNOPENED + raw)
 
     def replay(self, letters: Sequence[DeadLetter]) -> int:
         """Put dead letters behind their queues again; those whose subscription is gone, or whose key is, stay."""

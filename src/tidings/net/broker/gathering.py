@@ -22,7 +22,7 @@ from tidings.overlay import (
     Failed,
     Interest,
     NodeId,
-    Parcel,
+    Packet,
     Peer,
     Router,
     SubscriptionId,
@@ -131,8 +131,8 @@ class Gathering(Router[Any]):
     def leave(self, now: float) -> list[Effect]:
         return self._heard(self.inner.leave(now), now)
 
-    def publish(self, parcel: Parcel, now: float) -> list[Effect]:
-        return self.inner.publish(parcel, now)
+    def publish(self, packet: Packet, now: float) -> list[Effect]:
+        return self.inner.publish(packet, now)
 
     def receive(self, sender: NodeId, message: Any, now: float) -> list[Effect]:
         return self._heard(self.inner.receive(sender, message, now), now)

@@ -239,7 +239,7 @@ class Promises:
             if bundle is None:
                 break
             if raw is not None:
-                ready.append((read_kept(raw).head.id, bundle))
+                ready.append((read_kept(raw).header.id, bundle))
             paid = number + 1
         self._confirm(me, paid)  # In one transaction with the notices.
         await self.host.take(ready)
@@ -391,7 +391,7 @@ class Promises:
     def _sent_again(self, origin: NodeId, number: int, raw: bytes) -> None:
         """An event that cannot be opened yet is asked for again, for a while: its key may be on its way."""
         try:
-            if read_kept(raw).head.id != self.dues.event_at(origin, number):
+            if read_kept(raw).header.id != self.dues.event_at(origin, number):
                 raise PeerError("again: another event than the one listed")
             bundle = self._opened(origin, number, raw)
         except (PeerError, InputError) as wrong:

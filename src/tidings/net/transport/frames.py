@@ -120,7 +120,7 @@ class Again(Frame, frozen=True):
     """What you asked for."""
 
     number: int
-    parcel: bytes
+    packet: bytes
 
 
 class Confirms(Frame, frozen=True):

@@ -70,7 +70,7 @@ class Links:
         self.me, self.participant, self.limits, self.owner = participant.me, participant, limits, owner
         self.open: dict[NodeId, Link] = {}
         self.lost_messages = 0
-        self._context, self._chance = context, Random(participant.me.id)
+        self._context, self._rng = context, Random(participant.me.id)
         self._ready: set[NodeId] = set()
         self._dialled: dict[NodeId, bool] = {}
         self._addresses: dict[NodeId, Peer] = {}
@@ -169,7 +169,7 @@ class Links:
                     self._give_up(id)
                     if id not in self._persistent:
                         return
-                await asyncio.sleep(pause_s * self._chance.uniform(0.5, 1.5))
+                await asyncio.sleep(pause_s * self._rng.uniform(0.5, 1.5))
                 pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
     def _dialled_out(self, peer: NodeId, done: asyncio.Task[None]) -> None:

@@ -1,4 +1,4 @@
-"""Flooding: every node passes each new parcel to all its neighbours.
+"""Flooding: every node passes each new packet to all its neighbours.
 
 Never misses a subscriber and never saves a message, which makes it the line every
 other protocol is drawn against. A node remembers the ids it has seen, so a circle in
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tidings.overlay.dedup import SEEN_MAX, SeenIds
-from tidings.overlay.messages import EventId, Message, NodeId, Parcel, Peer
+from tidings.overlay.messages import EventId, Message, NodeId, Packet, Peer
 from tidings.overlay.router import Deliver, Effect, Place, Promise, Protocol, Router, Send, built
 
 HOPS_MAX = 32  # Twice the widest overlay in the lab; a flood that needs more has gone astray.
@@ -25,9 +25,9 @@ NEIGHBOURS_MAX = 4096  # Four times the largest hub in the lab.
 
 
 class Flood(Message, frozen=True):
-    """A parcel and how many more hops it may take."""
+    """A packet and how many more hops it may take."""
 
-    parcel: Parcel
+    packet: Packet
     hops_left: int
 
 
@@ -45,8 +45,8 @@ class Flooding(Router[Flood]):
         """A node that stands where `place` says. A graph wider than HOPS_MAX, such as a long ring, needs more hops."""
         return built("flooding", cls, [peer.id for peer in place.neighbours], **options)
 
-    def publish(self, parcel: Parcel, now: float) -> list[Effect]:
-        return self._pass_on(Flood(parcel, self.hops_max), sender=None)
+    def publish(self, packet: Packet, now: float) -> list[Effect]:
+        return self._pass_on(Flood(packet, self.hops_max), sender=None)
 
     def receive(self, sender: NodeId, message: Flood, now: float) -> list[Effect]:
         return self._pass_on(message, sender)
@@ -63,11 +63,11 @@ class Flooding(Router[Flood]):
         return {"seen": (len(self._seen), self._seen.at_most), "neighbours": (len(self.neighbours), NEIGHBOURS_MAX)}
 
     def _pass_on(self, flood: Flood, sender: NodeId | None) -> list[Effect]:
-        if not self._seen.add(flood.parcel.head.id):
+        if not self._seen.add(flood.packet.header.id):
             return []
-        effects: list[Effect] = [Deliver(flood.parcel)]
+        effects: list[Effect] = [Deliver(flood.packet)]
         if flood.hops_left > 0:
-            onward = Flood(flood.parcel, flood.hops_left - 1)
+            onward = Flood(flood.packet, flood.hops_left - 1)
             effects += [Send(peer, onward) for peer in self.neighbours if peer != sender]
         return effects
 

@@ -1,4 +1,4 @@
-"""Gossip: every node passes each new parcel to some of its neighbours, drawn anew each time.
+"""Gossip: every node passes each new packet to some of its neighbours, drawn anew each time.
 
 Cheaper than flooding and without its certainty: a run in which somebody misses an event
 is not a fault but a matter of chance.
@@ -15,16 +15,16 @@ from typing import Any
 
 from tidings.errors import InputError
 from tidings.overlay.dedup import SEEN_MAX, SeenIds
-from tidings.overlay.messages import EventId, Message, NodeId, Parcel, Peer
+from tidings.overlay.messages import EventId, Message, NodeId, Packet, Peer
 from tidings.overlay.router import Deliver, Effect, Place, Promise, Protocol, Router, Send, built
 
 NEIGHBOURS_MAX = 4096  # Four times the largest hub in the lab.
 
 
 class Rumour(Message, frozen=True):
-    """A parcel. It needs no hop count: each node passes it on at most once."""
+    """A packet. It needs no hop count: each node passes it on at most once."""
 
-    parcel: Parcel
+    packet: Packet
 
 
 class Gossip(Router[Rumour]):
@@ -38,16 +38,16 @@ class Gossip(Router[Rumour]):
         if fan_out is not None and fan_out < 1:
             raise InputError(f"expected a fan-out of at least 1, got {fan_out}")
         self.neighbours = tuple(neighbours)
-        self.chance, self.fan_out, self._luck = chance, fan_out, luck
+        self.chance, self.fan_out, self._rng = chance, fan_out, luck
         self._seen = SeenIds[EventId](SEEN_MAX)
 
     @classmethod
     def build(cls, place: Place, **options: Any) -> Gossip:
         """A node that stands where `place` says."""
-        return built("gossip", cls, [peer.id for peer in place.neighbours], place.chance, **options)
+        return built("gossip", cls, [peer.id for peer in place.neighbours], place.rng, **options)
 
-    def publish(self, parcel: Parcel, now: float) -> list[Effect]:
-        return self._pass_on(Rumour(parcel), sender=None)
+    def publish(self, packet: Packet, now: float) -> list[Effect]:
+        return self._pass_on(Rumour(packet), sender=None)
 
     def receive(self, sender: NodeId, message: Rumour, now: float) -> list[Effect]:
         return self._pass_on(message, sender)
@@ -64,15 +64,15 @@ class Gossip(Router[Rumour]):
         return {"seen": (len(self._seen), self._seen.at_most), "neighbours": (len(self.neighbours), NEIGHBOURS_MAX)}
 
     def _pass_on(self, rumour: Rumour, sender: NodeId | None) -> list[Effect]:
-        if not self._seen.add(rumour.parcel.head.id):
+        if not self._seen.add(rumour.packet.header.id):
             return []
-        return [Deliver(rumour.parcel), *(Send(peer, rumour) for peer in self._drawn(sender))]
+        return [Deliver(rumour.packet), *(Send(peer, rumour) for peer in self._drawn(sender))]
 
     def _drawn(self, sender: NodeId | None) -> list[NodeId]:
         others = [peer for peer in self.neighbours if peer != sender]
         if self.fan_out is not None:
-            return self._luck.sample(others, min(self.fan_out, len(others)))
-        return [peer for peer in others if self._luck.random() < self.chance]
+            return self._rng.sample(others, min(self.fan_out, len(others)))
+        return [peer for peer in others if self._rng.random() < self.chance]
 
 
 PROTOCOL = Protocol(

@@ -15,7 +15,7 @@ from random import Random
 from tidings.errors import InputError
 from tidings.overlay.dedup import SEEN_MAX, SeenIds
 from tidings.overlay.interest import Interest
-from tidings.overlay.messages import EventId, Message, NodeId, Parcel, Peer, SubscriptionId
+from tidings.overlay.messages import EventId, Message, NodeId, Packet, Peer, SubscriptionId
 from tidings.overlay.random_graph.cyclon import VIEW_SIZE
 from tidings.overlay.random_graph.graph import PERIOD_S, GraphMessage
 from tidings.overlay.random_graph.random_walk import HOPS_MAX
@@ -28,7 +28,7 @@ OWN_MAX = 65_536
 class Tell(Message, frozen=True):
     """An event, and how many more hops it may take."""
 
-    parcel: Parcel
+    packet: Packet
     hops_left: int
 
 
@@ -38,7 +38,7 @@ class Simple(GraphRouter[Tell | GraphMessage]):
     def __init__(
         self,
         me: Peer,
-        chance: Random,
+        rng: Random,
         *,
         fan_out: float | None = None,
         dedupe: bool = True,
@@ -50,7 +50,7 @@ class Simple(GraphRouter[Tell | GraphMessage]):
             raise InputError(
                 f"expected fan_out ≥ 1, hops_max ≥ 1 and period_s ≥ 0, got {fan_out}, {hops_max}, {period_s}"
             )
-        super().__init__(me, chance, view_size=view_size, table_size=0, hops_max=hops_max, period_s=period_s)
+        super().__init__(me, rng, view_size=view_size, table_size=0, hops_max=hops_max, period_s=period_s)
         self.fan_out, self.dedupe = fan_out, dedupe
         self.own: dict[SubscriptionId, Interest] = {}
         self._seen = SeenIds[EventId](SEEN_MAX)
@@ -64,8 +64,8 @@ class Simple(GraphRouter[Tell | GraphMessage]):
         self.own.pop(id, None)
         return [Completed("unsubscribe", id)]
 
-    def publish(self, parcel: Parcel, now: float) -> list[Effect]:
-        return self._tell(Tell(parcel, self.hops_max))
+    def publish(self, packet: Packet, now: float) -> list[Effect]:
+        return self._tell(Tell(packet, self.hops_max))
 
     def receive(self, sender: NodeId, message: Tell | GraphMessage, now: float) -> list[Effect]:
         if isinstance(message, Tell):
@@ -82,24 +82,24 @@ class Simple(GraphRouter[Tell | GraphMessage]):
     # ── Private steps ────────────────────────────────────────────────────────
 
     def _tell(self, said: Tell, sender: NodeId = "") -> list[Effect]:
-        first = self._seen.add(said.parcel.head.id)
+        first = self._seen.add(said.packet.header.id)
         effects: list[Effect] = []
         if first:
             attributes = sum(len(box) for each in self.own.values() for box in each.wanted.boxes())
             effects.append(Count("match_ops", attributes))
-            if any(interest.matches(said.parcel) for interest in self.own.values()):
-                effects.append(Deliver(said.parcel))
+            if any(interest.matches(said.packet) for interest in self.own.values()):
+                effects.append(Deliver(said.packet))
         if not 0 < said.hops_left <= self.hops_max or (self.dedupe and not first):
             return effects
-        onward = Tell(said.parcel, said.hops_left - 1)
+        onward = Tell(said.packet, said.hops_left - 1)
         return [*effects, *(Send(peer.id, onward) for peer in self._drawn(sender))]
 
     def _drawn(self, sender: NodeId) -> list[Peer]:
         others = [peer for peer in self.sampler.view() if peer.id != sender]
         if self.fan_out is None:
             return others
-        count = int(self.fan_out) + (self._chance.random() < self.fan_out % 1)
-        return self._chance.sample(others, min(count, len(others)))
+        count = int(self.fan_out) + (self._rng.random() < self.fan_out % 1)
+        return self._rng.sample(others, min(count, len(others)))
 
 
 # Not REACHES_ALL: as published it misses five subscribers in six.

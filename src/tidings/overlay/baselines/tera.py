@@ -20,7 +20,7 @@ from typing import ClassVar, TypeAlias
 from tidings.errors import InputError
 from tidings.overlay.dedup import SEEN_MAX, SeenIds
 from tidings.overlay.interest import Interest
-from tidings.overlay.messages import EventId, Message, NodeId, Parcel, Peer, SubscriptionId
+from tidings.overlay.messages import EventId, Message, NodeId, Packet, Peer, SubscriptionId
 from tidings.overlay.random_graph.access_points import AccessPoint, Tree
 from tidings.overlay.random_graph.cyclon import VIEW_SIZE, Known, PeerSampler
 from tidings.overlay.random_graph.graph import PERIOD_S, GraphMessage
@@ -37,7 +37,7 @@ OWN_MAX = 65_536
 class TopicWalk(Message, frozen=True):
     """An event looking for somebody who subscribes to a topic, or knows one who does."""
 
-    parcel: Parcel
+    packet: Packet
     axis: Axis
     path: Path
 
@@ -45,7 +45,7 @@ class TopicWalk(Message, frozen=True):
 class Spread(Message, frozen=True):
     """An event for all subscribers of a topic."""
 
-    parcel: Parcel
+    packet: Packet
     axis: Axis
 
 
@@ -80,7 +80,7 @@ class Tera(GraphRouter[TeraMessage]):
     def __init__(
         self,
         me: Peer,
-        chance: Random,
+        rng: Random,
         *,
         view_size: int = VIEW_SIZE,
         table_size: int = TABLE_SIZE,
@@ -90,7 +90,7 @@ class Tera(GraphRouter[TeraMessage]):
         """`period_s=0` does without routine talk, for worlds that stand still."""
         if hops_max < 1 or period_s < 0:
             raise InputError(f"expected hops_max ≥ 1 and period_s ≥ 0, got {hops_max}, {period_s}")
-        super().__init__(me, chance, view_size=view_size, table_size=table_size, hops_max=hops_max, period_s=period_s)
+        super().__init__(me, rng, view_size=view_size, table_size=table_size, hops_max=hops_max, period_s=period_s)
         self.own: dict[SubscriptionId, tuple[Interest, list[Axis]]] = {}
         self.topics: dict[Axis, PeerSampler] = {}
         self._spread = SeenIds[tuple[EventId, Axis]](SEEN_MAX)
@@ -111,19 +111,19 @@ class Tera(GraphRouter[TeraMessage]):
         self.topics = {axis: topic for axis, topic in self.topics.items() if axis in wanted}
         return [Completed("unsubscribe", id)]
 
-    def publish(self, parcel: Parcel, now: float) -> list[Effect]:
+    def publish(self, packet: Packet, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        for axis in axes_of(parcel):
+        for axis in axes_of(packet):
             if axis.name or axis in self.topics or self.table.at(axis):
-                effects += self._on_walk(self.me.id, TopicWalk(parcel, axis, Path(self.hops_max)))
+                effects += self._on_walk(self.me.id, TopicWalk(packet, axis, Path(self.hops_max)))
         return effects
 
     def receive(self, sender: NodeId, message: TeraMessage, now: float) -> list[Effect]:
         match message:
             case TopicWalk():
                 return self._on_walk(sender, message)
-            case Spread(parcel, axis):
-                return self._pass_on(parcel, axis, sender)
+            case Spread(packet, axis):
+                return self._pass_on(packet, axis, sender)
             case TopicHello(axis, newcomer):
                 return self._on_topic_hello(axis, newcomer)
             case TopicShuffle(axis, view) if axis in self.topics:
@@ -165,7 +165,7 @@ class Tera(GraphRouter[TeraMessage]):
         return [Send(point.peer.id, TopicHello(point.axis, self.me))]
 
     def _join_topic(self, axis: Axis) -> list[Effect]:
-        self.topics[axis] = topic = PeerSampler(self.me, self._chance, size=self.sampler.size)
+        self.topics[axis] = topic = PeerSampler(self.me, self._rng, size=self.sampler.size)
         known = self.table.at(axis)
         topic.fill(point.peer for point in known)
         hellos: list[Effect] = [Send(point.peer.id, TopicHello(axis, self.me)) for point in known]
@@ -192,24 +192,24 @@ class Tera(GraphRouter[TeraMessage]):
             return []
         if not said.path.is_jump:
             if said.axis in self.topics:
-                return [Count("hits"), *self._pass_on(said.parcel, said.axis, sender)]
+                return [Count("hits"), *self._pass_on(said.packet, said.axis, sender)]
             known = self.table.at(said.axis)
             if known:
-                return [Count("hits"), Send(known[0].peer.id, Spread(said.parcel, said.axis))]
+                return [Count("hits"), Send(known[0].peer.id, Spread(said.packet, said.axis))]
         if said.path.is_over:
             return [Count("walks astray")]
-        step = onward(said.path, self.me, self.sampler.view(), self._chance)
+        step = onward(said.path, self.me, self.sampler.view(), self._rng)
         if step is None:
             return [Count("walks astray")]
-        return [Send(step.to.id, TopicWalk(said.parcel, said.axis, step.path))]
+        return [Send(step.to.id, TopicWalk(said.packet, said.axis, step.path))]
 
-    def _pass_on(self, parcel: Parcel, axis: Axis, sender: NodeId) -> list[Effect]:
+    def _pass_on(self, packet: Packet, axis: Axis, sender: NodeId) -> list[Effect]:
         topic = self.topics.get(axis)
-        if topic is None or not self._spread.add((parcel.head.id, axis)):
+        if topic is None or not self._spread.add((packet.header.id, axis)):
             return []
-        wanted = any(interest.matches(parcel) for interest, _ in self.own.values())
-        here: list[Effect] = [Deliver(parcel)] if wanted and self._delivered.add(parcel.head.id) else []
-        return [*here, *(Send(peer.id, Spread(parcel, axis)) for peer in topic.view() if peer.id != sender)]
+        wanted = any(interest.matches(packet) for interest, _ in self.own.values())
+        here: list[Effect] = [Deliver(packet)] if wanted and self._delivered.add(packet.header.id) else []
+        return [*here, *(Send(peer.id, Spread(packet, axis)) for peer in topic.view() if peer.id != sender)]
 
 
 _TOPIC = Tree(Peer(""), 0)  # A topic is the same whoever speaks of it.

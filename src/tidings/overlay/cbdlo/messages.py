@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple, TypeAlias
 import msgspec
 
 from tidings.overlay.cbdlo.attribute_tree import Registration
-from tidings.overlay.messages import EventId, Message, NodeId, Parcel, Peer, SubscriptionId
+from tidings.overlay.messages import EventId, Message, NodeId, Packet, Peer, SubscriptionId
 from tidings.overlay.random_graph.access_points import Tree
 from tidings.overlay.random_graph.graph import GraphMessage
 from tidings.overlay.random_graph.partition import Axis, Cut
@@ -61,7 +61,7 @@ class Held(NamedTuple):
 class Walk(Message, frozen=True):
     """One attribute of an event, looking for somebody who knows the way into its topology."""
 
-    parcel: Parcel
+    packet: Packet
     axis: Axis
     origin: Peer
     attempt: int
@@ -71,7 +71,7 @@ class Walk(Message, frozen=True):
 class TreeStep(Message, frozen=True):
     """One attribute of an event, in its topology, on its way to the sub-space that holds its value."""
 
-    parcel: Parcel
+    packet: Packet
     axis: Axis
     origin: Peer
     attempt: int
@@ -83,7 +83,7 @@ class Match(Message, frozen=True):
     """An event whose attribute lies in these interests of yours. Call 0 wants no answer."""
 
     call: int
-    parcel: Parcel
+    packet: Packet
     axis: Axis
     ids: tuple[SubscriptionId, ...]
 

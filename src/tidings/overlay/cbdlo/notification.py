@@ -15,7 +15,7 @@ from typing import TypeAlias
 from tidings.overlay.cbdlo.attribute_tree import Registration
 from tidings.overlay.cbdlo.messages import Match, Reached, TreeStep
 from tidings.overlay.dedup import SEEN_MAX, SeenIds
-from tidings.overlay.messages import EventId, NodeId, Parcel, SubscriptionId
+from tidings.overlay.messages import EventId, NodeId, Packet, SubscriptionId
 from tidings.overlay.random_graph.partition import Axis
 from tidings.overlay.retransmit import Requests
 from tidings.overlay.router import Effect, Send
@@ -47,15 +47,15 @@ class Teller:
 
     def tell(self, said: TreeStep, registered: Mapping[SubscriptionId, Registration], now: float) -> list[Effect]:
         """Tell everybody registered in a sub-space, and then the publisher that it is done."""
-        key = (said.parcel.head.id, said.axis)
+        key = (said.packet.header.id, said.axis)
         if key in self._jobs:
             return []
         if key in self._told:
             return [Send(said.origin.id, Reached(*key))] if self._robust else []
-        told = self._meant(said.parcel, registered)
+        told = self._meant(said.packet, registered)
         if not self._robust:
             self._told.add(key)
-            return [Send(peer, Match(0, said.parcel, said.axis, tuple(ids))) for peer, ids in told.items()]
+            return [Send(peer, Match(0, said.packet, said.axis, tuple(ids))) for peer, ids in told.items()]
         if self._whole:
             told.pop(said.origin.id, None)  # It has told itself.
         return self._tell_all(key, said, told, now)
@@ -73,11 +73,11 @@ class Teller:
         return [Send(job.origin, Reached(*key))]
 
     def _meant(
-        self, parcel: Parcel, registered: Mapping[SubscriptionId, Registration]
+        self, packet: Packet, registered: Mapping[SubscriptionId, Registration]
     ) -> dict[NodeId, list[SubscriptionId]]:
         told: dict[NodeId, list[SubscriptionId]] = {}
         for id, each in registered.items():
-            if not self._whole or each.interest.matches(parcel):
+            if not self._whole or each.interest.matches(packet):
                 told.setdefault(each.peer.id, []).append(id)
         return told
 
@@ -86,6 +86,6 @@ class Teller:
         self._jobs[key] = job = _Job(said.origin.id, 1)
         for peer, ids in told.items():
             job.open += 1
-            make = lambda n, ids=ids: Match(n, said.parcel, said.axis, tuple(ids))  # noqa: E731
+            make = lambda n, ids=ids: Match(n, said.packet, said.axis, tuple(ids))  # noqa: E731
             effects += self._requests.send(peer, make, ("match", *key), now)
         return [*effects, *self.one_told(key)]

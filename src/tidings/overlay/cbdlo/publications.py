@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from tidings.overlay.cbdlo.messages import Astray, Found, Reached, TreeStep, Walk
-from tidings.overlay.messages import EventId, NodeId, Parcel
+from tidings.overlay.messages import EventId, NodeId, Packet
 from tidings.overlay.random_graph.partition import Axis
 from tidings.overlay.random_graph.random_walk import Path
 from tidings.overlay.router import Completed, Count, Effect, Send, WakeAt
@@ -36,7 +36,7 @@ Key: TypeAlias = tuple[EventId, Axis]
 class Errand:
     """One attribute of an event of this node's, on its way."""
 
-    parcel: Parcel
+    packet: Packet
     axis: Axis
     attempt: int = 1
     found: bool = False  # Whether there is a topology at all.
@@ -56,13 +56,13 @@ class Errands:
     def __len__(self) -> int:
         return len(self._open)
 
-    def begin(self, parcel: Parcel, axis: Axis, now: float) -> list[Effect]:
+    def begin(self, packet: Packet, axis: Axis, now: float) -> list[Effect]:
         """Bring an event to all who want it for this attribute."""
         if self._nobody.get(axis, 0.0) > now:
             return [Count("attributes skipped")]
-        errand = Errand(parcel, axis)
+        errand = Errand(packet, axis)
         if len(self._open) < ERRANDS_MAX:
-            self._open[parcel.head.id, axis] = errand
+            self._open[packet.header.id, axis] = errand
         return self._send_out(errand, now)
 
     def overdue(self, key: Key, attempt: int, now: float) -> list[Effect]:
@@ -110,10 +110,10 @@ class Errands:
 
     def _send_out(self, errand: Errand, now: float) -> list[Effect]:
         """Into the topology if the way is known, else by walks; look again after a while."""
-        event, axis = errand.parcel.head.id, errand.axis
+        event, axis = errand.packet.header.id, errand.axis
         wait_s = min(WAIT_S_MAX, WAIT_S * 2 ** (errand.attempt - 1))
         wake = WakeAt(now + wait_s, ("event", event, axis, errand.attempt))
-        into = TreeStep(errand.parcel, axis, self._router.me, errand.attempt, Path(self._router.hops_max))
+        into = TreeStep(errand.packet, axis, self._router.me, errand.attempt, Path(self._router.hops_max))
         if self._router.topologies.is_member(axis):
             errand.found = True
             return [wake, *self._router.enter(self._router.me.id, into, now)]
@@ -127,7 +127,7 @@ class Errands:
     def _walks(self, errand: Errand) -> list[Send]:
         me, hops_max = self._router.me, self._router.hops_max
         path = Path(hops_max, 1, 0, (me,) if self._router.trace_max else ())
-        walk = Walk(errand.parcel, errand.axis, me, errand.attempt, path)
+        walk = Walk(errand.packet, errand.axis, me, errand.attempt, path)
         return [Send(peer.id, walk) for peer in self._router.sampler.sample(self.walkers)]
 
     def _check_published(self, event: EventId) -> list[Effect]:

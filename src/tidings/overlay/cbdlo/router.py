@@ -51,7 +51,7 @@ from tidings.overlay.cbdlo.publications import Errands
 from tidings.overlay.cbdlo.upper_layer import Topologies
 from tidings.overlay.dedup import SEEN_MAX, SeenIds
 from tidings.overlay.interest import Interest
-from tidings.overlay.messages import EventId, Message, NodeId, Parcel, Peer, SubscriptionId
+from tidings.overlay.messages import EventId, Message, NodeId, Packet, Peer, SubscriptionId
 from tidings.overlay.random_graph.access_points import TABLE_SIZE, AccessPoint, Policy
 from tidings.overlay.random_graph.cyclon import VIEW_SIZE
 from tidings.overlay.random_graph.graph import PERIOD_S, Welcome
@@ -85,7 +85,7 @@ class Cbdlo(GraphRouter[CbdloMessage]):
     def __init__(
         self,
         me: Peer,
-        chance: Random,
+        rng: Random,
         *,
         profile: Profile = "robust",
         mode: Mode | None = None,
@@ -107,7 +107,7 @@ class Cbdlo(GraphRouter[CbdloMessage]):
         _check_limits(hops_max, trace_max, period_s, indexed_max)
         robust = profile == "robust"
         super().__init__(
-            me, chance, view_size=view_size, table_size=table_size, hops_max=hops_max, period_s=period_s,
+            me, rng, view_size=view_size, table_size=table_size, hops_max=hops_max, period_s=period_s,
             policy=policy or ("balanced" if robust else "naive"), announces=robust,
         )  # fmt: skip
         self.robust, self.trace_max = robust, trace_max
@@ -124,7 +124,7 @@ class Cbdlo(GraphRouter[CbdloMessage]):
     def _upper(self, indexed_max: int, fingers: bool) -> Topologies:
         indexed = indexed_max if self.mode == "full" else None
         return Topologies(
-            self.me, self, self.table, self.requests, self._chance, indexed_max=indexed, fingers=fingers
+            self.me, self, self.table, self.requests, self._rng, indexed_max=indexed, fingers=fingers
         )  # fmt: skip
 
     # ── Coming and going ─────────────────────────────────────────────────────
@@ -141,12 +141,12 @@ class Cbdlo(GraphRouter[CbdloMessage]):
     def unsubscribe(self, id: SubscriptionId, now: float) -> list[Effect]:
         return self._here(self.topologies.unsubscribe(id, now), now)
 
-    def publish(self, parcel: Parcel, now: float) -> list[Effect]:
+    def publish(self, packet: Packet, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        if self.robust and self.mode == "full" and self.topologies.wants(parcel):
-            effects += self._deliver(parcel)
-        for axis in self._axes(parcel):
-            effects += self.errands.begin(parcel, axis, now) if self.robust else self._walk_once(parcel, axis, now)
+        if self.robust and self.mode == "full" and self.topologies.wants(packet):
+            effects += self._deliver(packet)
+        for axis in self._axes(packet):
+            effects += self.errands.begin(packet, axis, now) if self.robust else self._walk_once(packet, axis, now)
         return self._here(effects, now)
 
     def receive(self, sender: NodeId, message: CbdloMessage, now: float) -> list[Effect]:
@@ -285,13 +285,13 @@ class Cbdlo(GraphRouter[CbdloMessage]):
 
     # ── The walk of an event ─────────────────────────────────────────────────
 
-    def _axes(self, parcel: Parcel) -> list[Axis]:
+    def _axes(self, packet: Packet) -> list[Axis]:
         """Where an event is looked for: by its attributes, and by its type alone only where that is known to be wanted."""
-        return [axis for axis in axes_of(parcel) if axis.name or self.topologies.is_member(axis) or self.table.at(axis)]
+        return [axis for axis in axes_of(packet) if axis.name or self.topologies.is_member(axis) or self.table.at(axis)]
 
-    def _walk_once(self, parcel: Parcel, axis: Axis, now: float) -> list[Effect]:
+    def _walk_once(self, packet: Packet, axis: Axis, now: float) -> list[Effect]:
         """As published: one walk, and nobody asks what becomes of it."""
-        said = Walk(parcel, axis, self.me, 1, Path(self.hops_max))
+        said = Walk(packet, axis, self.me, 1, Path(self.hops_max))
         return self._step(said, said.path, now)
 
     def _on_walk(self, sender: NodeId, said: Walk, now: float) -> list[Effect]:
@@ -300,12 +300,12 @@ class Cbdlo(GraphRouter[CbdloMessage]):
         looked: list[Effect] = []
         if not said.path.is_jump:
             looked.append(Count("match_ops", len(self.table)))
-            into = TreeStep(said.parcel, said.axis, said.origin, said.attempt, said.path)
+            into = TreeStep(said.packet, said.axis, said.origin, said.attempt, said.path)
             if self.topologies.is_member(said.axis):
                 return [*looked, Count("hits"), *self.enter(sender, into, now)]
             entries = dict.fromkeys(point.peer.id for point in self.table.at(said.axis))
             if entries:
-                chosen = list(entries) if self.robust else [self._chance.choice(list(entries))]
+                chosen = list(entries) if self.robust else [self._rng.choice(list(entries))]
                 return [*looked, Count("hits"), *(Send(entry, into) for entry in chosen)]
         return [*looked, *self._walk(said, said.path, now)]
 
@@ -315,11 +315,11 @@ class Cbdlo(GraphRouter[CbdloMessage]):
         return self._step(said, path, now)
 
     def _step(self, said: Walk | TreeStep, path: Path, now: float) -> list[Effect]:
-        step = onward(path, self.me, self.sampler.view(), self._chance, self.trace_max)
+        step = onward(path, self.me, self.sampler.view(), self._rng, self.trace_max)
         if step is None:
             return self._fail(said)
         blocked = [Count("walks blocked")] if step.path.is_jump else []
-        return [*blocked, Send(step.to.id, Walk(said.parcel, said.axis, said.origin, said.attempt, step.path))]
+        return [*blocked, Send(step.to.id, Walk(said.packet, said.axis, said.origin, said.attempt, step.path))]
 
     def _stepped_back(self, path: Path) -> Path:
         """A step that came to nothing does not count."""
@@ -328,17 +328,17 @@ class Cbdlo(GraphRouter[CbdloMessage]):
     def _fail(self, said: Walk | TreeStep) -> list[Effect]:
         failed: list[Effect] = [Count("walks astray")]
         if self.robust:
-            failed.append(Send(said.origin.id, Astray(said.parcel.head.id, said.axis, said.attempt)))
+            failed.append(Send(said.origin.id, Astray(said.packet.header.id, said.axis, said.attempt)))
         return failed
 
     # ── The tree ─────────────────────────────────────────────────────────────
 
     def enter(self, sender: NodeId, said: TreeStep, now: float) -> list[Effect]:
         """Take an event that has come to a topology of which this node is a member, one step nearer to its sub-space."""
-        event, axis = said.parcel.head.id, said.axis
+        event, axis = said.packet.header.id, said.axis
         if said.steps > TREE_STEPS_MAX or not self._routed.add((event, axis, said.attempt)):
             return []
-        way = self.topologies.towards(axis, place_of(said.parcel.view, axis), tries=said.attempt - 1)
+        way = self.topologies.towards(axis, place_of(said.packet.view, axis), tries=said.attempt - 1)
         if way is None:
             return self._on_stale(sender, said, now)
         word: list[Effect] = []
@@ -346,7 +346,7 @@ class Cbdlo(GraphRouter[CbdloMessage]):
             word.append(Send(said.origin.id, Found(event, axis)))
         match way:
             case Ref(_, owner):
-                on = TreeStep(said.parcel, axis, said.origin, said.attempt, said.path, said.steps + 1)
+                on = TreeStep(said.packet, axis, said.origin, said.attempt, said.path, said.steps + 1)
                 return [*word, Count("match_ops"), Count("tree steps"), Send(owner.id, on)]
             case Holding(_, registered):
                 return [*word, *self.teller.tell(said, registered, now)]
@@ -369,11 +369,11 @@ class Cbdlo(GraphRouter[CbdloMessage]):
     def _on_match(self, sender: NodeId, said: Match, now: float) -> list[Effect]:
         answer: list[Effect] = [Send(sender, Done(said.call))] if said.call else []
         if self.mode == "full":
-            met = self.topologies.wants(said.parcel)
+            met = self.topologies.wants(said.packet)
         else:
-            event = said.parcel.head.id
+            event = said.packet.header.id
             met = sum(self._counted(event, id, said.axis, now) for id in said.ids) > 0  # All of them are counted.
-        return [*answer, *(self._deliver(said.parcel) if met else ())]
+        return [*answer, *(self._deliver(said.packet) if met else ())]
 
     def _counted(self, event: EventId, id: SubscriptionId, axis: Axis, now: float) -> bool:
         own = self.topologies.own.get(id)
@@ -381,8 +381,8 @@ class Cbdlo(GraphRouter[CbdloMessage]):
             return False
         return self.counters.matched(event, id, axis.name, len(own.axes), now)
 
-    def _deliver(self, parcel: Parcel) -> list[Effect]:
-        return [Deliver(parcel)] if self._delivered.add(parcel.head.id) else []
+    def _deliver(self, packet: Packet) -> list[Effect]:
+        return [Deliver(packet)] if self._delivered.add(packet.header.id) else []
 
 
 def _check_choices(profile: str, mode: str | None) -> None:

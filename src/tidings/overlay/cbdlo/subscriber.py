@@ -77,7 +77,7 @@ class Membership:
         lower: LowerLayer,
         table: AccessTable,
         requests: Requests,
-        chance: Random,
+        rng: Random,
         estate: Estate,
         copies: Copies,
         fates: Fates,
@@ -86,7 +86,7 @@ class Membership:
         fingers: bool,
     ) -> None:
         self.me, self.indexed_max = me, indexed_max
-        self._lower, self._table, self._requests, self._chance = lower, table, requests, chance
+        self._lower, self._table, self._requests, self._rng = lower, table, requests, rng
         self._estate, self._copies, self._fates = estate, copies, fates
         self.own: dict[SubscriptionId, Own] = {}
         self._ending: dict[SubscriptionId, Own] = {}
@@ -160,7 +160,7 @@ class Membership:
         if member.attempt:
             return []  # It is being looked for.
         member.attempt += 1
-        wait_s = SEEK_S + self._chance.uniform(0, FOUND_S)
+        wait_s = SEEK_S + self._rng.uniform(0, FOUND_S)
         return [*self._lower.search(axis), WakeAt(now + wait_s, ("found", axis, member.attempt))]
 
     def seek_anew(self, axis: Axis, now: float) -> list[Effect]:

@@ -43,7 +43,7 @@ from tidings.overlay.cbdlo.owned_partitions import SPACES_MAX, Estate, Holding, 
 from tidings.overlay.cbdlo.replicas import SILENT_BEATS, Copies, Fates
 from tidings.overlay.cbdlo.subscriber import NAMED_MAX, OWN_MAX, LowerLayer, Membership
 from tidings.overlay.interest import Interest
-from tidings.overlay.messages import Message, NodeId, Parcel, Peer, SubscriptionId
+from tidings.overlay.messages import Message, NodeId, Packet, Peer, SubscriptionId
 from tidings.overlay.random_graph.access_points import AccessPoint, AccessTable, Tree
 from tidings.overlay.random_graph.partition import BOTTOM, Axis, Cut
 from tidings.overlay.retransmit import Pending, Requests
@@ -62,7 +62,7 @@ class Topologies:
         lower: LowerLayer,
         table: AccessTable,
         requests: Requests,
-        chance: Random,
+        rng: Random,
         *,
         indexed_max: int | None,
         fingers: bool,
@@ -72,14 +72,14 @@ class Topologies:
         self.copies = Copies()
         self._fates = Fates()
         self.membership = Membership(
-            me, lower, table, requests, chance, self.estate, self.copies, self._fates,
+            me, lower, table, requests, rng, self.estate, self.copies, self._fates,
             indexed_max=indexed_max, fingers=fingers,
         )  # fmt: skip
         self.own, self.members = self.membership.own, self.membership.members
         self.office = self.membership.office
         self.stewards = self.office.by_axis
         self._silent: dict[NodeId, int] = {}
-        self._beats = chance.randrange(RENEW_BEATS)
+        self._beats = rng.randrange(RENEW_BEATS)
 
     # ── Wanting ──────────────────────────────────────────────────────────────
 
@@ -89,9 +89,9 @@ class Topologies:
     def unsubscribe(self, id: SubscriptionId, now: float) -> list[Effect]:
         return self.membership.unsubscribe(id, now)
 
-    def wants(self, parcel: Parcel) -> bool:
+    def wants(self, packet: Packet) -> bool:
         """Whether any of this node's interests matches."""
-        return any(own.interest.matches(parcel) for own in self.own.values())
+        return any(own.interest.matches(packet) for own in self.own.values())
 
     def is_member(self, axis: Axis) -> bool:
         """Whether this node knows the way in the attribute's topology: it has sub-spaces, a way to one, or the plan."""

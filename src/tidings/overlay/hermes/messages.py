@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import ClassVar, Literal, TypeAlias
 
 from tidings.overlay.hermes.multicast_tree import Risen, Unwant, Want
-from tidings.overlay.messages import EventId, Message, Parcel, Peer
+from tidings.overlay.messages import EventId, Message, Packet, Peer
 from tidings.overlay.pastry.messages import RingMessage
 
 
 class Up(Message, frozen=True):
     """An event on its way to the rendezvous."""
 
-    parcel: Parcel
+    packet: Packet
     hops: int
     publisher: Peer
 
@@ -20,7 +20,7 @@ class Up(Message, frozen=True):
 class Down(Message, frozen=True):
     """An event on its way to those who want it."""
 
-    parcel: Parcel
+    packet: Packet
     hops: int
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from tidings.overlay.interest import Interest
-from tidings.overlay.messages import Message, NodeId, Parcel, SubscriptionId
+from tidings.overlay.messages import Message, NodeId, Packet, SubscriptionId
 
 
 class Want(Message, frozen=True):
@@ -85,10 +85,10 @@ class Tree:
     def __len__(self) -> int:
         return len(self.own) + sum(map(len, self.below.values()))
 
-    def wants(self, parcel: Parcel, matches: Callable[[Interest, Parcel], bool]) -> list[NodeId]:
+    def wants(self, packet: Packet, matches: Callable[[Interest, Packet], bool]) -> list[NodeId]:
         """The children below whom somebody may want it."""
         return [
-            child for child, held in self.below.items() if any(matches(each.interest, parcel) for each in held.values())
+            child for child, held in self.below.items() if any(matches(each.interest, packet) for each in held.values())
         ]
 
     def raise_(self, interest: Interest, child: NodeId, clock: int) -> list[Saying]:

@@ -33,7 +33,7 @@ from tidings.overlay.hermes.messages import Down, Fresh, Heard, HermesMessage, O
 from tidings.overlay.hermes.multicast_tree import Risen, Saying, ToChild, Tree, Unwant, Want
 from tidings.overlay.hermes.tree_repair import REFRESH_S, Gardener
 from tidings.overlay.interest import Interest
-from tidings.overlay.messages import EventId, Message, NodeId, Parcel, Peer, SubscriptionId
+from tidings.overlay.messages import EventId, Message, NodeId, Packet, Peer, SubscriptionId
 from tidings.overlay.pastry.lookup import Found
 from tidings.overlay.pastry.messages import Heartbeat
 from tidings.overlay.pastry.ring import ANSWER_S, HEARTBEAT_S
@@ -55,7 +55,7 @@ class Hermes(RingRouter[HermesMessage]):
     def __init__(
         self,
         me: Peer,
-        chance: Random,
+        rng: Random,
         *,
         content: bool = True,
         covering: bool = True,
@@ -76,7 +76,7 @@ class Hermes(RingRouter[HermesMessage]):
             raise InputError(f"refresh_s: expected 0 or more, got {refresh_s}")
         super().__init__(
             me,
-            chance,
+            rng,
             base=base,
             leaf_count=leaf_count,
             alternates=alternates,
@@ -174,23 +174,23 @@ class Hermes(RingRouter[HermesMessage]):
 
     # ── Publishing ───────────────────────────────────────────────────────────
 
-    def publish(self, parcel: Parcel, now: float) -> list[Effect]:
+    def publish(self, packet: Packet, now: float) -> list[Effect]:
         if self._stage != "ready":
-            return self._publish_later(parcel)
-        return self._go_up(self.me.id, Up(parcel, 0, self.me), now)
+            return self._publish_later(packet)
+        return self._go_up(self.me.id, Up(packet, 0, self.me), now)
 
     def _go_up(self, sender: NodeId, message: Up, now: float) -> list[Effect]:
-        parcel = message.parcel
-        if not self._risen.add(parcel.head.id) or message.hops >= HOPS_MAX:
+        packet = message.packet
+        if not self._risen.add(packet.header.id) or message.hops >= HOPS_MAX:
             return []
-        to = self._way_up(parcel.head.type)
+        to = self._way_up(packet.header.type)
         if to is None:
             welcome = self._welcome(message, sender) if self.remember_root else []
-            return [*welcome, *self._go_down(parcel, message.hops, sender if self.shortcut else "", now)]
+            return [*welcome, *self._go_down(packet, message.hops, sender if self.shortcut else "", now)]
         effects: list[Effect] = []
         if self.shortcut or self._stage == "leaving":
-            effects += self._go_down(parcel, message.hops, sender, now)
-        return [*effects, *self._send_up(to, Up(parcel, message.hops + 1, message.publisher), now)]
+            effects += self._go_down(packet, message.hops, sender, now)
+        return [*effects, *self._send_up(to, Up(packet, message.hops + 1, message.publisher), now)]
 
     def _way_up(self, type: str) -> NodeId | None:
         tree = self.grove.get(type)
@@ -208,32 +208,32 @@ class Hermes(RingRouter[HermesMessage]):
         return min((peer.id for peer in self.ring.leaves()), key=lambda id_: self.ring.away(id_, target), default=None)
 
     def _send_up(self, to: NodeId, message: Up, now: float) -> list[Effect]:
-        return self._call(("up", message.parcel.head.id), to, message, now)
+        return self._call(("up", message.packet.header.id), to, message, now)
 
     def _welcome(self, message: Up, sender: NodeId) -> list[Effect]:
         """Tell a publisher whose event took more than one hop where the rendezvous is."""
         if message.publisher.id in (sender, self.me.id):
             return []
-        return [Send(message.publisher.id, Root(self.me, message.parcel.head.type))]
+        return [Send(message.publisher.id, Root(self.me, message.packet.header.type))]
 
-    def _go_down(self, parcel: Parcel, hops: int, sender: NodeId, now: float) -> list[Effect]:
-        if not self._seen.add(parcel.head.id):
+    def _go_down(self, packet: Packet, hops: int, sender: NodeId, now: float) -> list[Effect]:
+        if not self._seen.add(packet.header.id):
             return []
-        tree = self.grove.get(parcel.head.type)
+        tree = self.grove.get(packet.header.type)
         if tree is None:
             return []
-        wanted_here = any(self._matches(interest, parcel) for interest in tree.own.values())
-        effects: list[Effect] = [Deliver(parcel)] if wanted_here else []
-        for child in tree.wants(parcel, self._matches):
+        wanted_here = any(self._matches(interest, packet) for interest in tree.own.values())
+        effects: list[Effect] = [Deliver(packet)] if wanted_here else []
+        for child in tree.wants(packet, self._matches):
             if child != sender:
-                effects += self._send_down(child, Down(parcel, hops + 1), now)
+                effects += self._send_down(child, Down(packet, hops + 1), now)
         return effects
 
     def _send_down(self, child: NodeId, message: Down, now: float) -> list[Effect]:
-        return self._call(("down", message.parcel.head.id, child), child, message, now)
+        return self._call(("down", message.packet.header.id, child), child, message, now)
 
-    def _matches(self, interest: Interest, parcel: Parcel) -> bool:
-        return interest.matches(parcel) if self.content else interest.type == parcel.head.type
+    def _matches(self, interest: Interest, packet: Packet) -> bool:
+        return interest.matches(packet) if self.content else interest.type == packet.header.type
 
     # ── Being told ───────────────────────────────────────────────────────────
 
@@ -241,8 +241,8 @@ class Hermes(RingRouter[HermesMessage]):
         if message.__class__ is Heartbeat:
             return self.ring.receive(sender, message, now)  # Most of all messages: asked first.
         match message:
-            case Up(parcel=parcel) | Down(parcel=parcel):
-                return self._receive_event(sender, message, parcel, now)
+            case Up(packet=packet) | Down(packet=packet):
+                return self._receive_event(sender, message, packet, now)
             case Heard(event=event, way=way):
                 self._calls.acknowledge(("up", event) if way == "up" else ("down", event, sender))
                 return []
@@ -265,17 +265,17 @@ class Hermes(RingRouter[HermesMessage]):
             case _:
                 return self.ring.receive(sender, message, now)
 
-    def _receive_event(self, sender: NodeId, message: Up | Down, parcel: Parcel, now: float) -> list[Effect]:
+    def _receive_event(self, sender: NodeId, message: Up | Down, packet: Packet, now: float) -> list[Effect]:
         if self._stage in ("outside", "settling"):
             # The tree may not have reached this node yet; the event would go no further.
             if len(self._held) < HELD_MAX:
                 self._held.append((sender, message))
             return []
         way: Literal["up", "down"] = "up" if isinstance(message, Up) else "down"
-        effects: list[Effect] = [Send(sender, Heard(parcel.head.id, way))] if self.repair else []
+        effects: list[Effect] = [Send(sender, Heard(packet.header.id, way))] if self.repair else []
         if isinstance(message, Up):
             return [*effects, *self._go_up(sender, message, now)]
-        return [*effects, *(self._go_down(parcel, message.hops, sender, now) if message.hops < HOPS_MAX else [])]
+        return [*effects, *(self._go_down(packet, message.hops, sender, now) if message.hops < HOPS_MAX else [])]
 
     def _take_want(self, sender: NodeId, message: Want, now: float) -> list[Effect]:
         tree = self.grove.plant(message.interest.type)
@@ -331,14 +331,14 @@ class Hermes(RingRouter[HermesMessage]):
 
     def _try_another_way(self, to: NodeId, message: Up, now: float) -> list[Effect]:
         """An event on its way up goes round whoever is gone; if the rendezvous is gone it ends where it has no tree."""
-        tree = self.grove.get(message.parcel.head.type)
+        tree = self.grove.get(message.packet.header.type)
         if tree is not None and tree.parent == to:
             tree.parent = None
-        self._roots.pop(message.parcel.head.type, None)
-        way = self.ring.next_hop(self.grove.key_of(message.parcel.head.type))
+        self._roots.pop(message.packet.header.type, None)
+        way = self.ring.next_hop(self.grove.key_of(message.packet.header.type))
         if way is not None:
             return self._send_up(way, message, now)
-        return self._go_down(message.parcel, message.hops, "", now)
+        return self._go_down(message.packet, message.hops, "", now)
 
     def _reroute(self, gone: NodeId, now: float) -> list[Effect]:
         """What waited for a node that is gone: events go another way up; what was to go down its branch is lost to it."""

@@ -7,7 +7,7 @@ from typing import ClassVar, TypeAlias
 import msgspec
 
 from tidings.overlay.immune.reverse_path import Advert, Confirm, Forward, Forwarded, Sub, Unsub
-from tidings.overlay.messages import Message, NodeId, Parcel, Peer
+from tidings.overlay.messages import Message, NodeId, Packet, Peer
 
 
 class Status(msgspec.Struct, frozen=True, array_like=True):
@@ -142,7 +142,7 @@ class Bye(Message, frozen=True):
 class Spread(Message, frozen=True):
     """An event for everyone. `safe`: pass it to all your neighbours, whatever your role."""
 
-    parcel: Parcel
+    packet: Packet
     safe: bool = False
 
 
@@ -193,8 +193,8 @@ ImmuneMessage: TypeAlias = (
 def key_of(message: ForEveryone) -> str:
     """What tells it from everything else that is spread."""
     match message:
-        case Spread(parcel):
-            origin, incarnation, seq = parcel.head.id
+        case Spread(packet):
+            origin, incarnation, seq = packet.header.id
             return f"e{origin}/{incarnation}/{seq}"
         case Advertise(advert):
             return f"a{advert.id.origin}/{advert.id.incarnation}/{advert.id.type}/{advert.seq}"

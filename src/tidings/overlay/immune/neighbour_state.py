@@ -69,7 +69,7 @@ class Neighbour(Router[ImmuneMessage]):
     """One node among its neighbours: its links, how those at their ends stand, its own role."""
 
     def __init__(self, place: Place, settings: Settings | None = None) -> None:
-        self.me, self.settings, self._chance = place.me, settings or Settings(), place.chance
+        self.me, self.settings, self._rng = place.me, settings or Settings(), place.rng
         self.id = place.me.id
         self.wires: dict[NodeId, None] = {peer.id: None for peer in place.neighbours}
         """All links there are, also those nobody answers on: they are kept, for the day somebody does."""

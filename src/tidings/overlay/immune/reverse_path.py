@@ -27,7 +27,7 @@ import msgspec
 
 from tidings.overlay.dedup import SeenIds
 from tidings.overlay.interest import Interest
-from tidings.overlay.messages import EventId, Message, NodeId, Parcel, SubscriptionId
+from tidings.overlay.messages import EventId, Message, NodeId, Packet, SubscriptionId
 from tidings.overlay.retransmit import Backoff, RetransmitQueue
 from tidings.overlay.router import Completed, Count, Effect, Send, WakeAt
 
@@ -77,7 +77,7 @@ class Unsub(Message, frozen=True):
 class Forward(Message, frozen=True):
     """An event on its way down the tree of its publisher's advert."""
 
-    parcel: Parcel
+    packet: Packet
     advert: Advert
 
 
@@ -126,9 +126,9 @@ class Pointers:
 
     # ── What the protocol on top asks ──────────────────────────────────────────
 
-    def advert_for(self, parcel: Parcel, now: float) -> Advert | None:
-        """A new advert to be spread before this parcel of ours, or None if there is one already."""
-        id = AdvertId(self.me, self.incarnation, parcel.head.type)
+    def advert_for(self, packet: Packet, now: float) -> Advert | None:
+        """A new advert to be spread before this packet of ours, or None if there is one already."""
+        id = AdvertId(self.me, self.incarnation, packet.header.type)
         return None if id in self._trees else self.renew(id, now)
 
     def renew(self, id: AdvertId, now: float) -> Advert:
@@ -143,9 +143,9 @@ class Pointers:
         """Whether this is an advert of this node in its present life."""
         return (id.origin, id.incarnation) == (self.me, self.incarnation)
 
-    def settled(self, parcel: Parcel, now: float) -> bool:
-        """Whether the tree for this parcel of ours has had the time to be laid."""
-        tree = self._trees.get(AdvertId(self.me, self.incarnation, parcel.head.type))
+    def settled(self, packet: Packet, now: float) -> bool:
+        """Whether the tree for this packet of ours has had the time to be laid."""
+        tree = self._trees.get(AdvertId(self.me, self.incarnation, packet.header.type))
         return tree is not None and now >= tree.since + self.settle_s
 
     def learn(self, advert: Advert, sender: NodeId, now: float) -> list[Effect]:
@@ -239,20 +239,20 @@ class Pointers:
                 effects += self._take_back(tree, id, now)
         return [*effects, Completed("unsubscribe", id)]
 
-    def down(self, parcel: Parcel, advert: Advert, sender: NodeId | None, now: float) -> list[Effect]:
-        """Send a parcel to every neighbour behind which somebody wants it."""
+    def down(self, packet: Packet, advert: Advert, sender: NodeId | None, now: float) -> list[Effect]:
+        """Send a packet to every neighbour behind which somebody wants it."""
         tree = self._trees.get(advert.id)
         if tree is None:
             return []
         effects: list[Effect] = []
         for peer, interests in tree.wanted.items():
-            if peer != sender and any(interest.matches(parcel) for interest in interests.values()):
-                effects += self._call(("event", parcel.head.id, peer), peer, Forward(parcel, advert), now)
+            if peer != sender and any(interest.matches(packet) for interest in interests.values()):
+                effects += self._call(("event", packet.header.id, peer), peer, Forward(packet, advert), now)
         return effects
 
-    def ours_for(self, parcel: Parcel) -> Advert:
-        """The advert that covers a parcel of this node."""
-        return self._trees[AdvertId(self.me, self.incarnation, parcel.head.type)].advert
+    def ours_for(self, packet: Packet) -> Advert:
+        """The advert that covers a packet of this node."""
+        return self._trees[AdvertId(self.me, self.incarnation, packet.header.type)].advert
 
     def receive(self, sender: NodeId, message: Pointed, now: float) -> list[Effect]:
         """Take one of our messages. (Forward is for the protocol on top, which knows what it has seen.)"""

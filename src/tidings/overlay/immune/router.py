@@ -84,7 +84,7 @@ from tidings.overlay.immune.reverse_path import (
     Unsub,
 )
 from tidings.overlay.interest import Interest
-from tidings.overlay.messages import EventId, NodeId, Parcel, Peer, SubscriptionId
+from tidings.overlay.messages import EventId, NodeId, Packet, Peer, SubscriptionId
 from tidings.overlay.retransmit import Backoff, RetransmitQueue
 from tidings.overlay.router import (
     WHATEVER_HAPPENS,
@@ -130,7 +130,7 @@ class Immune(CoreMember):
             self._alive.watch(peer, now)
         effects: list[Effect] = [Completed("join")]
         if self.settings.heartbeat_s:
-            effects.append(WakeAt(now + self._chance.uniform(0, self._beat), "tick", idle=True))
+            effects.append(WakeAt(now + self._rng.uniform(0, self._beat), "tick", idle=True))
         if self.decided:
             return effects
         effects += [Send(peer, Role(self._status(), asking=True)) for peer in self.wires]
@@ -155,16 +155,16 @@ class Immune(CoreMember):
 
     # ── Publish and subscribe ──────────────────────────────────────────────────
 
-    def publish(self, parcel: Parcel, now: float) -> list[Effect]:
-        self._delivered.add(parcel.head.id)
-        effects: list[Effect] = [Deliver(parcel)]
+    def publish(self, packet: Packet, now: float) -> list[Effect]:
+        self._delivered.add(packet.header.id)
+        effects: list[Effect] = [Deliver(packet)]
         if self.settings.mode == "advertise":
-            advert = self.pointers.advert_for(parcel, now)
+            advert = self.pointers.advert_for(packet, now)
             if advert is not None:
                 effects += self._spread(Advertise(advert), None, now)
-            elif self.pointers.settled(parcel, now) and not self._unsure(now):
-                return effects + self.pointers.down(parcel, self.pointers.ours_for(parcel), None, now)
-        return effects + self._spread(Spread(parcel), None, now)
+            elif self.pointers.settled(packet, now) and not self._unsure(now):
+                return effects + self.pointers.down(packet, self.pointers.ours_for(packet), None, now)
+        return effects + self._spread(Spread(packet), None, now)
 
     def subscribe(self, interest: Interest, now: float) -> list[Effect]:
         if self.settings.mode == "advertise":
@@ -258,8 +258,8 @@ class Immune(CoreMember):
         new = key_of(message) not in self._seen
         onward = self._spread(message, sender, now)
         match message:
-            case Spread(parcel):
-                effects += [Deliver(parcel)] if self._delivered.add(parcel.head.id) else []
+            case Spread(packet):
+                effects += [Deliver(packet)] if self._delivered.add(packet.header.id) else []
             case Advertise(advert) if new:
                 effects += self.pointers.learn(advert, sender, now)
             case Renew(advert) if new and self.pointers.ours(advert.id):
@@ -369,8 +369,8 @@ class Immune(CoreMember):
 
     def _on_pointed(self, sender: NodeId, message: Any, now: float) -> list[Effect]:
         match message:
-            case Forward(parcel, advert):
-                return [Send(sender, Forwarded(parcel.head.id)), *self._on_forward(parcel, advert, sender, now)]
+            case Forward(packet, advert):
+                return [Send(sender, Forwarded(packet.header.id)), *self._on_forward(packet, advert, sender, now)]
             case Pull():
                 known = self.pointers.known()
                 return [Send(sender, Adverts(known))] if known else []
@@ -378,13 +378,13 @@ class Immune(CoreMember):
                 return [effect for advert in adverts for effect in self._on_news_of(advert, sender, now)]
         return self.pointers.receive(sender, message, now)
 
-    def _on_forward(self, parcel: Parcel, advert: Advert, sender: NodeId, now: float) -> list[Effect]:
+    def _on_forward(self, packet: Packet, advert: Advert, sender: NodeId, now: float) -> list[Effect]:
         """Deliver and pass down. If the tree was laid anew since the event set out, nobody is sure who wants it: to all."""
-        if not self._delivered.add(parcel.head.id):
+        if not self._delivered.add(packet.header.id):
             return []
         if self.pointers.advert(advert.id) == advert:
-            return [Deliver(parcel), *self.pointers.down(parcel, advert, sender, now)]
-        return [Deliver(parcel), *self._spread(Spread(parcel, safe=True), None, now)]
+            return [Deliver(packet), *self.pointers.down(packet, advert, sender, now)]
+        return [Deliver(packet), *self._spread(Spread(packet, safe=True), None, now)]
 
     def _on_news_of(self, advert: Advert, sender: NodeId, now: float) -> list[Effect]:
         """A neighbour knew of an advert. If it is new here, it is new to others behind this node as well."""
@@ -404,7 +404,7 @@ class Immune(CoreMember):
         """Ask one neighbour, another each time, for what it knows, if it does not know just the same."""
         if self.settings.mode != "advertise" or not self.near:
             return []
-        peer = self._chance.choice(list(self.near))
+        peer = self._rng.choice(list(self.near))
         return [Send(peer, Pull())] if self.near[peer].adverts != self.pointers.fingerprint() else []
 
     def _ask_to_renew(self, broken: list[Advert], now: float) -> list[Effect]:

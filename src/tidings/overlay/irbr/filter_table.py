@@ -22,7 +22,7 @@ from enum import IntEnum
 import msgspec
 
 from tidings.overlay.interest import Interest
-from tidings.overlay.messages import NodeId, Parcel, Peer, SubscriptionId
+from tidings.overlay.messages import NodeId, Packet, Peer, SubscriptionId
 from tidings.overlay.pastry.routing_table import shared
 
 ENTRIES_MAX = 1 << 20  # A million subscriptions, some 500 MB. One too many is refused and counted.
@@ -122,12 +122,12 @@ class FilterTable:
     def obituaries(self) -> list[Obituary]:
         return [obituary for obituary, _ in self._obituaries.values()]
 
-    def matching(self, parcel: Parcel, from_row: int) -> dict[str, list[Entry]]:
-        """For each cell in this row and deeper ones, the entries that want the parcel, if any do."""
+    def matching(self, packet: Packet, from_row: int) -> dict[str, list[Entry]]:
+        """For each cell in this row and deeper ones, the entries that want the packet, if any do."""
         found: dict[str, list[Entry]] = {}
         for row in self._rows[from_row:]:
             for cell, entries in row.items():
-                wanting = [e for e in entries.values() if e.interest is not None and e.interest.matches(parcel)]
+                wanting = [e for e in entries.values() if e.interest is not None and e.interest.matches(packet)]
                 if wanting:
                     found[cell] = wanting
         return found

@@ -8,7 +8,7 @@ import msgspec
 
 from tidings.overlay.irbr.custody_transfer import Done, Got, TaskId
 from tidings.overlay.irbr.filter_table import Entry, Obituary
-from tidings.overlay.messages import Message, Parcel, Peer, SubscriptionId
+from tidings.overlay.messages import Message, Packet, Peer, SubscriptionId
 from tidings.overlay.pastry.messages import RingMessage
 
 
@@ -24,7 +24,7 @@ News: TypeAlias = Entry | Obituary | Arrival
 class Carry(Message, frozen=True):
     """An event for all who want it among the nodes that share `range_len` digits with the receiver."""
 
-    parcel: Parcel
+    packet: Packet
     range_len: int
 
 

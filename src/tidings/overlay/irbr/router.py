@@ -38,7 +38,7 @@ from tidings.overlay.irbr.failure_notices import Mourner
 from tidings.overlay.irbr.filter_table import ENTRIES_MAX, GONE_S, Entry, FilterTable, Obituary, Standing
 from tidings.overlay.irbr.messages import Arrival, Carry, Compare, IrbrMessage, Mourned, News, Spread, Table
 from tidings.overlay.irbr.subscription_propagation import OWN_MAX, Announcer, Own
-from tidings.overlay.messages import EventId, Message, NodeId, Parcel, Peer, SubscriptionId
+from tidings.overlay.messages import EventId, Message, NodeId, Packet, Peer, SubscriptionId
 from tidings.overlay.pastry.lookup import Found
 from tidings.overlay.pastry.messages import Heartbeat
 from tidings.overlay.pastry.ring import ANSWER_S, HEARTBEAT_S
@@ -62,7 +62,7 @@ class Irbr(RingRouter[IrbrMessage]):
     def __init__(
         self,
         me: Peer,
-        chance: Random,
+        rng: Random,
         *,
         mode: Mode = "interest",
         reliability: Reliability = "R2",
@@ -87,7 +87,7 @@ class Irbr(RingRouter[IrbrMessage]):
         self.mode, self.reliability, self.obituaries, self.sync_s = mode, reliability, obituaries, sync_s
         super().__init__(
             me,
-            chance,
+            rng,
             base=base,
             leaf_count=leaf_count,
             alternates=alternates,
@@ -194,19 +194,19 @@ class Irbr(RingRouter[IrbrMessage]):
 
     # ── Publishing ───────────────────────────────────────────────────────────
 
-    def publish(self, parcel: Parcel, now: float) -> list[Effect]:
+    def publish(self, packet: Packet, now: float) -> list[Effect]:
         if self._stage != "ready":
-            return self._publish_later(parcel)
-        return self._handle(parcel, 0, [], now, then=("published", parcel.head.id))
+            return self._publish_later(packet)
+        return self._handle(packet, 0, [], now, then=("published", packet.header.id))
 
     def _handle(
-        self, parcel: Parcel, range_len: int, parents: list[NodeId], now: float, then: tuple[Any, ...] = ()
+        self, packet: Packet, range_len: int, parents: list[NodeId], now: float, then: tuple[Any, ...] = ()
     ) -> list[Effect]:
         effects: list[Effect] = []
-        if self._seen.add(parcel.head.id) and self.announcer.wants(parcel):
-            effects.append(Deliver(parcel))
-        task = Task(_event_task(parcel), range_len, parcel, parents, then=then, is_kept=self.reliability != "R0")
-        for cell in self.table.matching(parcel, range_len):
+        if self._seen.add(packet.header.id) and self.announcer.wants(packet):
+            effects.append(Deliver(packet))
+        task = Task(_event_task(packet), range_len, packet, parents, then=then, is_kept=self.reliability != "R0")
+        for cell in self.table.matching(packet, range_len):
             task.legs[cell] = Leg()
         return [*effects, *self.custody.take(task, now)]
 
@@ -236,12 +236,12 @@ class Irbr(RingRouter[IrbrMessage]):
             return self._hold(sender, message)
         if isinstance(message, Carry) and self.reliability != "R2":
             return self._receive_once(sender, message, now)
-        id = _event_task(message.parcel) if isinstance(message, Carry) else message.task
+        id = _event_task(message.packet) if isinstance(message, Carry) else message.task
         answer = self.custody.known((id, message.range_len), sender)
         if answer is not None:
             return answer
         if isinstance(message, Carry):
-            return self._handle(message.parcel, message.range_len, [sender], now)
+            return self._handle(message.packet, message.range_len, [sender], now)
         return self._hear(sender, message, now)
 
     def _hold(self, sender: NodeId, message: Carry | Spread) -> list[Effect]:
@@ -253,14 +253,14 @@ class Irbr(RingRouter[IrbrMessage]):
         if isinstance(message, Spread):
             return [Send(sender, Got(message.task, message.range_len))]
         is_kept = self.reliability == "R2"
-        return [Send(sender, Got(_event_task(message.parcel), message.range_len))] if is_kept else []
+        return [Send(sender, Got(_event_task(message.packet), message.range_len))] if is_kept else []
 
     def _receive_once(self, sender: NodeId, message: Carry, now: float) -> list[Effect]:
         """Without custody: acknowledged at once, if at all, and passed on unless it is a repeated message."""
-        id = _event_task(message.parcel)
+        id = _event_task(message.packet)
         effects: list[Effect] = [Send(sender, Done(id, message.range_len))] if self.reliability == "R1" else []
         if self.custody.is_first((id, message.range_len)):
-            effects += self._handle(message.parcel, message.range_len, [], now)
+            effects += self._handle(message.packet, message.range_len, [], now)
         return effects
 
     def _hear(self, sender: NodeId, message: Spread, now: float) -> list[Effect]:
@@ -294,7 +294,7 @@ class Irbr(RingRouter[IrbrMessage]):
     def candidates(self, task: Task, cell: str) -> Iterator[NodeId]:
         """Nodes of the cell that may see to it: first those who want the event themselves."""
         tried, ring = task.legs[cell].tried, self.ring
-        if isinstance(task.cargo, Parcel) and self.mode == "interest":
+        if isinstance(task.cargo, Packet) and self.mode == "interest":
             yield from (id for id in self._wanting(task.cargo, cell) if id not in tried and self.ring.is_usable(id))
         yield from (peer.id for peer in ring.in_range(cell) if peer.id not in tried)
         for entry in self.table.under(cell):
@@ -305,13 +305,13 @@ class Irbr(RingRouter[IrbrMessage]):
             ):
                 yield entry.origin.id
 
-    def _wanting(self, parcel: Parcel, cell: str) -> list[NodeId]:
-        wanting = (e.origin.id for e in self.table.under(cell) if e.interest is not None and e.interest.matches(parcel))
+    def _wanting(self, packet: Packet, cell: str) -> list[NodeId]:
+        wanting = (e.origin.id for e in self.table.under(cell) if e.interest is not None and e.interest.matches(packet))
         return sorted(wanting)
 
     def packed(self, task: Task, cell: str) -> Message:
         cargo = task.cargo
-        return Carry(cargo, len(cell)) if isinstance(cargo, Parcel) else Spread(task.id, len(cell), cargo)
+        return Carry(cargo, len(cell)) if isinstance(cargo, Packet) else Spread(task.id, len(cell), cargo)
 
     def found(self, prefix: str, what: Peer | Found, now: float) -> list[Effect]:
         return self.custody.found(prefix, what, now)
@@ -364,7 +364,7 @@ class Irbr(RingRouter[IrbrMessage]):
         cell = to[: message.range_len]
         if self.ring.cell(to) != cell:
             return []
-        task = Task(_event_task(message.parcel), message.range_len - 1, message.parcel, is_kept=False)
+        task = Task(_event_task(message.packet), message.range_len - 1, message.packet, is_kept=False)
         return self.custody.send_elsewhere(task, cell, to, now)
 
     # ── Comparing tables ─────────────────────────────────────────────────────
@@ -401,7 +401,7 @@ class Irbr(RingRouter[IrbrMessage]):
                 effects += self.ring.check(entry.origin, now)
         cells += [self.ring.cell(peer.id) for peer in self.ring.known()]
         if cells:
-            cell = self._chance.choice(cells)
+            cell = self._rng.choice(cells)
             effects += [self.comparer.question(peer, cell) for peer in self.ring.in_range(cell)[:1]]
         return [*effects, *self._next_sync(now)]
 
@@ -455,8 +455,8 @@ class Irbr(RingRouter[IrbrMessage]):
         }
 
 
-def _event_task(parcel: Parcel) -> TaskId:
-    return TaskId(EVENT, *parcel.head.id)
+def _event_task(packet: Packet) -> TaskId:
+    return TaskId(EVENT, *packet.header.id)
 
 
 def _unsettles(news: News) -> bool:

@@ -22,7 +22,7 @@ from typing import Any
 from tidings.overlay.interest import Interest
 from tidings.overlay.irbr.custody_transfer import Custody, Task, TaskKey
 from tidings.overlay.irbr.filter_table import Entry, FilterTable, Standing
-from tidings.overlay.messages import Parcel, Peer, SubscriptionId
+from tidings.overlay.messages import Packet, Peer, SubscriptionId
 from tidings.overlay.pastry.ring import Ring
 from tidings.overlay.pastry.routing_table import shared
 from tidings.overlay.router import Completed, Effect, Failed
@@ -123,10 +123,10 @@ class Announcer:
 
     # ── Being asked ──────────────────────────────────────────────────────────
 
-    def wants(self, parcel: Parcel) -> bool:
+    def wants(self, packet: Packet) -> bool:
         """Also while an interest is being replaced; one that is taken back is forwarded for, not delivered."""
         return any(
-            (own.replacement or own.interest).matches(parcel)
+            (own.replacement or own.interest).matches(packet)
             for own in self.own.values()
             if own.standing is Standing.LIVE or own.replacement
         )

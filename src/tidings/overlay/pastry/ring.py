@@ -78,7 +78,7 @@ class Ring(Places):
         self,
         me: Peer,
         rider: Rider,
-        chance: random.Random,
+        rng: random.Random,
         *,
         base: int = 16,
         leaf_count: int = LEAF_COUNT,
@@ -96,7 +96,7 @@ class Ring(Places):
         self._is_introducing = False  # A newcomer whose pings are being answered.
         self._contacts: tuple[Peer, ...] = ()
         self._joins_tried = 0
-        self._rider, self._chance = rider, chance
+        self._rider, self._rng = rider, rng
         self._dead: OrderedDict[NodeId, tuple[Peer, float]] = OrderedDict()
         self._silence = FailureDetector(heartbeat_s)
         self._lives: dict[NodeId, int] = {}  # Of the leaves: which life of theirs is known.
@@ -276,7 +276,7 @@ class Ring(Places):
         """Nobody announces that a split has healed; so now and then one of the dead is asked."""
         if not self._dead or self._ticks % DEAD_PROBE_TICKS:
             return []
-        return [Send(self._chance.choice(tuple(self._dead)), Heartbeat(self.me, answer=True))]
+        return [Send(self._rng.choice(tuple(self._dead)), Heartbeat(self.me, answer=True))]
 
     def _heard(self, peer: Peer, now: float) -> list[Effect]:
         """A direct sign of life: the peer takes its place."""
@@ -439,4 +439,4 @@ class Ring(Places):
 def settle(rings: Sequence[Ring], now: float) -> None:
     """Give these nodes, the whole network, the places they would have if all had joined long ago."""
     if rings:
-        routing_table.settle(rings, rings[0]._chance)
+        routing_table.settle(rings, rings[0]._rng)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from tidings.overlay.messages import NodeId, Parcel, Peer
+from tidings.overlay.messages import NodeId, Packet, Peer
 from tidings.overlay.pastry import ring as rings
 from tidings.overlay.pastry.ring import Rider, Ring
 from tidings.overlay.router import (
@@ -32,7 +32,7 @@ class RingRouter(Router[M], Rider):
     def __init__(
         self,
         me: Peer,
-        chance: Random,
+        rng: Random,
         *,
         base: int,
         leaf_count: int,
@@ -40,11 +40,11 @@ class RingRouter(Router[M], Rider):
         heartbeat_s: float,
         answer_s: float,
     ) -> None:
-        self.me, self._chance = me, chance
+        self.me, self._rng = me, rng
         self.ring = Ring(
             me,
             self,
-            chance,
+            rng,
             base=base,
             leaf_count=leaf_count,
             alternates=alternates,
@@ -53,7 +53,7 @@ class RingRouter(Router[M], Rider):
         )
         self._joined = False  # Whether this node came to a network that there was.
         self._held: list[tuple[NodeId, M]] = []
-        self._unpublished: list[Parcel] = []
+        self._unpublished: list[Packet] = []
 
     def peer_down(self, peer: NodeId, now: float) -> list[Effect]:
         return self.ring.unsent(peer, None, now) if self.ring.knows(peer) else []
@@ -64,10 +64,10 @@ class RingRouter(Router[M], Rider):
     def holdings(self) -> dict[str, tuple[int, int]]:
         return {**self.ring.holdings(), "held": (len(self._held) + len(self._unpublished), 2 * HELD_MAX)}
 
-    def _publish_later(self, parcel: Parcel) -> list[Effect]:
+    def _publish_later(self, packet: Packet) -> list[Effect]:
         if len(self._unpublished) >= HELD_MAX:
-            return [Failed("publish", "too many events wait for this node to be ready", parcel.head.id)]
-        self._unpublished.append(parcel)
+            return [Failed("publish", "too many events wait for this node to be ready", packet.header.id)]
+        self._unpublished.append(packet)
         return []
 
     def _catch_up(self, now: float) -> list[Effect]:
@@ -77,8 +77,8 @@ class RingRouter(Router[M], Rider):
         for sender, message in held:
             effects += self.receive(sender, message, now)
         waiting, self._unpublished = self._unpublished, []
-        for parcel in waiting:
-            effects += self.publish(parcel, now)
+        for packet in waiting:
+            effects += self.publish(packet, now)
         return effects
 
 
@@ -99,6 +99,6 @@ def settle(routers: dict[NodeId, Router[Any]], now: float) -> None:
     rings.settle([router.ring for router in routers.values() if isinstance(router, RingRouter)], now)
 
 
-def name_node(index: int, chance: Random) -> NodeId:
+def name_node(index: int, rng: Random) -> NodeId:
     """A random place on a circle of 128 bits."""
-    return f"{chance.getrandbits(128):032x}"
+    return f"{rng.getrandbits(128):032x}"

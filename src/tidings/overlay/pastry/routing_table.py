@@ -333,7 +333,7 @@ class _Slices:
                     waiting.append((longer, places[0], places[-1] + 1))
 
 
-def settle(all_places: Iterable[Places], chance: random.Random) -> None:
+def settle(all_places: Iterable[Places], rng: random.Random) -> None:
     """Give these nodes, the whole network, perfect leaves and tables, as if all had joined long ago."""
     order = sorted(all_places, key=lambda places: places.at)
     peers = [places.me for places in order]
@@ -345,7 +345,7 @@ def settle(all_places: Iterable[Places], chance: random.Random) -> None:
             return range(low, high)
         chosen: dict[int, None] = {}
         while len(chosen) < wanted:
-            chosen[low + int(chance.random() * (high - low))] = None
+            chosen[low + int(rng.random() * (high - low))] = None
         return chosen
 
     for index, places in enumerate(order):

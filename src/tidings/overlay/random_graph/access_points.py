@@ -56,10 +56,10 @@ class AccessPoint(msgspec.Struct, frozen=True, array_like=True):
 class AccessTable:
     """The access points that one node knows."""
 
-    def __init__(self, me: Peer, chance: Random, *, size: int = TABLE_SIZE, policy: Policy = "balanced") -> None:
+    def __init__(self, me: Peer, rng: Random, *, size: int = TABLE_SIZE, policy: Policy = "balanced") -> None:
         if size < 0 or policy not in ("naive", "balanced"):
             raise InputError(f"expected a size of 0 or more and policy naive or balanced, got {size}, {policy}")
-        self.me, self.size, self.policy, self._chance = me, size, policy, chance
+        self.me, self.size, self.policy, self._rng = me, size, policy, rng
         self._points: list[AccessPoint] = []
         self._by_axis: dict[Axis, list[AccessPoint]] = {}
         self._ranks: dict[Axis, float] = {}
@@ -79,7 +79,7 @@ class AccessTable:
         if not self.size or point.peer.id == self.me.id or point.age > AGE_MAX:
             return
         if self.policy == "naive":
-            self._insert(point, evicted=self._chance.randrange)
+            self._insert(point, evicted=self._rng.randrange)
         elif not self._renew(point) and self._is_chosen(point.axis):
             self._insert(point, evicted=self._highest)
 
@@ -101,7 +101,7 @@ class AccessTable:
 
     def sample(self, count: int) -> list[AccessPoint]:
         """Some entries, drawn at random, to pass on."""
-        return self._chance.sample(self._points, min(count, len(self._points)))
+        return self._rng.sample(self._points, min(count, len(self._points)))
 
     def fill(self, points: Sequence[AccessPoint]) -> None:
         """Take these as they are, for networks that begin with full tables."""
@@ -132,7 +132,7 @@ class AccessTable:
         if rank is None:
             if len(self._ranks) >= RANKS_MAX:
                 self._ranks.clear()
-            rank = self._ranks[axis] = self._chance.random()
+            rank = self._ranks[axis] = self._rng.random()
         return rank
 
     def _is_chosen(self, axis: Axis) -> bool:

@@ -34,10 +34,10 @@ class Known(msgspec.Struct, frozen=True, array_like=True):
 class PeerSampler:
     """The view of one node: at most `size` others, never itself, nobody twice."""
 
-    def __init__(self, me: Peer, chance: Random, *, size: int = VIEW_SIZE) -> None:
+    def __init__(self, me: Peer, rng: Random, *, size: int = VIEW_SIZE) -> None:
         if size < 1:
             raise InputError(f"expected a view of at least 1 peer, got {size}")
-        self.me, self.size, self._chance = me, size, chance
+        self.me, self.size, self._rng = me, size, rng
         self.shuffle_size = min(size, max(3, size // 2))
         self._known: dict[NodeId, Known] = {}
         self._lost: OrderedDict[NodeId, Peer] = OrderedDict()
@@ -58,7 +58,7 @@ class PeerSampler:
     def sample(self, count: int) -> list[Peer]:
         """Some of the view, drawn at random."""
         view = self.view()
-        return self._chance.sample(view, min(count, len(view)))
+        return self._rng.sample(view, min(count, len(view)))
 
     def fill(self, peers: Iterable[Peer]) -> None:
         """Take these into view as long as there is room."""
@@ -98,7 +98,7 @@ class PeerSampler:
             return None
         given = None
         if len(self._known) >= self.size:
-            given = self._known.pop(self._chance.choice(list(self._known)))
+            given = self._known.pop(self._rng.choice(list(self._known)))
         self._take(Known(newcomer))
         return given
 
@@ -110,7 +110,7 @@ class PeerSampler:
 
     def once_lost(self) -> Peer | None:
         """Somebody who fell silent, at random: if it is back the network may have been split and be whole again."""
-        return self._chance.choice(list(self._lost.values())) if self._lost else None
+        return self._rng.choice(list(self._lost.values())) if self._lost else None
 
     def holdings(self) -> dict[str, tuple[int, int]]:
         return {"view": (len(self._known), self.size), "lost peers": (len(self._lost), LOST_MAX)}
@@ -124,7 +124,7 @@ class PeerSampler:
 
     def _draw(self, count: int) -> list[Known]:
         known = list(self._known.values())
-        return self._chance.sample(known, min(count, len(known)))
+        return self._rng.sample(known, min(count, len(known)))
 
     def _merge(self, received: Sequence[Known], replaceable: list[NodeId]) -> None:
         """First into empty slots, then in place of what was sent away, never of others."""

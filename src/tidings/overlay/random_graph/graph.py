@@ -112,7 +112,7 @@ class RandomGraph:
     def __init__(
         self,
         me: Peer,
-        chance: Random,
+        rng: Random,
         sampler: PeerSampler,
         table: AccessTable,
         requests: Requests,
@@ -125,7 +125,7 @@ class RandomGraph:
     ) -> None:
         self.me, self.period_s, self.hops_max, self.announces = me, period_s, hops_max, announces
         self.sampler, self.table = sampler, table
-        self._requests, self._chance, self._own_adverts, self._heard = requests, chance, adverts, heard
+        self._requests, self._rng, self._own_adverts, self._heard = requests, rng, adverts, heard
         self.stage: Literal["outside", "ready"] = "outside"
         self._contacts: list[Peer] = []
         self._knocks = 0
@@ -214,11 +214,11 @@ class RandomGraph:
     def _next_beat(self, now: float) -> list[Effect]:
         if not self.period_s:
             return []
-        return [WakeAt(now + self.period_s * self._chance.uniform(0.9, 1.1), ("beat",), idle=True)]
+        return [WakeAt(now + self.period_s * self._rng.uniform(0.9, 1.1), ("beat",), idle=True)]
 
     def _adverts(self) -> tuple[AccessPoint, ...]:
         own = self._own_adverts()
-        return (*self._chance.sample(own, min(ADVERTS, len(own))), *self.table.sample(ADVERTS))
+        return (*self._rng.sample(own, min(ADVERTS, len(own))), *self.table.sample(ADVERTS))
 
     def _hear(self, points: Sequence[AccessPoint], now: float) -> list[Effect]:
         return [effect for point in points[: 2 * self.table.size + 1] for effect in self._heard(point, now)]
@@ -241,7 +241,7 @@ class RandomGraph:
     def _on_arrival(self, sender: NodeId, newcomer: Peer, steps_left: int) -> list[Effect]:
         others = [peer for peer in self.sampler.view() if peer.id not in (newcomer.id, sender)]
         if 0 < steps_left <= ARRIVAL_STEPS and others:
-            return [Send(self._chance.choice(others).id, Arrival(newcomer, steps_left - 1))]
+            return [Send(self._rng.choice(others).id, Arrival(newcomer, steps_left - 1))]
         given = self.sampler.swap(newcomer)
         return [Send(newcomer.id, Swap(given))] if given is not None else []
 
@@ -251,7 +251,7 @@ class RandomGraph:
             return [Send(said.peer.id, JoinHit(known[0]))]
         if said.path.is_over or said.path.hops_max > 2 * self.hops_max:
             return []
-        step = onward(said.path, self.me, self.sampler.view(), self._chance, self.hops_max)
+        step = onward(said.path, self.me, self.sampler.view(), self._rng, self.hops_max)
         return [Send(step.to.id, JoinWalk(said.axis, said.peer, step.path))] if step else []
 
 
@@ -259,4 +259,4 @@ def draw_views(nodes: Sequence[RandomGraph]) -> None:
     """Give everybody a view drawn at random, as if all had joined and exchanged for long."""
     peers = [node.me for node in nodes]
     for node in nodes:
-        node.sampler.fill(node._chance.sample(peers, min(node.sampler.size + 1, len(peers))))
+        node.sampler.fill(node._rng.sample(peers, min(node.sampler.size + 1, len(peers))))

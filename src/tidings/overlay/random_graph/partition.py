@@ -16,7 +16,7 @@ import msgspec
 
 from tidings.events import Key
 from tidings.overlay.interest import Box, Extent, Interest, Span, key_of
-from tidings.overlay.messages import Parcel, View
+from tidings.overlay.messages import Packet, View
 
 SPANS_MAX = 64  # Of one interest on one attribute; a list of more is taken as one span from first to last.
 INDEXED_MAX = 2  # Attributes under which an interest is filed where each sub-space checks all of it.
@@ -76,10 +76,10 @@ def place_of(view: View, axis: Axis) -> Cut | None:
     return None if value is None else cut_at(key_of(value))
 
 
-def axes_of(parcel: Parcel) -> list[Axis]:
+def axes_of(packet: Packet) -> list[Axis]:
     """The axes on which an event may be wanted: its attributes, readable or not, and the nameless one."""
-    names = [*sorted(parcel.view.values), *parcel.view.hidden, ""]
-    return [Axis(parcel.head.type, name) for name in names]
+    names = [*sorted(packet.view.values), *packet.view.hidden, ""]
+    return [Axis(packet.header.type, name) for name in names]
 
 
 def filed_under(interest: Interest, at_most: int | None = INDEXED_MAX) -> list[Axis]:

@@ -50,18 +50,18 @@ class Step(NamedTuple):
     path: Path
 
 
-def onward(path: Path, me: Peer, view: Sequence[Peer], chance: Random, trace_max: int = HOPS_MAX) -> Step | None:
+def onward(path: Path, me: Peer, view: Sequence[Peer], rng: Random, trace_max: int = HOPS_MAX) -> Step | None:
     """The next step of a walk that is at `me`; None where it ends here."""
     trace = (*path.trace, me)[-trace_max:] if trace_max else ()
     been = {peer.id for peer in trace}
     fresh = [peer for peer in view if peer.id not in been]
     if fresh:
-        return Step(chance.choice(fresh), Path(path.hops_max, path.hop + 1, path.round, trace))
-    return begun_again(Path(path.hops_max, path.hop, path.round, trace), me, chance)
+        return Step(rng.choice(fresh), Path(path.hops_max, path.hop + 1, path.round, trace))
+    return begun_again(Path(path.hops_max, path.hop, path.round, trace), me, rng)
 
 
-def begun_again(path: Path, me: Peer, chance: Random) -> Step | None:
+def begun_again(path: Path, me: Peer, rng: Random) -> Step | None:
     """A blocked walk begins again at a node of its trace; None if it has no hops left or has been nowhere else."""
     elsewhere = [peer for peer in path.trace if peer.id != me.id]
     half = path.halved()
-    return Step(chance.choice(elsewhere), half) if half.hops_max > 0 and elsewhere else None
+    return Step(rng.choice(elsewhere), half) if half.hops_max > 0 and elsewhere else None

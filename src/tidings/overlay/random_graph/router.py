@@ -24,7 +24,7 @@ class GraphRouter(Router[M]):
     def __init__(
         self,
         me: Peer,
-        chance: Random,
+        rng: Random,
         *,
         view_size: int,
         table_size: int,
@@ -33,13 +33,13 @@ class GraphRouter(Router[M]):
         policy: Policy = "balanced",
         announces: bool = False,
     ) -> None:
-        self.me, self.hops_max, self._chance = me, hops_max, chance
-        self.sampler = PeerSampler(me, chance, size=view_size)
-        self.table = AccessTable(me, chance, size=table_size, policy=policy)
+        self.me, self.hops_max, self._rng = me, hops_max, rng
+        self.sampler = PeerSampler(me, rng, size=view_size)
+        self.table = AccessTable(me, rng, size=table_size, policy=policy)
         self.requests = Requests()
         self.graph = RandomGraph(
             me,
-            chance,
+            rng,
             self.sampler,
             self.table,
             self.requests,

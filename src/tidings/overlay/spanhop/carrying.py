@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tidings.overlay.dedup import SEEN_MAX, SeenIds
-from tidings.overlay.messages import NodeId, Parcel
+from tidings.overlay.messages import NodeId, Packet
 from tidings.overlay.router import Count, Effect, Failed, Send
 from tidings.overlay.spanhop.forwarding import makes_sense
 from tidings.overlay.spanhop.legs import Leg
@@ -53,16 +53,16 @@ class Carrier:
     def __init__(self, router: Spanhop) -> None:
         self._router, self._atlas, self._way = router, router.atlas, router.way
         self.numbers = SeenIds[tuple[NodeId, int]](SEEN_MAX)
-        self.waiting: list[Parcel | Carry | Routed] = []
+        self.waiting: list[Packet | Carry | Routed] = []
 
-    def publish(self, parcel: Parcel, now: float) -> list[Effect]:
+    def publish(self, packet: Packet, now: float) -> list[Effect]:
         """Bring an event to every zone it touches, or keep it until this broker has one of its own."""
         if not self._atlas.held:
             if len(self.waiting) >= WAITING_MAX:
-                return [Failed("publish", "too many events wait for this broker to have a zone", parcel.head.id)]
-            self.waiting.append(parcel)
+                return [Failed("publish", "too many events wait for this broker to have a zone", packet.header.id)]
+            self.waiting.append(packet)
             return []
-        return self._spread(parcel, self._router.axes.event(parcel.view), now)
+        return self._spread(packet, self._router.axes.event(packet.view), now)
 
     def send_to(self, cargo: Cargo, point: Point, now: float, *, whispers: bool = False) -> list[Effect]:
         """Have something arrive at whoever holds a point, this broker included."""
@@ -104,7 +104,7 @@ class Carrier:
         waiting, self.waiting = self.waiting, []
         effects: list[Effect] = []
         for message in waiting:
-            effects += self.publish(message, now) if isinstance(message, Parcel) else self._travel(message, now)
+            effects += self.publish(message, now) if isinstance(message, Packet) else self._travel(message, now)
         return effects
 
     def another_way(self, leg: Leg, now: float) -> list[Effect]:
@@ -115,25 +115,25 @@ class Carrier:
                 if not self._atlas.held:
                     return self._way.hold(message, now, leg.rounds + 1)
                 return self._retrace(message, now, leg.rounds + 1)
-            case Notify(parcel=parcel, wanted=wanted) if leg.rounds == 0:
-                return self._router.notifier.round_about(parcel, leg.to, wanted, now)
-            case Tell(parcel=parcel, targets=targets, trace=trace) if leg.rounds < 2:
-                return self._router.notifier.tell(parcel, targets, trace[:-1], now, leg.rounds + 1)
+            case Notify(packet=packet, wanted=wanted) if leg.rounds == 0:
+                return self._router.notifier.round_about(packet, leg.to, wanted, now)
+            case Tell(packet=packet, targets=targets, trace=trace) if leg.rounds < 2:
+                return self._router.notifier.tell(packet, targets, trace[:-1], now, leg.rounds + 1)
         return [Count("given up")]
 
     # ── Private steps ────────────────────────────────────────────────────────
 
-    def _spread(self, parcel: Parcel, piece: Zone, now: float, trip: Trip | None = None) -> list[Effect]:
+    def _spread(self, packet: Packet, piece: Zone, now: float, trip: Trip | None = None) -> list[Effect]:
         """Match an event where its piece touches a zone held here, and send on the rest, cut along the tree."""
         held = self._atlas.holder(piece)
         if held is None:
             trip = trip or self._way.trip(piece, None)
-            return self._way.go(Carry(0, trip, parcel, piece), now)
-        effects = self._router.notifier.match(held, parcel, piece, now)
+            return self._way.go(Carry(0, trip, packet, piece), now)
+        effects = self._router.notifier.match(held, packet, piece, now)
         for path in siblings(held.path) if piece.meet(held.zone) != piece else ():
             part = piece.meet(self._atlas.space.zone(path))
             if part is not None:
-                effects += self._spread(parcel, part, now, self._way.trip(part, held))
+                effects += self._spread(packet, part, now, self._way.trip(part, held))
         return effects
 
     def _travel(self, message: Carry | Routed | Whisper, now: float, rounds: int = 0) -> list[Effect]:
@@ -142,7 +142,7 @@ class Carrier:
             return [Count("lost their way")]
         if isinstance(message, Carry):
             if self._atlas.holder(message.piece) is not None:
-                return self._spread(message.parcel, message.piece, now)
+                return self._spread(message.packet, message.piece, now)
             return self._way.go(message, now, rounds)
         cargo, whispers = message.cargo, isinstance(message, Whisper)
         if isinstance(cargo, Plant):

@@ -16,7 +16,7 @@ from typing import ClassVar, TypeAlias
 import msgspec
 
 from tidings.overlay.interest import Interest
-from tidings.overlay.messages import Message, NodeId, Parcel, Peer, SubscriptionId
+from tidings.overlay.messages import Message, NodeId, Packet, Peer, SubscriptionId
 from tidings.overlay.spanhop.next_hop import Point, Trip
 from tidings.space import Path, Zone
 
@@ -143,7 +143,7 @@ class Carry(Message, frozen=True):
 
     number: int
     trip: Trip
-    parcel: Parcel
+    packet: Packet
     piece: Zone
     span: Path | None = None  # The zone in whose name the receiver was chosen from an ancestor's table.
 
@@ -191,7 +191,7 @@ class Notify(Message, frozen=True):
     """An event that some subscriptions of yours want."""
 
     number: int
-    parcel: Parcel
+    packet: Packet
     wanted: tuple[SubscriptionId, ...]
 
 
@@ -207,7 +207,7 @@ class Tell(Message, frozen=True):
     """An event for several homes, along the space: one copy for all that go the same way."""
 
     number: int
-    parcel: Parcel
+    packet: Packet
     targets: tuple[Target, ...]
     trace: tuple[NodeId, ...] = ()
 

@@ -47,8 +47,8 @@ class Orphan:
 class Neighbourhood:
     """What one broker knows of the life and death of those around it."""
 
-    def __init__(self, router: Spanhop, atlas: Atlas, chance: Random, heartbeat_s: float) -> None:
-        self._router, self.atlas, self._chance = router, atlas, chance
+    def __init__(self, router: Spanhop, atlas: Atlas, rng: Random, heartbeat_s: float) -> None:
+        self._router, self.atlas, self._rng = router, atlas, rng
         self.heartbeat_s = heartbeat_s
         self.alive = FailureDetector(heartbeat_s, MISSES_MAX)
         self.suspects: OrderedDict[NodeId, float] = OrderedDict()
@@ -62,10 +62,10 @@ class Neighbourhood:
         """A heartbeat to everybody near, a rumour to one of them, a word to one of the lost."""
         effects: list[Effect] = [Send(id, self._heartbeat(id)) for id in self.atlas.cards]
         if self.lost:
-            id = self._chance.choice(list(self.lost))
+            id = self._rng.choice(list(self.lost))
             effects.append(Send(id, self._heartbeat(id)))
         if self.atlas.cards:
-            effects.append(Send(self._chance.choice(list(self.atlas.cards)), Rumour(*self._news())))
+            effects.append(Send(self._rng.choice(list(self.atlas.cards)), Rumour(*self._news())))
         for id in self.alive.silent(now):
             effects += self.died(id, now)
         return effects

@@ -47,8 +47,8 @@ def _tiling(broker: Spanhop, count: int) -> Tiling:
     space, wrap = broker.atlas.space, broker.atlas.around is not None
     if broker.layout == "balanced":
         return Tiling.balanced(count, space, k=broker.k, wrap=wrap)
-    chance = Random(broker._chance.getrandbits(64))
-    return Tiling.grown(count, space, chance, k=broker.k, wrap=wrap, policy=broker.join_policy)
+    rng = Random(broker._rng.getrandbits(64))
+    return Tiling.grown(count, space, rng, k=broker.k, wrap=wrap, policy=broker.join_policy)
 
 
 def settle_near(routers: Mapping[NodeId, Spanhop], places: Mapping[NodeId, At]) -> None:

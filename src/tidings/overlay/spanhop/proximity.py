@@ -66,8 +66,8 @@ Row: TypeAlias = tuple[Peer, At, Path]  # A broker, where it is by network, and 
 class Proximity:
     """One broker's place in the network, its part of the index, and the near brokers it has found."""
 
-    def __init__(self, router: Spanhop, chance: Random, how: How, landmarks: Sequence[NodeId]) -> None:
-        self._router, self._chance, self.how = router, chance, how
+    def __init__(self, router: Spanhop, rng: Random, how: How, landmarks: Sequence[NodeId]) -> None:
+        self._router, self._rng, self.how = router, rng, how
         self.landmarks = tuple(landmarks)
         self.at: At | None = None
         self.low: At = ()
@@ -90,7 +90,7 @@ class Proximity:
         if self.how == "vivaldi":
             axes = self._router.atlas.space.axes
             self.low, self.high = (-SPRING_BOUND_S,) * axes, (SPRING_BOUND_S,) * axes
-        return [WakeAt(now + self._chance.random() * PING_S, ("ping",), idle=True)]
+        return [WakeAt(now + self._rng.random() * PING_S, ("ping",), idle=True)]
 
     def wake(self, token: Token, now: float) -> list[Effect]:
         if token != ("ping",):
@@ -104,7 +104,7 @@ class Proximity:
 
     def _ping_any(self, now: float) -> list[Effect]:
         links = self._router.links()
-        return self._ping(self._chance.choice(links), now) if links else []
+        return self._ping(self._rng.choice(links), now) if links else []
 
     def _ping_all(self, now: float) -> list[Effect]:
         return [effect for id in self.landmarks if id != self._router.me.id for effect in self._ping(id, now)]
@@ -127,7 +127,7 @@ class Proximity:
             if me == self.landmarks[0]:
                 return [*self._row(me, row, now), again]
             return [Send(self.landmarks[0], row), Send(self.landmarks[0], LandmarkAsk()), again]
-        return [Send(self._chance.choice(self.landmarks), LandmarkAsk()), again] if self.landmarks else []
+        return [Send(self._rng.choice(self.landmarks), LandmarkAsk()), again] if self.landmarks else []
 
     def receive(self, sender: NodeId, message: SpanhopMessage, now: float) -> list[Effect]:
         match message:
@@ -156,7 +156,7 @@ class Proximity:
         self._rtts[sender] = min(rtt, self._rtts.get(sender, rtt))
         if self.how != "vivaldi" or not all(abs(x) < 1e6 for x in pong.at):
             return []
-        direction = tuple(self._chance.gauss(0, 1) for _ in pong.at)
+        direction = tuple(self._rng.gauss(0, 1) for _ in pong.at)
         self.spring = self.spring.pulled(Spring(pong.at, pong.error), rtt, direction)
         return self.move_to(self.spring.at, now) if self.spring.error < SURE else []
 
@@ -325,7 +325,7 @@ class Proximity:
         """Ask once more about one zone, chosen by chance: there may be somebody nearer by now."""
         if self.at is None or self.how == "none" or not self.asked:
             return []
-        return self._ask_for(self._chance.choice(list(self.asked)), now)
+        return self._ask_for(self._rng.choice(list(self.asked)), now)
 
     def _ask_for(self, path: Path, now: float) -> list[Effect]:
         if self.at is None or path not in dict(self._entries()).values():

@@ -29,7 +29,7 @@ import msgspec
 from tidings.errors import InputError
 from tidings.overlay.dedup import SEEN_MAX
 from tidings.overlay.interest import Interest
-from tidings.overlay.messages import NodeId, Parcel, Peer, SubscriptionId
+from tidings.overlay.messages import NodeId, Packet, Peer, SubscriptionId
 from tidings.overlay.router import (
     WHATEVER_HAPPENS,
     Completed,
@@ -101,7 +101,7 @@ class Spanhop(Router[SpanhopMessage]):
     def __init__(
         self,
         me: Peer,
-        chance: Random,
+        rng: Random,
         *,
         axes: Mapping[str, Bounds] = AXES,
         m: int = 4,
@@ -125,25 +125,25 @@ class Spanhop(Router[SpanhopMessage]):
         if proximity == "gnp" and len(landmarks) < len(axes) + 1:
             raise InputError(f"expected at least {len(axes) + 1} landmarks for {len(axes)} axes, got {len(landmarks)}")
         space = Space(len(axes))
-        self.me, self._chance = me, chance
+        self.me, self._rng = me, rng
         self.axes = Axes.of(axes, space)
         self.k, self.mode, self.join_policy, self.layout = m.bit_length() - 1, mode, join_policy, layout
         self.is_robust, self.cuts_by_load = profile == "robust", cut == "load"
         self.refresh_s, self.upkeep_s = refresh_s, upkeep_s
         self.atlas = Atlas(me, space, k=self.k, around=space.side if wrap else None)
         self.legs = Legs(answer_s=answer_s, first=me.incarnation << 32, keeps=self.is_robust)
-        self.neighbourhood = Neighbourhood(self, self.atlas, chance, heartbeat_s)
+        self.neighbourhood = Neighbourhood(self, self.atlas, rng, heartbeat_s)
         self.way = Wayfinder(self.atlas, self.legs, mode=mode, alive=self.neighbourhood.is_alive)
         self.carrier = Carrier(self)
         self.giver = Giver(self, self.atlas, answer_s)
-        self.taker = Taker(self, self.atlas, chance, answer_s)
-        self.mover = Mover(self, self.atlas, chance, answer_s)
+        self.taker = Taker(self, self.atlas, rng, answer_s)
+        self.mover = Mover(self, self.atlas, rng, answer_s)
         self.planter = Planter()
         self.keeper = Keeper(self.atlas, self.axes, copies=self.is_robust)
         self.notifier = Notifier(self, self.legs, multicast=notify == "multicast")
         self.sower = Sower(self, self.planter, self.keeper)
-        self.upkeep = Upkeep(self, self.atlas, chance)
-        self.proximity = Proximity(self, chance, proximity, landmarks)
+        self.upkeep = Upkeep(self, self.atlas, rng)
+        self.proximity = Proximity(self, rng, proximity, landmarks)
         self.stage: Stage = "outside"
         self._leave_by = 0.0
 
@@ -179,7 +179,7 @@ class Spanhop(Router[SpanhopMessage]):
     def _routines(self, now: float) -> list[Effect]:
         """The talk that goes on for ever, each broker at its own beat."""
         every = (("beat", self.neighbourhood.heartbeat_s), ("refresh", self.refresh_s), ("upkeep", self.upkeep_s))
-        beats = [WakeAt(now + self._chance.random() * s, (what,), idle=True) for what, s in every if s]
+        beats = [WakeAt(now + self._rng.random() * s, (what,), idle=True) for what, s in every if s]
         return [*beats, *self.proximity.start(now)]
 
     def _make_ready(self, now: float) -> list[Effect]:
@@ -196,8 +196,8 @@ class Spanhop(Router[SpanhopMessage]):
     def unsubscribe(self, id: SubscriptionId, now: float) -> list[Effect]:
         return self.sower.unsubscribe(id, now)
 
-    def publish(self, parcel: Parcel, now: float) -> list[Effect]:
-        return self.carrier.publish(parcel, now)
+    def publish(self, packet: Packet, now: float) -> list[Effect]:
+        return self.carrier.publish(packet, now)
 
     # ── Being told ───────────────────────────────────────────────────────────
 
@@ -213,10 +213,10 @@ class Spanhop(Router[SpanhopMessage]):
             case Got(number=number):
                 self.legs.got(number, sender)
                 return self.check_leaving(now)
-            case Notify(number=number, parcel=parcel):
-                return [*self.carrier.answer(sender, number), *self.notifier.deliver(parcel)]
-            case Tell(number=number, parcel=parcel, targets=targets, trace=trace):
-                told = self.notifier.tell(parcel, targets, trace, now) if self.carrier.is_new(sender, number) else []
+            case Notify(number=number, packet=packet):
+                return [*self.carrier.answer(sender, number), *self.notifier.deliver(packet)]
+            case Tell(number=number, packet=packet, targets=targets, trace=trace):
+                told = self.notifier.tell(packet, targets, trace, now) if self.carrier.is_new(sender, number) else []
                 return [*self.carrier.answer(sender, number), *told]
             case Stored():
                 return [*self.sower.stored(message), *self.check_leaving(now)]

@@ -65,12 +65,12 @@ class Tiling:
 
     @classmethod
     def grown(
-        cls, count: int, space: Space, chance: Random, *, k: int, wrap: bool = True, policy: JoinPolicy = "even"
+        cls, count: int, space: Space, rng: Random, *, k: int, wrap: bool = True, policy: JoinPolicy = "even"
     ) -> Tiling:
         """`count` brokers that came one after the other, each at a random point."""
         made = cls(space, k=k, wrap=wrap)
         while len(made.seats) < count:
-            made.join(tuple(chance.randrange(space.side) for _ in range(space.axes)), policy)
+            made.join(tuple(rng.randrange(space.side) for _ in range(space.axes)), policy)
         return made
 
     def __len__(self) -> int:

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 class Upkeep:
     """One broker's far knowledge."""
 
-    def __init__(self, router: Spanhop, atlas: Atlas, chance: Random) -> None:
-        self._router, self._atlas, self._chance = router, atlas, chance
+    def __init__(self, router: Spanhop, atlas: Atlas, rng: Random) -> None:
+        self._router, self._atlas, self._rng = router, atlas, rng
 
     def look_up_one(self, now: float) -> list[Effect]:
         """Ask who is in the zone of one entry, chosen by chance."""
         entries = self._entries()
-        return self._look_up(*self._chance.choice(entries), now) if entries else []
+        return self._look_up(*self._rng.choice(entries), now) if entries else []
 
     def look_up(self, span: Path, peer: NodeId, now: float) -> list[Effect]:
         """Ask who is in the zone of an entry, now that the broker recorded there has said that it is not."""
@@ -60,8 +60,8 @@ class Upkeep:
         far = [id for id in known if id != self._atlas.me.id]
         if not far or not zones:
             return []
-        patrol = Whisper(Trip(self._chance.choice(zones).zone.low), Patrol(self._atlas.card()))
-        return [Send(self._chance.choice(far), patrol)]
+        patrol = Whisper(Trip(self._rng.choice(zones).zone.low), Patrol(self._atlas.card()))
+        return [Send(self._rng.choice(far), patrol)]
 
     def _entries(self) -> list[tuple[Held, int, Plot]]:
         return [

@@ -61,8 +61,8 @@ class Taking:
 class Taker:
     """What one broker is being given."""
 
-    def __init__(self, router: Spanhop, atlas: Atlas, chance: Random, answer_s: float) -> None:
-        self._router, self.atlas, self._chance, self.answer_s = router, atlas, chance, answer_s
+    def __init__(self, router: Spanhop, atlas: Atlas, rng: Random, answer_s: float) -> None:
+        self._router, self.atlas, self._rng, self.answer_s = router, atlas, rng, answer_s
         self.taking: Taking | None = None
         self.contacts: dict[NodeId, Peer] = {}
         self.number = atlas.me.incarnation << 32  # Of the exchange this broker asked for last.
@@ -91,7 +91,7 @@ class Taker:
         contact = list(self.contacts)[(self._joins - 1) % len(self.contacts)]
         number = self.next_number()
         space = self.atlas.space
-        aim = tuple(self._chance.randrange(space.side) for _ in range(space.axes))
+        aim = tuple(self._rng.randrange(space.side) for _ in range(space.axes))
         join = Join(self.atlas.me, number)
         wait_s = self.answer_s * min(2 + self._joins, 8)
         asked = Routed(self._router.legs.number(), Trip(aim), join)
@@ -104,7 +104,7 @@ class Taker:
         """The other cannot now."""
         if message.number == self.number and self._router.is_joining:
             self.taking = None
-            return [WakeAt(now + self._chance.uniform(0.1, 1.0) * self.answer_s, ("join", self.number))]
+            return [WakeAt(now + self._rng.uniform(0.1, 1.0) * self.answer_s, ("join", self.number))]
         return []
 
     # ── Taking ───────────────────────────────────────────────────────────────

@@ -52,8 +52,8 @@ LEAVE_S = 30.0  # A leaver that finds nobody to take its zone goes without.
 class Mover:
     """Which zones one broker gives away, and to whom."""
 
-    def __init__(self, router: Spanhop, atlas: Atlas, chance: Random, answer_s: float) -> None:
-        self._router, self.atlas, self._chance, self.answer_s = router, atlas, chance, answer_s
+    def __init__(self, router: Spanhop, atlas: Atlas, rng: Random, answer_s: float) -> None:
+        self._router, self.atlas, self._rng, self.answer_s = router, atlas, rng, answer_s
         self._seeking = 0  # The number of a FindPair that waits for an answer.
         self._shed_s = SHED_S
 
@@ -107,7 +107,7 @@ class Mover:
         """A broker with more than one zone gives one away when things have calmed down."""
         if len(self.atlas.held) < 2 or self._router.is_leaving:
             return []
-        return [WakeAt(now + self._shed_s * self._chance.uniform(1.0, 1.5), ("shed",), idle=True)]
+        return [WakeAt(now + self._shed_s * self._rng.uniform(1.0, 1.5), ("shed",), idle=True)]
 
     def shed(self, now: float) -> list[Effect]:
         if len(self.atlas.held) < 2 or not self._router.may_take():

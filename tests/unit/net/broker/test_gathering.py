@@ -12,7 +12,7 @@ from tidings.overlay import (
     Everything,
     Interest,
     NodeId,
-    Parcel,
+    Packet,
     Peer,
     Ranges,
     Router,
@@ -26,8 +26,8 @@ class Book(Router[Any]):
     def __init__(self) -> None:
         self.told: dict[SubscriptionId, Interest] = {}
 
-    def publish(self, parcel: Parcel, now: float) -> list[Effect]:
-        return [Deliver(parcel)]
+    def publish(self, packet: Packet, now: float) -> list[Effect]:
+        return [Deliver(packet)]
 
     def receive(self, sender: NodeId, message: Any, now: float) -> list[Effect]:
         return []

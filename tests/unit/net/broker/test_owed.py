@@ -129,16 +129,16 @@ def test_an_event_owed_to_one_subscription_alone_goes_to_no_other() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_is_lost_repeated_and_overtaken_each_number_is_taken_once_and_in_order(seed: int) -> None:
-    chance, dues, got, now = Random(seed), Dues(early_max=8), list[int](), 0.0
+    rng, dues, got, now = Random(seed), Dues(early_max=8), list[int](), 0.0
     while len(got) < 40:
         now += 0.3
-        some = sorted(chance.sample(range(1, 41), 5))
-        if chance.random() < 0.7:
+        some = sorted(rng.sample(range(1, 41), 5))
+        if rng.random() < 0.7:
             dues.listed("origin", JOURNAL, 1, listed(*some), now)
-        for number in chance.sample(range(1, 41), 4):
+        for number in rng.sample(range(1, 41), 4):
             dues.came(event(number), ("d", b""))
         for number in dues.overdue("origin", now):
-            if chance.random() < 0.7:
+            if rng.random() < 0.7:
                 dues.again("origin", number, [("d", b"")])
         got += taken(dues)
         assert dues.holdings()["early"][0] <= 8

@@ -41,15 +41,15 @@ def test_a_reader_that_keeps_up_never_touches_the_disk() -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_however_far_a_reader_falls_behind_it_sees_every_number_once(seed: int) -> None:
-    disk, chance = Disk(), Random(seed)
+    disk, rng = Disk(), Random(seed)
     tail = Tail(0, 0, disk.fetch, fresh_max=5)
     seen: list[int] = []
 
     async def follow() -> None:
         for number in range(1, 200):
             disk.add(tail, number)
-            if chance.random() < 0.2:
-                seen.extend(n for n, _ in await tail.take(chance.randrange(1, 12)))
+            if rng.random() < 0.2:
+                seen.extend(n for n, _ in await tail.take(rng.randrange(1, 12)))
         while tail.has_more:
             seen.extend(n for n, _ in await tail.take(7))
 

@@ -50,8 +50,8 @@ def proof(of: Organisation = POLICE, header: dict[str, Any] | None = None, **cla
     jwk = jwt.algorithms.OKPAlgorithm.to_jwk(key.public_key(), as_dict=True)
     x5c = [base64.b64encode(of.certificate).decode()]
     says = {"jti": "1", "htm": "POST", "htu": "https://here:1/events", "iat": NOW, "ath": token_hash(TOKENS), **claims}
-    head = {"typ": "dpop+jwt", "jwk": jwk, "x5c": x5c, **(header or {})}
-    return jwt.encode({name: value for name, value in says.items() if value is not None}, key, "EdDSA", head)
+    header = {"typ": "dpop+jwt", "jwk": jwk, "x5c": x5c, **(header or {})}
+    return jwt.encode({name: value for name, value in says.items() if value is not None}, key, "EdDSA", header)
 
 
 def request(dpop: str, **headers: str) -> Request:

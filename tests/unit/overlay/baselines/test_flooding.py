@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
-from tidings.overlay import Deliver, EventId, Head, Parcel, Send, View
+from tidings.overlay import Deliver, EventId, Header, Packet, Send, View
 from tidings.overlay.baselines.flooding import Flood, Flooding
 from tidings.sim import TOPOLOGIES, World, topology
 
-QUAKE = Parcel(Head(EventId("x", 0, 1), "Quake"), View({"magnitude": 7}))
+QUAKE = Packet(Header(EventId("x", 0, 1), "Quake"), View({"magnitude": 7}))
 
 
 def test_a_first_copy_is_delivered_and_passed_to_all_but_the_sender() -> None:

@@ -7,10 +7,10 @@ from random import Random
 import pytest
 
 from tidings.errors import InputError
-from tidings.overlay import Deliver, EventId, Head, Parcel, Send, View
+from tidings.overlay import Deliver, EventId, Header, Packet, Send, View
 from tidings.overlay.baselines.gossip import Gossip, Rumour
 
-QUAKE = Parcel(Head(EventId("x", 0, 1), "Quake"), View({"magnitude": 7}))
+QUAKE = Packet(Header(EventId("x", 0, 1), "Quake"), View({"magnitude": 7}))
 
 
 def test_with_certainty_gossip_is_a_flood() -> None:

@@ -54,14 +54,14 @@ def test_every_subscription_of_a_node_that_is_passed_is_compared() -> None:
     bench.subscribe("n0", Ranges.of(x=(0, 9), y=(0, 9)))
     bench.subscribe("n0", Ranges.of(x=(0, 9)))
     router = bench.routers["n0"]
-    effects = router.receive("n1", Tell(next(iter_parcel(bench)), 3), 0.0)
+    effects = router.receive("n1", Tell(next(iter_packet(bench)), 3), 0.0)
     assert [each.by for each in effects if isinstance(each, Count)] == [3]
     assert any(isinstance(each, Send) for each in effects)
 
 
-def iter_parcel(bench: Bench) -> Any:
+def iter_packet(bench: Bench) -> Any:
     bench.publish("n5", x=3)
-    yield from (said.parcel for _, _, said in bench.sent if isinstance(said, Tell))
+    yield from (said.packet for _, _, said in bench.sent if isinstance(said, Tell))
 
 
 @pytest.mark.parametrize("options", [{"fan_out": 0.5}, {"hops_max": 0}, {"wings": 2}], ids=str)

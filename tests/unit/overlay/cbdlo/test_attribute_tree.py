@@ -70,8 +70,8 @@ def test_only_what_has_changed_is_told() -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_every_sub_space_is_found_from_every_other(seed: int, fingers: bool) -> None:
     """INV-08: within twice the height, or within the height and one by the nearest known."""
-    chance = Random(seed)
-    tree = a_tree([(low, low + chance.randrange(30)) for low in chance.sample(range(200), 25)])
+    rng = Random(seed)
+    tree = a_tree([(low, low + rng.randrange(30)) for low in rng.sample(range(200), 25)])
     height = tree.root.height
     for goal, steps in routes_between(tree, fingers=fingers):
         assert goal, "the sub-space was found"
@@ -80,8 +80,8 @@ def test_every_sub_space_is_found_from_every_other(seed: int, fingers: bool) -> 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_no_owner_is_passed_twice_however_many_sub_spaces_it_has(seed: int) -> None:
-    chance = Random(seed)
-    tree = a_tree([(low, low + chance.randrange(60)) for low in chance.sample(range(300), 40)], owners=7)
+    rng = Random(seed)
+    tree = a_tree([(low, low + rng.randrange(60)) for low in rng.sample(range(300), 40)], owners=7)
     for fingers in (False, True):
         for goal, steps in routes_between(tree, fingers=fingers):
             assert goal

@@ -13,10 +13,10 @@ from tidings.overlay import (
     Deliver,
     EventId,
     Everything,
-    Head,
+    Header,
     Interest,
     NodeId,
-    Parcel,
+    Packet,
     Peer,
     Place,
     Ranges,
@@ -55,8 +55,8 @@ def a_node(id: NodeId = "me", **options: Any) -> Cbdlo:
     return Cbdlo(Peer(id), Random(0), **{**STILL, **options})
 
 
-def a_parcel(seq: int = 1, origin: NodeId = "far", **values: Any) -> Parcel:
-    return Parcel(Head(EventId(origin, 0, seq), TYPE), View(values))
+def a_packet(seq: int = 1, origin: NodeId = "far", **values: Any) -> Packet:
+    return Packet(Header(EventId(origin, 0, seq), TYPE), View(values))
 
 
 def sent(effects: list[Any], kind: type) -> list[tuple[NodeId, Any]]:
@@ -127,7 +127,7 @@ def test_nothing_is_told_twice_however_often_it_is_said(profile: str) -> None:
     event = bench.publish("n5", x=47, y=3)
     bench.run(200.0)
     for sender, to, message in list(bench.sent):
-        if isinstance(message, Match | TreeStep | Walk) and message.parcel.head.id == event:
+        if isinstance(message, Match | TreeStep | Walk) and message.packet.header.id == event:
             for _ in range(2):
                 bench.do(to, bench.routers[to].receive(sender, message, bench.now))
     bench.run(400.0)
@@ -171,10 +171,10 @@ def test_who_wants_everything_of_a_type_is_found_by_the_type_alone() -> None:
 
 def test_an_event_that_a_node_in_the_tree_cannot_read_goes_to_all_who_may_want_it() -> None:
     bench = a_network_of_three_wishes()
-    sealed = Parcel(Head(EventId("n5", 0, 77), TYPE), View({}, hidden=("x",)))
+    sealed = Packet(Header(EventId("n5", 0, 77), TYPE), View({}, hidden=("x",)))
     bench.do("n5", bench.routers["n5"].publish(sealed, bench.now))
     bench.run(300.0)
-    assert {"n1", "n3"} <= {node for node, event in bench.delivered if event == sealed.head.id}
+    assert {"n1", "n3"} <= {node for node, event in bench.delivered if event == sealed.header.id}
 
 
 def test_an_attribute_that_nobody_wants_is_looked_for_and_then_left_alone() -> None:
@@ -193,7 +193,7 @@ def test_an_attribute_that_nobody_wants_is_looked_for_and_then_left_alone() -> N
 
 
 def a_walk(path: Path | None = None, **values: Any) -> Walk:
-    return Walk(a_parcel(**values or {"x": 3}), X, Peer("far"), 1, path or Path(10, 1, 0, (Peer("far"),)))
+    return Walk(a_packet(**values or {"x": 3}), X, Peer("far"), 1, path or Path(10, 1, 0, (Peer("far"),)))
 
 
 def test_a_walk_goes_on_to_a_neighbour_that_it_has_not_passed() -> None:
@@ -226,7 +226,7 @@ def test_only_the_robust_publisher_looks_into_its_own_table() -> None:
         node = a_node(profile=profile)
         node.sampler.fill([Peer("next")])
         node.table.hear(AccessPoint(X, Peer("entry"), Tree(Peer("s"), 1)))
-        assert len(sent(node.publish(a_parcel(origin="me", x=3), 0.0), kind)) == 1
+        assert len(sent(node.publish(a_packet(origin="me", x=3), 0.0), kind)) == 1
 
 
 def test_an_access_point_that_has_left_says_so_and_walks_on_with_half_the_hops() -> None:
@@ -234,7 +234,7 @@ def test_an_access_point_that_has_left_says_so_and_walks_on_with_half_the_hops()
     node = a_node()
     node.sampler.fill([Peer("next")])
     walk = a_walk()
-    effects = node.receive("knows", TreeStep(walk.parcel, X, walk.origin, 1, walk.path), 0.0)
+    effects = node.receive("knows", TreeStep(walk.packet, X, walk.origin, 1, walk.path), 0.0)
     assert sent(effects, Stale) == [("knows", Stale(X))]
     ((_, onward),) = sent(effects, Walk)
     assert (onward.path.hops_max, onward.path.round) == (5, 1)
@@ -248,7 +248,7 @@ def test_a_stale_access_point_with_no_hops_to_give_ends_the_walk() -> None:
     node = a_node()
     node.sampler.fill([Peer("next")])
     walk = a_walk(Path(1, 1, 3, (Peer("far"),)))
-    effects = node.receive("knows", TreeStep(walk.parcel, X, walk.origin, 1, walk.path), 0.0)
+    effects = node.receive("knows", TreeStep(walk.packet, X, walk.origin, 1, walk.path), 0.0)
     assert not sent(effects, Walk)
     assert len(sent(effects, Astray)) == 1
 
@@ -256,7 +256,7 @@ def test_a_stale_access_point_with_no_hops_to_give_ends_the_walk() -> None:
 def test_a_walk_into_a_node_that_is_gone_takes_another_way_without_losing_a_hop() -> None:
     node = a_node()
     node.sampler.fill([Peer("gone"), Peer("next")])
-    bounced = Walk(a_parcel(x=3), X, Peer("far"), 1, Path(10, 2, 0, (Peer("far"), Peer("me"))))
+    bounced = Walk(a_packet(x=3), X, Peer("far"), 1, Path(10, 2, 0, (Peer("far"), Peer("me"))))
     ((to, message),) = sent(node.unsent("gone", bounced, 0.0), Walk)
     assert (to, message.path.hop) == ("next", 2)
     assert "gone" not in node.sampler
@@ -273,11 +273,11 @@ def test_nonsense_is_neither_an_error_nor_believed() -> None:
         Found(EventId("me", 0, 1), X),
         Reached(EventId("me", 0, 1), X),
         Astray(EventId("me", 0, 1), X, 1),
-        Match(5, a_parcel(x=1), X, (id,)),
+        Match(5, a_packet(x=1), X, (id,)),
         Renew(X, tree, Peer("liar"), (id,), ()),
         Vacate(3, X, tree, BOTTOM, 9),
         a_walk(Path(10**6, 0, 0, ())),
-        TreeStep(a_parcel(x=1), X, Peer("far"), 1, Path(10, 1), 10**6),
+        TreeStep(a_packet(x=1), X, Peer("far"), 1, Path(10, 1), 10**6),
     ]
     for message in nonsense:
         effects = node.receive("liar", message, 0.0)

@@ -16,10 +16,10 @@ from tidings.overlay import (
     Deliver,
     EventId,
     Everything,
-    Head,
+    Header,
     Interest,
     NodeId,
-    Parcel,
+    Packet,
     Peer,
     Place,
     Ranges,
@@ -273,10 +273,10 @@ def test_impossible_options_are_refused(options: dict[str, Any]) -> None:
 def test_before_a_node_is_in_it_keeps_events_and_passes_them_on_after() -> None:
     router = Hermes(Peer("213"), Random(0), base=4, **STILL)
     router.subscribe(Interest(SubscriptionId("213", 0, 1), TYPE, Everything()), 0.0)
-    parcel = Parcel(Head(EventId("201", 0, 1), TYPE), View({}))
-    assert router.receive("201", Up(parcel, 1, Peer("201")), 0.0) == []
+    packet = Packet(Header(EventId("201", 0, 1), TYPE), View({}))
+    assert router.receive("201", Up(packet, 1, Peer("201")), 0.0) == []
     effects = router.start(1.0)
-    assert Deliver(parcel) in effects
+    assert Deliver(packet) in effects
     assert Completed("subscribe", SubscriptionId("213", 0, 1)) in effects
 
 
@@ -284,14 +284,14 @@ SOME_ID = SubscriptionId("201", 0, 1)
 
 
 def test_every_message_survives_its_journey_as_bytes() -> None:
-    parcel = Parcel(Head(EventId("213", 0, 1), TYPE), View({"x": 1}))
+    packet = Packet(Header(EventId("213", 0, 1), TYPE), View({"x": 1}))
     messages = [
         Want(Interest(SOME_ID, TYPE, WIDE), 3),
         Unwant(TYPE, SOME_ID, 4),
         Risen(TYPE, SOME_ID, 3),
-        Up(parcel, 1, Peer("213")),
-        Down(parcel, 2),
-        Heard(parcel.head.id, "up"),
+        Up(packet, 1, Peer("213")),
+        Down(packet, 2),
+        Heard(packet.header.id, "up"),
         Root(Peer("213"), TYPE),
         Refresh(((TYPE, 17),)),
         Fresh((TYPE,)),
@@ -313,7 +313,7 @@ def test_every_message_survives_its_journey_as_bytes() -> None:
         Fresh(("nothing",)),
         Prune("nothing"),
         Orphan("nothing"),
-        Up(Parcel(Head(EventId("x", 0, 0), "nothing"), View({})), 10_000, Peer("")),
+        Up(Packet(Header(EventId("x", 0, 0), "nothing"), View({})), 10_000, Peer("")),
     ],
 )
 def test_nonsense_from_a_peer_neither_raises_nor_stays(message: Any) -> None:

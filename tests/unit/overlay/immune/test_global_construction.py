@@ -70,11 +70,9 @@ def test_the_guarded_construction_is_right_on_every_connected_graph(check: str, 
 @pytest.mark.slow
 @given(graphs(), st.integers(0, 8), st.randoms(use_true_random=False))
 @settings(max_examples=30)
-def test_roles_do_not_depend_on_the_order_of_anything(graph: Graph, delta: int, chance: Random) -> None:
+def test_roles_do_not_depend_on_the_order_of_anything(graph: Graph, delta: int, rng: Random) -> None:
     """Q8: the same graph and ids give the same roles."""
-    mixed = {
-        node: chance.sample(list(graph[node]), len(graph[node])) for node in chance.sample(list(graph), len(graph))
-    }
+    mixed = {node: rng.sample(list(graph[node]), len(graph[node])) for node in rng.sample(list(graph), len(graph))}
     assert guarded(mixed, delta) == guarded(graph, delta)
     assert literal(mixed, delta) == literal(graph, delta)
 

@@ -115,15 +115,15 @@ def test_all_traces_of_a_subscription_go_when_it_is_taken_back() -> None:
 def test_events_of_many_publishers_reach_many_subscribers_once() -> None:
     graph = topology("barabasi-albert", 40, Random(2), m0=10)
     world = World("immune", topology=graph, seed=2, options=ADVERTISE)
-    chance = Random(2)
+    rng = Random(2)
     for node in range(0, 40, 4):
         world.publish(node, {"x": 1})
-    for wanted in Workload(subscriptions=60).wanted(chance):
-        world.subscribe(chance.randrange(40), wanted)
+    for wanted in Workload(subscriptions=60).wanted(rng):
+        world.subscribe(rng.randrange(40), wanted)
     world.run_for(20.0)
     before = world.trace.messages("Spread")
     for _ in range(50):
-        world.publish(chance.randrange(0, 40, 4), {"x": chance.randrange(1000)})
+        world.publish(rng.randrange(0, 40, 4), {"x": rng.randrange(1000)})
         world.run_for(0.1)
     world.run_until_quiet()
     assert world.trace.messages("Spread") == before  # None of them had to be spread to everyone.

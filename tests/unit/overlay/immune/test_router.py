@@ -17,9 +17,9 @@ from tidings.overlay import (
     EventId,
     Everything,
     Graph,
-    Head,
+    Header,
     Interest,
-    Parcel,
+    Packet,
     Peer,
     Ranges,
     Send,
@@ -130,7 +130,7 @@ def most_copies(world: World) -> int:
 def load(protocol: str, seed: int, **options: Any) -> tuple[float, float]:
     """Copies per node that did not publish, and the share of nodes that got the event."""
     world = World(protocol, topology=scale_free(seed), seed=seed, options=options, recording=False)
-    world.publish(world.chance.randrange(100), {"x": 1})
+    world.publish(world.rng.randrange(100), {"x": 1})
     world.run_until_quiet()
     return world.trace.messages() / 99, len(world.trace.deliveries) / 100
 
@@ -311,7 +311,7 @@ PARTS: dict[str, st.SearchStrategy[Any]] = {
     ),
     "advert": adverts,
     "adverts": st.lists(adverts, max_size=3).map(tuple),
-    "parcel": st.builds(Parcel, st.builds(Head, ids, st.just("Event")), st.just(View({"x": 1}))),
+    "packet": st.builds(Packet, st.builds(Header, ids, st.just("Event")), st.just(View({"x": 1}))),
     "interest": st.builds(Interest, st.builds(SubscriptionId, names, numbers, numbers), st.just("Event"), st.just(Everything())),
     "id": st.builds(SubscriptionId, names, numbers, numbers),
     "path": st.lists(names, max_size=5).map(tuple),

@@ -17,10 +17,10 @@ from tidings.overlay import (
     EventId,
     Everything,
     Failed,
-    Head,
+    Header,
     Interest,
     NodeId,
-    Parcel,
+    Packet,
     Peer,
     Place,
     Ranges,
@@ -390,9 +390,9 @@ def test_impossible_options_are_refused(options: dict[str, Any]) -> None:
 def test_every_message_survives_its_journey_as_bytes() -> None:
     live = entry("201", 3)
     task = TaskId(NEWS, "213", 0, 7)
-    parcel = Parcel(Head(EventId("213", 0, 1), TYPE), View({"x": 1}))
+    packet = Packet(Header(EventId("213", 0, 1), TYPE), View({"x": 1}))
     messages = [
-        Carry(parcel, 2),
+        Carry(packet, 2),
         Spread(task, 1, live),
         Spread(task, 1, live.gone(4)),
         Spread(task, 1, Obituary("201", 0, 9, True)),
@@ -413,7 +413,7 @@ def test_every_message_survives_its_journey_as_bytes() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        Carry(Parcel(Head(EventId("9", 0, 1), TYPE), View({})), 99),
+        Carry(Packet(Header(EventId("9", 0, 1), TYPE), View({})), 99),
         Spread(TaskId(7, "", -1, 0), -5, Obituary("not an id", 0, 1, True)),
         Spread(TaskId(NEWS, "x", 0, 1), 1, Entry(SubscriptionId("x", 0, 1), Peer("x"), 1, 0, Standing.LIVE)),
         Spread(TaskId(NEWS, "x", 0, 1), 3, Arrival(Peer("zzz"))),
@@ -445,11 +445,11 @@ def test_a_node_has_only_so_many_subscriptions(monkeypatch: pytest.MonkeyPatch) 
 def test_before_a_node_is_ready_it_keeps_events_and_passes_them_on_after() -> None:
     router = Irbr(Peer("213"), Random(0), base=4, **QUIET)
     router.subscribe(Interest(SubscriptionId("213", 0, 1), TYPE, Everything()), 0.0)
-    parcel = Parcel(Head(EventId("201", 0, 1), TYPE), View({}))
+    packet = Packet(Header(EventId("201", 0, 1), TYPE), View({}))
     got = [Send("201", Got(TaskId(EVENT, "201", 0, 1), 2))]
-    assert [router.receive("201", Carry(parcel, 2), now) for now in (0.0, 0.5)] == [got, got]
+    assert [router.receive("201", Carry(packet, 2), now) for now in (0.0, 0.5)] == [got, got]
     effects = router.start(1.0)
-    assert effects.count(Deliver(parcel)) == 1
+    assert effects.count(Deliver(packet)) == 1
     assert Send("201", Done(TaskId(EVENT, "201", 0, 1), 2)) in effects
 
 

@@ -58,10 +58,10 @@ def a_ring(id: str, *others: str, **options: Any) -> tuple[Ring, Told]:
 
 
 def some_ids(count: int, seed: int, *, digits: str = "0123", length: int = 5) -> list[str]:
-    chance = Random(seed)
+    rng = Random(seed)
     ids: dict[str, None] = {}
     while len(ids) < count:
-        ids["".join(chance.choice(digits) for _ in range(length))] = None
+        ids["".join(rng.choice(digits) for _ in range(length))] = None
     return sorted(ids)
 
 
@@ -281,11 +281,9 @@ def test_a_range_is_found_empty_exactly_if_nobody_alive_is_in_it(seed: int) -> N
 def test_nodes_that_join_one_by_one_end_up_with_perfect_leaves(seed: int) -> None:
     ids = some_ids(20, seed)
     bench = bench_of([], leaf_count=6)
-    chance = Random(seed)
-    for id in chance.sample(ids, len(ids)):
-        bench.enter(
-            protocol("irbr"), id, via=chance.choice(list(bench.routers) or [None]), base=4, leaf_count=6, **QUIET
-        )
+    rng = Random(seed)
+    for id in rng.sample(ids, len(ids)):
+        bench.enter(protocol("irbr"), id, via=rng.choice(list(bench.routers) or [None]), base=4, leaf_count=6, **QUIET)
         bench.run(until=bench.now + 30.0)
     for index, id in enumerate(ids):
         around = {ids[(index + step) % 20] for step in (1, 2, 3, -1, -2, -3)}

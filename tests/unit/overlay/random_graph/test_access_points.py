@@ -31,10 +31,10 @@ def rare_share(policy: Policy) -> float:
     """How many entries are of rare attributes: of twenty attributes five are spoken of nine times in ten."""
     seen: Counter[bool] = Counter()
     for seed in range(30):
-        table, chance = AccessTable(ME, Random(seed), size=5, policy=policy), Random(seed)
+        table, rng = AccessTable(ME, Random(seed), size=5, policy=policy), Random(seed)
         for _ in range(600):
-            popular = chance.random() < 0.9
-            table.hear(point(f"popular{chance.randrange(5)}" if popular else f"rare{chance.randrange(15)}"))
+            popular = rng.random() < 0.9
+            table.hear(point(f"popular{rng.randrange(5)}" if popular else f"rare{rng.randrange(15)}"))
         seen.update(entry.axis.name.startswith("rare") for entry in table.sample(5))
     return seen[True] / seen.total()
 
@@ -58,9 +58,9 @@ def test_it_has_two_while_an_attribute_has_two_topologies() -> None:
 @pytest.mark.parametrize("policy", ["naive", "balanced"])
 def test_a_table_is_never_larger_than_it_may_be(policy: Policy) -> None:
     """INV-S6."""
-    table, chance = a_table(5, policy), Random(1)
+    table, rng = a_table(5, policy), Random(1)
     for _ in range(500):
-        table.hear(point(f"a{chance.randrange(50)}"))
+        table.hear(point(f"a{rng.randrange(50)}"))
         assert len(table) <= 5
     assert len(table) == 5
 

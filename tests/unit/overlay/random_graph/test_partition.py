@@ -8,7 +8,7 @@ import pytest
 
 from tidings import filters
 from tidings.events import EventType
-from tidings.overlay import Everything, Head, Interest, Parcel, Ranges, Sql, SubscriptionId, View
+from tidings.overlay import Everything, Header, Interest, Packet, Ranges, Sql, SubscriptionId, View
 from tidings.overlay.messages import EventId
 from tidings.overlay.random_graph.partition import (
     BOTTOM,
@@ -91,16 +91,16 @@ def test_an_event_has_a_place_where_its_value_can_be_read() -> None:
     assert place_of(view, X) == cut_at(3)
     assert place_of(view, Axis("Event", "y")) is None
     assert place_of(view, Axis("Event", "")) == BOTTOM
-    parcel = Parcel(Head(EventId("a", 0, 1), "Event"), view)
-    assert [axis.name for axis in axes_of(parcel)] == ["x", "y", ""]
+    packet = Packet(Header(EventId("a", 0, 1), "Event"), view)
+    assert [axis.name for axis in axes_of(packet)] == ["x", "y", ""]
 
 
 def test_where_an_event_is_wanted_its_place_lies_in_a_stretch() -> None:
     for wanted in (sql("speed > 2.5 AND speed <= 7"), sql("plate LIKE 'AB%'"), sql("area IN ('EC2', 'WC1')")):
         for values in ({"speed": 2.5, "plate": "AB12", "area": "WC1"}, {"speed": 7.0, "plate": "AC", "area": "W"}):
-            parcel = Parcel(Head(EventId("a", 0, 1), "Plate"), View(values))
+            packet = Packet(Header(EventId("a", 0, 1), "Plate"), View(values))
             for axis in filed_under(wanted):
-                place = place_of(parcel.view, axis)
+                place = place_of(packet.view, axis)
                 assert place is not None
                 inside = any(low <= place < high for low, high in stretches_of(wanted, axis))
-                assert inside or not wanted.matches(parcel)
+                assert inside or not wanted.matches(packet)

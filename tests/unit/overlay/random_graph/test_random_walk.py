@@ -20,9 +20,9 @@ CHAIN = graph(A="B", B="AC", C="BD", D="CE", E="DF", F="E")  # The paper's figur
 
 def walked(views: Graph, start: str, seed: int, *, hops_max: int = HOPS_MAX, trace_max: int = HOPS_MAX) -> list[Path]:
     """All steps of a walk that never finds anybody, as the nodes it comes to get them."""
-    chance, here, path, steps = Random(seed), start, Path(hops_max), []
+    rng, here, path, steps = Random(seed), start, Path(hops_max), []
     while path.is_jump or not path.is_over:
-        step = onward(path, Peer(here), views[here], chance, trace_max)
+        step = onward(path, Peer(here), views[here], rng, trace_max)
         if step is None:
             break
         here, path = step.to.id, step.path
@@ -31,15 +31,15 @@ def walked(views: Graph, start: str, seed: int, *, hops_max: int = HOPS_MAX, tra
 
 
 def a_random_graph(seed: int) -> Graph:
-    chance = Random(seed)
-    nodes = [f"n{k}" for k in range(chance.randrange(1, 30))]
-    kind = chance.choice(["star", "chain", "random", "alone"])
+    rng = Random(seed)
+    nodes = [f"n{k}" for k in range(rng.randrange(1, 30))]
+    kind = rng.choice(["star", "chain", "random", "alone"])
     if kind == "star":
         return {n: [Peer(o) for o in nodes if o != n] if n == nodes[0] else [Peer(nodes[0])] for n in nodes}
     if kind == "chain":
         return {n: [Peer(nodes[j]) for j in (k - 1, k + 1) if 0 <= j < len(nodes)] for k, n in enumerate(nodes)}
     degree = 0 if kind == "alone" else 4
-    return {n: [Peer(o) for o in chance.sample(nodes, min(degree, len(nodes))) if o != n] for n in nodes}
+    return {n: [Peer(o) for o in rng.sample(nodes, min(degree, len(nodes))) if o != n] for n in nodes}
 
 
 def test_a_walk_at_the_end_of_a_chain_begins_again_with_half_the_hops() -> None:
@@ -54,9 +54,9 @@ def test_a_walk_begins_again_exactly_where_all_neighbours_are_in_its_trace() -> 
     """INV-06."""
     seen = 0
     for seed in range(300):
-        chance, trace = Random(seed), tuple(Peer(n) for n in Random(seed).sample("BCDEFG", 3))
-        view = [Peer(n) for n in chance.sample("BCDEFG", chance.randrange(1, 5))]
-        step = onward(Path(10, 3, 0, trace), Peer("A"), view, chance)
+        rng, trace = Random(seed), tuple(Peer(n) for n in Random(seed).sample("BCDEFG", 3))
+        view = [Peer(n) for n in rng.sample("BCDEFG", rng.randrange(1, 5))]
+        step = onward(Path(10, 3, 0, trace), Peer("A"), view, rng)
         blocked = {peer.id for peer in view} <= {peer.id for peer in trace}
         assert step is not None
         assert step.path.is_jump == blocked

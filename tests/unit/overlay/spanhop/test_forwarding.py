@@ -119,9 +119,9 @@ def test_when_a_whole_domain_is_dead_a_smaller_span_is_taken() -> None:
 def test_with_all_tables_of_ancestors_dead_a_message_still_arrives(layout: str) -> None:
     """S5, the third case: ancestors only make it quicker."""
     brokers = network(layout, 64, 2)
-    chance = Random(4)
+    rng = Random(4)
     for _ in range(60):
-        start, aim = chance.choice(list(brokers)), point(chance)
+        start, aim = rng.choice(list(brokers)), point(rng)
         bare = {id: replace(broker, ancestors=[]) for id, broker in brokers.items()}
         gone = {id: replace(broker, ancestors=dead(broker)) for id, broker in brokers.items()}
         assert walk(gone, start, aim, 2, alive=lambda each: each != "dead")[0] == walk(bare, start, aim, 2)[0]
@@ -135,9 +135,9 @@ def test_without_ancestors_the_way_is_the_greedy_one() -> None:
     """S4."""
     brokers = network("even", 64, 2)
     bare = {id: replace(broker, ancestors=[]) for id, broker in brokers.items()}
-    chance = Random(5)
+    rng = Random(5)
     for _ in range(100):
-        start, aim = chance.choice(list(brokers)), point(chance)
+        start, aim = rng.choice(list(brokers)), point(rng)
         assert walk(bare, start, aim, 2)[0] == walk(brokers, start, aim, 2, greedy=True)[0]
 
 
@@ -149,8 +149,8 @@ def network(layout: str, count: int, k: int, *, wrap: bool = True, seed: int = 1
     return standings(tiling, names(count))
 
 
-def point(chance: Random) -> tuple[int, ...]:
-    return chance.randrange(SPACE.side), chance.randrange(SPACE.side)
+def point(rng: Random) -> tuple[int, ...]:
+    return rng.randrange(SPACE.side), rng.randrange(SPACE.side)
 
 
 def test_a_message_that_comes_round_is_sent_on_greedily() -> None:

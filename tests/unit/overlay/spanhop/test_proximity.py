@@ -22,8 +22,8 @@ STILL: dict[str, Any] = {"heartbeat_s": 0, "refresh_s": 0, "upkeep_s": 0}
 
 
 def plane(count: int, seed: int = 1, axes: int = 2) -> list[At]:
-    chance = Random(seed)
-    return [tuple(chance.random() for _ in range(axes)) for _ in range(count)]
+    rng = Random(seed)
+    return [tuple(rng.random() for _ in range(axes)) for _ in range(count)]
 
 
 # ── Coordinates ──────────────────────────────────────────────────────────────
@@ -46,10 +46,10 @@ def test_a_host_is_placed_where_its_delays_say() -> None:
 
 
 def test_the_same_delays_give_the_same_place() -> None:
-    chance = Random(3)
+    rng = Random(3)
     rtts = [[0.0 if a == b else 0.1 + 0.01 * (a + b) for b in range(5)] for a in range(5)]
     assert embed(rtts, 2) == embed(rtts, 2)
-    noisy = [chance.random() + 0.1 for _ in range(5)]
+    noisy = [rng.random() + 0.1 for _ in range(5)]
     assert place(embed(rtts, 2), noisy) == place(embed(rtts, 2), noisy)
 
 
@@ -68,11 +68,11 @@ def test_any_landmarks_but_one_more_than_axes_will_do() -> None:
 
 
 def test_springs_come_to_rest_where_delays_are_distances() -> None:
-    truth, chance = plane(12), Random(2)
+    truth, rng = plane(12), Random(2)
     springs = [Spring((0.0, 0.0)) for _ in truth]
     for _ in range(6000):
-        one, other = chance.sample(range(12), 2)
-        direction = (chance.gauss(0, 1), chance.gauss(0, 1))
+        one, other = rng.sample(range(12), 2)
+        direction = (rng.gauss(0, 1), rng.gauss(0, 1))
         springs[one] = springs[one].pulled(springs[other], math.dist(truth[one], truth[other]), direction)
     off = [
         abs(math.dist(springs[a].at, springs[b].at) - math.dist(truth[a], truth[b]))
@@ -347,9 +347,9 @@ def test_ways_are_shorter_by_network_with_as_many_hops() -> None:
 
 
 def mean_way(routers: dict[NodeId, Spanhop], places: dict[NodeId, At]) -> tuple[float, float]:
-    chance, hops, length = Random(5), 0, 0.0
+    rng, hops, length = Random(5), 0, 0.0
     for _ in range(200):
-        at, trip = chance.choice(list(routers)), Trip((chance.randrange(2**32), chance.randrange(2**32)))
+        at, trip = rng.choice(list(routers)), Trip((rng.randrange(2**32), rng.randrange(2**32)))
         while True:
             router = routers[at]
             hop = next_hop(router.atlas.standing(router.atlas.nearest(trip.aim)), trip, router.k)

@@ -17,10 +17,10 @@ from tidings.overlay import (
     Effect,
     EventId,
     Everything,
-    Head,
+    Header,
     Interest,
     NodeId,
-    Parcel,
+    Packet,
     Peer,
     Place,
     Ranges,
@@ -212,8 +212,8 @@ def test_an_event_that_cannot_be_read_goes_to_all_zones_it_may_lie_in_and_is_tol
     bench.subscribe("b06", Ranges.of(x=(100, 200), y=(600, 900)))
     bench.run()
     event = EventId("b10", 0, 99)
-    parcel = Parcel(Head(event, TYPE), View({"y": 300}, hidden=("x",)))
-    bench.do("b10", bench.routers["b10"].publish(parcel, bench.now))
+    packet = Packet(Header(event, TYPE), View({"y": 300}, hidden=("x",)))
+    bench.do("b10", bench.routers["b10"].publish(packet, bench.now))
     bench.run()
     assert bench.delivered == [("b05", event)]
     touched = zones_of(bench, y=(300, 300))
@@ -272,8 +272,8 @@ def test_a_home_that_cannot_be_reached_directly_is_reached_round_about() -> None
     bench.run()
     place = owner(bench, x=900, y=900)
     event = EventId("b15", 0, 7)
-    parcel = Parcel(Head(event, TYPE), View({"x": 900, "y": 900}))
-    effects = bench.routers[place].publish(parcel, bench.now)
+    packet = Packet(Header(event, TYPE), View({"x": 900, "y": 900}))
+    effects = bench.routers[place].publish(packet, bench.now)
     notify = next(e.message for e in effects if isinstance(e, Send) and isinstance(e.message, Notify))
     again = bench.routers[place].unsent("b05", notify, bench.now)
     tell: list[Effect] = [e for e in again if isinstance(e, Send) and isinstance(e.message, Tell)]
@@ -287,8 +287,8 @@ def test_what_does_not_get_through_goes_another_way() -> None:
     bench.subscribe("b15", Everything())
     bench.run()
     b0 = bench.routers["b00"]
-    parcel = Parcel(Head(EventId("b00", 0, 1), TYPE), View({"x": 990, "y": 990}))
-    (first,) = [e for e in b0.publish(parcel, 0.0) if isinstance(e, Send)]
+    packet = Packet(Header(EventId("b00", 0, 1), TYPE), View({"x": 990, "y": 990}))
+    (first,) = [e for e in b0.publish(packet, 0.0) if isinstance(e, Send)]
     (second,) = [
         e for e in b0.unsent(first.to, first.message, 0.1) if isinstance(e, Send) and isinstance(e.message, Carry)
     ]
@@ -299,10 +299,10 @@ def test_what_does_not_get_through_goes_another_way() -> None:
 def test_a_message_without_an_answer_is_sent_again_and_then_another_way() -> None:
     bench = a_bench(16)
     b0 = bench.routers["b00"]
-    parcel = Parcel(Head(EventId("b00", 0, 1), TYPE), View({"x": 990, "y": 990}))
+    packet = Packet(Header(EventId("b00", 0, 1), TYPE), View({"x": 990, "y": 990}))
     to: list[NodeId] = []
     waits: list[float] = []
-    effects: list[Effect] = b0.publish(parcel, 0.0)
+    effects: list[Effect] = b0.publish(packet, 0.0)
     while len(to) < 5:
         (send,) = [e for e in effects if isinstance(e, Send)]
         wake = next(e for e in effects if isinstance(e, WakeAt))
@@ -317,8 +317,8 @@ def test_a_message_without_an_answer_is_sent_again_and_then_another_way() -> Non
 def test_a_repeated_message_is_answered_and_goes_no_further() -> None:
     bench = a_bench(16)
     b0 = bench.routers["b00"]
-    parcel = Parcel(Head(EventId("b03", 0, 1), TYPE), View({"x": 990, "y": 990}))
-    carry = Carry(5, Trip((2**32 - 1, 2**32 - 1)), parcel, b0.axes.event(parcel.view))
+    packet = Packet(Header(EventId("b03", 0, 1), TYPE), View({"x": 990, "y": 990}))
+    carry = Carry(5, Trip((2**32 - 1, 2**32 - 1)), packet, b0.axes.event(packet.view))
     first, second = (b0.receive("b03", carry, 0.0) for _ in range(2))
     assert [type(e.message) for e in first if isinstance(e, Send)] == [Got, Carry]
     assert [type(e.message) for e in second if isinstance(e, Send)] == [Got]
@@ -331,7 +331,7 @@ def grown(count: int, *, seed: int = 0, **options: Any) -> Bench:
     bench = Bench(PROTOCOL, [], seed=seed, **STILL)
     for id in ids(count):
         bench.enter(
-            PROTOCOL, id, bench.chance.choice(list(bench.routers)) if bench.routers else None, **{**STILL, **options}
+            PROTOCOL, id, bench.rng.choice(list(bench.routers)) if bench.routers else None, **{**STILL, **options}
         )
         bench.run()
     return bench
@@ -657,9 +657,9 @@ def test_an_option_that_cannot_be_is_refused(options: dict[str, Any]) -> None:
 
 
 NONSENSE: list[SpanhopMessage] = [
-    Carry(1, Trip((1,)), Parcel(Head(EventId("z", 0, 1), TYPE), View({})), Zone((0, 0), (1, 1))),
-    Carry(1, Trip((1, 1)), Parcel(Head(EventId("z", 0, 1), TYPE), View({})), Zone((5, 5), (1, 1))),
-    Carry(1, Trip((-1, 2**40)), Parcel(Head(EventId("z", 0, 1), TYPE), View({})), Zone((0,), (1,))),
+    Carry(1, Trip((1,)), Packet(Header(EventId("z", 0, 1), TYPE), View({})), Zone((0, 0), (1, 1))),
+    Carry(1, Trip((1, 1)), Packet(Header(EventId("z", 0, 1), TYPE), View({})), Zone((5, 5), (1, 1))),
+    Carry(1, Trip((-1, 2**40)), Packet(Header(EventId("z", 0, 1), TYPE), View({})), Zone((0,), (1,))),
     Routed(1, Trip((0, 0)), DomainQuery(Peer("z"), ((0, 7),))),
     Routed(
         2,
@@ -669,7 +669,7 @@ NONSENSE: list[SpanhopMessage] = [
     Update(Card(Peer("z"), 1, (Claim(((5, 3),), 1),)), ()),
     Update(Card(Peer("somebody else"), 1, ()), ()),
     Stored(SubscriptionId("b00", 0, 1), 1, Zone((1,), (0,))),
-    Tell(1, Parcel(Head(EventId("z", 0, 1), TYPE), View({})), ()),
+    Tell(1, Packet(Header(EventId("z", 0, 1), TYPE), View({})), ()),
     Took(1, 0),
     Accept(1, 5),
     Got(77),

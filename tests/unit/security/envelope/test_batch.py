@@ -44,18 +44,18 @@ def everything(**fields: Any) -> SignedType:
     return a_type(event_type=Everything, grace_ms=10_000_000, **fields)
 
 
-def some_values(chance: random.Random) -> dict[str, Value]:
+def some_values(rng: random.Random) -> dict[str, Value]:
     """Any values, odd ones among them; all but the plate may be missing."""
     drawn: dict[str, Value] = {
-        "place": chance.choice(["", "Russell Square", "Zürich \N{HEAVY BLACK HEART}", "x" * 300]),
-        "speed": chance.choice([31.5, -0.0, float("nan"), float("inf"), chance.random()]),
-        "lane": chance.choice([0, -1, 2**63 - 1, -(2**63), chance.randint(-5, 5)]),
-        "is_night": chance.random() < 0.5,
-        "seen_at": Timestamp(chance.randint(-(2**55), 2**55)),
-        "photo": chance.randbytes(chance.choice([0, 1, 40])),
+        "place": rng.choice(["", "Russell Square", "Zürich \N{HEAVY BLACK HEART}", "x" * 300]),
+        "speed": rng.choice([31.5, -0.0, float("nan"), float("inf"), rng.random()]),
+        "lane": rng.choice([0, -1, 2**63 - 1, -(2**63), rng.randint(-5, 5)]),
+        "is_night": rng.random() < 0.5,
+        "seen_at": Timestamp(rng.randint(-(2**55), 2**55)),
+        "photo": rng.randbytes(rng.choice([0, 1, 40])),
     }
-    kept = {name: value for name, value in drawn.items() if chance.random() < 0.9}
-    return {"plate": f"P{chance.randint(0, 10**6)}", **kept}
+    kept = {name: value for name, value in drawn.items() if rng.random() < 0.9}
+    return {"plate": f"P{rng.randint(0, 10**6)}", **kept}
 
 
 def table_of(rows: list[dict[str, Value]], event_type: EventType = Everything) -> pa.RecordBatch:
@@ -101,23 +101,23 @@ def test_a_batch_opens_to_what_the_live_path_reads(fields: dict[str, Any], names
 
 @pytest.mark.parametrize("fields", MODES)
 def test_whatever_is_altered_a_batch_refuses_it_as_the_live_path_does(fields: dict[str, Any]) -> None:
-    signed_type, chance = everything(**fields), random.Random(11)
+    signed_type, rng = everything(**fields), random.Random(11)
     rows = [some_values(random.Random(seed)) for seed in range(120)]
     genuine = live_frames(signed_type, a_keyring(signed_type), rows)
-    frames = [altered(frame, genuine, chance) for frame in genuine for _ in range(3)] + genuine
-    chance.shuffle(frames)
+    frames = [altered(frame, genuine, rng) for frame in genuine for _ in range(3)] + genuine
+    rng.shuffle(frames)
     agree(signed_type, a_keyring(signed_type, ("plate", "seen_at", "photo")), frames)
 
 
-def altered(frame: bytes, others: list[bytes], chance: random.Random) -> bytes:
-    at = chance.randrange(len(frame))
-    return chance.choice(
+def altered(frame: bytes, others: list[bytes], rng: random.Random) -> bytes:
+    at = rng.randrange(len(frame))
+    return rng.choice(
         [
             frame[:at],
-            frame[:at] + bytes([frame[at] ^ 1 << chance.randrange(8)]) + frame[at + 1 :],
-            frame[:at] + chance.choice(others)[at:],
+            frame[:at] + bytes([frame[at] ^ 1 << rng.randrange(8)]) + frame[at + 1 :],
+            frame[:at] + rng.choice(others)[at:],
             frame + b"\0",
-            frame[:54] + bytes([0, chance.randrange(4)]) + frame[56:],
+            frame[:54] + bytes([0, rng.randrange(4)]) + frame[56:],
             b"",
         ]
     )

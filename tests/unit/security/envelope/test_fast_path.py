@@ -28,13 +28,13 @@ def told(opener: Opener, frame: bytes) -> Opened | str:
 @pytest.mark.parametrize("signed_type", [PLATES, WHOLE])
 def test_whatever_is_altered_a_reader_that_knows_the_shape_says_what_a_new_one_says(signed_type: SignedType) -> None:
     frames = with_caches(signed_type, 40)
-    knowing, chance = Opener(signed_type, a_keyring(signed_type)), random.Random(2)
+    knowing, rng = Opener(signed_type, a_keyring(signed_type)), random.Random(2)
     for frame in frames[:5]:
         told(knowing, frame)
     assert knowing._shapes.get(len(frames[0])) is not None
     for frame in frames[5:]:
-        for at in chance.sample(range(len(frame)), 40):
-            altered = frame[:at] + bytes([frame[at] ^ 1 << chance.randrange(8)]) + frame[at + 1 :]
+        for at in rng.sample(range(len(frame)), 40):
+            altered = frame[:at] + bytes([frame[at] ^ 1 << rng.randrange(8)]) + frame[at + 1 :]
             assert told(knowing, altered) == told(Opener(signed_type, a_keyring(signed_type)), altered)
         assert told(knowing, frame) == told(Opener(signed_type, a_keyring(signed_type)), frame)
 

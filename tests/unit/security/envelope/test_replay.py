@@ -84,16 +84,16 @@ def test_more_senders_than_there_is_room_for_are_turned_away(monkeypatch: pytest
 
 @pytest.mark.parametrize("seed", range(5))
 def test_replays_at_any_time_are_refused(seed: int) -> None:
-    chance, window = random.Random(seed), a_window()
+    rng, window = random.Random(seed), a_window()
     taken: list[tuple[int, int]] = []
     now = NOW_MS
     for step in range(3000):
-        now += chance.randrange(0, 200)
-        if taken and chance.random() < 0.5:
+        now += rng.randrange(0, 200)
+        if taken and rng.random() < 0.5:
             with pytest.raises(PeerError, match="replay|fresh"):
-                take(window, *chance.choice(taken), now=now)
+                take(window, *rng.choice(taken), now=now)
         else:
             take(window, now, step, now=now)
             taken.append((now, step))
-        if chance.random() < 0.01:
+        if rng.random() < 0.01:
             window.forget(now)

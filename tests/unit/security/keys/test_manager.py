@@ -350,13 +350,13 @@ def run_effects(manager: KeyManager, effects: list[Effect], disk: Disk, crash_af
 @pytest.mark.parametrize("seed", range(5))
 def test_no_sender_id_gets_out_twice_however_often_the_manager_crashes(seed: int) -> None:
     """INV-08: crashes before, between and after persisting and answering."""
-    chance, disk = random.Random(seed), Disk()
+    rng, disk = random.Random(seed), Disk()
     given_out: list[int] = []
     manager = a_manager()
     for step in range(40):
         broker = Broker(CAMERA, seed=seed * 1000 + step)
         effects = manager.join(broker.ask(), NOW_MS)
-        crash_after = chance.choice([0, 1, 2, len(effects)])
+        crash_after = rng.choice([0, 1, 2, len(effects)])
         sent = [e.message for e in run_effects(manager, effects, disk, crash_after) if isinstance(e, Reply)]
         given_out += [open_welcome(PLATES, message, broker.nonce, CAMERA, broker.kex).sender_id for message in sent]
         if crash_after < len(effects):
