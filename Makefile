@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reor
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test quick check lint format types arrows bench chaos soak lock doctor clean
+.PHONY: help setup run test quick check lint format types arrows walk bench chaos soak lock doctor clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,15 +34,18 @@ lint: $(READY) ## format and lint, without changing anything
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-format: $(READY) ## format, and mend what the linter can mend
+format: $(READY) ## format, and fix what the linter can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 types: $(READY) ## mypy --strict
 	$(BIN)/mypy --strict src tests
 
-arrows: $(READY) ## rooms import only downward, and the core does no I/O
+arrows: $(READY) ## packages import only lower layers, and the core does no I/O
 	$(BIN)/lint-imports
+
+walk: $(READY) $(SHARED) ## the way of one event and of one batch through the modules, traced
+	@$(BIN)/python -m tests.walk $(ARGS)
 
 bench: $(READY) ## the benchmarks; results in benchmarks/results
 	@$(BIN)/python -m benchmarks $(ARGS)
@@ -58,7 +61,7 @@ lock: $(READY) ## pin the newest allowed versions, with hashes, in requirements.
 	    --no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
 	    --extra dev --extra bench --extra postgres --output-file requirements.lock pyproject.toml
 
-doctor: $(READY) ## is this machine ready, and if not, what mends it
+doctor: $(READY) ## is this machine ready, and if not, what fixes it
 	@$(BIN)/tidings doctor
 
 clean: ## remove .venv and everything that was built

@@ -1,4 +1,4 @@
-"""The tree itself: doors say their purpose, documents tell the truth, examples run, nothing points at one machine."""
+"""The repository itself: packages are small and say their purpose, documents are true, examples run."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def files(*suffixes: str) -> Iterator[Path]:
 
 
 SOURCES = sorted(SOURCE.rglob("*.py"))
-ROOMS = sorted(door.parent.name for door in SOURCE.glob("*/__init__.py"))
+PACKAGES = sorted(init.parent.name for init in SOURCE.glob("*/__init__.py"))
 DOCUMENTS = sorted(files(".md"))
 
 
@@ -47,14 +48,14 @@ def test_every_module_says_its_purpose(path: Path) -> None:
     assert len(said.split()) >= 4, f"{relative(path)}: {said!r} says too little"
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_every_door_lists_what_others_may_use(room: str) -> None:
-    names = [target.id for target in door_assignments(room) if isinstance(target, ast.Name)]
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_package_lists_its_public_names(package: str) -> None:
+    names = [target.id for target in assignments(SOURCE / package / "__init__.py") if isinstance(target, ast.Name)]
     assert "__all__" in names
 
 
-def door_assignments(room: str) -> Iterator[ast.expr]:
-    for node in ast.parse((SOURCE / room / "__init__.py").read_text()).body:
+def assignments(path: Path) -> Iterator[ast.expr]:
+    for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.Assign):
             yield from node.targets
         if isinstance(node, ast.AnnAssign):
@@ -62,12 +63,12 @@ def door_assignments(room: str) -> Iterator[ast.expr]:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=relative)
-def test_rooms_are_entered_by_their_doors(path: Path) -> None:
-    own_room = path.relative_to(SOURCE).parts[0]
+def test_other_packages_are_imported_by_their_public_names(path: Path) -> None:
+    own = path.relative_to(SOURCE).parts[0]
     for module in imported_modules(path):
-        room, _, inside = module.removeprefix("tidings.").partition(".")
-        if room in ROOMS and room != own_room:
-            assert not inside, f"{relative(path)} imports {module}; take it from tidings.{room}"
+        package, _, inside = module.removeprefix("tidings.").partition(".")
+        if package in PACKAGES and package != own:
+            assert not inside, f"{relative(path)} imports {module}; take it from tidings.{package}"
 
 
 def imported_modules(path: Path) -> Iterator[str]:
@@ -76,6 +77,50 @@ def imported_modules(path: Path) -> Iterator[str]:
             yield from (alias.name for alias in node.names if alias.name.startswith("tidings."))
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tidings."):
             yield str(node.module)
+
+
+MODULES_MAX = 15  # In one folder: what fits on half a screen. More is a sub-package.
+
+
+def test_no_folder_has_more_modules_than_a_reader_takes_in() -> None:
+    counts = Counter(path.parent for path in SOURCES if path.name != "__init__.py")
+    assert {relative(folder): count for folder, count in counts.items() if count > MODULES_MAX} == {}
+
+
+SHARED_NAMES = {
+    "Heartbeat": "a message of Pastry and one of Spanhop, each in its protocol's own union",
+    "Hello": "the first message of three handshakes: a connection's, immune's and the random graph's",
+    "Join": "a message of Spanhop, and a fault that a simulation plays",
+    "Ping": "a message of four protocols, each in its own union",
+    "Pong": "the answer to each of those",
+}
+"""Public class names that several modules define, and why that is no mistake."""
+
+
+def classes() -> Iterator[tuple[Path, ast.ClassDef]]:
+    for path in SOURCES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                yield path, node
+
+
+def test_a_public_class_name_means_one_thing() -> None:
+    names = Counter(node.name for _, node in classes() if not node.name.startswith("_"))
+    assert {name for name, count in names.items() if count > 1} == set(SHARED_NAMES)
+    assert len(SHARED_NAMES) <= 15
+
+
+PARAMETERS_MAX = 8  # More are a frozen data class of options.
+
+
+def test_no_constructor_takes_more_parameters_than_a_caller_remembers() -> None:
+    assert {
+        f"{relative(path)} {node.name}": count
+        for path, node in classes()
+        for method in node.body
+        if isinstance(method, ast.FunctionDef) and method.name == "__init__"
+        if (count := len(method.args.args) - 1 + len(method.args.kwonlyargs)) > PARAMETERS_MAX
+    } == {}
 
 
 def test_no_module_is_a_drawer_for_odds_and_ends() -> None:
@@ -163,6 +208,26 @@ def test_every_link_in_a_document_leads_somewhere() -> None:
         for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text()):
             if "://" not in link:
                 assert (path.parent / link).exists(), f"{relative(path)} links to {link}"
+
+
+LINE_MAX = 120
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=relative)
+def test_no_line_of_a_document_is_longer_than_a_reader_likes(path: Path) -> None:
+    without_code = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert [line for line in without_code.splitlines() if len(line) > LINE_MAX] == []
+
+
+# The paper, then the law as that paper's page defines it: SPANHOP-INV-3, IRBR-P7.
+LAW = re.compile(r"\b(?:SPANHOP|IRBR|CBDLO|IMMUNE|SECURE|HERMES)-(?:INV|GAP|P|I|LAW)-?\w*\d\w*")
+
+
+def test_every_law_that_is_cited_is_defined_on_its_papers_page() -> None:
+    for path in [*files(".py"), *DOCUMENTS]:
+        for law in set(LAW.findall(path.read_text())):
+            page = ROOT / "docs/papers" / f"{law.split('-')[0].lower()}.md"
+            assert f"**{law}**" in page.read_text(), f"{relative(path)} cites {law}, which {relative(page)} lacks"
 
 
 def test_every_decision_is_numbered_and_listed() -> None:

@@ -1,0 +1,247 @@
+"""`make walk`: the way of one event, and of one batch, through the modules, as a trace of the running program shows it.
+
+    python -m tests.walk            all three
+    python -m tests.walk publish    one of publish, match, run
+
+publish   a plain event from a client of one organisation to a durable subscriber of another: two brokers, mutual TLS,
+          journals on disk, all in one process
+match     `tidings match`, files to files on embedded Spark: the driver, then the Python workers
+run       one batch of `tidings run`, likewise
+
+Each line is a module, in the order in which its functions are first called, with the module that called it. `↑` marks a
+call into a package of a higher layer (`pyproject.toml` lists the layers): there should be none. `↺` marks a call back into
+an earlier package of the way. Only what every one of several repetitions enters is listed, so that a heartbeat that
+happens to fall in between does not count; so are only functions that somebody has written, not those that a data class is given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+import threading
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+MODULES_MAX = 20  # From the client to the subscriber, for a plain event.
+REPEATS = 7
+ENTERED = "TIDINGS_WALK_ENTERED"  # Names the file that Python workers of Spark write the modules into that they enter.
+
+
+class Step(NamedTuple):
+    """A module that is entered, by which it was called first, and whether that lies in a lower layer."""
+
+    module: str
+    caller: str
+    is_upward: bool
+
+
+class Walk(NamedTuple):
+    """The modules of one way in the order entered, and all calls from a lower layer into a higher one."""
+
+    steps: tuple[Step, ...]
+    upward: tuple[tuple[str, str], ...]
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        return tuple(step.module for step in self.steps)
+
+
+def layers() -> dict[str, int]:
+    """How high each package stands: cli is the highest."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (listed,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
+    return {name.strip("() "): height for height, line in enumerate(reversed(listed)) for name in line.split("|")}
+
+
+HEIGHTS = layers()
+
+
+def package_of(module: str) -> str:
+    return module.split(".")[1]
+
+
+class Tracer:
+    """Notes each module of Tidings whose functions are called, in all threads, with the module that called it."""
+
+    def __init__(self, entered: Callable[[str], object] | None = None) -> None:
+        self.first: dict[str, str] = {}
+        self.upward: dict[tuple[str, str], None] = {}
+        self._edges: set[tuple[str, str]] = set()
+        self._entered = entered
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> None:
+        if event != "call" or frame.f_code.co_filename.startswith("<"):
+            return
+        module = frame.f_globals.get("__name__", "")
+        if not module.startswith("tidings."):
+            return
+        caller = _caller(frame)
+        if (caller, module) in self._edges or caller == module:
+            return
+        self._edges.add((caller, module))
+        if module not in self.first:
+            self.first[module] = caller
+            if self._entered is not None:
+                self._entered(module)
+        if caller and HEIGHTS[package_of(caller)] < HEIGHTS[package_of(module)]:
+            self.upward[caller, module] = None
+
+    @contextmanager
+    def tracing(self) -> Iterator[None]:
+        threading.setprofile_all_threads(self) if sys.version_info >= (3, 12) else threading.setprofile(self)
+        sys.setprofile(self)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+            threading.setprofile_all_threads(None) if sys.version_info >= (3, 12) else threading.setprofile(None)
+
+
+def _caller(frame: FrameType) -> str:
+    above = frame.f_back
+    while above is not None:
+        module = above.f_globals.get("__name__", "")
+        if module.startswith("tidings.") and not above.f_code.co_filename.startswith("<"):
+            return str(module)
+        above = above.f_back
+    return ""
+
+
+def common(tracers: list[Tracer]) -> Walk:
+    """What all of them saw, in the order of the last."""
+    entered = [module for module in tracers[-1].first if all(module in tracer.first for tracer in tracers)]
+    upward = [edge for edge in tracers[-1].upward if all(edge in tracer.upward for tracer in tracers)]
+    steps = [Step(module, tracers[-1].first[module], any(to == module for _, to in upward)) for module in entered]
+    return Walk(tuple(steps), tuple(upward))
+
+
+# ── Publish ──────────────────────────────────────────────────────────────────
+
+
+async def publish(folder: Path) -> Walk:
+    """One plain event from the police's client to a durable subscriber of the congestion charge service."""
+    from tests.live.together import Together
+    from tidings.net import Layout, Reader
+
+    layout = Layout(first_port=0, brokers={"police": 1, "ccs": 1}, readers={"ccs": Reader(("plate",))})
+    tracers = []
+    async with Together(folder, layout) as network:
+        camera, desk = await network.client("police/camera"), await network.client("ccs/desk")
+        wanted = await desk.subscribe("Numberplate", "plate LIKE 'AB%'", durable="walk").ready()
+        async with asyncio.timeout(60):
+            for number in range(3 + REPEATS):  # The first ones make connections, caches and statements.
+                with (tracer := Tracer()).tracing():
+                    await camera.publish("Numberplate", {"plate": f"AB{number}", "speed": 20.0})
+                    received = await anext(wanted)
+                assert received.values == {"plate": f"AB{number}"}
+                tracers.append(tracer)
+    return common(tracers[3:])
+
+
+# ── Match and run ────────────────────────────────────────────────────────────
+
+
+def in_workers(folder: Path) -> Path:
+    """Has every Python that is started from now on note the modules it enters; returns the file they are noted in."""
+    (folder / "sitecustomize.py").write_text("import tests.walk\ntests.walk.note_entered()\n")
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(folder), str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+    )
+    os.environ[ENTERED] = str(folder / "entered")
+    (folder / "entered").touch()
+    return folder / "entered"
+
+
+def note_entered() -> None:
+    """In a Python worker: append each module to the common file when it is first entered."""
+    file = os.open(os.environ[ENTERED], os.O_WRONLY | os.O_APPEND)
+    tracer = Tracer(lambda module: os.write(file, f"{module}\n".encode()))
+    threading.setprofile(tracer)
+    sys.setprofile(tracer)
+
+
+def on_spark(folder: Path, command: Callable[[Path], None]) -> tuple[Walk, list[str]]:
+    """The way of a command through the driver, and the modules that the workers enter."""
+    entered = in_workers(folder)
+    with (tracer := Tracer()).tracing():
+        command(folder)
+    return common([tracer]), list(dict.fromkeys(entered.read_text().split()))
+
+
+def match(folder: Path) -> None:
+    from tests.pipeline.sightings import sightings, subscriptions, write_lines
+    from tidings.pipeline import match_files, start
+
+    write_lines(folder / "events.jsonl", sightings(200))
+    write_lines(folder / "subscriptions.jsonl", subscriptions(20))
+    spark = start("local[2]")
+    match_files(spark, str(folder / "events.jsonl"), str(folder / "subscriptions.jsonl"), str(folder / "matches"))
+
+
+def run(folder: Path) -> None:
+    from tests.pipeline.sightings import sightings
+    from tests.pipeline.test_run import lay_out, put_events
+    from tidings.pipeline import read_pipeline, start
+    from tidings.pipeline import run as run_pipeline
+
+    file = lay_out(folder / "pipeline")
+    put_events(folder / "pipeline", sightings(200), 1)
+    run_pipeline(start("local[2]"), read_pipeline(file))
+
+
+# ── On the terminal ──────────────────────────────────────────────────────────
+
+
+def shown(walk: Walk) -> Iterator[str]:
+    """The way as lines: the package once, then its modules."""
+    passed: list[str] = []
+    for number, step in enumerate(walk.steps, 1):
+        package = package_of(step.module)
+        mark = "↑" if step.is_upward else "↺" if package in passed[:-1] and package != passed[-1] else " "
+        if not passed or package != passed[-1]:
+            passed.append(package)
+        name, caller = step.module.removeprefix("tidings."), step.caller.removeprefix("tidings.") or "the event loop"
+        yield f"  {number:3} {mark} {name:34} from {caller}"
+    for caller, callee in walk.upward:
+        yield f"  ↑ {caller.removeprefix('tidings.')} calls {callee.removeprefix('tidings.')}"
+
+
+def show_publish() -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        walk = asyncio.run(publish(Path(folder)))
+    print("publish → durable delivery between two organisations")
+    print("\n".join(shown(walk)))
+    is_met = len(walk.steps) <= MODULES_MAX and not walk.upward
+    print(f"  {len(walk.steps)} modules (at most {MODULES_MAX}), {len(walk.upward)} calls up a layer: ", end="")
+    print("as it should be" if is_met else "too many")
+    return is_met
+
+
+def show_on_spark(title: str, command: Callable[[Path], None]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        walk, in_workers = on_spark(Path(folder), command)
+    print(f"\n{title}\n  the driver")
+    print("\n".join(shown(walk)))
+    print("  the Python workers")
+    print("\n".join(f"      {module.removeprefix('tidings.')}" for module in in_workers))
+
+
+def main() -> int:
+    asked = sys.argv[1:] or ["publish", "match", "run"]
+    is_met = show_publish() if "publish" in asked else True
+    if "match" in asked:
+        show_on_spark("tidings match", match)
+    if "run" in asked:
+        show_on_spark("tidings run, one batch", run)
+    return 0 if is_met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
