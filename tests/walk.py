@@ -17,7 +17,9 @@ happens to fall in between does not count; so are only functions that somebody h
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
+import subprocess
 import sys
 import tempfile
 import threading
@@ -77,13 +79,11 @@ class Tracer:
         self._entered = entered
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
-        if event != "call" or frame.f_code.co_filename.startswith("<"):
+        if event != "call" or not _is_written(frame):
             return
-        module = frame.f_globals.get("__name__", "")
-        if not module.startswith("tidings."):
-            return
+        module = frame.f_globals["__name__"]
         caller = _caller(frame)
-        if (caller, module) in self._edges or caller == module:
+        if caller is None or caller == module or (caller, module) in self._edges:
             return
         self._edges.add((caller, module))
         if module not in self.first:
@@ -95,23 +95,33 @@ class Tracer:
 
     @contextmanager
     def tracing(self) -> Iterator[None]:
-        threading.setprofile_all_threads(self) if sys.version_info >= (3, 12) else threading.setprofile(self)
+        """Traces this thread, and those that are started meanwhile."""
+        threading.setprofile(self)
         sys.setprofile(self)
         try:
             yield
         finally:
             sys.setprofile(None)
-            threading.setprofile_all_threads(None) if sys.version_info >= (3, 12) else threading.setprofile(None)
+            threading.setprofile(None)
 
 
-def _caller(frame: FrameType) -> str:
-    above = frame.f_back
+def _is_written(frame: FrameType) -> bool:
+    """Whether this is a function that somebody wrote in Tidings: no module or class body, no code that was generated."""
+    code = frame.f_code
+    is_function = bool(code.co_flags & inspect.CO_OPTIMIZED)
+    return is_function and code.co_filename[0] != "<" and frame.f_globals.get("__name__", "").startswith("tidings.")
+
+
+def _caller(frame: FrameType) -> str | None:
+    """The module of Tidings that a call comes from, "" if none does; None while modules are being imported."""
+    caller, above = "", frame.f_back
     while above is not None:
-        module = above.f_globals.get("__name__", "")
-        if module.startswith("tidings.") and not above.f_code.co_filename.startswith("<"):
-            return str(module)
+        if above.f_code.co_filename.startswith("<frozen importlib"):
+            return None
+        if not caller and _is_written(above):
+            caller = above.f_globals["__name__"]
         above = above.f_back
-    return ""
+    return caller
 
 
 def common(tracers: list[Tracer]) -> Walk:
@@ -175,7 +185,7 @@ def on_spark(folder: Path, command: Callable[[Path], None]) -> tuple[Walk, list[
     return common([tracer]), list(dict.fromkeys(entered.read_text().split()))
 
 
-def match(folder: Path) -> None:
+def match_some(folder: Path) -> None:
     from tests.pipeline.sightings import sightings, subscriptions, write_lines
     from tidings.pipeline import match_files, start
 
@@ -185,15 +195,14 @@ def match(folder: Path) -> None:
     match_files(spark, str(folder / "events.jsonl"), str(folder / "subscriptions.jsonl"), str(folder / "matches"))
 
 
-def run(folder: Path) -> None:
+def run_some(folder: Path) -> None:
     from tests.pipeline.sightings import sightings
     from tests.pipeline.test_run import lay_out, put_events
-    from tidings.pipeline import read_pipeline, start
-    from tidings.pipeline import run as run_pipeline
+    from tidings.pipeline import read_pipeline, run, start
 
     file = lay_out(folder / "pipeline")
     put_events(folder / "pipeline", sightings(200), 1)
-    run_pipeline(start("local[2]"), read_pipeline(file))
+    run(start("local[2]"), read_pipeline(file))
 
 
 # ── On the terminal ──────────────────────────────────────────────────────────
@@ -207,7 +216,7 @@ def shown(walk: Walk) -> Iterator[str]:
         mark = "↑" if step.is_upward else "↺" if package in passed[:-1] and package != passed[-1] else " "
         if not passed or package != passed[-1]:
             passed.append(package)
-        name, caller = step.module.removeprefix("tidings."), step.caller.removeprefix("tidings.") or "the event loop"
+        name, caller = step.module.removeprefix("tidings."), step.caller.removeprefix("tidings.") or "outside"
         yield f"  {number:3} {mark} {name:34} from {caller}"
     for caller, callee in walk.upward:
         yield f"  ↑ {caller.removeprefix('tidings.')} calls {callee.removeprefix('tidings.')}"
@@ -234,13 +243,20 @@ def show_on_spark(title: str, command: Callable[[Path], None]) -> None:
 
 
 def main() -> int:
-    asked = sys.argv[1:] or ["publish", "match", "run"]
-    is_met = show_publish() if "publish" in asked else True
-    if "match" in asked:
-        show_on_spark("tidings match", match)
-    if "run" in asked:
-        show_on_spark("tidings run, one batch", run)
-    return 0 if is_met else 1
+    match sys.argv[1:]:
+        case ["publish"]:
+            return 0 if show_publish() else 1
+        case ["match"]:
+            show_on_spark("tidings match", match_some)
+        case ["run"]:
+            show_on_spark("tidings run, one batch", run_some)
+        case []:  # Each in a process of its own, so that none has loaded what another is seen to load.
+            asked = [[sys.executable, "-m", "tests.walk", name] for name in ("publish", "match", "run")]
+            return max(subprocess.run(command, check=False).returncode for command in asked)
+        case _:
+            print(__doc__)
+            return 2
+    return 0
 
 
 if __name__ == "__main__":
