@@ -28,8 +28,8 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
@@ -246,3 +246,8 @@ class Protocol:
     talk had died down: a world of thousands then begins where it would end up. None: they find out by talking."""
     name_node: Callable[[int, random.Random], NodeId] | None = None
     """Makes the id of a world's n-th node, where ids mean something to the protocol. None: any will do."""
+    content_in_packets_only: bool = False
+    """Whether its messages hold content of events and filters only inside packets and interests. A protocol that places
+    content (in a zone, on an axis) reveals it elsewhere, too; its routers see nothing of what is sealed, and route it by type."""
+    live_options: Mapping[str, Any] = field(default_factory=dict)
+    """Options that suit a live network better than the defaults, which suit a simulated one."""

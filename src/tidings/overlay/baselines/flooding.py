@@ -78,4 +78,5 @@ PROTOCOL = Protocol(
     messages=Flood,
     promises=frozenset({Promise.REACHES_ALL, Promise.JOINS_BY_LINKS}),
     on_graph=True,
+    content_in_packets_only=True,
 )

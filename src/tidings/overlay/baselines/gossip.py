@@ -81,4 +81,5 @@ PROTOCOL = Protocol(
     messages=Rumour,
     promises=frozenset({Promise.JOINS_BY_LINKS}),  # Not REACHES_ALL: that is the point of measuring it.
     on_graph=True,
+    content_in_packets_only=True,
 )

@@ -434,5 +434,6 @@ PROTOCOL = Protocol(
     messages=ImmuneMessage,
     promises=WHATEVER_HAPPENS | {Promise.JOINS_BY_LINKS, Promise.LEAVES_CLEANLY},
     on_graph=True,
+    content_in_packets_only=True,
     settle=settle,
 )

@@ -464,4 +464,6 @@ def _unsettles(news: News) -> bool:
     return isinstance(news, Obituary) or (isinstance(news, Entry) and news.standing is Standing.RETIRING)
 
 
-PROTOCOL = on_a_ring("irbr", Irbr, IrbrMessage)
+# Brokers that start in the same second may miss each other's first messages, keys among them. They compare their tables
+# often, which costs nothing as long as the tables agree.
+PROTOCOL = on_a_ring("irbr", Irbr, IrbrMessage, live_options={"sync_s": 2.0})

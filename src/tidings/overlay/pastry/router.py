@@ -6,6 +6,7 @@ half of what it has to know it would lose what others want.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
 from typing import Any
 
@@ -82,7 +83,9 @@ class RingRouter(Router[M], Rider):
         return effects
 
 
-def on_a_ring(name: str, router: type[RingRouter[Any]], messages: Any) -> Protocol:
+def on_a_ring(
+    name: str, router: type[RingRouter[Any]], messages: Any, live_options: Mapping[str, Any] | None = None
+) -> Protocol:
     """A protocol whose nodes are such routers; all that stand on a ring can be held to the same."""
     return Protocol(
         name=name,
@@ -91,6 +94,8 @@ def on_a_ring(name: str, router: type[RingRouter[Any]], messages: Any) -> Protoc
         promises=WHATEVER_HAPPENS | {Promise.JOINS_LIVE, Promise.LEAVES_CLEANLY, Promise.PRUNES},
         settle=settle,
         name_node=name_node,
+        content_in_packets_only=True,
+        live_options=live_options or {},
     )
 
 
