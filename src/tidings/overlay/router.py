@@ -207,8 +207,8 @@ def remembered(memory: bytes) -> tuple[Peer, ...]:
         return ()
 
 
-class Promise(Enum):
-    """What a protocol can be held to, beyond what all are: nothing twice, nothing unwanted, bounded, quiet at the end."""
+class Guarantee(Enum):
+    """What a protocol guarantees beyond what all do: no duplicates, nothing unwanted, bounded state, quiet at the end."""
 
     REACHES_ALL = auto()  # Without faults, every interested node gets every event.
     SURVIVES_LOSS = auto()  # … also when messages are lost, repeated and overtaken.
@@ -221,9 +221,9 @@ class Promise(Enum):
 
 
 WHATEVER_HAPPENS = frozenset(
-    {Promise.REACHES_ALL, Promise.SURVIVES_LOSS, Promise.SURVIVES_CRASHES, Promise.SURVIVES_SPLIT}
+    {Guarantee.REACHES_ALL, Guarantee.SURVIVES_LOSS, Guarantee.SURVIVES_CRASHES, Guarantee.SURVIVES_SPLIT}
 )
-"""What a protocol promises that no fault keeps from reaching all, sooner or later."""
+"""The guarantees of a protocol that reaches every subscriber in the end, whatever the fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +238,7 @@ class Protocol:
     """`build(place, **options)`; raises InputError for an option it does not know or cannot use."""
     messages: Any
     """The union of its message classes, as `Codec` takes it."""
-    promises: frozenset[Promise]
+    guarantees: frozenset[Guarantee]
     on_graph: bool = False
     """Whether it runs on links it is given (`Place.neighbours`) rather than making its own."""
     settle: Callable[[dict[NodeId, Router[Any]], float], None] | None = None
