@@ -190,11 +190,16 @@ def built(name: str, make: Callable[..., T], *arguments: Any, **options: Any) ->
         raise InputError(f"{name}: {wrong}") from None
 
 
-def builder(name: str, make: Callable[..., R]) -> Callable[..., R]:
-    """A protocol's `build`, where a router is made of who it is, its chance and its options, wherever it stands."""
+def builder(name: str, make: Callable[..., R], options_class: Callable[..., Any] | None = None) -> Callable[..., R]:
+    """A protocol's `build`, for a router made of its peer, its rng and its options.
+
+    With `options_class`, a frozen dataclass, the router takes one instance of it; else each option is a keyword.
+    """
 
     def build(place: Place, **options: Any) -> R:
-        return built(name, make, place.me, place.rng, **options)
+        if options_class is None:
+            return built(name, make, place.me, place.rng, **options)
+        return make(place.me, place.rng, built(name, options_class, **options))
 
     return build
 

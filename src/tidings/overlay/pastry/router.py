@@ -12,7 +12,7 @@ from typing import Any
 
 from tidings.overlay.messages import NodeId, Packet, Peer
 from tidings.overlay.pastry import ring as rings
-from tidings.overlay.pastry.ring import Rider, Ring
+from tidings.overlay.pastry.ring import PastryOptions, Ring, RingApplication
 from tidings.overlay.router import (
     WHATEVER_HAPPENS,
     Effect,
@@ -27,31 +27,12 @@ from tidings.overlay.router import (
 HELD_MAX = 16_384  # Messages, and as many own events, kept by a node that is not ready yet.
 
 
-class RingRouter(Router[M], Rider):
-    """One node of a protocol on a ring: a `Router` to whoever runs it, a `Rider` to its ring."""
+class RingRouter(Router[M], RingApplication):
+    """One node of a protocol on a ring: a `Router` to whoever runs it, a `RingApplication` to its ring."""
 
-    def __init__(
-        self,
-        me: Peer,
-        rng: Random,
-        *,
-        base: int,
-        leaf_count: int,
-        alternates: int,
-        heartbeat_s: float,
-        answer_s: float,
-    ) -> None:
+    def __init__(self, me: Peer, rng: Random, options: PastryOptions) -> None:
         self.me, self._rng = me, rng
-        self.ring = Ring(
-            me,
-            self,
-            rng,
-            base=base,
-            leaf_count=leaf_count,
-            alternates=alternates,
-            heartbeat_s=heartbeat_s,
-            answer_s=answer_s,
-        )
+        self.ring = Ring(me, self, rng, options)
         self._joined = False  # Whether this node came to a network that there was.
         self._held: list[tuple[NodeId, M]] = []
         self._unpublished: list[Packet] = []
@@ -84,12 +65,16 @@ class RingRouter(Router[M], Rider):
 
 
 def on_a_ring(
-    name: str, router: type[RingRouter[Any]], messages: Any, live_options: Mapping[str, Any] | None = None
+    name: str,
+    router: type[RingRouter[Any]],
+    options_class: type[PastryOptions],
+    messages: Any,
+    live_options: Mapping[str, Any] | None = None,
 ) -> Protocol:
-    """A protocol whose nodes are such routers; all that stand on a ring can be held to the same."""
+    """A protocol whose nodes are such routers. All that run on a ring give the same guarantees."""
     return Protocol(
         name=name,
-        build=builder(name, router),
+        build=builder(name, router, options_class),
         messages=messages,
         guarantees=WHATEVER_HAPPENS | {Guarantee.JOINS_LIVE, Guarantee.LEAVES_CLEANLY, Guarantee.PRUNES},
         settle=settle,
