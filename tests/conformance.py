@@ -1,7 +1,7 @@
 """What every protocol must do, each a function that takes any protocol.
 
-A protocol is held to what it promises (`tidings.overlay.Promise`) and to what all are
-held to: nothing twice, nothing unwanted, nothing invented, no circles, bounded, quiet at
+Each protocol must keep its guarantees (`tidings.overlay.Guarantee`) and what all must
+keep: nothing twice, nothing unwanted, nothing invented, no circles, bounded, quiet at
 the end. A failure shrinks the plan and prints the command that replays it.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tidings.overlay import NAMES, Codec, Promise, protocol
+from tidings.overlay import NAMES, Codec, Guarantee, protocol
 from tidings.sim import (
     Fault,
     Plan,
@@ -58,7 +58,7 @@ FAULTS: dict[str, Callable[[int], tuple[Fault, ...]]] = {
 }
 
 
-def it_keeps_its_promises(name: str, seed: int, faults: tuple[Fault, ...], **options: Any) -> None:
+def it_keeps_its_guarantees(name: str, seed: int, faults: tuple[Fault, ...], **options: Any) -> None:
     """Under these faults, whatever the seed."""
     plan = Plan(name, seed=seed, node_count=NODE_COUNT, faults=faults, options=options)
     if failure(plan) is not None:
@@ -93,10 +93,10 @@ def a_subscription_is_completed_and_taken_back(name: str, seed: int) -> None:
     assert world.trace.notices == []
 
 
-def needs(name: str, promise: Promise) -> None:
-    """Skip a protocol that does not promise this."""
-    if promise not in protocol(name).promises:
-        pytest.skip(f"{name} does not promise {promise.name.lower().replace('_', ' ')}")
+def needs(name: str, guarantee: Guarantee) -> None:
+    """Skip a protocol that does not guarantee this."""
+    if guarantee not in protocol(name).guarantees:
+        pytest.skip(f"{name} does not guarantee {guarantee.name.lower().replace('_', ' ')}")
 
 
 def _all_sent(world: World) -> list[Any]:

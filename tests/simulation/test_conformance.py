@@ -18,16 +18,16 @@ SEED = 1
 
 @pytest.mark.parametrize("faults", FAULTS)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_protocol_keeps_its_promises_under(protocol: str, faults: str) -> None:
-    conformance.it_keeps_its_promises(protocol, SEED, FAULTS[faults](SEED))
+def test_a_protocol_keeps_its_guarantees_under(protocol: str, faults: str) -> None:
+    conformance.it_keeps_its_guarantees(protocol, SEED, FAULTS[faults](SEED))
 
 
 @pytest.mark.parametrize(
     "options", [{"mode": "advertise"}, {"forward": "core_tree"}, {"forward": "core_flood"}], ids=str
 )
 @pytest.mark.parametrize("faults", FAULTS)
-def test_immune_keeps_its_promises_in_every_mode_under(faults: str, options: dict[str, str]) -> None:
-    conformance.it_keeps_its_promises("immune", 3, FAULTS[faults](3), **options)
+def test_immune_keeps_its_guarantees_in_every_mode_under(faults: str, options: dict[str, str]) -> None:
+    conformance.it_keeps_its_guarantees("immune", 3, FAULTS[faults](3), **options)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

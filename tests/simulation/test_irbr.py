@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.overlay.harness import QUIET, Bench
 from tidings.overlay import AnyWanted, EventId, NodeId, Ranges, protocol
-from tidings.overlay.irbr.filter_table import Standing
+from tidings.overlay.irbr.filter_table import EntryState
 from tidings.overlay.irbr.router import Irbr
 from tidings.overlay.pastry.routing_table import shared
 from tidings.sim import World
@@ -152,7 +152,7 @@ def uncovered(bench: Bench, at: NodeId) -> list[Any]:
     missing = []
     for id in [id for id in bench.routers if id != at]:
         known = [e.interest for e in router.table.under(router.ring.cell(id)) if e.interest]
-        stable = [own for own in bench.routers[id].own.values() if own.stable and own.standing is Standing.LIVE]
+        stable = [own for own in bench.routers[id].own.values() if own.stable and own.state is EntryState.LIVE]
         missing += [own.interest.id for own in stable if not any(i.covers(own.interest) for i in known)]
     return missing
 
@@ -184,9 +184,9 @@ def test_a_stable_subscription_is_known_to_all_at_every_moment_P6(seed: int) -> 
         assert len(router.custody) == 0
         assert all(own.stable for own in router.own.values())
         entries = [e for cell in router.table.cells() for e in router.table.under(cell)]
-        live = [e for e in entries if e.standing is not Standing.GONE]
+        live = [e for e in entries if e.state is not EntryState.GONE]
         assert all(e.id in bench.routers[e.origin.id].own for e in live), "I5: a stale entry"
-        assert all(e.standing is Standing.LIVE for e in live)
+        assert all(e.state is EntryState.LIVE for e in live)
 
 
 def test_without_the_first_phase_there_are_moments_when_it_is_not() -> None:
@@ -251,7 +251,7 @@ def test_a_node_that_comes_back_has_its_former_life_mourned() -> None:
     world.restart(4, memory=True)
     world.run_for(40)
     entries = [e for router in routers(world) for cell in router.table.cells() for e in router.table.under(cell)]
-    assert {e.id.incarnation for e in entries if e.standing is not Standing.GONE} == {1}
+    assert {e.id.incarnation for e in entries if e.state is not EntryState.GONE} == {1}
     event = world.publish(0, {"x": 1})
     world.run_for(10)
     assert reached(world, event) == Counter({world.nodes[4].id: 1})

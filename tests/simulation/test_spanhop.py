@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance import FAULTS, NODE_COUNT, it_keeps_its_promises
+from tests.conformance import FAULTS, NODE_COUNT, it_keeps_its_guarantees
 from tidings.overlay import EventId, Ranges
 from tidings.overlay.spanhop.router import Spanhop
 from tidings.overlay.spanhop.zone_ownership import uncovered
@@ -91,8 +91,8 @@ def test_brokers_that_all_come_at_once_find_their_zones_by_talking() -> None:
     ],
     ids=str,
 )
-def test_spanhop_keeps_its_promises_with_other_options_under(faults: str, options: dict[str, Any]) -> None:
-    it_keeps_its_promises("spanhop", 5, FAULTS[faults](5), **options)
+def test_spanhop_keeps_its_guarantees_with_other_options_under(faults: str, options: dict[str, Any]) -> None:
+    it_keeps_its_guarantees("spanhop", 5, FAULTS[faults](5), **options)
 
 
 @pytest.mark.parametrize("m", [4, 16])

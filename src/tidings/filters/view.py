@@ -1,23 +1,50 @@
-"""What a node can say of an event it may only partly read."""
+"""A partly readable event, and whether a condition might match it.
+
+A node that lacks keys reads some attributes of an event and not others. Routers prune by `may_match`, which never
+says no to an event that the whole condition matches.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from typing import Any
 
-from tidings.events import Value
+from msgspec import Struct
+
+from tidings.events import Timestamp, Value
 from tidings.filters.condition import Condition
 from tidings.filters.evaluate import evaluate
 from tidings.filters.normal import Box
 from tidings.filters.syntax import And, Attribute, Call, In, IsNull, Node, Not, Or, attributes_of, children
 
+ATTRIBUTES_MAX = 4096  # In one view; as many as an event type may have.
+_VALUE_CLASSES = frozenset({bool, int, float, str, bytes, Timestamp})
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """The readable values of an event, and the names of attributes that may be there but cannot be read."""
 
-    values: Mapping[str, Value]
-    unreadable: Set[str] = field(default_factory=frozenset)
+class View(Struct, frozen=True, array_like=True):
+    """What one node can read of an event: the values, and the names of those it cannot read.
+
+    An attribute in neither is known to be absent, unless `opaque` says that even the
+    names are sealed. Packets carry views between nodes, so the class checks what it holds.
+    """
+
+    values: dict[str, Any]  # Of Value: a union of all six is more than msgspec can decode, so they are checked below.
+    hidden: tuple[str, ...] = ()
+    opaque: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.values) + len(self.hidden) > ATTRIBUTES_MAX:
+            raise ValueError(f"a view has at most {ATTRIBUTES_MAX} attributes")
+        for name, value in self.values.items():
+            if value.__class__ not in _VALUE_CLASSES:
+                raise ValueError(f"expected a value for {name!r}, got {type(value).__name__}")
+
+    def unknown(self, name: str) -> bool:
+        """Whether this node cannot tell what the attribute is, or whether it is there at all."""
+        return name not in self.values and (self.opaque or name in self.hidden)
+
+    def get(self, name: str) -> Value | None:
+        """The value, or None where it is absent or unknown."""
+        return self.values.get(name)
 
 
 def may_match(condition: Condition, view: View) -> bool:
@@ -28,7 +55,7 @@ def may_match(condition: Condition, view: View) -> bool:
 
     >>> from tidings.filters import parse
     >>> wanted = parse("speed > 20 AND plate = 'AB12CDE'")
-    >>> may_match(wanted, View({"speed": 31.0}, {"plate"})), may_match(wanted, View({"speed": 9.0}, {"plate"}))
+    >>> may_match(wanted, View({"speed": 31.0}, ("plate",))), may_match(wanted, View({"speed": 9.0}, ("plate",)))
     (True, False)
     """
     return any(_may_hold(box, view) for box in condition.boxes)
@@ -36,13 +63,13 @@ def may_match(condition: Condition, view: View) -> bool:
 
 def _may_hold(box: Box, view: View) -> bool:
     for name, side in box.sides:
-        if name not in view.unreadable and view.values.get(name) not in side:
+        if not view.unknown(name) and view.values.get(name) not in side:
             return False
     return all(_may_be_true(residual, view) for residual in box.residuals)
 
 
 def _may_be_true(residual: Node, view: View) -> bool:
-    if any(name in view.unreadable for name in attributes_of(residual)):
+    if any(view.unknown(name) for name in attributes_of(residual)):
         return not _surely_null(residual, view)
     return evaluate(residual, view.values) is True
 
@@ -51,7 +78,7 @@ def _surely_null(node: Node, view: View) -> bool:
     """Whether a readable NULL makes the whole residual NULL, whatever the unreadable rest is."""
     match node:
         case Attribute(name):
-            return name not in view.unreadable and view.values.get(name) is None
+            return not view.unknown(name) and view.values.get(name) is None
         case IsNull() | And() | Or():
             return False
         case In(arg, items):

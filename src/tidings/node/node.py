@@ -71,9 +71,6 @@ from tidings.security import (
     UnknownEpoch,
 )
 
-CONTENT_STAYS_IN_PARCELS = frozenset({"flooding", "gossip", "hermes", "immune", "irbr"})
-"""The protocols that say nothing of an event or a filter outside packets and interests. Those that place content (in a
-zone, on an axis) tell others where; their routers are shown nothing of what is sealed, and route it by type."""
 TO_SELF_MAX = 4096  # Messages to itself that a router has made and not yet had.
 TRY_AGAIN_S = 5.0  # After the overlay could not do what the node itself needs.
 RENEW_S = 5.0  # After new keys came, before filters are sealed with them: the keys start within the grace.
@@ -104,7 +101,7 @@ class Node:
         self.router = router or protocol.build(Place(me, tuple(neighbours), rng), **(options or {}))
         self.truth = Truth()
         self._random, self._rng = random, rng
-        self._blind = protocol.name not in CONTENT_STAYS_IN_PARCELS
+        self._blind = not protocol.content_in_packets_only
         self._types = Catalogue()
         self._near = Neighbourhood(
             identity,

@@ -23,6 +23,7 @@ What a protocol says is in its `_messages`, and how a network of it begins that 
 from importlib import import_module
 
 from tidings.errors import InputError, did_you_mean
+from tidings.filters import View
 from tidings.overlay.immune.global_construction import Graph, Roles, guarded, literal, spanning_tree
 from tidings.overlay.interest import AnyWanted, Box, Everything, Extent, Interest, Ranges, Span, Sql, Wanted, key_of
 from tidings.overlay.messages import (
@@ -35,7 +36,7 @@ from tidings.overlay.messages import (
     Packet,
     Peer,
     SubscriptionId,
-    View,
+    name_of,
     peers_in,
     rewritten,
     size_of,
@@ -46,8 +47,8 @@ from tidings.overlay.router import (
     Deliver,
     Effect,
     Failed,
+    Guarantee,
     Place,
-    Promise,
     Protocol,
     Router,
     Send,
@@ -92,6 +93,7 @@ __all__ = [
     "Extent",
     "Failed",
     "Graph",
+    "Guarantee",
     "Header",
     "Hop",
     "Interest",
@@ -100,7 +102,6 @@ __all__ = [
     "Packet",
     "Peer",
     "Place",
-    "Promise",
     "Protocol",
     "Ranges",
     "Roles",
@@ -120,6 +121,7 @@ __all__ = [
     "hops_max",
     "key_of",
     "literal",
+    "name_of",
     "next_hop",
     "peers_in",
     "protocol",

@@ -15,7 +15,7 @@ for the node matches exactly before it notifies.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -23,7 +23,8 @@ import msgspec
 
 from tidings import filters
 from tidings.events import Attribute, EventType, Key, Value, ValueType, type_of
-from tidings.overlay.messages import Packet, SubscriptionId, View
+from tidings.filters import View
+from tidings.overlay.messages import Packet, SubscriptionId
 
 PARSED_MAX = 16_384  # Conditions kept parsed, some 10 kB each; one pushed out is parsed again when it is next asked.
 
@@ -170,7 +171,7 @@ class Sql(msgspec.Struct, frozen=True, tag=True, array_like=True):
                 return False  # An event that does not fit its type is nobody's.
         if not view.hidden and not view.opaque:
             return condition.matches(view.values)
-        return filters.may_match(condition, filters.View(view.values, _Unreadable(view)))
+        return filters.may_match(condition, view)
 
     def covers(self, other: AnyWanted) -> bool:
         return self.exact and isinstance(other, Sql) and filters.covers(self.condition(), other.condition())
@@ -220,22 +221,6 @@ class Interest(msgspec.Struct, frozen=True, array_like=True):
 def key_of(value: Value) -> Key:
     """Where a value stands on its axis: what `Span.holds` is asked of."""
     return type_of(value).key(value)
-
-
-class _Unreadable(Set[str]):
-    """The attributes of a view that cannot be read. Of an opaque one that is every name there may be."""
-
-    def __init__(self, view: View) -> None:
-        self._view = view
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self._view.unknown(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._view.hidden)
-
-    def __len__(self) -> int:
-        return len(self._view.hidden)
 
 
 @lru_cache(maxsize=PARSED_MAX)

@@ -24,10 +24,10 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from tidings.errors import InputError, PeerError
-from tidings.events import Timestamp, Value
+from tidings.events import Timestamp
+from tidings.filters import View
 
 FRAME_BYTES_MAX = 1 << 20  # A message; the largest events we carry are under 256 KiB.
-ATTRIBUTES_MAX = 4096  # In one view; as many as an event type may have.
 
 NodeId: TypeAlias = str
 
@@ -73,36 +73,6 @@ class Header(msgspec.Struct, frozen=True, array_like=True):
     type: str
 
 
-_VALUE_CLASSES = frozenset({bool, int, float, str, bytes, Timestamp})
-
-
-class View(msgspec.Struct, frozen=True, array_like=True):
-    """What one node can read of an event: the values, and the names of those it cannot read.
-
-    An attribute in neither is known to be absent, unless `opaque` says that even the
-    names are sealed.
-    """
-
-    values: dict[str, Any]  # Of Value: a union of all six is more than msgspec can decode, so they are checked below.
-    hidden: tuple[str, ...] = ()
-    opaque: bool = False
-
-    def __post_init__(self) -> None:
-        if len(self.values) + len(self.hidden) > ATTRIBUTES_MAX:
-            raise ValueError(f"a view has at most {ATTRIBUTES_MAX} attributes")
-        for name, value in self.values.items():
-            if value.__class__ not in _VALUE_CLASSES:
-                raise ValueError(f"expected a value for {name!r}, got {type(value).__name__}")
-
-    def unknown(self, name: str) -> bool:
-        """Whether this node cannot tell what the attribute is, or whether it is there at all."""
-        return name not in self.values and (self.opaque or name in self.hidden)
-
-    def get(self, name: str) -> Value | None:
-        """The value, or None where it is absent or unknown."""
-        return self.values.get(name)
-
-
 SEALED = View({}, opaque=True)  # What a node without keys sees of an event sealed as a whole.
 
 
@@ -146,6 +116,11 @@ class Codec(Generic[M]):
 def size_of(message: Message) -> int:
     """How many bytes the message takes on a link, before framing."""
     return len(_ENCODER.encode(message))
+
+
+def name_of(message: msgspec.Struct) -> str:
+    """The message's name in traces and statistics: its tag on the wire, which outlives the name of its class."""
+    return str(message.__struct_config__.tag or type(message).__name__)
 
 
 def rewritten(message: M, change: Callable[[Any], Any], *kinds: type) -> M:

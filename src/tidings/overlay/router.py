@@ -28,8 +28,8 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
@@ -190,11 +190,16 @@ def built(name: str, make: Callable[..., T], *arguments: Any, **options: Any) ->
         raise InputError(f"{name}: {wrong}") from None
 
 
-def builder(name: str, make: Callable[..., R]) -> Callable[..., R]:
-    """A protocol's `build`, where a router is made of who it is, its chance and its options, wherever it stands."""
+def builder(name: str, make: Callable[..., R], options_class: Callable[..., Any] | None = None) -> Callable[..., R]:
+    """A protocol's `build`, for a router made of its peer, its rng and its options.
+
+    With `options_class`, a frozen dataclass, the router takes one instance of it; else each option is a keyword.
+    """
 
     def build(place: Place, **options: Any) -> R:
-        return built(name, make, place.me, place.rng, **options)
+        if options_class is None:
+            return built(name, make, place.me, place.rng, **options)
+        return make(place.me, place.rng, built(name, options_class, **options))
 
     return build
 
@@ -207,8 +212,8 @@ def remembered(memory: bytes) -> tuple[Peer, ...]:
         return ()
 
 
-class Promise(Enum):
-    """What a protocol can be held to, beyond what all are: nothing twice, nothing unwanted, bounded, quiet at the end."""
+class Guarantee(Enum):
+    """What a protocol guarantees beyond what all do: no duplicates, nothing unwanted, bounded state, quiet at the end."""
 
     REACHES_ALL = auto()  # Without faults, every interested node gets every event.
     SURVIVES_LOSS = auto()  # … also when messages are lost, repeated and overtaken.
@@ -221,9 +226,9 @@ class Promise(Enum):
 
 
 WHATEVER_HAPPENS = frozenset(
-    {Promise.REACHES_ALL, Promise.SURVIVES_LOSS, Promise.SURVIVES_CRASHES, Promise.SURVIVES_SPLIT}
+    {Guarantee.REACHES_ALL, Guarantee.SURVIVES_LOSS, Guarantee.SURVIVES_CRASHES, Guarantee.SURVIVES_SPLIT}
 )
-"""What a protocol promises that no fault keeps from reaching all, sooner or later."""
+"""The guarantees of a protocol that reaches every subscriber in the end, whatever the fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +243,7 @@ class Protocol:
     """`build(place, **options)`; raises InputError for an option it does not know or cannot use."""
     messages: Any
     """The union of its message classes, as `Codec` takes it."""
-    promises: frozenset[Promise]
+    guarantees: frozenset[Guarantee]
     on_graph: bool = False
     """Whether it runs on links it is given (`Place.neighbours`) rather than making its own."""
     settle: Callable[[dict[NodeId, Router[Any]], float], None] | None = None
@@ -246,3 +251,8 @@ class Protocol:
     talk had died down: a world of thousands then begins where it would end up. None: they find out by talking."""
     name_node: Callable[[int, random.Random], NodeId] | None = None
     """Makes the id of a world's n-th node, where ids mean something to the protocol. None: any will do."""
+    content_in_packets_only: bool = False
+    """Whether its messages hold content of events and filters only inside packets and interests. A protocol that places
+    content (in a zone, on an axis) reveals it elsewhere, too; its routers see nothing of what is sealed, and route it by type."""
+    live_options: Mapping[str, Any] = field(default_factory=dict)
+    """Options that suit a live network better than the defaults, which suit a simulated one."""

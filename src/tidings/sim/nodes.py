@@ -44,6 +44,7 @@ from tidings.overlay import (
     Sql,
     SubscriptionId,
     View,
+    name_of,
 )
 from tidings.security import BiscuitCapability, Identity, KeyManager, NotYet, SignedType
 from tidings.sim.federation import START_MS, Federation
@@ -246,7 +247,7 @@ class NodeWorld(World):
         target = self._by_id.get(to)
         packet = getattr(message, "packet", None)
         about = packet.header.id if packet is not None else None
-        name = message.__class__.__name__
+        name = name_of(message)
         if target is None or not target.up:
             return Carried(b"", message, name, about)
         self._introduce(node, target)

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from tidings.errors import InputError
-from tidings.overlay import Promise, protocol
+from tidings.overlay import Guarantee, protocol
 from tidings.sim.checks import check_nothing_lost, check_quiet, check_safe
 from tidings.sim.faults import Crash, Fault, Join, Leave, Restart, Slow, Split, Storm
 from tidings.sim.network import CALM, Weather
@@ -85,8 +85,8 @@ def judge(plan: Plan) -> World:
     world = run(plan)
     check_safe(world, crossings_max=crossings_allowed(plan))
     check_quiet(world)
-    promises = protocol(plan.protocol).promises
-    if Promise.REACHES_ALL in promises and _needed(plan) <= promises:
+    guarantees = protocol(plan.protocol).guarantees
+    if Guarantee.REACHES_ALL in guarantees and _needed(plan) <= guarantees:
         calm_s = plan.calm_s if _breaks_nodes(plan) else None
         check_nothing_lost(world.trace, calm_s=calm_s, parts=world.parts() if world.protocol.on_graph else None)
     return world
@@ -144,22 +144,22 @@ def _subscribe_all(world: World, plan: Plan) -> None:
         world.subscribe(rng.choice(world.up()), wanted)
 
 
-_NEEDED: dict[type, Promise] = {
-    Crash: Promise.SURVIVES_CRASHES,
-    Restart: Promise.SURVIVES_CRASHES,
-    Split: Promise.SURVIVES_SPLIT,
-    Storm: Promise.SURVIVES_LOSS,
-    Leave: Promise.LEAVES_CLEANLY,
+_NEEDED: dict[type, Guarantee] = {
+    Crash: Guarantee.SURVIVES_CRASHES,
+    Restart: Guarantee.SURVIVES_CRASHES,
+    Split: Guarantee.SURVIVES_SPLIT,
+    Storm: Guarantee.SURVIVES_LOSS,
+    Leave: Guarantee.LEAVES_CLEANLY,
 }
 
 
-def _needed(plan: Plan) -> set[Promise]:
+def _needed(plan: Plan) -> set[Guarantee]:
     """What a protocol must have promised to be blamed for a loss under this plan."""
     needed = {_NEEDED[type(fault)] for fault in plan.faults if type(fault) in _NEEDED}
     if any(isinstance(fault, Join) for fault in plan.faults):
         on_graph = protocol(plan.protocol).on_graph
-        needed.add(Promise.JOINS_BY_LINKS if on_graph else Promise.JOINS_LIVE)
-    return needed if plan.weather.calm else needed | {Promise.SURVIVES_LOSS}
+        needed.add(Guarantee.JOINS_BY_LINKS if on_graph else Guarantee.JOINS_LIVE)
+    return needed if plan.weather.calm else needed | {Guarantee.SURVIVES_LOSS}
 
 
 def _breaks_nodes(plan: Plan) -> bool:

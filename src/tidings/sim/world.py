@@ -44,6 +44,7 @@ from tidings.overlay import (
     SubscriptionId,
     View,
     WakeAt,
+    name_of,
     protocol,
     size_of,
 )
@@ -300,7 +301,7 @@ class World(Clock):
         if message.__class__ is Carried:
             name, size, about, chatter = message.name, len(message.raw), message.about, message.message.chatter
         else:
-            name, size, chatter = message.__class__.__name__, size_of(message), message.chatter
+            name, size, chatter = name_of(message), size_of(message), message.chatter
             packet = getattr(message, "packet", None)
             about = packet.header.id if packet is not None else None
         tally = self.trace.sent.setdefault(name, [0, 0])
@@ -333,7 +334,7 @@ class World(Clock):
     def _miss(self, member: Member, sender: NodeId, message: Message) -> None:
         """A message came to a node that is down. Over TCP its sender would be told so."""
         self.trace.counted["missed"] += 1
-        self.trace.note(self.now, "miss", member.id, sender, message.__class__.__name__)
+        self.trace.note(self.now, "miss", member.id, sender, name_of(message))
         back = self._by_id[sender]
         if self.bounces and not (self._split and back.side != member.side):
             delay_s = self._space.delay_s(member.index, back.index)

@@ -97,4 +97,4 @@ def test_two_conditions_overlap_where_an_event_surely_matches_both(one: str, oth
     ],
 )
 def test_what_cannot_be_read_counts_as_a_possible_match(text: str, expected: bool) -> None:
-    assert may_match(parse(text, Thing), View({"i": 1, "b": True}, {"s"})) is expected
+    assert may_match(parse(text, Thing), View({"i": 1, "b": True}, ("s",))) is expected

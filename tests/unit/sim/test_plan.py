@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tidings import overlay
 from tidings.errors import InputError
-from tidings.overlay import Effect, NodeId, Packet, Promise, Protocol
+from tidings.overlay import Effect, Guarantee, NodeId, Packet, Protocol
 from tidings.overlay.baselines.flooding import Flood, Flooding
 from tidings.sim import (
     Crash,
@@ -62,7 +62,7 @@ class Forgetful(Flooding):
 
 @pytest.fixture
 def buggy(monkeypatch: pytest.MonkeyPatch) -> str:
-    found = Protocol("forgetful", Forgetful.build, Flood, frozenset({Promise.REACHES_ALL}), on_graph=True)
+    found = Protocol("forgetful", Forgetful.build, Flood, frozenset({Guarantee.REACHES_ALL}), on_graph=True)
     real = overlay.protocol
     for place in ("tidings.sim.plan.protocol", "tidings.sim.world.protocol"):
         monkeypatch.setattr(place, lambda name: found if name == "forgetful" else real(name))

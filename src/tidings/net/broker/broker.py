@@ -75,9 +75,6 @@ from tidings.security import from_fingerprint
 
 REJOIN_S = 2.0  # After a join that failed.
 DRAIN_S_MAX = 60.0
-LIVE_OPTIONS: dict[str, dict[str, Any]] = {"irbr": {"sync_s": 2.0}}
-"""What suits a live network better than a simulated one. Brokers that start in the same second may miss what the others
-say first, keys among it; they compare their tables often, which costs nothing as long as they agree."""
 
 log = logging.getLogger("tidings.broker")
 
@@ -197,7 +194,7 @@ class Broker:
         config = self.config
         rng = random.Random(secrets.randbits(64))
         neighbours = tuple(peer.peer for peer in config.peers) if self.protocol.on_graph else ()
-        options = {**LIVE_OPTIONS.get(config.overlay, {}), **config.overlay_options}
+        options = {**self.protocol.live_options, **config.overlay_options}
         inner = self.protocol.build(Place(self.me, neighbours, rng), **options)
         policy = NodePolicy(
             network_key=from_fingerprint(config.network_key) if config.network_key else None, apart_max=APART_MAX

@@ -18,7 +18,7 @@ from typing import Any
 
 from tidings.overlay.dedup import SEEN_MAX, SeenIds
 from tidings.overlay.messages import EventId, Message, NodeId, Packet, Peer
-from tidings.overlay.router import Deliver, Effect, Place, Promise, Protocol, Router, Send, built
+from tidings.overlay.router import Deliver, Effect, Guarantee, Place, Protocol, Router, Send, built
 
 HOPS_MAX = 32  # Twice the widest overlay in the lab; a flood that needs more has gone astray.
 NEIGHBOURS_MAX = 4096  # Four times the largest hub in the lab.
@@ -76,6 +76,7 @@ PROTOCOL = Protocol(
     name="flooding",
     build=Flooding.build,
     messages=Flood,
-    promises=frozenset({Promise.REACHES_ALL, Promise.JOINS_BY_LINKS}),
+    guarantees=frozenset({Guarantee.REACHES_ALL, Guarantee.JOINS_BY_LINKS}),
     on_graph=True,
+    content_in_packets_only=True,
 )

@@ -16,7 +16,7 @@ from typing import Any
 from tidings.errors import InputError
 from tidings.overlay.dedup import SEEN_MAX, SeenIds
 from tidings.overlay.messages import EventId, Message, NodeId, Packet, Peer
-from tidings.overlay.router import Deliver, Effect, Place, Promise, Protocol, Router, Send, built
+from tidings.overlay.router import Deliver, Effect, Guarantee, Place, Protocol, Router, Send, built
 
 NEIGHBOURS_MAX = 4096  # Four times the largest hub in the lab.
 
@@ -79,6 +79,7 @@ PROTOCOL = Protocol(
     name="gossip",
     build=Gossip.build,
     messages=Rumour,
-    promises=frozenset({Promise.JOINS_BY_LINKS}),  # Not REACHES_ALL: that is the point of measuring it.
+    guarantees=frozenset({Guarantee.JOINS_BY_LINKS}),  # Not REACHES_ALL: that is the point of measuring it.
     on_graph=True,
+    content_in_packets_only=True,
 )

@@ -20,7 +20,7 @@ from tidings.overlay.random_graph.cyclon import VIEW_SIZE
 from tidings.overlay.random_graph.graph import PERIOD_S, GraphMessage
 from tidings.overlay.random_graph.random_walk import HOPS_MAX
 from tidings.overlay.random_graph.router import GraphRouter, on_a_random_graph
-from tidings.overlay.router import Completed, Count, Deliver, Effect, Promise, Send
+from tidings.overlay.router import Completed, Count, Deliver, Effect, Guarantee, Send
 
 OWN_MAX = 65_536
 
@@ -103,4 +103,4 @@ class Simple(GraphRouter[Tell | GraphMessage]):
 
 
 # Not REACHES_ALL: as published it misses five subscribers in six.
-PROTOCOL = on_a_random_graph("simple", Simple, Tell | GraphMessage, frozenset({Promise.JOINS_LIVE}))
+PROTOCOL = on_a_random_graph("simple", Simple, Tell | GraphMessage, frozenset({Guarantee.JOINS_LIVE}))

@@ -27,7 +27,7 @@ from tidings.overlay.random_graph.graph import PERIOD_S, GraphMessage
 from tidings.overlay.random_graph.partition import Axis, axes_of, filed_under
 from tidings.overlay.random_graph.random_walk import HOPS_MAX, Path, onward
 from tidings.overlay.random_graph.router import GraphRouter, on_a_random_graph
-from tidings.overlay.router import Completed, Count, Deliver, Effect, Failed, Promise, Send
+from tidings.overlay.router import Completed, Count, Deliver, Effect, Failed, Guarantee, Send
 
 TABLE_SIZE = 50  # The paper's, for TERA.
 TOPICS_MAX = 4096  # Topics that one node subscribes to.
@@ -216,4 +216,4 @@ _TOPIC = Tree(Peer(""), 0)  # A topic is the same whoever speaks of it.
 
 
 # Not REACHES_ALL: a walk may find nobody, and a flood may miss somebody.
-PROTOCOL = on_a_random_graph("tera", Tera, TeraMessage, frozenset({Promise.JOINS_LIVE}))
+PROTOCOL = on_a_random_graph("tera", Tera, TeraMessage, frozenset({Guarantee.JOINS_LIVE}))

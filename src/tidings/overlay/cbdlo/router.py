@@ -65,7 +65,7 @@ from tidings.overlay.router import (
     Count,
     Deliver,
     Effect,
-    Promise,
+    Guarantee,
     Send,
     Token,
     WakeAt,
@@ -398,5 +398,5 @@ def _check_limits(hops_max: int, trace_max: int, period_s: float, indexed_max: i
         )
 
 
-PROMISES = WHATEVER_HAPPENS | {Promise.JOINS_LIVE, Promise.LEAVES_CLEANLY}
-PROTOCOL = on_a_random_graph("cbdlo", Cbdlo, CbdloMessage, PROMISES)
+GUARANTEES = WHATEVER_HAPPENS | {Guarantee.JOINS_LIVE, Guarantee.LEAVES_CLEANLY}
+PROTOCOL = on_a_random_graph("cbdlo", Cbdlo, CbdloMessage, GUARANTEES)

@@ -1,12 +1,15 @@
-"""Trees: what a node knows of one event type's tree: who below it wants what, and what its parent was told.
+"""Multicast trees: what one node knows of each event type's tree, and what it has to send because of it.
 
-The part of `hermes` that only knows and never sends. A tree's methods take what happened
-and return what is to be said, in order: Want and Unwant to the parent, Risen to a child
-(or to this node itself, which is its own child).
+A tree knows and never sends. Its methods take what happened and return the messages that
+follow, in order: InterestRequest and InterestWithdrawal for the parent, InterestAck for a
+child (or for this node itself, which is its own child).
 
-The parent is told as little as will do: an interest that another one covers stops here.
-So when one goes, those that only it covered are announced first, and it is withdrawn when
-the parent has them.
+A node announces to its parent as little as possible: an interest that another one covers
+stops here. So when one is withdrawn, the interests that only it covered are announced
+first, and the withdrawal follows once the parent has acknowledged them.
+
+`MulticastTree` is one type's tree, `MulticastTrees` all trees of a node. Both numbers of
+trees and of interests are bounded: a peer that announces without end is refused.
 """
 
 from __future__ import annotations
@@ -16,55 +19,36 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
+from tidings.overlay.hermes.messages import InterestAck, InterestRequest, InterestWithdrawal
 from tidings.overlay.interest import Interest
-from tidings.overlay.messages import Message, NodeId, Packet, SubscriptionId
+from tidings.overlay.messages import NodeId, Packet, SubscriptionId
 
-
-class Want(Message, frozen=True):
-    """Send me what this interest matches. `clock` orders what one child says."""
-
-    interest: Interest
-    clock: int
-
-
-class Unwant(Message, frozen=True):
-    """No longer."""
-
-    event_type: str
-    id: SubscriptionId
-    clock: int
-
-
-class Risen(Message, frozen=True):
-    """Your interest is known as far up as it has to be."""
-
-    event_type: str
-    id: SubscriptionId
-    clock: int
+TREES_MAX = 65_536
+INTERESTS_MAX = 1 << 20  # On one node, its own and its children's. One too many is refused and counted.
 
 
 class ToChild(NamedTuple):
-    """Something to tell a child."""
+    """An acknowledgement for a child."""
 
     child: NodeId
-    message: Risen
+    message: InterestAck
 
 
-Saying: TypeAlias = Want | Unwant | ToChild
+TreeMessage: TypeAlias = InterestRequest | InterestWithdrawal | ToChild
 
 
 @dataclass(slots=True)
-class Held:
-    """An interest from below, or one that the parent was told of, with the clock of whoever said it."""
+class TreeInterest:
+    """An interest that a child announced, or that was announced to the parent, with the clock of whoever announced it."""
 
     interest: Interest
     clock: int
-    is_known: bool = False  # Whether the parent has said that it has risen.
+    is_acknowledged: bool = False  # By the parent.
 
 
 @dataclass(slots=True)
-class Tree:
-    """This node's place in the tree of one type. `parent` is None at the rendezvous."""
+class MulticastTree:
+    """This node's part of the tree of one type. `parent` is None at the rendezvous."""
 
     type: str
     key: str
@@ -72,162 +56,227 @@ class Tree:
     tick: Callable[[], int]
     parent: NodeId | None = None
     own: dict[SubscriptionId, Interest] = field(default_factory=dict)
-    below: dict[NodeId, dict[SubscriptionId, Held]] = field(default_factory=dict)
-    refreshed: dict[NodeId, float] = field(default_factory=dict)  # When each child was last heard of.
-    announced: dict[SubscriptionId, Held] = field(default_factory=dict)
-    _waiting: dict[SubscriptionId, dict[NodeId, int]] = field(default_factory=dict)  # Children to tell, with clocks.
-    _retiring: dict[SubscriptionId, dict[SubscriptionId, None]] = field(default_factory=dict)
+    children: dict[NodeId, dict[SubscriptionId, TreeInterest]] = field(default_factory=dict)
+    refreshed: dict[NodeId, float] = field(default_factory=dict)  # When each child last sent a refresh.
+    announced: dict[SubscriptionId, TreeInterest] = field(default_factory=dict)
+    _waiting: dict[SubscriptionId, dict[NodeId, int]] = field(default_factory=dict)  # Children to answer, with clocks.
+    _withdrawing: dict[SubscriptionId, dict[SubscriptionId, None]] = field(default_factory=dict)
+    """For an interest to be withdrawn, the interests that the parent must acknowledge before."""
 
     @property
-    def is_bare(self) -> bool:
-        return not self.own and not self.below and not self._retiring
+    def is_empty(self) -> bool:
+        return not self.own and not self.children and not self._withdrawing
 
     def __len__(self) -> int:
-        return len(self.own) + sum(map(len, self.below.values()))
+        return len(self.own) + sum(map(len, self.children.values()))
 
-    def wants(self, packet: Packet, matches: Callable[[Interest, Packet], bool]) -> list[NodeId]:
-        """The children below whom somebody may want it."""
+    def interested_children(self, packet: Packet, matches: Callable[[Interest, Packet], bool]) -> list[NodeId]:
+        """The children below which an interest may match."""
         return [
-            child for child, held in self.below.items() if any(matches(each.interest, packet) for each in held.values())
+            child
+            for child, interests in self.children.items()
+            if any(matches(each.interest, packet) for each in interests.values())
         ]
 
-    def raise_(self, interest: Interest, child: NodeId, clock: int) -> list[Saying]:
-        """See to it that whoever is above knows of an interest, or of one that covers it; then tell the child."""
-        if self.parent is None or self._is_covered(interest, by_known=True):
-            return [*self._withdraw(interest.id), self._risen(interest.id, child, clock)]
+    def announce(self, interest: Interest, child: NodeId, clock: int) -> list[TreeMessage]:
+        """Make sure that the nodes above know an interest, or one that covers it; then answer the child."""
+        if self.parent is None or self._is_covered(interest, by_acknowledged=True):
+            return [*self._withdraw(interest.id), self._ack(interest.id, child, clock)]
         self._waiting.setdefault(interest.id, {})[child] = clock
         known = self.announced.get(interest.id)
         if known is not None and known.interest == interest:
-            return self._told(interest.id) if known.is_known else []
-        want = self._announce(interest)
-        return [*self._cover_again(), want]
+            return self._acknowledged(interest.id) if known.is_acknowledged else []
+        request = self._request(interest)
+        return [*self.missing(), request]
 
-    def raise_all(self, me: NodeId) -> list[Saying]:
-        """The same for everything that is known here."""
-        all_of_it = [(me, interest, 0) for interest in self.own.values()]
-        all_of_it += [
-            (child, each.interest, each.clock) for child, held in self.below.items() for each in held.values()
+    def announce_all(self, me: NodeId) -> list[TreeMessage]:
+        """Do so for every interest that is known here."""
+        everything = [(me, interest, 0) for interest in self.own.values()]
+        everything += [
+            (child, each.interest, each.clock)
+            for child, interests in self.children.items()
+            for each in interests.values()
         ]
-        return [saying for child, interest, clock in all_of_it for saying in self.raise_(interest, child, clock)]
+        return [message for child, interest, clock in everything for message in self.announce(interest, child, clock)]
 
-    def hear_want(self, child: NodeId, want: Want, now: float) -> bool:
-        """Take note of a child's interest; False if a newer word has come already."""
-        held = self.below.setdefault(child, {})
-        known = held.get(want.interest.id)
-        if known is not None and known.clock > want.clock:
+    def on_request(self, child: NodeId, request: InterestRequest, now: float) -> bool:
+        """Store a child's interest; False if a newer message about it has come already."""
+        interests = self.children.setdefault(child, {})
+        known = interests.get(request.interest.id)
+        if known is not None and known.clock > request.clock:
             return False
-        held[want.interest.id] = Held(want.interest, want.clock)
+        interests[request.interest.id] = TreeInterest(request.interest, request.clock)
         self.refreshed[child] = now
         return True
 
-    def hear_unwant(self, child: NodeId, unwant: Unwant) -> list[Saying]:
-        held = self.below.get(child, {})
-        known = held.get(unwant.id)
-        if known is None or known.clock > unwant.clock:
+    def on_withdrawal(self, child: NodeId, withdrawal: InterestWithdrawal) -> list[TreeMessage]:
+        interests = self.children.get(child, {})
+        known = interests.get(withdrawal.id)
+        if known is None or known.clock > withdrawal.clock:
             return []
-        del held[unwant.id]
-        if not held:
-            del self.below[child]
-        return self.let_go(unwant.id)
+        del interests[withdrawal.id]
+        if not interests:
+            del self.children[child]
+        return self.withdraw_unused(withdrawal.id)
 
-    def hear_risen(self, risen: Risen) -> list[Saying]:
-        known = self.announced.get(risen.id)
-        if known is None or known.clock != risen.clock:
+    def on_ack(self, ack: InterestAck) -> list[TreeMessage]:
+        known = self.announced.get(ack.id)
+        if known is None or known.clock != ack.clock:
             return []
-        known.is_known = True
-        return self._told(risen.id)
+        known.is_acknowledged = True
+        return self._acknowledged(ack.id)
 
-    def lose_child(self, child: NodeId) -> list[Saying]:
-        """A child is gone, with all that came from it."""
+    def remove_child(self, child: NodeId) -> list[TreeMessage]:
+        """A child is gone, and all its interests with it."""
         self.refreshed.pop(child, None)
-        return [saying for id in self.below.pop(child, {}) for saying in self.let_go(id)]
+        return [message for id in self.children.pop(child, {}) for message in self.withdraw_unused(id)]
 
-    def let_go(self, id: SubscriptionId) -> list[Saying]:
-        """An interest is gone, unless it has come from another side as well."""
-        if id in self.own or any(id in held for held in self.below.values()):
+    def withdraw_unused(self, id: SubscriptionId) -> list[TreeMessage]:
+        """Withdraw an interest from the parent, unless this node or another child still has it."""
+        if id in self.own or any(id in interests for interests in self.children.values()):
             return []
         self._waiting.pop(id, None)
         return self._withdraw(id)
 
-    def move(self, parent: NodeId | None) -> list[Saying]:
-        """There is another parent, who knows nothing yet, or none is needed any more."""
+    def move(self, parent: NodeId | None) -> list[TreeMessage]:
+        """Change the parent to one that knows nothing yet, or to none, if this node is the rendezvous now."""
         self.parent = parent
-        self.announced, self._retiring = {}, {}
+        self.announced, self._withdrawing = {}, {}
         if parent is not None:
             return self.missing()
-        return [saying for id in list(self._waiting) for saying in self._told(id)]
+        return [message for id in list(self._waiting) for message in self._acknowledged(id)]
 
-    def missing(self) -> list[Saying]:
-        """What the parent should have been told of and was not."""
-        return self._cover_again()
-
-    def say_all_again(self) -> list[Saying]:
-        """The parent has lost something: everything that it was told, with new clocks."""
-        return [self._announce(held.interest) for held in list(self.announced.values())]
-
-    def unanswered(self) -> list[Want]:
-        """What the parent was told of and has not answered."""
-        return [Want(held.interest, held.clock) for held in self.announced.values() if not held.is_known]
-
-    def _announce(self, interest: Interest) -> Want:
-        clock = self.tick()
-        self.announced[interest.id] = Held(interest, clock)
-        return Want(interest, clock)
-
-    def _withdraw(self, id: SubscriptionId) -> list[Saying]:
-        if self.announced.pop(id, None) is None:
-            return []
-        before = frozenset(self.announced)
-        sayings = self._cover_again()
-        missing = dict.fromkeys(other for other in self.announced if other not in before)
-        if not missing:
-            return [*sayings, *self._unwant(id)]
-        self._retiring[id] = missing
-        return sayings
-
-    def _unwant(self, id: SubscriptionId) -> list[Saying]:
-        if self.parent is None or id in self.announced:
-            return []
-        return [Unwant(self.type, id, self.tick())]
-
-    def _told(self, id: SubscriptionId) -> list[Saying]:
-        """The parent knows of it: tell the children who wait, and withdraw what it stands in for."""
-        sayings: list[Saying] = [self._risen(id, child, clock) for child, clock in self._waiting.pop(id, {}).items()]
-        for gone, missing in list(self._retiring.items()):
-            missing.pop(id, None)
-            if not missing:
-                del self._retiring[gone]
-                sayings += self._unwant(gone)
-        return sayings
-
-    def _risen(self, id: SubscriptionId, child: NodeId, clock: int) -> ToChild:
-        return ToChild(child, Risen(self.type, id, clock))
-
-    def _cover_again(self) -> list[Saying]:
+    def missing(self) -> list[TreeMessage]:
         """Announce every interest that is neither announced nor covered by one that is."""
         if self.parent is None:
             return []
         return [
-            self._announce(interest)
+            self._request(interest)
             for interest in list(self._interests())
-            if interest.id not in self.announced and not self._is_covered(interest, by_known=False)
+            if interest.id not in self.announced and not self._is_covered(interest, by_acknowledged=False)
         ]
 
-    def _is_covered(self, interest: Interest, *, by_known: bool) -> bool:
+    def announce_again(self) -> list[TreeMessage]:
+        """The parent has lost something: announce everything that was announced, with new clocks."""
+        return [self._request(each.interest) for each in list(self.announced.values())]
+
+    def unacknowledged(self) -> list[InterestRequest]:
+        """What was announced to the parent and not acknowledged."""
+        return [
+            InterestRequest(each.interest, each.clock) for each in self.announced.values() if not each.is_acknowledged
+        ]
+
+    def _request(self, interest: Interest) -> InterestRequest:
+        clock = self.tick()
+        self.announced[interest.id] = TreeInterest(interest, clock)
+        return InterestRequest(interest, clock)
+
+    def _withdraw(self, id: SubscriptionId) -> list[TreeMessage]:
+        if self.announced.pop(id, None) is None:
+            return []
+        before = frozenset(self.announced)
+        messages = self.missing()
+        uncovered = dict.fromkeys(other for other in self.announced if other not in before)
+        if not uncovered:
+            return [*messages, *self._withdrawal(id)]
+        self._withdrawing[id] = uncovered
+        return messages
+
+    def _withdrawal(self, id: SubscriptionId) -> list[TreeMessage]:
+        if self.parent is None or id in self.announced:
+            return []
+        return [InterestWithdrawal(self.type, id, self.tick())]
+
+    def _acknowledged(self, id: SubscriptionId) -> list[TreeMessage]:
+        """The parent knows this interest: answer the waiting children, and withdraw what it replaces."""
+        messages: list[TreeMessage] = [
+            self._ack(id, child, clock) for child, clock in self._waiting.pop(id, {}).items()
+        ]
+        for replaced, missing in list(self._withdrawing.items()):
+            missing.pop(id, None)
+            if not missing:
+                del self._withdrawing[replaced]
+                messages += self._withdrawal(replaced)
+        return messages
+
+    def _ack(self, id: SubscriptionId, child: NodeId, clock: int) -> ToChild:
+        return ToChild(child, InterestAck(self.type, id, clock))
+
+    def _is_covered(self, interest: Interest, *, by_acknowledged: bool) -> bool:
         return any(
             self.covers(other.interest, interest)
             for id, other in self.announced.items()
-            if id != interest.id and (other.is_known or not by_known)
+            if id != interest.id and (other.is_acknowledged or not by_acknowledged)
         )
 
     def _interests(self) -> Iterator[Interest]:
         yield from self.own.values()
-        for held in self.below.values():
-            yield from (each.interest for each in held.values())
+        for interests in self.children.values():
+            yield from (each.interest for each in interests.values())
 
 
-def digest(held: Mapping[SubscriptionId, Held]) -> int:
-    """A number for what a parent should have from a child: equal for equal ids and clocks."""
-    words = (f"{id.origin}/{id.incarnation}/{id.seq}/{each.clock}" for id, each in held.items())
+def digest(interests: Mapping[SubscriptionId, TreeInterest]) -> int:
+    """A digest of what a parent should have from a child: equal for equal ids and clocks."""
+    words = (f"{id.origin}/{id.incarnation}/{id.seq}/{each.clock}" for id, each in interests.items())
     parts = (hashlib.blake2b(word.encode(), digest_size=7).digest() for word in words)
     return sum(int.from_bytes(part, "big") for part in parts) & 0x7FFF_FFFF_FFFF_FFFF
+
+
+class MulticastTrees:
+    """One node's trees. All share one clock, so that of two messages about an interest the later is known."""
+
+    def __init__(self, key_of_hash: Callable[[bytes], str], covers: Callable[[Interest, Interest], bool]) -> None:
+        """`key_of_hash` places a hash on the ring; `covers` says whether one interest makes another unnecessary."""
+        self._key_of_hash, self._covers = key_of_hash, covers
+        self._by_type: dict[str, MulticastTree] = {}
+        self._free = 0  # At least so many more interests fit before they must be counted again.
+        self._clock = 0
+
+    def all(self) -> list[MulticastTree]:
+        """The trees there are now, as a copy: callers create and remove trees while they walk through it."""
+        return list(self._by_type.values())
+
+    def get(self, type: str) -> MulticastTree | None:
+        return self._by_type.get(type)
+
+    def get_or_create(self, type: str) -> MulticastTree | None:
+        """The tree of a type; None if it would be one too many."""
+        tree = self._by_type.get(type)
+        if tree is None and len(self._by_type) < TREES_MAX:
+            tree = self._by_type[type] = MulticastTree(type, self.key_of(type), self._covers, self._tick)
+        return tree
+
+    def remove(self, tree: MulticastTree) -> None:
+        """This node is no longer part of a tree."""
+        self._by_type.pop(tree.type, None)
+
+    def key_of(self, type: str) -> str:
+        """The ring identifier of a type; the node nearest to it is the rendezvous."""
+        return self._key_of_hash(hashlib.sha256(type.encode()).digest())
+
+    def is_full(self) -> bool:
+        """Asked before each new interest; counts them only when the free places of the last count are used up."""
+        if self._free <= 0:
+            self._free = INTERESTS_MAX - self._interest_count()
+        self._free -= 1
+        return self._free < 0
+
+    def edges(self) -> tuple[NodeId, ...]:
+        """Parents and children, each once."""
+        ends: dict[NodeId, None] = {}
+        for tree in self._by_type.values():
+            ends.update(dict.fromkeys([*([tree.parent] if tree.parent else []), *tree.children]))
+        return tuple(ends)
+
+    def holdings(self) -> dict[str, tuple[int, int]]:
+        return {
+            "trees": (len(self._by_type), TREES_MAX),
+            "interests": (self._interest_count(), INTERESTS_MAX + 1),
+        }
+
+    def _interest_count(self) -> int:
+        return sum(map(len, self._by_type.values()))
+
+    def _tick(self) -> int:
+        self._clock += 1
+        return self._clock

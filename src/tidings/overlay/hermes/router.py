@@ -1,390 +1,397 @@
-"""Hermes: one tree for each event type, rooted where the type's name falls on the ring (Scribe, Hermes).
-
-The node nearest to the hash of a type is its *rendezvous*. An interest travels towards it
-and every node on the way remembers from which side it came, so the ways of all
-subscribers make a tree. An event goes up to the rendezvous and from there down every
-branch below which somebody may want it.
-
-    subscribe    Want up, hop by hop; Risen comes back once it is known as far as it has to be
-    publish      Up, hop by hop, to the rendezvous; Down from there
-    every so often   Refresh to the parent; what it has lost is sent again
-
-An interest that another one covers stops there: nobody further up need know of it. With
-`content=False` trees know only the type, as in Scribe. With `shortcut`, an event on its
-way up goes down side branches at once instead of coming back from the rendezvous; with
-`remember_root` a publisher learns who the rendezvous is and skips the way.
-
-A parent that falls silent is replaced by the next hop of the moment. With `repair=False`
-nothing is repaired and nothing acknowledged: a tree built once and then left alone, the
-line that IRBR is drawn against.
-"""
+"""One node's part in Hermes: its options, and its life from `start` to `leave`. The package says how the protocol works."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal
 
 from tidings.errors import InputError
 from tidings.overlay.dedup import SEEN_MAX, SeenIds
-from tidings.overlay.hermes.grove import Grove
-from tidings.overlay.hermes.messages import Down, Fresh, Heard, HermesMessage, Orphan, Prune, Refresh, Root, Up
-from tidings.overlay.hermes.multicast_tree import Risen, Saying, ToChild, Tree, Unwant, Want
-from tidings.overlay.hermes.tree_repair import REFRESH_S, Gardener
+from tidings.overlay.hermes.messages import (
+    ChildRefresh,
+    EventAck,
+    HermesMessage,
+    InterestAck,
+    InterestRequest,
+    InterestWithdrawal,
+    ParentLeaving,
+    ParentRefresh,
+    Prune,
+    RendezvousHint,
+    ToRendezvous,
+    ToSubscribers,
+)
+from tidings.overlay.hermes.multicast_tree import MulticastTree, MulticastTrees, ToChild, TreeMessage
+from tidings.overlay.hermes.tree_repair import REFRESH_S, TreeRepair
 from tidings.overlay.interest import Interest
 from tidings.overlay.messages import EventId, Message, NodeId, Packet, Peer, SubscriptionId
-from tidings.overlay.pastry.lookup import Found
+from tidings.overlay.pastry.lookup import SearchResult
 from tidings.overlay.pastry.messages import Heartbeat
-from tidings.overlay.pastry.ring import ANSWER_S, HEARTBEAT_S
+from tidings.overlay.pastry.ring import PastryOptions
 from tidings.overlay.pastry.router import HELD_MAX, RingRouter, on_a_ring
-from tidings.overlay.pastry.routing_table import ALTERNATES, LEAF_COUNT
 from tidings.overlay.retransmit import Backoff, RetransmitQueue
 from tidings.overlay.router import Completed, Count, Deliver, Effect, Failed, Send, Token, WakeAt, remembered
 
 LEAVE_S = 10.0  # How long a leaver waits for its children to find new parents.
-HOPS_MAX = 64  # Far more than a ring of any size takes; a message that needs more is going round.
-CALLS_MAX = 65_536
-CALL_TRIES_MAX = 8  # A minute, the pauses doubling: longer than most storms. The ring tells sooner who is dead.
-ROOTS_MAX = 4096  # Rendezvous nodes that a publisher remembers.
+HOPS_MAX = 64  # Far more than a ring of any size takes; a message that needs more is in a loop.
+PENDING_MAX = 65_536
+TRIES_MAX = 8  # A minute, as the wait doubles: longer than most disturbances. The ring finds out sooner who is dead.
+RENDEZVOUS_MAX = 4096  # Rendezvous nodes that a publisher remembers.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HermesOptions(PastryOptions):
+    """How a network of Hermes runs; the same for all its nodes."""
+
+    content: bool = True
+    """Filter by content. Without, trees know only the type, as in Scribe."""
+    covering: bool = True
+    """An interest that another one covers is not announced further up."""
+    shortcut: bool = True
+    """An event on its way up also goes down side branches, instead of coming back from the rendezvous."""
+    remember_root: bool = False
+    """A publisher learns who the rendezvous is and sends its next event straight there."""
+    repair: bool = True
+    """Acknowledge hops and repair trees. Without, a tree is built once and left alone."""
+    refresh_s: float = REFRESH_S
+    """Between two refreshes to a parent. 0: none, for big networks in which nothing fails."""
+
+    def __post_init__(self) -> None:
+        PastryOptions.__post_init__(self)
+        if self.refresh_s < 0:
+            raise InputError(f"refresh_s: expected 0 or more, got {self.refresh_s}")
+
+    @classmethod
+    def paper(cls) -> HermesOptions:
+        """As the papers' simulations have it: each message is sent once, every event passes the rendezvous."""
+        return cls(shortcut=False, repair=False, refresh_s=0, leaf_count=16)
+
+    @classmethod
+    def robust(cls) -> HermesOptions:
+        """For networks that lose messages and nodes: the defaults."""
+        return cls()
 
 
 class Hermes(RingRouter[HermesMessage]):
     """One node's part in all the trees."""
 
-    def __init__(
-        self,
-        me: Peer,
-        rng: Random,
-        *,
-        content: bool = True,
-        covering: bool = True,
-        shortcut: bool = True,
-        remember_root: bool = False,
-        repair: bool = True,
-        base: int = 16,
-        leaf_count: int = LEAF_COUNT,
-        alternates: int = ALTERNATES,
-        heartbeat_s: float = HEARTBEAT_S,
-        answer_s: float = ANSWER_S,
-        refresh_s: float = REFRESH_S,
-    ) -> None:
-        """`heartbeat_s=0` and `refresh_s=0` do without routine talk, for big worlds in which nothing happens by itself."""
-        self.content, self.covering, self.shortcut = content, covering, shortcut
-        self.remember_root, self.repair = remember_root, repair
-        if refresh_s < 0:
-            raise InputError(f"refresh_s: expected 0 or more, got {refresh_s}")
-        super().__init__(
-            me,
-            rng,
-            base=base,
-            leaf_count=leaf_count,
-            alternates=alternates,
-            heartbeat_s=heartbeat_s,
-            answer_s=answer_s,
-        )
+    def __init__(self, me: Peer, rng: Random, options: HermesOptions | None = None) -> None:
+        self.options = options or HermesOptions()
+        super().__init__(me, rng, self.options)
         self._stage: Literal["outside", "settling", "ready", "leaving"] = "outside"
-        self.grove = Grove(self.ring, self._covers)
-        self._seen = SeenIds[EventId](SEEN_MAX)  # Delivered and sent down.
-        self._risen = SeenIds[EventId](SEEN_MAX)  # Sent up.
-        self._calls = RetransmitQueue[tuple[Any, ...]](Backoff(answer_s, CALL_TRIES_MAX), at_most=CALLS_MAX)
-        self._gardener = Gardener(self, self.grove, self._calls, refresh_s)
-        self._roots: OrderedDict[str, NodeId] = OrderedDict()
+        self.trees = MulticastTrees(self.ring.key_of, self._covers)
+        self._sent_down = SeenIds[EventId](SEEN_MAX)  # Also delivered.
+        self._sent_up = SeenIds[EventId](SEEN_MAX)
+        self._pending = RetransmitQueue[tuple[Any, ...]](Backoff(self.options.answer_s, TRIES_MAX), at_most=PENDING_MAX)
+        self._repair = TreeRepair(
+            self,
+            self.ring,
+            self.trees,
+            is_pending=lambda event_type, subscription: ("want", event_type, subscription) in self._pending,
+            refresh_s=self.options.refresh_s,
+            enabled=self.options.repair,
+        )
+        self._rendezvous: OrderedDict[str, NodeId] = OrderedDict()  # By type, as publishers remember them.
 
-    # ── Coming ───────────────────────────────────────────────────────────────
+    # ── Joining ──────────────────────────────────────────────────────────────
 
     def start(self, now: float, memory: bytes = b"") -> list[Effect]:
         contacts = remembered(memory)
         if contacts:
             return self.join(contacts, now)
-        return [*self.ring.start(now), *self._gardener.next_refresh(now)]
+        return [*self.ring.start(now), *self._repair.next_refresh(now)]
 
     def join(self, via: Sequence[Peer], now: float) -> list[Effect]:
         self._joined = True
-        return [*self.ring.join(via, now), *self._gardener.next_refresh(now)]
+        return [*self.ring.join(via, now), *self._repair.next_refresh(now)]
 
-    def entered(self, now: float) -> list[Effect]:
+    def on_joined(self, now: float) -> list[Effect]:
         if not self._joined:
             return self._make_ready(now)
-        # Trees that this node is now the rendezvous of are still being handed over.
+        # Other nodes are still handing over the trees whose rendezvous this node is now.
         self._stage = "settling"
         return [WakeAt(now + 2 * self.ring.answer_s, ("settled",))]
 
     def _make_ready(self, now: float) -> list[Effect]:
         self._stage = "ready"
         effects: list[Effect] = [Completed("join")]
-        for tree in self.grove.trees():
+        for tree in self.trees.all():
             tree.parent = self.ring.next_hop(tree.key)
-            effects += self.say(tree, tree.raise_all(self.me.id), now)
+            effects += self.send_tree_messages(tree, tree.announce_all(self.me.id), now)
         return [*effects, *self._catch_up(now)]
 
     def is_in(self) -> bool:
-        """Whether this node has its place, and so a way up for every tree."""
+        """Whether this node has joined, and so has a next hop for every tree."""
         return self._stage in ("ready", "settling")
 
-    # ── Wanting ──────────────────────────────────────────────────────────────
+    # ── Subscribing ──────────────────────────────────────────────────────────
 
     def subscribe(self, interest: Interest, now: float) -> list[Effect]:
-        tree = self.grove.plant(interest.type)
-        if tree is None or self.grove.is_full():
+        tree = self.trees.get_or_create(interest.type)
+        if tree is None or self.trees.is_full():
             return [Failed("subscribe", "this node knows as many interests as it may", interest.id)]
         effects: list[Effect] = []
-        for other in self.grove.trees():
+        for other in self.trees.all():
             if other is not tree and interest.id in other.own:
                 del other.own[interest.id]
-                effects += self.say(other, other.let_go(interest.id), now)
+                effects += self.send_tree_messages(other, other.withdraw_unused(interest.id), now)
         tree.own[interest.id] = interest
-        return [*effects, *(self._raise(tree, interest, self.me.id, 0, now) if self.is_in() else [])]
+        return [*effects, *(self._announce(tree, interest, self.me.id, 0, now) if self.is_in() else [])]
 
     def unsubscribe(self, id: SubscriptionId, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        for tree in self.grove.trees():
+        for tree in self.trees.all():
             if tree.own.pop(id, None):
-                effects += self.say(tree, tree.let_go(id), now)
+                effects += self.send_tree_messages(tree, tree.withdraw_unused(id), now)
         return [*effects, Completed("unsubscribe", id)]
 
-    def _raise(self, tree: Tree, interest: Interest, child: NodeId, clock: int, now: float) -> list[Effect]:
+    def _announce(self, tree: MulticastTree, interest: Interest, child: NodeId, clock: int, now: float) -> list[Effect]:
         if tree.parent is None:
             tree.parent = self.ring.next_hop(tree.key)
-        return self.say(tree, tree.raise_(interest, child, clock), now)
+        return self.send_tree_messages(tree, tree.announce(interest, child, clock), now)
 
-    def say(self, tree: Tree, sayings: Sequence[Saying], now: float) -> list[Effect]:
-        """Carry out what a tree wants said."""
+    def send_tree_messages(self, tree: MulticastTree, messages: Sequence[TreeMessage], now: float) -> list[Effect]:
+        """Send what a tree has to send, and forget the tree if nobody needs it any more."""
         effects: list[Effect] = []
-        for saying in sayings:
-            if isinstance(saying, ToChild):
-                effects += self._tell_child(tree, saying)
+        for message in messages:
+            if isinstance(message, ToChild):
+                effects += self._answer_child(tree, message)
             elif tree.parent is None:
                 continue
-            elif isinstance(saying, Want):
-                effects += self._call(("want", tree.type, saying.interest.id), tree.parent, saying, now)
+            elif isinstance(message, InterestRequest):
+                effects += self._send_reliably(("want", tree.type, message.interest.id), tree.parent, message, now)
             else:
-                effects.append(Send(tree.parent, saying))  # If it is lost, the next Refresh tells.
-        if tree.is_bare:
-            self.grove.fell(tree)
+                effects.append(Send(tree.parent, message))  # If it is lost, the next refresh corrects that.
+        if tree.is_empty:
+            self.trees.remove(tree)
         return effects
 
-    def _tell_child(self, tree: Tree, saying: ToChild) -> list[Effect]:
-        if saying.child != self.me.id:
-            return [Send(saying.child, saying.message)]
-        return [Completed("subscribe", saying.message.id)] if saying.message.id in tree.own else []
+    def _answer_child(self, tree: MulticastTree, answer: ToChild) -> list[Effect]:
+        if answer.child != self.me.id:
+            return [Send(answer.child, answer.message)]
+        return [Completed("subscribe", answer.message.id)] if answer.message.id in tree.own else []
 
     def _covers(self, wide: Interest, narrow: Interest) -> bool:
-        return not self.content or (self.covering and wide.covers(narrow))
+        return not self.options.content or (self.options.covering and wide.covers(narrow))
 
     # ── Publishing ───────────────────────────────────────────────────────────
 
     def publish(self, packet: Packet, now: float) -> list[Effect]:
         if self._stage != "ready":
             return self._publish_later(packet)
-        return self._go_up(self.me.id, Up(packet, 0, self.me), now)
+        return self._forward_up(self.me.id, ToRendezvous(packet, 0, self.me), now)
 
-    def _go_up(self, sender: NodeId, message: Up, now: float) -> list[Effect]:
-        packet = message.packet
-        if not self._risen.add(packet.header.id) or message.hops >= HOPS_MAX:
+    def _forward_up(self, sender: NodeId, message: ToRendezvous, now: float) -> list[Effect]:
+        packet, shortcut = message.packet, self.options.shortcut
+        if not self._sent_up.add(packet.header.id) or message.hops >= HOPS_MAX:
             return []
-        to = self._way_up(packet.header.type)
+        to = self._next_hop_up(packet.header.type)
         if to is None:
-            welcome = self._welcome(message, sender) if self.remember_root else []
-            return [*welcome, *self._go_down(packet, message.hops, sender if self.shortcut else "", now)]
+            hint = self._hint(message, sender) if self.options.remember_root else []
+            return [*hint, *self._forward_down(packet, message.hops, sender if shortcut else "", now)]
         effects: list[Effect] = []
-        if self.shortcut or self._stage == "leaving":
-            effects += self._go_down(packet, message.hops, sender, now)
-        return [*effects, *self._send_up(to, Up(packet, message.hops + 1, message.publisher), now)]
+        if shortcut or self._stage == "leaving":
+            effects += self._forward_down(packet, message.hops, sender, now)
+        return [*effects, *self._send_up(to, ToRendezvous(packet, message.hops + 1, message.publisher), now)]
 
-    def _way_up(self, type: str) -> NodeId | None:
-        tree = self.grove.get(type)
+    def _next_hop_up(self, type: str) -> NodeId | None:
+        tree = self.trees.get(type)
         if tree is not None and tree.parent is not None and self.ring.is_usable(tree.parent):
             return tree.parent
-        remembered_root = self._roots.get(type)
-        if remembered_root is not None and self.ring.is_usable(remembered_root):
-            return remembered_root
-        key = tree.key if tree else self.grove.key_of(type)
-        return self.ring.next_hop(key) or (self._heir(key) if self._stage == "leaving" else None)
+        rendezvous = self._rendezvous.get(type)
+        if rendezvous is not None and self.ring.is_usable(rendezvous):
+            return rendezvous
+        key = tree.key if tree else self.trees.key_of(type)
+        return self.ring.next_hop(key) or (self._successor(key) if self._stage == "leaving" else None)
 
-    def _heir(self, key: str) -> NodeId | None:
-        """Who is nearest to a key when this node is gone."""
+    def _successor(self, key: str) -> NodeId | None:
+        """The node nearest to a key once this one has left."""
         target = int(key, self.ring.base)
         return min((peer.id for peer in self.ring.leaves()), key=lambda id_: self.ring.away(id_, target), default=None)
 
-    def _send_up(self, to: NodeId, message: Up, now: float) -> list[Effect]:
-        return self._call(("up", message.packet.header.id), to, message, now)
+    def _send_up(self, to: NodeId, message: ToRendezvous, now: float) -> list[Effect]:
+        return self._send_reliably(("up", message.packet.header.id), to, message, now)
 
-    def _welcome(self, message: Up, sender: NodeId) -> list[Effect]:
-        """Tell a publisher whose event took more than one hop where the rendezvous is."""
+    def _hint(self, message: ToRendezvous, sender: NodeId) -> list[Effect]:
+        """Name the rendezvous to a publisher whose event took more than one hop."""
         if message.publisher.id in (sender, self.me.id):
             return []
-        return [Send(message.publisher.id, Root(self.me, message.packet.header.type))]
+        return [Send(message.publisher.id, RendezvousHint(self.me, message.packet.header.type))]
 
-    def _go_down(self, packet: Packet, hops: int, sender: NodeId, now: float) -> list[Effect]:
-        if not self._seen.add(packet.header.id):
+    def _forward_down(self, packet: Packet, hops: int, sender: NodeId, now: float) -> list[Effect]:
+        if not self._sent_down.add(packet.header.id):
             return []
-        tree = self.grove.get(packet.header.type)
+        tree = self.trees.get(packet.header.type)
         if tree is None:
             return []
-        wanted_here = any(self._matches(interest, packet) for interest in tree.own.values())
-        effects: list[Effect] = [Deliver(packet)] if wanted_here else []
-        for child in tree.wants(packet, self._matches):
+        is_wanted_here = any(self._matches(interest, packet) for interest in tree.own.values())
+        effects: list[Effect] = [Deliver(packet)] if is_wanted_here else []
+        for child in tree.interested_children(packet, self._matches):
             if child != sender:
-                effects += self._send_down(child, Down(packet, hops + 1), now)
+                effects += self._send_down(child, ToSubscribers(packet, hops + 1), now)
         return effects
 
-    def _send_down(self, child: NodeId, message: Down, now: float) -> list[Effect]:
-        return self._call(("down", message.packet.header.id, child), child, message, now)
+    def _send_down(self, child: NodeId, message: ToSubscribers, now: float) -> list[Effect]:
+        return self._send_reliably(("down", message.packet.header.id, child), child, message, now)
 
     def _matches(self, interest: Interest, packet: Packet) -> bool:
-        return interest.matches(packet) if self.content else interest.type == packet.header.type
+        return interest.matches(packet) if self.options.content else interest.type == packet.header.type
 
-    # ── Being told ───────────────────────────────────────────────────────────
+    # ── Receiving ────────────────────────────────────────────────────────────
 
     def receive(self, sender: NodeId, message: HermesMessage, now: float) -> list[Effect]:
         if message.__class__ is Heartbeat:
-            return self.ring.receive(sender, message, now)  # Most of all messages: asked first.
+            return self.ring.receive(sender, message, now)  # Most messages are heartbeats: checked first.
         match message:
-            case Up(packet=packet) | Down(packet=packet):
-                return self._receive_event(sender, message, packet, now)
-            case Heard(event=event, way=way):
-                self._calls.acknowledge(("up", event) if way == "up" else ("down", event, sender))
+            case ToRendezvous(packet=packet) | ToSubscribers(packet=packet):
+                return self._on_event(sender, message, packet, now)
+            case EventAck(event=event, way=way):
+                self._pending.acknowledge(("up", event) if way == "up" else ("down", event, sender))
                 return []
-            case Want():
-                return self._take_want(sender, message, now)
-            case Unwant():
-                return self._take_unwant(sender, message, now)
-            case Risen():
-                return self._take_risen(sender, message, now)
-            case Root(me=me, event_type=type):
-                return self._remember(sender, me, type)
-            case Refresh(trees=trees):
-                return self._gardener.answer(sender, trees, now)
-            case Fresh(again=again):
-                return self._gardener.say_again(sender, again, now)
+            case InterestRequest():
+                return self._on_request(sender, message, now)
+            case InterestWithdrawal():
+                return self._on_withdrawal(sender, message, now)
+            case InterestAck():
+                return self._on_interest_ack(sender, message, now)
+            case RendezvousHint(me=me, event_type=type):
+                return self._on_hint(sender, me, type)
+            case ChildRefresh(trees=digests):
+                return self._repair.on_child_refresh(sender, digests, now)
+            case ParentRefresh(again=again):
+                return self._repair.on_parent_refresh(sender, again, now)
             case Prune(event_type=type):
-                return self._gardener.lose_child(sender, type, now)
-            case Orphan(event_type=type):
-                return self._gardener.lose_parent(sender, type, now)
+                return self._repair.on_child_gone(sender, type, now)
+            case ParentLeaving(event_type=type):
+                return self._repair.on_parent_leaving(sender, type, now)
             case _:
                 return self.ring.receive(sender, message, now)
 
-    def _receive_event(self, sender: NodeId, message: Up | Down, packet: Packet, now: float) -> list[Effect]:
+    def _on_event(
+        self, sender: NodeId, message: ToRendezvous | ToSubscribers, packet: Packet, now: float
+    ) -> list[Effect]:
         if self._stage in ("outside", "settling"):
             # The tree may not have reached this node yet; the event would go no further.
             if len(self._held) < HELD_MAX:
                 self._held.append((sender, message))
             return []
-        way: Literal["up", "down"] = "up" if isinstance(message, Up) else "down"
-        effects: list[Effect] = [Send(sender, Heard(packet.header.id, way))] if self.repair else []
-        if isinstance(message, Up):
-            return [*effects, *self._go_up(sender, message, now)]
-        return [*effects, *(self._go_down(packet, message.hops, sender, now) if message.hops < HOPS_MAX else [])]
+        way: Literal["up", "down"] = "up" if isinstance(message, ToRendezvous) else "down"
+        effects: list[Effect] = [Send(sender, EventAck(packet.header.id, way))] if self.options.repair else []
+        if isinstance(message, ToRendezvous):
+            return [*effects, *self._forward_up(sender, message, now)]
+        return [*effects, *(self._forward_down(packet, message.hops, sender, now) if message.hops < HOPS_MAX else [])]
 
-    def _take_want(self, sender: NodeId, message: Want, now: float) -> list[Effect]:
-        tree = self.grove.plant(message.interest.type)
-        if tree is None or self.grove.is_full():
+    def _on_request(self, sender: NodeId, message: InterestRequest, now: float) -> list[Effect]:
+        tree = self.trees.get_or_create(message.interest.type)
+        if tree is None or self.trees.is_full():
             return [Count("interests refused")]
-        if not tree.hear_want(sender, message, now) or not self.is_in():
+        if not tree.on_request(sender, message, now) or not self.is_in():
             return []
-        return self._raise(tree, message.interest, sender, message.clock, now)
+        return self._announce(tree, message.interest, sender, message.clock, now)
 
-    def _take_unwant(self, sender: NodeId, message: Unwant, now: float) -> list[Effect]:
-        tree = self.grove.get(message.event_type)
-        return self.say(tree, tree.hear_unwant(sender, message), now) if tree else []
+    def _on_withdrawal(self, sender: NodeId, message: InterestWithdrawal, now: float) -> list[Effect]:
+        tree = self.trees.get(message.event_type)
+        return self.send_tree_messages(tree, tree.on_withdrawal(sender, message), now) if tree else []
 
-    def _take_risen(self, sender: NodeId, message: Risen, now: float) -> list[Effect]:
-        tree = self.grove.get(message.event_type)
+    def _on_interest_ack(self, sender: NodeId, message: InterestAck, now: float) -> list[Effect]:
+        tree = self.trees.get(message.event_type)
         if tree is None or tree.parent != sender:
             return []
-        self._calls.acknowledge(("want", tree.type, message.id))
-        self._gardener.heard(sender, now)
-        return self.say(tree, tree.hear_risen(message), now)
+        self._pending.acknowledge(("want", tree.type, message.id))
+        self._repair.on_parent_alive(sender, now)
+        return self.send_tree_messages(tree, tree.on_ack(message), now)
 
-    def _remember(self, sender: NodeId, root: Peer, type: str) -> list[Effect]:
-        if root.id == sender and self.ring.is_node(root):
-            self._roots[type] = root.id
-            if len(self._roots) > ROOTS_MAX:
-                self._roots.popitem(last=False)
+    def _on_hint(self, sender: NodeId, rendezvous: Peer, type: str) -> list[Effect]:
+        if rendezvous.id == sender and self.ring.is_node(rendezvous):
+            self._rendezvous[type] = rendezvous.id
+            if len(self._rendezvous) > RENDEZVOUS_MAX:
+                self._rendezvous.popitem(last=False)
         return []
 
-    # ── Who comes and goes ───────────────────────────────────────────────────
+    # ── Nodes that come and go ───────────────────────────────────────────────
 
-    def came(self, peer: Peer, now: float) -> list[Effect]:
-        """Somebody new may be nearer to a rendezvous, or be one."""
+    def on_node_up(self, peer: Peer, now: float) -> list[Effect]:
+        """The new node may be nearer to a rendezvous, or be one."""
         if self._stage != "ready":
             return []
-        return self._gardener.look_up_again(now)
+        return self._repair.find_parents(now)
 
-    def died(self, peer: Peer, now: float) -> list[Effect]:
-        for type in [type for type, root in self._roots.items() if root == peer.id]:
-            del self._roots[type]
-        return [*self._gardener.died(peer.id, now), *self._reroute(peer.id, now)]
+    def on_node_failed(self, peer: Peer, now: float) -> list[Effect]:
+        for type in [type for type, rendezvous in self._rendezvous.items() if rendezvous == peer.id]:
+            del self._rendezvous[type]
+        return [*self._repair.on_node_failed(peer.id, now), *self._reroute(peer.id, now)]
 
-    def left(self, peer: Peer, now: float) -> list[Effect]:
-        return self.died(peer, now)
+    def on_node_left(self, peer: Peer, now: float) -> list[Effect]:
+        return self.on_node_failed(peer, now)
 
-    def found(self, prefix: str, what: Peer | Found, now: float) -> list[Effect]:
+    def on_search_ended(self, prefix: str, what: Peer | SearchResult, now: float) -> list[Effect]:
         return []
 
     def unsent(self, to: NodeId, message: HermesMessage, now: float) -> list[Effect]:
         effects = self.ring.unsent(to, message, now)
-        if isinstance(message, Up) and not self.repair:
-            return [*effects, *self._try_another_way(to, message, now)]
+        if isinstance(message, ToRendezvous) and not self.options.repair:
+            return [*effects, *self._send_up_around(to, message, now)]
         return effects
 
-    def _try_another_way(self, to: NodeId, message: Up, now: float) -> list[Effect]:
-        """An event on its way up goes round whoever is gone; if the rendezvous is gone it ends where it has no tree."""
-        tree = self.grove.get(message.packet.header.type)
+    def _send_up_around(self, to: NodeId, message: ToRendezvous, now: float) -> list[Effect]:
+        """Send an event up around a node that is gone. If that was the rendezvous, the event ends where it has no tree."""
+        tree = self.trees.get(message.packet.header.type)
         if tree is not None and tree.parent == to:
             tree.parent = None
-        self._roots.pop(message.packet.header.type, None)
-        way = self.ring.next_hop(self.grove.key_of(message.packet.header.type))
-        if way is not None:
-            return self._send_up(way, message, now)
-        return self._go_down(message.packet, message.hops, "", now)
+        self._rendezvous.pop(message.packet.header.type, None)
+        next_hop = self.ring.next_hop(self.trees.key_of(message.packet.header.type))
+        if next_hop is not None:
+            return self._send_up(next_hop, message, now)
+        return self._forward_down(message.packet, message.hops, "", now)
 
     def _reroute(self, gone: NodeId, now: float) -> list[Effect]:
-        """What waited for a node that is gone: events go another way up; what was to go down its branch is lost to it."""
+        """Send up another way what a node that is gone has not acknowledged. What was to go down its branch is dropped."""
         effects: list[Effect] = []
-        for key in self._calls.keys_to(gone):
-            waiting = self._calls.acknowledge(key)
-            if waiting is not None and isinstance(waiting.message, Up):
-                effects += self._try_another_way(gone, waiting.message, now)
+        for key in self._pending.keys_to(gone):
+            pending = self._pending.acknowledge(key)
+            if pending is not None and isinstance(pending.message, ToRendezvous):
+                effects += self._send_up_around(gone, pending.message, now)
         return effects
 
-    # ── Asking again ─────────────────────────────────────────────────────────
+    # ── Retransmission ───────────────────────────────────────────────────────
 
-    def _call(self, key: tuple[Any, ...], to: NodeId, message: Message, now: float) -> list[Effect]:
-        """Send what has to be answered; where nothing is repaired, once."""
-        if not self.repair:
+    def _send_reliably(self, key: tuple[Any, ...], to: NodeId, message: Message, now: float) -> list[Effect]:
+        """Send a message until it is acknowledged; without repair, once."""
+        if not self.options.repair:
             return [Send(to, message)]
-        due = self._calls.add(key, to, message, now)
+        due = self._pending.add(key, to, message, now)
         return [Send(to, message), WakeAt(due, ("call", key))]
 
-    def _call_again(self, key: tuple[Any, ...], now: float) -> list[Effect]:
-        waiting = self._calls.overdue(key, now)
-        if waiting is None:
+    def _retransmit(self, key: tuple[Any, ...], now: float) -> list[Effect]:
+        pending = self._pending.overdue(key, now)
+        if pending is None:
             return []
-        if isinstance(waiting.message, Want) and not self._is_meant(waiting.message, waiting.to):
-            self._calls.acknowledge(key)
+        if isinstance(pending.message, InterestRequest) and not self._is_current(pending.message, pending.to):
+            self._pending.acknowledge(key)
             return []
-        due = self._calls.retry(key, now)
+        due = self._pending.retry(key, now)
         if due is not None:
-            return [Send(waiting.to, waiting.message), WakeAt(due, ("call", key))]
-        effects = self.ring.doubt(waiting.to, now)
-        if isinstance(waiting.message, Up):
-            effects += self._try_another_way(waiting.to, waiting.message, now)
+            return [Send(pending.to, pending.message), WakeAt(due, ("call", key))]
+        effects = self.ring.doubt(pending.to, now)
+        if isinstance(pending.message, ToRendezvous):
+            effects += self._send_up_around(pending.to, pending.message, now)
         return effects
 
-    def _is_meant(self, want: Want, parent: NodeId) -> bool:
-        """Whether the tree still wants this said to this parent."""
-        tree = self.grove.get(want.interest.type)
-        held = tree.announced.get(want.interest.id) if tree and tree.parent == parent else None
-        return held is not None and held.clock == want.clock
+    def _is_current(self, request: InterestRequest, parent: NodeId) -> bool:
+        """Whether the tree still announces this to this parent."""
+        tree = self.trees.get(request.interest.type)
+        announced = tree.announced.get(request.interest.id) if tree and tree.parent == parent else None
+        return announced is not None and announced.clock == request.clock
 
     def wake(self, token: Token, now: float) -> list[Effect]:
         match token:
             case ("call", tuple(key)):
-                return self._call_again(key, now)
+                return self._retransmit(key, now)
             case ("refresh",):
-                return self._gardener.refresh(now)
+                return self._repair.refresh(now)
             case ("settled",) if self._stage == "settling":
                 return self._make_ready(now)
             case ("leave",) if self._stage == "leaving":
@@ -395,38 +402,39 @@ class Hermes(RingRouter[HermesMessage]):
 
     def leave(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        for id in [id for tree in self.grove.trees() for id in tree.own]:
+        for id in [id for tree in self.trees.all() for id in tree.own]:
             effects += self.unsubscribe(id, now)
         self._stage = "leaving"
         effects += self.ring.leave(now)
-        for tree in self.grove.trees():
-            effects += [Send(child, Orphan(tree.type)) for child in tree.below]
-        return [*effects, WakeAt(now + LEAVE_S, ("leave",)), *self.check_leaving()]
+        for tree in self.trees.all():
+            effects += [Send(child, ParentLeaving(tree.type)) for child in tree.children]
+        return [*effects, WakeAt(now + LEAVE_S, ("leave",)), *self.leave_if_unneeded()]
 
-    def check_leaving(self) -> list[Effect]:
-        if self._stage != "leaving" or any(tree.below for tree in self.grove.trees()):
+    def leave_if_unneeded(self) -> list[Effect]:
+        """Leave, if this node is leaving and no child needs it any more."""
+        if self._stage != "leaving" or any(tree.children for tree in self.trees.all()):
             return []
         return self._go()
 
     def _go(self) -> list[Effect]:
         self._stage = "outside"
-        farewell = [Send(tree.parent, Prune(tree.type)) for tree in self.grove.trees() if tree.parent is not None]
+        farewell = [Send(tree.parent, Prune(tree.type)) for tree in self.trees.all() if tree.parent is not None]
         return [*farewell, Completed("leave")]
 
-    # ── Being looked at ──────────────────────────────────────────────────────
+    # ── Inspection ───────────────────────────────────────────────────────────
 
     def links(self) -> tuple[NodeId, ...]:
         """The edges of its trees."""
-        return self.grove.edges()
+        return self.trees.edges()
 
     def holdings(self) -> dict[str, tuple[int, int]]:
         return {
             **super().holdings(),
-            **self.grove.holdings(),
-            "calls": (len(self._calls), CALLS_MAX),
-            "seen": (len(self._seen) + len(self._risen), 2 * SEEN_MAX),
-            "roots": (len(self._roots), ROOTS_MAX),
+            **self.trees.holdings(),
+            "calls": (len(self._pending), PENDING_MAX),
+            "seen": (len(self._sent_down) + len(self._sent_up), 2 * SEEN_MAX),
+            "roots": (len(self._rendezvous), RENDEZVOUS_MAX),
         }
 
 
-PROTOCOL = on_a_ring("hermes", Hermes, HermesMessage)
+PROTOCOL = on_a_ring("hermes", Hermes, HermesOptions, HermesMessage)

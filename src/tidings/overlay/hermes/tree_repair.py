@@ -1,132 +1,155 @@
-"""Keeping the trees of Hermes whole: ways up that change, parents that have forgotten, children that have gone.
+"""Tree repair in Hermes: next hops that change, parents that forget, children that fail.
 
-    every so often   Refresh to each parent: its trees, each with a digest of what it should have
-    Fresh            back from there: which of them have to be said again
-    a new way up     where a parent has gone, or somebody nearer to the rendezvous has come: everything is said there
+    each refresh     ChildRefresh to each parent: its trees, each with a digest of what it should have
+    answer           ParentRefresh: the trees for which the child must announce its interests again
+    a new next hop   a parent has failed, or a node nearer to the rendezvous has joined: announce everything there
 
-What is lost on the way, or dropped by mistake, is put right by the next Refresh.
+The next refresh corrects whatever was lost on the way or dropped by mistake.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from tidings.overlay.hermes.grove import Grove
-from tidings.overlay.hermes.messages import Fresh, Prune, Refresh
-from tidings.overlay.hermes.multicast_tree import Tree, digest
-from tidings.overlay.messages import NodeId
-from tidings.overlay.retransmit import RetransmitQueue
+from tidings.overlay.hermes.messages import ChildRefresh, ParentRefresh, Prune
+from tidings.overlay.hermes.multicast_tree import MulticastTree, MulticastTrees, TreeMessage, digest
+from tidings.overlay.messages import NodeId, SubscriptionId
+from tidings.overlay.pastry.ring import Ring
 from tidings.overlay.router import Effect, Send, WakeAt
 
-if TYPE_CHECKING:
-    from tidings.overlay.hermes.router import Hermes
-
-REFRESH_S = 5.0  # A parent silent for two of these is doubted; a child silent for CHILD_MISSES of them is dropped.
+REFRESH_S = 5.0  # A parent silent for two of these is suspected; a child silent for CHILD_MISSES of them is dropped.
 CHILD_MISSES = 6
-REFRESHED_AT_ONCE = 512  # Trees in one Refresh.
+REFRESHED_AT_ONCE = 512  # Trees in one ChildRefresh.
 
 
-class Gardener:
-    """What one node does for its trees."""
+class TreeHost(Protocol):
+    """What tree repair needs of the node whose trees it repairs."""
 
-    def __init__(self, router: Hermes, grove: Grove, calls: RetransmitQueue[tuple[Any, ...]], refresh_s: float) -> None:
-        self._router, self._grove, self._calls, self.refresh_s = router, grove, calls, refresh_s
-        self._parents: dict[NodeId, float] = {}  # When each was last heard.
+    def is_in(self) -> bool:
+        """Whether the node has joined, and so has a next hop for every tree."""
 
-    def heard(self, parent: NodeId, now: float) -> None:
-        """A sign of life from a parent."""
+    def send_tree_messages(self, tree: MulticastTree, messages: Sequence[TreeMessage], now: float) -> list[Effect]:
+        """Send what a tree has to send."""
+
+    def leave_if_unneeded(self) -> list[Effect]:
+        """Leave, if the node is leaving and no child needs it any more."""
+
+
+class TreeRepair:
+    """Keeps the trees of one node whole."""
+
+    def __init__(
+        self,
+        host: TreeHost,
+        ring: Ring,
+        trees: MulticastTrees,
+        *,
+        is_pending: Callable[[str, SubscriptionId], bool],
+        refresh_s: float,
+        enabled: bool,
+    ) -> None:
+        """`is_pending` says whether a request of a tree still waits for its acknowledgement. Not `enabled`: repair nothing."""
+        self._host, self._ring, self._trees = host, ring, trees
+        self._is_pending, self.refresh_s, self.enabled = is_pending, refresh_s, enabled
+        self._parents: dict[NodeId, float] = {}  # When each last sent something.
+
+    def on_parent_alive(self, parent: NodeId, now: float) -> None:
+        """A parent has sent something."""
         self._parents[parent] = now
 
-    def look_up_again(self, now: float) -> list[Effect]:
-        """Somebody new may be nearer to a rendezvous, or be one."""
-        return [effect for tree in self._grove.trees() for effect in self.find_parent(tree, now)]
+    def find_parents(self, now: float) -> list[Effect]:
+        """A new node may be nearer to a rendezvous, or be one."""
+        return [effect for tree in self._trees.all() for effect in self.find_parent(tree, now)]
 
-    def died(self, id: NodeId, now: float) -> list[Effect]:
-        """A node is gone, and perhaps was a child or a parent."""
+    def on_node_failed(self, id: NodeId, now: float) -> list[Effect]:
+        """A node has failed that may have been a child or a parent."""
         self._parents.pop(id, None)
         effects: list[Effect] = []
-        for tree in self._grove.trees() if self._router.repair else []:
-            if id in tree.below:
-                effects += self.lose_child(id, tree.type, now)
+        for tree in self._trees.all() if self.enabled else []:
+            if id in tree.children:
+                effects += self.on_child_gone(id, tree.type, now)
             if tree.parent == id:
                 effects += self.find_parent(tree, now)
         return effects
 
-    def find_parent(self, tree: Tree, now: float) -> list[Effect]:
-        """The way to the rendezvous may have changed: move there and tell it everything."""
-        new = self._router.ring.next_hop(tree.key)
-        if new == tree.parent or not self._router.is_in() or not self._router.repair:
-            return self._router.say(tree, tree.missing(), now)
+    def find_parent(self, tree: MulticastTree, now: float) -> list[Effect]:
+        """If the next hop to the rendezvous has changed, make it the parent and announce everything to it."""
+        new = self._ring.next_hop(tree.key)
+        if new == tree.parent or not self._host.is_in() or not self.enabled:
+            return self._host.send_tree_messages(tree, tree.missing(), now)
         old = tree.parent
-        effects = self._router.say(tree, tree.move(new), now)
-        if old is not None and self._router.ring.is_usable(old):
+        effects = self._host.send_tree_messages(tree, tree.move(new), now)
+        if old is not None and self._ring.is_usable(old):
             effects.append(Send(old, Prune(tree.type)))
         return effects
 
-    def lose_child(self, child: NodeId, type: str, now: float) -> list[Effect]:
-        """A child has gone from a tree; whoever waits for all of them to have gone may leave."""
-        tree = self._grove.get(type)
-        effects = self._router.say(tree, tree.lose_child(child), now) if tree else []
-        return [*effects, *self._router.check_leaving()]
+    def on_child_gone(self, child: NodeId, type: str, now: float) -> list[Effect]:
+        """A child has left a tree; a node that waits for its last child may leave."""
+        tree = self._trees.get(type)
+        effects = self._host.send_tree_messages(tree, tree.remove_child(child), now) if tree else []
+        return [*effects, *self._host.leave_if_unneeded()]
 
-    def lose_parent(self, parent: NodeId, type: str, now: float) -> list[Effect]:
-        """A parent leaves the ring: it is no way up for anything any more."""
-        if self._router.ring.knows(parent) is not None:
-            self._router.ring.drop(parent)
-        tree = self._grove.get(type)
+    def on_parent_leaving(self, parent: NodeId, type: str, now: float) -> list[Effect]:
+        """A parent leaves the ring: it is no next hop for anything any more."""
+        if self._ring.knows(parent) is not None:
+            self._ring.drop(parent)
+        tree = self._trees.get(type)
         return self.find_parent(tree, now) if tree is not None and tree.parent == parent else []
 
     def next_refresh(self, now: float) -> list[Effect]:
-        """When to look at all trees again, if ever."""
-        return [WakeAt(now + self.refresh_s, ("refresh",), idle=True)] if self.refresh_s and self._router.repair else []
+        """The wake for the next refresh, if there is to be one."""
+        return [WakeAt(now + self.refresh_s, ("refresh",), idle=True)] if self.refresh_s and self.enabled else []
 
     def refresh(self, now: float) -> list[Effect]:
-        """Check every tree's way up, tell parents what they should have, and drop children long unheard."""
-        if not self._router.is_in():
+        """Check every tree's next hop, send digests to the parents, and drop children that have long been silent."""
+        if not self._host.is_in():
             return self.next_refresh(now)
         effects: list[Effect] = []
         by_parent: dict[NodeId, list[tuple[str, int]]] = {}
-        for tree in self._grove.trees():
-            effects += [*self._drop_silent(tree, now), *self.find_parent(tree, now), *self._want_again(tree, now)]
+        for tree in self._trees.all():
+            effects += [*self._drop_silent(tree, now), *self.find_parent(tree, now), *self._request_again(tree, now)]
             if tree.parent is not None and tree.announced:
                 by_parent.setdefault(tree.parent, []).append((tree.type, digest(tree.announced)))
         self._parents = {id: self._parents.get(id, now) for id in by_parent}
-        for parent, trees in by_parent.items():
-            for start in range(0, len(trees), REFRESHED_AT_ONCE):
-                effects.append(Send(parent, Refresh(tuple(trees[start : start + REFRESHED_AT_ONCE]))))
+        for parent, digests in by_parent.items():
+            for start in range(0, len(digests), REFRESHED_AT_ONCE):
+                effects.append(Send(parent, ChildRefresh(tuple(digests[start : start + REFRESHED_AT_ONCE]))))
             if self._parents[parent] < now - 2 * self.refresh_s:
-                effects += self._router.ring.doubt(parent, now)
+                effects += self._ring.doubt(parent, now)
         return [*effects, *self.next_refresh(now)]
 
-    def answer(self, sender: NodeId, trees: Sequence[tuple[str, int]], now: float) -> list[Effect]:
-        """Tell a child which of its trees it has to say again, for not all of it is known here."""
+    def on_child_refresh(self, sender: NodeId, digests: Sequence[tuple[str, int]], now: float) -> list[Effect]:
+        """Answer a child with the trees whose interests it must announce again."""
         again = []
-        for type, expected in trees:
-            tree = self._grove.get(type)
-            held = tree.below.get(sender, {}) if tree else {}
-            if tree is not None and held:
+        for type, expected in digests:
+            tree = self._trees.get(type)
+            interests = tree.children.get(sender, {}) if tree else {}
+            if tree is not None and interests:
                 tree.refreshed[sender] = now
-            if digest(held) != expected:
+            if digest(interests) != expected:
                 again.append(type)
-        return [Send(sender, Fresh(tuple(again)))]
+        return [Send(sender, ParentRefresh(tuple(again)))]
 
-    def say_again(self, sender: NodeId, again: Sequence[str], now: float) -> list[Effect]:
-        """A parent is there, and lacks something of these trees."""
+    def on_parent_refresh(self, sender: NodeId, again: Sequence[str], now: float) -> list[Effect]:
+        """A parent is alive, and lacks interests of these trees."""
         self._parents[sender] = now
         effects: list[Effect] = []
-        for tree in [self._grove.get(type) for type in again]:
+        for tree in [self._trees.get(type) for type in again]:
             if tree is not None and tree.parent == sender:
-                # Pruned first, so that nothing stays there that this node no longer has.
-                effects += [Send(sender, Prune(tree.type)), *self._router.say(tree, tree.say_all_again(), now)]
+                # Prune first, so that the parent keeps nothing that this node no longer has.
+                effects.append(Send(sender, Prune(tree.type)))
+                effects += self._host.send_tree_messages(tree, tree.announce_again(), now)
         return effects
 
-    def _drop_silent(self, tree: Tree, now: float) -> list[Effect]:
+    def _drop_silent(self, tree: MulticastTree, now: float) -> list[Effect]:
         deadline = now - CHILD_MISSES * self.refresh_s
         silent = [child for child, at in tree.refreshed.items() if at < deadline]
-        return [effect for child in silent for effect in self.lose_child(child, tree.type, now)]
+        return [effect for child in silent for effect in self.on_child_gone(child, tree.type, now)]
 
-    def _want_again(self, tree: Tree, now: float) -> list[Effect]:
-        """What was given up unanswered is asked again, for the parent is there."""
-        given_up = [want for want in tree.unanswered() if ("want", tree.type, want.interest.id) not in self._calls]
-        return self._router.say(tree, given_up, now)
+    def _request_again(self, tree: MulticastTree, now: float) -> list[Effect]:
+        """Send again what was given up without an answer, for the parent is alive."""
+        given_up = [
+            request for request in tree.unacknowledged() if not self._is_pending(tree.type, request.interest.id)
+        ]
+        return self._host.send_tree_messages(tree, given_up, now)

@@ -29,8 +29,8 @@ from tidings.overlay.immune.neighbour_state import (
     BEACON_LOST_AFTER,
     NEIGHBOURS_MAX,
     SETTLED_AFTER,
+    ImmuneOptions,
     Neighbour,
-    Settings,
 )
 from tidings.overlay.messages import NodeId
 from tidings.overlay.router import Count, Effect, Place, Send, WakeAt
@@ -53,8 +53,8 @@ class _Ask:
 class CoreMember(Neighbour):
     """A node as far as it is, was or may come to be in the core."""
 
-    def __init__(self, place: Place, settings: Settings | None = None) -> None:
-        super().__init__(place, settings)
+    def __init__(self, place: Place, options: ImmuneOptions | None = None) -> None:
+        super().__init__(place, options)
         self._beacon_seq = 0
         self._foreign_since: float | None = None
         self._repaired_at = -math.inf
@@ -95,7 +95,7 @@ class CoreMember(Neighbour):
     def _send_beacon(self, now: float) -> list[Effect]:
         self._beacon_at = now
         self._beacon_seq += 1
-        if self.settings.epoch_s and now >= self._epoch_at + self.settings.epoch_s:
+        if self.options.epoch_s and now >= self._epoch_at + self.options.epoch_s:
             self._enter_epoch(self.epoch + 1, now)
         beacon = Beacon(self.id, self.degree, self._beacon_seq, self.epoch)
         return [Send(peer, beacon) for peer in self._core_near()]
@@ -123,7 +123,7 @@ class CoreMember(Neighbour):
 
     def _enter_epoch(self, epoch: int, now: float) -> None:
         """Take the ranks anew, and ask again who is needed in the core."""
-        grown = self.degree <= self.settings.delta < len(self.near)
+        grown = self.degree <= self.options.delta < len(self.near)
         self.epoch, self._epoch_at, self.degree = epoch, now, len(self.near)
         self.kept, self._asks, self._changed_at = False, 0, now
         if grown and not self.core and self.upper:
@@ -200,7 +200,7 @@ class CoreMember(Neighbour):
         agreed = all(self.near[peer].root == self.root for peer in self._core_near())
         if not settled or not agreed or not all(status.decided for status in self.near.values()):
             return []
-        if self.settings.demotion == "literal":
+        if self.options.demotion == "literal":
             return self._leave_core(self._core_near(), now)
         self._asks += 1
         if self._asks > ASKS_MAX:

@@ -6,11 +6,18 @@ from typing import ClassVar, TypeAlias
 
 import msgspec
 
-from tidings.overlay.immune.reverse_path import Advert, Confirm, Forward, Forwarded, Sub, Unsub
+from tidings.overlay.immune.reverse_path import (
+    Advert,
+    AdvertConfirm,
+    AdvertSubscribe,
+    AdvertUnsubscribe,
+    Forward,
+    Forwarded,
+)
 from tidings.overlay.messages import Message, NodeId, Packet, Peer
 
 
-class Status(msgspec.Struct, frozen=True, array_like=True):
+class NeighbourStatus(msgspec.Struct, frozen=True, array_like=True):
     """A node as its neighbours know it."""
 
     me: Peer
@@ -36,13 +43,13 @@ class Hello(Message, frozen=True):
     """I am here, and this is how I stand; on schedule."""
 
     chatter: ClassVar[bool] = True
-    status: Status
+    status: NeighbourStatus
 
 
-class Role(Message, frozen=True):
+class RoleChange(Message, frozen=True, tag="Role"):
     """The same, because something has changed. Answered in kind if `asking`."""
 
-    status: Status
+    status: NeighbourStatus
     asking: bool = False
 
 
@@ -57,14 +64,14 @@ class ElectOk(Message, frozen=True):
 class ElectNo(Message, frozen=True):
     """I cannot: this is how I stand."""
 
-    status: Status
+    status: NeighbourStatus
 
 
 class Release(Message, frozen=True):
     """You need not be my upper any more."""
 
 
-class Promote(Message, frozen=True):
+class CorePromotion(Message, frozen=True, tag="Promote"):
     """Join the core: I have nobody else."""
 
 
@@ -135,11 +142,11 @@ class DemoteEnd(Message, frozen=True):
     relayed: bool
 
 
-class Bye(Message, frozen=True):
+class LeaveNotice(Message, frozen=True, tag="Bye"):
     """I am gone."""
 
 
-class Spread(Message, frozen=True):
+class EventBroadcast(Message, frozen=True, tag="Spread"):
     """An event for everyone. `safe`: pass it to all your neighbours, whatever your role."""
 
     packet: Packet
@@ -153,7 +160,7 @@ class Advertise(Message, frozen=True):
     safe: bool = False
 
 
-class Renew(Message, frozen=True):
+class RenewAdvert(Message, frozen=True, tag="Renew"):
     """For everyone, so that it reaches the publisher: the tree of this advert is broken, found by `asker` the n-th time."""
 
     advert: Advert
@@ -162,19 +169,19 @@ class Renew(Message, frozen=True):
     safe: bool = False
 
 
-class Ack(Message, frozen=True):
+class BroadcastAck(Message, frozen=True, tag="Ack"):
     """Thanks for what you spread."""
 
     key: str
 
 
-class Pull(Message, frozen=True):
+class AdvertRequest(Message, frozen=True, tag="Pull"):
     """Which adverts are there?"""
 
     chatter: ClassVar[bool] = True
 
 
-class Adverts(Message, frozen=True):
+class AdvertList(Message, frozen=True, tag="Adverts"):
     """These."""
 
     chatter: ClassVar[bool] = True
@@ -182,21 +189,21 @@ class Adverts(Message, frozen=True):
     adverts: tuple[Advert, ...]
 
 
-ForEveryone: TypeAlias = Spread | Advertise | Renew
+BroadcastMessage: TypeAlias = EventBroadcast | Advertise | RenewAdvert
 ImmuneMessage: TypeAlias = (
-    Hello | Role | Elect | ElectOk | ElectNo | Release | Promote | Beacon | Foreign | Repair | RepairPath | Bridge
-    | DemoteAsk | DemoteGrant | DemoteDeny | DemoteEnd | Bye | Spread | Advertise | Renew | Ack | Pull | Adverts
-    | Sub | Confirm | Unsub | Forward | Forwarded
+    Hello | RoleChange | Elect | ElectOk | ElectNo | Release | CorePromotion | Beacon | Foreign | Repair | RepairPath | Bridge
+    | DemoteAsk | DemoteGrant | DemoteDeny | DemoteEnd | LeaveNotice | EventBroadcast | Advertise | RenewAdvert | BroadcastAck | AdvertRequest | AdvertList
+    | AdvertSubscribe | AdvertConfirm | AdvertUnsubscribe | Forward | Forwarded
 )  # fmt: skip
 
 
-def key_of(message: ForEveryone) -> str:
+def key_of(message: BroadcastMessage) -> str:
     """What tells it from everything else that is spread."""
     match message:
-        case Spread(packet):
+        case EventBroadcast(packet):
             origin, incarnation, seq = packet.header.id
             return f"e{origin}/{incarnation}/{seq}"
         case Advertise(advert):
             return f"a{advert.id.origin}/{advert.id.incarnation}/{advert.id.type}/{advert.seq}"
-        case Renew(advert, asker, nth):
+        case RenewAdvert(advert, asker, nth):
             return f"r{advert.id.origin}/{advert.id.incarnation}/{advert.id.type}/{advert.seq}/{asker}/{nth}"

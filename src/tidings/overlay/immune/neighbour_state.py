@@ -1,6 +1,6 @@
 """Immune, among neighbours: who is there, how each stands, and in which role oneself.
 
-A node knows each neighbour by its last `Status`. From these it takes its own role: a node
+A node knows each neighbour by its last `NeighbourStatus`. From these it takes its own role: a node
 with few links listens and elects an *upper*, one with many enters the *core*. The story
 that this is a part of is told in `immune`; `immune_core` keeps the core whole and small.
 """
@@ -15,15 +15,15 @@ from typing import Any
 from tidings.errors import InputError
 from tidings.overlay.failure_detector import FailureDetector
 from tidings.overlay.immune.messages import (
-    Bye,
+    CorePromotion,
     Elect,
     ElectNo,
     ElectOk,
     ImmuneMessage,
-    Promote,
+    LeaveNotice,
+    NeighbourStatus,
     Release,
-    Role,
-    Status,
+    RoleChange,
 )
 from tidings.overlay.messages import NodeId
 from tidings.overlay.router import Effect, Place, Router, Send
@@ -37,7 +37,7 @@ FORWARD_MODES = ("core_flood", "core_elim", "core_tree")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ImmuneOptions:
     """How a network of this protocol is run; the same for all its nodes."""
 
     delta: int = 3
@@ -68,18 +68,18 @@ class Settings:
 class Neighbour(Router[ImmuneMessage]):
     """One node among its neighbours: its links, how those at their ends stand, its own role."""
 
-    def __init__(self, place: Place, settings: Settings | None = None) -> None:
-        self.me, self.settings, self._rng = place.me, settings or Settings(), place.rng
+    def __init__(self, place: Place, options: ImmuneOptions | None = None) -> None:
+        self.me, self.options, self._rng = place.me, options or ImmuneOptions(), place.rng
         self.id = place.me.id
         self.wires: dict[NodeId, None] = {peer.id: None for peer in place.neighbours}
         """All links there are, also those nobody answers on: they are kept, for the day somebody does."""
-        self.near: dict[NodeId, Status] = {}
+        self.near: dict[NodeId, NeighbourStatus] = {}
         self.degree, self.epoch = len(self.wires), 0
         self.decided = self.core = self.kept = self.leaving = False
         self.upper: NodeId = ""
         self.lowers: dict[NodeId, float] = {}
         self.root, self.root_degree, self.parent = self.id, self.degree, ""
-        self._beat = self.settings.heartbeat_s or 1.0
+        self._beat = self.options.heartbeat_s or 1.0
         self._alive = FailureDetector(self._beat)
         self._begun = self._beacon_at = self._changed_at = self._epoch_at = 0.0
         self._shaky_until = -math.inf
@@ -104,7 +104,7 @@ class Neighbour(Router[ImmuneMessage]):
 
     # ── Neighbours ─────────────────────────────────────────────────────────────
 
-    def _on_status(self, sender: NodeId, status: Status, now: float) -> list[Effect]:
+    def _on_status(self, sender: NodeId, status: NeighbourStatus, now: float) -> list[Effect]:
         if sender not in self.wires and len(self.wires) >= NEIGHBOURS_MAX:
             return []
         known = self.near.get(sender)
@@ -123,11 +123,11 @@ class Neighbour(Router[ImmuneMessage]):
         effects += self._on_their_role(sender, status, now)
         return effects + (self._stand(now) if self.decided else self._decide_if_all_greeted(now))
 
-    def _forgotten_by(self, known: Status, status: Status) -> bool:
+    def _forgotten_by(self, known: NeighbourStatus, status: NeighbourStatus) -> bool:
         """Whether a neighbour that knew us took us for dead since; perhaps it knows us again by now."""
         return self.id in known.neighbours and status.neighbours.get(self.id) != known.neighbours[self.id]
 
-    def _on_their_role(self, sender: NodeId, status: Status, now: float) -> list[Effect]:
+    def _on_their_role(self, sender: NodeId, status: NeighbourStatus, now: float) -> list[Effect]:
         """Agree with a neighbour on who is whose upper, lower and child."""
         if status.parent == self.id:
             self._children[sender] = math.inf
@@ -160,8 +160,8 @@ class Neighbour(Router[ImmuneMessage]):
             self._beacon_at = min(self._beacon_at, now - (BEACON_LOST_AFTER - BEACON_EVERY - 1) * self._beat)
         return self._on_lost(peer, now) + self._tell_all() + self._stand(now)
 
-    def _status(self) -> Status:
-        return Status(
+    def _status(self) -> NeighbourStatus:
+        return NeighbourStatus(
             self.me, self.epoch, self.degree, self.decided, self.core, self.leaving, bool(self.lowers), self._is_idle(), self.upper,
             self.root, self.root_degree, self.parent, {peer: self._losses.get(peer, 0) for peer in self.near},
             tuple(self._core_near()), self._known_adverts(),
@@ -171,7 +171,7 @@ class Neighbour(Router[ImmuneMessage]):
         return [peer for peer, status in self.near.items() if status.core and not status.leaving]
 
     def _tell_all(self) -> list[Effect]:
-        news = Role(self._status())
+        news = RoleChange(self._status())
         return [Send(peer, news) for peer in self.near]
 
     def _rank(self, peer: NodeId) -> tuple[int, NodeId]:
@@ -181,7 +181,7 @@ class Neighbour(Router[ImmuneMessage]):
         """Whether nobody needs this core node for itself, and it has not been found to be needed by the core."""
         return self.core and not self.lowers and not self.kept and not self.leaving
 
-    def _root_rank(self, status: Status) -> tuple[int, NodeId]:
+    def _root_rank(self, status: NeighbourStatus) -> tuple[int, NodeId]:
         return (-status.root_degree, status.root)
 
     # ── Roles ──────────────────────────────────────────────────────────────────
@@ -196,7 +196,7 @@ class Neighbour(Router[ImmuneMessage]):
         self.decided, self._changed_at = True, now
         newcomer = self.me.incarnation > 0 or any(status.epoch > 0 for status in self.near.values())
         self.degree = len(self.wires)
-        if not self.near or (self.degree > self.settings.delta and not newcomer):
+        if not self.near or (self.degree > self.options.delta and not newcomer):
             self._enter_core(now)
         if newcomer:
             self.epoch = max((status.epoch for status in self.near.values()), default=0)
@@ -217,7 +217,7 @@ class Neighbour(Router[ImmuneMessage]):
         standing = [peer for peer, status in self.near.items() if not status.leaving]
         if not standing:
             return self._join_core(now)
-        return [Send(min(standing, key=self._rank), Promote())]
+        return [Send(min(standing, key=self._rank), CorePromotion())]
 
     def _best_upper(self) -> NodeId:
         return min(self._core_near(), key=self._rank, default="")
@@ -248,16 +248,16 @@ class Neighbour(Router[ImmuneMessage]):
                 return self._stand(now)
             case Release():
                 self.lowers.pop(sender, None)
-            case Promote():
+            case CorePromotion():
                 return self._join_core(now) if self.decided and not self.leaving else []
-            case Bye():
+            case LeaveNotice():
                 del self.wires[sender]
                 self._losses.pop(sender, None)
                 return self._lose(sender, now)
         return []
 
     def _take_lower(self, peer: NodeId, now: float) -> bool:
-        if not self.core or self.leaving or (peer not in self.lowers and len(self.lowers) >= self.settings.lowers_max):
+        if not self.core or self.leaving or (peer not in self.lowers and len(self.lowers) >= self.options.lowers_max):
             return False
         self.lowers[peer] = now
         return True

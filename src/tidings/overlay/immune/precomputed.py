@@ -20,11 +20,11 @@ def settle(routers: dict[NodeId, Router[Any]], now: float) -> None:
     """Give a whole network the roles that the construction, seen from above, gives it."""
     nodes = {id: cast("Immune", router) for id, router in routers.items()}
     graph = {id: list(node.wires) for id, node in nodes.items()}
-    settings = next(iter(nodes.values())).settings
-    if settings.demotion == "literal":
-        roles = global_construction.literal(graph, settings.delta)
+    options = next(iter(nodes.values())).options
+    if options.demotion == "literal":
+        roles = global_construction.literal(graph, options.delta)
     else:
-        roles = global_construction.guarded(graph, settings.delta, check=settings.check)
+        roles = global_construction.guarded(graph, options.delta, check=options.check)
     parents = global_construction.spanning_tree(graph, roles.core)
     lowers = roles.lowers()
     for id, node in nodes.items():

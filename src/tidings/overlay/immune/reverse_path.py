@@ -53,21 +53,21 @@ class Advert(msgspec.Struct, frozen=True, array_like=True):
     seq: int
 
 
-class Sub(Message, frozen=True):
+class AdvertSubscribe(Message, frozen=True, tag="Sub"):
     """The sender wants this of the advert, for itself or for somebody behind it."""
 
     advert: Advert
     interest: Interest
 
 
-class Confirm(Message, frozen=True):
+class AdvertConfirm(Message, frozen=True, tag="Confirm"):
     """The publisher knows of this interest."""
 
     advert: Advert
     id: SubscriptionId
 
 
-class Unsub(Message, frozen=True):
+class AdvertUnsubscribe(Message, frozen=True, tag="Unsub"):
     """The sender no longer wants this of the advert."""
 
     advert: Advert
@@ -87,7 +87,7 @@ class Forwarded(Message, frozen=True):
     id: EventId
 
 
-Pointed: TypeAlias = Sub | Confirm | Unsub | Forward | Forwarded
+PathMessage: TypeAlias = AdvertSubscribe | AdvertConfirm | AdvertUnsubscribe | Forward | Forwarded
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ class _Tree:
     """Interests to take back as soon as those that replace them are confirmed."""
 
 
-class Pointers:
+class ReversePaths:
     """One node's pointers and the interests laid along them."""
 
     def __init__(self, me: NodeId, incarnation: int, *, wait_s: float, settle_s: float) -> None:
@@ -254,14 +254,14 @@ class Pointers:
         """The advert that covers a packet of this node."""
         return self._trees[AdvertId(self.me, self.incarnation, packet.header.type)].advert
 
-    def receive(self, sender: NodeId, message: Pointed, now: float) -> list[Effect]:
+    def receive(self, sender: NodeId, message: PathMessage, now: float) -> list[Effect]:
         """Take one of our messages. (Forward is for the protocol on top, which knows what it has seen.)"""
         match message:
-            case Sub(advert, interest):
+            case AdvertSubscribe(advert, interest):
                 return self._on_sub(sender, advert, interest, now)
-            case Confirm(advert, id):
+            case AdvertConfirm(advert, id):
                 return self._on_confirm(sender, advert, id, now)
-            case Unsub(advert, id):
+            case AdvertUnsubscribe(advert, id):
                 return self._on_unsub(sender, advert, id, now)
             case Forwarded(id):
                 self._calls.acknowledge(("event", id, sender))
@@ -290,7 +290,7 @@ class Pointers:
 
     def _without_answer(self, message: Message) -> list[Effect]:
         """A publisher that cannot be reached publishes nothing for us: a subscription need not wait for it."""
-        if not isinstance(message, Sub):
+        if not isinstance(message, AdvertSubscribe):
             return []
         for adverts in self._asked.values():
             adverts.pop(message.advert.id, None)
@@ -307,7 +307,7 @@ class Pointers:
         tree.wanted.setdefault(sender, {})[interest.id] = interest
         tree.fading.pop(sender, None)
         if tree.pointer is None:
-            return [Send(sender, Confirm(advert, interest.id))]
+            return [Send(sender, AdvertConfirm(advert, interest.id))]
         return self._send_up(tree, interest, (sender, interest.id), now)
 
     def _send_up(
@@ -326,7 +326,7 @@ class Pointers:
             cover = interest.id
             tree.sent[cover] = interest
             key = ("sub", (tree.advert, cover), tree.pointer)
-            effects = self._call(key, tree.pointer, Sub(tree.advert, interest), now)
+            effects = self._call(key, tree.pointer, AdvertSubscribe(tree.advert, interest), now)
         waiters = tree.waiting.setdefault(cover, [])
         if answer not in waiters:
             waiters.append(answer)
@@ -355,7 +355,7 @@ class Pointers:
     def _tell(self, tree: _Tree, answer: tuple[NodeId, SubscriptionId], now: float) -> list[Effect]:
         who, id = answer
         if who != self.me:
-            return [Send(who, Confirm(tree.advert, id))]
+            return [Send(who, AdvertConfirm(tree.advert, id))]
         self._asked.get(id, {}).pop(tree.advert.id, None)
         return self._completed_if_all(id)
 
@@ -391,7 +391,7 @@ class Pointers:
         del tree.retiring[id], tree.sent[id]
         self._calls.acknowledge(("sub", (tree.advert, id), tree.pointer))
         tree.confirmed.pop(id, None)
-        return [Send(tree.pointer, Unsub(tree.advert, id))]
+        return [Send(tree.pointer, AdvertUnsubscribe(tree.advert, id))]
 
     def _all_wanted(self, tree: _Tree) -> list[tuple[NodeId, Interest]]:
         own = [(self.me, each) for each in self._own.values() if each.type == tree.advert.id.type]

@@ -45,12 +45,14 @@ from tidings.overlay.dedup import SeenIds
 from tidings.overlay.immune import global_construction
 from tidings.overlay.immune.core_maintenance import REPAIR_AFTER, CoreMember
 from tidings.overlay.immune.messages import (
-    Ack,
     Advertise,
-    Adverts,
+    AdvertList,
+    AdvertRequest,
     Beacon,
     Bridge,
-    Bye,
+    BroadcastAck,
+    BroadcastMessage,
+    CorePromotion,
     DemoteAsk,
     DemoteDeny,
     DemoteEnd,
@@ -58,30 +60,28 @@ from tidings.overlay.immune.messages import (
     Elect,
     ElectNo,
     ElectOk,
+    EventBroadcast,
     Foreign,
-    ForEveryone,
     Hello,
     ImmuneMessage,
-    Promote,
-    Pull,
+    LeaveNotice,
     Release,
-    Renew,
+    RenewAdvert,
     Repair,
     RepairPath,
-    Role,
-    Spread,
+    RoleChange,
     key_of,
 )
-from tidings.overlay.immune.neighbour_state import NEIGHBOURS_MAX, Settings
+from tidings.overlay.immune.neighbour_state import NEIGHBOURS_MAX, ImmuneOptions
 from tidings.overlay.immune.precomputed import settle
 from tidings.overlay.immune.reverse_path import (
     Advert,
-    Confirm,
+    AdvertConfirm,
+    AdvertSubscribe,
+    AdvertUnsubscribe,
     Forward,
     Forwarded,
-    Pointers,
-    Sub,
-    Unsub,
+    ReversePaths,
 )
 from tidings.overlay.interest import Interest
 from tidings.overlay.messages import EventId, NodeId, Packet, Peer, SubscriptionId
@@ -92,8 +92,8 @@ from tidings.overlay.router import (
     Count,
     Deliver,
     Effect,
+    Guarantee,
     Place,
-    Promise,
     Protocol,
     Send,
     Token,
@@ -108,19 +108,19 @@ UNACKED_MAX = 65_536  # Copies on their way; one pushed out is not sent again.
 class Immune(CoreMember):
     """One node of the network: its role, its neighbours as it knows them, and what it forwards to whom."""
 
-    def __init__(self, place: Place, settings: Settings | None = None) -> None:
-        super().__init__(place, settings)
+    def __init__(self, place: Place, options: ImmuneOptions | None = None) -> None:
+        super().__init__(place, options)
         self._seen = SeenIds[str]()
         self._seen_safe = SeenIds[str]()
         self._delivered = SeenIds[EventId]()
         self._unacked = RetransmitQueue[tuple[str, NodeId]](Backoff(self._beat / 2, RESENDS_MAX), at_most=UNACKED_MAX)
-        self.pointers = Pointers(self.id, self.me.incarnation, wait_s=self._beat, settle_s=5 * self._beat)
+        self.paths = ReversePaths(self.id, self.me.incarnation, wait_s=self._beat, settle_s=5 * self._beat)
         self._renewals = 0
 
     @classmethod
     def build(cls, place: Place, **options: Any) -> Immune:
         """A node that stands where `place` says."""
-        return cls(place, built("immune", Settings, **options))
+        return cls(place, built("immune", ImmuneOptions, **options))
 
     # ── Coming and going ───────────────────────────────────────────────────────
 
@@ -129,11 +129,11 @@ class Immune(CoreMember):
         for peer in self.near:
             self._alive.watch(peer, now)
         effects: list[Effect] = [Completed("join")]
-        if self.settings.heartbeat_s:
+        if self.options.heartbeat_s:
             effects.append(WakeAt(now + self._rng.uniform(0, self._beat), "tick", idle=True))
         if self.decided:
             return effects
-        effects += [Send(peer, Role(self._status(), asking=True)) for peer in self.wires]
+        effects += [Send(peer, RoleChange(self._status(), asking=True)) for peer in self.wires]
         return [*effects, WakeAt(now + 3 * self._beat, "greeted"), *self._decide_if_all_greeted(now)]
 
     def leave(self, now: float) -> list[Effect]:
@@ -147,10 +147,10 @@ class Immune(CoreMember):
         if len(self.wires) >= NEIGHBOURS_MAX:
             return []
         self.wires[peer.id] = None
-        return [Send(peer.id, Role(self._status(), asking=True))]
+        return [Send(peer.id, RoleChange(self._status(), asking=True))]
 
     def peer_down(self, peer: NodeId, now: float) -> list[Effect]:
-        self.pointers.hang_up(peer)
+        self.paths.hang_up(peer)
         return self._lose(peer, now)
 
     # ── Publish and subscribe ──────────────────────────────────────────────────
@@ -158,22 +158,22 @@ class Immune(CoreMember):
     def publish(self, packet: Packet, now: float) -> list[Effect]:
         self._delivered.add(packet.header.id)
         effects: list[Effect] = [Deliver(packet)]
-        if self.settings.mode == "advertise":
-            advert = self.pointers.advert_for(packet, now)
+        if self.options.mode == "advertise":
+            advert = self.paths.advert_for(packet, now)
             if advert is not None:
                 effects += self._spread(Advertise(advert), None, now)
-            elif self.pointers.settled(packet, now) and not self._unsure(now):
-                return effects + self.pointers.down(packet, self.pointers.ours_for(packet), None, now)
-        return effects + self._spread(Spread(packet), None, now)
+            elif self.paths.settled(packet, now) and not self._unsure(now):
+                return effects + self.paths.down(packet, self.paths.ours_for(packet), None, now)
+        return effects + self._spread(EventBroadcast(packet), None, now)
 
     def subscribe(self, interest: Interest, now: float) -> list[Effect]:
-        if self.settings.mode == "advertise":
-            return self.pointers.subscribe(interest, now)
+        if self.options.mode == "advertise":
+            return self.paths.subscribe(interest, now)
         return [Completed("subscribe", interest.id)]
 
     def unsubscribe(self, id: SubscriptionId, now: float) -> list[Effect]:
-        if self.settings.mode == "advertise":
-            return self.pointers.unsubscribe(id, now)
+        if self.options.mode == "advertise":
+            return self.paths.unsubscribe(id, now)
         return [Completed("unsubscribe", id)]
 
     # ── Messages ───────────────────────────────────────────────────────────────
@@ -181,25 +181,28 @@ class Immune(CoreMember):
     def receive(self, sender: NodeId, message: ImmuneMessage, now: float) -> list[Effect]:
         self._alive.heard(sender, now)
         match message:
-            case Spread() | Advertise() | Renew():
+            case EventBroadcast() | Advertise() | RenewAdvert():
                 return self._on_spread(sender, message, now)
-            case Ack(key):
+            case BroadcastAck(key):
                 self._unacked.acknowledge((key, sender))
                 return []
             case Hello(status):
                 return self._on_status(sender, status, now)
-            case Role(status, asking):
-                answer: list[Effect] = [Send(sender, Role(self._status()))] if asking else []
+            case RoleChange(status, asking):
+                answer: list[Effect] = [Send(sender, RoleChange(self._status()))] if asking else []
                 return answer + self._on_status(sender, status, now)
         if sender not in self.near and not isinstance(message, Forward | Forwarded):
             return []  # A stranger, or one whose greeting was lost; it will greet again.
-        if isinstance(message, Sub | Confirm | Unsub | Forward | Forwarded | Pull | Adverts):
+        if isinstance(
+            message,
+            AdvertSubscribe | AdvertConfirm | AdvertUnsubscribe | Forward | Forwarded | AdvertRequest | AdvertList,
+        ):
             return self._on_pointed(sender, message, now)
         return self._on_structure(sender, message, now)
 
     def _on_structure(self, sender: NodeId, message: Any, now: float) -> list[Effect]:
         match message:
-            case Elect() | ElectOk() | ElectNo() | Release() | Promote() | Bye():
+            case Elect() | ElectOk() | ElectNo() | Release() | CorePromotion() | LeaveNotice():
                 return self._on_election(sender, message, now)
             case Beacon():
                 return self._on_beacon(sender, message, now)
@@ -232,7 +235,7 @@ class Immune(CoreMember):
             case ("resend", str(key), str(to)):
                 return self._resend(key, to, now)
             case ("pointers", (str(kind), what, str(to))):
-                return self.pointers.call_again((kind, what, to), now)
+                return self.paths.call_again((kind, what, to), now)
         return []
 
     def links(self) -> tuple[NodeId, ...]:
@@ -248,25 +251,25 @@ class Immune(CoreMember):
             "unacked": (len(self._unacked), UNACKED_MAX),
             "relays": (len(self._relays), NEIGHBOURS_MAX),
             "promises": (len(self._promises), NEIGHBOURS_MAX),
-            **self.pointers.holdings(),
+            **self.paths.holdings(),
         }
 
     # ── Spreading to everyone ──────────────────────────────────────────────────
 
-    def _on_spread(self, sender: NodeId, message: ForEveryone, now: float) -> list[Effect]:
-        effects: list[Effect] = [Send(sender, Ack(key_of(message)))] if self.settings.acks else []
+    def _on_spread(self, sender: NodeId, message: BroadcastMessage, now: float) -> list[Effect]:
+        effects: list[Effect] = [Send(sender, BroadcastAck(key_of(message)))] if self.options.acks else []
         new = key_of(message) not in self._seen
         onward = self._spread(message, sender, now)
         match message:
-            case Spread(packet):
+            case EventBroadcast(packet):
                 effects += [Deliver(packet)] if self._delivered.add(packet.header.id) else []
             case Advertise(advert) if new:
-                effects += self.pointers.learn(advert, sender, now)
-            case Renew(advert) if new and self.pointers.ours(advert.id):
+                effects += self.paths.learn(advert, sender, now)
+            case RenewAdvert(advert) if new and self.paths.ours(advert.id):
                 effects += self._renew_own(advert, now)
         return effects + onward
 
-    def _spread(self, message: ForEveryone, sender: NodeId | None, now: float) -> list[Effect]:
+    def _spread(self, message: BroadcastMessage, sender: NodeId | None, now: float) -> list[Effect]:
         """Pass on what is new here. What was passed on by role comes once more if others are unsure: to all."""
         key, safe = key_of(message), message.safe or self._unsure(now)
         if not self._seen.add(key) and not (safe and key not in self._seen_safe):
@@ -287,20 +290,20 @@ class Immune(CoreMember):
 
     def _core_onward(self, sender: NodeId | None) -> list[NodeId]:
         others = [peer for peer in self._core_near() if peer != sender]
-        if self.settings.forward == "core_tree":
+        if self.options.forward == "core_tree":
             return [peer for peer in others if peer == self.parent or peer in self._children]
         status = self.near.get(sender) if sender else None
-        if self.settings.forward == "core_elim" and status and status.core and status.epoch == self.epoch:
+        if self.options.forward == "core_elim" and status and status.core and status.epoch == self.epoch:
             return [peer for peer in others if peer not in status.core_neighbours]
         return others
 
     def _unsure(self, now: float) -> bool:
-        if self.settings.demotion == "literal" and self.decided:
+        if self.options.demotion == "literal" and self.decided:
             return False
         return not self.decided or now < self._shaky_until or not (self.core or self.upper)
 
-    def _send_all(self, message: ForEveryone, to: list[NodeId], now: float) -> list[Effect]:
-        if not self.settings.acks:
+    def _send_all(self, message: BroadcastMessage, to: list[NodeId], now: float) -> list[Effect]:
+        if not self.options.acks:
             return [Send(peer, message) for peer in to]
         effects: list[Effect] = []
         for peer in to:
@@ -326,7 +329,7 @@ class Immune(CoreMember):
         self._children = {child: until for child, until in self._children.items() if until >= now}
         self._promises = {candidate: until for candidate, until in self._promises.items() if until >= now}
         if not self.decided:
-            return effects + [Send(peer, Role(self._status(), asking=True)) for peer in self.wires]
+            return effects + [Send(peer, RoleChange(self._status(), asking=True)) for peer in self.wires]
         effects += self._look_after_core(now)
         effects += self._look_after_pointers(now)
         if self.leaving and self.core:
@@ -339,8 +342,8 @@ class Immune(CoreMember):
         return keeping + self._look_for_others(now) + self._consider_leaving_core(now)
 
     def _look_after_pointers(self, now: float) -> list[Effect]:
-        fading = self.pointers.fade(now) + self._compare_adverts()
-        return fading + self._ask_to_renew(self.pointers.broken(now), now)
+        fading = self.paths.fade(now) + self._compare_adverts()
+        return fading + self._ask_to_renew(self.paths.broken(now), now)
 
     def _on_lost(self, peer: NodeId, now: float) -> list[Effect]:
         """What it had not taken is flooded, for it may have been the way to others."""
@@ -350,8 +353,8 @@ class Immune(CoreMember):
             if waiting is not None and self._seen_safe.add(key[0]):
                 again = msgspec.structs.replace(waiting.message, safe=True)
                 effects += self._send_all(again, [other for other in self.wires if other != peer], now)
-        self.pointers.lost(peer, now)
-        return effects + self._ask_to_renew(self.pointers.broken(now), now)
+        self.paths.lost(peer, now)
+        return effects + self._ask_to_renew(self.paths.broken(now), now)
 
     # ── Leaving the network ────────────────────────────────────────────────────
 
@@ -363,7 +366,7 @@ class Immune(CoreMember):
         return self._go() if served and len(roots) <= 1 and now > self._changed_at + REPAIR_AFTER * self._beat else []
 
     def _go(self) -> list[Effect]:
-        return [*(Send(peer, Bye()) for peer in self.near), Completed("leave")]
+        return [*(Send(peer, LeaveNotice()) for peer in self.near), Completed("leave")]
 
     # ── Pointers ───────────────────────────────────────────────────────────────
 
@@ -371,54 +374,54 @@ class Immune(CoreMember):
         match message:
             case Forward(packet, advert):
                 return [Send(sender, Forwarded(packet.header.id)), *self._on_forward(packet, advert, sender, now)]
-            case Pull():
-                known = self.pointers.known()
-                return [Send(sender, Adverts(known))] if known else []
-            case Adverts(adverts):
+            case AdvertRequest():
+                known = self.paths.known()
+                return [Send(sender, AdvertList(known))] if known else []
+            case AdvertList(adverts):
                 return [effect for advert in adverts for effect in self._on_news_of(advert, sender, now)]
-        return self.pointers.receive(sender, message, now)
+        return self.paths.receive(sender, message, now)
 
     def _on_forward(self, packet: Packet, advert: Advert, sender: NodeId, now: float) -> list[Effect]:
         """Deliver and pass down. If the tree was laid anew since the event set out, nobody is sure who wants it: to all."""
         if not self._delivered.add(packet.header.id):
             return []
-        if self.pointers.advert(advert.id) == advert:
-            return [Deliver(packet), *self.pointers.down(packet, advert, sender, now)]
-        return [Deliver(packet), *self._spread(Spread(packet, safe=True), None, now)]
+        if self.paths.advert(advert.id) == advert:
+            return [Deliver(packet), *self.paths.down(packet, advert, sender, now)]
+        return [Deliver(packet), *self._spread(EventBroadcast(packet, safe=True), None, now)]
 
     def _on_news_of(self, advert: Advert, sender: NodeId, now: float) -> list[Effect]:
         """A neighbour knew of an advert. If it is new here, it is new to others behind this node as well."""
-        learned = self.pointers.learn(advert, sender, now)
+        learned = self.paths.learn(advert, sender, now)
         return learned + self._spread(Advertise(advert, safe=True), sender, now)
 
     def _on_met(self, peer: NodeId, now: float) -> list[Effect]:
         """Perhaps this link joins what was split: ask for adverts, and once more for trees that broke."""
-        if self.settings.mode != "advertise":
+        if self.options.mode != "advertise":
             return []
-        return [Send(peer, Pull()), *self._ask_to_renew(self.pointers.broken(now, at_once=True), now)]
+        return [Send(peer, AdvertRequest()), *self._ask_to_renew(self.paths.broken(now, at_once=True), now)]
 
     def _known_adverts(self) -> int:
-        return self.pointers.fingerprint()
+        return self.paths.fingerprint()
 
     def _compare_adverts(self) -> list[Effect]:
         """Ask one neighbour, another each time, for what it knows, if it does not know just the same."""
-        if self.settings.mode != "advertise" or not self.near:
+        if self.options.mode != "advertise" or not self.near:
             return []
         peer = self._rng.choice(list(self.near))
-        return [Send(peer, Pull())] if self.near[peer].adverts != self.pointers.fingerprint() else []
+        return [Send(peer, AdvertRequest())] if self.near[peer].adverts != self.paths.fingerprint() else []
 
     def _ask_to_renew(self, broken: list[Advert], now: float) -> list[Effect]:
         effects: list[Effect] = []
         for advert in broken:
             self._renewals += 1
-            effects += self._spread(Renew(advert, self.id, self._renewals, safe=True), None, now)
+            effects += self._spread(RenewAdvert(advert, self.id, self._renewals, safe=True), None, now)
         return effects
 
     def _renew_own(self, advert: Advert, now: float) -> list[Effect]:
-        known = self.pointers.advert(advert.id)
+        known = self.paths.advert(advert.id)
         if known is None or advert.seq != known.seq:
             return []  # One new tree serves all who noticed that the old one is broken.
-        return self._spread(Advertise(self.pointers.renew(advert.id, now), safe=True), None, now)
+        return self._spread(Advertise(self.paths.renew(advert.id, now), safe=True), None, now)
 
 
 def roles_of(routers: Sequence[Immune]) -> global_construction.Roles:
@@ -432,7 +435,8 @@ PROTOCOL = Protocol(
     name="immune",
     build=Immune.build,
     messages=ImmuneMessage,
-    promises=WHATEVER_HAPPENS | {Promise.JOINS_BY_LINKS, Promise.LEAVES_CLEANLY},
+    guarantees=WHATEVER_HAPPENS | {Guarantee.JOINS_BY_LINKS, Guarantee.LEAVES_CLEANLY},
     on_graph=True,
+    content_in_packets_only=True,
     settle=settle,
 )

@@ -1,43 +1,67 @@
-"""What nodes of IRBR say to each other, beside what the ring says. (How they come to say it is in `irbr`.)"""
+"""The messages of IRBR, beside those of the ring."""
 
 from __future__ import annotations
 
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import msgspec
 
-from tidings.overlay.irbr.custody_transfer import Done, Got, TaskId
-from tidings.overlay.irbr.filter_table import Entry, Obituary
-from tidings.overlay.messages import Message, Packet, Peer, SubscriptionId
+from tidings.overlay.irbr.filter_table import FailureNotice, FilterEntry
+from tidings.overlay.messages import Message, NodeId, Packet, Peer, SubscriptionId
 from tidings.overlay.pastry.messages import RingMessage
 
+EVENT, UPDATE = 0, 1  # Kinds of multicast tasks.
 
-class Arrival(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """A node has come into a cell that was empty."""
+
+class TaskId(NamedTuple):
+    """Names something that is multicast: an event by its id, an update by a number of its origin."""
+
+    kind: int
+    origin: NodeId
+    incarnation: int
+    seq: int
+
+
+class NodeArrival(msgspec.Struct, frozen=True, array_like=True, tag="Arrival"):
+    """A node has joined a cell that was empty."""
 
     peer: Peer
 
 
-News: TypeAlias = Entry | Obituary | Arrival
+RangeUpdate: TypeAlias = FilterEntry | FailureNotice | NodeArrival
 
 
-class Carry(Message, frozen=True):
-    """An event for all who want it among the nodes that share `range_len` digits with the receiver."""
+class EventMulticast(Message, frozen=True, tag="Carry"):
+    """An event for all interested nodes that share `range_len` digits with the receiver."""
 
     packet: Packet
     range_len: int
 
 
-class Spread(Message, frozen=True):
-    """News for all nodes that share `range_len` digits with the receiver."""
+class UpdateMulticast(Message, frozen=True, tag="Spread"):
+    """An update for all nodes that share `range_len` digits with the receiver."""
 
     task: TaskId
     range_len: int
-    news: News
+    update: RangeUpdate
 
 
-class Compare(Message, frozen=True):
-    """This is what I know of a range; tell me, after this id, what I should know."""
+class CustodyAccepted(Message, frozen=True, tag="Got"):
+    """I have the event or update and am responsible for the range."""
+
+    task: TaskId
+    range_len: int
+
+
+class CustodyComplete(Message, frozen=True, tag="Done"):
+    """Every node in the range has it."""
+
+    task: TaskId
+    range_len: int
+
+
+class TableQuery(Message, frozen=True, tag="Compare"):
+    """This is the digest of what I know of a range; send me what I should know, after this id."""
 
     me: Peer
     prefix: str
@@ -45,39 +69,51 @@ class Compare(Message, frozen=True):
     after: SubscriptionId | None = None
 
 
-class Routine(Compare, frozen=True):
-    """The same, asked unasked: if there is nothing to tell, no answer."""
+class RoutineQuery(TableQuery, frozen=True, tag="Routine"):
+    """The same, sent on schedule: no answer if the digests agree."""
 
     chatter: ClassVar[bool] = True
 
 
-class Acquaint(Routine, frozen=True):
-    """The same, of one who has met you just now. Who knows less than `mine` of my cell, or not `beyond`, asks back.
+class FirstContactQuery(RoutineQuery, frozen=True, tag="Acquaint"):
+    """The same, from a node that has just met the receiver, which queries back if a digest differs.
 
-    `beyond` is of all outside the range that both of us are in, which we should know alike.
+    `mine` is the digest of what the receiver should know of the sender's cell. `beyond` is
+    that of everything outside the range that both are in, which both should know alike.
     """
 
     mine: int = 0
     beyond: int = 0
 
 
-class Table(Message, frozen=True):
-    """What you should know of a range; `more` if there is more after the last of these.
+class TableReply(Message, frozen=True, tag="Table"):
+    """What the receiver should know of a range; `more` if there are entries after the last of these.
 
-    `whole` unless I am on my way in myself: then somebody else must be asked.
+    Not `whole` if the sender is still joining: then the receiver must ask another node.
     """
 
     prefix: str
-    entries: tuple[Entry, ...]
-    obituaries: tuple[Obituary, ...]
+    entries: tuple[FilterEntry, ...]
+    notices: tuple[FailureNotice, ...]
     more: bool
     whole: bool = True
 
 
-class Mourned(Message, frozen=True):
-    """You were thought dead. If you are not, say again what you want."""
+class DeclaredDead(Message, frozen=True, tag="Mourned"):
+    """The receiver was declared dead. If it is not, it announces its subscriptions again."""
 
-    obituary: Obituary
+    notice: FailureNotice
 
 
-IrbrMessage: TypeAlias = Carry | Spread | Got | Done | Compare | Routine | Acquaint | Table | Mourned | RingMessage
+IrbrMessage: TypeAlias = (
+    EventMulticast
+    | UpdateMulticast
+    | CustodyAccepted
+    | CustodyComplete
+    | TableQuery
+    | RoutineQuery
+    | FirstContactQuery
+    | TableReply
+    | DeclaredDead
+    | RingMessage
+)

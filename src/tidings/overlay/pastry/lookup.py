@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from tidings.overlay.messages import NodeId, Peer
-from tidings.overlay.pastry.routing_table import Places
+from tidings.overlay.pastry.routing_table import RoutingState
 
 AT_ONCE = 2  # Nodes asked at the same time in one lookup: one on each side of the key.
 
 
-class Found(Enum):
+class SearchResult(Enum):
     """How a search for a node in a range ended that has none to show."""
 
     EMPTY = auto()  # Both neighbours of the range have said that nobody is in it.
@@ -41,7 +41,7 @@ class Lookup:
 
     name: str
     target: int
-    circle: Places
+    circle: RoutingState
     is_join: bool
     _peers: dict[NodeId, Peer] = field(default_factory=dict)
     _states: dict[NodeId, _State] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Lookup:
         self._states.update((id, _State.ASKED) for id in asked)
         return asked
 
-    def outcome(self) -> Peer | Found | None:
+    def outcome(self) -> Peer | SearchResult | None:
         """What was found, or None while there is somebody to ask or to wait for."""
         if not self.is_join:
             for id, state in self._states.items():
@@ -86,7 +86,7 @@ class Lookup:
         if any(self._states[id] is not _State.ANSWERED for id in self._edges()):
             return None
         doubtful = any(s is _State.SILENT and id.startswith(self.name) for id, s in self._states.items())
-        return Found.UNREACHED if doubtful else Found.EMPTY
+        return SearchResult.UNREACHED if doubtful else SearchResult.EMPTY
 
     def _edges(self) -> list[NodeId]:
         alive = self._alive()

@@ -29,7 +29,7 @@ class Pong(Message, frozen=True):
     leaves: tuple[Peer, ...]
 
 
-class Where(Message, frozen=True):
+class LookupRequest(Message, frozen=True, tag="Where"):
     """Whom do you know nearer to `key`? With `rows`, also all that a node standing there could use."""
 
     me: Peer
@@ -37,7 +37,7 @@ class Where(Message, frozen=True):
     rows: bool = False
 
 
-class There(Message, frozen=True):
+class LookupReply(Message, frozen=True, tag="There"):
     """These, my leaves among them."""
 
     me: Peer
@@ -45,10 +45,10 @@ class There(Message, frozen=True):
     peers: tuple[Peer, ...]
 
 
-class Gone(Message, frozen=True):
+class NodeLeaving(Message, frozen=True, tag="Gone"):
     """I leave."""
 
     me: Peer
 
 
-RingMessage: TypeAlias = Heartbeat | Ping | Pong | Where | There | Gone
+RingMessage: TypeAlias = Heartbeat | Ping | Pong | LookupRequest | LookupReply | NodeLeaving

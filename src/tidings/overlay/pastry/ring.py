@@ -1,6 +1,6 @@
 """Ring: a circle of nodes that keeps itself together (Pastry).
 
-Not a protocol by itself: `hermes` and `irbr` each hold a `Ring` and are its `Rider`. What
+Not a protocol by itself: `hermes` and `irbr` each hold a `Ring` and are its `RingApplication`. What
 a node knows of the circle is in `places`; here it speaks. Everything said about another
 node is checked by asking that node: nobody gets a place unheard.
 
@@ -19,6 +19,7 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -27,9 +28,9 @@ from tidings.errors import InputError
 from tidings.overlay.failure_detector import MISSES_MAX, FailureDetector
 from tidings.overlay.messages import Message, NodeId, Peer
 from tidings.overlay.pastry import routing_table
-from tidings.overlay.pastry.lookup import Found, Lookup
-from tidings.overlay.pastry.messages import Gone, Heartbeat, Ping, Pong, RingMessage, There, Where
-from tidings.overlay.pastry.routing_table import ALTERNATES, LEAF_COUNT, Places
+from tidings.overlay.pastry.lookup import Lookup, SearchResult
+from tidings.overlay.pastry.messages import Heartbeat, LookupReply, LookupRequest, NodeLeaving, Ping, Pong, RingMessage
+from tidings.overlay.pastry.routing_table import ALTERNATES, LEAF_COUNT, RoutingState
 from tidings.overlay.retransmit import Backoff, RetransmitQueue
 from tidings.overlay.router import Effect, Failed, Send, Token, WakeAt
 
@@ -48,26 +49,48 @@ ASKS_MAX = LOOKUPS_MAX * 16
 HEARSAY_MAX = 512  # Peers taken from one message; ours name fewer than 200.
 
 
-class Rider(Protocol):
-    """What stands on a ring, and what it is told."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastryOptions:
+    """How a Pastry ring runs; the same for all its nodes."""
 
-    def entered(self, now: float) -> list[Effect]:
-        """This node has come in: its leaves know it."""
+    base: int = 16
+    """Digits of an identifier are in this base."""
+    leaf_count: int = LEAF_COUNT
+    """Size of the leaf set, half of it on each side."""
+    alternates: int = ALTERNATES
+    """Nodes kept in each cell of the routing table."""
+    heartbeat_s: float = HEARTBEAT_S
+    """Between two heartbeats to a leaf. 0: none, so that a ring notices a failure only when a message gets no answer."""
+    answer_s: float = ANSWER_S
+    """How long to wait for the first answer; each retry doubles it."""
 
-    def came(self, peer: Peer, now: float) -> list[Effect]:
-        """A node has a place here that had none, or was thought dead."""
-
-    def died(self, peer: Peer, now: float) -> list[Effect]:
-        """A node did not answer and counts as dead until heard again."""
-
-    def left(self, peer: Peer, now: float) -> list[Effect]:
-        """A node said that it leaves."""
-
-    def found(self, prefix: str, what: Peer | Found, now: float) -> list[Effect]:
-        """The end of a search begun with `seek`, or of one that the ring made for itself."""
+    def __post_init__(self) -> None:
+        if self.heartbeat_s < 0 or self.answer_s <= 0:
+            raise InputError(
+                f"expected heartbeat_s from 0 and answer_s above 0, got {self.heartbeat_s} and {self.answer_s}"
+            )
 
 
-class Ring(Places):
+class RingApplication(Protocol):
+    """A protocol that runs on the ring, and the upcalls it gets from there."""
+
+    def on_joined(self, now: float) -> list[Effect]:
+        """This node has joined: its leaves know it."""
+
+    def on_node_up(self, peer: Peer, now: float) -> list[Effect]:
+        """A node is new here, or answers again after it was declared dead."""
+
+    def on_node_failed(self, peer: Peer, now: float) -> list[Effect]:
+        """A node did not answer; it counts as dead until it sends something."""
+
+    def on_node_left(self, peer: Peer, now: float) -> list[Effect]:
+        """A node announced that it leaves."""
+
+    def on_search_ended(self, prefix: str, what: Peer | SearchResult, now: float) -> list[Effect]:
+        """A search begun with `seek`, or one that the ring made for itself, has ended."""
+
+
+class Ring(RoutingState):
     """One node's place on the circle, kept up to date by talking.
 
     A peer that does not answer is *doubted*: it keeps its place but is not sent to, until
@@ -77,33 +100,27 @@ class Ring(Places):
     def __init__(
         self,
         me: Peer,
-        rider: Rider,
+        application: RingApplication,
         rng: random.Random,
-        *,
-        base: int = 16,
-        leaf_count: int = LEAF_COUNT,
-        alternates: int = ALTERNATES,
-        heartbeat_s: float = HEARTBEAT_S,
-        answer_s: float = ANSWER_S,
+        options: PastryOptions | None = None,
     ) -> None:
-        """Alone on the circle. `heartbeat_s=0` does without routine talk: failures are noticed only in passing."""
-        super().__init__(me, base=base, leaf_count=leaf_count, alternates=alternates)
-        if heartbeat_s < 0 or answer_s <= 0:
-            raise InputError(f"expected heartbeat_s from 0 and answer_s above 0, got {heartbeat_s} and {answer_s}")
-        self.heartbeat_s, self.answer_s = heartbeat_s, answer_s
+        """A ring of this node alone."""
+        options = options or PastryOptions()
+        super().__init__(me, base=options.base, leaf_count=options.leaf_count, alternates=options.alternates)
+        self.heartbeat_s, self.answer_s = options.heartbeat_s, options.answer_s
         self.is_in = False
         self.has_failed = False  # To join, after all tries.
         self._is_introducing = False  # A newcomer whose pings are being answered.
         self._contacts: tuple[Peer, ...] = ()
         self._joins_tried = 0
-        self._rider, self._rng = rider, rng
+        self._application, self._rng = application, rng
         self._dead: OrderedDict[NodeId, tuple[Peer, float]] = OrderedDict()
-        self._silence = FailureDetector(heartbeat_s)
+        self._silence = FailureDetector(self.heartbeat_s)
         self._lives: dict[NodeId, int] = {}  # Of the leaves: which life of theirs is known.
         self._probed: dict[NodeId, float] = {}
-        self._pings = RetransmitQueue[NodeId](Backoff(answer_s, TRIES_MAX), at_most=PINGS_MAX)
+        self._pings = RetransmitQueue[NodeId](Backoff(self.answer_s, TRIES_MAX), at_most=PINGS_MAX)
         self._lookups: dict[str, Lookup] = {}
-        self._asks = RetransmitQueue[tuple[str, NodeId]](Backoff(answer_s, TRIES_MAX), at_most=ASKS_MAX)
+        self._asks = RetransmitQueue[tuple[str, NodeId]](Backoff(self.answer_s, TRIES_MAX), at_most=ASKS_MAX)
         self._ticks, self._tick_at = 0, 0.0
 
     # ── Coming and going ─────────────────────────────────────────────────────
@@ -113,10 +130,10 @@ class Ring(Places):
         self.is_in = True
         for peer in self.leaves():
             self._watch(peer, now)
-        return [*self._next_tick(now), *self._rider.entered(now)]
+        return [*self._next_tick(now), *self._application.on_joined(now)]
 
     def join(self, via: Iterable[Peer], now: float) -> list[Effect]:
-        """Come in through any of these; `entered` or Failed follows."""
+        """Come in through any of these; `on_joined` or Failed follows."""
         self._contacts = tuple(peer for peer in via if self.is_node(peer))[:HEARSAY_MAX]
         self._joins_tried = 0
         return self._try_to_join(now) if self._contacts else self.start(now)
@@ -136,7 +153,7 @@ class Ring(Places):
     def leave(self, now: float) -> list[Effect]:
         """Tell everybody this node knows."""
         self.is_in = False
-        return [Send(peer.id, Gone(self.me)) for peer in self.known()]
+        return [Send(peer.id, NodeLeaving(self.me)) for peer in self.known()]
 
     def memory(self) -> bytes:
         """Whom to ask for the way back after a restart."""
@@ -163,12 +180,12 @@ class Ring(Places):
                 return [Send(sender, Pong(self.me, tuple(self.leaves()))), *self._heard(peer, now)]
             case Pong(me=peer, leaves=leaves):
                 return [*self._heard(peer, now), *self._hear_of(leaves, now)]
-            case Where(key=key, rows=rows):
-                return [Send(sender, There(self.me, key, self.nearer(key, rows=rows)))] if self.is_id(key) else []
-            case There(me=peer, key=key, peers=peers):
+            case LookupRequest(key=key, rows=rows):
+                return [Send(sender, LookupReply(self.me, key, self.nearer(key, rows=rows)))] if self.is_id(key) else []
+            case LookupReply(me=peer, key=key, peers=peers):
                 return self._answered(peer, key, peers, now)
-            case Gone(me=peer):
-                return [*self._remove(peer, now), *self._rider.left(peer, now)]
+            case NodeLeaving(me=peer):
+                return [*self._remove(peer, now), *self._application.on_node_left(peer, now)]
 
     def _is_routine(self, sender: NodeId, message: RingMessage) -> bool:
         """A heartbeat that says nothing new, as nearly all do: worth telling apart, for they are most of the talk."""
@@ -191,7 +208,7 @@ class Ring(Places):
 
     def unsent(self, to: NodeId, message: Message | None, now: float) -> list[Effect]:
         """The driver says that `to` cannot be reached: once is a doubt, a ping that bounces is certain."""
-        if isinstance(message, Where):
+        if isinstance(message, LookupRequest):
             return self._ask_failed(message.key, to, True, now)
         if isinstance(message, Ping):
             return self._give_up(to, now) if to in self.doubted else []
@@ -202,21 +219,21 @@ class Ring(Places):
     # ── Finding out ──────────────────────────────────────────────────────────
 
     def doubt(self, id: NodeId, now: float) -> list[Effect]:
-        """A node did not answer: it is not sent to until it answers a ping. `came` or `died` may tell."""
+        """A node did not answer: it is not sent to until it answers a ping. `on_node_up` or `on_node_failed` may tell."""
         return [] if id in self.doubted else self._ping(self.knows(id) or Peer(id), now)
 
     def check(self, peer: Peer, now: float) -> list[Effect]:
-        """See whether a node without a place here is there; `came` or `died` may tell."""
+        """See whether a node without a place here is there; `on_node_up` or `on_node_failed` may tell."""
         if not self.is_node(peer) or self.knows(peer.id) or peer.id in self.doubted:
             return []
         return self._ping(peer, now)
 
     def seek(self, prefix: str, now: float) -> list[Effect]:
-        """Search for any live node in a range; `found` follows, perhaps at once."""
+        """Search for any live node in a range; `on_search_ended` follows, perhaps at once."""
         if prefix in self._lookups:
             return []
         if len(self._lookups) >= LOOKUPS_MAX:
-            return self._rider.found(prefix, Found.UNREACHED, now)
+            return self._application.on_search_ended(prefix, SearchResult.UNREACHED, now)
         self._lookups[prefix] = lookup = Lookup(prefix, int(self._lowest(prefix), self.base), self, is_join=False)
         lookup.hear([self.me, *self.known()])
         lookup.answered(self.me.id)
@@ -290,7 +307,7 @@ class Ring(Places):
         is_new = self.insert(peer)
         if (is_new or dead) and self.is_leaf(peer.id):
             self._watch(peer, now)
-        return self._rider.came(peer, now) if is_new or dead else []
+        return self._application.on_node_up(peer, now) if is_new or dead else []
 
     def _watch(self, leaf: Peer, now: float) -> None:
         self._silence.watch(leaf.id, now)
@@ -338,7 +355,7 @@ class Ring(Places):
         self._dead[id] = (peer, now)
         if len(self._dead) > DEAD_MAX:
             self._dead.popitem(last=False)
-        return [*self._remove(peer, now), *self._rider.died(peer, now), *self._finish_join(now)]
+        return [*self._remove(peer, now), *self._application.on_node_failed(peer, now), *self._finish_join(now)]
 
     def _remove(self, peer: Peer, now: float) -> list[Effect]:
         """Take a node out and look for others to stand in its place."""
@@ -364,21 +381,21 @@ class Ring(Places):
         if outcome is not None:
             return self._ended(lookup, outcome, now)
         effects: list[Effect] = []
-        question = Where(self.me, self._lowest(lookup.name), rows=lookup.is_join)
+        question = LookupRequest(self.me, self._lowest(lookup.name), rows=lookup.is_join)
         for id in lookup.to_ask():
             due = self._asks.add((lookup.name, id), id, question, now)
             effects += [Send(id, question), WakeAt(due, ("ring", "ask", lookup.name, id))]
         return effects
 
-    def _ended(self, lookup: Lookup, outcome: Peer | Found, now: float) -> list[Effect]:
+    def _ended(self, lookup: Lookup, outcome: Peer | SearchResult, now: float) -> list[Effect]:
         del self._lookups[lookup.name]
         for id in lookup.waiting():
             self._asks.acknowledge((lookup.name, id))
         if lookup.is_join:
             return self._introduce_myself(lookup, now)
-        if outcome is Found.EMPTY:
+        if outcome is SearchResult.EMPTY:
             self.note_empty(lookup.name, now)
-        return self._rider.found(lookup.name, outcome, now)
+        return self._application.on_search_ended(lookup.name, outcome, now)
 
     def _answered(self, peer: Peer, key: str, peers: Sequence[Peer], now: float) -> list[Effect]:
         effects = self._heard(peer, now) if self.is_in else []
@@ -433,7 +450,7 @@ class Ring(Places):
         if not self.nearest():
             return self._fail_to_join("all contacts went away", now)
         self.is_in = True
-        return [*self._next_tick(now), *self._rider.entered(now)]
+        return [*self._next_tick(now), *self._application.on_joined(now)]
 
 
 def settle(rings: Sequence[Ring], now: float) -> None:

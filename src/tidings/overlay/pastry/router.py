@@ -6,18 +6,19 @@ half of what it has to know it would lose what others want.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
 from typing import Any
 
 from tidings.overlay.messages import NodeId, Packet, Peer
 from tidings.overlay.pastry import ring as rings
-from tidings.overlay.pastry.ring import Rider, Ring
+from tidings.overlay.pastry.ring import PastryOptions, Ring, RingApplication
 from tidings.overlay.router import (
     WHATEVER_HAPPENS,
     Effect,
     Failed,
+    Guarantee,
     M,
-    Promise,
     Protocol,
     Router,
     builder,
@@ -26,31 +27,12 @@ from tidings.overlay.router import (
 HELD_MAX = 16_384  # Messages, and as many own events, kept by a node that is not ready yet.
 
 
-class RingRouter(Router[M], Rider):
-    """One node of a protocol on a ring: a `Router` to whoever runs it, a `Rider` to its ring."""
+class RingRouter(Router[M], RingApplication):
+    """One node of a protocol on a ring: a `Router` to whoever runs it, a `RingApplication` to its ring."""
 
-    def __init__(
-        self,
-        me: Peer,
-        rng: Random,
-        *,
-        base: int,
-        leaf_count: int,
-        alternates: int,
-        heartbeat_s: float,
-        answer_s: float,
-    ) -> None:
+    def __init__(self, me: Peer, rng: Random, options: PastryOptions) -> None:
         self.me, self._rng = me, rng
-        self.ring = Ring(
-            me,
-            self,
-            rng,
-            base=base,
-            leaf_count=leaf_count,
-            alternates=alternates,
-            heartbeat_s=heartbeat_s,
-            answer_s=answer_s,
-        )
+        self.ring = Ring(me, self, rng, options)
         self._joined = False  # Whether this node came to a network that there was.
         self._held: list[tuple[NodeId, M]] = []
         self._unpublished: list[Packet] = []
@@ -82,15 +64,23 @@ class RingRouter(Router[M], Rider):
         return effects
 
 
-def on_a_ring(name: str, router: type[RingRouter[Any]], messages: Any) -> Protocol:
-    """A protocol whose nodes are such routers; all that stand on a ring can be held to the same."""
+def on_a_ring(
+    name: str,
+    router: type[RingRouter[Any]],
+    options_class: type[PastryOptions],
+    messages: Any,
+    live_options: Mapping[str, Any] | None = None,
+) -> Protocol:
+    """A protocol whose nodes are such routers. All that run on a ring give the same guarantees."""
     return Protocol(
         name=name,
-        build=builder(name, router),
+        build=builder(name, router, options_class),
         messages=messages,
-        promises=WHATEVER_HAPPENS | {Promise.JOINS_LIVE, Promise.LEAVES_CLEANLY, Promise.PRUNES},
+        guarantees=WHATEVER_HAPPENS | {Guarantee.JOINS_LIVE, Guarantee.LEAVES_CLEANLY, Guarantee.PRUNES},
         settle=settle,
         name_node=name_node,
+        content_in_packets_only=True,
+        live_options=live_options or {},
     )
 
 

@@ -43,7 +43,7 @@ def shared(one: str, other: str) -> int:
     return count
 
 
-class Places:
+class RoutingState:
     """One node's place on the circle and the places of those it knows.
 
     A node in `doubted` keeps its place but is not proposed for sending to.
@@ -82,12 +82,12 @@ class Places:
     def in_range(self, prefix: str) -> list[Peer]:
         """Nodes of this range that may be sent to, best first; there may be others."""
         doubted = self.doubted
-        found = {peer.id: peer for peer in self._table.get(prefix, ()) if peer.id not in doubted}
+        on_search_ended = {peer.id: peer for peer in self._table.get(prefix, ()) if peer.id not in doubted}
         for side in (self._cw, self._ccw):
             for _, peer in side:
                 if peer.id.startswith(prefix) and peer.id not in doubted:
-                    found.setdefault(peer.id, peer)
-        return list(found.values())
+                    on_search_ended.setdefault(peer.id, peer)
+        return list(on_search_ended.values())
 
     def is_empty(self, cell: str, now: float) -> bool:
         """Whether nobody is in this cell of this node, for sure."""
@@ -229,9 +229,9 @@ class Places:
         self._cw = [leaf for leaf in self._cw if leaf[1].id != id]
         self._ccw = [leaf for leaf in self._ccw if leaf[1].id != id]
         cell = self.cell(id)
-        left = [peer for peer in self._table.get(cell, ()) if peer.id != id]
-        if left:
-            self._table[cell] = left
+        on_node_left = [peer for peer in self._table.get(cell, ()) if peer.id != id]
+        if on_node_left:
+            self._table[cell] = on_node_left
         else:
             self._table.pop(cell, None)
 
@@ -333,7 +333,7 @@ class _Slices:
                     waiting.append((longer, places[0], places[-1] + 1))
 
 
-def settle(all_places: Iterable[Places], rng: random.Random) -> None:
+def settle(all_places: Iterable[RoutingState], rng: random.Random) -> None:
     """Give these nodes, the whole network, perfect leaves and tables, as if all had joined long ago."""
     order = sorted(all_places, key=lambda places: places.at)
     peers = [places.me for places in order]

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tidings.events import Key
+from tidings.filters import View
 from tidings.overlay.interest import Box, Extent, Interest, Span, key_of
-from tidings.overlay.messages import Packet, View
+from tidings.overlay.messages import Packet
 
 SPANS_MAX = 64  # Of one interest on one attribute; a list of more is taken as one span from first to last.
 INDEXED_MAX = 2  # Attributes under which an interest is filed where each sub-space checks all of it.

@@ -15,7 +15,7 @@ from tidings.overlay.random_graph.access_points import AccessPoint, AccessTable,
 from tidings.overlay.random_graph.cyclon import PeerSampler
 from tidings.overlay.random_graph.graph import RandomGraph, Welcome, draw_views
 from tidings.overlay.retransmit import Requests
-from tidings.overlay.router import Effect, M, Promise, Protocol, Router, Token, builder, remembered
+from tidings.overlay.router import Effect, Guarantee, M, Protocol, Router, Token, builder, remembered
 
 
 class GraphRouter(Router[M]):
@@ -98,10 +98,10 @@ class GraphRouter(Router[M]):
 
 
 def on_a_random_graph(
-    name: str, router: type[GraphRouter[Any]], messages: Any, promises: frozenset[Promise]
+    name: str, router: type[GraphRouter[Any]], messages: Any, guarantees: frozenset[Guarantee]
 ) -> Protocol:
     """A protocol whose nodes are such routers."""
-    return Protocol(name=name, build=builder(name, router), messages=messages, promises=promises, settle=settle)
+    return Protocol(name=name, build=builder(name, router), messages=messages, guarantees=guarantees, settle=settle)
 
 
 def settle(routers: dict[NodeId, Router[Any]], now: float) -> None:

@@ -25,8 +25,8 @@ from typing import Any, TypeAlias
 
 from tidings.errors import InputError
 from tidings.events import Key, Value, ValueType
+from tidings.filters import View
 from tidings.overlay.interest import AnyWanted, Box, Extent, Span, key_of
-from tidings.overlay.messages import View
 from tidings.space import Space, Zone
 
 BOXES_MAX = 8  # For one condition; one that needs more is surrounded by a single box.

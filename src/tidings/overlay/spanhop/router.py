@@ -35,7 +35,7 @@ from tidings.overlay.router import (
     Completed,
     Count,
     Effect,
-    Promise,
+    Guarantee,
     Protocol,
     Router,
     Token,
@@ -455,6 +455,6 @@ PROTOCOL = Protocol(
     name="spanhop",
     build=builder("spanhop", Spanhop),
     messages=SpanhopMessage,
-    promises=WHATEVER_HAPPENS | {Promise.JOINS_LIVE, Promise.LEAVES_CLEANLY, Promise.PRUNES},
+    guarantees=WHATEVER_HAPPENS | {Guarantee.JOINS_LIVE, Guarantee.LEAVES_CLEANLY, Guarantee.PRUNES},
     settle=settle,
 )

@@ -27,9 +27,20 @@ from tidings.overlay import (
     View,
     protocol,
 )
-from tidings.overlay.hermes.messages import Down, Fresh, Heard, Orphan, Prune, Refresh, Root, Up
-from tidings.overlay.hermes.multicast_tree import Risen, Unwant, Want
-from tidings.overlay.hermes.router import PROTOCOL, Hermes
+from tidings.overlay.hermes.messages import (
+    ChildRefresh,
+    EventAck,
+    InterestAck,
+    InterestRequest,
+    InterestWithdrawal,
+    ParentLeaving,
+    ParentRefresh,
+    Prune,
+    RendezvousHint,
+    ToRendezvous,
+    ToSubscribers,
+)
+from tidings.overlay.hermes.router import PROTOCOL, Hermes, HermesOptions
 
 WIDE, NARROW = Ranges.of(x=(0, 100)), Ranges.of(x=(10, 20))
 ALL = [a + b + c for a in "0123" for b in "0123" for c in "0123"]
@@ -43,7 +54,7 @@ def a_bench(**options: Any) -> Bench:
 
 def rendezvous(bench: Bench) -> NodeId:
     router = bench.routers["000"]
-    return str(router.grove.key_of(TYPE))
+    return str(router.trees.key_of(TYPE))
 
 
 def way_up(bench: Bench, start: NodeId) -> list[NodeId]:
@@ -71,7 +82,7 @@ def test_an_interest_rises_to_the_node_nearest_to_the_type_s_hash() -> None:
     bench.run()
     way = way_up(bench, node)
     assert way[-1] == rendezvous(bench)
-    assert said(bench, Want) == list(pairwise(way))
+    assert said(bench, InterestRequest) == list(pairwise(way))
     assert bench.completed[-1] == (node, "subscribe", id)
 
 
@@ -86,7 +97,7 @@ def test_an_event_goes_up_to_the_rendezvous_and_down_to_who_wants_it() -> None:
     bench.publish(publisher, x=15)
     bench.run()
     up, down = way_up(bench, publisher), way_up(bench, node)[::-1]
-    assert (said(bench, Up), said(bench, Down)) == (list(pairwise(up)), list(pairwise(down)))
+    assert (said(bench, ToRendezvous), said(bench, ToSubscribers)) == (list(pairwise(up)), list(pairwise(down)))
     assert [id for id, _ in bench.delivered] == [node]
 
 
@@ -96,7 +107,7 @@ def test_an_event_nobody_wants_ends_at_the_rendezvous() -> None:
     bench.run()
     bench.publish("000", x=99)
     bench.run()
-    assert said(bench, Down) == []
+    assert said(bench, ToSubscribers) == []
 
 
 def test_with_the_shortcut_an_event_does_not_come_back_the_way_it_went() -> None:
@@ -110,7 +121,7 @@ def test_with_the_shortcut_an_event_does_not_come_back_the_way_it_went() -> None
         bench.publish(neighbour, x=1)
         bench.run()
         assert [id for id, _ in bench.delivered] == [node]
-        hops[shortcut] = len(said(bench, Up, Down))
+        hops[shortcut] = len(said(bench, ToRendezvous, ToSubscribers))
     assert hops == {True: 3, False: 5}  # Two up and one down, or two up and three down.
 
 
@@ -120,8 +131,8 @@ def test_a_publisher_that_remembers_the_rendezvous_skips_the_way() -> None:
     for _ in range(2):
         bench.publish(publisher, x=1)
         bench.run()
-    assert said(bench, Up)[-1] == (publisher, rendezvous(bench))
-    assert len(said(bench, Up)) == 3 + 1
+    assert said(bench, ToRendezvous)[-1] == (publisher, rendezvous(bench))
+    assert len(said(bench, ToRendezvous)) == 3 + 1
 
 
 def test_without_content_an_event_goes_down_every_branch_of_its_type() -> None:
@@ -131,7 +142,7 @@ def test_without_content_an_event_goes_down_every_branch_of_its_type() -> None:
     bench.run()
     bench.publish(rendezvous(bench), x=99)
     bench.run()
-    assert said(bench, Down)[-1][1] == node
+    assert said(bench, ToSubscribers)[-1][1] == node
 
 
 # ── Covers ───────────────────────────────────────────────────────────────────
@@ -142,10 +153,10 @@ def test_a_covered_interest_stops_where_its_cover_is_known() -> None:
     node = far_from_root(bench)
     bench.subscribe(node, WIDE)
     bench.run()
-    before = len(said(bench, Want))
+    before = len(said(bench, InterestRequest))
     covered = bench.subscribe(node, NARROW)
     assert bench.completed[-1] == (node, "subscribe", covered)
-    assert len(said(bench, Want)) == before
+    assert len(said(bench, InterestRequest)) == before
 
 
 def test_what_was_covered_rises_before_its_cover_is_withdrawn() -> None:
@@ -156,8 +167,10 @@ def test_what_was_covered_rises_before_its_cover_is_withdrawn() -> None:
     bench.subscribe(node, NARROW)
     bench.unsubscribe(cover)
     for _ in bench.steps():
-        held = bench.routers[rendezvous(bench)].grove.plant(TYPE).below
-        assert any(each.interest.wanted.covers(NARROW) for below in held.values() for each in below.values())
+        children = bench.routers[rendezvous(bench)].trees.get_or_create(TYPE).children
+        assert any(
+            each.interest.wanted.covers(NARROW) for interests in children.values() for each in interests.values()
+        )
     bench.publish("000", x=15)
     bench.publish("000", x=50)
     bench.run()
@@ -184,7 +197,7 @@ def test_a_replaced_interest_is_the_only_one_left() -> None:
         bench.publish("000", x=x)
     bench.run()
     assert len(bench.delivered) == 1
-    assert len(said(bench, Down)) == 3
+    assert len(said(bench, ToSubscribers)) == 3
 
 
 # ── Repair ───────────────────────────────────────────────────────────────────
@@ -231,9 +244,9 @@ def test_a_parent_that_forgot_is_told_again() -> None:
     node = far_from_root(bench)
     bench.subscribe(node, WIDE)
     bench.run(until=1.0)
-    grove = bench.routers[rendezvous(bench)].grove
-    for tree in grove.trees():
-        grove.fell(tree)
+    trees = bench.routers[rendezvous(bench)].trees
+    for tree in trees.all():
+        trees.remove(tree)
     bench.run(until=20.0)
     bench.publish(rendezvous(bench), x=1)
     bench.run(until=21.0)
@@ -247,9 +260,9 @@ def test_an_unanswered_event_is_sent_again_and_delivered_once() -> None:
     bench.run()
     event = bench.publish("000", x=1)
     bench.run()
-    last = next(m for _, b, m in bench.sent if b == node and isinstance(m, Down))
+    last = next(m for _, b, m in bench.sent if b == node and isinstance(m, ToSubscribers))
     effects = bench.routers[node].receive("333", last, bench.now)
-    assert [type(effect.message) for effect in effects] == [Heard]
+    assert [type(effect.message) for effect in effects] == [EventAck]
     assert bench.delivered == [(node, event)]
 
 
@@ -271,10 +284,10 @@ def test_impossible_options_are_refused(options: dict[str, Any]) -> None:
 
 
 def test_before_a_node_is_in_it_keeps_events_and_passes_them_on_after() -> None:
-    router = Hermes(Peer("213"), Random(0), base=4, **STILL)
+    router = Hermes(Peer("213"), Random(0), HermesOptions(base=4, **STILL))
     router.subscribe(Interest(SubscriptionId("213", 0, 1), TYPE, Everything()), 0.0)
     packet = Packet(Header(EventId("201", 0, 1), TYPE), View({}))
-    assert router.receive("201", Up(packet, 1, Peer("201")), 0.0) == []
+    assert router.receive("201", ToRendezvous(packet, 1, Peer("201")), 0.0) == []
     effects = router.start(1.0)
     assert Deliver(packet) in effects
     assert Completed("subscribe", SubscriptionId("213", 0, 1)) in effects
@@ -286,17 +299,17 @@ SOME_ID = SubscriptionId("201", 0, 1)
 def test_every_message_survives_its_journey_as_bytes() -> None:
     packet = Packet(Header(EventId("213", 0, 1), TYPE), View({"x": 1}))
     messages = [
-        Want(Interest(SOME_ID, TYPE, WIDE), 3),
-        Unwant(TYPE, SOME_ID, 4),
-        Risen(TYPE, SOME_ID, 3),
-        Up(packet, 1, Peer("213")),
-        Down(packet, 2),
-        Heard(packet.header.id, "up"),
-        Root(Peer("213"), TYPE),
-        Refresh(((TYPE, 17),)),
-        Fresh((TYPE,)),
+        InterestRequest(Interest(SOME_ID, TYPE, WIDE), 3),
+        InterestWithdrawal(TYPE, SOME_ID, 4),
+        InterestAck(TYPE, SOME_ID, 3),
+        ToRendezvous(packet, 1, Peer("213")),
+        ToSubscribers(packet, 2),
+        EventAck(packet.header.id, "up"),
+        RendezvousHint(Peer("213"), TYPE),
+        ChildRefresh(((TYPE, 17),)),
+        ParentRefresh((TYPE,)),
         Prune(TYPE),
-        Orphan(TYPE),
+        ParentLeaving(TYPE),
     ]
     codec = Codec[Any](PROTOCOL.messages)
     assert [codec.decode(codec.encode(message)) for message in messages] == messages
@@ -305,15 +318,15 @@ def test_every_message_survives_its_journey_as_bytes() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        Unwant("nothing", SOME_ID, 4),
-        Risen(TYPE, SOME_ID, 3),
-        Heard(EventId("x", 0, 0), "down"),
-        Root(Peer("not an id"), TYPE),
-        Refresh((("nothing", 1),)),
-        Fresh(("nothing",)),
+        InterestWithdrawal("nothing", SOME_ID, 4),
+        InterestAck(TYPE, SOME_ID, 3),
+        EventAck(EventId("x", 0, 0), "down"),
+        RendezvousHint(Peer("not an id"), TYPE),
+        ChildRefresh((("nothing", 1),)),
+        ParentRefresh(("nothing",)),
         Prune("nothing"),
-        Orphan("nothing"),
-        Up(Packet(Header(EventId("x", 0, 0), "nothing"), View({})), 10_000, Peer("")),
+        ParentLeaving("nothing"),
+        ToRendezvous(Packet(Header(EventId("x", 0, 0), "nothing"), View({})), 10_000, Peer("")),
     ],
 )
 def test_nonsense_from_a_peer_neither_raises_nor_stays(message: Any) -> None:

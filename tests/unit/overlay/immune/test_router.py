@@ -29,13 +29,13 @@ from tidings.overlay import (
 from tidings.overlay.immune.messages import (
     Beacon,
     Bridge,
+    CorePromotion,
     DemoteAsk,
     DemoteDeny,
     DemoteGrant,
     Elect,
     ImmuneMessage,
-    Promote,
-    Status,
+    NeighbourStatus,
 )
 from tidings.overlay.immune.reverse_path import Advert, AdvertId
 from tidings.overlay.immune.router import Immune, roles_of
@@ -305,7 +305,7 @@ ids = st.builds(EventId, names, numbers, numbers)
 adverts = st.builds(Advert, st.builds(AdvertId, names, numbers, st.just("Event")), numbers)
 PARTS: dict[str, st.SearchStrategy[Any]] = {
     "status": st.builds(
-        Status, st.builds(Peer, names, st.just(""), numbers), numbers, numbers, st.booleans(), st.booleans(),
+        NeighbourStatus, st.builds(Peer, names, st.just(""), numbers), numbers, numbers, st.booleans(), st.booleans(),
         st.booleans(), st.booleans(), st.booleans(), names, names, numbers, names,
         st.dictionaries(names, numbers), st.lists(names).map(tuple), numbers,
     ),
@@ -345,7 +345,7 @@ def test_nothing_that_peers_say_raises_loops_or_grows_without_bound(mode: str, s
 
 
 @settings(max_examples=50)
-@given(st.sampled_from([DemoteAsk, DemoteDeny, DemoteGrant, Elect, Promote, Bridge, Beacon]).flatmap(messages))
+@given(st.sampled_from([DemoteAsk, DemoteDeny, DemoteGrant, Elect, CorePromotion, Bridge, Beacon]).flatmap(messages))
 def test_a_stranger_cannot_move_a_node(message: Any) -> None:
     """Whatever somebody without a link says about the structure, the answer is silence."""
     world = World("immune", node_count=12, seed=1, recording=False)

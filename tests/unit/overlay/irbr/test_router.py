@@ -29,11 +29,24 @@ from tidings.overlay import (
     View,
     protocol,
 )
-from tidings.overlay.irbr.custody_transfer import EVENT, NEWS, Done, Got, TaskId
-from tidings.overlay.irbr.filter_table import Entry, FilterTable, Obituary, Standing, digest
-from tidings.overlay.irbr.messages import Acquaint, Arrival, Carry, Compare, Mourned, Routine, Spread, Table
-from tidings.overlay.irbr.router import PROTOCOL, Irbr
-from tidings.overlay.pastry.lookup import Found
+from tidings.overlay.irbr.filter_table import EntryState, FailureNotice, FilterEntry, FilterTable, digest
+from tidings.overlay.irbr.messages import (
+    EVENT,
+    UPDATE,
+    CustodyAccepted,
+    CustodyComplete,
+    DeclaredDead,
+    EventMulticast,
+    FirstContactQuery,
+    NodeArrival,
+    RoutineQuery,
+    TableQuery,
+    TableReply,
+    TaskId,
+    UpdateMulticast,
+)
+from tidings.overlay.irbr.router import PROTOCOL, Irbr, IrbrOptions
+from tidings.overlay.pastry.lookup import SearchResult
 
 WIDE, NARROW = Ranges.of(x=(0, 100)), Ranges.of(x=(10, 20))
 FIGURE_2 = ["213", "202", "201", "031", "023"]
@@ -47,17 +60,17 @@ def a_bench(ids: list[NodeId], **options: Any) -> Bench:
 def table_of(bench: Bench, id: NodeId) -> dict[str, list[NodeId]]:
     """Under which cell a node has whose live entries."""
     table = bench.routers[id].table
-    live = {cell: [e.origin.id for e in table.under(cell) if e.standing is Standing.LIVE] for cell in table.cells()}
+    live = {cell: [e.origin.id for e in table.under(cell) if e.state is EntryState.LIVE] for cell in table.cells()}
     return {cell: origins for cell, origins in live.items() if origins}
 
 
 def carried(bench: Bench) -> list[tuple[NodeId, NodeId, str]]:
     """Who sent an event to whom, for which range."""
-    return [(a, b, b[: message.range_len]) for a, b, message in bench.sent if isinstance(message, Carry)]
+    return [(a, b, b[: message.range_len]) for a, b, message in bench.sent if isinstance(message, EventMulticast)]
 
 
 def spread_count(bench: Bench) -> int:
-    return sum(isinstance(message, Spread) for _, _, message in bench.sent)
+    return sum(isinstance(message, UpdateMulticast) for _, _, message in bench.sent)
 
 
 def prefer(bench: Bench, id: NodeId, cell: str, first: NodeId) -> None:
@@ -131,31 +144,33 @@ def test_a_covered_interest_stays_within_its_range_as_in_figure_3() -> None:
 # ── Tables ───────────────────────────────────────────────────────────────────
 
 
-def entry(origin: NodeId, clock: int, standing: Standing = Standing.LIVE, *, scope_row: int = 0, seq: int = 1) -> Entry:
+def entry(
+    origin: NodeId, clock: int, state: EntryState = EntryState.LIVE, *, scope_row: int = 0, seq: int = 1
+) -> FilterEntry:
     interest = Interest(SubscriptionId(origin, 0, seq), TYPE, WIDE)
-    live = Entry(interest.id, Peer(origin), clock, scope_row, Standing.LIVE, interest)
-    return {0: live, 1: live.retired(clock), 2: live.gone(clock)}[int(standing)]
+    live = FilterEntry(interest.id, Peer(origin), clock, scope_row, EntryState.LIVE, interest)
+    return {0: live, 1: live.retired(clock), 2: live.gone(clock)}[int(state)]
 
 
 @pytest.mark.parametrize("order", list(permutations(range(4))))
 def test_any_order_and_repetition_of_words_gives_the_same_table_P5(order: tuple[int, ...]) -> None:
     words = [
         entry("201", 1),
-        entry("201", 2, Standing.RETIRING),
-        entry("201", 3, Standing.GONE),
-        entry("201", 2, Standing.RETIRING),
+        entry("201", 2, EntryState.RETIRING),
+        entry("201", 3, EntryState.GONE),
+        entry("201", 2, EntryState.RETIRING),
     ]
     table = FilterTable("213")
     for index in order:
         table.merge(words[index], now=0.0)
-    assert [(e.clock, e.standing) for e in table.under("20")] == [(3, Standing.GONE)]
+    assert [(e.clock, e.state) for e in table.under("20")] == [(3, EntryState.GONE)]
 
 
 def test_an_older_word_never_replaces_a_newer_one_I3() -> None:
     table = FilterTable("213")
     table.merge(entry("201", 5), now=0.0)
-    assert table.merge(entry("201", 4, Standing.GONE), now=0.0) is None
-    assert table.under("20")[0].standing is Standing.LIVE
+    assert table.merge(entry("201", 4, EntryState.GONE), now=0.0) is None
+    assert table.under("20")[0].state is EntryState.LIVE
 
 
 def test_every_entry_stands_under_the_cell_of_its_origin_I2() -> None:
@@ -181,18 +196,18 @@ def test_an_obituary_ends_what_was_said_before_it_and_nothing_after() -> None:
     table = FilterTable("213")
     table.merge(entry("201", 3, seq=1), now=0.0)
     table.merge(entry("201", 9, seq=2), now=0.0)
-    lost = table.bury(Obituary("201", 0, 5, final=True), now=0.0)
+    lost = table.apply_notice(FailureNotice("201", 0, 5, final=True), now=0.0)
     assert [e.id.seq for e in lost] == [1]
-    assert [e.standing for e in table.under("20")] == [Standing.GONE, Standing.LIVE]
+    assert [e.state for e in table.under("20")] == [EntryState.GONE, EntryState.LIVE]
 
 
 def test_a_late_word_of_the_dead_is_void_and_a_newer_one_refutes_the_obituary() -> None:
     table = FilterTable("213")
-    table.bury(Obituary("201", 0, 5, final=True), now=0.0)
+    table.apply_notice(FailureNotice("201", 0, 5, final=True), now=0.0)
     table.merge(entry("201", 3), now=0.0)
-    assert [e.standing for e in table.under("20")] == [Standing.GONE]
+    assert [e.state for e in table.under("20")] == [EntryState.GONE]
     table.merge(entry("201", 7), now=0.0)
-    assert [e.standing for e in table.under("20")] == [Standing.LIVE]
+    assert [e.state for e in table.under("20")] == [EntryState.LIVE]
 
 
 def test_the_gone_are_forgotten_in_time_and_the_table_never_overflows() -> None:
@@ -200,7 +215,7 @@ def test_the_gone_are_forgotten_in_time_and_the_table_never_overflows() -> None:
     for seq in (1, 2, 3):
         table.merge(entry("201", 1, seq=seq), now=0.0)
     assert len(table) == 2
-    table.merge(entry("201", 2, Standing.GONE, seq=1), now=0.0)
+    table.merge(entry("201", 2, EntryState.GONE, seq=1), now=0.0)
     table.expire(now=9.0)
     assert len(table) == 2
     table.expire(now=10.0)
@@ -313,9 +328,9 @@ def test_a_representative_that_dies_with_the_event_is_replaced() -> None:
 def test_a_message_that_bounces_goes_to_another_of_the_range(reliability: str) -> None:
     bench = figure_2(mode="paper", reliability=reliability)
     bench.publish("213", x=7)
-    bounced = next(m for a, b, m in bench.sent if (a, b) == ("213", "202") and isinstance(m, Carry))
+    bounced = next(m for a, b, m in bench.sent if (a, b) == ("213", "202") and isinstance(m, EventMulticast))
     effects = bench.routers["213"].unsent("202", bounced, bench.now)
-    assert [e.to for e in effects if isinstance(e, Send) and isinstance(e.message, Carry)] == ["201"]
+    assert [e.to for e in effects if isinstance(e, Send) and isinstance(e.message, EventMulticast)] == ["201"]
 
 
 def test_a_node_that_only_ever_says_got_is_passed_over_in_the_end() -> None:
@@ -324,8 +339,8 @@ def test_a_node_that_only_ever_says_got_is_passed_over_in_the_end() -> None:
     router = bench.routers["213"]
     del bench.routers["202"]
     for _ in bench.steps():
-        if bench.now < 300.0 and any(b == "202" for _, b, m in bench.sent[-3:] if isinstance(m, Carry)):
-            bench.do("213", router.receive("202", Got(TaskId(EVENT, *event), 2), bench.now))
+        if bench.now < 300.0 and any(b == "202" for _, b, m in bench.sent[-3:] if isinstance(m, EventMulticast)):
+            bench.do("213", router.receive("202", CustodyAccepted(TaskId(EVENT, *event), 2), bench.now))
     assert ("201", event) in bench.delivered
     assert ("213", "publish", event) in bench.completed
 
@@ -334,10 +349,10 @@ def test_a_repeated_event_is_delivered_once_and_answered_again() -> None:
     bench = figure_2()
     bench.publish("213", x=7)
     bench.run()
-    again = next(m for a, b, m in bench.sent if (a, b) == ("213", "023") and isinstance(m, Carry))
+    again = next(m for a, b, m in bench.sent if (a, b) == ("213", "023") and isinstance(m, EventMulticast))
     effects = bench.routers["023"].receive("213", again, bench.now)
     assert [type(e) for e in effects] == [Send]
-    assert isinstance(effects[0].message, Done)
+    assert isinstance(effects[0].message, CustodyComplete)
 
 
 def test_an_interest_that_is_taken_back_is_no_longer_delivered_for() -> None:
@@ -354,9 +369,9 @@ def test_an_interest_that_is_taken_back_is_no_longer_delivered_for() -> None:
 
 def test_who_was_thought_dead_says_again_what_it_wants() -> None:
     bench = figure_2()
-    obituary = Obituary("023", 0, bench.routers["213"].announcer.clock + 5, final=True)
-    bench.routers["213"].table.bury(obituary, bench.now)
-    bench.do("023", bench.routers["023"].receive("213", Mourned(obituary), bench.now))
+    notice = FailureNotice("023", 0, bench.routers["213"].clock.time + 5, final=True)
+    bench.routers["213"].table.apply_notice(notice, bench.now)
+    bench.do("023", bench.routers["023"].receive("213", DeclaredDead(notice), bench.now))
     bench.run()
     assert table_of(bench, "213")["0"] == ["023"]
 
@@ -371,7 +386,9 @@ def test_the_clockwise_neighbour_mourns_and_the_covered_take_over() -> None:
     bench.run(until=60.0)
     assert table_of(bench, "011") == {"2": ["213"]}
     mourners = {
-        a for a, _, m in bench.sent if isinstance(m, Spread) and isinstance(m.news, Obituary) and m.task.origin == a
+        a
+        for a, _, m in bench.sent
+        if isinstance(m, UpdateMulticast) and isinstance(m.update, FailureNotice) and m.task.origin == a
     }
     assert mourners == {"211"}
 
@@ -389,22 +406,22 @@ def test_impossible_options_are_refused(options: dict[str, Any]) -> None:
 
 def test_every_message_survives_its_journey_as_bytes() -> None:
     live = entry("201", 3)
-    task = TaskId(NEWS, "213", 0, 7)
+    task = TaskId(UPDATE, "213", 0, 7)
     packet = Packet(Header(EventId("213", 0, 1), TYPE), View({"x": 1}))
     messages = [
-        Carry(packet, 2),
-        Spread(task, 1, live),
-        Spread(task, 1, live.gone(4)),
-        Spread(task, 1, Obituary("201", 0, 9, True)),
-        Spread(task, 1, Arrival(Peer("201", "host:1", 2))),
-        Got(TaskId(EVENT, "213", 0, 7), 1),
-        Done(task, 1),
-        Compare(Peer("213"), "", 17, live.id),
-        Routine(Peer("213"), "20", 17),
-        Acquaint(Peer("213"), "20", 17, None, 18, 19),
-        Table("20", (live,), (Obituary("201", 0, 9, False),), True),
-        Table("", (), (), more=False, whole=False),
-        Mourned(Obituary("201", 0, 9, False)),
+        EventMulticast(packet, 2),
+        UpdateMulticast(task, 1, live),
+        UpdateMulticast(task, 1, live.gone(4)),
+        UpdateMulticast(task, 1, FailureNotice("201", 0, 9, True)),
+        UpdateMulticast(task, 1, NodeArrival(Peer("201", "host:1", 2))),
+        CustodyAccepted(TaskId(EVENT, "213", 0, 7), 1),
+        CustodyComplete(task, 1),
+        TableQuery(Peer("213"), "", 17, live.id),
+        RoutineQuery(Peer("213"), "20", 17),
+        FirstContactQuery(Peer("213"), "20", 17, None, 18, 19),
+        TableReply("20", (live,), (FailureNotice("201", 0, 9, False),), True),
+        TableReply("", (), (), more=False, whole=False),
+        DeclaredDead(FailureNotice("201", 0, 9, False)),
     ]
     codec = Codec[Any](PROTOCOL.messages)
     assert [codec.decode(codec.encode(message)) for message in messages] == messages
@@ -413,16 +430,18 @@ def test_every_message_survives_its_journey_as_bytes() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        Carry(Packet(Header(EventId("9", 0, 1), TYPE), View({})), 99),
-        Spread(TaskId(7, "", -1, 0), -5, Obituary("not an id", 0, 1, True)),
-        Spread(TaskId(NEWS, "x", 0, 1), 1, Entry(SubscriptionId("x", 0, 1), Peer("x"), 1, 0, Standing.LIVE)),
-        Spread(TaskId(NEWS, "x", 0, 1), 3, Arrival(Peer("zzz"))),
-        Compare(Peer("201"), "not a range", 0),
-        Acquaint(Peer("201"), "not a range", 0, None, 1, 1),
-        Table("???", (), (Obituary("4", 1, 1, True),), True),
-        Done(TaskId(EVENT, "201", 0, 1), 1000),
-        Got(TaskId(EVENT, "201", 0, 1), -1),
-        Mourned(Obituary("somebody else", 0, 0, True)),
+        EventMulticast(Packet(Header(EventId("9", 0, 1), TYPE), View({})), 99),
+        UpdateMulticast(TaskId(7, "", -1, 0), -5, FailureNotice("not an id", 0, 1, True)),
+        UpdateMulticast(
+            TaskId(UPDATE, "x", 0, 1), 1, FilterEntry(SubscriptionId("x", 0, 1), Peer("x"), 1, 0, EntryState.LIVE)
+        ),
+        UpdateMulticast(TaskId(UPDATE, "x", 0, 1), 3, NodeArrival(Peer("zzz"))),
+        TableQuery(Peer("201"), "not a range", 0),
+        FirstContactQuery(Peer("201"), "not a range", 0, None, 1, 1),
+        TableReply("???", (), (FailureNotice("4", 1, 1, True),), True),
+        CustodyComplete(TaskId(EVENT, "201", 0, 1), 1000),
+        CustodyAccepted(TaskId(EVENT, "201", 0, 1), -1),
+        DeclaredDead(FailureNotice("somebody else", 0, 0, True)),
     ],
 )
 def test_nonsense_from_a_peer_neither_raises_nor_stays(message: Any) -> None:
@@ -434,29 +453,28 @@ def test_nonsense_from_a_peer_neither_raises_nor_stays(message: Any) -> None:
     assert len(router.table) == entries
 
 
-def test_a_node_has_only_so_many_subscriptions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidings.overlay.irbr.subscription_propagation.OWN_MAX", 1)
-    bench = a_bench(["213"])
+def test_a_node_has_only_so_many_subscriptions() -> None:
+    bench = a_bench(["213"], own_max=1)
     bench.subscribe("213", WIDE)
     refused = bench.routers["213"].subscribe(Interest(SubscriptionId("213", 0, 5), TYPE, NARROW), 0.0)
     assert [type(effect) for effect in refused] == [Failed]
 
 
 def test_before_a_node_is_ready_it_keeps_events_and_passes_them_on_after() -> None:
-    router = Irbr(Peer("213"), Random(0), base=4, **QUIET)
+    router = Irbr(Peer("213"), Random(0), IrbrOptions(base=4, **QUIET))
     router.subscribe(Interest(SubscriptionId("213", 0, 1), TYPE, Everything()), 0.0)
     packet = Packet(Header(EventId("201", 0, 1), TYPE), View({}))
-    got = [Send("201", Got(TaskId(EVENT, "201", 0, 1), 2))]
-    assert [router.receive("201", Carry(packet, 2), now) for now in (0.0, 0.5)] == [got, got]
+    got = [Send("201", CustodyAccepted(TaskId(EVENT, "201", 0, 1), 2))]
+    assert [router.receive("201", EventMulticast(packet, 2), now) for now in (0.0, 0.5)] == [got, got]
     effects = router.start(1.0)
     assert effects.count(Deliver(packet)) == 1
-    assert Send("201", Done(TaskId(EVENT, "201", 0, 1), 2)) in effects
+    assert Send("201", CustodyComplete(TaskId(EVENT, "201", 0, 1), 2)) in effects
 
 
 def test_a_newcomer_without_contacts_is_the_first_of_its_network() -> None:
-    router = Irbr(Peer("213"), Random(0), base=4, **QUIET)
+    router = Irbr(Peer("213"), Random(0), IrbrOptions(base=4, **QUIET))
     assert Completed("join") in router.join([], 0.0)
 
 
 def test_what_a_search_of_an_unknown_range_finds_changes_nothing() -> None:
-    assert a_bench(["213"]).routers["213"].found("0", Found.EMPTY, 0.0) == []
+    assert a_bench(["213"]).routers["213"].on_search_ended("0", SearchResult.EMPTY, 0.0) == []

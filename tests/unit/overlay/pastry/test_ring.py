@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.unit.overlay.harness import QUIET, Bench
 from tidings.errors import InputError
 from tidings.overlay import Effect, Peer, Send, WakeAt, protocol
-from tidings.overlay.pastry.lookup import Found
-from tidings.overlay.pastry.messages import Gone, Heartbeat, Ping, Pong, There, Where
-from tidings.overlay.pastry.ring import Ring
-from tidings.overlay.pastry.routing_table import Places, settle, shared
+from tidings.overlay.pastry.lookup import SearchResult
+from tidings.overlay.pastry.messages import Heartbeat, LookupReply, LookupRequest, NodeLeaving, Ping, Pong
+from tidings.overlay.pastry.ring import PastryOptions, Ring
+from tidings.overlay.pastry.routing_table import RoutingState, settle, shared
 from tidings.overlay.router import remembered
 
 ids_of_three = st.text("0123", min_size=3, max_size=3)
@@ -27,30 +27,30 @@ class Told:
     def __init__(self) -> None:
         self.news: list[tuple[Any, ...]] = []
 
-    def entered(self, now: float) -> list[Effect]:
+    def on_joined(self, now: float) -> list[Effect]:
         self.news.append(("entered",))
         return []
 
-    def came(self, peer: Peer, now: float) -> list[Effect]:
+    def on_node_up(self, peer: Peer, now: float) -> list[Effect]:
         self.news.append(("came", peer.id))
         return []
 
-    def died(self, peer: Peer, now: float) -> list[Effect]:
+    def on_node_failed(self, peer: Peer, now: float) -> list[Effect]:
         self.news.append(("died", peer.id))
         return []
 
-    def left(self, peer: Peer, now: float) -> list[Effect]:
+    def on_node_left(self, peer: Peer, now: float) -> list[Effect]:
         self.news.append(("left", peer.id))
         return []
 
-    def found(self, prefix: str, what: Peer | Found, now: float) -> list[Effect]:
+    def on_search_ended(self, prefix: str, what: Peer | SearchResult, now: float) -> list[Effect]:
         self.news.append(("found", prefix, what))
         return []
 
 
 def a_ring(id: str, *others: str, **options: Any) -> tuple[Ring, Told]:
     told = Told()
-    ring = Ring(Peer(id), told, Random(0), base=4, **options)
+    ring = Ring(Peer(id), told, Random(0), PastryOptions(base=4, **options))
     for other in others:
         ring.insert(Peer(other))
     ring.is_in = True
@@ -65,8 +65,8 @@ def some_ids(count: int, seed: int, *, digits: str = "0123", length: int = 5) ->
     return sorted(ids)
 
 
-def settled(ids: list[str], **options: Any) -> dict[str, Places]:
-    places = {id: Places(Peer(id), base=4, **options) for id in ids}
+def settled(ids: list[str], **options: Any) -> dict[str, RoutingState]:
+    places = {id: RoutingState(Peer(id), base=4, **options) for id in ids}
     settle(places.values(), Random(1))
     return places
 
@@ -76,7 +76,7 @@ def settled(ids: list[str], **options: Any) -> dict[str, Places]:
 
 @given(ids_of_three, ids_of_three)
 def test_every_other_id_lies_in_exactly_one_cell_I1(mine: str, other: str) -> None:
-    places = Places(Peer(mine), base=4)
+    places = RoutingState(Peer(mine), base=4)
     cells = [cell for row in range(3) for cell in places.cells(row)]
     holding = [cell for cell in cells if other.startswith(cell)]
     assert holding == ([] if mine == other else [places.cell(other)])
@@ -84,11 +84,11 @@ def test_every_other_id_lies_in_exactly_one_cell_I1(mine: str, other: str) -> No
 
 def test_the_way_from_213_to_201_is_the_one_of_table_1() -> None:
     entries = ["031", "102", "320", "202", "221", "233", "210", "211", "212"]
-    at_213 = Places(Peer("213"), base=4, leaf_count=2)
+    at_213 = RoutingState(Peer("213"), base=4, leaf_count=2)
     for entry in entries:
         at_213.insert(Peer(entry))
     assert at_213.next_hop("201") == "202"
-    at_202 = Places(Peer("202"), base=4, leaf_count=2)
+    at_202 = RoutingState(Peer("202"), base=4, leaf_count=2)
     at_202.insert(Peer("201"))
     assert at_202.next_hop("201") == "201"
 
@@ -129,7 +129,7 @@ def test_nobody_shares_more_digits_than_a_neighbour() -> None:
 
 
 def test_a_table_entry_becomes_a_leaf_when_nearer_ones_have_gone() -> None:
-    places = Places(Peer("000"), base=4, leaf_count=2)
+    places = RoutingState(Peer("000"), base=4, leaf_count=2)
     for id in ("001", "010", "333"):
         places.insert(Peer(id))
     places.drop("001")
@@ -139,7 +139,7 @@ def test_a_table_entry_becomes_a_leaf_when_nearer_ones_have_gone() -> None:
 
 
 def test_a_later_life_replaces_an_earlier_one_and_not_the_other_way_round() -> None:
-    places = Places(Peer("000"), base=4)
+    places = RoutingState(Peer("000"), base=4)
     assert places.insert(Peer("001", incarnation=1))
     assert not places.insert(Peer("001", incarnation=0))
     assert places.insert(Peer("001", incarnation=2))
@@ -152,7 +152,7 @@ def test_a_later_life_replaces_an_earlier_one_and_not_the_other_way_round() -> N
 )
 def test_impossible_places_are_refused(id: str, options: dict[str, Any]) -> None:
     with pytest.raises(InputError):
-        Places(Peer(id), **{"base": 4, **options})
+        RoutingState(Peer(id), **{"base": 4, **options})
 
 
 # ── Talking ──────────────────────────────────────────────────────────────────
@@ -212,7 +212,7 @@ def test_the_dead_are_heard_when_they_come_back() -> None:
 
 def test_a_node_that_leaves_is_forgotten() -> None:
     ring, told = a_ring("000", "001", "002")
-    ring.receive("001", Gone(Peer("001")), now=0.0)
+    ring.receive("001", NodeLeaving(Peer("001")), now=0.0)
     assert (ring.knows("001"), told.news) == (None, [("left", "001")])
 
 
@@ -228,8 +228,8 @@ def test_heartbeats_go_on_as_idle_wakes() -> None:
         Heartbeat(Peer("0011")),
         Ping(Peer("zz")),
         Pong(Peer("001"), (Peer("9"), Peer(""), Peer("000"))),
-        Where(Peer("001"), "not a key"),
-        There(Peer("001"), "3", (Peer("1 2"),)),
+        LookupRequest(Peer("001"), "not a key"),
+        LookupReply(Peer("001"), "3", (Peer("1 2"),)),
     ],
 )
 def test_nonsense_from_a_peer_changes_nothing(message: Any) -> None:
@@ -260,8 +260,8 @@ def test_a_range_is_found_empty_exactly_if_nobody_alive_is_in_it(seed: int) -> N
     for id in dead:
         del bench.routers[id]
     asker = bench.routers[ids[0]]
-    answers: dict[str, Peer | Found] = {}
-    asker.found = lambda prefix, what, now: answers.update({prefix: what}) or []
+    answers: dict[str, Peer | SearchResult] = {}
+    asker.on_search_ended = lambda prefix, what, now: answers.update({prefix: what}) or []
     ranges = [a + b for a in "0123" for b in "0123"]
     for prefix in ranges:
         bench.do(ids[0], asker.ring.seek(prefix, bench.now))
@@ -274,7 +274,7 @@ def test_a_range_is_found_empty_exactly_if_nobody_alive_is_in_it(seed: int) -> N
             assert what.id in alive
         else:
             # Whoever crashed unnoticed might still be there; nothing that is EMPTY ever is.
-            assert what is Found.EMPTY or any(id.startswith(prefix) for id in dead)
+            assert what is SearchResult.EMPTY or any(id.startswith(prefix) for id in dead)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -298,9 +298,9 @@ def test_leaves_close_the_gap_after_a_crash() -> None:
     for id in ids[4:6]:
         del bench.routers[id]
     bench.run(until=60.0)
-    left = sorted(bench.routers)
-    for index, id in enumerate(left):
-        around = {left[(index + step) % 18] for step in (1, 2, 3, -1, -2, -3)}
+    on_node_left = sorted(bench.routers)
+    for index, id in enumerate(on_node_left):
+        around = {on_node_left[(index + step) % 18] for step in (1, 2, 3, -1, -2, -3)}
         assert {peer.id for peer in bench.routers[id].ring.leaves()} == around
 
 
@@ -308,8 +308,8 @@ def test_a_newcomer_is_in_once_all_it_pinged_have_been_heard_by_whatever_message
     ring, told = a_ring("000")
     ring.is_in = False
     ring.join([Peer("001")], now=0.0)
-    ring.receive("001", There(Peer("001"), "000", (Peer("002"),)), now=0.1)
-    ring.receive("002", There(Peer("002"), "000", ()), now=0.2)
+    ring.receive("001", LookupReply(Peer("001"), "000", (Peer("002"),)), now=0.1)
+    ring.receive("002", LookupReply(Peer("002"), "000", ()), now=0.2)
     ring.receive("001", Pong(Peer("001"), ()), now=0.3)
     assert ("entered",) not in told.news
     ring.receive("002", Heartbeat(Peer("002")), now=0.4)
@@ -320,7 +320,7 @@ def test_a_join_is_tried_again_and_fails_if_no_contact_ever_answers() -> None:
     bench = bench_of([])
     bench.enter(protocol("irbr"), "000", via="001", base=4, **QUIET)
     bench.run()
-    tries = sum(isinstance(message, Where) for _, _, message in bench.sent)
+    tries = sum(isinstance(message, LookupRequest) for _, _, message in bench.sent)
     assert tries == 5 * 4
     assert bench.failed == [("000", "join")]
 
