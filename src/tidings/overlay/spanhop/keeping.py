@@ -13,9 +13,9 @@ from collections.abc import Iterable
 
 from tidings.overlay.messages import NodeId, SubscriptionId
 from tidings.overlay.router import Effect, Send
-from tidings.overlay.spanhop.messages import Copies, Recopied, Record, in_parts
-from tidings.overlay.spanhop.quantisation import Axes
-from tidings.overlay.spanhop.zone_ownership import RECORDS_MAX, Atlas, Held, Kept
+from tidings.overlay.spanhop.messages import ReplicaRefresh, ReplicaUpdate, SubscriptionRecord, in_parts
+from tidings.overlay.spanhop.quantisation import Quantiser
+from tidings.overlay.spanhop.zone_ownership import RECORDS_MAX, OwnedZone, StoredSubscription, ZoneTable
 from tidings.space import Path, sibling
 
 LEASE_S = 120.0  # How long a zone keeps a subscription that nobody plants again.
@@ -23,72 +23,72 @@ COPIES_MAX = 65_536  # Records kept for neighbours.
 GRAVES_MAX = 65_536  # Subscriptions taken back, remembered in case an old word about them comes late.
 
 
-class Keeper:
+class SubscriptionStore:
     """The records of one broker."""
 
-    def __init__(self, atlas: Atlas, axes: Axes, *, copies: bool) -> None:
-        self._atlas, self._axes, self._has_copies = atlas, axes, copies
-        self.copies: dict[SubscriptionId, Kept] = {}
+    def __init__(self, zones: ZoneTable, axes: Quantiser, *, copies: bool) -> None:
+        self._zones, self._axes, self._has_copies = zones, axes, copies
+        self.copies: dict[SubscriptionId, StoredSubscription] = {}
         self.graves: OrderedDict[SubscriptionId, int] = OrderedDict()
         self._copied_to: dict[Path, NodeId] = {}
 
-    def keep(self, held: Held, record: Record, now: float) -> bool:
+    def keep(self, owned: OwnedZone, record: SubscriptionRecord, now: float) -> bool:
         """Keep a record in a zone unless a later one is known; whether it was news."""
         id = record.interest.id
-        known = held.records.get(id)
+        known = owned.records.get(id)
         if max(known.record.version if known else 0, self.graves.get(id, 0)) > record.version:
             return False
         if record.gone:
             self._bury(id, record.version)
-            return held.records.pop(id, None) is not None
-        if self.graves.get(id) == record.version or (known is None and len(held.records) >= RECORDS_MAX):
+            return owned.records.pop(id, None) is not None
+        if self.graves.get(id) == record.version or (known is None and len(owned.records) >= RECORDS_MAX):
             return False
-        held.records[id] = self._kept(record, now)
+        owned.records[id] = self._kept(record, now)
         return known is None or known.record.version < record.version
 
-    def take(self, records: Iterable[Record], now: float) -> None:
+    def take(self, records: Iterable[SubscriptionRecord], now: float) -> None:
         """Keep records in whichever zones held here they touch."""
         for record in records:
             kept = self._kept(record, now)
-            for held in self._atlas.held.values():
-                if kept.touches(held.zone):
-                    self.keep(held, record, now)
+            for owned in self._zones.owned.values():
+                if kept.touches(owned.zone):
+                    self.keep(owned, record, now)
 
     def expire(self, now: float) -> None:
         """Forget what nobody plants any more."""
-        for held in self._atlas.held.values():
-            for id in [id for id, kept in held.records.items() if kept.until < now]:
-                del held.records[id]
+        for owned in self._zones.owned.values():
+            for id in [id for id, kept in owned.records.items() if kept.until < now]:
+                del owned.records[id]
         for id in [id for id, kept in self.copies.items() if kept.until < now]:
             del self.copies[id]
 
     # ── Copies ───────────────────────────────────────────────────────────────
 
-    def copy(self, held: Held, record: Record) -> list[Effect]:
+    def copy(self, owned: OwnedZone, record: SubscriptionRecord) -> list[Effect]:
         """A copy of one record to whoever keeps copies for this zone."""
-        to = self._copier(held)
-        return [Send(to, Copies(held.path, (record,)))] if to is not None else []
+        to = self._copier(owned)
+        return [Send(to, ReplicaUpdate(owned.path, (record,)))] if to is not None else []
 
     def copy_anew(self) -> list[Effect]:
         """Whoever has become the keeper of a copy gets all of it."""
         effects: list[Effect] = []
-        self._copied_to = {path: to for path, to in self._copied_to.items() if path in self._atlas.held}
-        for held in self._atlas.held.values():
-            to = self._copier(held)
-            if to is not None and self._copied_to.get(held.path) != to:
-                self._copied_to[held.path] = to
-                effects += [Send(to, Copies(held.path, part)) for part in _parts(held)]
+        self._copied_to = {path: to for path, to in self._copied_to.items() if path in self._zones.owned}
+        for owned in self._zones.owned.values():
+            to = self._copier(owned)
+            if to is not None and self._copied_to.get(owned.path) != to:
+                self._copied_to[owned.path] = to
+                effects += [Send(to, ReplicaUpdate(owned.path, part)) for part in _parts(owned)]
         return effects
 
     def copy_again(self) -> list[Effect]:
         """All copies once more, on schedule."""
         effects: list[Effect] = []
-        for held in self._atlas.held.values():
-            to = self._copier(held)
-            effects += [Send(to, Recopied(held.path, part)) for part in _parts(held)] if to is not None else []
+        for owned in self._zones.owned.values():
+            to = self._copier(owned)
+            effects += [Send(to, ReplicaRefresh(owned.path, part)) for part in _parts(owned)] if to is not None else []
         return effects
 
-    def keep_copies(self, records: Iterable[Record], now: float) -> None:
+    def keep_copies(self, records: Iterable[SubscriptionRecord], now: float) -> None:
         """Keep what a neighbour's zone keeps, for the case that it dies."""
         for record in records:
             id = record.interest.id
@@ -97,24 +97,24 @@ class Keeper:
             elif id in self.copies or len(self.copies) < COPIES_MAX:
                 self.copies[id] = self._kept(record, now)
 
-    def fill(self, held: Held, now: float) -> None:
+    def fill(self, owned: OwnedZone, now: float) -> None:
         """Give a zone taken over from a neighbour what was copied of it."""
         for kept in list(self.copies.values()):
-            if kept.touches(held.zone):
-                self.keep(held, kept.record, now)
+            if kept.touches(owned.zone):
+                self.keep(owned, kept.record, now)
 
     def holdings(self) -> dict[str, tuple[int, int]]:
         return {"copies": (len(self.copies), COPIES_MAX), "graves": (len(self.graves), GRAVES_MAX)}
 
-    def _copier(self, held: Held) -> NodeId | None:
+    def _copier(self, owned: OwnedZone) -> NodeId | None:
         """Who keeps a copy: the sibling's holder, or the neighbour with the smallest id."""
         if not self._has_copies:
             return None
-        owner = self._atlas.owner_of(sibling(held.path)) if held.path else None
-        return owner.id if owner is not None else min(self._atlas.cards, default=None)
+        owner = self._zones.owner_of(sibling(owned.path)) if owned.path else None
+        return owner.id if owner is not None else min(self._zones.cards, default=None)
 
-    def _kept(self, record: Record, now: float) -> Kept:
-        return Kept(record, self._axes.wanted(record.interest.wanted), now + LEASE_S)
+    def _kept(self, record: SubscriptionRecord, now: float) -> StoredSubscription:
+        return StoredSubscription(record, self._axes.wanted(record.interest.wanted), now + LEASE_S)
 
     def _bury(self, id: SubscriptionId, version: int) -> None:
         if id not in self.graves and len(self.graves) >= GRAVES_MAX:
@@ -123,5 +123,5 @@ class Keeper:
         self.copies.pop(id, None)
 
 
-def _parts(held: Held) -> list[tuple[Record, ...]]:
-    return in_parts([kept.record for kept in held.records.values()])
+def _parts(owned: OwnedZone) -> list[tuple[SubscriptionRecord, ...]]:
+    return in_parts([kept.record for kept in owned.records.values()])

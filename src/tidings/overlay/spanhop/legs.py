@@ -1,6 +1,6 @@
 """Messages on their way to the next hop: each is answered, or sent again, or sent another way.
 
-A hop that answers `Got` has taken over. One that does not is tried a few times, more
+A hop that answers `HopAck` has taken over. One that does not is tried a few times, more
 patiently each time, and then counts as gone for a while; what to do instead is up to whoever
 sent it. Where there is no way at all, because a zone has lost its holder, a message is held
 and tried again: somebody takes the zone over.

@@ -17,37 +17,37 @@ import msgspec
 
 from tidings.overlay.interest import Interest
 from tidings.overlay.messages import Message, NodeId, Packet, Peer, SubscriptionId
-from tidings.overlay.spanhop.next_hop import Point, Trip
+from tidings.overlay.spanhop.next_hop import Point, RouteHeader
 from tidings.space import Path, Zone
 
 
-class Claim(msgspec.Struct, frozen=True, array_like=True):
+class ZoneClaim(msgspec.Struct, frozen=True, array_like=True):
     """A zone somebody holds. Every change of hands raises the epoch; of two claims the higher one counts."""
 
     path: Path
     epoch: int
 
 
-class Card(msgspec.Struct, frozen=True, array_like=True):
+class ZoneAdvertisement(msgspec.Struct, frozen=True, array_like=True):
     """All zones a broker holds, as it said itself, and where it is by network. A later version replaces an earlier one."""
 
     peer: Peer
     version: int
-    claims: tuple[Claim, ...]
+    claims: tuple[ZoneClaim, ...]
     at: tuple[float, ...] = ()  # Network coordinates, once it knows them.
 
 
-class Plot(msgspec.Struct, frozen=True, array_like=True):
+class TableEntry(msgspec.Struct, frozen=True, array_like=True):
     """A broker and the zone it had when it was recorded in the table of an ancestor."""
 
     peer: Peer
     path: Path
 
 
-Table: TypeAlias = tuple[Plot, ...]  # What was next to one ancestor.
+NeighbourTable: TypeAlias = tuple[TableEntry, ...]  # What was next to one ancestor.
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True):
+class SubscriptionRecord(msgspec.Struct, frozen=True, array_like=True):
     """A subscription as zones keep it. Of two with the same id the later version counts; `gone` takes it back."""
 
     interest: Interest
@@ -60,7 +60,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
 RECORDS_AT_ONCE = 256  # In one message.
 
 
-def in_parts(records: Sequence[Record]) -> list[tuple[Record, ...]]:
+def in_parts(records: Sequence[SubscriptionRecord]) -> list[tuple[SubscriptionRecord, ...]]:
     """Records as they go into messages, one part each."""
     return [tuple(records[i : i + RECORDS_AT_ONCE]) for i in range(0, len(records), RECORDS_AT_ONCE)]
 
@@ -68,10 +68,10 @@ def in_parts(records: Sequence[Record]) -> list[tuple[Record, ...]]:
 # ── What travels to a point ──────────────────────────────────────────────────
 
 
-class Plant(Message, frozen=True):
+class PlaceSubscription(Message, frozen=True, tag="Plant"):
     """Keep this subscription in every zone that the piece touches; `told` says whether its home is to be told."""
 
-    record: Record
+    record: SubscriptionRecord
     piece: Zone
     told: bool = True
 
@@ -98,10 +98,10 @@ class DomainQuery(Message, frozen=True):
     path: Path
 
 
-class Patrol(Message, frozen=True):
+class OwnershipProbe(Message, frozen=True, tag="Patrol"):
     """I hold the zone that this is on its way to; does anybody else?"""
 
-    card: Card
+    card: ZoneAdvertisement
 
 
 class IndexPut(Message, frozen=True):
@@ -115,7 +115,7 @@ class IndexPut(Message, frozen=True):
     home: Path = ()  # The broker's own zone: who wants somebody of a part of the path's zone can tell.
 
 
-class Beyond(msgspec.Struct, frozen=True, array_like=True):
+class PendingZone(msgspec.Struct, frozen=True, array_like=True):
     """A zone still to be asked: in which ring it lies, whose it is, and its point nearest to the one sought."""
 
     ring: int
@@ -132,17 +132,17 @@ class NearQuery(Message, frozen=True):
     point: Point
     ring: int = 0  # How far from the first zone asked this one is.
     asked: tuple[NodeId, ...] = ()
-    waiting: tuple[Beyond, ...] = ()  # To be asked if there is nobody here, in their order.
+    waiting: tuple[PendingZone, ...] = ()  # To be asked if there is nobody here, in their order.
 
 
-Cargo: TypeAlias = Plant | Join | FindPair | DomainQuery | Patrol | IndexPut | NearQuery
+Payload: TypeAlias = PlaceSubscription | Join | FindPair | DomainQuery | OwnershipProbe | IndexPut | NearQuery
 
 
-class Carry(Message, frozen=True):
+class RoutedEvent(Message, frozen=True, tag="Carry"):
     """An event for every zone that the piece touches."""
 
     number: int
-    trip: Trip
+    route: RouteHeader
     packet: Packet
     piece: Zone
     span: Path | None = None  # The zone in whose name the receiver was chosen from an ancestor's table.
@@ -152,20 +152,20 @@ class Routed(Message, frozen=True):
     """Anything else on its way to a point."""
 
     number: int
-    trip: Trip
-    cargo: Cargo
+    route: RouteHeader
+    payload: Payload
     span: Path | None = None
 
 
-class Whisper(Message, frozen=True):
+class RoutedDatagram(Message, frozen=True, tag="Whisper"):
     """The same, said on schedule: nobody answers."""
 
     chatter: ClassVar[bool] = True
-    trip: Trip
-    cargo: Cargo
+    route: RouteHeader
+    payload: Payload
 
 
-class Got(Message, frozen=True):
+class HopAck(Message, frozen=True, tag="Got"):
     """I see to it."""
 
     number: int
@@ -187,7 +187,7 @@ class DomainAnswer(Message, frozen=True):
 # ── What goes to homes ───────────────────────────────────────────────────────
 
 
-class Notify(Message, frozen=True):
+class Notification(Message, frozen=True, tag="Notify"):
     """An event that some subscriptions of yours want."""
 
     number: int
@@ -203,7 +203,7 @@ class Target(msgspec.Struct, frozen=True, array_like=True):
     wanted: tuple[SubscriptionId, ...]
 
 
-class Tell(Message, frozen=True):
+class MulticastNotification(Message, frozen=True, tag="Tell"):
     """An event for several homes, along the space: one copy for all that go the same way."""
 
     number: int
@@ -220,14 +220,14 @@ class Stored(Message, frozen=True):
     part: Zone
 
 
-class Copies(Message, frozen=True):
+class ReplicaUpdate(Message, frozen=True, tag="Copies"):
     """What my zone keeps, for the case that I am gone."""
 
     path: Path
-    records: tuple[Record, ...]
+    records: tuple[SubscriptionRecord, ...]
 
 
-class Recopied(Copies, frozen=True):
+class ReplicaRefresh(ReplicaUpdate, frozen=True, tag="Recopied"):
     """The same, said on schedule."""
 
     chatter: ClassVar[bool] = True
@@ -236,7 +236,7 @@ class Recopied(Copies, frozen=True):
 class Records(Message, frozen=True):
     """Subscriptions of a zone that is yours now."""
 
-    records: tuple[Record, ...]
+    records: tuple[SubscriptionRecord, ...]
 
 
 # ── Who holds what ───────────────────────────────────────────────────────────
@@ -251,20 +251,20 @@ class Heartbeat(Message, frozen=True):
     yours: int
 
 
-class Ask(Message, frozen=True):
+class AdvertisementRequest(Message, frozen=True, tag="Ask"):
     """Show me your card."""
 
     chatter: ClassVar[bool] = True
 
 
-class Update(Message, frozen=True):
+class AdvertisementUpdate(Message, frozen=True, tag="Update"):
     """My card, and those of my neighbours."""
 
-    card: Card
-    around: tuple[Card, ...]
+    card: ZoneAdvertisement
+    around: tuple[ZoneAdvertisement, ...]
 
 
-class Rumour(Update, frozen=True):
+class AdvertisementGossip(AdvertisementUpdate, frozen=True, tag="Rumour"):
     """The same, said on schedule."""
 
     chatter: ClassVar[bool] = True
@@ -279,12 +279,12 @@ class Busy(Message, frozen=True):
     number: int
 
 
-class Deed(msgspec.Struct, frozen=True, array_like=True):
+class ZoneDescriptor(msgspec.Struct, frozen=True, array_like=True):
     """A zone with what belongs to it: its claim, its ancestors' tables, whom it borders on."""
 
-    claim: Claim
-    ancestors: tuple[Table, ...]
-    cards: tuple[Card, ...]
+    claim: ZoneClaim
+    ancestors: tuple[NeighbourTable, ...]
+    cards: tuple[ZoneAdvertisement, ...]
     index: tuple[IndexPut, ...] = ()
 
 
@@ -292,8 +292,8 @@ class Offer(Message, frozen=True):
     """Have this zone. The records come in parts; each is accepted before the next."""
 
     number: int
-    deed: Deed
-    records: tuple[Record, ...]
+    deed: ZoneDescriptor
+    records: tuple[SubscriptionRecord, ...]
     part: int
     last: bool
 
@@ -309,28 +309,28 @@ class Committed(Message, frozen=True):
     """The zone is yours from now on; these records came meanwhile."""
 
     number: int
-    records: tuple[Record, ...]
+    records: tuple[SubscriptionRecord, ...]
 
 
-class Hand(Message, frozen=True):
+class Handoff(Message, frozen=True, tag="Hand"):
     """Take over this zone from me: `merge` it with yours, its sibling, or hold it besides."""
 
     number: int
-    deed: Deed
-    records: tuple[Record, ...]
+    deed: ZoneDescriptor
+    records: tuple[SubscriptionRecord, ...]
     merge: bool
     part: int
     last: bool
 
 
-class Took(Message, frozen=True):
+class HandoffAck(Message, frozen=True, tag="Took"):
     """I have this part; if it was the last, the zone is mine."""
 
     number: int
     part: int
 
 
-class Refused(Message, frozen=True):
+class HandoffRefused(Message, frozen=True, tag="Refused"):
     """I cannot take it now."""
 
     number: int
@@ -375,7 +375,7 @@ class Pong(Message, frozen=True):
     error: float
 
 
-class LandmarkAsk(Message, frozen=True):
+class LandmarkRequest(Message, frozen=True, tag="LandmarkAsk"):
     """Where are the landmarks?"""
 
     chatter: ClassVar[bool] = True
@@ -399,35 +399,35 @@ class Landmarks(Message, frozen=True):
 
 
 SpanhopMessage: TypeAlias = (
-    Carry
+    RoutedEvent
     | Routed
-    | Whisper
-    | Got
+    | RoutedDatagram
+    | HopAck
     | WrongDomain
     | DomainAnswer
-    | Notify
-    | Tell
+    | Notification
+    | MulticastNotification
     | Stored
-    | Copies
-    | Recopied
+    | ReplicaUpdate
+    | ReplicaRefresh
     | Records
     | Heartbeat
-    | Ask
-    | Update
-    | Rumour
+    | AdvertisementRequest
+    | AdvertisementUpdate
+    | AdvertisementGossip
     | Busy
     | Offer
     | Accept
     | Committed
-    | Hand
-    | Took
-    | Refused
+    | Handoff
+    | HandoffAck
+    | HandoffRefused
     | PairFound
     | NearAnswer
     | IndexChanged
     | Ping
     | Pong
-    | LandmarkAsk
+    | LandmarkRequest
     | LandmarkRtts
     | Landmarks
 )

@@ -27,7 +27,7 @@ from tidings.errors import InputError
 from tidings.overlay.spanhop.next_hop import Point
 from tidings.space import Zone
 
-At: TypeAlias = tuple[float, ...]
+Coordinates: TypeAlias = tuple[float, ...]
 
 STARTS_MAX = 5  # Downhill searches; the best counts.
 STEPS_MAX = 400  # Of one search, for each number sought.
@@ -37,7 +37,7 @@ VIVALDI_PULL = 0.25  # How far towards where it should be a host moves at once.
 VIVALDI_TRUST = 0.25  # How much one measurement counts for a host's opinion of its own error.
 
 
-def embed(rtts: Sequence[Sequence[float]], axes: int) -> tuple[At, ...]:
+def embed(rtts: Sequence[Sequence[float]], axes: int) -> tuple[Coordinates, ...]:
     """Places for the landmarks, given the delay between each two; at least one more of them than axes."""
     count = len(rtts)
     if count < axes + 1:
@@ -55,7 +55,7 @@ def embed(rtts: Sequence[Sequence[float]], axes: int) -> tuple[At, ...]:
     return tuple(tuple(map(float, row)) for row in best)
 
 
-def place(landmarks: Sequence[At], rtts: Sequence[float]) -> At:
+def place(landmarks: Sequence[Coordinates], rtts: Sequence[float]) -> Coordinates:
     """A host's place, given the landmarks' and its delay to each."""
     axes = len(landmarks[0])
     if len(landmarks) != len(rtts) or len(landmarks) < axes + 1:
@@ -68,14 +68,14 @@ def place(landmarks: Sequence[At], rtts: Sequence[float]) -> At:
     return tuple(map(float, _downhill(misfit, _starts_among(fixed))))
 
 
-def bounds(places: Sequence[At], margin: float = 0.5) -> tuple[At, At]:
+def bounds(places: Sequence[Coordinates], margin: float = 0.5) -> tuple[Coordinates, Coordinates]:
     """Between which coordinates all hosts are taken to lie: those of the landmarks, and half as much again."""
     low, high = np.min(places, axis=0), np.max(places, axis=0)
     more = np.maximum((high - low) * margin, RTT_MIN)
     return tuple(map(float, low - more)), tuple(map(float, high + more))
 
 
-def scale(at: At, zone: Zone, low: At, high: At) -> Point:
+def scale(at: Coordinates, zone: Zone, low: Coordinates, high: Coordinates) -> Point:
     """The point of a zone that stands for network coordinates: keeps the order on each axis, never leaves the zone.
 
     >>> scale((0.5, 9.0), Zone((0, 0), (10, 10)), (0.0, 0.0), (1.0, 1.0))
@@ -88,19 +88,19 @@ def scale(at: At, zone: Zone, low: At, high: At) -> Point:
     return tuple(point)
 
 
-def distance(one: At, other: At) -> float:
+def distance(one: Coordinates, other: Coordinates) -> float:
     """The delay that two places stand for."""
     return math.dist(one, other)
 
 
 @dataclass(frozen=True, slots=True)
-class Spring:
+class VivaldiEstimate:
     """A host in Vivaldi: where it is and how wrong it takes itself to be, as a share of a delay."""
 
-    at: At
+    at: Coordinates
     error: float = 1.0
 
-    def pulled(self, other: Spring, rtt: float, direction: At) -> Spring:
+    def pulled(self, other: VivaldiEstimate, rtt: float, direction: Coordinates) -> VivaldiEstimate:
         """After a delay to another has been measured. `direction` is where to go if both are in one place."""
         rtt = max(rtt, RTT_MIN)
         apart = distance(self.at, other.at)
@@ -111,7 +111,7 @@ class Spring:
         away = [a - b for a, b in zip(self.at, other.at)] if apart > RTT_MIN else list(direction)
         length = math.hypot(*away) or 1.0
         move = VIVALDI_PULL * weight * (rtt - apart) / length
-        return Spring(tuple(a + move * step for a, step in zip(self.at, away)), error)
+        return VivaldiEstimate(tuple(a + move * step for a, step in zip(self.at, away)), error)
 
 
 def _misfit(found: Any, wanted: Any) -> float:

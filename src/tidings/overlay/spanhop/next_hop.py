@@ -32,7 +32,7 @@ Point: TypeAlias = tuple[int, ...]
 Alive: TypeAlias = Callable[[NodeId], bool]
 
 
-class Known(NamedTuple):
+class RoutingEntry(NamedTuple):
     """A broker, the zone it had when it was recorded, and others who may stand in for it, best first."""
 
     id: NodeId
@@ -46,25 +46,25 @@ class Ancestor(NamedTuple):
     """A zone that this broker's zone was cut from, and what was next to it then."""
 
     zone: Zone
-    known: tuple[Known, ...]
+    known: tuple[RoutingEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RoutingState:
     """Where a broker stands, as far as choosing a way goes."""
 
     id: NodeId
     zone: Zone
     depth: int  # How many cuts made its zone.
-    neighbours: Sequence[Known]
+    neighbours: Sequence[RoutingEntry]
     ancestors: Sequence[Ancestor]
     around: int | None = None  # Cells of an axis that is a circle; None if axes have ends.
 
 
-class Trip(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class RouteHeader(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A message's way so far."""
 
-    aim: Point
+    destination: Point
     trace: tuple[NodeId, ...] = ()
     greedy: bool = False  # It has come round once: greedily from here on.
     detour: bool = False  # No live neighbour was nearer: round the hole, nowhere twice.
@@ -74,15 +74,15 @@ class Trip(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return len(self.trace)
 
 
-How: TypeAlias = Literal["here", "ancestor", "neighbour", "detour", "stuck"]
+HopKind: TypeAlias = Literal["here", "ancestor", "neighbour", "detour", "stuck"]
 
 
 class Hop(NamedTuple):
     """Where to go next (None: it is here, or there is no way), why, and the way so far as the next one gets it."""
 
     to: NodeId | None
-    how: How
-    trip: Trip
+    how: HopKind
+    route: RouteHeader
 
 
 def anyone(id: NodeId) -> bool:
@@ -90,27 +90,31 @@ def anyone(id: NodeId) -> bool:
     return True
 
 
-def next_hop(here: Standing, trip: Trip, k: int, alive: Alive = anyone) -> Hop:
+def next_hop(here: RoutingState, route: RouteHeader, k: int, alive: Alive = anyone) -> Hop:
     """One step of Spanhop. With no ancestors, or a trip that is `greedy`, one step of greedy routing."""
-    if trip.aim in here.zone:
-        return Hop(None, "here", trip)
-    greedy = trip.greedy or here.id in trip.trace
-    onward = Trip(trip.aim, (*trip.trace, here.id), greedy, trip.detour)
+    if route.destination in here.zone:
+        return Hop(None, "here", route)
+    greedy = route.greedy or here.id in route.trace
+    onward = RouteHeader(route.destination, (*route.trace, here.id), greedy, route.detour)
     if not greedy:
-        to = next(_by_ancestors(here, trip.aim, k, alive), None)
+        to = next(_by_ancestors(here, route.destination, k, alive), None)
         if to is not None:
             return Hop(to, "ancestor", onward)
     return _greedily(here, onward, alive)
 
 
-def level_of(ancestors: Sequence[Ancestor], aim: Point) -> int | None:
+def level_of(ancestors: Sequence[Ancestor], destination: Point) -> int | None:
     """The first ancestor, largest zone first, that does not contain the aim."""
-    return next((level for level, each in enumerate(ancestors) if aim not in each.zone), None)
+    return next((level for level, each in enumerate(ancestors) if destination not in each.zone), None)
 
 
-def ranked(known: Sequence[Known], aim: Point, zone: Zone, around: int | None) -> list[tuple[int, Known]]:
+def ranked(
+    known: Sequence[RoutingEntry], destination: Point, zone: Zone, around: int | None
+) -> list[tuple[int, RoutingEntry]]:
     """Nearest to the aim first, with the distance; among equals by network, then the lower axis, then the smaller id."""
-    order = [(each.zone.distance(aim, around), each.cost, _axis(zone, each, around), each.id, each) for each in known]
+    order = [
+        (each.zone.distance(destination, around), each.cost, _axis(zone, each, around), each.id, each) for each in known
+    ]
     order.sort(key=lambda row: row[:4])
     return [(row[0], row[4]) for row in order]
 
@@ -120,45 +124,49 @@ def hops_max(zone_count: int, axes: int) -> int:
     return int(4 * zone_count.bit_length() + 4 * axes * zone_count ** (1 / axes)) + 8
 
 
-def _by_ancestors(here: Standing, aim: Point, k: int, alive: Alive) -> Iterator[NodeId]:
+def _by_ancestors(here: RoutingState, destination: Point, k: int, alive: Alive) -> Iterator[NodeId]:
     """Live brokers one may go to by ancestors: of the largest span that helps first, then smaller ones."""
-    first = level_of(here.ancestors, aim)
+    first = level_of(here.ancestors, destination)
     if first is None:
         return
     for level in range(first, len(here.ancestors)):
         if level * k == here.depth:
             return  # This entry is the present zone: the present neighbours know better.
         ancestor = here.ancestors[level]
-        least = ancestor.zone.distance(aim, here.around)
-        for distance, known in ranked(ancestor.known, aim, ancestor.zone, here.around):
+        least = ancestor.zone.distance(destination, here.around)
+        for distance, known in ranked(ancestor.known, destination, ancestor.zone, here.around):
             if distance >= least:
                 break
             yield from _stand_ins(known, here.id, alive)
 
 
-def _stand_ins(known: Known, me: NodeId, alive: Alive) -> Iterator[NodeId]:
+def _stand_ins(known: RoutingEntry, me: NodeId, alive: Alive) -> Iterator[NodeId]:
     for id in (known.near, known.id, *known.others):
         if id is not None and id != me and alive(id):
             yield id
 
 
-def _greedily(here: Standing, trip: Trip, alive: Alive) -> Hop:
-    aim, around = trip.aim, here.around
-    own = here.zone.distance(aim, around)
-    rows = [row for row in ranked(here.neighbours, aim, here.zone, around) if row[1].id != here.id and alive(row[1].id)]
-    if trip.detour:
-        rows = [row for row in rows if row[1].id not in trip.trace]
+def _greedily(here: RoutingState, route: RouteHeader, alive: Alive) -> Hop:
+    destination, around = route.destination, here.around
+    own = here.zone.distance(destination, around)
+    rows = [
+        row
+        for row in ranked(here.neighbours, destination, here.zone, around)
+        if row[1].id != here.id and alive(row[1].id)
+    ]
+    if route.detour:
+        rows = [row for row in rows if row[1].id not in route.trace]
     if not rows:
-        return Hop(None, "stuck", trip)
+        return Hop(None, "stuck", route)
     distance, best = rows[0]
-    if distance < own or trip.detour:
-        return Hop(best.id, "detour" if trip.detour else "neighbour", trip)
-    fresh = [known for _, known in rows if known.id not in trip.trace]
-    onward = Trip(aim, trip.trace, True, True)
+    if distance < own or route.detour:
+        return Hop(best.id, "detour" if route.detour else "neighbour", route)
+    fresh = [known for _, known in rows if known.id not in route.trace]
+    onward = RouteHeader(destination, route.trace, True, True)
     return Hop(fresh[0].id, "detour", onward) if fresh else Hop(None, "stuck", onward)
 
 
-def _axis(zone: Zone, known: Known, around: int | None) -> int:
+def _axis(zone: Zone, known: RoutingEntry, around: int | None) -> int:
     """The axis on which one leaves `zone` for a neighbour."""
     axis = zone.borders(known.zone, around)
     return len(zone.low) if axis is None else axis

@@ -15,9 +15,9 @@ from tidings.overlay.dedup import SEEN_MAX, SeenIds
 from tidings.overlay.messages import EventId, NodeId, Packet, SubscriptionId
 from tidings.overlay.router import Count, Deliver, Effect
 from tidings.overlay.spanhop.legs import Legs
-from tidings.overlay.spanhop.messages import Notify, Target, Tell
-from tidings.overlay.spanhop.next_hop import Trip
-from tidings.overlay.spanhop.zone_ownership import Held
+from tidings.overlay.spanhop.messages import MulticastNotification, Notification, Target
+from tidings.overlay.spanhop.next_hop import RouteHeader
+from tidings.overlay.spanhop.zone_ownership import OwnedZone
 from tidings.space import Path, Zone
 
 if TYPE_CHECKING:
@@ -32,13 +32,13 @@ class Notifier:
         self.delivered = SeenIds[EventId](SEEN_MAX)
         self.matched = SeenIds[tuple[EventId, Path]](SEEN_MAX)
 
-    def match(self, held: Held, packet: Packet, piece: Zone, now: float) -> list[Effect]:
+    def match(self, owned: OwnedZone, packet: Packet, piece: Zone, now: float) -> list[Effect]:
         """Tell every home that has a subscription in this zone for the event, each once."""
-        if not self.matched.add((packet.header.id, held.path)):
+        if not self.matched.add((packet.header.id, owned.path)):
             return []
-        held.note(piece.low)
+        owned.note(piece.low)
         targets: dict[NodeId, Target] = {}
-        for id, kept in held.records.items():
+        for id, kept in owned.records.items():
             if kept.record.interest.matches(packet):
                 record = kept.record
                 known = targets.get(record.home.id)
@@ -61,13 +61,13 @@ class Notifier:
             else:
                 ways.setdefault(to, []).append(target)
         for to, those in ways.items():
-            message = Tell(self._legs.number(), packet, tuple(those), (*trace, self._router.me.id))
+            message = MulticastNotification(self._legs.number(), packet, tuple(those), (*trace, self._router.me.id))
             effects += self._legs.send(to, message, now, rounds)
         return effects
 
     def round_about(self, packet: Packet, home: NodeId, wanted: tuple[SubscriptionId, ...], now: float) -> list[Effect]:
         """A home does not answer: perhaps others can reach it."""
-        kept = (held.records.get(id) for held in self._router.atlas.held.values() for id in wanted)
+        kept = (owned.records.get(id) for owned in self._router.zones.owned.values() for id in wanted)
         record = next((each.record for each in kept if each is not None and each.record.home.id == home), None)
         if record is None:
             return [Count("given up")]
@@ -81,8 +81,8 @@ class Notifier:
     def _notify(self, packet: Packet, target: Target, now: float, rounds: int = 0) -> list[Effect]:
         if target.home.id == self._router.me.id:
             return self.deliver(packet)
-        message = Notify(self._legs.number(), packet, target.wanted)
+        message = Notification(self._legs.number(), packet, target.wanted)
         return self._legs.send(target.home.id, message, now, rounds)
 
     def _way_to(self, target: Target, trace: tuple[NodeId, ...]) -> NodeId | None:
-        return self._router.way.next(Trip(target.point, trace))
+        return self._router.way.next(RouteHeader(target.point, trace))

@@ -23,7 +23,7 @@ MISSING_MAX = 4096  # Parts of one subscription; more than that and it is plante
 
 
 @dataclass(slots=True)
-class Own:
+class HomeSubscription:
     """One subscription of this broker. `asked` is what is waited for, None when it is done."""
 
     interest: Interest
@@ -35,20 +35,20 @@ class Own:
     tries: int = 0
 
 
-class Planter:
+class HomeSubscriptions:
     """The book of own subscriptions."""
 
     def __init__(self) -> None:
-        self.own: dict[SubscriptionId, Own] = {}
+        self.own: dict[SubscriptionId, HomeSubscription] = {}
 
-    def begin(self, interest: Interest, boxes: tuple[Zone, ...]) -> Own:
+    def begin(self, interest: Interest, boxes: tuple[Zone, ...]) -> HomeSubscription:
         """Note a new subscription, or a new wish under an old id."""
         before = self.own.get(interest.id)
-        own = Own(interest, boxes, before.version + 2 if before else 1, list(boxes))
+        own = HomeSubscription(interest, boxes, before.version + 2 if before else 1, list(boxes))
         self.own[interest.id] = own
         return own
 
-    def end(self, id: SubscriptionId) -> Own | None:
+    def end(self, id: SubscriptionId) -> HomeSubscription | None:
         """Note that one is to be taken back; None if there is nothing to do."""
         own = self.own.get(id)
         if own is None or own.gone:
@@ -57,7 +57,7 @@ class Planter:
         own.version, own.tries = own.version + 1, 0
         return own
 
-    def stored(self, id: SubscriptionId, version: int, part: Zone) -> Own | None:
+    def stored(self, id: SubscriptionId, version: int, part: Zone) -> HomeSubscription | None:
         """A part is covered; returns the subscription if that was the last."""
         own = self.own.get(id)
         if own is None or own.version != version or not own.missing:
@@ -67,7 +67,7 @@ class Planter:
             own.missing = list(own.boxes)
         return None if own.missing else own
 
-    def finish(self, own: Own) -> Asked | None:
+    def finish(self, own: HomeSubscription) -> Asked | None:
         """What was waited for is done; one that was taken back is forgotten."""
         asked, own.asked = own.asked, None
         if own.gone:

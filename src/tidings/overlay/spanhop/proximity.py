@@ -25,20 +25,28 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from tidings.overlay.messages import NodeId, Peer
 from tidings.overlay.router import Effect, Send, Token, WakeAt
 from tidings.overlay.spanhop.messages import (
-    Beyond,
     IndexChanged,
     IndexPut,
-    LandmarkAsk,
+    LandmarkRequest,
     LandmarkRtts,
     Landmarks,
     NearAnswer,
     NearQuery,
+    PendingZone,
     Ping,
     Pong,
     SpanhopMessage,
 )
-from tidings.overlay.spanhop.network_coordinates import At, Spring, bounds, distance, embed, place, scale
-from tidings.overlay.spanhop.zone_ownership import Held
+from tidings.overlay.spanhop.network_coordinates import (
+    Coordinates,
+    VivaldiEstimate,
+    bounds,
+    distance,
+    embed,
+    place,
+    scale,
+)
+from tidings.overlay.spanhop.zone_ownership import OwnedZone
 from tidings.space import Path, within
 
 if TYPE_CHECKING:
@@ -59,21 +67,21 @@ RINGS_MAX = 3  # Around the first zone, that are asked if nobody is known there;
 ASKED_MAX = 48  # zones in all: as many as lie in three rings of equal squares.
 PINGS_MAX = 256  # Not answered yet.
 
-How: TypeAlias = Literal["none", "gnp", "vivaldi"]
-Row: TypeAlias = tuple[Peer, At, Path]  # A broker, where it is by network, and its zone.
+ProximityMethod: TypeAlias = Literal["none", "gnp", "vivaldi"]
+Row: TypeAlias = tuple[Peer, Coordinates, Path]  # A broker, where it is by network, and its zone.
 
 
 class Proximity:
     """One broker's place in the network, its part of the index, and the near brokers it has found."""
 
-    def __init__(self, router: Spanhop, rng: Random, how: How, landmarks: Sequence[NodeId]) -> None:
+    def __init__(self, router: Spanhop, rng: Random, how: ProximityMethod, landmarks: Sequence[NodeId]) -> None:
         self._router, self._rng, self.how = router, rng, how
         self.landmarks = tuple(landmarks)
-        self.at: At | None = None
-        self.low: At = ()
-        self.high: At = ()
-        self.spring = Spring((0.0,) * router.atlas.space.axes)
-        self.put: dict[Path, At] = {}
+        self.at: Coordinates | None = None
+        self.low: Coordinates = ()
+        self.high: Coordinates = ()
+        self.spring = VivaldiEstimate((0.0,) * router.zones.space.axes)
+        self.put: dict[Path, Coordinates] = {}
         self.asked: dict[Path, None] = {}
         self.watches: dict[tuple[Path, NodeId], None] = {}
         self._told: Landmarks | None = None
@@ -88,7 +96,7 @@ class Proximity:
         if self.how == "none":
             return []
         if self.how == "vivaldi":
-            axes = self._router.atlas.space.axes
+            axes = self._router.zones.space.axes
             self.low, self.high = (-SPRING_BOUND_S,) * axes, (SPRING_BOUND_S,) * axes
         return [WakeAt(now + self._rng.random() * PING_S, ("ping",), idle=True)]
 
@@ -126,8 +134,8 @@ class Proximity:
             row = LandmarkRtts(tuple(self._rtts.get(id, 0.0) for id in self.landmarks))
             if me == self.landmarks[0]:
                 return [*self._row(me, row, now), again]
-            return [Send(self.landmarks[0], row), Send(self.landmarks[0], LandmarkAsk()), again]
-        return [Send(self._rng.choice(self.landmarks), LandmarkAsk()), again] if self.landmarks else []
+            return [Send(self.landmarks[0], row), Send(self.landmarks[0], LandmarkRequest()), again]
+        return [Send(self._rng.choice(self.landmarks), LandmarkRequest()), again] if self.landmarks else []
 
     def receive(self, sender: NodeId, message: SpanhopMessage, now: float) -> list[Effect]:
         match message:
@@ -137,7 +145,7 @@ class Proximity:
                 return self._pong(sender, message, now)
             case LandmarkRtts():
                 return self._row(sender, message, now)
-            case LandmarkAsk():
+            case LandmarkRequest():
                 return [Send(sender, self._told)] if self._told is not None else []
             case Landmarks():
                 return self._landmarks(message, now)
@@ -157,7 +165,7 @@ class Proximity:
         if self.how != "vivaldi" or not all(abs(x) < 1e6 for x in pong.at):
             return []
         direction = tuple(self._rng.gauss(0, 1) for _ in pong.at)
-        self.spring = self.spring.pulled(Spring(pong.at, pong.error), rtt, direction)
+        self.spring = self.spring.pulled(VivaldiEstimate(pong.at, pong.error), rtt, direction)
         return self.move_to(self.spring.at, now) if self.spring.error < SURE else []
 
     def _row(self, sender: NodeId, row: LandmarkRtts, now: float) -> list[Effect]:
@@ -168,14 +176,14 @@ class Proximity:
         self._rows[sender] = row.rtts
         if len(self._rows) < len(self.landmarks):
             return []
-        axes = self._router.atlas.space.axes
+        axes = self._router.zones.space.axes
         places = embed([self._rows[id] for id in self.landmarks], axes)
         told = Landmarks(tuple(Peer(id) for id in self.landmarks), places, *bounds(places))
         return self._landmarks(told, now)
 
     def _landmarks(self, told: Landmarks, now: float) -> list[Effect]:
         """Now that the landmarks are placed, this host can be."""
-        axes = self._router.atlas.space.axes
+        axes = self._router.zones.space.axes
         shapes = {len(at) for at in (*told.at, told.low, told.high)}
         if self._told is not None or shapes != {axes} or len(told.peers) != len(told.at):
             return []
@@ -189,12 +197,12 @@ class Proximity:
             return []
         return self.move_to(place([at for at, _ in rows], [rtt for _, rtt in rows]), now)
 
-    def move_to(self, at: At, now: float) -> list[Effect]:
+    def move_to(self, at: Coordinates, now: float) -> list[Effect]:
         """These are this broker's coordinates now."""
         self.at = at
-        told = self._router.atlas.at
+        told = self._router.zones.at
         if not told or self._has_drifted(told, at):
-            self._router.atlas.move_to(at)
+            self._router.zones.move_to(at)
         return [*self.publish(now), *self.select(now)]
 
     # ── Telling where one is ─────────────────────────────────────────────────
@@ -226,42 +234,44 @@ class Proximity:
         """The zones of all ancestors but the whole space."""
         k = self._router.k
         paths = (
-            held.path[: level * k]
-            for held in self._router.atlas.held.values()
-            for level in range(1, len(held.ancestors))
+            owned.path[: level * k]
+            for owned in self._router.zones.owned.values()
+            for level in range(1, len(owned.ancestors))
         )
         return list(dict.fromkeys(paths))
 
-    def _has_drifted(self, before: At, at: At) -> bool:
+    def _has_drifted(self, before: Coordinates, at: Coordinates) -> bool:
         middle = tuple((a + b) / 2 for a, b in zip(self.low, self.high))
         return distance(before, at) > DRIFT * max(distance(before, middle), DRIFT_MIN * distance(self.low, self.high))
 
-    def _put(self, path: Path, at: At, now: float, *, gone: bool = False, whispers: bool = False) -> list[Effect]:
+    def _put(
+        self, path: Path, at: Coordinates, now: float, *, gone: bool = False, whispers: bool = False
+    ) -> list[Effect]:
         self._version += 1
         version = (self._router.me.incarnation << 32) + self._version
-        homes = (held.path for held in self._router.atlas.held.values() if within(held.path, path))
+        homes = (owned.path for owned in self._router.zones.owned.values() if within(owned.path, path))
         record = IndexPut(path, self._router.me, at, version, gone, next(homes, path))
         return self._router.carrier.send_to(record, self.point(at, path), now, whispers=whispers)
 
-    def point(self, at: At, path: Path) -> tuple[int, ...]:
+    def point(self, at: Coordinates, path: Path) -> tuple[int, ...]:
         """Where in a zone coordinates belong."""
-        return scale(at, self._router.atlas.space.zone(path), self.low, self.high)
+        return scale(at, self._router.zones.space.zone(path), self.low, self.high)
 
     # ── Keeping records for others ───────────────────────────────────────────
 
-    def keep(self, held: Held, record: IndexPut, now: float) -> list[Effect]:
+    def keep(self, owned: OwnedZone, record: IndexPut, now: float) -> list[Effect]:
         """A record whose point is in a zone held here."""
         key = (record.path, record.peer.id)
-        known = held.index.get(key)
-        was_empty = known is None and not any(path == record.path for path, _ in held.index)
+        known = owned.index.get(key)
+        was_empty = known is None and not any(path == record.path for path, _ in owned.index)
         if known is not None and known.version >= record.version:
             return []
         if record.gone:
             if known is None or distance(known.at, record.at) > 0:
                 return []
-            del held.index[key]
-        elif known is not None or len(held.index) < INDEX_MAX:
-            held.index[key] = record
+            del owned.index[key]
+        elif known is not None or len(owned.index) < INDEX_MAX:
+            owned.index[key] = record
         # One more record does not make an answer wrong; whoever was told of it finds out when it asks again.
         has_changed = was_empty if known is None else record.gone or known.at != record.at
         return self._tell_watchers(record.path) if has_changed else []
@@ -277,9 +287,9 @@ class Proximity:
         paths = dict.fromkeys(record.path for record in records)
         return [effect for path in paths for effect in self._tell_watchers(path)]
 
-    def query(self, held: Held, query: NearQuery, now: float) -> list[Effect]:
+    def query(self, owned: OwnedZone, query: NearQuery, now: float) -> list[Effect]:
         """Somebody wants to know who is near it in a zone."""
-        found = [record for (path, _), record in held.index.items() if path == query.path]
+        found = [record for (path, _), record in owned.index.items() if path == query.path]
         found.sort(key=lambda record: (distance(record.at, query.at), record.peer.id))
         onward = [] if found else self._ask_next(query, now)
         if onward:
@@ -292,7 +302,7 @@ class Proximity:
     def _ask_next(self, query: NearQuery, now: float) -> list[Effect]:
         """On to the next zone within the one asked about: of the innermost ring, the nearest to the point."""
         asked = (*query.asked, self._router.me.id)
-        around = self._router.atlas.around
+        around = self._router.zones.around
         zones = [zone for zone in (*query.waiting, *self._beyond(query)) if zone.owner not in asked]
         zones.sort(key=lambda zone: (zone.ring, apart(zone.point, query.point, around), zone.owner))
         if not zones or len(asked) >= ASKED_MAX:
@@ -301,16 +311,16 @@ class Proximity:
         onward = NearQuery(query.path, query.asker, query.at, query.point, first.ring, asked, tuple(rest))
         return self._router.carrier.send_to(onward, first.point, now)
 
-    def _beyond(self, query: NearQuery) -> list[Beyond]:
+    def _beyond(self, query: NearQuery) -> list[PendingZone]:
         """The zones next to this broker's that are in the next ring, where there is one."""
         if not 0 <= query.ring < RINGS_MAX:
             return []
-        atlas = self._router.atlas
-        zone = atlas.space.zone(query.path)
+        zones = self._router.zones
+        zone = zones.space.zone(query.path)
         parts = [
-            (id, atlas.space.zone(claim.path).meet(zone)) for id, card in atlas.cards.items() for claim in card.claims
+            (id, zones.space.zone(claim.path).meet(zone)) for id, card in zones.cards.items() for claim in card.claims
         ]
-        return [Beyond(query.ring + 1, id, part.nearest(query.point, atlas.around)) for id, part in parts if part]
+        return [PendingZone(query.ring + 1, id, part.nearest(query.point, zones.around)) for id, part in parts if part]
 
     # ── Finding who is near ──────────────────────────────────────────────────
 
@@ -339,10 +349,10 @@ class Proximity:
         """For each entry of an ancestor's table, its path and the level's zone around it that is asked about."""
         k = self._router.k
         return [
-            (plot.path, asked)
-            for held in self._router.atlas.held.values()
-            for plot in dict.fromkeys(plot for table in held.ancestors for plot in table)
-            if (asked := level_zone(plot.path, k)) and not within(held.path, asked)
+            (entry.path, asked)
+            for owned in self._router.zones.owned.values()
+            for entry in dict.fromkeys(entry for table in owned.ancestors for entry in table)
+            if (asked := level_zone(entry.path, k)) and not within(owned.path, asked)
         ]
 
     def _answered(self, answer: NearAnswer) -> list[Effect]:
@@ -359,12 +369,12 @@ class Proximity:
         # The zone asked about may be larger than the entry's, and somebody elsewhere in it is no short cut.
         there = [(peer, at) for peer, at, home in found if entry == asked or within(home, entry)]
         nearest = nearest_of(self.at, there, but=self._router.me.id)
-        self._router.atlas.set_near(entry, nearest.id if nearest else None)
+        self._router.zones.set_near(entry, nearest.id if nearest else None)
 
     def holdings(self) -> dict[str, tuple[int, int]]:
-        zones = self._router.atlas.held.values()
+        zones = self._router.zones.owned.values()
         return {
-            "index": (sum(len(held.index) for held in zones), 2 * max(len(zones), 1) * INDEX_MAX),
+            "index": (sum(len(owned.index) for owned in zones), 2 * max(len(zones), 1) * INDEX_MAX),
             "watches": (len(self.watches), WATCHES_MAX),
             "pings": (len(self._sent), PINGS_MAX),
         }
@@ -385,12 +395,12 @@ def apart(one: Sequence[int], other: Sequence[int], around: int | None) -> int:
     return sum(min(way, around - way if around else way) ** 2 for way in ways)
 
 
-def nearest_of(at: At, found: Sequence[tuple[Peer, At]], *, but: NodeId = "") -> Peer | None:
+def nearest_of(at: Coordinates, found: Sequence[tuple[Peer, Coordinates]], *, but: NodeId = "") -> Peer | None:
     """Of brokers with their coordinates the one nearest to a place."""
     rows = [(distance(there, at), peer.id, peer) for peer, there in found if peer.id != but]
     return min(rows, key=lambda row: row[:2])[2] if rows else None
 
 
-def _first_of_each(zones: Sequence[Beyond]) -> list[Beyond]:
+def _first_of_each(zones: Sequence[PendingZone]) -> list[PendingZone]:
     """Of each owner the first zone only."""
     return list({zone.owner: zone for zone in reversed(zones)}.values())[::-1]

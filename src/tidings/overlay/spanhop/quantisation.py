@@ -40,7 +40,7 @@ _KEY_MIN, _KEY_MAX = ValueType.DOUBLE.key(-inf), ValueType.DOUBLE.key(inf)
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class QuantisedAxis:
     """One attribute, and between which two values its cells are spread out evenly."""
 
     name: str
@@ -50,7 +50,7 @@ class Axis:
     side: int
 
     @classmethod
-    def of(cls, name: str, bounds: Bounds, side: int) -> Axis:
+    def of(cls, name: str, bounds: Bounds, side: int) -> QuantisedAxis:
         """Raises InputError unless the bounds are of one kind and in order."""
         low, high = bounds
         kind = type(low)
@@ -106,18 +106,18 @@ class Axis:
         return low, max(low, self.cell(last)) + 1
 
 
-class Axes:
+class Quantiser:
     """All axes of a space, in order."""
 
-    def __init__(self, axes: Sequence[Axis], space: Space) -> None:
+    def __init__(self, axes: Sequence[QuantisedAxis], space: Space) -> None:
         self.axes, self.space = tuple(axes), space
 
     @classmethod
-    def of(cls, bounds: Mapping[str, Bounds], space: Space) -> Axes:
+    def of(cls, bounds: Mapping[str, Bounds], space: Space) -> Quantiser:
         """An axis for each attribute, between the two values given for it."""
         if len(bounds) != space.axes:
             raise InputError(f"expected {space.axes} axes, got {len(bounds)}")
-        return cls([Axis.of(name, tuple(ends), space.side) for name, ends in bounds.items()], space)  # type: ignore[arg-type]
+        return cls([QuantisedAxis.of(name, tuple(ends), space.side) for name, ends in bounds.items()], space)  # type: ignore[arg-type]
 
     def event(self, view: View) -> Zone:
         """Where an event lies: one cell if all its axes can be read."""

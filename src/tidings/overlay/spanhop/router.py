@@ -46,40 +46,40 @@ from tidings.overlay.router import (
 from tidings.overlay.spanhop.carrying import WAITING_MAX, Carrier
 from tidings.overlay.spanhop.forwarding import Mode, Wayfinder
 from tidings.overlay.spanhop.giving import Giver
-from tidings.overlay.spanhop.keeping import Keeper
+from tidings.overlay.spanhop.keeping import SubscriptionStore
 from tidings.overlay.spanhop.legs import LEGS_MAX, Legs
 from tidings.overlay.spanhop.messages import (
-    Ask,
-    Card,
-    Carry,
-    Copies,
-    Deed,
+    AdvertisementRequest,
+    AdvertisementUpdate,
     DomainAnswer,
-    Got,
     Heartbeat,
+    HopAck,
     IndexPut,
-    Notify,
-    Record,
+    MulticastNotification,
+    Notification,
     Records,
+    ReplicaUpdate,
     Routed,
+    RoutedDatagram,
+    RoutedEvent,
     SpanhopMessage,
     Stored,
-    Tell,
-    Update,
-    Whisper,
+    SubscriptionRecord,
     WrongDomain,
+    ZoneAdvertisement,
+    ZoneDescriptor,
 )
-from tidings.overlay.spanhop.neighbours import Neighbourhood
+from tidings.overlay.spanhop.neighbours import NeighbourMonitor
 from tidings.overlay.spanhop.notification import Notifier
-from tidings.overlay.spanhop.planting import OWN_MAX, Planter
+from tidings.overlay.spanhop.planting import OWN_MAX, HomeSubscriptions
 from tidings.overlay.spanhop.precomputed import settle
-from tidings.overlay.spanhop.proximity import INDEX_MAX, How, Proximity
-from tidings.overlay.spanhop.quantisation import Axes, Bounds
+from tidings.overlay.spanhop.proximity import INDEX_MAX, Proximity, ProximityMethod
+from tidings.overlay.spanhop.quantisation import Bounds, Quantiser
 from tidings.overlay.spanhop.static_partition import JoinPolicy
-from tidings.overlay.spanhop.subscription_placement import Sower
-from tidings.overlay.spanhop.table_refresh import Upkeep
+from tidings.overlay.spanhop.subscription_placement import SubscriptionPlacement
+from tidings.overlay.spanhop.table_refresh import TableRefresher
 from tidings.overlay.spanhop.taking import Taker
-from tidings.overlay.spanhop.zone_ownership import Atlas, Held
+from tidings.overlay.spanhop.zone_ownership import OwnedZone, ZoneTable
 from tidings.overlay.spanhop.zone_transfer import LEAVE_S, Mover
 from tidings.space import Path, Space, Zone
 
@@ -112,7 +112,7 @@ class Spanhop(Router[SpanhopMessage]):
         notify: Literal["unicast", "multicast"] = "unicast",
         cut: Literal["load", "middle"] = "load",
         layout: Literal["grown", "balanced"] = "grown",
-        proximity: How = "none",
+        proximity: ProximityMethod = "none",
         landmarks: Sequence[NodeId] = (),
         heartbeat_s: float = HEARTBEAT_S,
         answer_s: float = ANSWER_S,
@@ -126,23 +126,23 @@ class Spanhop(Router[SpanhopMessage]):
             raise InputError(f"expected at least {len(axes) + 1} landmarks for {len(axes)} axes, got {len(landmarks)}")
         space = Space(len(axes))
         self.me, self._rng = me, rng
-        self.axes = Axes.of(axes, space)
+        self.axes = Quantiser.of(axes, space)
         self.k, self.mode, self.join_policy, self.layout = m.bit_length() - 1, mode, join_policy, layout
         self.is_robust, self.cuts_by_load = profile == "robust", cut == "load"
         self.refresh_s, self.upkeep_s = refresh_s, upkeep_s
-        self.atlas = Atlas(me, space, k=self.k, around=space.side if wrap else None)
+        self.zones = ZoneTable(me, space, k=self.k, around=space.side if wrap else None)
         self.legs = Legs(answer_s=answer_s, first=me.incarnation << 32, keeps=self.is_robust)
-        self.neighbourhood = Neighbourhood(self, self.atlas, rng, heartbeat_s)
-        self.way = Wayfinder(self.atlas, self.legs, mode=mode, alive=self.neighbourhood.is_alive)
+        self.neighbourhood = NeighbourMonitor(self, self.zones, rng, heartbeat_s)
+        self.way = Wayfinder(self.zones, self.legs, mode=mode, alive=self.neighbourhood.is_alive)
         self.carrier = Carrier(self)
-        self.giver = Giver(self, self.atlas, answer_s)
-        self.taker = Taker(self, self.atlas, rng, answer_s)
-        self.mover = Mover(self, self.atlas, rng, answer_s)
-        self.planter = Planter()
-        self.keeper = Keeper(self.atlas, self.axes, copies=self.is_robust)
+        self.giver = Giver(self, self.zones, answer_s)
+        self.taker = Taker(self, self.zones, rng, answer_s)
+        self.mover = Mover(self, self.zones, rng, answer_s)
+        self.planter = HomeSubscriptions()
+        self.keeper = SubscriptionStore(self.zones, self.axes, copies=self.is_robust)
         self.notifier = Notifier(self, self.legs, multicast=notify == "multicast")
-        self.sower = Sower(self, self.planter, self.keeper)
-        self.upkeep = Upkeep(self, self.atlas, rng)
+        self.sower = SubscriptionPlacement(self, self.planter, self.keeper)
+        self.upkeep = TableRefresher(self, self.zones, rng)
         self.proximity = Proximity(self, rng, proximity, landmarks)
         self.stage: Stage = "outside"
         self._leave_by = 0.0
@@ -165,9 +165,9 @@ class Spanhop(Router[SpanhopMessage]):
         contacts = remembered(memory)
         if contacts:
             return self.join(contacts, now)
-        if not self.atlas.held:
-            self.atlas.hold((), 0)
-        self.neighbourhood.meet(list(self.atlas.cards.values()), now)
+        if not self.zones.owned:
+            self.zones.hold((), 0)
+        self.neighbourhood.meet(list(self.zones.cards.values()), now)
         return [*self._routines(now), *self._make_ready(now)]
 
     def join(self, via: Sequence[Peer], now: float) -> list[Effect]:
@@ -206,23 +206,23 @@ class Spanhop(Router[SpanhopMessage]):
         match message:
             case Heartbeat():
                 return self.neighbourhood.heartbeat(sender, message, now)
-            case Carry() | Routed():
+            case RoutedEvent() | Routed():
                 return self.carrier.receive(sender, message, now)
-            case Whisper():
+            case RoutedDatagram():
                 return self.carrier.overhear(message, now)
-            case Got(number=number):
+            case HopAck(number=number):
                 self.legs.got(number, sender)
                 return self.check_leaving(now)
-            case Notify(number=number, packet=packet):
+            case Notification(number=number, packet=packet):
                 return [*self.carrier.answer(sender, number), *self.notifier.deliver(packet)]
-            case Tell(number=number, packet=packet, targets=targets, trace=trace):
+            case MulticastNotification(number=number, packet=packet, targets=targets, trace=trace):
                 told = self.notifier.tell(packet, targets, trace, now) if self.carrier.is_new(sender, number) else []
                 return [*self.carrier.answer(sender, number), *told]
             case Stored():
                 return [*self.sower.stored(message), *self.check_leaving(now)]
-            case Update():
+            case AdvertisementUpdate():
                 return self.neighbourhood.hear(sender, message, now)
-            case Ask():
+            case AdvertisementRequest():
                 return self.neighbourhood.show(sender)
             case _:
                 return self._receive_rarer(sender, message, now)
@@ -232,7 +232,7 @@ class Spanhop(Router[SpanhopMessage]):
         if moved is not None:
             return moved
         match message:
-            case Copies(records=records):
+            case ReplicaUpdate(records=records):
                 self.keeper.keep_copies(records, now)
             case Records(records=records):
                 self.keeper.take(records, now)
@@ -248,7 +248,7 @@ class Spanhop(Router[SpanhopMessage]):
 
     def unsent(self, to: NodeId, message: SpanhopMessage, now: float) -> list[Effect]:
         effects = self.peer_down(to, now)
-        if not self.is_robust and isinstance(message, Carry | Routed | Notify | Tell):
+        if not self.is_robust and isinstance(message, RoutedEvent | Routed | Notification | MulticastNotification):
             leg = self.legs.bounced(to, message)
             effects += self.carrier.another_way(leg, now) if leg is not None else []
         return effects
@@ -263,55 +263,57 @@ class Spanhop(Router[SpanhopMessage]):
 
     def changed(self, now: float, more: tuple[NodeId, ...] = ()) -> list[Effect]:
         """What is held here has changed: say so."""
-        self.atlas.version += 1
-        self.atlas.refresh()
+        self.zones.version += 1
+        self.zones.refresh()
         effects = self.neighbourhood.announce(more)
         self.neighbourhood.tidy()
         giving = self.giver.giving
-        if giving is not None and giving.path not in self.atlas.held:
+        if giving is not None and giving.path not in self.zones.owned:
             effects += self.giver.break_off(now)
-        if self.stage == "ready" and not self.atlas.held:  # Without any zone a broker begins anew.
+        if self.stage == "ready" and not self.zones.owned:  # Without any zone a broker begins anew.
             self.stage = "joining"
-            near = [card.peer for card in self.atlas.cards.values()]
+            near = [card.peer for card in self.zones.cards.values()]
             return [*effects, *self.taker.join([*near, *self.neighbourhood.met.values()], now)]
         return [*effects, *self.keeper.copy_anew(), *self.proximity.publish(now), *self.proximity.select(now)]
 
     def deposed(self, now: float) -> list[Effect]:
         """Others have a higher claim to what was held here."""
         effects = [Count("zones lost"), *self.changed(now), *self.mover.shed_later(now)]
-        return [*effects, *self.gone(now)] if self.is_leaving and not self.atlas.held else effects
+        return [*effects, *self.gone(now)] if self.is_leaving and not self.zones.owned else effects
 
-    def adopt(self, paths: Sequence[Path], epoch: int, near: Sequence[Card], now: float) -> list[Effect]:
+    def adopt(self, paths: Sequence[Path], epoch: int, near: Sequence[ZoneAdvertisement], now: float) -> list[Effect]:
         """Take zones that nobody holds, with what is known of them."""
         self.neighbourhood.meet(near, now)
         for path in paths:
-            self.keeper.fill(self.atlas.hold(path, epoch), now)
+            self.keeper.fill(self.zones.hold(path, epoch), now)
         effects = [Count("zones taken over", len(paths)), *self.changed(now), *self.neighbourhood.review(now)]
         return [*effects, *self.mover.shed_later(now)]
 
-    def settled_in(self, deed: Deed, records: Sequence[Record], now: float) -> list[Effect]:
+    def settled_in(self, deed: ZoneDescriptor, records: Sequence[SubscriptionRecord], now: float) -> list[Effect]:
         """A zone was given to this broker."""
         self.neighbourhood.meet(deed.cards, now)
-        held = self.atlas.hold(deed.claim.path, deed.claim.epoch, deed.ancestors)
-        effects = self.grown(held, deed, records, now)
+        owned = self.zones.hold(deed.claim.path, deed.claim.epoch, deed.ancestors)
+        effects = self.grown(owned, deed, records, now)
         if self.is_joining:  # Unless somebody turned out to have a higher claim to all of it.
-            effects += self._make_ready(now) if self.atlas.held else self.taker.ask_for_zone(now)
+            effects += self._make_ready(now) if self.zones.owned else self.taker.ask_for_zone(now)
         return [*effects, *self.mover.shed_later(now)]
 
-    def grown(self, held: Held, deed: Deed, records: Sequence[Record], now: float) -> list[Effect]:
+    def grown(
+        self, owned: OwnedZone, deed: ZoneDescriptor, records: Sequence[SubscriptionRecord], now: float
+    ) -> list[Effect]:
         """A zone held here has become larger, or is new."""
         self.neighbourhood.meet(deed.cards, now)
-        held.index.update({(put.path, put.peer.id): put for put in deed.index[:INDEX_MAX]})
+        owned.index.update({(put.path, put.peer.id): put for put in deed.index[:INDEX_MAX]})
         for record in records:
-            self.keeper.keep(held, record, now)
+            self.keeper.keep(owned, record, now)
         return [*self.changed(now), *self.neighbourhood.review(now)]
 
-    def index_of(self, held: Held, zone: Zone) -> tuple[IndexPut, ...]:
+    def index_of(self, owned: OwnedZone, zone: Zone) -> tuple[IndexPut, ...]:
         """The records of brokers' network coordinates whose points lie in a part of a zone held here."""
         near = self.proximity
         if not near.low:  # Nobody has told the bounds: there is no telling where a record belongs.
             return ()
-        return tuple(put for put in held.index.values() if near.point(put.at, put.path) in zone)
+        return tuple(put for put in owned.index.values() if near.point(put.at, put.path) in zone)
 
     # ── Routines ─────────────────────────────────────────────────────────────
 
@@ -351,7 +353,7 @@ class Spanhop(Router[SpanhopMessage]):
         self.neighbourhood.tick(now)
         self.keeper.expire(now)
         effects: list[Effect] = []
-        if not self.atlas.held:
+        if not self.zones.owned:
             return effects
         effects += self.sower.sow_again(now)
         effects += self.keeper.copy_again()
@@ -362,7 +364,7 @@ class Spanhop(Router[SpanhopMessage]):
     def _wrong_domain(self, sender: NodeId, span: Path, now: float) -> list[Effect]:
         """Somebody is not where a table says. It is passed over, and the entry looked up again."""
         effects: list[Effect] = []
-        if not span or sender not in self.atlas.cards:
+        if not span or sender not in self.zones.cards:
             self.neighbourhood.suspect(sender, now)
             for leg in self.legs.to_peer(sender):
                 effects += self.carrier.another_way(leg, now)
@@ -374,7 +376,7 @@ class Spanhop(Router[SpanhopMessage]):
         effects: list[Effect] = []
         for id in list(self.planter.own):
             effects += self.unsubscribe(id, now)
-        if not self.atlas.held:
+        if not self.zones.owned:
             self.stage = "outside"
             return [*effects, Completed("leave")]
         self.stage, self._leave_by = "leaving", now + LEAVE_S
@@ -397,26 +399,26 @@ class Spanhop(Router[SpanhopMessage]):
     def gone(self, now: float) -> list[Effect]:
         """Goodbye. If nobody has taken what is held here it is left as a death would leave it: others find out."""
         self.stage = "outside"
-        if self.atlas.held:
+        if self.zones.owned:
             return [Completed("leave")]
-        self.atlas.version += 1
+        self.zones.version += 1
         return [*self.neighbourhood.announce(), Completed("leave")]
 
     # ── Being looked at ──────────────────────────────────────────────────────
 
     def links(self) -> tuple[NodeId, ...]:
-        recorded = (p.peer.id for held in self.atlas.held.values() for table in held.ancestors for p in table)
-        return tuple(dict.fromkeys(id for id in (*self.atlas.cards, *recorded) if id != self.me.id))
+        recorded = (p.peer.id for owned in self.zones.owned.values() for table in owned.ancestors for p in table)
+        return tuple(dict.fromkeys(id for id in (*self.zones.cards, *recorded) if id != self.me.id))
 
     def memory(self) -> bytes:
-        near = [card.peer for card in self.atlas.cards.values()]
+        near = [card.peer for card in self.zones.cards.values()]
         known = [*near, *self.neighbourhood.met.values(), *self.taker.contacts.values()]
         return msgspec.msgpack.encode(list(dict.fromkeys(known))[:CONTACTS_MAX])
 
     def holdings(self) -> dict[str, tuple[int, int]]:
         seen = len(self.notifier.delivered) + len(self.notifier.matched) + len(self.carrier.numbers)
         return {
-            **self.atlas.holdings(),
+            **self.zones.holdings(),
             **self.keeper.holdings(),
             "own": (len(self.planter.own), OWN_MAX),
             "legs": (len(self.legs), LEGS_MAX),

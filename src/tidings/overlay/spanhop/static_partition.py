@@ -15,7 +15,7 @@ from random import Random
 from typing import Literal, TypeAlias
 
 from tidings.errors import InputError
-from tidings.overlay.spanhop.next_hop import Ancestor, Known, Point, Standing
+from tidings.overlay.spanhop.next_hop import Ancestor, Point, RoutingEntry, RoutingState
 from tidings.space import Path, Space, halves
 
 JoinPolicy: TypeAlias = Literal["point", "even"]
@@ -32,7 +32,7 @@ class _Leaf:
 
 
 @dataclass(slots=True)
-class Seat:
+class Tile:
     """One broker's place: its path, who is next to it, and for each k-th ancestor who was next to that, and where."""
 
     path: Path
@@ -46,7 +46,7 @@ class Tiling:
     def __init__(self, space: Space, *, k: int, wrap: bool = True) -> None:
         self.space, self.k = space, k
         self.around = space.side if wrap else None
-        self.seats = [Seat(())]
+        self.tiles = [Tile(())]
         self._root = _Leaf(0)
         self._leaves = [self._root]
 
@@ -69,12 +69,12 @@ class Tiling:
     ) -> Tiling:
         """`count` brokers that came one after the other, each at a random point."""
         made = cls(space, k=k, wrap=wrap)
-        while len(made.seats) < count:
+        while len(made.tiles) < count:
             made.join(tuple(rng.randrange(space.side) for _ in range(space.axes)), policy)
         return made
 
     def __len__(self) -> int:
-        return len(self.seats)
+        return len(self.tiles)
 
     def owner(self, point: Point) -> int:
         """Whose zone holds the point."""
@@ -89,22 +89,22 @@ class Tiling:
         owner = self.owner(point)
         if policy == "even":
             owner = min(
-                [owner, *self.seats[owner].neighbours], key=lambda each: (self._depth(each), each != owner, each)
+                [owner, *self.tiles[owner].neighbours], key=lambda each: (self._depth(each), each != owner, each)
             )
         return self.split(owner)
 
     def split(self, broker: int, *, record: bool = True) -> int:
         """Cut a zone in half: the owner keeps the lower part, the next broker gets the upper one."""
-        seat, fresh = self.seats[broker], len(self.seats)
-        cut = self.space.middle(seat.path)
-        low, high = halves(seat.path, cut)
-        around = [*seat.neighbours, broker, fresh]
-        seat.path = low
-        self.seats.append(Seat(high, ancestors=list(seat.ancestors)))
+        tile, fresh = self.tiles[broker], len(self.tiles)
+        cut = self.space.middle(tile.path)
+        low, high = halves(tile.path, cut)
+        around = [*tile.neighbours, broker, fresh]
+        tile.path = low
+        self.tiles.append(Tile(high, ancestors=list(tile.ancestors)))
         self._plant(broker, fresh, cut)
         for each in around[:-2]:
-            del self.seats[each].neighbours[broker]
-        seat.neighbours.clear()
+            del self.tiles[each].neighbours[broker]
+        tile.neighbours.clear()
         self._meet(broker, around)
         self._meet(fresh, around)
         if record and len(low) % self.k == 0:
@@ -114,34 +114,36 @@ class Tiling:
 
     def record_level(self) -> None:
         """Record the tables of all zones whose depth asks for it."""
-        for broker, seat in enumerate(self.seats):
-            if len(seat.path) % self.k == 0 and len(seat.ancestors) == len(seat.path) // self.k:
+        for broker, tile in enumerate(self.tiles):
+            if len(tile.path) % self.k == 0 and len(tile.ancestors) == len(tile.path) // self.k:
                 self._record(broker)
 
-    def standing(self, broker: int, ids: Sequence[str] | None = None) -> Standing:
+    def routing_state(self, broker: int, ids: Sequence[str] | None = None) -> RoutingState:
         """A broker's place as `next_hop` takes it. Brokers are called by their number unless `ids` names them."""
-        seat, zone = self.seats[broker], self.space.zone
+        tile, zone = self.tiles[broker], self.space.zone
         name = (lambda each: ids[each]) if ids is not None else str
         ancestors = [
-            Ancestor(zone(seat.path[: level * self.k]), tuple(Known(name(each), zone(path)) for each, path in known))
-            for level, known in enumerate(seat.ancestors)
+            Ancestor(
+                zone(tile.path[: level * self.k]), tuple(RoutingEntry(name(each), zone(path)) for each, path in known)
+            )
+            for level, known in enumerate(tile.ancestors)
         ]
-        neighbours = [Known(name(each), zone(self.seats[each].path)) for each in seat.neighbours]
-        return Standing(name(broker), zone(seat.path), len(seat.path), neighbours, ancestors, self.around)
+        neighbours = [RoutingEntry(name(each), zone(self.tiles[each].path)) for each in tile.neighbours]
+        return RoutingState(name(broker), zone(tile.path), len(tile.path), neighbours, ancestors, self.around)
 
     def _depth(self, broker: int) -> int:
-        return len(self.seats[broker].path)
+        return len(self.tiles[broker].path)
 
     def _meet(self, broker: int, others: Sequence[int]) -> None:
-        zone = self.space.zone(self.seats[broker].path)
+        zone = self.space.zone(self.tiles[broker].path)
         for each in others:
-            if each != broker and zone.borders(self.space.zone(self.seats[each].path), self.around) is not None:
-                self.seats[broker].neighbours[each] = None
-                self.seats[each].neighbours[broker] = None
+            if each != broker and zone.borders(self.space.zone(self.tiles[each].path), self.around) is not None:
+                self.tiles[broker].neighbours[each] = None
+                self.tiles[each].neighbours[broker] = None
 
     def _record(self, broker: int) -> None:
-        seat = self.seats[broker]
-        seat.ancestors.append(tuple((each, self.seats[each].path) for each in sorted(seat.neighbours)))
+        tile = self.tiles[broker]
+        tile.ancestors.append(tuple((each, self.tiles[each].path) for each in sorted(tile.neighbours)))
 
     def _plant(self, broker: int, fresh: int, cut: int) -> None:
         leaf = self._leaves[broker]
@@ -155,7 +157,7 @@ class Tiling:
         for leaf in self._leaves:
             leaf.broker = number[leaf.broker]
         self._leaves = [self._leaves[old] for old in order]
-        self.seats = [self.seats[old] for old in order]
-        for seat in self.seats:
-            seat.neighbours = {number[each]: None for each in seat.neighbours}
-            seat.ancestors = [tuple((number[each], path) for each, path in known) for known in seat.ancestors]
+        self.tiles = [self.tiles[old] for old in order]
+        for tile in self.tiles:
+            tile.neighbours = {number[each]: None for each in tile.neighbours}
+            tile.ancestors = [tuple((number[each], path) for each, path in known) for known in tile.ancestors]

@@ -14,22 +14,22 @@ from tidings.overlay.interest import Interest
 from tidings.overlay.messages import SubscriptionId
 from tidings.overlay.router import Completed, Effect, Failed, Send, WakeAt
 from tidings.overlay.spanhop.forwarding import is_box
-from tidings.overlay.spanhop.keeping import Keeper
-from tidings.overlay.spanhop.messages import Plant, Record, Stored
-from tidings.overlay.spanhop.next_hop import Trip
-from tidings.overlay.spanhop.planting import AGAIN_MAX, OWN_MAX, Own, Planter
-from tidings.overlay.spanhop.zone_ownership import Held
+from tidings.overlay.spanhop.keeping import SubscriptionStore
+from tidings.overlay.spanhop.messages import PlaceSubscription, Stored, SubscriptionRecord
+from tidings.overlay.spanhop.next_hop import RouteHeader
+from tidings.overlay.spanhop.planting import AGAIN_MAX, OWN_MAX, HomeSubscription, HomeSubscriptions
+from tidings.overlay.spanhop.zone_ownership import OwnedZone
 from tidings.space import siblings
 
 if TYPE_CHECKING:
     from tidings.overlay.spanhop.router import Spanhop
 
 
-class Sower:
+class SubscriptionPlacement:
     """One broker's part in planting subscriptions, its own and others'."""
 
-    def __init__(self, router: Spanhop, planter: Planter, keeper: Keeper) -> None:
-        self._router, self._atlas, self._planter, self._keeper = router, router.atlas, planter, keeper
+    def __init__(self, router: Spanhop, planter: HomeSubscriptions, keeper: SubscriptionStore) -> None:
+        self._router, self._zones, self._planter, self._keeper = router, router.zones, planter, keeper
 
     def subscribe(self, interest: Interest, now: float) -> list[Effect]:
         """Plant a new wish, and take back what an earlier one under its id reached beyond it."""
@@ -45,7 +45,7 @@ class Sower:
             old = [rest for part in old for rest in part.without(box)]
         for part in old:
             gone = msgspec.structs.replace(self._record(own), version=own.version - 1, gone=True)
-            effects += self.sow(Plant(gone, part, told=False), now)
+            effects += self.sow(PlaceSubscription(gone, part, told=False), now)
         return [*effects, *self._plant_missing(own, now)]
 
     def unsubscribe(self, id: SubscriptionId, now: float) -> list[Effect]:
@@ -53,7 +53,7 @@ class Sower:
         own = self._planter.end(id)
         if own is None:
             return [Completed("unsubscribe", id)]
-        return self._plant_missing(own, now) if self._atlas.held else self._finish(own)
+        return self._plant_missing(own, now) if self._zones.owned else self._finish(own)
 
     def plant_all_missing(self, now: float) -> list[Effect]:
         """Plant what was wanted before there was anywhere to plant it."""
@@ -66,7 +66,7 @@ class Sower:
         for own in self._planter.own.values():
             record = self._record(own)
             for box in own.boxes if not own.gone and not own.missing else ():
-                effects += self.sow(Plant(record, box, told=False), now, whispers=True)
+                effects += self.sow(PlaceSubscription(record, box, told=False), now, whispers=True)
         return effects
 
     def plant_again(self, id: SubscriptionId, version: int, tries: int, now: float) -> list[Effect]:
@@ -77,62 +77,64 @@ class Sower:
         if own.tries > AGAIN_MAX:
             asked, own.asked = own.asked or "subscribe", None
             return [Failed(asked, "parts of its box do not answer", id)]
-        return self._plant_missing(own, now) if self._atlas.held else [self._later(own, now)]
+        return self._plant_missing(own, now) if self._zones.owned else [self._later(own, now)]
 
     def stored(self, answer: Stored) -> list[Effect]:
         """A zone has taken in its part of a subscription of this broker's."""
-        if not is_box(self._atlas.space, answer.part):
+        if not is_box(self._zones.space, answer.part):
             return []
         own = self._planter.stored(answer.id, answer.version, answer.part)
         return self._finish(own) if own is not None else []
 
-    def sow(self, plant: Plant, now: float, *, trip: Trip | None = None, whispers: bool = False) -> list[Effect]:
+    def sow(
+        self, plant: PlaceSubscription, now: float, *, route: RouteHeader | None = None, whispers: bool = False
+    ) -> list[Effect]:
         """Store a subscription where its piece touches a zone held here, and send on the rest, cut along the tree."""
-        held, way = self._atlas.holder(plant.piece), self._router.way
-        if held is None:
-            return way.send_on(plant, trip or way.trip(plant.piece, None), now, whispers=whispers)
-        effects = self._store(held, plant, now)
-        for path in siblings(held.path):
-            part = plant.piece.meet(self._atlas.space.zone(path))
+        owned, way = self._zones.holder(plant.piece), self._router.way
+        if owned is None:
+            return way.send_on(plant, route or way.route(plant.piece, None), now, whispers=whispers)
+        effects = self._store(owned, plant, now)
+        for path in siblings(owned.path):
+            part = plant.piece.meet(self._zones.space.zone(path))
             if part is not None:
-                rest = Plant(plant.record, part, plant.told)
-                effects += self.sow(rest, now, trip=way.trip(part, held), whispers=whispers)
+                rest = PlaceSubscription(plant.record, part, plant.told)
+                effects += self.sow(rest, now, route=way.route(part, owned), whispers=whispers)
         return effects
 
-    def _record(self, own: Own) -> Record:
-        point = next(iter(self._atlas.held.values())).zone.low if self._atlas.held else (0,) * self._atlas.space.axes
-        return Record(own.interest, self._atlas.me, point, own.version, own.gone)
+    def _record(self, own: HomeSubscription) -> SubscriptionRecord:
+        point = next(iter(self._zones.owned.values())).zone.low if self._zones.owned else (0,) * self._zones.space.axes
+        return SubscriptionRecord(own.interest, self._zones.me, point, own.version, own.gone)
 
-    def _plant_missing(self, own: Own, now: float) -> list[Effect]:
+    def _plant_missing(self, own: HomeSubscription, now: float) -> list[Effect]:
         """Plant all that is missing; parts that lie here are stored at once."""
         own.tries += 1
         record = self._record(own)
         effects: list[Effect] = []
         for part in list(own.missing):
-            effects += self.sow(Plant(record, part), now)
+            effects += self.sow(PlaceSubscription(record, part), now)
         if not own.missing:  # It asked for nothing at all, or everything was here.
             return [*effects, *self._finish(own)]
         wait_s = self._router.legs.answer_s * min(2 + own.tries, 10)
         again = ("plant", own.interest.id, own.version, own.tries)
         return [*effects, WakeAt(now + wait_s, again)]
 
-    def _later(self, own: Own, now: float) -> Effect:
+    def _later(self, own: HomeSubscription, now: float) -> Effect:
         own.tries += 1
         return WakeAt(now + 2 * self._router.legs.answer_s, ("plant", own.interest.id, own.version, own.tries))
 
-    def _finish(self, own: Own) -> list[Effect]:
+    def _finish(self, own: HomeSubscription) -> list[Effect]:
         asked = self._planter.finish(own)
         return [Completed(asked, own.interest.id)] if asked is not None else []
 
-    def _store(self, held: Held, plant: Plant, now: float) -> list[Effect]:
+    def _store(self, owned: OwnedZone, plant: PlaceSubscription, now: float) -> list[Effect]:
         """Keep a record in a zone, and tell its home."""
         record = plant.record
-        part = plant.piece.meet(held.zone)
+        part = plant.piece.meet(owned.zone)
         assert part is not None
-        effects = self._keeper.copy(held, record) if self._keeper.keep(held, record, now) else []
+        effects = self._keeper.copy(owned, record) if self._keeper.keep(owned, record, now) else []
         if not plant.told:
             return effects
         stored = Stored(record.interest.id, record.version, part)
-        if record.home.id == self._atlas.me.id:
+        if record.home.id == self._zones.me.id:
             return [*effects, *self.stored(stored)]
         return [*effects, Send(record.home.id, stored)]

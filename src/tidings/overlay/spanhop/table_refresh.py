@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING
 
 from tidings.overlay.messages import NodeId
 from tidings.overlay.router import Effect, Send
-from tidings.overlay.spanhop.messages import DomainAnswer, DomainQuery, Patrol, Plot, Whisper
-from tidings.overlay.spanhop.next_hop import Trip
-from tidings.overlay.spanhop.zone_ownership import Atlas, Held
+from tidings.overlay.spanhop.messages import DomainAnswer, DomainQuery, OwnershipProbe, RoutedDatagram, TableEntry
+from tidings.overlay.spanhop.next_hop import RouteHeader
+from tidings.overlay.spanhop.zone_ownership import OwnedZone, ZoneTable
 from tidings.space import Path
 
 if TYPE_CHECKING:
     from tidings.overlay.spanhop.router import Spanhop
 
 
-class Upkeep:
+class TableRefresher:
     """One broker's far knowledge."""
 
-    def __init__(self, router: Spanhop, atlas: Atlas, rng: Random) -> None:
-        self._router, self._atlas, self._rng = router, atlas, rng
+    def __init__(self, router: Spanhop, zones: ZoneTable, rng: Random) -> None:
+        self._router, self._zones, self._rng = router, zones, rng
 
     def look_up_one(self, now: float) -> list[Effect]:
         """Ask who is in the zone of one entry, chosen by chance."""
@@ -42,9 +42,9 @@ class Upkeep:
         """The one who answers stands in the tables from now on; who stood there may stand in."""
         if answer.owner.id != sender:
             return
-        for held in self._atlas.held.values():
-            held.ancestors = [tuple(self._renewed(plot, answer) for plot in table) for table in held.ancestors]
-        self._atlas.refresh()
+        for owned in self._zones.owned.values():
+            owned.ancestors = [tuple(self._renewed(entry, answer) for entry in table) for table in owned.ancestors]
+        self._zones.refresh()
 
     def patrol(self) -> list[Effect]:
         """Have somebody far away send word to a zone held here.
@@ -52,35 +52,35 @@ class Upkeep:
         Neighbours would not tell of a second holder: after a split each of the two may know
         only those who know only it.
         """
-        zones = list(self._atlas.held.values())
-        recorded = [plot.peer.id for _, _, plot in self._entries()]
-        homes = [kept.record.home.id for held in zones for kept in held.records.values()]
+        zones = list(self._zones.owned.values())
+        recorded = [entry.peer.id for _, _, entry in self._entries()]
+        homes = [kept.record.home.id for owned in zones for kept in owned.records.values()]
         near = self._router.neighbourhood
         known = dict.fromkeys([*recorded, *homes, *near.lost, *near.met])
-        far = [id for id in known if id != self._atlas.me.id]
+        far = [id for id in known if id != self._zones.me.id]
         if not far or not zones:
             return []
-        patrol = Whisper(Trip(self._rng.choice(zones).zone.low), Patrol(self._atlas.card()))
+        patrol = RoutedDatagram(RouteHeader(self._rng.choice(zones).zone.low), OwnershipProbe(self._zones.card()))
         return [Send(self._rng.choice(far), patrol)]
 
-    def _entries(self) -> list[tuple[Held, int, Plot]]:
+    def _entries(self) -> list[tuple[OwnedZone, int, TableEntry]]:
         return [
-            (held, level, plot)
-            for held in self._atlas.held.values()
-            for level, table in enumerate(held.ancestors)
-            for plot in table
+            (owned, level, entry)
+            for owned in self._zones.owned.values()
+            for level, table in enumerate(owned.ancestors)
+            for entry in table
         ]
 
-    def _look_up(self, held: Held, level: int, plot: Plot, now: float) -> list[Effect]:
-        space = self._atlas.space
-        there, ancestor = space.zone(plot.path), space.zone(held.path[: level * self._atlas.k])
-        if self._atlas.holder(there) is not None:
+    def _look_up(self, owned: OwnedZone, level: int, entry: TableEntry, now: float) -> list[Effect]:
+        space = self._zones.space
+        there, ancestor = space.zone(entry.path), space.zone(owned.path[: level * self._zones.k])
+        if self._zones.holder(there) is not None:
             return []
-        aim = there.facing(ancestor, self._atlas.around)
-        return self._router.carrier.send_to(DomainQuery(self._atlas.me, plot.path), aim, now, whispers=True)
+        destination = there.facing(ancestor, self._zones.around)
+        return self._router.carrier.send_to(DomainQuery(self._zones.me, entry.path), destination, now, whispers=True)
 
-    def _renewed(self, plot: Plot, answer: DomainAnswer) -> Plot:
-        if plot.path != answer.path or plot.peer.id == answer.owner.id:
-            return plot
-        self._atlas.stand_in(plot.path, plot.peer.id)
-        return Plot(answer.owner, plot.path)
+    def _renewed(self, entry: TableEntry, answer: DomainAnswer) -> TableEntry:
+        if entry.path != answer.path or entry.peer.id == answer.owner.id:
+            return entry
+        self._zones.stand_in(entry.path, entry.peer.id)
+        return TableEntry(answer.owner, entry.path)

@@ -21,17 +21,17 @@ from tidings.overlay.spanhop.messages import (
     Accept,
     Busy,
     Committed,
-    Deed,
-    Hand,
+    Handoff,
+    HandoffAck,
+    HandoffRefused,
     Join,
     Offer,
-    Record,
-    Refused,
     Routed,
-    Took,
+    SubscriptionRecord,
+    ZoneDescriptor,
 )
-from tidings.overlay.spanhop.next_hop import Trip
-from tidings.overlay.spanhop.zone_ownership import Atlas
+from tidings.overlay.spanhop.next_hop import RouteHeader
+from tidings.overlay.spanhop.zone_ownership import ZoneTable
 from tidings.space import sibling
 
 if TYPE_CHECKING:
@@ -46,11 +46,11 @@ class Taking:
 
     number: int
     giver: NodeId
-    deed: Deed
-    records: list[Record] = field(default_factory=list)
+    deed: ZoneDescriptor
+    records: list[SubscriptionRecord] = field(default_factory=list)
     next_part: int = 0
 
-    def take(self, part: int, records: Sequence[Record]) -> bool:
+    def take(self, part: int, records: Sequence[SubscriptionRecord]) -> bool:
         """Take the part that is next; whether this one is here, now or since before."""
         if part == self.next_part:
             self.records += records
@@ -61,11 +61,11 @@ class Taking:
 class Taker:
     """What one broker is being given."""
 
-    def __init__(self, router: Spanhop, atlas: Atlas, rng: Random, answer_s: float) -> None:
-        self._router, self.atlas, self._rng, self.answer_s = router, atlas, rng, answer_s
+    def __init__(self, router: Spanhop, zones: ZoneTable, rng: Random, answer_s: float) -> None:
+        self._router, self.zones, self._rng, self.answer_s = router, zones, rng, answer_s
         self.taking: Taking | None = None
         self.contacts: dict[NodeId, Peer] = {}
-        self.number = atlas.me.incarnation << 32  # Of the exchange this broker asked for last.
+        self.number = zones.me.incarnation << 32  # Of the exchange this broker asked for last.
         self._joins = 0
         self._took = SeenIds[tuple[NodeId, int]](COMMITTED_MAX)
 
@@ -78,7 +78,7 @@ class Taker:
 
     def join(self, via: Sequence[Peer], now: float) -> list[Effect]:
         """Ask for a zone through any of these."""
-        self.contacts.update({peer.id: peer for peer in via if peer.id != self.atlas.me.id})
+        self.contacts.update({peer.id: peer for peer in via if peer.id != self.zones.me.id})
         self._joins = 0
         return self.ask_for_zone(now)
 
@@ -90,11 +90,11 @@ class Taker:
             return [Failed("join", "nobody has offered a zone")]
         contact = list(self.contacts)[(self._joins - 1) % len(self.contacts)]
         number = self.next_number()
-        space = self.atlas.space
-        aim = tuple(self._rng.randrange(space.side) for _ in range(space.axes))
-        join = Join(self.atlas.me, number)
+        space = self.zones.space
+        destination = tuple(self._rng.randrange(space.side) for _ in range(space.axes))
+        join = Join(self.zones.me, number)
         wait_s = self.answer_s * min(2 + self._joins, 8)
-        asked = Routed(self._router.legs.number(), Trip(aim), join)
+        asked = Routed(self._router.legs.number(), RouteHeader(destination), join)
         return [Send(contact, asked), WakeAt(now + wait_s, ("join", number))]
 
     def join_overdue(self, number: int, now: float) -> list[Effect]:
@@ -138,18 +138,18 @@ class Taker:
         self.taking = None
         return self._router.settled_in(taking.deed, [*taking.records, *message.records], now)
 
-    def handed(self, sender: NodeId, hand: Hand, now: float) -> list[Effect]:
+    def handed(self, sender: NodeId, hand: Handoff, now: float) -> list[Effect]:
         """Somebody wants to be rid of a zone."""
         if (sender, hand.number) in self._took:
-            return [Send(sender, Took(hand.number, hand.part))]
+            return [Send(sender, HandoffAck(hand.number, hand.part))]
         if not self._can_take(sender, hand):
-            return [Send(sender, Refused(hand.number))]
+            return [Send(sender, HandoffRefused(hand.number))]
         taking = self.taking
         if taking is None or (taking.giver, taking.number) != (sender, hand.number):
             taking = self.taking = Taking(hand.number, sender, hand.deed)
         if not taking.take(hand.part, hand.records):
             return []
-        answer = Send(sender, Took(hand.number, hand.part))
+        answer = Send(sender, HandoffAck(hand.number, hand.part))
         if not hand.last:
             patience_s = self.answer_s * 2 * GIVE_TRIES_MAX
             return [answer, WakeAt(now + patience_s, ("taking", sender, hand.number, hand.part))]
@@ -171,28 +171,28 @@ class Taker:
         self.taking = None
         return self.ask_for_zone(now) if self._router.is_joining else []
 
-    def _can_take(self, sender: NodeId, hand: Hand) -> bool:
+    def _can_take(self, sender: NodeId, hand: Handoff) -> bool:
         path = hand.deed.claim.path
         if not self._fits(hand.deed) or not self._router.may_take() or self._router.giver.giving is not None:
             return False
         if self.taking is not None and (self.taking.giver, self.taking.number) != (sender, hand.number):
             return False
-        return not hand.merge or (bool(path) and sibling(path) in self.atlas.held)
+        return not hand.merge or (bool(path) and sibling(path) in self.zones.owned)
 
-    def _take_in(self, hand: Hand, records: list[Record], now: float) -> list[Effect]:
+    def _take_in(self, hand: Handoff, records: list[SubscriptionRecord], now: float) -> list[Effect]:
         deed = hand.deed
         if not hand.merge:
             return self._router.settled_in(deed, records, now)
-        mine = self.atlas.drop(sibling(deed.claim.path))
+        mine = self.zones.drop(sibling(deed.claim.path))
         assert mine is not None
         epoch = max(mine.epoch, deed.claim.epoch) + 1
-        held = self.atlas.hold(mine.path[:-1], epoch, mine.ancestors)
-        held.records, held.recent, held.index = mine.records, mine.recent, mine.index
-        return self._router.grown(held, deed, records, now)
+        owned = self.zones.hold(mine.path[:-1], epoch, mine.ancestors)
+        owned.records, owned.recent, owned.index = mine.records, mine.recent, mine.index
+        return self._router.grown(owned, deed, records, now)
 
-    def _fits(self, deed: Deed) -> bool:
+    def _fits(self, deed: ZoneDescriptor) -> bool:
         return (
-            self.atlas.space.has(deed.claim.path)
-            and all(map(self.atlas.fits, deed.cards))
-            and all(self.atlas.space.has(plot.path) for table in deed.ancestors for plot in table)
+            self.zones.space.has(deed.claim.path)
+            and all(map(self.zones.fits, deed.cards))
+            and all(self.zones.space.has(entry.path) for table in deed.ancestors for entry in table)
         )

@@ -19,9 +19,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tidings.overlay.messages import NodeId, Peer, SubscriptionId
-from tidings.overlay.spanhop.messages import Card, Claim, IndexPut, Plot, Record, Table
-from tidings.overlay.spanhop.network_coordinates import At, distance
-from tidings.overlay.spanhop.next_hop import Ancestor, Known, Standing
+from tidings.overlay.spanhop.messages import (
+    IndexPut,
+    NeighbourTable,
+    SubscriptionRecord,
+    TableEntry,
+    ZoneAdvertisement,
+    ZoneClaim,
+)
+from tidings.overlay.spanhop.network_coordinates import Coordinates, distance
+from tidings.overlay.spanhop.next_hop import Ancestor, RoutingEntry, RoutingState
 from tidings.space import Path, Space, Zone, halves, sibling, within
 
 CARDS_MAX = 1024  # Neighbours; a zone with more is far larger than theirs and about to be split.
@@ -34,10 +41,10 @@ FAR = 1e6  # Seconds: no network coordinate is as large.
 
 
 @dataclass(slots=True)
-class Kept:
+class StoredSubscription:
     """A subscription in a zone, the boxes it covers as far as this broker can read it, and until when it is kept."""
 
-    record: Record
+    record: SubscriptionRecord
     boxes: tuple[Zone, ...]
     until: float
 
@@ -46,20 +53,20 @@ class Kept:
 
 
 @dataclass(slots=True)
-class Held:
+class OwnedZone:
     """One zone that a broker holds, with what belongs to it."""
 
     path: Path
     zone: Zone
     epoch: int
-    ancestors: list[Table] = field(default_factory=lambda: [()])
-    records: dict[SubscriptionId, Kept] = field(default_factory=dict)
+    ancestors: list[NeighbourTable] = field(default_factory=lambda: [()])
+    records: dict[SubscriptionId, StoredSubscription] = field(default_factory=dict)
     recent: list[tuple[int, ...]] = field(default_factory=list)
     index: dict[tuple[Path, NodeId], IndexPut] = field(default_factory=dict)  # Where brokers are by network.
 
     @property
-    def claim(self) -> Claim:
-        return Claim(self.path, self.epoch)
+    def claim(self) -> ZoneClaim:
+        return ZoneClaim(self.path, self.epoch)
 
     def note(self, point: tuple[int, ...]) -> None:
         """An event happened here."""
@@ -68,74 +75,76 @@ class Held:
             del self.recent[: RECENT_MAX // 2]
 
 
-class Atlas:
+class ZoneTable:
     """The cards of the brokers around, and the zones held here. Only keeps book: the router sends and wakes."""
 
     def __init__(self, me: Peer, space: Space, *, k: int, around: int | None) -> None:
         self.me, self.space, self.k, self.around = me, space, k, around
-        self.held: dict[Path, Held] = {}
-        self.cards: dict[NodeId, Card] = {}
-        self.nearby: dict[NodeId, tuple[Card, ...]] = {}  # Whom each neighbour named as its own neighbours.
+        self.owned: dict[Path, OwnedZone] = {}
+        self.cards: dict[NodeId, ZoneAdvertisement] = {}
+        self.nearby: dict[
+            NodeId, tuple[ZoneAdvertisement, ...]
+        ] = {}  # Whom each neighbour named as its own neighbours.
         self.version = 0
-        self.at: At = ()  # This broker's network coordinates, as its card tells them.
-        self._standings: dict[Path, Standing] = {}
+        self.at: Coordinates = ()  # This broker's network coordinates, as its card tells them.
+        self._standings: dict[Path, RoutingState] = {}
         self._stand_ins: OrderedDict[Path, tuple[NodeId, ...]] = OrderedDict()
         self._near: dict[Path, NodeId] = {}
 
     # ── What is held here ────────────────────────────────────────────────────
 
-    def card(self) -> Card:
+    def card(self) -> ZoneAdvertisement:
         """What this broker says of itself."""
-        return Card(self.me, self.version, tuple(held.claim for held in self.held.values()), self.at)
+        return ZoneAdvertisement(self.me, self.version, tuple(owned.claim for owned in self.owned.values()), self.at)
 
-    def hold(self, path: Path, epoch: int, ancestors: Iterable[Table] | None = None) -> Held:
+    def hold(self, path: Path, epoch: int, ancestors: Iterable[NeighbourTable] | None = None) -> OwnedZone:
         """Begin to hold a zone. Tables of ancestors that are not given are made from what is known here."""
-        held = Held(path, self.space.zone(path), epoch)
-        self.held[path] = held
-        held.ancestors = self._completed(path, list(ancestors) if ancestors is not None else self._borrowed(path))
+        owned = OwnedZone(path, self.space.zone(path), epoch)
+        self.owned[path] = owned
+        owned.ancestors = self._completed(path, list(ancestors) if ancestors is not None else self._borrowed(path))
         self.refresh()
-        return held
+        return owned
 
-    def drop(self, path: Path) -> Held | None:
+    def drop(self, path: Path) -> OwnedZone | None:
         self.refresh()
-        return self.held.pop(path, None)
+        return self.owned.pop(path, None)
 
     def refresh(self) -> None:
         """Something has changed that ways depend on."""
         self._standings.clear()
 
-    def holder(self, zone: Zone) -> Held | None:
+    def holder(self, zone: Zone) -> OwnedZone | None:
         """The first zone held here that touches another."""
-        return next((held for held in self.held.values() if held.zone.touches(zone)), None)
+        return next((owned for owned in self.owned.values() if owned.zone.touches(zone)), None)
 
-    def nearest(self, point: tuple[int, ...]) -> Held:
+    def nearest(self, point: tuple[int, ...]) -> OwnedZone:
         """The zone held here that is nearest to a point."""
-        if len(self.held) == 1:
-            return next(iter(self.held.values()))
-        return min(self.held.values(), key=lambda held: (held.zone.distance(point, self.around), held.path))
+        if len(self.owned) == 1:
+            return next(iter(self.owned.values()))
+        return min(self.owned.values(), key=lambda owned: (owned.zone.distance(point, self.around), owned.path))
 
-    def _completed(self, path: Path, ancestors: list[Table]) -> list[Table]:
+    def _completed(self, path: Path, ancestors: list[NeighbourTable]) -> list[NeighbourTable]:
         """As many tables as the path has levels: those too many go, those missing are recorded as things are now."""
         levels = len(path) // self.k + 1
         missing = range(len(ancestors), levels)
         return [*ancestors[:levels], *(self.record(path[: level * self.k]) if level else () for level in missing)]
 
-    def _borrowed(self, path: Path) -> list[Table]:
+    def _borrowed(self, path: Path) -> list[NeighbourTable]:
         """The tables of ancestors that the path shares with a zone held here."""
-        best: list[Table] = [()]
-        for held in self.held.values():
+        best: list[NeighbourTable] = [()]
+        for owned in self.owned.values():
             shared = next(
-                (j for j, (a, b) in enumerate(zip(held.path, path)) if a != b), min(len(held.path), len(path))
+                (j for j, (a, b) in enumerate(zip(owned.path, path)) if a != b), min(len(owned.path), len(path))
             )
             if shared // self.k + 1 > len(best):
-                best = held.ancestors[: shared // self.k + 1]
+                best = owned.ancestors[: shared // self.k + 1]
         return list(best)
 
-    def record(self, path: Path) -> Table:
+    def record(self, path: Path) -> NeighbourTable:
         """Who is next to the zone of a path now, as far as is known here."""
         zone = self.space.zone(path)
         return tuple(
-            Plot(card.peer, claim.path)
+            TableEntry(card.peer, claim.path)
             for card in self.cards.values()
             for claim in card.claims
             if zone.borders(self.space.zone(claim.path), self.around) is not None
@@ -143,7 +152,7 @@ class Atlas:
 
     # ── Who is around ────────────────────────────────────────────────────────
 
-    def learn(self, card: Card) -> Card | None:
+    def learn(self, card: ZoneAdvertisement) -> ZoneAdvertisement | None:
         """Take a card unless it is old; returns the card it replaces, or itself if there was none, or None if old."""
         known = self.cards.get(card.peer.id)
         if card.peer.id == self.me.id or (known is None and len(self.cards) >= CARDS_MAX):
@@ -156,33 +165,33 @@ class Atlas:
         self.refresh()
         return known or card
 
-    def put(self, card: Card) -> None:
+    def put(self, card: ZoneAdvertisement) -> None:
         """Take a card, unless it is old, whether or not it concerns anything held here."""
         known = self.cards.get(card.peer.id)
         if (known is None and len(self.cards) < CARDS_MAX) or (known is not None and _age(card) > _age(known)):
             self.cards[card.peer.id] = card
             self.refresh()
 
-    def forget(self, id: NodeId) -> Card | None:
+    def forget(self, id: NodeId) -> ZoneAdvertisement | None:
         self.refresh()
         self.nearby.pop(id, None)
         return self.cards.pop(id, None)
 
     def prune(self) -> None:
         """Forget those that are no longer next to anything held here."""
-        if self.held:
+        if self.owned:
             for id in [id for id, card in self.cards.items() if not self.concerns(card)]:
                 self.forget(id)
 
-    def fits(self, card: Card) -> bool:
+    def fits(self, card: ZoneAdvertisement) -> bool:
         """Whether a card from a stranger names zones of this space, and a place in as many dimensions or none."""
         is_place = not card.at or (len(card.at) == self.space.axes and all(abs(x) < FAR for x in card.at))
         return is_place and len(card.claims) <= CLAIMS_MAX and all(self.space.has(claim.path) for claim in card.claims)
 
-    def concerns(self, card: Card) -> bool:
+    def concerns(self, card: ZoneAdvertisement) -> bool:
         """Whether somebody's zones border on, or overlap, those held here. Before there are any, everybody's do."""
-        return not self.held or any(
-            self.adjoins(claim.path, held.path) for claim in card.claims for held in self.held.values()
+        return not self.owned or any(
+            self.adjoins(claim.path, owned.path) for claim in card.claims for owned in self.owned.values()
         )
 
     def adjoins(self, one: Path, other: Path) -> bool:
@@ -196,7 +205,7 @@ class Atlas:
                 return card.peer
         return None
 
-    def overlapping(self, path: Path) -> Iterator[tuple[NodeId, Claim]]:
+    def overlapping(self, path: Path) -> Iterator[tuple[NodeId, ZoneClaim]]:
         """Claims, here or elsewhere, that touch a zone."""
         zone = self.space.zone(path)
         for card in (self.card(), *self.cards.values()):
@@ -204,42 +213,42 @@ class Atlas:
                 if self.space.zone(claim.path).touches(zone):
                     yield card.peer.id, claim
 
-    def standing(self, held: Held) -> Standing:
+    def routing_state(self, owned: OwnedZone) -> RoutingState:
         """A zone held here, as choosing a way takes it."""
-        known = self._standings.get(held.path)
+        known = self._standings.get(owned.path)
         if known is None:
-            known = self._standings[held.path] = self._stand(held)
+            known = self._standings[owned.path] = self._stand(owned)
         return known
 
-    def _stand(self, held: Held) -> Standing:
+    def _stand(self, owned: OwnedZone) -> RoutingState:
         zone = self.space.zone
         neighbours = [
-            Known(id, zone(claim.path), cost=self._cost(card))
+            RoutingEntry(id, zone(claim.path), cost=self._cost(card))
             for id, card in self.cards.items()
             for claim in card.claims
-            if held.zone.borders(zone(claim.path), self.around) is not None
+            if owned.zone.borders(zone(claim.path), self.around) is not None
         ]
         ancestors = [
-            Ancestor(zone(held.path[: level * self.k]), tuple(map(self._known, table)))
-            for level, table in enumerate(held.ancestors)
+            Ancestor(zone(owned.path[: level * self.k]), tuple(map(self._known, table)))
+            for level, table in enumerate(owned.ancestors)
         ]
-        return Standing(self.me.id, held.zone, len(held.path), neighbours, ancestors, self.around)
+        return RoutingState(self.me.id, owned.zone, len(owned.path), neighbours, ancestors, self.around)
 
-    def move_to(self, at: At) -> None:
+    def move_to(self, at: Coordinates) -> None:
         """These are this broker's network coordinates; neighbours hear of them with the next heartbeat."""
         self.at = at
         self.version += 1
         self.refresh()
 
-    def _cost(self, card: Card) -> float:
+    def _cost(self, card: ZoneAdvertisement) -> float:
         """How far a neighbour is by network: those whose place is not known come last, unless nobody's is."""
         if not self.at:
             return 0.0
         return distance(self.at, card.at) if card.at else math.inf
 
-    def _known(self, plot: Plot) -> Known:
-        others = self._stand_ins.get(plot.path, ())
-        return Known(plot.peer.id, self.space.zone(plot.path), self._near.get(plot.path), others)
+    def _known(self, entry: TableEntry) -> RoutingEntry:
+        others = self._stand_ins.get(entry.path, ())
+        return RoutingEntry(entry.peer.id, self.space.zone(entry.path), self._near.get(entry.path), others)
 
     def set_near(self, path: Path, id: NodeId | None) -> None:
         """Who, of those in a recorded zone, is nearest by network; None if nobody is known to be."""
@@ -258,33 +267,33 @@ class Atlas:
 
     # ── Disagreements and orphans ────────────────────────────────────────────
 
-    def defeats(self, card: Card) -> list[tuple[Held, Claim]]:
+    def defeats(self, card: ZoneAdvertisement) -> list[tuple[OwnedZone, ZoneClaim]]:
         """What is held here and somebody else has a higher claim to."""
         zone = self.space.zone
         return [
-            (held, claim)
-            for held in self.held.values()
+            (owned, claim)
+            for owned in self.owned.values()
             for claim in card.claims
-            if outranks(claim, card.peer.id, held.claim, self.me.id) and zone(claim.path).touches(held.zone)
+            if outranks(claim, card.peer.id, owned.claim, self.me.id) and zone(claim.path).touches(owned.zone)
         ]
 
-    def contests(self, card: Card) -> bool:
+    def contests(self, card: ZoneAdvertisement) -> bool:
         """Whether somebody claims what this broker has the higher claim to."""
         zone = self.space.zone
         return any(
-            zone(claim.path).touches(held.zone) and outranks(held.claim, self.me.id, claim, card.peer.id)
-            for held in self.held.values()
+            zone(claim.path).touches(owned.zone) and outranks(owned.claim, self.me.id, claim, card.peer.id)
+            for owned in self.owned.values()
             for claim in card.claims
         )
 
-    def concede(self, held: Held, claim: Claim) -> list[Held]:
+    def concede(self, owned: OwnedZone, claim: ZoneClaim) -> list[OwnedZone]:
         """Give up what a higher claim covers; returns what is left, which may be several smaller zones."""
-        self.drop(held.path)
+        self.drop(owned.path)
         left = []
-        for path in uncovered(held.path, [claim.path]):
+        for path in uncovered(owned.path, [claim.path]):
             if not self.space.zone(path).touches(self.space.zone(claim.path)):
-                part = self.hold(path, held.epoch, held.ancestors)
-                part.records = {id: kept for id, kept in held.records.items() if kept.touches(part.zone)}
+                part = self.hold(path, owned.epoch, owned.ancestors)
+                part.records = {id: kept for id, kept in owned.records.items() if kept.touches(part.zone)}
                 left.append(part)
         return left
 
@@ -292,14 +301,14 @@ class Atlas:
         """The parts of a zone that nobody known here claims."""
         return uncovered(path, [claim.path for _, claim in self.overlapping(path)])
 
-    def rank(self, path: Path, near: Iterable[Card], dead: Iterable[NodeId]) -> int:
+    def rank(self, path: Path, near: Iterable[ZoneAdvertisement], dead: Iterable[NodeId]) -> int:
         """How many of those around a zone come before this broker when it is to be taken over."""
         gone = {*dead, self.me.id}
         rows = [self._bid(path, card) for card in {c.peer.id: c for c in near}.values() if card.peer.id not in gone]
         mine = self._bid(path, self.card())
         return sum(row is not None and mine is not None and row < mine for row in rows)
 
-    def _bid(self, path: Path, card: Card) -> tuple[bool, int, NodeId] | None:
+    def _bid(self, path: Path, card: ZoneAdvertisement) -> tuple[bool, int, NodeId] | None:
         beside = [claim.path for claim in card.claims if self.adjoins(claim.path, path)]
         if not beside:
             return None
@@ -307,15 +316,15 @@ class Atlas:
         return not is_sibling, -max(map(len, beside)), card.peer.id
 
     def holdings(self) -> dict[str, tuple[int, int]]:
-        zones = len(self.held)
+        zones = len(self.owned)
         return {
             "zones": (zones, CLAIMS_MAX),
             "neighbours": (len(self.cards), CARDS_MAX),
-            "records": (sum(len(held.records) for held in self.held.values()), max(zones, 1) * RECORDS_MAX),
+            "records": (sum(len(owned.records) for owned in self.owned.values()), max(zones, 1) * RECORDS_MAX),
         }
 
 
-def outranks(one: Claim, one_id: NodeId, other: Claim, other_id: NodeId) -> bool:
+def outranks(one: ZoneClaim, one_id: NodeId, other: ZoneClaim, other_id: NodeId) -> bool:
     """Whether the first of two claims counts where they overlap: the later one, else that of the smaller id."""
     return one.epoch > other.epoch or (one.epoch == other.epoch and one_id < other_id)
 
@@ -335,5 +344,5 @@ def uncovered(path: Path, claims: list[Path]) -> list[Path]:
     return [*uncovered(low, inside), *uncovered(high, inside)]
 
 
-def _age(card: Card) -> tuple[int, int]:
+def _age(card: ZoneAdvertisement) -> tuple[int, int]:
     return card.peer.incarnation, card.version

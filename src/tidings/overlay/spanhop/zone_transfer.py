@@ -26,19 +26,19 @@ from tidings.overlay.spanhop.giving import Kind
 from tidings.overlay.spanhop.messages import (
     Accept,
     Busy,
-    Claim,
     Committed,
     FindPair,
-    Hand,
+    Handoff,
+    HandoffAck,
+    HandoffRefused,
     Offer,
     PairFound,
-    Refused,
     Routed,
     SpanhopMessage,
-    Took,
+    ZoneClaim,
 )
-from tidings.overlay.spanhop.next_hop import Trip
-from tidings.overlay.spanhop.zone_ownership import Atlas, Held
+from tidings.overlay.spanhop.next_hop import RouteHeader
+from tidings.overlay.spanhop.zone_ownership import OwnedZone, ZoneTable
 from tidings.space import Path, sibling, within
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ LEAVE_S = 30.0  # A leaver that finds nobody to take its zone goes without.
 class Mover:
     """Which zones one broker gives away, and to whom."""
 
-    def __init__(self, router: Spanhop, atlas: Atlas, rng: Random, answer_s: float) -> None:
-        self._router, self.atlas, self._rng, self.answer_s = router, atlas, rng, answer_s
+    def __init__(self, router: Spanhop, zones: ZoneTable, rng: Random, answer_s: float) -> None:
+        self._router, self.zones, self._rng, self.answer_s = router, zones, rng, answer_s
         self._seeking = 0  # The number of a FindPair that waits for an answer.
         self._shed_s = SHED_S
 
@@ -66,11 +66,11 @@ class Mover:
                 return self._router.taker.offered(sender, message, now)
             case Committed():
                 return self._router.taker.committed(sender, message, now)
-            case Hand():
+            case Handoff():
                 return self._router.taker.handed(sender, message, now)
-            case Accept() | Took():
+            case Accept() | HandoffAck():
                 return [*self._router.giver.accepted(sender, message, now), *self._router.check_leaving(now)]
-            case Refused():
+            case HandoffRefused():
                 return self._router.giver.refused(sender, message, now)
             case PairFound():
                 return self.found(message, now)
@@ -105,12 +105,12 @@ class Mover:
 
     def shed_later(self, now: float) -> list[Effect]:
         """A broker with more than one zone gives one away when things have calmed down."""
-        if len(self.atlas.held) < 2 or self._router.is_leaving:
+        if len(self.zones.owned) < 2 or self._router.is_leaving:
             return []
         return [WakeAt(now + self._shed_s * self._rng.uniform(1.0, 1.5), ("shed",), idle=True)]
 
     def shed(self, now: float) -> list[Effect]:
-        if len(self.atlas.held) < 2 or not self._router.may_take():
+        if len(self.zones.owned) < 2 or not self._router.may_take():
             return []
         if self._router.giver.giving is not None or self._router.taker.taking is not None:
             return self.shed_later(now)
@@ -120,7 +120,7 @@ class Mover:
         """A leaver's next step: one of its zones to somebody, or, when it has none, goodbye."""
         if self._router.giver.giving is not None or (self._seeking and self._router.is_leaving):
             return []
-        if not self.atlas.held or not self.atlas.cards:
+        if not self.zones.owned or not self.zones.cards:
             return self._router.gone(now)
         return self._merge_own(now) or self._give_away(now)
 
@@ -133,40 +133,40 @@ class Mover:
 
     def _merge_own(self, now: float) -> list[Effect]:
         """Two zones held here may be siblings."""
-        for path in sorted(self.atlas.held, key=len, reverse=True):
-            if path and sibling(path) in self.atlas.held:
-                one, other = self.atlas.drop(path), self.atlas.drop(sibling(path))
+        for path in sorted(self.zones.owned, key=len, reverse=True):
+            if path and sibling(path) in self.zones.owned:
+                one, other = self.zones.drop(path), self.zones.drop(sibling(path))
                 assert one is not None
                 assert other is not None
-                held = self.atlas.hold(path[:-1], max(one.epoch, other.epoch) + 1, one.ancestors)
-                held.records, held.index = {**one.records, **other.records}, {**one.index, **other.index}
+                owned = self.zones.hold(path[:-1], max(one.epoch, other.epoch) + 1, one.ancestors)
+                owned.records, owned.index = {**one.records, **other.records}, {**one.index, **other.index}
                 return [*self._router.changed(now), *self.shed_later(now)]
         return []
 
     def _give_away(self, now: float) -> list[Effect]:
         """The deepest zone that has a sibling to merge with; if none has, somebody must be found."""
-        deepest_first = sorted(self.atlas.held.values(), key=lambda held: (-len(held.path), held.path))
-        for held in deepest_first:
-            owner = self._sibling_owner(held.path)
+        deepest_first = sorted(self.zones.owned.values(), key=lambda owned: (-len(owned.path), owned.path))
+        for owned in deepest_first:
+            owner = self._sibling_owner(owned.path)
             if owner is not None:
-                return self._hand(owner, "merge", held, now)
+                return self._hand(owner, "merge", owned, now)
         return self._seek(deepest_first[-1], now)
 
     def _sibling_owner(self, path: Path) -> Peer | None:
-        owner = self.atlas.owner_of(sibling(path)) if path else None
+        owner = self.zones.owner_of(sibling(path)) if path else None
         return owner if owner is not None and self._router.neighbourhood.is_alive(owner.id) else None
 
-    def _hand(self, to: Peer, kind: Kind, held: Held, now: float) -> list[Effect]:
+    def _hand(self, to: Peer, kind: Kind, owned: OwnedZone, now: float) -> list[Effect]:
         number = self._router.taker.next_number()
-        return self._router.giver.give(to, kind, held, Claim(held.path, held.epoch + 1), number, now)
+        return self._router.giver.give(to, kind, owned, ZoneClaim(owned.path, owned.epoch + 1), number, now)
 
     # ── Finding a pair of siblings ───────────────────────────────────────────
 
-    def _seek(self, held: Held, now: float) -> list[Effect]:
-        if not held.path:
+    def _seek(self, owned: OwnedZone, now: float) -> list[Effect]:
+        if not owned.path:
             return self.try_again(now)
         self._seeking = number = self._router.taker.next_number()
-        effects = self._follow(FindPair(self.atlas.me, number), held, Trip(()), now)
+        effects = self._follow(FindPair(self.zones.me, number), owned, RouteHeader(()), now)
         return [*effects, WakeAt(now + 4 * self.answer_s, ("seek", number))]
 
     def seek_overdue(self, number: int, now: float) -> list[Effect]:
@@ -175,31 +175,31 @@ class Mover:
         self._seeking = 0
         return self.try_again(now)
 
-    def sought(self, question: FindPair, trip: Trip, now: float) -> list[Effect]:
+    def sought(self, question: FindPair, route: RouteHeader, now: float) -> list[Effect]:
         """Somebody seeks a broker that can leave its zone to its sibling."""
-        held = self.atlas.nearest(trip.aim)
-        if len(self.atlas.held) == 1 and self._router.may_take() and self._sibling_owner(held.path) is not None:
-            return [Send(question.asker.id, PairFound(question.number, self.atlas.me))]
-        return self._follow(question, held, trip, now)
+        owned = self.zones.nearest(route.destination)
+        if len(self.zones.owned) == 1 and self._router.may_take() and self._sibling_owner(owned.path) is not None:
+            return [Send(question.asker.id, PairFound(question.number, self.zones.me))]
+        return self._follow(question, owned, route, now)
 
-    def _follow(self, question: FindPair, held: Held, trip: Trip, now: float) -> list[Effect]:
+    def _follow(self, question: FindPair, owned: OwnedZone, route: RouteHeader, now: float) -> list[Effect]:
         """On into the sibling's zone, which has been cut further; so this ends."""
-        if not held.path:
+        if not owned.path:
             return []
-        there = sibling(held.path)
-        for id, card in self.atlas.cards.items():
-            if id != question.asker.id and self._router.neighbourhood.is_alive(id) and id not in trip.trace:
+        there = sibling(owned.path)
+        for id, card in self.zones.cards.items():
+            if id != question.asker.id and self._router.neighbourhood.is_alive(id) and id not in route.trace:
                 for claim in card.claims:
                     if within(claim.path, there):
-                        onward = Trip(self.atlas.space.zone(claim.path).low, (*trip.trace, self.atlas.me.id))
+                        onward = RouteHeader(self.zones.space.zone(claim.path).low, (*route.trace, self.zones.me.id))
                         message = Routed(self._router.legs.number(), onward, question)
                         return self._router.legs.send(id, message, now)
         return []
 
     def found(self, answer: PairFound, now: float) -> list[Effect]:
         """Somebody can take a zone."""
-        if answer.number != self._seeking or self._router.giver.giving is not None or not self.atlas.held:
+        if answer.number != self._seeking or self._router.giver.giving is not None or not self.zones.owned:
             return []
         self._seeking = 0
-        held = min(self.atlas.held.values(), key=lambda held: (len(held.path), held.path))
-        return self._hand(answer.taker, "adopt", held, now)
+        owned = min(self.zones.owned.values(), key=lambda owned: (len(owned.path), owned.path))
+        return self._hand(answer.taker, "adopt", owned, now)
