@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conformance import FAULTS, NODE_COUNT, it_keeps_its_promises
-from tidings.overlay import EventId, Ranges
+from tidings.overlay import EventId, Everything, Ranges
 from tidings.overlay.spanhop.router import Spanhop
 from tidings.overlay.spanhop.zone_ownership import uncovered
 from tidings.sim import Workload, World
@@ -37,7 +37,7 @@ def check_zones(world: World) -> None:
     for id, router in routers.items():
         for path, owned in router.zones.owned.items():
             assert owned.zone == space.zone(path)
-            assert len(owned.ancestors) == len(path) // router.k + 1
+            assert len(owned.ancestors) == len(path) // router.zones.k + 1
             beside = {
                 other
                 for other, each in routers.items()
@@ -49,10 +49,11 @@ def check_zones(world: World) -> None:
 
 def check_records(world: World) -> None:
     """Z7: each subscription in force is in exactly the zones its box touches."""
-    routers = brokers(world)
+    routers, members = brokers(world), {member.id: member for member in world.nodes}
     for id, wish in world.trace.subscriptions.items():
-        if wish.dropped_at is None and id in world._by_id[id.origin].subscriptions and world._by_id[id.origin].up:
-            boxes = broker(world, 0).axes.wanted(wish.interest.wanted)
+        home = members[id.origin]
+        if wish.dropped_at is None and id in home.subscriptions and home.up:
+            boxes = broker(world, 0).quantiser.wanted(wish.interest.wanted)
             for router in routers.values():
                 for owned in router.zones.owned.values():
                     assert (id in owned.records) == any(box.touches(owned.zone) for box in boxes)
@@ -127,13 +128,14 @@ def test_events_for_live_zones_arrive_although_many_brokers_have_just_died(share
     """Dead brokers are found out when messages bounce, and gone round, or waited for until somebody takes their zone."""
     world = World("spanhop", node_count=128, seed=2, options={**STILL, "cut": "middle"})
     rng = Random(2)
+    world.subscribe(0, Everything())
+    world.run_until_quiet()
     for node in rng.sample(range(1, 128), int(128 * share)):
         world.crash(node)
     live = world.up()
     events = [_publish_into(world, rng.choice(live), broker(world, rng.choice(live))) for _ in range(40)]
     world.run_until_quiet()
-    matched = {key[0] for node in live for key in broker(world, node).notifier.matched._ids}
-    assert matched == set(events)
+    assert {notice.event for notice in world.trace.notices} == set(events)
 
 
 def _publish_into(world: World, start: int, owner: Spanhop) -> EventId:

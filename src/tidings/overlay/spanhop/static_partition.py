@@ -1,10 +1,10 @@
-"""A whole network of zones made at once, without talk: every broker's path, neighbours and ancestors.
+"""A static partition, computed without messages: every broker's path, neighbours and ancestors.
 
     balanced      level by level, as the paper draws it: all zones of one size, tables recorded when a level is full
     grown         one join after the other, each at a random point, tables recorded as they were at that moment
 
-Brokers are numbers from 0 on. In a balanced network they are numbered along the tree, so
-that number 0 of 16 stands in the lowest corner and its first split made room for number 8.
+Brokers are numbered from 0. In a balanced network they are numbered along the tree: number 0
+of 16 owns the lowest corner, and its first split gave the other half to number 8.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ JoinPolicy: TypeAlias = Literal["point", "even"]
 
 
 class _Leaf:
-    """A node of the split tree, for finding who owns a point: a broker, or a cut with two below it."""
+    """A node of the K-D tree, to find the owner of a point: a broker, or a cut with two nodes below it."""
 
     __slots__ = ("below", "broker", "cut")
 
@@ -33,7 +33,7 @@ class _Leaf:
 
 @dataclass(slots=True)
 class Tile:
-    """One broker's place: its path, who is next to it, and for each k-th ancestor who was next to that, and where."""
+    """One broker's zone: its path, its neighbours, and for each k-th ancestor the neighbours recorded then."""
 
     path: Path
     neighbours: dict[int, None] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Tile:
 
 
 class Tiling:
-    """A network of brokers in a space. Begins with broker 0 owning everything; `join` adds the next."""
+    """A partition of a space among brokers. At first broker 0 owns everything; `join` adds the next broker."""
 
     def __init__(self, space: Space, *, k: int, wrap: bool = True) -> None:
         self.space, self.k = space, k
@@ -52,7 +52,7 @@ class Tiling:
 
     @classmethod
     def balanced(cls, count: int, space: Space, *, k: int, wrap: bool = True) -> Tiling:
-        """`count` (a power of two) zones of one size. Tables of a level are recorded when all its zones are there."""
+        """`count` (a power of two) zones of one size. The tables of a level are recorded when it is complete."""
         if count < 1 or count & (count - 1):
             raise InputError(f"expected a power of two of brokers for a balanced network, got {count}")
         made = cls(space, k=k, wrap=wrap)
@@ -67,7 +67,7 @@ class Tiling:
     def grown(
         cls, count: int, space: Space, rng: Random, *, k: int, wrap: bool = True, policy: JoinPolicy = "even"
     ) -> Tiling:
-        """`count` brokers that came one after the other, each at a random point."""
+        """`count` brokers that joined one after the other, each at a random point."""
         made = cls(space, k=k, wrap=wrap)
         while len(made.tiles) < count:
             made.join(tuple(rng.randrange(space.side) for _ in range(space.axes)), policy)
@@ -77,7 +77,7 @@ class Tiling:
         return len(self.tiles)
 
     def owner(self, point: Point) -> int:
-        """Whose zone holds the point."""
+        """The broker whose zone contains the point."""
         leaf, depth = self._root, 0
         while leaf.below is not None:
             leaf = leaf.below[point[depth % self.space.axes] >= leaf.cut]
@@ -101,7 +101,7 @@ class Tiling:
         around = [*tile.neighbours, broker, fresh]
         tile.path = low
         self.tiles.append(Tile(high, ancestors=list(tile.ancestors)))
-        self._plant(broker, fresh, cut)
+        self._split_leaf(broker, fresh, cut)
         for each in around[:-2]:
             del self.tiles[each].neighbours[broker]
         tile.neighbours.clear()
@@ -113,13 +113,13 @@ class Tiling:
         return fresh
 
     def record_level(self) -> None:
-        """Record the tables of all zones whose depth asks for it."""
+        """Record the tables of all zones whose depth is a multiple of k."""
         for broker, tile in enumerate(self.tiles):
             if len(tile.path) % self.k == 0 and len(tile.ancestors) == len(tile.path) // self.k:
                 self._record(broker)
 
     def routing_state(self, broker: int, ids: Sequence[str] | None = None) -> RoutingState:
-        """A broker's place as `next_hop` takes it. Brokers are called by their number unless `ids` names them."""
+        """A broker's routing state, for `next_hop`. A broker's id is its number unless `ids` names it."""
         tile, zone = self.tiles[broker], self.space.zone
         name = (lambda each: ids[each]) if ids is not None else str
         ancestors = [
@@ -145,14 +145,14 @@ class Tiling:
         tile = self.tiles[broker]
         tile.ancestors.append(tuple((each, self.tiles[each].path) for each in sorted(tile.neighbours)))
 
-    def _plant(self, broker: int, fresh: int, cut: int) -> None:
+    def _split_leaf(self, broker: int, fresh: int, cut: int) -> None:
         leaf = self._leaves[broker]
         leaf.cut, leaf.below = cut, (_Leaf(broker), _Leaf(fresh))
         self._leaves[broker] = leaf.below[0]
         self._leaves.append(leaf.below[1])
 
     def _renumber(self, order: list[int]) -> None:
-        """Number the brokers as they stand in `order`."""
+        """Number the brokers as in `order`."""
         number = {old: new for new, old in enumerate(order)}
         for leaf in self._leaves:
             leaf.broker = number[leaf.broker]

@@ -1,4 +1,4 @@
-"""Near by network: coordinates from landmarks and from springs, the index in the space, who is chosen."""
+"""Proximity: coordinates by GNP and Vivaldi, the index in the space, and which broker is chosen."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidings.overlay.spanhop.messages import IndexChanged, IndexPut, NearAnswer,
 from tidings.overlay.spanhop.network_coordinates import Coordinates, VivaldiEstimate, bounds, embed, place, scale
 from tidings.overlay.spanhop.precomputed import settle, settle_near
 from tidings.overlay.spanhop.proximity import ASKED_MAX, level_zone, nearest_of
-from tidings.overlay.spanhop.router import PROTOCOL, Spanhop
+from tidings.overlay.spanhop.router import PROTOCOL, Spanhop, SpanhopOptions
 from tidings.space import Zone, within
 
 STILL: dict[str, Any] = {"heartbeat_s": 0, "refresh_s": 0, "upkeep_s": 0}
@@ -67,20 +67,18 @@ def test_any_landmarks_but_one_more_than_axes_will_do() -> None:
     assert math.dist(place(truth[:3], [math.dist(host, at) for at in truth[:3]]), host) < 1e-2
 
 
-def test_springs_come_to_rest_where_delays_are_distances() -> None:
+def test_vivaldi_converges_where_delays_are_distances() -> None:
     truth, rng = plane(12), Random(2)
-    springs = [VivaldiEstimate((0.0, 0.0)) for _ in truth]
+    hosts = [VivaldiEstimate((0.0, 0.0)) for _ in truth]
     for _ in range(6000):
         one, other = rng.sample(range(12), 2)
         direction = (rng.gauss(0, 1), rng.gauss(0, 1))
-        springs[one] = springs[one].pulled(springs[other], math.dist(truth[one], truth[other]), direction)
+        hosts[one] = hosts[one].updated(hosts[other], math.dist(truth[one], truth[other]), direction)
     off = [
-        abs(math.dist(springs[a].at, springs[b].at) - math.dist(truth[a], truth[b]))
-        for a in range(12)
-        for b in range(a)
+        abs(math.dist(hosts[a].at, hosts[b].at) - math.dist(truth[a], truth[b])) for a in range(12) for b in range(a)
     ]
     assert sum(off) / len(off) < 0.05
-    assert all(spring.error < 0.3 for spring in springs)
+    assert all(host.error < 0.3 for host in hosts)
 
 
 def test_coordinates_outside_the_bounds_are_scaled_to_the_edge() -> None:
@@ -130,7 +128,7 @@ def records(bench: Bench) -> list[tuple[NodeId, IndexPut]]:
 def test_a_broker_has_a_record_at_its_point_in_each_of_its_ancestors_zones() -> None:
     bench, places = placed()
     found = records(bench)
-    assert len(found) == sum(len(r.proximity._levels()) for r in bench.routers.values())
+    assert len(found) == sum(len(r.proximity.levels()) for r in bench.routers.values())
     for holder, put in found:
         router = bench.routers[holder]
         point = scale(places[put.peer.id], router.zones.space.zone(put.path), (0.0, 0.0), (1.0, 1.0))
@@ -159,10 +157,10 @@ def test_the_chosen_broker_is_the_nearest_of_those_returned() -> None:
         message.path: message.found for _, to, message in bench.sent if to == "b00" and isinstance(message, NearAnswer)
     }
     chosen = 0
-    for entry, asked in asker.proximity._entries():
+    for entry, asked in asker.proximity.entries():
         if asked in told:
             best = min(told[asked], key=lambda row: (math.dist(row[1], places["b00"]), row[0].id))
-            assert asker.zones._near[entry] == best[0].id
+            assert asker.zones.preferred[entry] == best[0].id
             chosen += 1
     assert chosen
 
@@ -176,8 +174,8 @@ def test_whoever_is_near_is_inside_the_recorded_zone_also_where_that_is_no_level
     quietly(bench)
     parts = 0
     for router in bench.routers.values():
-        asked = dict(router.proximity._entries())
-        for entry, id in router.zones._near.items():
+        asked = dict(router.proximity.entries())
+        for entry, id in router.zones.preferred.items():
             assert any(within(path, entry) for path in bench.routers[id].zones.owned)
             parts += asked[entry] != entry
     assert parts > 0
@@ -189,7 +187,7 @@ def test_whoever_is_near_is_inside_the_recorded_zone_also_where_that_is_no_level
 def asked_from(bench: Bench, asker: NodeId, point: tuple[int, ...]) -> tuple[list[tuple[int, NodeId]], NearAnswer]:
     """Who is asked, with the ring it is in, when somebody looks in the whole space around a point; and the answer."""
     query, before = NearQuery((), Peer(asker), (0.5, 0.5), point), len(bench.sent)
-    bench.do(asker, bench.routers[asker].carrier.send_to(query, point, bench.now))
+    bench.do(asker, bench.routers[asker].forwarder.send_to(query, point, bench.now))
     quietly(bench)
     since = [message for _, _, message in bench.sent[before:]]
     onward = {m.payload.asked: m.payload for m in since if isinstance(m, Routed) and isinstance(m.payload, NearQuery)}
@@ -202,7 +200,9 @@ def steps_between(bench: Bench, start: NodeId) -> dict[NodeId, int]:
     """How many zones further each broker is."""
     far, front = {start: 0}, [start]
     while front:
-        front = [n for id in front for n in bench.routers[id].zones.cards if far.setdefault(n, far[id] + 1) > far[id]]
+        front = [
+            n for id in front for n in bench.routers[id].zones.neighbours if far.setdefault(n, far[id] + 1) > far[id]
+        ]
         front = list(dict.fromkeys(id for id in front if far[id] == max(far.values())))
     return far
 
@@ -231,7 +231,7 @@ def test_the_first_ring_that_has_a_record_answers() -> None:
     (owned,) = holder.zones.owned.values()
     owned.index[(), "b20"] = record
     point = next(iter(bench.routers["b08"].zones.owned.values())).zone.low
-    assert "b09" in bench.routers["b08"].zones.cards
+    assert "b09" in bench.routers["b08"].zones.neighbours
     rows, answer = asked_from(bench, "b00", point)
     assert [row[0] for row in answer.found] == [Peer("b20")]
     assert {ring for ring, _ in rows} == {1}
@@ -244,13 +244,15 @@ def test_of_neighbours_equally_near_the_aim_the_one_nearer_by_network_is_taken()
     """From one corner of a square to the opposite one two neighbours are as good; either may be the nearer."""
     ids = [f"b{number:02}" for number in range(4)]
     for near, far in (("b01", "b02"), ("b02", "b01")):
-        routers = {id: Spanhop(Peer(id), Random(id), layout="balanced", m=16, wrap=False) for id in ids}
+        routers = {id: Spanhop(Peer(id), Random(id), SpanhopOptions(layout="balanced", m=16, wrap=False)) for id in ids}
         settle(dict(routers), 0.0)
         settle_near(routers, {"b00": (0.0, 0.0), near: (0.1, 0.0), far: (0.9, 0.0), "b03": (1.0, 1.0)})
         zones = routers["b00"].zones
         destination = next(iter(routers["b03"].zones.owned.values())).zone.low
         assert (
-            next_hop(zones.routing_state(zones.nearest(destination)), RouteHeader(destination), routers["b00"].k).to
+            next_hop(
+                zones.routing_state(zones.nearest(destination)), RouteHeader(destination), routers["b00"].zones.k
+            ).to
             == near
         )
 
@@ -261,10 +263,10 @@ def test_neighbours_hear_where_one_is_with_the_next_heartbeat() -> None:
         bench.do(id, bench.routers[id].proximity.move_to(at, bench.now))
     bench.run(until=5.0)
     for router in bench.routers.values():
-        assert {card.peer.id: card.at for card in router.zones.cards.values()} == {
-            id: bench.routers[id].zones.at for id in router.zones.cards
+        assert {advert.peer.id: advert.at for advert in router.zones.neighbours.values()} == {
+            id: bench.routers[id].zones.at for id in router.zones.neighbours
         }
-        assert all(len(card.at) == 2 for card in router.zones.cards.values())
+        assert all(len(advert.at) == 2 for advert in router.zones.neighbours.values())
 
 
 def test_nobody_is_nearest_of_nobody() -> None:
@@ -277,7 +279,7 @@ def test_whoever_was_told_of_a_record_hears_that_it_changed_and_asks_again() -> 
     asker = bench.routers["b00"]
     bench.do("b00", asker.proximity.select(bench.now))
     quietly(bench)
-    chosen = next(iter(asker.zones._near.values()))
+    chosen = next(iter(asker.zones.preferred.values()))
     before = len(bench.sent)
     bench.do(chosen, bench.routers[chosen].proximity.move_to((0.99, 0.01), bench.now))
     quietly(bench)
@@ -339,7 +341,7 @@ def test_the_zone_asked_about_is_the_levels_zone_around_an_entry() -> None:
 
 def test_ways_are_shorter_by_network_with_as_many_hops() -> None:
     ids = [f"b{number:03}" for number in range(256)]
-    routers = {id: Spanhop(Peer(id), Random(id), layout="balanced", proximity="vivaldi") for id in ids}
+    routers = {id: Spanhop(Peer(id), Random(id), SpanhopOptions(layout="balanced", proximity="vivaldi")) for id in ids}
     settle(dict(routers), 0.0)
     places = dict(zip(ids, plane(256)))
     hops, length = mean_way(routers, places)
@@ -355,7 +357,7 @@ def mean_way(routers: dict[NodeId, Spanhop], places: dict[NodeId, Coordinates]) 
         at, route = rng.choice(list(routers)), RouteHeader((rng.randrange(2**32), rng.randrange(2**32)))
         while True:
             router = routers[at]
-            hop = next_hop(router.zones.routing_state(router.zones.nearest(route.destination)), route, router.k)
+            hop = next_hop(router.zones.routing_state(router.zones.nearest(route.destination)), route, router.zones.k)
             if hop.to is None:
                 break
             hops, length = hops + 1, length + math.dist(places[at], places[hop.to])

@@ -1,4 +1,4 @@
-"""Spanhop on a handful of brokers: planting, notifying, joining, leaving, taking over, disagreeing."""
+"""Spanhop on a few brokers: placement, notification, joins, leaves, takeovers, conflicting claims."""
 
 from __future__ import annotations
 
@@ -60,6 +60,7 @@ from tidings.overlay.spanhop.messages import (
 )
 from tidings.overlay.spanhop.router import PROTOCOL, Spanhop
 from tidings.overlay.spanhop.zone_ownership import outranks, uncovered
+from tidings.overlay.spanhop.zone_transfer import cut_of
 from tidings.space import Path, Zone, halves, sibling
 
 STILL: dict[str, Any] = {"heartbeat_s": 0, "refresh_s": 0, "upkeep_s": 0}
@@ -93,7 +94,7 @@ def check_books(bench: Bench) -> None:
     for id, router in everybody.items():
         for path, owned in router.zones.owned.items():
             assert owned.zone == router.zones.space.zone(path)
-            assert len(owned.ancestors) == len(path) // router.k + 1
+            assert len(owned.ancestors) == len(path) // router.zones.k + 1
             beside = {
                 other
                 for other, each in everybody.items()
@@ -115,7 +116,7 @@ def stored_at(bench: Bench, id: SubscriptionId) -> list[NodeId]:
 def zones_of(bench: Bench, **ranges: tuple[int, int]) -> list[NodeId]:
     """Whose zones a box of values touches."""
     some = next(iter(bench.routers.values()))
-    boxes = some.axes.wanted(Ranges.of(**ranges))
+    boxes = some.quantiser.wanted(Ranges.of(**ranges))
     return [
         name
         for name, router in bench.routers.items()
@@ -125,8 +126,8 @@ def zones_of(bench: Bench, **ranges: tuple[int, int]) -> list[NodeId]:
 
 def owner(bench: Bench, **values: int) -> NodeId:
     some = next(iter(bench.routers.values()))
-    event = some.axes.event(View(dict(values)))
-    return next(id for id, router in bench.routers.items() if router.zones.holder(event) is not None)
+    event = some.quantiser.event(View(dict(values)))
+    return next(id for id, router in bench.routers.items() if router.zones.touching(event) is not None)
 
 
 # ── Planting and notifying ───────────────────────────────────────────────────
@@ -219,9 +220,7 @@ def test_an_event_that_cannot_be_read_goes_to_all_zones_it_may_lie_in_and_is_tol
     bench.run()
     assert bench.delivered == [("b05", event)]
     touched = zones_of(bench, y=(300, 300))
-    matched = [
-        id for id, router in bench.routers.items() if any(key[0] == event for key in router.notifier.matched._ids)
-    ]
+    matched = [id for id, r in bench.routers.items() if any(owned.recent_events for owned in r.zones.owned.values())]
     assert matched == touched
 
 
@@ -247,7 +246,7 @@ def hops(bench: Bench, start: NodeId, destination: tuple[int, ...]) -> int:
     route, at, count = RouteHeader(destination), start, 0
     while True:
         router = bench.routers[at]
-        hop = next_hop(router.zones.routing_state(router.zones.nearest(destination)), route, router.k)
+        hop = next_hop(router.zones.routing_state(router.zones.nearest(destination)), route, router.zones.k)
         if hop.to is None:
             return count
         at, route, count = hop.to, hop.route, count + 1
@@ -320,7 +319,7 @@ def test_a_repeated_message_is_answered_and_goes_no_further() -> None:
     bench = a_bench(16)
     b0 = bench.routers["b00"]
     packet = Packet(Header(EventId("b03", 0, 1), TYPE), View({"x": 990, "y": 990}))
-    carry = RoutedEvent(5, RouteHeader((2**32 - 1, 2**32 - 1)), packet, b0.axes.event(packet.view))
+    carry = RoutedEvent(5, RouteHeader((2**32 - 1, 2**32 - 1)), packet, b0.quantiser.event(packet.view))
     first, second = (b0.receive("b03", carry, 0.0) for _ in range(2))
     assert [type(e.message) for e in first if isinstance(e, Send)] == [HopAck, RoutedEvent]
     assert [type(e.message) for e in second if isinstance(e, Send)] == [HopAck]
@@ -388,7 +387,7 @@ def test_a_cut_by_load_stays_away_from_the_edge() -> None:
     for _ in range(30):
         bench.publish("b00", x=0, y=0)
     owned = bench.routers["b00"].zones.owned[()]
-    assert bench.routers["b00"].giver.cut(owned) == 2**32 // 16
+    assert cut_of(owned, bench.routers["b00"].zones.space, by_load=True) == 2**32 // 16
 
 
 def test_two_newcomers_at_one_broker_are_served_one_after_the_other() -> None:
@@ -429,10 +428,10 @@ def test_a_join_that_breaks_off_at_any_message_leaves_the_space_tiled(lost: int)
     claims = [
         claim.path
         for router in bench.routers.values()
-        for claim in getattr(router.zones.cards.get("new"), "claims", ())
+        for claim in getattr(router.zones.neighbours.get("new"), "claims", ())
     ]
     assert uncovered((), [*holders, *claims]) == []
-    assert all(router.giver.giving is None for router in bench.routers.values())
+    assert all(router.transfer.outgoing is None for router in bench.routers.values())
 
 
 def test_an_offer_that_is_not_accepted_is_withdrawn() -> None:
@@ -444,7 +443,7 @@ def test_an_offer_that_is_not_accepted_is_withdrawn() -> None:
         if not wakes:
             break
         effects = b0.wake(wakes[0].token, wakes[0].when)
-    assert b0.giver.giving is None
+    assert b0.transfer.outgoing is None
     assert list(b0.zones.owned) == [()]
     assert any(isinstance(e, Send) and e.to == "two" and isinstance(e.message, Offer) for e in ask(b0, "two", 2))
 
@@ -515,14 +514,13 @@ def test_who_is_busy_refuses_a_zone() -> None:
     b0 = bench.routers["b00"]
     path = next(iter(b0.zones.owned))
     ask(b0, "one")
-    deed = bench.routers["b01"].mover
-    hand = Handoff(1, _deed(deed._router, sibling(path)), (), True, 0, True)
+    hand = Handoff(1, a_descriptor(bench.routers["b01"], sibling(path)), (), True, 0, True)
     (answer,) = [e for e in b0.receive("b01", hand, 0.0) if isinstance(e, Send)]
     assert type(answer.message).__name__ == "HandoffRefused"
 
 
-def _deed(router: Any, path: Path) -> ZoneDescriptor:
-    return ZoneDescriptor(ZoneClaim(path, 1), ((),), (router.zones.card(),))
+def a_descriptor(router: Any, path: Path) -> ZoneDescriptor:
+    return ZoneDescriptor(ZoneClaim(path, 1), ((),), (router.zones.advertisement(),))
 
 
 # ── Deaths ───────────────────────────────────────────────────────────────────
@@ -560,7 +558,7 @@ def test_the_zone_of_a_dead_broker_is_taken_over_with_its_subscriptions(victim: 
 def test_two_neighbours_that_die_together_are_both_replaced() -> None:
     bench = a_bench(16)
     first = "b06"
-    second = next(iter(bench.routers[first].zones.cards))
+    second = next(iter(bench.routers[first].zones.neighbours))
     dies(bench, first)
     dies(bench, second)
     bench.run(until=bench.now + 60.0)
@@ -579,12 +577,12 @@ def test_who_has_the_lower_claim_gives_up_that_part_and_keeps_the_rest() -> None
     b0 = bench.routers["b00"]
     path = next(iter(b0.zones.owned))
     low, high = halves(path, b0.zones.space.middle(path))
-    card = ZoneAdvertisement(Peer("zz"), 7, (ZoneClaim(high, 9),))
-    b0.receive("zz", AdvertisementUpdate(card, ()), 1.0)
+    advert = ZoneAdvertisement(Peer("zz"), 7, (ZoneClaim(high, 9),))
+    b0.receive("zz", AdvertisementUpdate(advert, ()), 1.0)
     assert list(b0.zones.owned) == [low]
     b0.receive("zz", AdvertisementUpdate(ZoneAdvertisement(Peer("zz"), 8, (ZoneClaim((), 10),)), ()), 2.0)
     assert list(b0.zones.owned) == []
-    assert b0.is_joining
+    assert b0.stage == "joining"
 
 
 def test_a_lower_claim_is_told_of_the_higher_one() -> None:
@@ -606,7 +604,7 @@ def test_who_is_not_where_a_table_says_says_so_and_the_entry_is_looked_up_again(
     owned = next(iter(b0.zones.owned.values()))
     entry = owned.ancestors[1][-1]
     owned.ancestors[1] = (*owned.ancestors[1][:-1], TableEntry(Peer("b03"), entry.path))
-    b0.zones.refresh()
+    b0.zones.invalidate_routes()
     zone = b0.zones.space.zone(entry.path)
     x, y = (int((low + high) / 2 / 2**32 * 1000) for low, high in zip(zone.low, zone.high))
     bench.publish("b00", x=x, y=y)
@@ -614,7 +612,7 @@ def test_who_is_not_where_a_table_says_says_so_and_the_entry_is_looked_up_again(
     assert len(sent(bench, WrongDomain)) == 1
     assert len(sent(bench, DomainAnswer)) == 1
     there = owned.ancestors[1][-1].peer.id
-    assert bench.routers[there].zones.holder(zone) is not None
+    assert bench.routers[there].zones.touching(zone) is not None
 
 
 def test_entries_are_looked_up_now_and_then() -> None:
