@@ -98,7 +98,7 @@ def test_zones_with_a_common_face_are_those_with_cells_side_by_side(one: Zone, o
 @settings(max_examples=EXAMPLES)
 @given(tilings(), st.integers(0, 100))
 def test_zones_tile_the_space_and_siblings_with_a_zone_do_too(tiling: Tiling, seed: int) -> None:
-    """Z1, Z3."""
+    """SPANHOP-INV-1, SPANHOP-INV-3."""
     space = tiling.space
     zones = [space.zone(tile.path) for tile in tiling.tiles]
     assert sum(zone.size for zone in zones) == space.whole.size
@@ -114,7 +114,7 @@ def test_zones_tile_the_space_and_siblings_with_a_zone_do_too(tiling: Tiling, se
 @settings(max_examples=EXAMPLES)
 @given(tilings())
 def test_neighbours_are_those_with_a_common_face(tiling: Tiling) -> None:
-    """Z2."""
+    """SPANHOP-INV-2."""
     zones = [tiling.space.zone(tile.path) for tile in tiling.tiles]
     for number, tile in enumerate(tiling.tiles):
         beside = [other for other, zone in enumerate(zones) if zones[number].borders(zone, tiling.around) is not None]
@@ -124,7 +124,7 @@ def test_neighbours_are_those_with_a_common_face(tiling: Tiling) -> None:
 @settings(max_examples=EXAMPLES)
 @given(tilings())
 def test_brokers_of_one_domain_have_the_same_ancestors_up_to_it(tiling: Tiling) -> None:
-    """Z4, Z5, S10: the zones, not who was next to them."""
+    """SPANHOP-INV-4, SPANHOP-INV-5, SPANHOP-P10: the zones, not who was next to them."""
     k = tiling.k
     for tile in tiling.tiles:
         assert len(tile.ancestors) == len(tile.path) // k + 1
@@ -138,7 +138,7 @@ def test_brokers_of_one_domain_have_the_same_ancestors_up_to_it(tiling: Tiling) 
 @settings(max_examples=EXAMPLES)
 @given(tilings())
 def test_who_was_recorded_in_a_zone_is_still_in_it(tiling: Tiling) -> None:
-    """Z6, where nobody has moved: owners keep the lower part."""
+    """SPANHOP-INV-6, where nobody has moved: owners keep the lower part."""
     for tile in tiling.tiles:
         for known in tile.ancestors:
             assert all(within(tiling.tiles[broker].path, path) for broker, path in known)
@@ -172,7 +172,7 @@ def test_some_neighbour_is_always_nearer(tiling: Tiling, seed: int) -> None:
 @settings(max_examples=EXAMPLES)
 @given(tilings(), st.integers(0, 100))
 def test_a_message_ends_at_the_owner_of_its_aim(tiling: Tiling, seed: int) -> None:
-    """S2."""
+    """SPANHOP-P2."""
     rng = Random(seed)
     brokers = [tiling.routing_state(number) for number in range(len(tiling))]
     for destination in points(tiling.space, rng, 5):
@@ -184,7 +184,7 @@ def test_a_message_ends_at_the_owner_of_its_aim(tiling: Tiling, seed: int) -> No
 @settings(max_examples=EXAMPLES)
 @given(tilings(), st.integers(0, 100))
 def test_a_message_arrives_however_stale_the_tables_of_ancestors_are(tiling: Tiling, seed: int) -> None:
-    """S2, with any broker recorded in place of any other."""
+    """SPANHOP-P2, with any broker recorded in place of any other."""
     rng = Random(seed)
     brokers = []
     for number in range(len(tiling)):
@@ -201,7 +201,7 @@ def test_a_message_arrives_however_stale_the_tables_of_ancestors_are(tiling: Til
 @settings(max_examples=EXAMPLES)
 @given(tilings(), st.integers(0, 100))
 def test_a_hop_by_ancestors_goes_to_somebody_inside_the_recorded_zone(tiling: Tiling, seed: int) -> None:
-    """S3, where nobody has moved."""
+    """SPANHOP-P3, where nobody has moved."""
     rng = Random(seed)
     for destination in points(tiling.space, rng, 5):
         number = rng.randrange(len(tiling))
@@ -231,7 +231,7 @@ def test_what_is_not_covered_and_what_is_are_the_whole_zone(tiling: Tiling, data
 @settings(max_examples=EXAMPLES)
 @given(tilings(), st.integers(0, 100))
 def test_pieces_cut_along_the_tree_reach_each_zone_of_a_box_once(tiling: Tiling, seed: int) -> None:
-    """S7, the geometry of it."""
+    """SPANHOP-P7, the geometry of it."""
     rng, space = Random(seed), tiling.space
     low, high = points(space, rng, 2)
     box = Zone(tuple(map(min, low, high)), tuple(max(pair) + 1 for pair in zip(low, high)))
@@ -295,7 +295,7 @@ def test_a_range_becomes_one_box_around_its_values(low: int, width: int, x: int,
 def test_coordinates_scaled_into_a_zone_keep_their_order_and_stay_inside(
     places: list[tuple[float, float]], zone: Zone
 ) -> None:
-    """S11."""
+    """SPANHOP-P11."""
     one, other = (scale(at, zone, (-1.0, -1.0), (1.0, 1.0)) for at in places)
     assert one in zone
     assert other in zone

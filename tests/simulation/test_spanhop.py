@@ -28,7 +28,7 @@ def broker(world: World, node: int) -> Spanhop:
 
 
 def check_zones(world: World) -> None:
-    """Z1 to Z4: zones tile the space, neighbours know each other, tables belong to their paths."""
+    """SPANHOP-INV-1 to SPANHOP-INV-4: zones tile the space, neighbours know each other, tables belong to their paths."""
     routers = brokers(world)
     space = broker(world, 0).zones.space
     paths = [path for router in routers.values() for path in router.zones.owned]
@@ -48,7 +48,7 @@ def check_zones(world: World) -> None:
 
 
 def check_records(world: World) -> None:
-    """Z7: each subscription in force is in exactly the zones its box touches."""
+    """SPANHOP-INV-7: each subscription in force is in exactly the zones its box touches."""
     routers, members = brokers(world), {member.id: member for member in world.nodes}
     for id, wish in world.trace.subscriptions.items():
         home = members[id.origin]
@@ -61,7 +61,7 @@ def check_records(world: World) -> None:
 
 @pytest.mark.parametrize("faults", FAULTS)
 def test_zones_and_records_are_in_order_when_the_storm_is_over(faults: str) -> None:
-    """S1, and every broker has one zone again."""
+    """SPANHOP-P1, and every broker has one zone again."""
     world = World("spanhop", node_count=NODE_COUNT, seed=7)
     rng = Random(7)
     for wanted in Workload(subscriptions=12, axes=2).wanted(rng):
@@ -146,7 +146,7 @@ def _publish_into(world: World, start: int, owner: Spanhop) -> EventId:
 
 
 def test_a_recorded_broker_is_in_the_zone_it_is_recorded_for_after_comings_and_goings() -> None:
-    """Z6, by upkeep: entries that came to be wrong are looked up again."""
+    """SPANHOP-INV-6, by upkeep: entries that came to be wrong are looked up again."""
     world = World("spanhop", node_count=NODE_COUNT, seed=4, options={"upkeep_s": 1.0, "refresh_s": 0})
     world.strike(FAULTS["comings and goings"](4))
     world.run_for(150.0)

@@ -27,14 +27,14 @@ from tidings.space import Path, Zone
 
 
 class ZoneClaim(msgspec.Struct, frozen=True, array_like=True):
-    """A broker's claim to a zone. Every change of owner raises the epoch; where claims overlap, the higher epoch wins."""
+    """A broker's claim to a zone. Each change of owner raises the epoch; where claims overlap, the highest wins."""
 
     path: Path
     epoch: int
 
 
 class ZoneAdvertisement(msgspec.Struct, frozen=True, array_like=True):
-    """All zones that a broker owns, in its own words, and its network coordinates. A later version replaces an earlier."""
+    """The zones that a broker says it owns, and its network coordinates. A later version replaces an earlier."""
 
     peer: Peer
     version: int
@@ -82,7 +82,7 @@ class PlaceSubscription(Message, frozen=True, tag="Plant"):
 
 
 class Join(Message, frozen=True):
-    """The joiner asks for a zone. `redirected`: another broker has passed the request to a neighbour with a larger one."""
+    """The joiner asks for a zone. `redirected`: another broker has sent the request on to one with a larger zone."""
 
     joiner: Peer
     number: int

@@ -80,7 +80,7 @@ class NeighbourMonitor:
     # ── Sending ──────────────────────────────────────────────────────────────
 
     def beat(self, now: float) -> list[Effect]:
-        """Send a heartbeat to all neighbours and to one failed broker, gossip to one neighbour; find the silent ones."""
+        """Send heartbeats to all neighbours and one failed broker, gossip to one neighbour; find silent ones."""
         effects: list[Effect] = [Send(id, self._heartbeat(id)) for id in self._zones.neighbours]
         if self.lost:
             id = self._rng.choice(list(self.lost))

@@ -126,7 +126,7 @@ def hops_max(zone_count: int, axes: int) -> int:
 
 
 def _by_ancestors(here: RoutingState, destination: Point, k: int, alive: Alive) -> Iterator[NodeId]:
-    """Live next hops from the tables of ancestors: of the largest span that brings progress first, then smaller ones."""
+    """Live next hops from the tables of ancestors: of the largest span that helps first, then of smaller ones."""
     first = level_of(here.ancestors, destination)
     if first is None:
         return

@@ -210,7 +210,7 @@ class Proximity:
     # ── Indexing own coordinates ─────────────────────────────────────────────
 
     def publish(self, now: float, *, again: bool = False) -> list[Effect]:
-        """Put a record for each ancestor's zone that has none, or an old one; delete those for zones this broker has left."""
+        """Put a record for each ancestor's zone that has none, or an old one; delete those for former ancestors."""
         if self.at is None or self.method == "none":
             return []
         wanted = self.levels()

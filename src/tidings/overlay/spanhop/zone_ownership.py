@@ -148,7 +148,7 @@ class ZoneTable:
         return min(self.owned.values(), key=lambda owned: (owned.zone.distance(point, self.around), owned.path))
 
     def _completed(self, path: Path, ancestors: list[NeighbourTable]) -> list[NeighbourTable]:
-        """As many tables as the path has levels: drops surplus ones, and adds a snapshot of today for each missing one."""
+        """As many tables as the path has levels: without surplus ones, and with a new snapshot for each missing one."""
         levels = len(path) // self.k + 1
         missing = range(len(ancestors), levels)
         return [*ancestors[:levels], *(self.snapshot(path[: level * self.k]) if level else () for level in missing)]
@@ -177,7 +177,7 @@ class ZoneTable:
     # ── Neighbours ───────────────────────────────────────────────────────────
 
     def learn(self, advert: ZoneAdvertisement) -> ZoneAdvertisement | None:
-        """Take an advertisement: returns the one it replaces, or itself if there was none; None if it is old or irrelevant."""
+        """Take an advertisement. Returns the one before, or itself if there was none; None if it is not taken."""
         known = self.neighbours.get(advert.peer.id)
         if advert.peer.id == self.me.id or (known is None and len(self.neighbours) >= NEIGHBOURS_MAX):
             return None

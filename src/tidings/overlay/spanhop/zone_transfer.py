@@ -607,7 +607,7 @@ class ZoneTransfer:
 
 
 def cut_of(owned: OwnedZone, space: Space, *, by_load: bool) -> int:
-    """Where to cut a zone: by load, so that both halves have as many subscriptions and recent events; else in the middle."""
+    """Where to cut a zone: by load, at the median of its subscriptions and recent events; else in the middle."""
     axis, middle = len(owned.path) % space.axes, space.middle(owned.path)
     places = [point[axis] for point in owned.recent_events]
     places += [_middle_of(stored.boxes, owned.zone, axis, middle) for stored in owned.records.values()]

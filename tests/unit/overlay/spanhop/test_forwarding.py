@@ -68,7 +68,7 @@ def test_a_message_of_figure_5_goes_over_b5_if_b9_is_dead(figure_3: Figure) -> N
 
 
 def test_the_first_ancestor_that_does_not_contain_the_aim_is_taken(figure_3: Figure) -> None:
-    """S3."""
+    """SPANHOP-P3."""
     brokers, destination = figure_3
     ancestors = brokers["B1"].ancestors
     level = level_of(ancestors, destination)
@@ -117,7 +117,7 @@ def test_when_a_whole_domain_is_dead_a_smaller_span_is_taken() -> None:
 
 @pytest.mark.parametrize("layout", ["balanced", "even", "point"])
 def test_with_all_tables_of_ancestors_dead_a_message_still_arrives(layout: str) -> None:
-    """S5, the third case: ancestors only make it quicker."""
+    """SPANHOP-P5, the third case: ancestors only make it quicker."""
     brokers = network(layout, 64, 2)
     rng = Random(4)
     for _ in range(60):
@@ -135,7 +135,7 @@ def dead(broker: RoutingState) -> list[Ancestor]:
 
 
 def test_without_ancestors_the_way_is_the_greedy_one() -> None:
-    """S4."""
+    """SPANHOP-P4."""
     brokers = network("even", 64, 2)
     bare = {id: replace(broker, ancestors=[]) for id, broker in brokers.items()}
     rng = Random(5)
@@ -206,7 +206,7 @@ def test_a_balanced_network_has_a_power_of_two_of_brokers() -> None:
 
 @pytest.mark.parametrize(("m", "expected"), [(2, 11), (4, 6), (16, 3)])
 def test_there_is_a_table_for_every_kth_cut_and_the_whole_space(m: int, expected: int) -> None:
-    """Z4: the length of the Ancestor Queue is exact."""
+    """SPANHOP-INV-4: the length of the Ancestor Queue is exact."""
     tiling = Tiling.balanced(1024, SPACE, k=m.bit_length() - 1)
     assert {len(tile.ancestors) for tile in tiling.tiles} == {expected}
 

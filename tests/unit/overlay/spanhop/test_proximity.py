@@ -137,7 +137,7 @@ def test_a_broker_has_a_record_at_its_point_in_each_of_its_ancestors_zones() -> 
 
 
 def test_a_query_finds_somebody_wherever_its_record_lies() -> None:
-    """S12: every zone that has a record anywhere is answered with one."""
+    """SPANHOP-P12: every zone that has a record anywhere is answered with one."""
     bench, _ = placed()
     for id in bench.routers:
         bench.do(id, bench.routers[id].proximity.select(bench.now))
@@ -148,7 +148,7 @@ def test_a_query_finds_somebody_wherever_its_record_lies() -> None:
 
 
 def test_the_chosen_broker_is_the_nearest_of_those_returned() -> None:
-    """S12."""
+    """SPANHOP-P12."""
     bench, places = placed()
     asker = bench.routers["b00"]
     bench.do("b00", asker.proximity.select(bench.now))
@@ -167,7 +167,7 @@ def test_the_chosen_broker_is_the_nearest_of_those_returned() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_whoever_is_near_is_inside_the_recorded_zone_also_where_that_is_no_level_of_its_own(seed: int) -> None:
-    """S3: of a network that has grown by joins, most recorded zones are part of the level's zone asked about."""
+    """SPANHOP-P3: of a network that has grown by joins, most recorded zones are part of the level's zone asked about."""
     bench, _ = placed(40, layout="grown", join_policy="point", seed=seed)
     for id in bench.routers:
         bench.do(id, bench.routers[id].proximity.select(bench.now))

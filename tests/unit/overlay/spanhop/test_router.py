@@ -80,7 +80,7 @@ def sent(bench: Bench, kind: type) -> list[tuple[NodeId, NodeId, Any]]:
 
 
 def partition_of(bench: Bench) -> list[Path]:
-    """The zones of all brokers; together they must be the whole space, each point once (Z1)."""
+    """The zones of all brokers; together they must be the whole space, each point once (SPANHOP-INV-1)."""
     space = next(iter(bench.routers.values())).zones.space
     paths = [path for router in bench.routers.values() for path in router.zones.owned]
     assert uncovered((), paths) == []
@@ -89,7 +89,7 @@ def partition_of(bench: Bench) -> list[Path]:
 
 
 def check_books(bench: Bench) -> None:
-    """Z2, Z3, Z4 of every broker."""
+    """SPANHOP-INV-2, SPANHOP-INV-3, SPANHOP-INV-4 of every broker."""
     everybody = {id: router for id, router in bench.routers.items() if router.zones.owned}
     for id, router in everybody.items():
         for path, owned in router.zones.owned.items():
@@ -136,7 +136,7 @@ def owner(bench: Bench, **values: int) -> NodeId:
 @pytest.mark.parametrize("mode", ["spanhop", "greedy"])
 @pytest.mark.parametrize("count", [1, 2, 16, 21])
 def test_each_zone_of_a_box_stores_it_once_and_nobody_else_does(count: int, mode: str) -> None:
-    """S7, Z7."""
+    """SPANHOP-P7, SPANHOP-INV-7."""
     bench = a_bench(count, mode=mode)
     sub = bench.subscribe("b00", Ranges.of(x=(200, 600), y=(300, 900)))
     bench.run()
@@ -147,7 +147,7 @@ def test_each_zone_of_a_box_stores_it_once_and_nobody_else_does(count: int, mode
 
 
 def test_an_event_is_told_once_to_each_home_that_wants_it() -> None:
-    """S6."""
+    """SPANHOP-P6."""
     bench = a_bench()
     bench.subscribe("b03", Ranges.of(x=(0, 500)))
     bench.subscribe("b03", Ranges.of(y=(0, 500)))
@@ -161,7 +161,7 @@ def test_an_event_is_told_once_to_each_home_that_wants_it() -> None:
 
 
 def test_what_was_taken_back_is_forgotten_everywhere_and_not_told() -> None:
-    """S6, and tombstones: an old word about it that comes late changes nothing."""
+    """SPANHOP-P6, and tombstones: an old word about it that comes late changes nothing."""
     bench = a_bench()
     sub = bench.subscribe("b03", Ranges.of(x=(0, 500)))
     bench.run()
@@ -209,7 +209,7 @@ def test_absent_attributes_and_values_beyond_the_bounds_have_their_zones(values:
 
 
 def test_an_event_that_cannot_be_read_goes_to_all_zones_it_may_lie_in_and_is_told_once() -> None:
-    """G15."""
+    """SPANHOP-GAP-15."""
     bench = a_bench()
     bench.subscribe("b05", Ranges.of(x=(100, 900), y=(0, 400)))
     bench.subscribe("b06", Ranges.of(x=(100, 200), y=(600, 900)))
@@ -341,7 +341,7 @@ def grown(count: int, *, seed: int = 0, **options: Any) -> Bench:
 @pytest.mark.parametrize("join_policy", ["even", "point"])
 @pytest.mark.parametrize("m", [2, 4, 8])
 def test_brokers_that_join_one_after_the_other_tile_the_space(m: int, join_policy: str) -> None:
-    """S1."""
+    """SPANHOP-P1."""
     bench = grown(20, m=m, join_policy=join_policy)
     assert [id for id, asked, _ in bench.completed if asked == "join"] == ids(20)
     partition_of(bench)
@@ -371,7 +371,7 @@ def test_a_newcomer_gets_the_subscriptions_of_its_half_and_the_giver_forgets_the
 
 
 def test_a_zone_is_cut_where_its_load_is_halved() -> None:
-    """G14."""
+    """SPANHOP-GAP-14."""
     bench = a_bench(1)
     for x in range(100, 200, 5):
         bench.subscribe("b00", Ranges.of(x=(x, x + 1)))
@@ -408,7 +408,7 @@ def ask(router: Spanhop, joiner: NodeId, number: int = 1) -> list[Effect]:
 
 @pytest.mark.parametrize("lost", range(8))
 def test_a_join_that_breaks_off_at_any_message_leaves_the_space_tiled(lost: int) -> None:
-    """S9: from the n-th message on, nothing passes between the two."""
+    """SPANHOP-P9: from the n-th message on, nothing passes between the two."""
     bench = a_bench(4)
     bench.subscribe("b00", Everything())
     bench.run()
@@ -453,7 +453,7 @@ def test_an_offer_that_is_not_accepted_is_withdrawn() -> None:
 
 @pytest.mark.parametrize("leaver", range(9))
 def test_a_leaver_of_any_place_leaves_no_hole_and_takes_no_subscription_with_it(leaver: int) -> None:
-    """S1; a sibling that is a leaf merges, else a pair of siblings is found."""
+    """SPANHOP-P1; a sibling that is a leaf merges, else a pair of siblings is found."""
     bench = grown(9)
     subs = [bench.subscribe(id, Everything()) for id in ids(9)]
     bench.run()
@@ -484,7 +484,7 @@ def test_everybody_can_leave_but_one() -> None:
 
 
 def test_a_split_and_a_merge_restore_path_depth_ancestors_and_zone() -> None:
-    """S8."""
+    """SPANHOP-P8."""
     for count in range(1, 9):
         bench = grown(count, join_policy="point", m=2)
         before = {
@@ -536,7 +536,7 @@ def dies(bench: Bench, id: NodeId) -> None:
 
 @pytest.mark.parametrize("victim", range(0, 16, 3))
 def test_the_zone_of_a_dead_broker_is_taken_over_with_its_subscriptions(victim: int) -> None:
-    """S1, and replicas: nobody plants anything again in here."""
+    """SPANHOP-P1, and replicas: nobody plants anything again in here."""
     bench = a_bench(16)
     home = "b05" if victim != 5 else "b06"
     bench.subscribe(home, Everything())

@@ -1,4 +1,4 @@
-"""The evaluator of Spanhop's routes takes the protocol's steps, hop for hop."""
+"""The compiled routing takes the protocol's steps, hop for hop."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tidings.errors import InputError
-from tidings.lab.spanhop.routes import HERE, STUCK, Routes, Tables, routes, tables
-from tidings.lab.spanhop.tree import Array, SplitTree, balanced, joined
+from tidings.lab.spanhop.routing import HERE, STUCK, Routes, RoutingTables, routes, tables
+from tidings.lab.spanhop.split_tree import Array, SplitTree, balanced, joined
 from tidings.overlay import RouteHeader, Tiling, hops_max, next_hop
 from tidings.space import Space
 
@@ -29,7 +29,7 @@ def walked(network: Tiling, source: int, aim: tuple[int, ...], dead: frozenset[s
     return passed
 
 
-def both(axes: int, kind: str, zones: int, k: int, *, wrap: bool = True, seed: int = 1) -> tuple[Tiling, Tables]:
+def both(axes: int, kind: str, zones: int, k: int, *, wrap: bool = True, seed: int = 1) -> tuple[Tiling, RoutingTables]:
     """The same network, as the protocol makes it and as arrays."""
     bits, rng = 16, Random(seed)
     if kind == "balanced":
@@ -47,7 +47,9 @@ def owners(tree: SplitTree) -> Array:
     return tree.owner[tree.leaf]
 
 
-def agree(network: Tiling, known: Tables, *, pairs: int, dead_share: float = 0.0, greedy: bool = False) -> Routes:
+def agree(
+    network: Tiling, known: RoutingTables, *, pairs: int, dead_share: float = 0.0, greedy: bool = False
+) -> Routes:
     tree, rng = known.tree, np.random.default_rng(3)
     alive = rng.random(len(tree)) >= dead_share
     sources = rng.choice(np.flatnonzero(alive), pairs)
