@@ -16,15 +16,15 @@ from pathlib import Path
 
 import numpy as np
 
-from tidings.lab.spanhop.routes import HERE, Tables, routes, tables
-from tidings.lab.spanhop.tree import balanced
+from tidings.lab.spanhop.routing import HERE, RoutingTables, routes, tables
+from tidings.lab.spanhop.split_tree import balanced
 
 LEVELS, PAIRS = 20, 1_000_000
 PER_S_MIN = 200_000.0
 RESULT = Path(__file__).parent / "results" / "spanhop_routing.json"
 
 
-def measured(known: Tables, pairs: int) -> dict[str, float]:
+def measured(known: RoutingTables, pairs: int) -> dict[str, float]:
     """Routes from random brokers to random points of random brokers' zones; CPU time of this one thread."""
     rng = np.random.default_rng(1)
     sources, targets = rng.integers(0, len(known.tree), (2, pairs))

@@ -11,7 +11,7 @@ from tidings.errors import InputError
 from tidings.lab import EXPERIMENTS, Axis, Measured, Parameters, find
 from tidings.lab.experiment import version_of
 from tidings.lab.irbr import experiments
-from tidings.lab.spanhop import measures, routes
+from tidings.lab.spanhop import measures, routing
 
 TEN = 10
 
@@ -56,7 +56,7 @@ def test_another_constant_in_a_measure_is_another_version(monkeypatch: pytest.Mo
 
 def test_another_constant_in_a_compiled_loop_is_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
     before = version_of(measures.measure_hops)
-    monkeypatch.setattr(routes, "LOST", 3)
+    monkeypatch.setattr(routing, "LOST", 3)
     assert version_of(measures.measure_hops) != before
 
 

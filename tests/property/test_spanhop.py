@@ -10,10 +10,21 @@ from hypothesis import strategies as st
 
 from tests.strategies_filters import random_condition, random_type, random_values
 from tidings.events import Value, type_of
-from tidings.overlay import Interest, Ranges, Sql, Standing, SubscriptionId, Tiling, Trip, View, hops_max, next_hop
+from tidings.overlay import (
+    Interest,
+    Ranges,
+    RouteHeader,
+    RoutingState,
+    Sql,
+    SubscriptionId,
+    Tiling,
+    View,
+    hops_max,
+    next_hop,
+)
 from tidings.overlay.spanhop.network_coordinates import scale
-from tidings.overlay.spanhop.next_hop import Ancestor, Known
-from tidings.overlay.spanhop.quantisation import Axes
+from tidings.overlay.spanhop.next_hop import Ancestor, RoutingEntry
+from tidings.overlay.spanhop.quantisation import Quantiser
 from tidings.overlay.spanhop.zone_ownership import uncovered
 from tidings.space import Path, Space, Zone, siblings, within
 
@@ -87,14 +98,14 @@ def test_zones_with_a_common_face_are_those_with_cells_side_by_side(one: Zone, o
 @settings(max_examples=EXAMPLES)
 @given(tilings(), st.integers(0, 100))
 def test_zones_tile_the_space_and_siblings_with_a_zone_do_too(tiling: Tiling, seed: int) -> None:
-    """Z1, Z3."""
+    """SPANHOP-INV-1, SPANHOP-INV-3."""
     space = tiling.space
-    zones = [space.zone(seat.path) for seat in tiling.seats]
+    zones = [space.zone(tile.path) for tile in tiling.tiles]
     assert sum(zone.size for zone in zones) == space.whole.size
     for at in points(space, Random(seed), 5):
         owner = tiling.owner(at)
         assert [number for number, zone in enumerate(zones) if at in zone] == [owner]
-        path = tiling.seats[owner].path
+        path = tiling.tiles[owner].path
         assert sum(at in space.zone(other) for other in siblings(path)) == 0
         assert sum(space.zone(other).size for other in siblings(path)) + zones[owner].size == space.whole.size
         assert space.has(path)
@@ -103,22 +114,22 @@ def test_zones_tile_the_space_and_siblings_with_a_zone_do_too(tiling: Tiling, se
 @settings(max_examples=EXAMPLES)
 @given(tilings())
 def test_neighbours_are_those_with_a_common_face(tiling: Tiling) -> None:
-    """Z2."""
-    zones = [tiling.space.zone(seat.path) for seat in tiling.seats]
-    for number, seat in enumerate(tiling.seats):
+    """SPANHOP-INV-2."""
+    zones = [tiling.space.zone(tile.path) for tile in tiling.tiles]
+    for number, tile in enumerate(tiling.tiles):
         beside = [other for other, zone in enumerate(zones) if zones[number].borders(zone, tiling.around) is not None]
-        assert sorted(seat.neighbours) == [other for other in beside if other != number]
+        assert sorted(tile.neighbours) == [other for other in beside if other != number]
 
 
 @settings(max_examples=EXAMPLES)
 @given(tilings())
 def test_brokers_of_one_domain_have_the_same_ancestors_up_to_it(tiling: Tiling) -> None:
-    """Z4, Z5, S10: the zones, not who was next to them."""
+    """SPANHOP-INV-4, SPANHOP-INV-5, SPANHOP-P10: the zones, not who was next to them."""
     k = tiling.k
-    for seat in tiling.seats:
-        assert len(seat.ancestors) == len(seat.path) // k + 1
-    for one in tiling.seats:
-        for other in tiling.seats:
+    for tile in tiling.tiles:
+        assert len(tile.ancestors) == len(tile.path) // k + 1
+    for one in tiling.tiles:
+        for other in tiling.tiles:
             shared = next((j for j, (a, b) in enumerate(zip(one.path, other.path)) if a != b), len(one.path))
             for level in range(shared // k + 1):
                 assert one.path[: level * k] == other.path[: level * k]
@@ -127,20 +138,22 @@ def test_brokers_of_one_domain_have_the_same_ancestors_up_to_it(tiling: Tiling) 
 @settings(max_examples=EXAMPLES)
 @given(tilings())
 def test_who_was_recorded_in_a_zone_is_still_in_it(tiling: Tiling) -> None:
-    """Z6, where nobody has moved: owners keep the lower part."""
-    for seat in tiling.seats:
-        for known in seat.ancestors:
-            assert all(within(tiling.seats[broker].path, path) for broker, path in known)
+    """SPANHOP-INV-6, where nobody has moved: owners keep the lower part."""
+    for tile in tiling.tiles:
+        for known in tile.ancestors:
+            assert all(within(tiling.tiles[broker].path, path) for broker, path in known)
 
 
 # ── Ways ─────────────────────────────────────────────────────────────────────
 
 
-def arrives(brokers: list[Standing], start: int, aim: tuple[int, ...], k: int, *, greedy: bool = False) -> int:
-    at, trip, hops = start, Trip(aim, greedy=greedy), 0
-    while (hop := next_hop(brokers[at], trip, k)).to is not None:
-        at, trip, hops = int(hop.to), hop.trip, hops + 1
-        assert hops <= hops_max(len(brokers), len(aim)) + len(brokers)
+def arrives(
+    brokers: list[RoutingState], start: int, destination: tuple[int, ...], k: int, *, greedy: bool = False
+) -> int:
+    at, route, hops = start, RouteHeader(destination, greedy=greedy), 0
+    while (hop := next_hop(brokers[at], route, k)).to is not None:
+        at, route, hops = int(hop.to), hop.route, hops + 1
+        assert hops <= hops_max(len(brokers), len(destination)) + len(brokers)
     assert hop.how == "here"
     return at
 
@@ -149,56 +162,56 @@ def arrives(brokers: list[Standing], start: int, aim: tuple[int, ...], k: int, *
 @given(tilings(), st.integers(0, 100))
 def test_some_neighbour_is_always_nearer(tiling: Tiling, seed: int) -> None:
     """The lemma that greedy routing rests on."""
-    zones = [tiling.space.zone(seat.path) for seat in tiling.seats]
+    zones = [tiling.space.zone(tile.path) for tile in tiling.tiles]
     for at in points(tiling.space, Random(seed), 5):
-        for number, seat in enumerate(tiling.seats):
+        for number, tile in enumerate(tiling.tiles):
             own = zones[number].distance(at, tiling.around)
-            assert own == 0 or min(zones[other].distance(at, tiling.around) for other in seat.neighbours) < own
+            assert own == 0 or min(zones[other].distance(at, tiling.around) for other in tile.neighbours) < own
 
 
 @settings(max_examples=EXAMPLES)
 @given(tilings(), st.integers(0, 100))
 def test_a_message_ends_at_the_owner_of_its_aim(tiling: Tiling, seed: int) -> None:
-    """S2."""
+    """SPANHOP-P2."""
     rng = Random(seed)
-    brokers = [tiling.standing(number) for number in range(len(tiling))]
-    for aim in points(tiling.space, rng, 5):
+    brokers = [tiling.routing_state(number) for number in range(len(tiling))]
+    for destination in points(tiling.space, rng, 5):
         start = rng.randrange(len(tiling))
-        assert arrives(brokers, start, aim, tiling.k) == tiling.owner(aim)
-        assert arrives(brokers, start, aim, tiling.k, greedy=True) == tiling.owner(aim)
+        assert arrives(brokers, start, destination, tiling.k) == tiling.owner(destination)
+        assert arrives(brokers, start, destination, tiling.k, greedy=True) == tiling.owner(destination)
 
 
 @settings(max_examples=EXAMPLES)
 @given(tilings(), st.integers(0, 100))
 def test_a_message_arrives_however_stale_the_tables_of_ancestors_are(tiling: Tiling, seed: int) -> None:
-    """S2, with any broker recorded in place of any other."""
+    """SPANHOP-P2, with any broker recorded in place of any other."""
     rng = Random(seed)
     brokers = []
     for number in range(len(tiling)):
-        broker = tiling.standing(number)
+        broker = tiling.routing_state(number)
         stale = [
-            Ancestor(a.zone, tuple(Known(str(rng.randrange(len(tiling))), known.zone) for known in a.known))
+            Ancestor(a.zone, tuple(RoutingEntry(str(rng.randrange(len(tiling))), known.zone) for known in a.known))
             for a in broker.ancestors
         ]
         brokers.append(replace(broker, ancestors=stale))
-    for aim in points(tiling.space, rng, 5):
-        assert arrives(brokers, rng.randrange(len(tiling)), aim, tiling.k) == tiling.owner(aim)
+    for destination in points(tiling.space, rng, 5):
+        assert arrives(brokers, rng.randrange(len(tiling)), destination, tiling.k) == tiling.owner(destination)
 
 
 @settings(max_examples=EXAMPLES)
 @given(tilings(), st.integers(0, 100))
 def test_a_hop_by_ancestors_goes_to_somebody_inside_the_recorded_zone(tiling: Tiling, seed: int) -> None:
-    """S3, where nobody has moved."""
+    """SPANHOP-P3, where nobody has moved."""
     rng = Random(seed)
-    for aim in points(tiling.space, rng, 5):
+    for destination in points(tiling.space, rng, 5):
         number = rng.randrange(len(tiling))
-        hop = next_hop(tiling.standing(number), Trip(aim), tiling.k)
+        hop = next_hop(tiling.routing_state(number), RouteHeader(destination), tiling.k)
         if hop.how == "ancestor":
             assert hop.to is not None
             known = [
-                path for table in tiling.seats[number].ancestors for broker, path in table if str(broker) == hop.to
+                path for table in tiling.tiles[number].ancestors for broker, path in table if str(broker) == hop.to
             ]
-            assert any(within(tiling.seats[int(hop.to)].path, path) for path in known)
+            assert any(within(tiling.tiles[int(hop.to)].path, path) for path in known)
 
 
 # ── Claims, pieces, boxes ────────────────────────────────────────────────────
@@ -207,7 +220,7 @@ def test_a_hop_by_ancestors_goes_to_somebody_inside_the_recorded_zone(tiling: Ti
 @settings(max_examples=EXAMPLES)
 @given(tilings(), st.data())
 def test_what_is_not_covered_and_what_is_are_the_whole_zone(tiling: Tiling, data: st.DataObject) -> None:
-    paths = [seat.path for seat in tiling.seats]
+    paths = [tile.path for tile in tiling.tiles]
     claims = data.draw(st.lists(st.sampled_from(paths), unique=True))
     rest = uncovered((), claims)
     size = sum(tiling.space.zone(path).size for path in (*claims, *rest))
@@ -218,7 +231,7 @@ def test_what_is_not_covered_and_what_is_are_the_whole_zone(tiling: Tiling, data
 @settings(max_examples=EXAMPLES)
 @given(tilings(), st.integers(0, 100))
 def test_pieces_cut_along_the_tree_reach_each_zone_of_a_box_once(tiling: Tiling, seed: int) -> None:
-    """S7, the geometry of it."""
+    """SPANHOP-P7, the geometry of it."""
     rng, space = Random(seed), tiling.space
     low, high = points(space, rng, 2)
     box = Zone(tuple(map(min, low, high)), tuple(max(pair) + 1 for pair in zip(low, high)))
@@ -226,10 +239,10 @@ def test_pieces_cut_along_the_tree_reach_each_zone_of_a_box_once(tiling: Tiling,
     waiting = [box]
     while waiting:
         piece = waiting.pop()
-        path = tiling.seats[tiling.owner(piece.low)].path
+        path = tiling.tiles[tiling.owner(piece.low)].path
         reached.append(path)
         waiting += [part for other in siblings(path) if (part := piece.meet(space.zone(other))) is not None]
-    assert sorted(reached) == sorted(seat.path for seat in tiling.seats if space.zone(seat.path).touches(box))
+    assert sorted(reached) == sorted(tile.path for tile in tiling.tiles if space.zone(tile.path).touches(box))
 
 
 FLOATS = st.floats(allow_nan=True, allow_infinity=True)
@@ -243,7 +256,7 @@ BOUNDS = st.sampled_from([(0, 1000), (-5, 5), (0.0, 1.0), (-1e300, 1e300), ("a",
 def test_cells_keep_the_order_of_values(bounds: tuple[Value, Value], one: Value, other: Value) -> None:
     if type_of(one) is not type_of(other):
         return
-    axes = Axes.of({"x": bounds}, Space(1))
+    axes = Quantiser.of({"x": bounds}, Space(1))
     kind = type_of(one)
     low, high = sorted([one, other], key=kind.key)
     assert axes.event(View({"x": low})).low <= axes.event(View({"x": high})).low
@@ -258,7 +271,7 @@ def test_no_event_that_is_wanted_lies_outside_the_boxes(
     event_type = random_type(rng)
     sql = Sql.of(random_condition(rng, event_type))
     names = [*(name for name, _ in sql.types), "elsewhere", "nowhere"][:2]
-    axes = Axes.of(dict(zip(names, (first, second))), Space(2))
+    axes = Quantiser.of(dict(zip(names, (first, second))), Space(2))
     for _ in range(10):
         values = random_values(rng, event_type)
         view = View({name: value for name, value in values.items() if value is not None})
@@ -268,7 +281,7 @@ def test_no_event_that_is_wanted_lies_outside_the_boxes(
 
 @given(st.integers(-50, 1050), st.integers(-50, 1050), st.integers(-50, 1050), st.booleans())
 def test_a_range_becomes_one_box_around_its_values(low: int, width: int, x: int, hidden: bool) -> None:
-    axes = Axes.of({"x": (0, 1000), "y": (0, 1000)}, Space(2))
+    axes = Quantiser.of({"x": (0, 1000), "y": (0, 1000)}, Space(2))
     wanted = Ranges.of(x=(low, low + abs(width)))
     interest = Interest(SubscriptionId("a", 0, 1), "Event", wanted)
     (box,) = axes.wanted(interest.wanted)
@@ -282,7 +295,7 @@ def test_a_range_becomes_one_box_around_its_values(low: int, width: int, x: int,
 def test_coordinates_scaled_into_a_zone_keep_their_order_and_stay_inside(
     places: list[tuple[float, float]], zone: Zone
 ) -> None:
-    """S11."""
+    """SPANHOP-P11."""
     one, other = (scale(at, zone, (-1.0, -1.0), (1.0, 1.0)) for at in places)
     assert one in zone
     assert other in zone

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conformance import FAULTS, NODE_COUNT, it_keeps_its_guarantees
-from tidings.overlay import EventId, Ranges
+from tidings.overlay import EventId, Everything, Ranges
 from tidings.overlay.spanhop.router import Spanhop
 from tidings.overlay.spanhop.zone_ownership import uncovered
 from tidings.sim import Workload, World
@@ -28,39 +28,40 @@ def broker(world: World, node: int) -> Spanhop:
 
 
 def check_zones(world: World) -> None:
-    """Z1 to Z4: zones tile the space, neighbours know each other, tables belong to their paths."""
+    """SPANHOP-INV-1 to SPANHOP-INV-4: zones tile the space, neighbours know each other, tables belong to their paths."""
     routers = brokers(world)
-    space = broker(world, 0).atlas.space
-    paths = [path for router in routers.values() for path in router.atlas.held]
+    space = broker(world, 0).zones.space
+    paths = [path for router in routers.values() for path in router.zones.owned]
     assert uncovered((), paths) == []
     assert sum(space.zone(path).size for path in paths) == space.whole.size
     for id, router in routers.items():
-        for path, held in router.atlas.held.items():
-            assert held.zone == space.zone(path)
-            assert len(held.ancestors) == len(path) // router.k + 1
+        for path, owned in router.zones.owned.items():
+            assert owned.zone == space.zone(path)
+            assert len(owned.ancestors) == len(path) // router.zones.k + 1
             beside = {
                 other
                 for other, each in routers.items()
                 if other != id
-                and any(held.zone.borders(z.zone, router.atlas.around) is not None for z in each.atlas.held.values())
+                and any(owned.zone.borders(z.zone, router.zones.around) is not None for z in each.zones.owned.values())
             }
-            assert {known.id for known in router.atlas.standing(held).neighbours} == beside
+            assert {known.id for known in router.zones.routing_state(owned).neighbours} == beside
 
 
 def check_records(world: World) -> None:
-    """Z7: each subscription in force is in exactly the zones its box touches."""
-    routers = brokers(world)
+    """SPANHOP-INV-7: each subscription in force is in exactly the zones its box touches."""
+    routers, members = brokers(world), {member.id: member for member in world.nodes}
     for id, wish in world.trace.subscriptions.items():
-        if wish.dropped_at is None and id in world._by_id[id.origin].subscriptions and world._by_id[id.origin].up:
-            boxes = broker(world, 0).axes.wanted(wish.interest.wanted)
+        home = members[id.origin]
+        if wish.dropped_at is None and id in home.subscriptions and home.up:
+            boxes = broker(world, 0).quantiser.wanted(wish.interest.wanted)
             for router in routers.values():
-                for held in router.atlas.held.values():
-                    assert (id in held.records) == any(box.touches(held.zone) for box in boxes)
+                for owned in router.zones.owned.values():
+                    assert (id in owned.records) == any(box.touches(owned.zone) for box in boxes)
 
 
 @pytest.mark.parametrize("faults", FAULTS)
 def test_zones_and_records_are_in_order_when_the_storm_is_over(faults: str) -> None:
-    """S1, and every broker has one zone again."""
+    """SPANHOP-P1, and every broker has one zone again."""
     world = World("spanhop", node_count=NODE_COUNT, seed=7)
     rng = Random(7)
     for wanted in Workload(subscriptions=12, axes=2).wanted(rng):
@@ -71,7 +72,7 @@ def test_zones_and_records_are_in_order_when_the_storm_is_over(faults: str) -> N
     world.run_for(90.0)
     check_zones(world)
     check_records(world)
-    assert {len(router.atlas.held) for router in brokers(world).values()} == {1}
+    assert {len(router.zones.owned) for router in brokers(world).values()} == {1}
 
 
 def test_brokers_that_all_come_at_once_find_their_zones_by_talking() -> None:
@@ -106,7 +107,7 @@ def test_events_take_half_of_log2_n_hops_with_ancestors_and_many_more_without(m:
         for _ in range(400):
             world.publish(rng.randrange(64), {"x": rng.randrange(1, 1000), "y": rng.randrange(1, 1000)})
         world.run_until_quiet()
-        hops[mode] = world.trace.messages("Carry") / 400
+        hops[mode] = world.trace.messages("RoutedEvent") / 400
     assert hops["spanhop"] == pytest.approx(3.0, rel=0.06)
     assert hops["greedy"] == pytest.approx(4.0, rel=0.06)
 
@@ -127,35 +128,36 @@ def test_events_for_live_zones_arrive_although_many_brokers_have_just_died(share
     """Dead brokers are found out when messages bounce, and gone round, or waited for until somebody takes their zone."""
     world = World("spanhop", node_count=128, seed=2, options={**STILL, "cut": "middle"})
     rng = Random(2)
+    world.subscribe(0, Everything())
+    world.run_until_quiet()
     for node in rng.sample(range(1, 128), int(128 * share)):
         world.crash(node)
     live = world.up()
     events = [_publish_into(world, rng.choice(live), broker(world, rng.choice(live))) for _ in range(40)]
     world.run_until_quiet()
-    matched = {key[0] for node in live for key in broker(world, node).notifier.matched._ids}
-    assert matched == set(events)
+    assert {notice.event for notice in world.trace.notices} == set(events)
 
 
 def _publish_into(world: World, start: int, owner: Spanhop) -> EventId:
     """An event in the middle of somebody's zone."""
-    zone = next(iter(owner.atlas.held.values())).zone
+    zone = next(iter(owner.zones.owned.values())).zone
     x, y = (int((low + high) / 2 / 2**32 * 1000) for low, high in zip(zone.low, zone.high))
     return world.publish(start, {"x": x, "y": y})
 
 
 def test_a_recorded_broker_is_in_the_zone_it_is_recorded_for_after_comings_and_goings() -> None:
-    """Z6, by upkeep: entries that came to be wrong are looked up again."""
+    """SPANHOP-INV-6, by upkeep: entries that came to be wrong are looked up again."""
     world = World("spanhop", node_count=NODE_COUNT, seed=4, options={"upkeep_s": 1.0, "refresh_s": 0})
     world.strike(FAULTS["comings and goings"](4))
     world.run_for(150.0)
     routers = brokers(world)
     entries = right = 0
     for router in routers.values():
-        for held in router.atlas.held.values():
-            for plot in (plot for table in held.ancestors for plot in table):
+        for owned in router.zones.owned.values():
+            for entry in (entry for table in owned.ancestors for entry in table):
                 entries += 1
-                other = routers.get(plot.peer.id)
+                other = routers.get(entry.peer.id)
                 right += other is not None and any(
-                    within(path, plot.path) or within(plot.path, path) for path in other.atlas.held
+                    within(path, entry.path) or within(entry.path, path) for path in other.zones.owned
                 )
     assert right >= 0.95 * entries

@@ -55,7 +55,7 @@ from tidings.overlay.router import (
     Token,
     WakeAt,
 )
-from tidings.overlay.spanhop.next_hop import Hop, Standing, Trip, hops_max, next_hop
+from tidings.overlay.spanhop.next_hop import Hop, RouteHeader, RoutingState, hops_max, next_hop
 from tidings.overlay.spanhop.static_partition import Tiling
 
 NAMES = ("flooding", "gossip", "immune", "hermes", "irbr", "cbdlo", "tera", "simple", "spanhop")
@@ -105,15 +105,15 @@ __all__ = [
     "Protocol",
     "Ranges",
     "Roles",
+    "RouteHeader",
     "Router",
+    "RoutingState",
     "Send",
     "Span",
     "Sql",
-    "Standing",
     "SubscriptionId",
     "Tiling",
     "Token",
-    "Trip",
     "View",
     "WakeAt",
     "Wanted",

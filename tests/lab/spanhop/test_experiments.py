@@ -11,9 +11,9 @@ from tests.lab.small import experiment, judged, measured
 from tidings.errors import InputError
 from tidings.lab import Results, Verdict
 from tidings.lab.spanhop.measures import EVEN, GREEDY, GREEDY_ENDS, RANDOM, TOGETHER, spanhop
-from tidings.lab.spanhop.near import nearest
-from tidings.lab.spanhop.routes import tables
-from tidings.lab.spanhop.tree import balanced
+from tidings.lab.spanhop.proximity import nearest
+from tidings.lab.spanhop.routing import tables
+from tidings.lab.spanhop.split_tree import balanced
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,9 @@
-"""Spanhop, measured: hops over a partitioned space, with and without the tables of ancestors, whole and with failures.
+"""Spanhop's experiments: hops with and without the tables of ancestors, failures, delays; and the claims about them.
 
 The paper shows one figure: mean hops against the number of brokers, greedy routing and
 Spanhop, on a space of two axes (figure 6), without numbers, m or how it was simulated. Its
 formulas give the numbers: greedy d/4·N^(1/d), Spanhop d/4·m^(1/d)·log_m N, least at m = e^d
-with 0.68·ln N. Here every way is walked, hop by hop, from N = 16 to N = 2^20 (`spanhop_routes`).
+with 0.68·ln N. Here every route is followed, hop by hop, from N = 16 to N = 2^20 (see `routing`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tidings.lab.spanhop.measures import (
     spanhop,
 )
 
-# ── What the paper says, and what is said beyond it ────────────────────────────
+# ── The paper's claims, and ours beyond it ─────────────────────────────────────
 
 
 def greedy_formula(axes: int, brokers: float) -> float:

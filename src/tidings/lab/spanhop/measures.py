@@ -1,7 +1,7 @@
-"""How Spanhop is measured: networks, random pairs, and ways walked between them; whole, with failures, by delay.
+"""What one run measures: routes between random pairs on a network, intact, with failures, and by delay.
 
-A way leads from a random broker to a random point of another random broker's zone. Axes are
-circles unless a line says otherwise.
+A route leads from a random broker to a random point of another random broker's zone. Axes are
+circles unless the name of a series says otherwise.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy as np
 from tidings.errors import InputError
 from tidings.lab.checking import expect_at_least, expect_one_of, expect_rates
 from tidings.lab.experiment import Measured, Parameters, numbers
-from tidings.lab.spanhop.near import nearest
-from tidings.lab.spanhop.places import fitted
-from tidings.lab.spanhop.routes import HERE, Routes, Tables, live_share, routes, routes_together, tables
-from tidings.lab.spanhop.tree import AXES_MAX, Array, SplitTree, balanced, joined
+from tidings.lab.spanhop.network_coordinates import fitted
+from tidings.lab.spanhop.proximity import nearest
+from tidings.lab.spanhop.routing import HERE, Routes, RoutingTables, live_share, routes, routes_together, tables
+from tidings.lab.spanhop.split_tree import AXES_MAX, Array, SplitTree, balanced, joined
 from tidings.sim import Plane
 
 BALANCED, RANDOM, EVEN = "balanced", "random joins", "even joins"
@@ -28,11 +28,11 @@ _BITS = 24  # Of an axis. Zones of a million brokers are thousands of cells wide
 
 
 def spanhop(m: int, network: str = BALANCED) -> str:
-    """The name of a line."""
+    """The name of a series."""
     return f"Spanhop, m = {m}" + (f", {network}" if network != BALANCED else "")
 
 
-# ── How ways are walked ────────────────────────────────────────────────────────
+# ── Hops and failures ──────────────────────────────────────────────────────────
 
 
 def _tree(parameters: Parameters, seed: int) -> SplitTree:
@@ -61,7 +61,7 @@ def measure_hops(parameters: Parameters, seed: int) -> list[Measured]:
     tree = _tree(parameters, seed)
     sources, points = _pairs(tree, parameters["pairs"], seed)
     measured: list[Measured] = []
-    known: Tables | None = None
+    known: RoutingTables | None = None
     domains = [int(m) for m in numbers(parameters, "m")]
     for m in domains if parameters["network"] == BALANCED else domains[:1]:
         known = tables(tree, m, present=known.present if known else None)
@@ -101,8 +101,8 @@ def measure_m(parameters: Parameters, seed: int) -> list[Measured]:
     return measured
 
 
-def _with_failures(known: Tables, parameters: Parameters, seed: int) -> Iterable[tuple[float, Array]]:
-    """For each share of failures, who is left."""
+def _with_failures(known: RoutingTables, parameters: Parameters, seed: int) -> Iterable[tuple[float, Array]]:
+    """For each share of failures, the brokers that are alive."""
     order = np.random.default_rng([3, seed]).permutation(len(known.tree))
     for failed in numbers(parameters, "failed_percent"):
         alive = np.ones(len(order), np.bool_)
@@ -110,8 +110,10 @@ def _with_failures(known: Tables, parameters: Parameters, seed: int) -> Iterable
         yield failed, alive
 
 
-def _walked_round(known: Tables, alive: Array, parameters: Parameters, seed: int) -> Iterable[tuple[str, Routes]]:
-    """The ways between brokers that are left, before anything is repaired."""
+def _routes_around(
+    known: RoutingTables, alive: Array, parameters: Parameters, seed: int
+) -> Iterable[tuple[str, Routes]]:
+    """Routes between live brokers, before anything is repaired."""
     sources, points = _pairs(known.tree, parameters["pairs"], seed, np.flatnonzero(alive))
     for series, greedy in ((GREEDY, True), (spanhop(parameters["m"]), False)):
         yield series, routes(known, sources, points, greedy=greedy, alive=alive)
@@ -122,7 +124,7 @@ def measure_failures(parameters: Parameters, seed: int) -> list[Measured]:
     known, measured = tables(_tree(parameters, seed), parameters["m"]), []
     for failed, alive in _with_failures(known, parameters, seed):
         measured.append(Measured(LIVE_LINKS, failed, 100 * live_share(known, alive)))
-        for series, walked in _walked_round(known, alive, parameters, seed):
+        for series, walked in _routes_around(known, alive, parameters, seed):
             measured.append(Measured(series, failed, 100 * float((walked.ended == HERE).mean())))
     return measured
 
@@ -133,18 +135,21 @@ def measure_failure_hops(parameters: Parameters, seed: int) -> list[Measured]:
     return [
         Measured(series, failed, float(walked.hops[walked.ended == HERE].mean()))
         for failed, alive in _with_failures(known, parameters, seed)
-        for series, walked in _walked_round(known, alive, parameters, seed)
+        for series, walked in _routes_around(known, alive, parameters, seed)
     ]
 
 
 # ── Delays ─────────────────────────────────────────────────────────────────────
 
 AS_RECORDED, NEAREST = "as recorded", "nearest by MGNP"
-SPREADS = {"uniform plane": 0, "eight cities": 8}  # How brokers lie in the network: how many clusters, 0 for none.
+SPREADS = {
+    "uniform plane": 0,
+    "eight cities": 8,
+}  # How brokers are spread in the network: the number of clusters, 0 for none.
 
 
-def _ways(parameters: Parameters, seed: int) -> Iterable[tuple[str, float, float]]:
-    """For each line its name, mean delay in ms, and mean hops."""
+def _delays_and_hops(parameters: Parameters, seed: int) -> Iterable[tuple[str, float, float]]:
+    """For each series its name, mean delay in ms, and mean hops."""
     tree = _tree(parameters, seed)
     known = tables(tree, parameters["m"])
     plane = Plane(seed, clusters=SPREADS[parameters["spread"]])
@@ -157,13 +162,13 @@ def _ways(parameters: Parameters, seed: int) -> Iterable[tuple[str, float, float
 
 
 def _coordinates(places: Array, plane: Plane, parameters: Parameters, seed: int) -> Array:
-    """Where brokers take themselves to be, from pings to landmarks."""
+    """Network coordinates of brokers, from pings to landmarks."""
     rng, jitter_s = np.random.default_rng([4, seed]), parameters["jitter_ms"] / 1000
     return fitted(places, plane, landmarks=parameters["landmarks"], jitter_s=jitter_s, rng=rng)
 
 
 def _delays_s(traces: Array, places: Array, plane: Plane) -> Array:
-    """How long each way takes, over all its links."""
+    """The delay of each route, over all its links."""
     length = int((traces >= 0).sum(axis=1).max())
     here, there = traces[:, : length - 1], traces[:, 1:length]
     way = np.sqrt(((places[here] - places[there]) ** 2).sum(axis=2))
@@ -172,13 +177,13 @@ def _delays_s(traces: Array, places: Array, plane: Plane) -> Array:
 
 
 def measure_delay(parameters: Parameters, seed: int) -> list[Measured]:
-    """Mean delay from end to end, with next hops as recorded and with the nearest broker of each region."""
-    return [Measured(series, parameters["brokers"], delay) for series, delay, _ in _ways(parameters, seed)]
+    """Mean end-to-end delay, with next hops as recorded and with the nearest broker of each region."""
+    return [Measured(series, parameters["brokers"], delay) for series, delay, _ in _delays_and_hops(parameters, seed)]
 
 
 def measure_delay_hops(parameters: Parameters, seed: int) -> list[Measured]:
-    """Mean hops of the same ways."""
-    return [Measured(series, parameters["brokers"], hops) for series, _, hops in _ways(parameters, seed)]
+    """Mean hops of the same routes."""
+    return [Measured(series, parameters["brokers"], hops) for series, _, hops in _delays_and_hops(parameters, seed)]
 
 
 def check(parameters: Parameters) -> None:
@@ -202,5 +207,5 @@ def check(parameters: Parameters) -> None:
 
 
 def cost(parameters: Parameters) -> float:
-    """Making the tables goes with the brokers."""
+    """Seconds, for the scheduler: building the tables is linear in the brokers."""
     return float(0.3 + 9e-6 * parameters["brokers"])

@@ -1,11 +1,14 @@
-"""What brokers of a partitioned space say to each other, and what travels in it.
+"""Spanhop's messages and the records inside them, in the order in which a broker's life needs them.
 
-Carry, Routed     an event, or anything else, on its way to a point of the space; answered hop by hop with Got
-Whisper           the same, said on schedule and not answered
-Notify, Tell      an event for those who want it: straight to one home, or along the space to many
-Stored            a zone has taken in its part of a subscription
-Update, Ask …     who holds which zone, told to neighbours
-Offer … Took      a zone changes hands
+    RoutedEvent, Routed       an event, or a control payload, on its way to a point; acknowledged hop by hop (HopAck)
+    RoutedDatagram            a payload that is sent periodically, therefore once and without acknowledgement
+    Notification, …           an event for its subscribers: straight to one home broker, or multicast along the space
+    Stored                    a zone has stored its part of a subscription
+    AdvertisementUpdate, …    which broker owns which zones, exchanged between neighbours
+    Offer … HandoffAck        the transfer of a zone from one broker to another
+    IndexPut, NearQuery, …    network coordinates and the index of them (MGNP)
+
+A class that was renamed keeps its first name as its tag on the wire.
 """
 
 from __future__ import annotations
@@ -17,106 +20,108 @@ import msgspec
 
 from tidings.overlay.interest import Interest
 from tidings.overlay.messages import Message, NodeId, Packet, Peer, SubscriptionId
-from tidings.overlay.spanhop.next_hop import Point, Trip
+from tidings.overlay.spanhop.next_hop import Point, RouteHeader
 from tidings.space import Path, Zone
 
+# ── Records ──────────────────────────────────────────────────────────────────
 
-class Claim(msgspec.Struct, frozen=True, array_like=True):
-    """A zone somebody holds. Every change of hands raises the epoch; of two claims the higher one counts."""
+
+class ZoneClaim(msgspec.Struct, frozen=True, array_like=True):
+    """A broker's claim to a zone. Each change of owner raises the epoch; where claims overlap, the highest wins."""
 
     path: Path
     epoch: int
 
 
-class Card(msgspec.Struct, frozen=True, array_like=True):
-    """All zones a broker holds, as it said itself, and where it is by network. A later version replaces an earlier one."""
+class ZoneAdvertisement(msgspec.Struct, frozen=True, array_like=True):
+    """The zones that a broker says it owns, and its network coordinates. A later version replaces an earlier."""
 
     peer: Peer
     version: int
-    claims: tuple[Claim, ...]
-    at: tuple[float, ...] = ()  # Network coordinates, once it knows them.
+    claims: tuple[ZoneClaim, ...]
+    at: tuple[float, ...] = ()  # Network coordinates, as soon as the broker knows them.
 
 
-class Plot(msgspec.Struct, frozen=True, array_like=True):
-    """A broker and the zone it had when it was recorded in the table of an ancestor."""
+class TableEntry(msgspec.Struct, frozen=True, array_like=True):
+    """A broker and the zone it owned when it was recorded in the neighbour table of an ancestor."""
 
     peer: Peer
     path: Path
 
 
-Table: TypeAlias = tuple[Plot, ...]  # What was next to one ancestor.
+NeighbourTable: TypeAlias = tuple[TableEntry, ...]  # The neighbours of one ancestor, as they were recorded.
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True):
-    """A subscription as zones keep it. Of two with the same id the later version counts; `gone` takes it back."""
+class SubscriptionRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A subscription as zones store it. Of two with the same id the later version wins; `deleted` is a tombstone."""
 
     interest: Interest
     home: Peer
     home_point: Point
     version: int
-    gone: bool = False
+    deleted: bool = False
 
 
-RECORDS_AT_ONCE = 256  # In one message.
+RECORDS_PER_MESSAGE = 256
 
 
-def in_parts(records: Sequence[Record]) -> list[tuple[Record, ...]]:
-    """Records as they go into messages, one part each."""
-    return [tuple(records[i : i + RECORDS_AT_ONCE]) for i in range(0, len(records), RECORDS_AT_ONCE)]
+def in_parts(records: Sequence[SubscriptionRecord]) -> list[tuple[SubscriptionRecord, ...]]:
+    """Records in chunks, one for each message."""
+    return [tuple(records[i : i + RECORDS_PER_MESSAGE]) for i in range(0, len(records), RECORDS_PER_MESSAGE)]
 
 
-# ── What travels to a point ──────────────────────────────────────────────────
+# ── Routed to a point ────────────────────────────────────────────────────────
 
 
-class Plant(Message, frozen=True):
-    """Keep this subscription in every zone that the piece touches; `told` says whether its home is to be told."""
+class PlaceSubscription(Message, frozen=True, tag="Plant"):
+    """Store this subscription in every zone that the piece touches; with `acknowledge`, answer its home with Stored."""
 
-    record: Record
+    record: SubscriptionRecord
     piece: Zone
-    told: bool = True
+    acknowledge: bool = True
 
 
 class Join(Message, frozen=True):
-    """I would like a zone; `handed` if somebody has passed this on to a neighbour with a larger one."""
+    """The joiner asks for a zone. `redirected`: another broker has sent the request on to one with a larger zone."""
 
     joiner: Peer
     number: int
-    handed: bool = False
+    redirected: bool = False
 
 
 class FindPair(Message, frozen=True):
-    """Who of you can give its zone to its sibling and take one from me?"""
+    """Asks for a broker that can leave its own zone to its sibling and take over one of the asker's."""
 
     asker: Peer
     number: int
 
 
 class DomainQuery(Message, frozen=True):
-    """Who is there now? Asked to keep the table of an ancestor fresh."""
+    """Asks who owns this place now, to refresh an entry in the table of an ancestor."""
 
     asker: Peer
     path: Path
 
 
-class Patrol(Message, frozen=True):
-    """I hold the zone that this is on its way to; does anybody else?"""
+class OwnershipProbe(Message, frozen=True, tag="Patrol"):
+    """Routed to a zone that its sender owns. If it arrives at another broker, two brokers claim the zone."""
 
-    card: Card
+    advert: ZoneAdvertisement
 
 
 class IndexPut(Message, frozen=True):
-    """Keep in mind that this broker, at these network coordinates, is in the zone of this path."""
+    """Index this broker, at these network coordinates, under the zone of this path."""
 
     path: Path
     peer: Peer
     at: tuple[float, ...]
     version: int
-    gone: bool = False
-    home: Path = ()  # The broker's own zone: who wants somebody of a part of the path's zone can tell.
+    deleted: bool = False
+    home: Path = ()  # The broker's own zone, for those who look for a broker in a part of the path's zone.
 
 
-class Beyond(msgspec.Struct, frozen=True, array_like=True):
-    """A zone still to be asked: in which ring it lies, whose it is, and its point nearest to the one sought."""
+class PendingZone(msgspec.Struct, frozen=True, array_like=True):
+    """A zone that a query has yet to visit: its ring, its owner, and its point nearest to the one sought."""
 
     ring: int
     owner: NodeId
@@ -124,87 +129,87 @@ class Beyond(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NearQuery(Message, frozen=True):
-    """Which brokers in the zone of this path are near these network coordinates?"""
+    """Asks which brokers in the zone of this path are near these network coordinates."""
 
     path: Path
     asker: Peer
     at: tuple[float, ...]
     point: Point
-    ring: int = 0  # How far from the first zone asked this one is.
+    ring: int = 0  # How many rings of zones lie between this one and the first.
     asked: tuple[NodeId, ...] = ()
-    waiting: tuple[Beyond, ...] = ()  # To be asked if there is nobody here, in their order.
+    pending: tuple[PendingZone, ...] = ()  # To visit, in this order, if nobody is indexed here.
 
 
-Cargo: TypeAlias = Plant | Join | FindPair | DomainQuery | Patrol | IndexPut | NearQuery
+Payload: TypeAlias = PlaceSubscription | Join | FindPair | DomainQuery | OwnershipProbe | IndexPut | NearQuery
 
 
-class Carry(Message, frozen=True):
+class RoutedEvent(Message, frozen=True, tag="Carry"):
     """An event for every zone that the piece touches."""
 
     number: int
-    trip: Trip
+    route: RouteHeader
     packet: Packet
     piece: Zone
-    span: Path | None = None  # The zone in whose name the receiver was chosen from an ancestor's table.
+    span: Path | None = None  # The recorded zone for which the receiver was chosen from an ancestor's table.
 
 
 class Routed(Message, frozen=True):
-    """Anything else on its way to a point."""
+    """A control payload on its way to a point."""
 
     number: int
-    trip: Trip
-    cargo: Cargo
+    route: RouteHeader
+    payload: Payload
     span: Path | None = None
 
 
-class Whisper(Message, frozen=True):
-    """The same, said on schedule: nobody answers."""
+class RoutedDatagram(Message, frozen=True, tag="Whisper"):
+    """A payload that is sent periodically: nobody acknowledges it, the next one makes up for a loss."""
 
     chatter: ClassVar[bool] = True
-    trip: Trip
-    cargo: Cargo
+    route: RouteHeader
+    payload: Payload
 
 
-class Got(Message, frozen=True):
-    """I see to it."""
+class HopAck(Message, frozen=True, tag="Got"):
+    """The receiver has taken over the message of this number."""
 
     number: int
 
 
 class WrongDomain(Message, frozen=True):
-    """You took me for somebody in this zone. I am not."""
+    """The sender of a message took this broker for an owner inside the span; it is not."""
 
     span: Path
 
 
 class DomainAnswer(Message, frozen=True):
-    """I am in the zone you asked about."""
+    """Answers a DomainQuery: `owner` is in that zone."""
 
     path: Path
     owner: Peer
 
 
-# ── What goes to homes ───────────────────────────────────────────────────────
+# ── To home brokers ──────────────────────────────────────────────────────────
 
 
-class Notify(Message, frozen=True):
-    """An event that some subscriptions of yours want."""
+class Notification(Message, frozen=True, tag="Notify"):
+    """An event that matches some subscriptions of the receiver."""
 
     number: int
     packet: Packet
-    wanted: tuple[SubscriptionId, ...]
+    subscriptions: tuple[SubscriptionId, ...]
 
 
 class Target(msgspec.Struct, frozen=True, array_like=True):
-    """A home, and a point near which it was when it subscribed."""
+    """A home broker, and a point of the zone it owned when it subscribed."""
 
     home: Peer
     point: Point
-    wanted: tuple[SubscriptionId, ...]
+    subscriptions: tuple[SubscriptionId, ...]
 
 
-class Tell(Message, frozen=True):
-    """An event for several homes, along the space: one copy for all that go the same way."""
+class MulticastNotification(Message, frozen=True, tag="Tell"):
+    """An event for several home brokers, forwarded along the space: one copy for all that share the next hop."""
 
     number: int
     packet: Packet
@@ -213,137 +218,137 @@ class Tell(Message, frozen=True):
 
 
 class Stored(Message, frozen=True):
-    """The subscription, in this version, is now known in this part of its box."""
+    """A zone has stored this version of a subscription for this part of its box."""
 
     id: SubscriptionId
     version: int
     part: Zone
 
 
-class Copies(Message, frozen=True):
-    """What my zone keeps, for the case that I am gone."""
+class ReplicaUpdate(Message, frozen=True, tag="Copies"):
+    """Records of the sender's zone, which the receiver keeps in case the sender fails."""
 
     path: Path
-    records: tuple[Record, ...]
+    records: tuple[SubscriptionRecord, ...]
 
 
-class Recopied(Copies, frozen=True):
-    """The same, said on schedule."""
+class ReplicaRefresh(ReplicaUpdate, frozen=True, tag="Recopied"):
+    """The same, sent periodically."""
 
     chatter: ClassVar[bool] = True
 
 
 class Records(Message, frozen=True):
-    """Subscriptions of a zone that is yours now."""
+    """Records of a zone that the receiver owns now."""
 
-    records: tuple[Record, ...]
+    records: tuple[SubscriptionRecord, ...]
 
 
-# ── Who holds what ───────────────────────────────────────────────────────────
+# ── Between neighbours ───────────────────────────────────────────────────────
 
 
 class Heartbeat(Message, frozen=True):
-    """I am here, my card is in this version, and yours I have in that one."""
+    """The sender is alive, its advertisement has this version, and it knows the receiver's in that one."""
 
     chatter: ClassVar[bool] = True
     incarnation: int
     version: int
-    yours: int
+    known_version: int
 
 
-class Ask(Message, frozen=True):
-    """Show me your card."""
-
-    chatter: ClassVar[bool] = True
-
-
-class Update(Message, frozen=True):
-    """My card, and those of my neighbours."""
-
-    card: Card
-    around: tuple[Card, ...]
-
-
-class Rumour(Update, frozen=True):
-    """The same, said on schedule."""
+class AdvertisementRequest(Message, frozen=True, tag="Ask"):
+    """Asks for the receiver's advertisement."""
 
     chatter: ClassVar[bool] = True
 
 
-# ── A zone changes hands ─────────────────────────────────────────────────────
+class AdvertisementUpdate(Message, frozen=True, tag="Update"):
+    """The sender's advertisement, and those of its neighbours."""
+
+    advert: ZoneAdvertisement
+    neighbours: tuple[ZoneAdvertisement, ...]
+
+
+class AdvertisementGossip(AdvertisementUpdate, frozen=True, tag="Rumour"):
+    """The same, sent periodically."""
+
+    chatter: ClassVar[bool] = True
+
+
+# ── Zone transfer ────────────────────────────────────────────────────────────
 
 
 class Busy(Message, frozen=True):
-    """Not now. Ask again, perhaps elsewhere."""
+    """The receiver cannot have a zone from this broker now and should ask again, perhaps elsewhere."""
 
     number: int
 
 
-class Deed(msgspec.Struct, frozen=True, array_like=True):
-    """A zone with what belongs to it: its claim, its ancestors' tables, whom it borders on."""
+class ZoneDescriptor(msgspec.Struct, frozen=True, array_like=True):
+    """A zone and its state: the claim to it, the tables of its ancestors, its neighbours, its part of the index."""
 
-    claim: Claim
-    ancestors: tuple[Table, ...]
-    cards: tuple[Card, ...]
+    claim: ZoneClaim
+    ancestors: tuple[NeighbourTable, ...]
+    neighbours: tuple[ZoneAdvertisement, ...]
     index: tuple[IndexPut, ...] = ()
 
 
 class Offer(Message, frozen=True):
-    """Have this zone. The records come in parts; each is accepted before the next."""
+    """Offers a zone to a newcomer. The records come in parts; each part is accepted before the next is sent."""
 
     number: int
-    deed: Deed
-    records: tuple[Record, ...]
+    descriptor: ZoneDescriptor
+    records: tuple[SubscriptionRecord, ...]
     part: int
     last: bool
 
 
 class Accept(Message, frozen=True):
-    """I have this part."""
+    """The newcomer has this part of the offer."""
 
     number: int
     part: int
 
 
 class Committed(Message, frozen=True):
-    """The zone is yours from now on; these records came meanwhile."""
+    """The zone belongs to the newcomer from now on; these records arrived during the transfer."""
 
     number: int
-    records: tuple[Record, ...]
+    records: tuple[SubscriptionRecord, ...]
 
 
-class Hand(Message, frozen=True):
-    """Take over this zone from me: `merge` it with yours, its sibling, or hold it besides."""
+class Handoff(Message, frozen=True, tag="Hand"):
+    """Asks the receiver to take over a zone: to `merge` it with its sibling, or to own it beside its own."""
 
     number: int
-    deed: Deed
-    records: tuple[Record, ...]
+    descriptor: ZoneDescriptor
+    records: tuple[SubscriptionRecord, ...]
     merge: bool
     part: int
     last: bool
 
 
-class Took(Message, frozen=True):
-    """I have this part; if it was the last, the zone is mine."""
+class HandoffAck(Message, frozen=True, tag="Took"):
+    """The receiver has this part of the handoff; after the last part the zone is its own."""
 
     number: int
     part: int
 
 
-class Refused(Message, frozen=True):
-    """I cannot take it now."""
+class HandoffRefused(Message, frozen=True, tag="Refused"):
+    """The receiver cannot take the zone now."""
 
     number: int
 
 
 class PairFound(Message, frozen=True):
-    """I can take a zone from you."""
+    """Answers a FindPair: `taker` can take over a zone."""
 
     number: int
     taker: Peer
 
 
-# ── Where in the network ─────────────────────────────────────────────────────
+# ── Network coordinates ──────────────────────────────────────────────────────
 
 
 class NearAnswer(Message, frozen=True):
@@ -354,20 +359,20 @@ class NearAnswer(Message, frozen=True):
 
 
 class IndexChanged(Message, frozen=True):
-    """What I told you of the brokers in this zone is no longer so."""
+    """An earlier NearAnswer about this zone is out of date."""
 
     path: Path
 
 
 class Ping(Message, frozen=True):
-    """How far are you?"""
+    """Measures the round trip time."""
 
     chatter: ClassVar[bool] = True
     number: int
 
 
 class Pong(Message, frozen=True):
-    """As far as this took; and where I am, with how sure I am of it."""
+    """Answers a Ping with the sender's Vivaldi coordinates and its estimate of their error."""
 
     chatter: ClassVar[bool] = True
     number: int
@@ -375,21 +380,21 @@ class Pong(Message, frozen=True):
     error: float
 
 
-class LandmarkAsk(Message, frozen=True):
-    """Where are the landmarks?"""
+class LandmarkRequest(Message, frozen=True, tag="LandmarkAsk"):
+    """Asks for the coordinates of the landmarks."""
 
     chatter: ClassVar[bool] = True
 
 
 class LandmarkRtts(Message, frozen=True):
-    """How far a landmark is from each landmark, in their order; for the one that places them all."""
+    """One landmark's round trip times to all landmarks, in their order, for the first landmark to embed."""
 
     chatter: ClassVar[bool] = True
     rtts: tuple[float, ...]
 
 
 class Landmarks(Message, frozen=True):
-    """The landmarks, where each is, and between which bounds all coordinates are taken to lie."""
+    """The landmarks, their coordinates, and the bounds within which all coordinates are taken to lie."""
 
     chatter: ClassVar[bool] = True
     peers: tuple[Peer, ...]
@@ -399,35 +404,35 @@ class Landmarks(Message, frozen=True):
 
 
 SpanhopMessage: TypeAlias = (
-    Carry
+    RoutedEvent
     | Routed
-    | Whisper
-    | Got
+    | RoutedDatagram
+    | HopAck
     | WrongDomain
     | DomainAnswer
-    | Notify
-    | Tell
+    | Notification
+    | MulticastNotification
     | Stored
-    | Copies
-    | Recopied
+    | ReplicaUpdate
+    | ReplicaRefresh
     | Records
     | Heartbeat
-    | Ask
-    | Update
-    | Rumour
+    | AdvertisementRequest
+    | AdvertisementUpdate
+    | AdvertisementGossip
     | Busy
     | Offer
     | Accept
     | Committed
-    | Hand
-    | Took
-    | Refused
+    | Handoff
+    | HandoffAck
+    | HandoffRefused
     | PairFound
     | NearAnswer
     | IndexChanged
     | Ping
     | Pong
-    | LandmarkAsk
+    | LandmarkRequest
     | LandmarkRtts
     | Landmarks
 )

@@ -1,256 +1,287 @@
-"""Looking after the neighbours: heartbeats, cards, deaths, and zones that nobody holds any more.
+"""Monitoring neighbours: heartbeats, advertisements, failures, and the takeover of orphaned zones.
 
-Heartbeats say which version of whose card is known, so a lost word is made good by the next
-beat. Who does not answer for long enough, or bounces a message, is dead; the zones it held
-are orphans, and those around take them over in order of rank, each waiting for the one
-before it. A zone is taken with a higher epoch, so a holder that was only cut off gives way
-when it is heard of again (see `claims`).
+A heartbeat names the versions of both brokers' advertisements, so that the next one makes up
+for a lost update. A neighbour that is silent for several heartbeats, or to which the driver
+cannot deliver a message, counts as failed. Its zones are orphaned, and the brokers around
+take them over in order of rank, each after waiting for the one before it. A takeover raises
+the epoch, so an owner that was only cut off gives way when it returns (see `zone_ownership`).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tidings.overlay.failure_detector import FailureDetector
 from tidings.overlay.messages import NodeId, Peer
 from tidings.overlay.router import Effect, Send, WakeAt
-from tidings.overlay.spanhop.messages import Ask, Card, Claim, Heartbeat, Record, Records, Rumour, Update, in_parts
-from tidings.overlay.spanhop.zone_ownership import Atlas
+from tidings.overlay.spanhop.messages import (
+    AdvertisementGossip,
+    AdvertisementRequest,
+    AdvertisementUpdate,
+    Heartbeat,
+    Records,
+    SubscriptionRecord,
+    ZoneAdvertisement,
+    ZoneClaim,
+    in_parts,
+)
+from tidings.overlay.spanhop.zone_ownership import MembershipState, ZoneTable
 from tidings.space import Path
 
-if TYPE_CHECKING:
-    from tidings.overlay.spanhop.router import Spanhop
-
-MISSES_MAX = 6  # Heartbeats: with a fifth of all messages lost, one false death in a hundred thousand.
-GRACE_S = 1.0  # Before an orphan is taken: its new holder's card may still be on its way.
-RANK_S = 2.0  # How long each waits for the one before it in rank.
-SUSPECT_S = 20.0  # How long a broker that did not answer is not sent anything that others can do as well.
+MISSES_MAX = 6  # Heartbeats: with a fifth of all messages lost, one false alarm in a hundred thousand.
+GRACE_S = 1.0  # Before a takeover: the advertisement of the zone's new owner may still be on its way.
+RANK_S = 2.0  # How long each broker waits for the one before it in rank.
+SUSPECT_S = 20.0  # How long a broker that did not acknowledge gets nothing that others can do as well.
 SUSPECTS_MAX = 1024
-LOST_MAX = 64  # Dead neighbours that are asked now and then whether they are back.
-MET_MAX = 64  # Brokers that were near once, the latest.
+LOST_MAX = 64  # Failed neighbours that get a heartbeat now and then, in case they are back.
+MET_MAX = 64  # Former neighbours, the latest.
 ORPHANS_MAX = 1024
-UNSEEN = -1  # The version of a card that its holder has not shown itself: it was given a zone and has not spoken yet.
+UNSEEN = -1  # The version of an advertisement made for a broker that was given a zone and has not advertised it yet.
+
+
+class ZoneTakeover(Protocol):
+    """What the monitor has its broker do about zones."""
+
+    def zones_ceded(self, now: float) -> list[Effect]:
+        """Another broker's higher claim has taken owned zones, or parts of them."""
+
+    def take_over(
+        self, paths: Sequence[Path], epoch: int, near: Sequence[ZoneAdvertisement], now: float
+    ) -> list[Effect]:
+        """Own zones that are orphaned."""
 
 
 @dataclass(slots=True)
-class Orphan:
-    """A zone without a holder, and who was around it."""
+class OrphanedZone:
+    """A zone without an owner, and the brokers around it."""
 
     epoch: int
-    near: tuple[Card, ...]
+    near: tuple[ZoneAdvertisement, ...]
 
 
-class Neighbourhood:
-    """What one broker knows of the life and death of those around it."""
+class NeighbourMonitor:
+    """What one broker knows of the state of its neighbours."""
 
-    def __init__(self, router: Spanhop, atlas: Atlas, rng: Random, heartbeat_s: float) -> None:
-        self._router, self.atlas, self._rng = router, atlas, rng
+    def __init__(
+        self, zones: ZoneTable, rng: Random, membership: MembershipState, takeover: ZoneTakeover, *, heartbeat_s: float
+    ) -> None:
+        self._zones, self._rng, self._membership, self._takeover = zones, rng, membership, takeover
         self.heartbeat_s = heartbeat_s
         self.alive = FailureDetector(heartbeat_s, MISSES_MAX)
         self.suspects: OrderedDict[NodeId, float] = OrderedDict()
         self.lost: dict[NodeId, Peer] = {}
         self.met: OrderedDict[NodeId, Peer] = OrderedDict()
-        self.orphans: dict[Path, Orphan] = {}
+        self.orphans: dict[Path, OrphanedZone] = {}
 
-    # ── Talk ─────────────────────────────────────────────────────────────────
+    # ── Sending ──────────────────────────────────────────────────────────────
 
     def beat(self, now: float) -> list[Effect]:
-        """A heartbeat to everybody near, a rumour to one of them, a word to one of the lost."""
-        effects: list[Effect] = [Send(id, self._heartbeat(id)) for id in self.atlas.cards]
+        """Send heartbeats to all neighbours and one failed broker, gossip to one neighbour; find silent ones."""
+        effects: list[Effect] = [Send(id, self._heartbeat(id)) for id in self._zones.neighbours]
         if self.lost:
             id = self._rng.choice(list(self.lost))
             effects.append(Send(id, self._heartbeat(id)))
-        if self.atlas.cards:
-            effects.append(Send(self._rng.choice(list(self.atlas.cards)), Rumour(*self._news())))
+        if self._zones.neighbours:
+            effects.append(
+                Send(self._rng.choice(list(self._zones.neighbours)), AdvertisementGossip(*self._advertisements()))
+            )
         for id in self.alive.silent(now):
-            effects += self.died(id, now)
+            effects += self.failed(id, now)
         return effects
 
     def _heartbeat(self, id: NodeId) -> Heartbeat:
-        card = self.atlas.cards.get(id)
-        return Heartbeat(self.atlas.me.incarnation, self.atlas.version, card.version if card else -1)
+        advert = self._zones.neighbours.get(id)
+        return Heartbeat(self._zones.me.incarnation, self._zones.version, advert.version if advert else -1)
 
-    def heartbeat(self, sender: NodeId, beat: Heartbeat, now: float) -> list[Effect]:
-        card = self.atlas.cards.get(sender)
+    def receive_heartbeat(self, sender: NodeId, beat: Heartbeat) -> list[Effect]:
+        """Ask for an advertisement that is newer than the known one, and send this broker's where that is newer."""
+        advert = self._zones.neighbours.get(sender)
         effects: list[Effect] = []
-        if card is None or (card.peer.incarnation, card.version) < (beat.incarnation, beat.version):
-            effects.append(Send(sender, Ask()))
-        if beat.yours != self.atlas.version:
-            effects.append(Send(sender, Rumour(*self._news())))
+        if advert is None or (advert.peer.incarnation, advert.version) < (beat.incarnation, beat.version):
+            effects.append(Send(sender, AdvertisementRequest()))
+        if beat.known_version != self._zones.version:
+            effects.append(Send(sender, AdvertisementGossip(*self._advertisements())))
         return effects
 
-    def show(self, to: NodeId) -> list[Effect]:
-        return [Send(to, Update(*self._news()))]
+    def advertise_to(self, to: NodeId) -> list[Effect]:
+        """Send this broker's advertisement to one broker."""
+        return [Send(to, AdvertisementUpdate(*self._advertisements()))]
 
-    def announce(self, more: tuple[NodeId, ...] = ()) -> list[Effect]:
-        """Tell everybody near, and some others, what is held here now."""
-        news = Update(*self._news())
-        return [Send(id, news) for id in dict.fromkeys([*self.atlas.cards, *more]) if id != self.atlas.me.id]
+    def advertise(self, more: tuple[NodeId, ...] = ()) -> list[Effect]:
+        """Send this broker's advertisement to all neighbours, and to some other brokers."""
+        update = AdvertisementUpdate(*self._advertisements())
+        return [Send(id, update) for id in dict.fromkeys([*self._zones.neighbours, *more]) if id != self._zones.me.id]
 
-    def _news(self) -> tuple[Card, tuple[Card, ...]]:
-        return self.atlas.card(), tuple(self.atlas.cards.values())
+    def _advertisements(self) -> tuple[ZoneAdvertisement, tuple[ZoneAdvertisement, ...]]:
+        return self._zones.advertisement(), tuple(self._zones.neighbours.values())
 
-    # ── Hearing ──────────────────────────────────────────────────────────────
+    # ── Receiving ────────────────────────────────────────────────────────────
 
     def heard(self, id: NodeId, now: float) -> None:
-        """Any word is a sign of life."""
+        """Any message shows that its sender is alive."""
         self.alive.heard(id, now)
         self.suspects.pop(id, None)
 
-    def hear(self, sender: NodeId, update: Update, now: float) -> list[Effect]:
-        """Somebody tells what it holds and who is around it."""
-        if update.card.peer.id != sender or not all(map(self.atlas.fits, (update.card, *update.around))):
+    def receive_update(self, sender: NodeId, update: AdvertisementUpdate, now: float) -> list[Effect]:
+        """A broker advertises its zones, and passes on the advertisements of its neighbours."""
+        if update.advert.peer.id != sender or not all(map(self._zones.is_valid, (update.advert, *update.neighbours))):
             return []
         self.lost.pop(sender, None)
-        effects = self.learn(update.card, now)
-        if sender in self.atlas.cards:
-            self.atlas.nearby[sender] = update.around
-        for card in update.around:
-            if card.peer.id == self.atlas.me.id:
-                effects += self.show(sender) if card.version < self.atlas.version else []
-            elif not self._is_dead(card):
-                effects += self.learn(card, now)
+        effects = self.learn(update.advert, now)
+        if sender in self._zones.neighbours:
+            self._zones.neighbours_of[sender] = update.neighbours
+        for advert in update.neighbours:
+            if advert.peer.id == self._zones.me.id:
+                effects += self.advertise_to(sender) if advert.version < self._zones.version else []
+            elif not self._is_failed(advert):
+                effects += self.learn(advert, now)
         return effects
 
-    def learn(self, card: Card, now: float) -> list[Effect]:
-        """Take a card, and act on what it means for the zones held here."""
-        before = self.atlas.learn(card)
+    def learn(self, advert: ZoneAdvertisement, now: float) -> list[Effect]:
+        """Take an advertisement, and act on what it means for the owned zones."""
+        before = self._zones.learn(advert)
         if before is None:
             return []
-        self.alive.watch(card.peer.id, now)
-        self._remember(card.peer)
-        effects: list[Effect] = [] if before is not card else self.show(card.peer.id)
-        effects += self._settle_claims(card, now)
-        if _has_forgotten(before, card):
-            kept = {claim.path for claim in card.claims}
+        self.alive.watch(advert.peer.id, now)
+        self._remember(advert.peer)
+        effects: list[Effect] = [] if before is not advert else self.advertise_to(advert.peer.id)
+        effects += self._resolve_claims(advert, now)
+        if _lost_without_transfer(before, advert):
+            claimed = {claim.path for claim in advert.claims}
             for claim in before.claims:
-                if claim.path not in kept:
-                    effects += self._orphan(claim, tuple(self.atlas.cards.values()), now)
-        if self.atlas.held and not self.atlas.concerns(card):
-            self._forget(card.peer.id)
+                if claim.path not in claimed:
+                    effects += self._orphan(claim, tuple(self._zones.neighbours.values()), now)
+        if self._zones.owned and not self._zones.concerns(advert):
+            self._forget(advert.peer.id)
         return effects
 
-    def meet(self, cards: Iterable[Card], now: float) -> None:
-        """Take in the cards of those around a zone that is about to be held here."""
-        for card in cards:
-            if card.peer.id != self.atlas.me.id and not self._is_dead(card) and self.is_alive(card.peer.id):
-                self.atlas.put(card)
-                self._remember(card.peer)
-                self.watch(card.peer.id, now)
+    def meet(self, adverts: Iterable[ZoneAdvertisement], now: float) -> None:
+        """Take the advertisements of the brokers around a zone that this broker is about to own."""
+        for advert in adverts:
+            if advert.peer.id != self._zones.me.id and not self._is_failed(advert) and self.is_alive(advert.peer.id):
+                self._zones.put(advert)
+                self._remember(advert.peer)
+                self.watch(advert.peer.id, now)
 
-    def review(self, now: float) -> list[Effect]:
-        """Settle what those around and this broker both claim."""
-        return [effect for card in list(self.atlas.cards.values()) for effect in self._settle_claims(card, now)]
+    def resolve_all_claims(self, now: float) -> list[Effect]:
+        """Resolve the conflicts between this broker's claims and its neighbours'."""
+        return [
+            effect for advert in list(self._zones.neighbours.values()) for effect in self._resolve_claims(advert, now)
+        ]
 
-    def tidy(self) -> None:
-        """Forget those who are no longer near."""
-        self.atlas.prune()
+    def prune(self) -> None:
+        """Forget brokers that are no longer neighbours."""
+        self._zones.prune()
         for id in self.alive.watched():
-            if id not in self.atlas.cards:
+            if id not in self._zones.neighbours:
                 self.alive.forget(id)
 
     def watch(self, id: NodeId, now: float) -> None:
-        """Begin to expect heartbeats, whatever was heard before."""
+        """Expect heartbeats from now on, whatever came before."""
         self.alive.forget(id)
         self.alive.watch(id, now)
 
-    def _settle_claims(self, card: Card, now: float) -> list[Effect]:
-        """Give up what the other has the higher claim to; tell it where it is the other way round."""
+    def _resolve_claims(self, advert: ZoneAdvertisement, now: float) -> list[Effect]:
+        """Cede what the other has the higher claim to; advertise to it where this broker has the higher one."""
         effects: list[Effect] = []
-        has_lost = False
-        while defeats := self.atlas.defeats(card):
-            held, claim = defeats[0]
-            effects += records_for(card.peer.id, [kept.record for kept in held.records.values()])
-            self.atlas.concede(held, claim)
-            has_lost = True
-        if has_lost:
-            return [*effects, *self._router.deposed(now)]
-        return self.show(card.peer.id) if self.atlas.contests(card) else []
+        has_ceded = False
+        while higher := self._zones.higher_claims(advert):
+            owned, claim = higher[0]
+            effects += records_for(advert.peer.id, [stored.record for stored in owned.records.values()])
+            self._zones.cede(owned, claim)
+            has_ceded = True
+        if has_ceded:
+            return [*effects, *self._takeover.zones_ceded(now)]
+        return self.advertise_to(advert.peer.id) if self._zones.has_lower_claim(advert) else []
 
     def _remember(self, peer: Peer) -> None:
-        """Whoever was near once can be asked the way later, when nobody near is left."""
+        """A former neighbour can serve as a contact later, when no neighbour is left."""
         self.met.pop(peer.id, None)
         if len(self.met) >= MET_MAX:
             self.met.popitem(last=False)
         self.met[peer.id] = peer
 
-    # ── Deaths and orphans ───────────────────────────────────────────────────
+    # ── Failures and orphaned zones ──────────────────────────────────────────
 
     def is_alive(self, id: NodeId) -> bool:
-        """Whether there is no reason to think otherwise."""
+        """Whether a broker is not suspected to have failed."""
         return id not in self.suspects
 
     def suspect(self, id: NodeId, now: float) -> None:
-        """It did not answer. For a while others are asked instead."""
+        """A broker did not acknowledge: prefer others for a while."""
         if len(self.suspects) >= SUSPECTS_MAX:
             self.suspects.popitem(last=False)
         self.suspects[id] = now + SUSPECT_S
 
-    def died(self, id: NodeId, now: float) -> list[Effect]:
-        """A neighbour is gone: its zones are orphans."""
+    def failed(self, id: NodeId, now: float) -> list[Effect]:
+        """A broker has failed: if it is a neighbour, its zones are orphaned."""
         self.suspect(id, now)
-        near = self.atlas.nearby.get(id, ())
-        card = self._forget(id)
-        if card is None:
+        near = self._zones.neighbours_of.get(id, ())
+        advert = self._forget(id)
+        if advert is None:
             return []
         if len(self.lost) < LOST_MAX:
-            self.lost[id] = card.peer
-        near = (*near, *self.atlas.cards.values())
-        return [effect for claim in card.claims for effect in self._orphan(claim, near, now)]
+            self.lost[id] = advert.peer
+        near = (*near, *self._zones.neighbours.values())
+        return [effect for claim in advert.claims for effect in self._orphan(claim, near, now)]
 
-    def _forget(self, id: NodeId) -> Card | None:
+    def _forget(self, id: NodeId) -> ZoneAdvertisement | None:
         self.alive.forget(id)
-        return self.atlas.forget(id)
+        return self._zones.forget(id)
 
-    def _orphan(self, claim: Claim, near: tuple[Card, ...], now: float) -> list[Effect]:
-        """Nobody may hold this any more. If it is next to a zone held here, wait for this broker's turn."""
-        beside = any(self.atlas.adjoins(claim.path, path) for path in self.atlas.held)
+    def _orphan(self, claim: ZoneClaim, near: tuple[ZoneAdvertisement, ...], now: float) -> list[Effect]:
+        """A zone may have lost its owner. If it adjoins an owned zone, wait for this broker's turn to take it over."""
+        beside = any(self._zones.adjoins(claim.path, path) for path in self._zones.owned)
         if not beside or len(self.orphans) >= ORPHANS_MAX:
             return []
         known = self.orphans.get(claim.path)
         if known is not None and known.epoch >= claim.epoch:
             return []
-        self.orphans[claim.path] = Orphan(claim.epoch, near)
-        rank = self.atlas.rank(claim.path, near, self.suspects)
+        self.orphans[claim.path] = OrphanedZone(claim.epoch, near)
+        rank = self._zones.takeover_rank(claim.path, near, self.suspects)
         return [WakeAt(now + GRACE_S + rank * RANK_S, ("orphan", claim.path, claim.epoch))]
 
-    def take(self, path: Path, epoch: int, now: float) -> list[Effect]:
-        """This broker's turn to take an orphan, as far as it still is one."""
+    def take_orphan(self, path: Path, epoch: int, now: float) -> list[Effect]:
+        """This broker's turn: take over those parts of a zone that are still orphaned."""
         orphan = self.orphans.get(path)
         if orphan is None or orphan.epoch != epoch:
             return []
         del self.orphans[path]
-        parts = self.atlas.orphaned(path)
-        if not parts or not self._router.may_take():
+        parts = self._zones.unclaimed(path)
+        if not parts or not self._membership.is_ready:
             return []
-        return self._router.adopt(parts, epoch + 1, orphan.near, now)
+        return self._takeover.take_over(parts, epoch + 1, orphan.near, now)
 
-    def tick(self, now: float) -> None:
-        """Forget old suspicions."""
+    def expire_suspicions(self, now: float) -> None:
+        """Give suspected brokers another chance after a while."""
         for id in [id for id, until in self.suspects.items() if until < now]:
             del self.suspects[id]
+
+    def former_neighbours(self) -> list[NodeId]:
+        """Neighbours that failed, and brokers that were neighbours once."""
+        return [*self.lost, *self.met]
 
     def holdings(self) -> dict[str, tuple[int, int]]:
         return {"orphans": (len(self.orphans), ORPHANS_MAX), "suspects": (len(self.suspects), SUSPECTS_MAX)}
 
-    def _is_dead(self, card: Card) -> bool:
-        """Whether hearsay speaks of somebody who has died meanwhile."""
-        lost = self.lost.get(card.peer.id)
-        return lost is not None and card.peer.incarnation <= lost.incarnation
+    def _is_failed(self, advert: ZoneAdvertisement) -> bool:
+        """Whether an advertisement that was passed on is of a broker that has failed meanwhile."""
+        lost = self.lost.get(advert.peer.id)
+        return lost is not None and advert.peer.incarnation <= lost.incarnation
 
 
-def _has_forgotten(before: Card, card: Card) -> bool:
-    """Whether somebody no longer holds a zone without having given it to anybody: it has a new life, or never took it.
+def _lost_without_transfer(before: ZoneAdvertisement, advert: ZoneAdvertisement) -> bool:
+    """Whether a broker lost a zone without transferring it: it has restarted, or never took the zone.
 
-    Who claims less than before in the same life has given the rest to somebody, or to a higher claim.
+    A broker that claims less than before in the same incarnation has transferred or ceded the rest.
     """
-    return card.peer.incarnation > before.peer.incarnation or before.version == UNSEEN
+    return advert.peer.incarnation > before.peer.incarnation or before.version == UNSEEN
 
 
-def records_for(to: NodeId, records: list[Record]) -> list[Effect]:
-    """Subscriptions for somebody who holds their zone now."""
+def records_for(to: NodeId, records: list[SubscriptionRecord]) -> list[Effect]:
+    """Send records to the broker that owns their zone now."""
     return [Send(to, Records(part)) for part in in_parts(records)]

@@ -1,12 +1,12 @@
-"""Where a host is in the network: coordinates whose distances are the delays measured.
+"""Network coordinates: points in a Euclidean space whose distances estimate the delays between hosts.
 
-GNP: a few landmarks measure each other and are placed so that distances fit the delays best;
-a host then measures its delay to the landmarks only and places itself among them. The fit
-minimises the sum of squared relative errors, downhill from fixed starts, so the same delays
-always give the same place.
+GNP: a few landmarks measure the delays between them and are embedded so that distances fit
+best; a host then measures its delay to the landmarks only and computes its own coordinates.
+The fit minimises the sum of squared relative errors by Nelder and Mead's method from fixed
+starts, so that the same delays always give the same coordinates.
 
-Vivaldi needs no landmarks: with every delay measured a host lets itself be pulled or pushed
-a little, as if by a spring of that length to the other.
+Vivaldi needs no landmarks: each measured delay moves a host a little towards or away from the
+other, as a spring of that length would.
 
     >>> corners = ((0.0, 0.0), (3.0, 0.0), (0.0, 4.0))
     >>> [round(x, 3) for x in place(corners, (5.0, 4.0, 3.0))]
@@ -27,18 +27,18 @@ from tidings.errors import InputError
 from tidings.overlay.spanhop.next_hop import Point
 from tidings.space import Zone
 
-At: TypeAlias = tuple[float, ...]
+Coordinates: TypeAlias = tuple[float, ...]
 
-STARTS_MAX = 5  # Downhill searches; the best counts.
-STEPS_MAX = 400  # Of one search, for each number sought.
-GOOD_FIT = 1e-9  # A misfit below which no other start can do visibly better.
-RTT_MIN = 1e-6  # Delays below a microsecond are not measured but rounded.
-VIVALDI_PULL = 0.25  # How far towards where it should be a host moves at once.
-VIVALDI_TRUST = 0.25  # How much one measurement counts for a host's opinion of its own error.
+STARTS_MAX = 5  # Searches; the best result counts.
+STEPS_MAX = 400  # Of one search, for each unknown.
+GOOD_FIT = 1e-9  # A misfit below which another start cannot improve visibly.
+RTT_MIN = 1e-6  # Delays below a microsecond are rounding errors.
+VIVALDI_STEP = 0.25  # Vivaldi's c_c: the share of the error that one measurement corrects.
+VIVALDI_ERROR_WEIGHT = 0.25  # Vivaldi's c_e: the weight of one measurement in a host's error estimate.
 
 
-def embed(rtts: Sequence[Sequence[float]], axes: int) -> tuple[At, ...]:
-    """Places for the landmarks, given the delay between each two; at least one more of them than axes."""
+def embed(rtts: Sequence[Sequence[float]], axes: int) -> tuple[Coordinates, ...]:
+    """Coordinates of the landmarks, given the delay between each two; at least one more of them than axes."""
     count = len(rtts)
     if count < axes + 1:
         raise InputError(f"expected at least {axes + 1} landmarks for {axes} axes, got {count}")
@@ -55,8 +55,8 @@ def embed(rtts: Sequence[Sequence[float]], axes: int) -> tuple[At, ...]:
     return tuple(tuple(map(float, row)) for row in best)
 
 
-def place(landmarks: Sequence[At], rtts: Sequence[float]) -> At:
-    """A host's place, given the landmarks' and its delay to each."""
+def place(landmarks: Sequence[Coordinates], rtts: Sequence[float]) -> Coordinates:
+    """A host's coordinates, given the landmarks' and its delay to each."""
     axes = len(landmarks[0])
     if len(landmarks) != len(rtts) or len(landmarks) < axes + 1:
         raise InputError(f"expected a delay to each of at least {axes + 1} landmarks, got {len(rtts)}")
@@ -68,15 +68,15 @@ def place(landmarks: Sequence[At], rtts: Sequence[float]) -> At:
     return tuple(map(float, _downhill(misfit, _starts_among(fixed))))
 
 
-def bounds(places: Sequence[At], margin: float = 0.5) -> tuple[At, At]:
-    """Between which coordinates all hosts are taken to lie: those of the landmarks, and half as much again."""
+def bounds(places: Sequence[Coordinates], margin: float = 0.5) -> tuple[Coordinates, Coordinates]:
+    """The bounds within which all hosts are taken to lie: those of the landmarks, and half as much on each side."""
     low, high = np.min(places, axis=0), np.max(places, axis=0)
     more = np.maximum((high - low) * margin, RTT_MIN)
     return tuple(map(float, low - more)), tuple(map(float, high + more))
 
 
-def scale(at: At, zone: Zone, low: At, high: At) -> Point:
-    """The point of a zone that stands for network coordinates: keeps the order on each axis, never leaves the zone.
+def scale(at: Coordinates, zone: Zone, low: Coordinates, high: Coordinates) -> Point:
+    """The point of a zone to which network coordinates scale: keeps the order on each axis, stays inside (SPANHOP-P11).
 
     >>> scale((0.5, 9.0), Zone((0, 0), (10, 10)), (0.0, 0.0), (1.0, 1.0))
     (5, 9)
@@ -88,30 +88,30 @@ def scale(at: At, zone: Zone, low: At, high: At) -> Point:
     return tuple(point)
 
 
-def distance(one: At, other: At) -> float:
-    """The delay that two places stand for."""
+def distance(one: Coordinates, other: Coordinates) -> float:
+    """The estimated delay between two hosts."""
     return math.dist(one, other)
 
 
 @dataclass(frozen=True, slots=True)
-class Spring:
-    """A host in Vivaldi: where it is and how wrong it takes itself to be, as a share of a delay."""
+class VivaldiEstimate:
+    """A host's coordinates in Vivaldi, and its estimate of their relative error."""
 
-    at: At
+    at: Coordinates
     error: float = 1.0
 
-    def pulled(self, other: Spring, rtt: float, direction: At) -> Spring:
-        """After a delay to another has been measured. `direction` is where to go if both are in one place."""
+    def updated(self, other: VivaldiEstimate, rtt: float, direction: Coordinates) -> VivaldiEstimate:
+        """The estimate after a measurement. `direction` is where to move if both hosts have the same coordinates."""
         rtt = max(rtt, RTT_MIN)
         apart = distance(self.at, other.at)
         weight = self.error / max(self.error + other.error, RTT_MIN)
         off = abs(apart - rtt) / rtt
-        trust = VIVALDI_TRUST * weight
+        trust = VIVALDI_ERROR_WEIGHT * weight
         error = min(1.0, off * trust + self.error * (1 - trust))
         away = [a - b for a, b in zip(self.at, other.at)] if apart > RTT_MIN else list(direction)
         length = math.hypot(*away) or 1.0
-        move = VIVALDI_PULL * weight * (rtt - apart) / length
-        return Spring(tuple(a + move * step for a, step in zip(self.at, away)), error)
+        move = VIVALDI_STEP * weight * (rtt - apart) / length
+        return VivaldiEstimate(tuple(a + move * step for a, step in zip(self.at, away)), error)
 
 
 def _misfit(found: Any, wanted: Any) -> float:
@@ -119,8 +119,8 @@ def _misfit(found: Any, wanted: Any) -> float:
 
 
 def _downhill(misfit: Any, starts: Sequence[Any]) -> Any:
-    """The best end of downhill searches (Nelder and Mead's simplex) from each start."""
-    from scipy.optimize import minimize  # Takes a third of a second to import; most brokers never place anybody.
+    """The best result of Nelder and Mead's simplex searches from each start."""
+    from scipy.optimize import minimize  # Takes a third of a second to import; most brokers never need it.
 
     best = None
     for start in starts[:STARTS_MAX]:
@@ -142,7 +142,7 @@ def _starts_among(fixed: Any) -> list[Any]:
 
 
 def _classical(rtts: Sequence[Sequence[float]], axes: int) -> Any:
-    """Classical scaling: exact if the delays are distances in a space of so many axes, and a good start if not."""
+    """Classical multidimensional scaling: exact if delays are distances in so many axes, else a good start."""
     squares = np.array(rtts, float) ** 2
     squares = (squares + squares.T) / 2
     centre = np.eye(len(squares)) - 1.0 / len(squares)

@@ -1,20 +1,21 @@
-"""Which way through a partitioned space: greedy over adjacent zones, and Spanhop over the tables of ancestors.
+"""The next hop through a partitioned space: greedy over adjacent zones, and Spanhop over the tables of ancestors.
 
-A broker's zone was cut from larger ones. At every k-th cut (k = log2 m) it kept a copy of
-its table of neighbours as it was then: the Ancestor Queue, largest zone first. A neighbour
-recorded when zones were large is a long step, so a message takes the first ancestor that
-does not contain its aim and goes to the recorded neighbour nearest to it; the last steps go
-over the present neighbours.
+A broker's zone was cut from larger ones. At every k-th cut (k = log2 m) the broker kept a
+snapshot of its neighbour table: the paper's Ancestor Queue, largest zone first. A neighbour
+recorded when zones were large is a long step. So a message takes the first ancestor that
+does not contain its destination and goes to the recorded neighbour nearest to it; the last
+steps go over the present neighbours.
 
-    B1 ── aim in B16 ──▶ AQ[0] = everything, contains it
-                         AQ[1] = {B1 … B4} does not: its neighbours are B5 and B9 ──▶ B9 ──▶ B13 ──▶ … B16
+    B1 ── destination in B16 ──▶ AQ[0] = everything, contains it
+                                 AQ[1] = {B1 … B4} does not: its neighbours are B5 and B9 ──▶ B9 ──▶ B13 ──▶ … B16
 
-Recorded tables are old. A broker that was near once may have moved to a corner from where
-its own table points back, and the published algorithm then goes round for ever. So a
-message remembers where it was: whoever sees it again sends it on greedily, for good.
-Greedy always ends, because some adjacent zone is nearer whenever the aim is not here.
+Snapshots grow old. A broker recorded as a neighbour may own a corner now from where its own
+table points back, and the published algorithm then loops for ever. Therefore a message
+carries its trace, and a broker that sees it a second time switches it to greedy routing for
+good. Greedy routing ends, because some adjacent zone is always nearer to a destination that
+is not here (SPANHOP-LEMMA-1).
 
-All here are functions of plain data, the same for a broker, a simulation and a check.
+Everything here is a function of plain data, so that brokers, simulations and checks share it.
 """
 
 from __future__ import annotations
@@ -32,133 +33,141 @@ Point: TypeAlias = tuple[int, ...]
 Alive: TypeAlias = Callable[[NodeId], bool]
 
 
-class Known(NamedTuple):
-    """A broker, the zone it had when it was recorded, and others who may stand in for it, best first."""
+class RoutingEntry(NamedTuple):
+    """A broker, the zone it owned when it was recorded, and alternates in the same zone, best first."""
 
     id: NodeId
     zone: Zone
-    near: NodeId | None = None  # Of the brokers in that zone the one that is nearest by network.
+    near: NodeId | None = None  # The broker in that zone that is nearest by network, preferred to `id`.
     others: tuple[NodeId, ...] = ()
-    cost: float = 0.0  # How far by network, to choose between equals; 0 if nobody knows.
+    cost: float = 0.0  # Delay by network, to choose between equals; 0 if unknown.
 
 
 class Ancestor(NamedTuple):
-    """A zone that this broker's zone was cut from, and what was next to it then."""
+    """A zone that this broker's zone was cut from, and the neighbours recorded for it."""
 
     zone: Zone
-    known: tuple[Known, ...]
+    known: tuple[RoutingEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Where a broker stands, as far as choosing a way goes."""
+class RoutingState:
+    """All that the choice of a next hop depends on: a broker's zone, its neighbours and the tables of its ancestors."""
 
     id: NodeId
     zone: Zone
     depth: int  # How many cuts made its zone.
-    neighbours: Sequence[Known]
+    neighbours: Sequence[RoutingEntry]
     ancestors: Sequence[Ancestor]
     around: int | None = None  # Cells of an axis that is a circle; None if axes have ends.
 
 
-class Trip(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A message's way so far."""
+class RouteHeader(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A message's destination, the brokers it has passed, and how it is routed from here on."""
 
-    aim: Point
+    destination: Point
     trace: tuple[NodeId, ...] = ()
-    greedy: bool = False  # It has come round once: greedily from here on.
-    detour: bool = False  # No live neighbour was nearer: round the hole, nowhere twice.
+    greedy: bool = False  # It has come to a broker twice: greedy routing from here on.
+    detour: bool = False  # No live neighbour was nearer: it goes round the hole and visits no broker twice.
 
     @property
     def hops(self) -> int:
         return len(self.trace)
 
 
-How: TypeAlias = Literal["here", "ancestor", "neighbour", "detour", "stuck"]
+HopKind: TypeAlias = Literal["here", "ancestor", "neighbour", "detour", "stuck"]
 
 
 class Hop(NamedTuple):
-    """Where to go next (None: it is here, or there is no way), why, and the way so far as the next one gets it."""
+    """The next broker (None: the message has arrived, or is stuck), why it was chosen, and the header to send on."""
 
     to: NodeId | None
-    how: How
-    trip: Trip
+    how: HopKind
+    route: RouteHeader
 
 
 def anyone(id: NodeId) -> bool:
-    """Nobody is known to be dead."""
+    """Takes every broker for alive."""
     return True
 
 
-def next_hop(here: Standing, trip: Trip, k: int, alive: Alive = anyone) -> Hop:
-    """One step of Spanhop. With no ancestors, or a trip that is `greedy`, one step of greedy routing."""
-    if trip.aim in here.zone:
-        return Hop(None, "here", trip)
-    greedy = trip.greedy or here.id in trip.trace
-    onward = Trip(trip.aim, (*trip.trace, here.id), greedy, trip.detour)
+def next_hop(here: RoutingState, route: RouteHeader, k: int, alive: Alive = anyone) -> Hop:
+    """One step of Spanhop. Without ancestors, or with a header that is `greedy`, one step of greedy routing."""
+    if route.destination in here.zone:
+        return Hop(None, "here", route)
+    greedy = route.greedy or here.id in route.trace
+    onward = RouteHeader(route.destination, (*route.trace, here.id), greedy, route.detour)
     if not greedy:
-        to = next(_by_ancestors(here, trip.aim, k, alive), None)
+        to = next(_by_ancestors(here, route.destination, k, alive), None)
         if to is not None:
             return Hop(to, "ancestor", onward)
     return _greedily(here, onward, alive)
 
 
-def level_of(ancestors: Sequence[Ancestor], aim: Point) -> int | None:
-    """The first ancestor, largest zone first, that does not contain the aim."""
-    return next((level for level, each in enumerate(ancestors) if aim not in each.zone), None)
+def level_of(ancestors: Sequence[Ancestor], destination: Point) -> int | None:
+    """The first ancestor, largest zone first, that does not contain the destination."""
+    return next((level for level, each in enumerate(ancestors) if destination not in each.zone), None)
 
 
-def ranked(known: Sequence[Known], aim: Point, zone: Zone, around: int | None) -> list[tuple[int, Known]]:
-    """Nearest to the aim first, with the distance; among equals by network, then the lower axis, then the smaller id."""
-    order = [(each.zone.distance(aim, around), each.cost, _axis(zone, each, around), each.id, each) for each in known]
+def ranked(
+    known: Sequence[RoutingEntry], destination: Point, zone: Zone, around: int | None
+) -> list[tuple[int, RoutingEntry]]:
+    """Entries with their distance, nearest first; equals by delay, then the lower axis, then the smaller id."""
+    order = [
+        (each.zone.distance(destination, around), each.cost, _axis(zone, each, around), each.id, each) for each in known
+    ]
     order.sort(key=lambda row: row[:4])
     return [(row[0], row[4]) for row in order]
 
 
 def hops_max(zone_count: int, axes: int) -> int:
-    """More hops than any way takes in a network of so many zones; a last defence."""
+    """More hops than any route takes in a network of so many zones; the last defence against loops."""
     return int(4 * zone_count.bit_length() + 4 * axes * zone_count ** (1 / axes)) + 8
 
 
-def _by_ancestors(here: Standing, aim: Point, k: int, alive: Alive) -> Iterator[NodeId]:
-    """Live brokers one may go to by ancestors: of the largest span that helps first, then smaller ones."""
-    first = level_of(here.ancestors, aim)
+def _by_ancestors(here: RoutingState, destination: Point, k: int, alive: Alive) -> Iterator[NodeId]:
+    """Live next hops from the tables of ancestors: of the largest span that helps first, then of smaller ones."""
+    first = level_of(here.ancestors, destination)
     if first is None:
         return
     for level in range(first, len(here.ancestors)):
         if level * k == here.depth:
-            return  # This entry is the present zone: the present neighbours know better.
+            return  # This entry is the present zone, and the present neighbours are more up to date.
         ancestor = here.ancestors[level]
-        least = ancestor.zone.distance(aim, here.around)
-        for distance, known in ranked(ancestor.known, aim, ancestor.zone, here.around):
+        least = ancestor.zone.distance(destination, here.around)
+        for distance, known in ranked(ancestor.known, destination, ancestor.zone, here.around):
             if distance >= least:
                 break
-            yield from _stand_ins(known, here.id, alive)
+            yield from _candidates(known, here.id, alive)
 
 
-def _stand_ins(known: Known, me: NodeId, alive: Alive) -> Iterator[NodeId]:
+def _candidates(known: RoutingEntry, me: NodeId, alive: Alive) -> Iterator[NodeId]:
     for id in (known.near, known.id, *known.others):
         if id is not None and id != me and alive(id):
             yield id
 
 
-def _greedily(here: Standing, trip: Trip, alive: Alive) -> Hop:
-    aim, around = trip.aim, here.around
-    own = here.zone.distance(aim, around)
-    rows = [row for row in ranked(here.neighbours, aim, here.zone, around) if row[1].id != here.id and alive(row[1].id)]
-    if trip.detour:
-        rows = [row for row in rows if row[1].id not in trip.trace]
+def _greedily(here: RoutingState, route: RouteHeader, alive: Alive) -> Hop:
+    destination, around = route.destination, here.around
+    own = here.zone.distance(destination, around)
+    rows = [
+        row
+        for row in ranked(here.neighbours, destination, here.zone, around)
+        if row[1].id != here.id and alive(row[1].id)
+    ]
+    if route.detour:
+        rows = [row for row in rows if row[1].id not in route.trace]
     if not rows:
-        return Hop(None, "stuck", trip)
+        return Hop(None, "stuck", route)
     distance, best = rows[0]
-    if distance < own or trip.detour:
-        return Hop(best.id, "detour" if trip.detour else "neighbour", trip)
-    fresh = [known for _, known in rows if known.id not in trip.trace]
-    onward = Trip(aim, trip.trace, True, True)
+    if distance < own or route.detour:
+        return Hop(best.id, "detour" if route.detour else "neighbour", route)
+    fresh = [known for _, known in rows if known.id not in route.trace]
+    onward = RouteHeader(destination, route.trace, True, True)
     return Hop(fresh[0].id, "detour", onward) if fresh else Hop(None, "stuck", onward)
 
 
-def _axis(zone: Zone, known: Known, around: int | None) -> int:
-    """The axis on which one leaves `zone` for a neighbour."""
+def _axis(zone: Zone, known: RoutingEntry, around: int | None) -> int:
+    """The axis on which `zone` and a neighbour touch."""
     axis = zone.borders(known.zone, around)
     return len(zone.low) if axis is None else axis

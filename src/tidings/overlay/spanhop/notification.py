@@ -1,88 +1,107 @@
-"""From the zone of an event to those who want it.
+"""Notification: from the zone of an event to the home brokers of the subscriptions that match it.
 
-    unicast     a message to each home, straight
+    unicast     one message straight to each home
     multicast   along the space: one copy to each next hop for all homes that lie that way
 
-A home that does not answer is sought round about, at the point where it was when it
-subscribed; whoever holds that point sends straight on.
+A home that does not acknowledge is sought along the space, at a point of the zone it owned
+when it subscribed; the owner of that point sends straight on.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tidings.overlay.dedup import SEEN_MAX, SeenIds
 from tidings.overlay.messages import EventId, NodeId, Packet, SubscriptionId
+from tidings.overlay.retransmit import Pending
 from tidings.overlay.router import Count, Deliver, Effect
-from tidings.overlay.spanhop.legs import Legs
-from tidings.overlay.spanhop.messages import Notify, Target, Tell
-from tidings.overlay.spanhop.next_hop import Trip
-from tidings.overlay.spanhop.zone_ownership import Held
+from tidings.overlay.spanhop.forwarding import Forwarder, HopRetransmitter
+from tidings.overlay.spanhop.messages import MulticastNotification, Notification, Target
+from tidings.overlay.spanhop.next_hop import RouteHeader
+from tidings.overlay.spanhop.subscription_placement import HomeSubscriptions
+from tidings.overlay.spanhop.zone_ownership import OwnedZone, ZoneTable
 from tidings.space import Path, Zone
 
-if TYPE_CHECKING:
-    from tidings.overlay.spanhop.router import Spanhop
+MULTICAST_ROUNDS_MAX = 2  # Next hops that may fail before a multicast copy is given up.
 
 
 class Notifier:
-    """One broker's part in telling homes of events."""
+    """One broker's part in notifying home brokers of events."""
 
-    def __init__(self, router: Spanhop, legs: Legs, *, multicast: bool) -> None:
-        self._router, self._legs, self._is_multicast = router, legs, multicast
+    def __init__(
+        self,
+        zones: ZoneTable,
+        hops: HopRetransmitter,
+        forwarder: Forwarder,
+        home: HomeSubscriptions,
+        *,
+        multicast: bool,
+    ) -> None:
+        self._zones, self._hops, self._forwarder, self._home = zones, hops, forwarder, home
+        self._is_multicast = multicast
         self.delivered = SeenIds[EventId](SEEN_MAX)
         self.matched = SeenIds[tuple[EventId, Path]](SEEN_MAX)
 
-    def match(self, held: Held, packet: Packet, piece: Zone, now: float) -> list[Effect]:
-        """Tell every home that has a subscription in this zone for the event, each once."""
-        if not self.matched.add((packet.header.id, held.path)):
+    def match(self, owned: OwnedZone, packet: Packet, piece: Zone, now: float) -> list[Effect]:
+        """Notify every home that has a matching subscription in this zone, each once."""
+        if not self.matched.add((packet.header.id, owned.path)):
             return []
-        held.note(piece.low)
+        owned.record_event(piece.low)
         targets: dict[NodeId, Target] = {}
-        for id, kept in held.records.items():
-            if kept.record.interest.matches(packet):
-                record = kept.record
+        for id, stored in owned.records.items():
+            if stored.record.interest.matches(packet):
+                record = stored.record
                 known = targets.get(record.home.id)
-                wanted = (*known.wanted, id) if known else (id,)
-                targets[record.home.id] = Target(record.home, record.home_point, wanted)
+                subscriptions = (*known.subscriptions, id) if known else (id,)
+                targets[record.home.id] = Target(record.home, record.home_point, subscriptions)
         if self._is_multicast:
-            return self.tell(packet, tuple(targets.values()), (), now)
+            return self.multicast(packet, tuple(targets.values()), (), now)
         return [effect for target in targets.values() for effect in self._notify(packet, target, now)]
 
-    def tell(
+    def multicast(
         self, packet: Packet, targets: tuple[Target, ...], trace: tuple[NodeId, ...], now: float, rounds: int = 0
     ) -> list[Effect]:
-        """One copy to each next hop for all homes that lie that way; straight on from where a home should be."""
+        """Send one copy to each next hop for all homes that lie that way; straight on from where a home should be."""
+        me = self._zones.me.id
         effects: list[Effect] = []
-        ways: dict[NodeId, list[Target]] = {}
+        by_hop: dict[NodeId, list[Target]] = {}
         for target in targets:
-            to = None if target.home.id == self._router.me.id else self._way_to(target, trace)
+            to = None if target.home.id == me else self._forwarder.next_hop(RouteHeader(target.point, trace))
             if to is None:
                 effects += self._notify(packet, target, now, rounds=1)
             else:
-                ways.setdefault(to, []).append(target)
-        for to, those in ways.items():
-            message = Tell(self._legs.number(), packet, tuple(those), (*trace, self._router.me.id))
-            effects += self._legs.send(to, message, now, rounds)
+                by_hop.setdefault(to, []).append(target)
+        for to, those in by_hop.items():
+            message = MulticastNotification(self._hops.next_number(), packet, tuple(those), (*trace, me))
+            effects += self._hops.send(to, message, now, rounds)
         return effects
 
-    def round_about(self, packet: Packet, home: NodeId, wanted: tuple[SubscriptionId, ...], now: float) -> list[Effect]:
-        """A home does not answer: perhaps others can reach it."""
-        kept = (held.records.get(id) for held in self._router.atlas.held.values() for id in wanted)
-        record = next((each.record for each in kept if each is not None and each.record.home.id == home), None)
-        if record is None:
-            return [Count("given up")]
-        return self.tell(packet, (Target(record.home, record.home_point, wanted),), (), now, rounds=1)
+    def reroute(self, failed: Pending[int], now: float) -> list[Effect]:
+        """Find another way for a notification that its receiver did not acknowledge."""
+        rounds: int = failed.about
+        match failed.message:
+            case Notification(packet=packet, subscriptions=subscriptions) if rounds == 0:
+                return self._seek_home(packet, failed.to, subscriptions, now)
+            case MulticastNotification(packet=packet, targets=targets, trace=trace) if rounds < MULTICAST_ROUNDS_MAX:
+                return self.multicast(packet, targets, trace[:-1], now, rounds + 1)
+        return [Count("given up")]
 
     def deliver(self, packet: Packet) -> list[Effect]:
-        """To this broker's own subscribers, if any of them may want it, once."""
-        wanted = any(not own.gone and own.interest.matches(packet) for own in self._router.planter.own.values())
+        """Deliver an event to this broker's own subscribers, if one of them may want it, once."""
+        wanted = any(not own.deleted and own.interest.matches(packet) for own in self._home.own.values())
         return [Deliver(packet)] if wanted and self.delivered.add(packet.header.id) else []
 
-    def _notify(self, packet: Packet, target: Target, now: float, rounds: int = 0) -> list[Effect]:
-        if target.home.id == self._router.me.id:
-            return self.deliver(packet)
-        message = Notify(self._legs.number(), packet, target.wanted)
-        return self._legs.send(target.home.id, message, now, rounds)
+    def _seek_home(
+        self, packet: Packet, home: NodeId, subscriptions: tuple[SubscriptionId, ...], now: float
+    ) -> list[Effect]:
+        """Reach a home along the space, which does not acknowledge what it is sent directly."""
+        stored = (owned.records.get(id) for owned in self._zones.owned.values() for id in subscriptions)
+        record = next((each.record for each in stored if each is not None and each.record.home.id == home), None)
+        if record is None:
+            return [Count("given up")]
+        target = Target(record.home, record.home_point, subscriptions)
+        return self.multicast(packet, (target,), (), now, rounds=1)
 
-    def _way_to(self, target: Target, trace: tuple[NodeId, ...]) -> NodeId | None:
-        return self._router.way.next(Trip(target.point, trace))
+    def _notify(self, packet: Packet, target: Target, now: float, rounds: int = 0) -> list[Effect]:
+        if target.home.id == self._zones.me.id:
+            return self.deliver(packet)
+        message = Notification(self._hops.next_number(), packet, target.subscriptions)
+        return self._hops.send(target.home.id, message, now, rounds)

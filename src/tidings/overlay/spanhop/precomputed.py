@@ -1,6 +1,6 @@
-"""A network as it is when everybody joined long ago: zones, tables, cards, and who is near by network.
+"""A precomputed network: zones, tables, advertisements and near brokers as they are long after all brokers have joined.
 
-The same as talk would have made it, made at once, for worlds that begin with it.
+Simulations begin with it. The state is the one that the protocol's messages would lead to.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import msgspec
 
 from tidings.overlay.messages import NodeId
 from tidings.overlay.router import Router
-from tidings.overlay.spanhop.messages import Card, Claim, IndexPut, Plot
-from tidings.overlay.spanhop.network_coordinates import At, bounds
+from tidings.overlay.spanhop.messages import IndexPut, TableEntry, ZoneAdvertisement, ZoneClaim
+from tidings.overlay.spanhop.network_coordinates import Coordinates, bounds
 from tidings.overlay.spanhop.proximity import Row
 from tidings.overlay.spanhop.static_partition import Tiling
 from tidings.space import Path, within
@@ -24,38 +24,39 @@ if TYPE_CHECKING:
 
 
 def settle(routers: dict[NodeId, Router[Any]], now: float) -> None:
-    """Everybody has joined long ago, and nobody wants anything yet."""
+    """Give all routers the state of a network that all have joined and in which nobody has subscribed yet."""
     brokers = [cast("Spanhop", router) for router in routers.values()]
     if not brokers:
         return
     first = brokers[0]
     tiling = _tiling(first, len(brokers))
-    for broker, seat in zip(brokers, tiling.seats):
-        ancestors = [tuple(Plot(brokers[each].me, path) for each, path in known) for known in seat.ancestors]
-        broker.atlas.held = {}
-        broker.atlas.cards = {
-            brokers[each].me.id: Card(brokers[each].me, 0, (Claim(tiling.seats[each].path, 0),))
-            for each in seat.neighbours
+    for broker, tile in zip(brokers, tiling.tiles):
+        ancestors = [tuple(TableEntry(brokers[each].me, path) for each, path in known) for known in tile.ancestors]
+        broker.zones.owned = {}
+        broker.zones.neighbours = {
+            brokers[each].me.id: ZoneAdvertisement(brokers[each].me, 0, (ZoneClaim(tiling.tiles[each].path, 0),))
+            for each in tile.neighbours
         }
-        broker.atlas.hold(seat.path, 0, ancestors)
+        broker.zones.acquire(tile.path, 0, ancestors)
     for broker in brokers:
-        near = [cast("Spanhop", routers[id]) for id in broker.atlas.cards]
-        broker.atlas.nearby = {each.me.id: tuple(each.atlas.cards.values()) for each in near}
+        near = [cast("Spanhop", routers[id]) for id in broker.zones.neighbours]
+        broker.zones.neighbours_of = {each.me.id: tuple(each.zones.neighbours.values()) for each in near}
 
 
 def _tiling(broker: Spanhop, count: int) -> Tiling:
-    space, wrap = broker.atlas.space, broker.atlas.around is not None
-    if broker.layout == "balanced":
-        return Tiling.balanced(count, space, k=broker.k, wrap=wrap)
-    rng = Random(broker._rng.getrandbits(64))
-    return Tiling.grown(count, space, rng, k=broker.k, wrap=wrap, policy=broker.join_policy)
+    space, wrap = broker.zones.space, broker.zones.around is not None
+    options = broker.options
+    if options.layout == "balanced":
+        return Tiling.balanced(count, space, k=options.k, wrap=wrap)
+    rng = Random(broker.rng.getrandbits(64))
+    return Tiling.grown(count, space, rng, k=options.k, wrap=wrap, policy=options.join_policy)
 
 
-def settle_near(routers: Mapping[NodeId, Spanhop], places: Mapping[NodeId, At]) -> None:
-    """Give a settled network its coordinates, its index and its near brokers, as if all had been put and asked.
+def settle_near(routers: Mapping[NodeId, Spanhop], places: Mapping[NodeId, Coordinates]) -> None:
+    """Give a precomputed network coordinates, the index of them, and near brokers, as if all had put and asked.
 
-    The answer to a query is what the zone at the asker's point keeps, or, where that keeps
-    nothing, the records of the zone that has some nearest to the point.
+    A query is answered with the records of the zone at the asker's point, or, where there are
+    none, with those of the zone nearest to the point that has some.
     """
     some = next(iter(routers.values()))
     low, high = bounds(list(places.values()), margin=0.0)
@@ -64,27 +65,27 @@ def settle_near(routers: Mapping[NodeId, Spanhop], places: Mapping[NodeId, At]) 
     for id, router in routers.items():
         near = router.proximity
         near.at, near.low, near.high = places[id], low, high
-        _tell_cards(router, places)
-        for path in near._levels():
+        _advertise_coordinates(router, places)
+        for path in near.levels():
             owner = owners.of(near.point(places[id], path))
             near.put[path] = places[id]
-            home = next(each for each in router.atlas.held if within(each, path))
-            held = next(iter(owner.atlas.held.values()))
-            held.index[path, id] = IndexPut(path, router.me, places[id], 1, home=home)
+            home = next(each for each in router.zones.owned if within(each, path))
+            owned = next(iter(owner.zones.owned.values()))
+            owned.index[path, id] = IndexPut(path, router.me, places[id], 1, home=home)
             kept.setdefault(path, {}).setdefault(owner.me.id, []).append((router.me, places[id], home))
     for router in routers.values():
-        for entry, asked in router.proximity._entries():
+        for entry, asked in router.proximity.entries():
             point = router.proximity.point(places[router.me.id], asked)
-            found = _records_at(point, kept.get(asked, {}), routers, owners, some.atlas.around)
+            found = _records_at(point, kept.get(asked, {}), routers, owners, some.zones.around)
             router.proximity.choose(entry, asked, found)
 
 
-def _tell_cards(router: Spanhop, places: Mapping[NodeId, At]) -> None:
-    """Everybody knows where its neighbours are."""
-    atlas = router.atlas
-    atlas.at = places[router.me.id]
-    atlas.cards = {id: msgspec.structs.replace(card, at=places[id]) for id, card in atlas.cards.items()}
-    atlas.refresh()
+def _advertise_coordinates(router: Spanhop, places: Mapping[NodeId, Coordinates]) -> None:
+    """Let a broker know its own coordinates and those of its neighbours."""
+    zones = router.zones
+    zones.at = places[router.me.id]
+    zones.neighbours = {id: msgspec.structs.replace(advert, at=places[id]) for id, advert in zones.neighbours.items()}
+    zones.invalidate_routes()
 
 
 def _records_at(
@@ -97,17 +98,17 @@ def _records_at(
     here = kept.get(owners.of(point).me.id)
     if here or not kept:
         return here or []
-    zones = {id: next(iter(routers[id].atlas.held.values())).zone for id in kept}
+    zones = {id: next(iter(routers[id].zones.owned.values())).zone for id in kept}
     return kept[min(zones, key=lambda each: (zones[each].distance(point, around), each))]
 
 
 class _Owners:
-    """Whose zone holds a point, in a settled network."""
+    """The owners of points in a precomputed network."""
 
     def __init__(self, routers: Sequence[Spanhop]) -> None:
-        self._by_path = {path: router for router in routers for path in router.atlas.held}
+        self._by_path = {path: router for router in routers for path in router.zones.owned}
         self._cuts = {path[:depth]: path[depth][0] for path in self._by_path for depth in range(len(path))}
-        self._axes = routers[0].atlas.space.axes
+        self._axes = routers[0].zones.space.axes
 
     def of(self, point: tuple[int, ...]) -> Spanhop:
         path: Path = ()

@@ -1,17 +1,17 @@
-"""Typed events as points, and conditions as boxes, in a space of whole numbers.
+"""Quantisation: typed events become points, and conditions become boxes, in a space of whole numbers.
 
-Each axis of the space is an attribute. A value's key (its place in the order of its type)
-goes to a cell by a function that never turns the order round, so a condition's interval
-becomes an interval of cells that misses none of its values; two values in one cell only
-cost a comparison at the end.
+Each axis of the space is an attribute. A monotone function maps a value's key (its rank in
+the order of its type) to a cell, so that a condition's interval becomes an interval of cells
+that misses none of its values. Two values that share a cell cost one comparison more, when
+the event is matched.
 
-    cell 0            the attribute is absent, or not of the axis' kind
-    cells 1 … side-1  values, in order; what lies beyond the bounds is in the first or last cell
+    cell 0            the attribute is absent, or of another kind than the axis
+    cells 1 … side-1  values, in order; those beyond the bounds are in the first or last cell
 
-An event with an attribute that this node cannot read has an extent: all cells of that axis.
+An event with an attribute that this node cannot read is a box: it covers all cells of that axis.
 
->>> axes = Axes.of({"x": (0, 1000)}, Space(1, 4))
->>> axes.event(View({"x": 500})), axes.event(View({})), axes.event(View({}, hidden=("x",)))
+>>> quantiser = Quantiser.of({"x": (0, 1000)}, Space(1, 4))
+>>> quantiser.event(View({"x": 500})), quantiser.event(View({})), quantiser.event(View({}, hidden=("x",)))
 (Zone(low=(8,), high=(9,)), Zone(low=(0,), high=(1,)), Zone(low=(0,), high=(16,)))
 """
 
@@ -29,19 +29,19 @@ from tidings.filters import View
 from tidings.overlay.interest import AnyWanted, Box, Extent, Span, key_of
 from tidings.space import Space, Zone
 
-BOXES_MAX = 8  # For one condition; one that needs more is surrounded by a single box.
-TEXT_BYTES = 8  # Of a text or bytes that count for its place.
+BOXES_MAX = 8  # For one condition; one that needs more is covered by a single bounding box.
+TEXT_BYTES = 8  # The leading bytes of a text that decide its cell.
 
 Bounds: TypeAlias = tuple[Value, Value]
 Interval: TypeAlias = tuple[int, int]  # Cells, the second not included.
 
-# Keys beyond these are not of doubles; an int's may be, where it meets an axis of numbers with a point.
+# Keys beyond these belong to no double; a key of an int may lie there, on an axis of doubles.
 _KEY_MIN, _KEY_MAX = ValueType.DOUBLE.key(-inf), ValueType.DOUBLE.key(inf)
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
-    """One attribute, and between which two values its cells are spread out evenly."""
+class QuantisedAxis:
+    """One attribute, and the two values between which its cells are spread evenly."""
 
     name: str
     low: float
@@ -50,7 +50,7 @@ class Axis:
     side: int
 
     @classmethod
-    def of(cls, name: str, bounds: Bounds, side: int) -> Axis:
+    def of(cls, name: str, bounds: Bounds, side: int) -> QuantisedAxis:
         """Raises InputError unless the bounds are of one kind and in order."""
         low, high = bounds
         kind = type(low)
@@ -82,6 +82,7 @@ class Axis:
         return isinstance(key, wanted)
 
     def event(self, view: View) -> Interval:
+        """The cells in which an event may lie on this axis."""
         value = view.values.get(self.name)
         if value is not None:
             cell = self.cell(key_of(value))
@@ -98,7 +99,7 @@ class Axis:
     def _span(self, span: Span) -> Interval:
         ends = [key for key in span if key is not None]
         if not ends or not all(map(self.reads, ends)):
-            return 0, self.side  # Of another kind than the axis, or nobody knows: anywhere, cell 0 included.
+            return 0, self.side  # Of another kind than the axis, or unknown: anywhere, cell 0 included.
         low = 1 if span.low is None else self.cell(span.low)
         if span.high is None:
             return low, self.side
@@ -106,25 +107,25 @@ class Axis:
         return low, max(low, self.cell(last)) + 1
 
 
-class Axes:
-    """All axes of a space, in order."""
+class Quantiser:
+    """Maps events and conditions into a space: all its axes, in order."""
 
-    def __init__(self, axes: Sequence[Axis], space: Space) -> None:
+    def __init__(self, axes: Sequence[QuantisedAxis], space: Space) -> None:
         self.axes, self.space = tuple(axes), space
 
     @classmethod
-    def of(cls, bounds: Mapping[str, Bounds], space: Space) -> Axes:
+    def of(cls, bounds: Mapping[str, Bounds], space: Space) -> Quantiser:
         """An axis for each attribute, between the two values given for it."""
         if len(bounds) != space.axes:
             raise InputError(f"expected {space.axes} axes, got {len(bounds)}")
-        return cls([Axis.of(name, tuple(ends), space.side) for name, ends in bounds.items()], space)  # type: ignore[arg-type]
+        return cls([QuantisedAxis.of(name, tuple(ends), space.side) for name, ends in bounds.items()], space)  # type: ignore[arg-type]
 
     def event(self, view: View) -> Zone:
-        """Where an event lies: one cell if all its axes can be read."""
+        """The box in which an event lies: one cell if this node can read all its axes."""
         return _zone([axis.event(view) for axis in self.axes])
 
     def wanted(self, wanted: AnyWanted) -> tuple[Zone, ...]:
-        """Boxes, no two of which touch, that hold the point of every event that is wanted."""
+        """Disjoint boxes that contain the point of every event that is wanted."""
         found: list[Zone] = []
         for box in wanted.boxes():
             for zone in self._box(box):

@@ -1,28 +1,17 @@
-"""Spanhop: the space of all events is cut into zones, one broker each, and events go to the zone they fall in.
+"""Spanhop's router: one broker's part in the protocol, its options, and how its parts work together.
 
-Each attribute is an axis. An event is a point and goes to the broker whose zone contains it;
-a subscription is a box and is planted in every zone it touches; the broker of a zone
-matches, and notifies. Nothing is matched on the way. Zones are the leaves of a K-D tree: a
-newcomer gets half of somebody's zone. Plain greedy routing from zone to zone takes
-d/4 · N^(1/d) hops; with the tables of a zone's ancestors (see `ancestors`) it is half of log2 N.
-
-    publish     → Carry to the zone of the event          → match there → Notify each home
-    subscribe   → Plant in each zone of the box, by pieces → Stored, from each, to the home
-    join        → Routed to a random point → Offer, Accept, Committed: half a zone (see `moving`)
-    a death     → neighbours find out, one takes the zone over with its copy of the records (see `neighbourhood`)
-
-    profile "paper"    every message is sent once; only what bounces is sent another way
-    profile "robust"   each hop is acknowledged, records are copied to a neighbour and refreshed by their homes
-
-The coordinates of an event, and the boxes of a condition, are read by every broker on the
-way: an attribute that must stay secret is not to be an axis.
+The package's docstring tells how the protocol works. The router holds no logic of its own
+beyond the order of things: it hands each message and each deadline to the part that it
+concerns, and when the owned zones change it brings all parts up to date.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from random import Random
-from typing import Literal, TypeAlias
+from types import MappingProxyType
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -30,6 +19,7 @@ from tidings.errors import InputError
 from tidings.overlay.dedup import SEEN_MAX
 from tidings.overlay.interest import Interest
 from tidings.overlay.messages import NodeId, Packet, Peer, SubscriptionId
+from tidings.overlay.retransmit import Pending
 from tidings.overlay.router import (
     WHATEVER_HAPPENS,
     Completed,
@@ -38,422 +28,516 @@ from tidings.overlay.router import (
     Guarantee,
     Protocol,
     Router,
+    Send,
     Token,
     WakeAt,
     builder,
     remembered,
 )
-from tidings.overlay.spanhop.carrying import WAITING_MAX, Carrier
-from tidings.overlay.spanhop.forwarding import Mode, Wayfinder
-from tidings.overlay.spanhop.giving import Giver
-from tidings.overlay.spanhop.keeping import Keeper
-from tidings.overlay.spanhop.legs import LEGS_MAX, Legs
+from tidings.overlay.spanhop.forwarding import UNACKNOWLEDGED_MAX, WAITING_MAX, Forwarder, HopRetransmitter, Mode
 from tidings.overlay.spanhop.messages import (
-    Ask,
-    Card,
-    Carry,
-    Copies,
-    Deed,
+    Accept,
+    AdvertisementRequest,
+    AdvertisementUpdate,
     DomainAnswer,
-    Got,
+    DomainQuery,
+    FindPair,
+    HandoffAck,
     Heartbeat,
+    HopAck,
     IndexPut,
-    Notify,
-    Record,
+    Join,
+    MulticastNotification,
+    NearQuery,
+    Notification,
+    OwnershipProbe,
+    Payload,
+    PlaceSubscription,
     Records,
+    ReplicaUpdate,
     Routed,
+    RoutedDatagram,
+    RoutedEvent,
     SpanhopMessage,
     Stored,
-    Tell,
-    Update,
-    Whisper,
+    SubscriptionRecord,
     WrongDomain,
+    ZoneAdvertisement,
+    ZoneDescriptor,
 )
-from tidings.overlay.spanhop.neighbours import Neighbourhood
+from tidings.overlay.spanhop.neighbours import NeighbourMonitor
+from tidings.overlay.spanhop.next_hop import RouteHeader
 from tidings.overlay.spanhop.notification import Notifier
-from tidings.overlay.spanhop.planting import OWN_MAX, Planter
 from tidings.overlay.spanhop.precomputed import settle
-from tidings.overlay.spanhop.proximity import INDEX_MAX, How, Proximity
-from tidings.overlay.spanhop.quantisation import Axes, Bounds
+from tidings.overlay.spanhop.proximity import INDEX_MAX, Proximity, ProximityMethod
+from tidings.overlay.spanhop.quantisation import Bounds, Quantiser
 from tidings.overlay.spanhop.static_partition import JoinPolicy
-from tidings.overlay.spanhop.subscription_placement import Sower
-from tidings.overlay.spanhop.table_refresh import Upkeep
-from tidings.overlay.spanhop.taking import Taker
-from tidings.overlay.spanhop.zone_ownership import Atlas, Held
-from tidings.overlay.spanhop.zone_transfer import LEAVE_S, Mover
+from tidings.overlay.spanhop.subscription_placement import (
+    HOME_MAX,
+    HomeSubscriptions,
+    SubscriptionPlacement,
+    SubscriptionStore,
+)
+from tidings.overlay.spanhop.table_refresh import TableRefresher
+from tidings.overlay.spanhop.zone_ownership import MembershipState, OwnedZone, Stage, ZoneTable
+from tidings.overlay.spanhop.zone_transfer import Cut, SplitPolicy, ZoneTransfer
 from tidings.space import Path, Space, Zone
 
-AXES: dict[str, Bounds] = {"x": (0, 1000), "y": (0, 1000)}  # The space of made-up events.
+AXES: Mapping[str, Bounds] = MappingProxyType({"x": (0, 1000), "y": (0, 1000)})  # The space of synthetic events.
 AXES_MAX = 16
 M_MAX = 1 << 16
-HEARTBEAT_S = 2.0
-ANSWER_S = 1.0  # For one hop; a busy broker takes a tenth of a second over each of several messages.
-REFRESH_S = 15.0  # How often homes plant their subscriptions again.
-UPKEEP_S = 10.0  # How often one entry of an ancestor's table is looked up again.
-CONTACTS_MAX = 32
+LEAVE_S = 30.0  # A leaving broker that finds nobody to take its zone goes without.
+CONTACTS_MAX = 32  # Brokers through which a restarted one may join again.
 
-Stage: TypeAlias = Literal["outside", "joining", "ready", "leaving"]
+# ── Options ──────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanhopOptions:
+    """All options of Spanhop. Raises InputError for values that cannot be.
+
+    >>> SpanhopOptions.robust().profile, SpanhopOptions.paper(m=4).join_policy
+    ('robust', 'point')
+    """
+
+    axes: Mapping[str, Bounds] = field(default_factory=lambda: AXES)
+    """Attribute → the two values between which its cells are spread evenly, in order."""
+    m: int = 4
+    """Brokers of a routing domain, a power of two: a table of ancestors for every log2 m cuts."""
+    wrap: bool = True
+    """Whether axes are circles for adjacency and distance. For events they never are."""
+    mode: Mode = "spanhop"
+    """`greedy` does without the tables of ancestors."""
+    join_policy: JoinPolicy = "even"
+    """`even` splits the largest zone near a newcomer's point, `point` the one that contains it."""
+    profile: Literal["robust", "paper"] = "robust"
+    """`robust`: hops are acknowledged, records replicated. `paper`: every message is sent once, and only one that
+    bounces is sent another way."""
+    notify: Literal["unicast", "multicast"] = "unicast"
+    """Whether home brokers are notified directly, or along the space with shared copies."""
+    cut: Cut = "load"
+    """`load` cuts a zone where its subscriptions and recent events are halved, `middle` in the middle."""
+    layout: Literal["grown", "balanced"] = "grown"
+    """How a precomputed network is partitioned: by joins at random points, or into zones of one size."""
+    proximity: ProximityMethod = "none"
+    """Where network coordinates come from: `gnp` measures delays to `landmarks`, `vivaldi` to any broker."""
+    landmarks: Sequence[NodeId] = ()
+    """For `gnp`: at least one more broker than there are axes."""
+    heartbeat_s: float = 2.0
+    """How often neighbours get a heartbeat; 0 for never, in large simulations without failures."""
+    answer_s: float = 1.0
+    """How long to wait for an acknowledgement of one hop; a busy broker takes a tenth of a second for each message."""
+    refresh_s: float = 15.0
+    """How often home brokers place their subscriptions again, and zones refresh their replicas; 0 for never."""
+    upkeep_s: float = 10.0
+    """How often one entry in the table of an ancestor is looked up again; 0 for never."""
+
+    @classmethod
+    def robust(cls, **changes: Any) -> SpanhopOptions:
+        """As live networks run it: the defaults."""
+        return cls(**changes)
+
+    @classmethod
+    def paper(cls, **changes: Any) -> SpanhopOptions:
+        """As published: m near e^d for two axes, joins at a random point, messages sent once, nothing refreshed."""
+        published: dict[str, Any] = {
+            "m": 8,
+            "join_policy": "point",
+            "profile": "paper",
+            "refresh_s": 0.0,
+            "upkeep_s": 0.0,
+        }
+        return cls(**{**published, **changes})
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.axes) <= AXES_MAX:
+            raise InputError(f"expected 1 to {AXES_MAX} axes, got {len(self.axes)}")
+        if not 2 <= self.m <= M_MAX or self.m & (self.m - 1):
+            raise InputError(f"expected m to be a power of two from 2 to {M_MAX}, got {self.m}")
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise InputError(f"expected one of {', '.join(choices)}, got {getattr(self, name)!r}")
+        least = len(self.axes) + 1
+        if self.proximity == "gnp" and len(self.landmarks) < least:
+            raise InputError(
+                f"expected at least {least} landmarks for {len(self.axes)} axes, got {len(self.landmarks)}"
+            )
+
+    @property
+    def k(self) -> int:
+        """Cuts between two tables of ancestors."""
+        return self.m.bit_length() - 1
+
+    @property
+    def is_robust(self) -> bool:
+        return self.profile == "robust"
+
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "mode": get_args(Mode),
+    "join_policy": ("even", "point"),
+    "profile": ("robust", "paper"),
+    "notify": ("unicast", "multicast"),
+    "cut": get_args(Cut),
+    "layout": ("grown", "balanced"),
+    "proximity": get_args(ProximityMethod),
+}
 
 
 class Spanhop(Router[SpanhopMessage]):
     """One broker's part in Spanhop."""
 
-    def __init__(
-        self,
-        me: Peer,
-        rng: Random,
-        *,
-        axes: Mapping[str, Bounds] = AXES,
-        m: int = 4,
-        wrap: bool = True,
-        mode: Mode = "spanhop",
-        join_policy: JoinPolicy = "even",
-        profile: Literal["robust", "paper"] = "robust",
-        notify: Literal["unicast", "multicast"] = "unicast",
-        cut: Literal["load", "middle"] = "load",
-        layout: Literal["grown", "balanced"] = "grown",
-        proximity: How = "none",
-        landmarks: Sequence[NodeId] = (),
-        heartbeat_s: float = HEARTBEAT_S,
-        answer_s: float = ANSWER_S,
-        refresh_s: float = REFRESH_S,
-        upkeep_s: float = UPKEEP_S,
-    ) -> None:
-        """`heartbeat_s=0`, `refresh_s=0` and `upkeep_s=0` do without routine talk, for big worlds in which nobody dies."""
-        _check_options(axes, m)
-        _check_choices(mode, join_policy, profile, notify, cut, layout, proximity)
-        if proximity == "gnp" and len(landmarks) < len(axes) + 1:
-            raise InputError(f"expected at least {len(axes) + 1} landmarks for {len(axes)} axes, got {len(landmarks)}")
-        space = Space(len(axes))
-        self.me, self._rng = me, rng
-        self.axes = Axes.of(axes, space)
-        self.k, self.mode, self.join_policy, self.layout = m.bit_length() - 1, mode, join_policy, layout
-        self.is_robust, self.cuts_by_load = profile == "robust", cut == "load"
-        self.refresh_s, self.upkeep_s = refresh_s, upkeep_s
-        self.atlas = Atlas(me, space, k=self.k, around=space.side if wrap else None)
-        self.legs = Legs(answer_s=answer_s, first=me.incarnation << 32, keeps=self.is_robust)
-        self.neighbourhood = Neighbourhood(self, self.atlas, rng, heartbeat_s)
-        self.way = Wayfinder(self.atlas, self.legs, mode=mode, alive=self.neighbourhood.is_alive)
-        self.carrier = Carrier(self)
-        self.giver = Giver(self, self.atlas, answer_s)
-        self.taker = Taker(self, self.atlas, rng, answer_s)
-        self.mover = Mover(self, self.atlas, rng, answer_s)
-        self.planter = Planter()
-        self.keeper = Keeper(self.atlas, self.axes, copies=self.is_robust)
-        self.notifier = Notifier(self, self.legs, multicast=notify == "multicast")
-        self.sower = Sower(self, self.planter, self.keeper)
-        self.upkeep = Upkeep(self, self.atlas, rng)
-        self.proximity = Proximity(self, rng, proximity, landmarks)
-        self.stage: Stage = "outside"
+    def __init__(self, me: Peer, rng: Random, options: SpanhopOptions | None = None) -> None:
+        self.options = options = options or SpanhopOptions()
+        space = Space(len(options.axes))
+        self.me, self.rng = me, rng
+        self.membership = MembershipState()
+        self.quantiser = Quantiser.of(options.axes, space)
+        self.zones = ZoneTable(me, space, k=options.k, around=space.side if options.wrap else None)
+        self.hops = HopRetransmitter(answer_s=options.answer_s, first=me.incarnation << 32, reliable=options.is_robust)
+        self.monitor = NeighbourMonitor(self.zones, rng, self.membership, self, heartbeat_s=options.heartbeat_s)
+        self.forwarder = Forwarder(
+            self.zones, self.hops, self.quantiser, self, mode=options.mode, alive=self.monitor.is_alive
+        )
+        self.home = HomeSubscriptions()
+        self.store = SubscriptionStore(self.zones, self.quantiser, replicates=options.is_robust)
+        self.placement = SubscriptionPlacement(
+            self.zones,
+            self.quantiser,
+            self.home,
+            self.store,
+            self.forwarder,
+            self.membership,
+            answer_s=options.answer_s,
+        )
+        self.notifier = Notifier(
+            self.zones, self.hops, self.forwarder, self.home, multicast=options.notify == "multicast"
+        )
+        self.proximity = Proximity(self.zones, rng, self.forwarder, options.proximity, options.landmarks)
+        self.refresher = TableRefresher(self.zones, rng, self.forwarder, self.monitor)
+        self.transfer = ZoneTransfer(
+            self.zones,
+            rng,
+            self.hops,
+            self.monitor,
+            self.membership,
+            self.proximity,
+            self,
+            policy=SplitPolicy(options.join_policy, options.cut),
+        )
         self._leave_by = 0.0
 
     @property
-    def is_joining(self) -> bool:
-        return self.stage == "joining"
+    def stage(self) -> Stage:
+        """Whether this broker is outside, joining, ready or leaving."""
+        return self.membership.stage
 
-    @property
-    def is_leaving(self) -> bool:
-        return self.stage == "leaving"
-
-    def may_take(self) -> bool:
-        """Whether this broker can be given a zone, or give a part of its own."""
-        return self.stage == "ready"
-
-    # ── Coming ───────────────────────────────────────────────────────────────
+    # ── Start and join ───────────────────────────────────────────────────────
 
     def start(self, now: float, memory: bytes = b"") -> list[Effect]:
         contacts = remembered(memory)
         if contacts:
             return self.join(contacts, now)
-        if not self.atlas.held:
-            self.atlas.hold((), 0)
-        self.neighbourhood.meet(list(self.atlas.cards.values()), now)
-        return [*self._routines(now), *self._make_ready(now)]
+        if not self.zones.owned:
+            self.zones.acquire((), 0)
+        self.monitor.meet(list(self.zones.neighbours.values()), now)
+        return [*self._start_timers(now), *self._make_ready(now)]
 
     def join(self, via: Sequence[Peer], now: float) -> list[Effect]:
         if not via:
             return self.start(now)
-        self.stage = "joining"
-        return [*self._routines(now), *self.taker.join(via, now)]
+        self.membership.stage = "joining"
+        return [*self._start_timers(now), *self.transfer.join(via, now)]
 
-    def _routines(self, now: float) -> list[Effect]:
-        """The talk that goes on for ever, each broker at its own beat."""
-        every = (("beat", self.neighbourhood.heartbeat_s), ("refresh", self.refresh_s), ("upkeep", self.upkeep_s))
-        beats = [WakeAt(now + self._rng.random() * s, (what,), idle=True) for what, s in every if s]
-        return [*beats, *self.proximity.start(now)]
+    def _start_timers(self, now: float) -> list[Effect]:
+        """Periodic work, at a random phase for each broker."""
+        options = self.options
+        periods = (("beat", options.heartbeat_s), ("refresh", options.refresh_s), ("upkeep", options.upkeep_s))
+        wakes = [WakeAt(now + self.rng.random() * s, (what,), idle=True) for what, s in periods if s]
+        return [*wakes, *self.proximity.start(now)]
 
     def _make_ready(self, now: float) -> list[Effect]:
-        self.stage = "ready"
+        self.membership.stage = "ready"
         effects: list[Effect] = [Completed("join")]
-        effects += self.sower.plant_all_missing(now)
-        return [*effects, *self.carrier.catch_up(now)]
+        effects += self.placement.place_all_missing(now)
+        return [*effects, *self.forwarder.send_queued(now)]
 
-    # ── Wanting and publishing ───────────────────────────────────────────────
+    # ── Subscribe and publish ────────────────────────────────────────────────
 
     def subscribe(self, interest: Interest, now: float) -> list[Effect]:
-        return self.sower.subscribe(interest, now)
+        return self.placement.subscribe(interest, now)
 
     def unsubscribe(self, id: SubscriptionId, now: float) -> list[Effect]:
-        return self.sower.unsubscribe(id, now)
+        return self.placement.unsubscribe(id, now)
 
     def publish(self, packet: Packet, now: float) -> list[Effect]:
-        return self.carrier.publish(packet, now)
+        return self.forwarder.publish(packet, now)
 
-    # ── Being told ───────────────────────────────────────────────────────────
+    # ── Receive ──────────────────────────────────────────────────────────────
 
     def receive(self, sender: NodeId, message: SpanhopMessage, now: float) -> list[Effect]:
-        self.neighbourhood.heard(sender, now)
+        self.monitor.heard(sender, now)
         match message:
             case Heartbeat():
-                return self.neighbourhood.heartbeat(sender, message, now)
-            case Carry() | Routed():
-                return self.carrier.receive(sender, message, now)
-            case Whisper():
-                return self.carrier.overhear(message, now)
-            case Got(number=number):
-                self.legs.got(number, sender)
-                return self.check_leaving(now)
-            case Notify(number=number, packet=packet):
-                return [*self.carrier.answer(sender, number), *self.notifier.deliver(packet)]
-            case Tell(number=number, packet=packet, targets=targets, trace=trace):
-                told = self.notifier.tell(packet, targets, trace, now) if self.carrier.is_new(sender, number) else []
-                return [*self.carrier.answer(sender, number), *told]
+                return self.monitor.receive_heartbeat(sender, message)
+            case RoutedEvent() | Routed():
+                return self.forwarder.receive(sender, message, now)
+            case RoutedDatagram():
+                return self.forwarder.receive_datagram(message, now)
+            case HopAck(number=number):
+                self.hops.acknowledge(number, sender)
+                return self._check_leaving(now)
+            case Notification(number=number, packet=packet):
+                return [*self.forwarder.acknowledgement(sender, number), *self.notifier.deliver(packet)]
+            case MulticastNotification():
+                return self._receive_multicast(sender, message, now)
             case Stored():
-                return [*self.sower.stored(message), *self.check_leaving(now)]
-            case Update():
-                return self.neighbourhood.hear(sender, message, now)
-            case Ask():
-                return self.neighbourhood.show(sender)
+                return [*self.placement.stored(message), *self._check_leaving(now)]
+            case AdvertisementUpdate():
+                return self.monitor.receive_update(sender, message, now)
+            case AdvertisementRequest():
+                return self.monitor.advertise_to(sender)
             case _:
                 return self._receive_rarer(sender, message, now)
 
+    def _receive_multicast(self, sender: NodeId, message: MulticastNotification, now: float) -> list[Effect]:
+        onward: list[Effect] = []
+        if self.forwarder.is_new(sender, message.number):
+            onward = self.notifier.multicast(message.packet, message.targets, message.trace, now)
+        return [*self.forwarder.acknowledgement(sender, message.number), *onward]
+
     def _receive_rarer(self, sender: NodeId, message: SpanhopMessage, now: float) -> list[Effect]:
-        moved = self.mover.receive(sender, message, now)
-        if moved is not None:
-            return moved
+        transferred = self.transfer.receive(sender, message, now)
+        if transferred is not None:
+            is_answer = isinstance(message, Accept | HandoffAck)
+            return [*transferred, *self._check_leaving(now)] if is_answer else transferred
         match message:
-            case Copies(records=records):
-                self.keeper.keep_copies(records, now)
+            case ReplicaUpdate(records=records):
+                self.store.store_replicas(records, now)
             case Records(records=records):
-                self.keeper.take(records, now)
+                self.store.store_where_touching(records, now)
             case WrongDomain(span=span):
                 return self._wrong_domain(sender, span, now)
             case DomainAnswer():
-                self.upkeep.answered(sender, message)
+                self.refresher.answered(sender, message)
             case _:
                 return self.proximity.receive(sender, message, now)
         return []
 
-    # ── What did not get through ─────────────────────────────────────────────
+    def _wrong_domain(self, sender: NodeId, span: Path, now: float) -> list[Effect]:
+        """A broker is not where a table says: avoid it, and look the entry up again."""
+        effects: list[Effect] = []
+        if not span or sender not in self.zones.neighbours:
+            self.monitor.suspect(sender, now)
+            for pending in self.hops.take_back(sender):
+                effects += self._reroute(pending, now)
+        return [*effects, *self.refresher.look_up(span, sender, now)]
+
+    # ── What arrives in an owned zone (forwarding.ZoneHandler) ───────────────
+
+    def match_event(self, owned: OwnedZone, packet: Packet, piece: Zone, now: float) -> list[Effect]:
+        return self.notifier.match(owned, packet, piece, now)
+
+    def place_subscription(self, request: PlaceSubscription, now: float, *, reliable: bool) -> list[Effect]:
+        return self.placement.place(request, now, reliable=reliable)
+
+    def receive_payload(self, payload: Payload, route: RouteHeader, now: float) -> list[Effect]:
+        match payload:
+            case Join():
+                return self.transfer.receive_join(payload, route.destination, now)
+            case FindPair():
+                return self.transfer.receive_find_pair(payload, route, now)
+            case DomainQuery(asker=asker, path=path):
+                return [Send(asker.id, DomainAnswer(path, self.me))] if asker.id != self.me.id else []
+            case OwnershipProbe(advert=advert):
+                return self.monitor.learn(advert, now) if advert.peer.id != self.me.id else []
+            case IndexPut():
+                return self.proximity.store(self.zones.nearest(route.destination), payload)
+            case NearQuery():
+                return self.proximity.query(self.zones.nearest(route.destination), payload, now)
+        return []
+
+    def is_receiving_zone(self) -> bool:
+        return self.transfer.incoming is not None
+
+    # ── Failed sends ─────────────────────────────────────────────────────────
 
     def unsent(self, to: NodeId, message: SpanhopMessage, now: float) -> list[Effect]:
         effects = self.peer_down(to, now)
-        if not self.is_robust and isinstance(message, Carry | Routed | Notify | Tell):
-            leg = self.legs.bounced(to, message)
-            effects += self.carrier.another_way(leg, now) if leg is not None else []
+        numbered = RoutedEvent | Routed | Notification | MulticastNotification
+        if not self.options.is_robust and isinstance(message, numbered):
+            pending = self.hops.bounced(to, message)
+            effects += self._reroute(pending, now) if pending is not None else []
         return effects
 
     def peer_down(self, peer: NodeId, now: float) -> list[Effect]:
-        effects = self.neighbourhood.died(peer, now)
-        for leg in self.legs.to_peer(peer):
-            effects += self.carrier.another_way(leg, now)
-        return [*effects, *self.mover.peer_gone(peer, now)]
+        effects = self.monitor.failed(peer, now)
+        for pending in self.hops.take_back(peer):
+            effects += self._reroute(pending, now)
+        return [*effects, *self.transfer.peer_gone(peer, now)]
 
-    # ── Zones that change hands ──────────────────────────────────────────────
+    def _reroute(self, failed: Pending[int], now: float) -> list[Effect]:
+        """A hop has failed, or the wait of a held message is over: find another way."""
+        if isinstance(failed.message, RoutedEvent | Routed):
+            return self.forwarder.reroute(failed.message, now, failed.about + 1)
+        return self.notifier.reroute(failed, now)
 
-    def changed(self, now: float, more: tuple[NodeId, ...] = ()) -> list[Effect]:
-        """What is held here has changed: say so."""
-        self.atlas.version += 1
-        self.atlas.refresh()
-        effects = self.neighbourhood.announce(more)
-        self.neighbourhood.tidy()
-        giving = self.giver.giving
-        if giving is not None and giving.path not in self.atlas.held:
-            effects += self.giver.break_off(now)
-        if self.stage == "ready" and not self.atlas.held:  # Without any zone a broker begins anew.
-            self.stage = "joining"
-            near = [card.peer for card in self.atlas.cards.values()]
-            return [*effects, *self.taker.join([*near, *self.neighbourhood.met.values()], now)]
-        return [*effects, *self.keeper.copy_anew(), *self.proximity.publish(now), *self.proximity.select(now)]
+    # ── Changes of ownership (zone_transfer.OwnershipChanges, neighbours.ZoneTakeover) ──
 
-    def deposed(self, now: float) -> list[Effect]:
-        """Others have a higher claim to what was held here."""
-        effects = [Count("zones lost"), *self.changed(now), *self.mover.shed_later(now)]
-        return [*effects, *self.gone(now)] if self.is_leaving and not self.atlas.held else effects
+    def zones_changed(self, now: float, more: tuple[NodeId, ...] = ()) -> list[Effect]:
+        self.zones.version += 1
+        self.zones.invalidate_routes()
+        effects = self.monitor.advertise(more)
+        self.monitor.prune()
+        effects += self.transfer.abort_if_zone_lost(now)
+        if self.membership.is_ready and not self.zones.owned:  # Without any zone a broker joins again.
+            self.membership.stage = "joining"
+            near = [advert.peer for advert in self.zones.neighbours.values()]
+            return [*effects, *self.transfer.join([*near, *self.monitor.met.values()], now)]
+        replicated = self.store.replicate_to_new_holders()
+        return [*effects, *replicated, *self.proximity.publish(now), *self.proximity.select(now)]
 
-    def adopt(self, paths: Sequence[Path], epoch: int, near: Sequence[Card], now: float) -> list[Effect]:
-        """Take zones that nobody holds, with what is known of them."""
-        self.neighbourhood.meet(near, now)
-        for path in paths:
-            self.keeper.fill(self.atlas.hold(path, epoch), now)
-        effects = [Count("zones taken over", len(paths)), *self.changed(now), *self.neighbourhood.review(now)]
-        return [*effects, *self.mover.shed_later(now)]
+    def zone_received(
+        self, descriptor: ZoneDescriptor, records: Sequence[SubscriptionRecord], now: float
+    ) -> list[Effect]:
+        self.monitor.meet(descriptor.neighbours, now)
+        owned = self.zones.acquire(descriptor.claim.path, descriptor.claim.epoch, descriptor.ancestors)
+        effects = self.zone_grown(owned, descriptor, records, now)
+        if self.membership.is_joining:  # Unless a higher claim to all of the zone has turned up.
+            effects += self._make_ready(now) if self.zones.owned else self.transfer.ask_for_zone(now)
+        return [*effects, *self.transfer.shed_later(now)]
 
-    def settled_in(self, deed: Deed, records: Sequence[Record], now: float) -> list[Effect]:
-        """A zone was given to this broker."""
-        self.neighbourhood.meet(deed.cards, now)
-        held = self.atlas.hold(deed.claim.path, deed.claim.epoch, deed.ancestors)
-        effects = self.grown(held, deed, records, now)
-        if self.is_joining:  # Unless somebody turned out to have a higher claim to all of it.
-            effects += self._make_ready(now) if self.atlas.held else self.taker.ask_for_zone(now)
-        return [*effects, *self.mover.shed_later(now)]
-
-    def grown(self, held: Held, deed: Deed, records: Sequence[Record], now: float) -> list[Effect]:
-        """A zone held here has become larger, or is new."""
-        self.neighbourhood.meet(deed.cards, now)
-        held.index.update({(put.path, put.peer.id): put for put in deed.index[:INDEX_MAX]})
+    def zone_grown(
+        self, owned: OwnedZone, descriptor: ZoneDescriptor, records: Sequence[SubscriptionRecord], now: float
+    ) -> list[Effect]:
+        self.monitor.meet(descriptor.neighbours, now)
+        owned.index.update({(put.path, put.peer.id): put for put in descriptor.index[:INDEX_MAX]})
         for record in records:
-            self.keeper.keep(held, record, now)
-        return [*self.changed(now), *self.neighbourhood.review(now)]
+            self.store.store(owned, record, now)
+        return [*self.zones_changed(now), *self.monitor.resolve_all_claims(now)]
 
-    def index_of(self, held: Held, zone: Zone) -> tuple[IndexPut, ...]:
-        """The records of brokers' network coordinates whose points lie in a part of a zone held here."""
-        near = self.proximity
-        if not near.low:  # Nobody has told the bounds: there is no telling where a record belongs.
-            return ()
-        return tuple(put for put in held.index.values() if near.point(put.at, put.path) in zone)
+    def zones_ceded(self, now: float) -> list[Effect]:
+        effects = [Count("zones lost"), *self.zones_changed(now), *self.transfer.shed_later(now)]
+        has_left = self.membership.is_leaving and not self.zones.owned
+        return [*effects, *self.zones_given_up(now)] if has_left else effects
 
-    # ── Routines ─────────────────────────────────────────────────────────────
+    def take_over(
+        self, paths: Sequence[Path], epoch: int, near: Sequence[ZoneAdvertisement], now: float
+    ) -> list[Effect]:
+        self.monitor.meet(near, now)
+        for path in paths:
+            self.store.restore(self.zones.acquire(path, epoch), now)
+        effects = [Count("zones taken over", len(paths)), *self.zones_changed(now)]
+        return [*effects, *self.monitor.resolve_all_claims(now), *self.transfer.shed_later(now)]
+
+    # ── Wake ─────────────────────────────────────────────────────────────────
 
     def wake(self, token: Token, now: float) -> list[Effect]:
         match token:
             case ("leg", int(number), int(tries)):
                 return self._overdue(number, tries, now)
             case ("plant", SubscriptionId() as id, int(version), int(tries)):
-                return self.sower.plant_again(id, version, tries, now)
+                return self.placement.retry(id, version, tries, now)
             case ("beat",):
-                return [*self.neighbourhood.beat(now), self._again("beat", self.neighbourhood.heartbeat_s, now)]
+                return [*self.monitor.beat(now), _again("beat", self.options.heartbeat_s, now)]
             case ("refresh",):
-                return [*self._refresh(now), self._again("refresh", self.refresh_s, now)]
+                return [*self._refresh(now), _again("refresh", self.options.refresh_s, now)]
             case ("upkeep",):
-                routine = [*self.upkeep.look_up_one(now), *self.upkeep.patrol()]
-                return [*routine, self._again("upkeep", self.upkeep_s, now)]
+                effects = [*self.refresher.refresh_one(now), *self.refresher.probe_ownership()]
+                return [*effects, _again("upkeep", self.options.upkeep_s, now)]
             case ("orphan", tuple() as path, int(epoch)):
-                return self.neighbourhood.take(path, epoch, now)
+                return self.monitor.take_orphan(path, epoch, now)
             case ("leave",) | ("leave", "at last"):
                 return self._keep_leaving(now)
-        moved = self.mover.wake(token, now)
-        return moved if moved is not None else self.proximity.wake(token, now)
-
-    def _again(self, what: str, every_s: float, now: float) -> Effect:
-        return WakeAt(now + every_s, (what,), idle=True)
+        transferred = self.transfer.wake(token, now)
+        return transferred if transferred is not None else self.proximity.wake(token, now)
 
     def _overdue(self, number: int, tries: int, now: float) -> list[Effect]:
-        effects, leg = self.legs.overdue(number, tries, now)
-        if leg is None:
+        effects, failed = self.hops.overdue(number, tries, now)
+        if failed is None:
             return effects
-        if leg.to:
-            self.neighbourhood.suspect(leg.to, now)
-        return [*effects, *self.carrier.another_way(leg, now)]
+        if failed.to:
+            self.monitor.suspect(failed.to, now)
+        return [*effects, *self._reroute(failed, now)]
 
     def _refresh(self, now: float) -> list[Effect]:
-        """Plant own subscriptions again, forget what others no longer plant, copy what is kept."""
-        self.neighbourhood.tick(now)
-        self.keeper.expire(now)
-        effects: list[Effect] = []
-        if not self.atlas.held:
-            return effects
-        effects += self.sower.sow_again(now)
-        effects += self.keeper.copy_again()
+        """Refresh soft state: own subscriptions, replicas and index records; forget what others do not refresh."""
+        self.monitor.expire_suspicions(now)
+        self.store.expire(now)
+        if not self.zones.owned:
+            return []
+        effects = [*self.placement.refresh(now), *self.store.refresh_replicas()]
         return [*effects, *self.proximity.publish(now, again=True), *self.proximity.select_again(now)]
 
-    # ── Keeping the tables of ancestors fresh ────────────────────────────────
-
-    def _wrong_domain(self, sender: NodeId, span: Path, now: float) -> list[Effect]:
-        """Somebody is not where a table says. It is passed over, and the entry looked up again."""
-        effects: list[Effect] = []
-        if not span or sender not in self.atlas.cards:
-            self.neighbourhood.suspect(sender, now)
-            for leg in self.legs.to_peer(sender):
-                effects += self.carrier.another_way(leg, now)
-        return [*effects, *self.upkeep.look_up(span, sender, now)]
-
-    # ── Going ────────────────────────────────────────────────────────────────
+    # ── Leave ────────────────────────────────────────────────────────────────
 
     def leave(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        for id in list(self.planter.own):
+        for id in list(self.home.own):
             effects += self.unsubscribe(id, now)
-        if not self.atlas.held:
-            self.stage = "outside"
+        if not self.zones.owned:
+            self.membership.stage = "outside"
             return [*effects, Completed("leave")]
-        self.stage, self._leave_by = "leaving", now + LEAVE_S
+        self.membership.stage, self._leave_by = "leaving", now + LEAVE_S
         effects += self.proximity.withdraw(now)
-        return [*effects, WakeAt(self._leave_by, ("leave", "at last")), *self.check_leaving(now)]
+        return [*effects, WakeAt(self._leave_by, ("leave", "at last")), *self._check_leaving(now)]
 
-    def check_leaving(self, now: float) -> list[Effect]:
-        """When nothing of its own is on the way any more, a leaver gives away its zones."""
-        if not self.is_leaving or self.planter.own or len(self.legs):
+    def _check_leaving(self, now: float) -> list[Effect]:
+        """A leaving broker gives away its zones as soon as none of its own messages is pending."""
+        if not self.membership.is_leaving or self.home.own or len(self.hops):
             return []
-        return self.mover.give_up_zone(now)
+        return self.transfer.give_up_zone(now)
 
     def _keep_leaving(self, now: float) -> list[Effect]:
-        if not self.is_leaving:
+        if not self.membership.is_leaving:
             return []
         if now >= self._leave_by:
-            return self.gone(now)
-        return self.mover.give_up_zone(now)
+            return self.zones_given_up(now)
+        return self.transfer.give_up_zone(now)
 
-    def gone(self, now: float) -> list[Effect]:
-        """Goodbye. If nobody has taken what is held here it is left as a death would leave it: others find out."""
-        self.stage = "outside"
-        if self.atlas.held:
+    def zones_given_up(self, now: float) -> list[Effect]:
+        """This broker has left. A zone that nobody has taken is left as after a failure: neighbours take it over."""
+        self.membership.stage = "outside"
+        if self.zones.owned:
             return [Completed("leave")]
-        self.atlas.version += 1
-        return [*self.neighbourhood.announce(), Completed("leave")]
+        self.zones.version += 1
+        return [*self.monitor.advertise(), Completed("leave")]
 
-    # ── Being looked at ──────────────────────────────────────────────────────
+    # ── Inspection ───────────────────────────────────────────────────────────
 
     def links(self) -> tuple[NodeId, ...]:
-        recorded = (p.peer.id for held in self.atlas.held.values() for table in held.ancestors for p in table)
-        return tuple(dict.fromkeys(id for id in (*self.atlas.cards, *recorded) if id != self.me.id))
+        return self.zones.links()
 
     def memory(self) -> bytes:
-        near = [card.peer for card in self.atlas.cards.values()]
-        known = [*near, *self.neighbourhood.met.values(), *self.taker.contacts.values()]
+        near = [advert.peer for advert in self.zones.neighbours.values()]
+        known = [*near, *self.monitor.met.values(), *self.transfer.contacts.values()]
         return msgspec.msgpack.encode(list(dict.fromkeys(known))[:CONTACTS_MAX])
 
     def holdings(self) -> dict[str, tuple[int, int]]:
-        seen = len(self.notifier.delivered) + len(self.notifier.matched) + len(self.carrier.numbers)
+        seen = len(self.notifier.delivered) + len(self.notifier.matched) + len(self.forwarder.numbers)
         return {
-            **self.atlas.holdings(),
-            **self.keeper.holdings(),
-            "own": (len(self.planter.own), OWN_MAX),
-            "legs": (len(self.legs), LEGS_MAX),
-            **self.neighbourhood.holdings(),
+            **self.zones.holdings(),
+            **self.store.holdings(),
+            "own": (len(self.home.own), HOME_MAX),
+            "legs": (len(self.hops), UNACKNOWLEDGED_MAX),
+            **self.monitor.holdings(),
             "seen": (seen, 3 * SEEN_MAX),
-            "waiting": (len(self.carrier.waiting), WAITING_MAX),
+            "waiting": (len(self.forwarder.waiting), WAITING_MAX),
             **self.proximity.holdings(),
         }
 
 
-def _check_options(axes: Mapping[str, Bounds], m: int) -> None:
-    if not 1 <= len(axes) <= AXES_MAX:
-        raise InputError(f"expected 1 to {AXES_MAX} axes, got {len(axes)}")
-    if not 2 <= m <= M_MAX or m & (m - 1):
-        raise InputError(f"expected m to be a power of two from 2 to {M_MAX}, got {m}")
+def _again(what: str, every_s: float, now: float) -> Effect:
+    return WakeAt(now + every_s, (what,), idle=True)
 
 
-CHOICES = (
-    ("spanhop", "greedy"),
-    ("even", "point"),
-    ("robust", "paper"),
-    ("unicast", "multicast"),
-    ("load", "middle"),
-    ("grown", "balanced"),
-    ("none", "gnp", "vivaldi"),
-)
-
-
-def _check_choices(*given: str) -> None:
-    for each, known in zip(given, CHOICES, strict=True):
-        if each not in known:
-            raise InputError(f"expected one of {', '.join(known)}, got {each!r}")
+def _make(me: Peer, rng: Random, **options: Any) -> Spanhop:
+    return Spanhop(me, rng, SpanhopOptions(**options))
 
 
 PROTOCOL = Protocol(
     name="spanhop",
-    build=builder("spanhop", Spanhop),
+    build=builder("spanhop", _make),
     messages=SpanhopMessage,
     guarantees=WHATEVER_HAPPENS | {Guarantee.JOINS_LIVE, Guarantee.LEAVES_CLEANLY, Guarantee.PRUNES},
     settle=settle,

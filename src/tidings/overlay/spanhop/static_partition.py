@@ -1,10 +1,10 @@
-"""A whole network of zones made at once, without talk: every broker's path, neighbours and ancestors.
+"""A static partition, computed without messages: every broker's path, neighbours and ancestors.
 
     balanced      level by level, as the paper draws it: all zones of one size, tables recorded when a level is full
     grown         one join after the other, each at a random point, tables recorded as they were at that moment
 
-Brokers are numbers from 0 on. In a balanced network they are numbered along the tree, so
-that number 0 of 16 stands in the lowest corner and its first split made room for number 8.
+Brokers are numbered from 0. In a balanced network they are numbered along the tree: number 0
+of 16 owns the lowest corner, and its first split gave the other half to number 8.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from random import Random
 from typing import Literal, TypeAlias
 
 from tidings.errors import InputError
-from tidings.overlay.spanhop.next_hop import Ancestor, Known, Point, Standing
+from tidings.overlay.spanhop.next_hop import Ancestor, Point, RoutingEntry, RoutingState
 from tidings.space import Path, Space, halves
 
 JoinPolicy: TypeAlias = Literal["point", "even"]
 
 
 class _Leaf:
-    """A node of the split tree, for finding who owns a point: a broker, or a cut with two below it."""
+    """A node of the K-D tree, to find the owner of a point: a broker, or a cut with two nodes below it."""
 
     __slots__ = ("below", "broker", "cut")
 
@@ -32,8 +32,8 @@ class _Leaf:
 
 
 @dataclass(slots=True)
-class Seat:
-    """One broker's place: its path, who is next to it, and for each k-th ancestor who was next to that, and where."""
+class Tile:
+    """One broker's zone: its path, its neighbours, and for each k-th ancestor the neighbours recorded then."""
 
     path: Path
     neighbours: dict[int, None] = field(default_factory=dict)
@@ -41,18 +41,18 @@ class Seat:
 
 
 class Tiling:
-    """A network of brokers in a space. Begins with broker 0 owning everything; `join` adds the next."""
+    """A partition of a space among brokers. At first broker 0 owns everything; `join` adds the next broker."""
 
     def __init__(self, space: Space, *, k: int, wrap: bool = True) -> None:
         self.space, self.k = space, k
         self.around = space.side if wrap else None
-        self.seats = [Seat(())]
+        self.tiles = [Tile(())]
         self._root = _Leaf(0)
         self._leaves = [self._root]
 
     @classmethod
     def balanced(cls, count: int, space: Space, *, k: int, wrap: bool = True) -> Tiling:
-        """`count` (a power of two) zones of one size. Tables of a level are recorded when all its zones are there."""
+        """`count` (a power of two) zones of one size. The tables of a level are recorded when it is complete."""
         if count < 1 or count & (count - 1):
             raise InputError(f"expected a power of two of brokers for a balanced network, got {count}")
         made = cls(space, k=k, wrap=wrap)
@@ -67,17 +67,17 @@ class Tiling:
     def grown(
         cls, count: int, space: Space, rng: Random, *, k: int, wrap: bool = True, policy: JoinPolicy = "even"
     ) -> Tiling:
-        """`count` brokers that came one after the other, each at a random point."""
+        """`count` brokers that joined one after the other, each at a random point."""
         made = cls(space, k=k, wrap=wrap)
-        while len(made.seats) < count:
+        while len(made.tiles) < count:
             made.join(tuple(rng.randrange(space.side) for _ in range(space.axes)), policy)
         return made
 
     def __len__(self) -> int:
-        return len(self.seats)
+        return len(self.tiles)
 
     def owner(self, point: Point) -> int:
-        """Whose zone holds the point."""
+        """The broker whose zone contains the point."""
         leaf, depth = self._root, 0
         while leaf.below is not None:
             leaf = leaf.below[point[depth % self.space.axes] >= leaf.cut]
@@ -89,22 +89,22 @@ class Tiling:
         owner = self.owner(point)
         if policy == "even":
             owner = min(
-                [owner, *self.seats[owner].neighbours], key=lambda each: (self._depth(each), each != owner, each)
+                [owner, *self.tiles[owner].neighbours], key=lambda each: (self._depth(each), each != owner, each)
             )
         return self.split(owner)
 
     def split(self, broker: int, *, record: bool = True) -> int:
         """Cut a zone in half: the owner keeps the lower part, the next broker gets the upper one."""
-        seat, fresh = self.seats[broker], len(self.seats)
-        cut = self.space.middle(seat.path)
-        low, high = halves(seat.path, cut)
-        around = [*seat.neighbours, broker, fresh]
-        seat.path = low
-        self.seats.append(Seat(high, ancestors=list(seat.ancestors)))
-        self._plant(broker, fresh, cut)
+        tile, fresh = self.tiles[broker], len(self.tiles)
+        cut = self.space.middle(tile.path)
+        low, high = halves(tile.path, cut)
+        around = [*tile.neighbours, broker, fresh]
+        tile.path = low
+        self.tiles.append(Tile(high, ancestors=list(tile.ancestors)))
+        self._split_leaf(broker, fresh, cut)
         for each in around[:-2]:
-            del self.seats[each].neighbours[broker]
-        seat.neighbours.clear()
+            del self.tiles[each].neighbours[broker]
+        tile.neighbours.clear()
         self._meet(broker, around)
         self._meet(fresh, around)
         if record and len(low) % self.k == 0:
@@ -113,49 +113,51 @@ class Tiling:
         return fresh
 
     def record_level(self) -> None:
-        """Record the tables of all zones whose depth asks for it."""
-        for broker, seat in enumerate(self.seats):
-            if len(seat.path) % self.k == 0 and len(seat.ancestors) == len(seat.path) // self.k:
+        """Record the tables of all zones whose depth is a multiple of k."""
+        for broker, tile in enumerate(self.tiles):
+            if len(tile.path) % self.k == 0 and len(tile.ancestors) == len(tile.path) // self.k:
                 self._record(broker)
 
-    def standing(self, broker: int, ids: Sequence[str] | None = None) -> Standing:
-        """A broker's place as `next_hop` takes it. Brokers are called by their number unless `ids` names them."""
-        seat, zone = self.seats[broker], self.space.zone
+    def routing_state(self, broker: int, ids: Sequence[str] | None = None) -> RoutingState:
+        """A broker's routing state, for `next_hop`. A broker's id is its number unless `ids` names it."""
+        tile, zone = self.tiles[broker], self.space.zone
         name = (lambda each: ids[each]) if ids is not None else str
         ancestors = [
-            Ancestor(zone(seat.path[: level * self.k]), tuple(Known(name(each), zone(path)) for each, path in known))
-            for level, known in enumerate(seat.ancestors)
+            Ancestor(
+                zone(tile.path[: level * self.k]), tuple(RoutingEntry(name(each), zone(path)) for each, path in known)
+            )
+            for level, known in enumerate(tile.ancestors)
         ]
-        neighbours = [Known(name(each), zone(self.seats[each].path)) for each in seat.neighbours]
-        return Standing(name(broker), zone(seat.path), len(seat.path), neighbours, ancestors, self.around)
+        neighbours = [RoutingEntry(name(each), zone(self.tiles[each].path)) for each in tile.neighbours]
+        return RoutingState(name(broker), zone(tile.path), len(tile.path), neighbours, ancestors, self.around)
 
     def _depth(self, broker: int) -> int:
-        return len(self.seats[broker].path)
+        return len(self.tiles[broker].path)
 
     def _meet(self, broker: int, others: Sequence[int]) -> None:
-        zone = self.space.zone(self.seats[broker].path)
+        zone = self.space.zone(self.tiles[broker].path)
         for each in others:
-            if each != broker and zone.borders(self.space.zone(self.seats[each].path), self.around) is not None:
-                self.seats[broker].neighbours[each] = None
-                self.seats[each].neighbours[broker] = None
+            if each != broker and zone.borders(self.space.zone(self.tiles[each].path), self.around) is not None:
+                self.tiles[broker].neighbours[each] = None
+                self.tiles[each].neighbours[broker] = None
 
     def _record(self, broker: int) -> None:
-        seat = self.seats[broker]
-        seat.ancestors.append(tuple((each, self.seats[each].path) for each in sorted(seat.neighbours)))
+        tile = self.tiles[broker]
+        tile.ancestors.append(tuple((each, self.tiles[each].path) for each in sorted(tile.neighbours)))
 
-    def _plant(self, broker: int, fresh: int, cut: int) -> None:
+    def _split_leaf(self, broker: int, fresh: int, cut: int) -> None:
         leaf = self._leaves[broker]
         leaf.cut, leaf.below = cut, (_Leaf(broker), _Leaf(fresh))
         self._leaves[broker] = leaf.below[0]
         self._leaves.append(leaf.below[1])
 
     def _renumber(self, order: list[int]) -> None:
-        """Number the brokers as they stand in `order`."""
+        """Number the brokers as in `order`."""
         number = {old: new for new, old in enumerate(order)}
         for leaf in self._leaves:
             leaf.broker = number[leaf.broker]
         self._leaves = [self._leaves[old] for old in order]
-        self.seats = [self.seats[old] for old in order]
-        for seat in self.seats:
-            seat.neighbours = {number[each]: None for each in seat.neighbours}
-            seat.ancestors = [tuple((number[each], path) for each, path in known) for known in seat.ancestors]
+        self.tiles = [self.tiles[old] for old in order]
+        for tile in self.tiles:
+            tile.neighbours = {number[each]: None for each in tile.neighbours}
+            tile.ancestors = [tuple((number[each], path) for each, path in known) for known in tile.ancestors]

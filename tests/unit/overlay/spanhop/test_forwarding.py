@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from tidings.errors import InputError
-from tidings.overlay import Hop, NodeId, Standing, Tiling, Trip, hops_max, next_hop
-from tidings.overlay.spanhop.next_hop import Ancestor, Known, anyone, level_of
+from tidings.overlay import Hop, NodeId, RouteHeader, RoutingState, Tiling, hops_max, next_hop
+from tidings.overlay.spanhop.next_hop import Ancestor, RoutingEntry, anyone, level_of
 from tidings.space import Space
 
 SPACE = Space(2)
@@ -20,133 +20,136 @@ def names(count: int) -> list[str]:
     return [f"B{number}" for number in range(1, count + 1)]
 
 
-def standings(tiling: Tiling, ids: list[str]) -> dict[NodeId, Standing]:
-    return {id: tiling.standing(number, ids) for number, id in enumerate(ids)}
+def routing_states(tiling: Tiling, ids: list[str]) -> dict[NodeId, RoutingState]:
+    return {id: tiling.routing_state(number, ids) for number, id in enumerate(ids)}
 
 
 def walk(
-    brokers: dict[NodeId, Standing],
+    brokers: dict[NodeId, RoutingState],
     start: NodeId,
-    aim: tuple[int, ...],
+    destination: tuple[int, ...],
     k: int,
     alive: Callable[[NodeId], bool] = anyone,
     *,
     greedy: bool = False,
 ) -> tuple[list[NodeId], Hop]:
-    way, trip = [start], Trip(aim, greedy=greedy)
+    way, route = [start], RouteHeader(destination, greedy=greedy)
     for _ in range(hops_max(len(brokers), 2)):
-        hop = next_hop(brokers[way[-1]], trip, k, alive)
+        hop = next_hop(brokers[way[-1]], route, k, alive)
         if hop.to is None:
             return way, hop
         way.append(hop.to)
-        trip = hop.trip
+        route = hop.route
     raise AssertionError(f"{way} does not end")
 
 
 @pytest.fixture(scope="module")
-def figure_3() -> tuple[dict[NodeId, Standing], tuple[int, ...]]:
+def figure_3() -> tuple[dict[NodeId, RoutingState], tuple[int, ...]]:
     tiling = Tiling.balanced(16, SPACE, k=2)
-    zone = SPACE.zone(tiling.seats[15].path)
-    return standings(tiling, names(16)), tuple((a + b) // 2 for a, b in zip(zone.low, zone.high))
+    zone = SPACE.zone(tiling.tiles[15].path)
+    return routing_states(tiling, names(16)), tuple((a + b) // 2 for a, b in zip(zone.low, zone.high))
 
 
-Figure = tuple[dict[NodeId, Standing], tuple[int, ...]]
+Figure = tuple[dict[NodeId, RoutingState], tuple[int, ...]]
 
 
 def test_a_message_of_figure_4_goes_from_b1_over_b9_and_b13_to_b16(figure_3: Figure) -> None:
-    brokers, aim = figure_3
-    way, hop = walk(brokers, "B1", aim, 2)
+    brokers, destination = figure_3
+    way, hop = walk(brokers, "B1", destination, 2)
     assert way[:3] == ["B1", "B9", "B13"]
     assert (way[-1], hop.how) == ("B16", "here")
 
 
 def test_a_message_of_figure_5_goes_over_b5_if_b9_is_dead(figure_3: Figure) -> None:
-    brokers, aim = figure_3
-    way, _ = walk(brokers, "B1", aim, 2, alive=lambda each: each != "B9")
+    brokers, destination = figure_3
+    way, _ = walk(brokers, "B1", destination, 2, alive=lambda each: each != "B9")
     assert way[:3] == ["B1", "B5", "B13"]
     assert way[-1] == "B16"
 
 
 def test_the_first_ancestor_that_does_not_contain_the_aim_is_taken(figure_3: Figure) -> None:
-    """S3."""
-    brokers, aim = figure_3
+    """SPANHOP-P3."""
+    brokers, destination = figure_3
     ancestors = brokers["B1"].ancestors
-    level = level_of(ancestors, aim)
+    level = level_of(ancestors, destination)
     assert level == 1
-    assert aim in ancestors[0].zone
-    assert aim not in ancestors[1].zone
+    assert destination in ancestors[0].zone
+    assert destination not in ancestors[1].zone
 
 
 def test_a_present_zone_among_the_ancestors_is_left_to_the_present_neighbours(figure_3: Figure) -> None:
     brokers, _ = figure_3
     near_b1 = brokers["B2"].zone.low
-    hop = next_hop(brokers["B1"], Trip(near_b1), 2)
+    hop = next_hop(brokers["B1"], RouteHeader(near_b1), 2)
     assert (hop.to, hop.how) == ("B2", "neighbour")
 
 
 def test_who_is_nearest_by_network_goes_before_who_was_recorded(figure_3: Figure) -> None:
-    brokers, aim = figure_3
+    brokers, destination = figure_3
     b1 = brokers["B1"]
     known = tuple(each._replace(near="B12") if each.id == "B9" else each for each in b1.ancestors[1].known)
     b1 = replace(b1, ancestors=[b1.ancestors[0], Ancestor(b1.ancestors[1].zone, known), *b1.ancestors[2:]])
-    assert next_hop(b1, Trip(aim), 2).to == "B12"
-    assert next_hop(b1, Trip(aim), 2, alive=lambda each: each != "B12").to == "B9"
+    assert next_hop(b1, RouteHeader(destination), 2).to == "B12"
+    assert next_hop(b1, RouteHeader(destination), 2, alive=lambda each: each != "B12").to == "B9"
 
 
 def test_another_broker_of_the_zone_stands_in_for_a_dead_one(figure_3: Figure) -> None:
     """The first of the paper's three cases."""
-    brokers, aim = figure_3
+    brokers, destination = figure_3
     b1 = brokers["B1"]
     known = tuple(each._replace(others=("B10",)) if each.id == "B9" else each for each in b1.ancestors[1].known)
     b1 = replace(b1, ancestors=[b1.ancestors[0], Ancestor(b1.ancestors[1].zone, known), *b1.ancestors[2:]])
-    assert next_hop(b1, Trip(aim), 2, alive=lambda each: each != "B9").to == "B10"
+    assert next_hop(b1, RouteHeader(destination), 2, alive=lambda each: each != "B9").to == "B10"
 
 
 def test_when_a_whole_domain_is_dead_a_smaller_span_is_taken() -> None:
     """The second case: at depth 6 level 1 has no live entry, level 2 has."""
     tiling = Tiling.balanced(64, SPACE, k=2)
     ids = names(64)
-    brokers = standings(tiling, ids)
-    aim = SPACE.zone(tiling.seats[63].path).low
+    brokers = routing_states(tiling, ids)
+    destination = SPACE.zone(tiling.tiles[63].path).low
     first = brokers["B1"].ancestors
     dead = {known.id for known in first[1].known}
-    hop = next_hop(brokers["B1"], Trip(aim), 2, alive=lambda each: each not in dead)
+    hop = next_hop(brokers["B1"], RouteHeader(destination), 2, alive=lambda each: each not in dead)
     assert hop.how == "ancestor"
     assert hop.to in {known.id for known in first[2].known}
 
 
 @pytest.mark.parametrize("layout", ["balanced", "even", "point"])
 def test_with_all_tables_of_ancestors_dead_a_message_still_arrives(layout: str) -> None:
-    """S5, the third case: ancestors only make it quicker."""
+    """SPANHOP-P5, the third case: ancestors only make it quicker."""
     brokers = network(layout, 64, 2)
     rng = Random(4)
     for _ in range(60):
-        start, aim = rng.choice(list(brokers)), point(rng)
+        start, destination = rng.choice(list(brokers)), point(rng)
         bare = {id: replace(broker, ancestors=[]) for id, broker in brokers.items()}
         gone = {id: replace(broker, ancestors=dead(broker)) for id, broker in brokers.items()}
-        assert walk(gone, start, aim, 2, alive=lambda each: each != "dead")[0] == walk(bare, start, aim, 2)[0]
+        assert (
+            walk(gone, start, destination, 2, alive=lambda each: each != "dead")[0]
+            == walk(bare, start, destination, 2)[0]
+        )
 
 
-def dead(broker: Standing) -> list[Ancestor]:
-    return [Ancestor(a.zone, tuple(Known("dead", known.zone) for known in a.known)) for a in broker.ancestors]
+def dead(broker: RoutingState) -> list[Ancestor]:
+    return [Ancestor(a.zone, tuple(RoutingEntry("dead", known.zone) for known in a.known)) for a in broker.ancestors]
 
 
 def test_without_ancestors_the_way_is_the_greedy_one() -> None:
-    """S4."""
+    """SPANHOP-P4."""
     brokers = network("even", 64, 2)
     bare = {id: replace(broker, ancestors=[]) for id, broker in brokers.items()}
     rng = Random(5)
     for _ in range(100):
-        start, aim = rng.choice(list(brokers)), point(rng)
-        assert walk(bare, start, aim, 2)[0] == walk(brokers, start, aim, 2, greedy=True)[0]
+        start, destination = rng.choice(list(brokers)), point(rng)
+        assert walk(bare, start, destination, 2)[0] == walk(brokers, start, destination, 2, greedy=True)[0]
 
 
-def network(layout: str, count: int, k: int, *, wrap: bool = True, seed: int = 1) -> dict[NodeId, Standing]:
+def network(layout: str, count: int, k: int, *, wrap: bool = True, seed: int = 1) -> dict[NodeId, RoutingState]:
     if layout == "balanced":
         tiling = Tiling.balanced(count, SPACE, k=k, wrap=wrap)
     else:
         tiling = Tiling.grown(count, SPACE, Random(seed), k=k, wrap=wrap, policy=layout)  # type: ignore[arg-type]
-    return standings(tiling, names(count))
+    return routing_states(tiling, names(count))
 
 
 def point(rng: Random) -> tuple[int, ...]:
@@ -157,23 +160,25 @@ def test_a_message_that_comes_round_is_sent_on_greedily() -> None:
     """A recorded neighbour far from where it was points back: without the guard this goes on for ever."""
     a, b = SPACE.zone(((1 << 31, 0),)), SPACE.zone(((1 << 31, 1), (1 << 31, 0)))
     c = SPACE.zone(((1 << 31, 1), (1 << 31, 1)))
-    aim = c.low
-    back = Ancestor(b, (Known("a", c),))  # Believes that `a` is where `c` is now.
+    destination = c.low
+    back = Ancestor(b, (RoutingEntry("a", c),))  # Believes that `a` is where `c` is now.
     brokers = {
-        "a": Standing(
+        "a": RoutingState(
             "a",
             a,
             1,
-            [Known("b", b), Known("c", c)],
-            [Ancestor(a, (Known("b", b),)), Ancestor(a, (Known("b", c),))],
+            [RoutingEntry("b", b), RoutingEntry("c", c)],
+            [Ancestor(a, (RoutingEntry("b", b),)), Ancestor(a, (RoutingEntry("b", c),))],
             None,
         ),
-        "b": Standing("b", b, 2, [Known("a", a), Known("c", c)], [Ancestor(SPACE.whole, ()), back], None),
-        "c": Standing("c", c, 2, [Known("a", a), Known("b", b)], [], None),
+        "b": RoutingState(
+            "b", b, 2, [RoutingEntry("a", a), RoutingEntry("c", c)], [Ancestor(SPACE.whole, ()), back], None
+        ),
+        "c": RoutingState("c", c, 2, [RoutingEntry("a", a), RoutingEntry("b", b)], [], None),
     }
-    way, hop = walk(brokers, "a", aim, 3)
+    way, hop = walk(brokers, "a", destination, 3)
     assert way == ["a", "b", "a", "c"]
-    assert hop.trip.greedy
+    assert hop.route.greedy
 
 
 def test_round_a_dead_zone_there_is_a_way() -> None:
@@ -191,7 +196,7 @@ def test_round_a_dead_zone_there_is_a_way() -> None:
 
 def test_a_broker_whose_neighbours_are_all_dead_is_stuck() -> None:
     brokers = network("balanced", 4, 2)
-    assert next_hop(brokers["B1"], Trip(brokers["B4"].zone.low), 2, alive=lambda each: False).how == "stuck"
+    assert next_hop(brokers["B1"], RouteHeader(brokers["B4"].zone.low), 2, alive=lambda each: False).how == "stuck"
 
 
 def test_a_balanced_network_has_a_power_of_two_of_brokers() -> None:
@@ -201,9 +206,9 @@ def test_a_balanced_network_has_a_power_of_two_of_brokers() -> None:
 
 @pytest.mark.parametrize(("m", "expected"), [(2, 11), (4, 6), (16, 3)])
 def test_there_is_a_table_for_every_kth_cut_and_the_whole_space(m: int, expected: int) -> None:
-    """Z4: the length of the Ancestor Queue is exact."""
+    """SPANHOP-INV-4: the length of the Ancestor Queue is exact."""
     tiling = Tiling.balanced(1024, SPACE, k=m.bit_length() - 1)
-    assert {len(seat.ancestors) for seat in tiling.seats} == {expected}
+    assert {len(tile.ancestors) for tile in tiling.tiles} == {expected}
 
 
 def test_the_shallowest_neighbour_is_split_to_be_even() -> None:
@@ -211,7 +216,7 @@ def test_the_shallowest_neighbour_is_split_to_be_even() -> None:
     free = Tiling.grown(200, SPACE, Random(2), k=2, policy="point")
 
     def spread(tiling: Tiling) -> int:
-        depths = [len(seat.path) for seat in tiling.seats]
+        depths = [len(tile.path) for tile in tiling.tiles]
         return max(depths) - min(depths)
 
     assert spread(even) < spread(free)

@@ -1,4 +1,4 @@
-"""Near by network: coordinates from landmarks and from springs, the index in the space, who is chosen."""
+"""Proximity: coordinates by GNP and Vivaldi, the index in the space, and which broker is chosen."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import pytest
 
 from tests.unit.overlay.harness import Bench
 from tidings.errors import InputError
-from tidings.overlay import NodeId, Peer, Trip, next_hop
+from tidings.overlay import NodeId, Peer, RouteHeader, next_hop
 from tidings.overlay.spanhop.messages import IndexChanged, IndexPut, NearAnswer, NearQuery, Routed
-from tidings.overlay.spanhop.network_coordinates import At, Spring, bounds, embed, place, scale
+from tidings.overlay.spanhop.network_coordinates import Coordinates, VivaldiEstimate, bounds, embed, place, scale
 from tidings.overlay.spanhop.precomputed import settle, settle_near
 from tidings.overlay.spanhop.proximity import ASKED_MAX, level_zone, nearest_of
-from tidings.overlay.spanhop.router import PROTOCOL, Spanhop
+from tidings.overlay.spanhop.router import PROTOCOL, Spanhop, SpanhopOptions
 from tidings.space import Zone, within
 
 STILL: dict[str, Any] = {"heartbeat_s": 0, "refresh_s": 0, "upkeep_s": 0}
 
 
-def plane(count: int, seed: int = 1, axes: int = 2) -> list[At]:
+def plane(count: int, seed: int = 1, axes: int = 2) -> list[Coordinates]:
     rng = Random(seed)
     return [tuple(rng.random() for _ in range(axes)) for _ in range(count)]
 
@@ -67,20 +67,18 @@ def test_any_landmarks_but_one_more_than_axes_will_do() -> None:
     assert math.dist(place(truth[:3], [math.dist(host, at) for at in truth[:3]]), host) < 1e-2
 
 
-def test_springs_come_to_rest_where_delays_are_distances() -> None:
+def test_vivaldi_converges_where_delays_are_distances() -> None:
     truth, rng = plane(12), Random(2)
-    springs = [Spring((0.0, 0.0)) for _ in truth]
+    hosts = [VivaldiEstimate((0.0, 0.0)) for _ in truth]
     for _ in range(6000):
         one, other = rng.sample(range(12), 2)
         direction = (rng.gauss(0, 1), rng.gauss(0, 1))
-        springs[one] = springs[one].pulled(springs[other], math.dist(truth[one], truth[other]), direction)
+        hosts[one] = hosts[one].updated(hosts[other], math.dist(truth[one], truth[other]), direction)
     off = [
-        abs(math.dist(springs[a].at, springs[b].at) - math.dist(truth[a], truth[b]))
-        for a in range(12)
-        for b in range(a)
+        abs(math.dist(hosts[a].at, hosts[b].at) - math.dist(truth[a], truth[b])) for a in range(12) for b in range(a)
     ]
     assert sum(off) / len(off) < 0.05
-    assert all(spring.error < 0.3 for spring in springs)
+    assert all(host.error < 0.3 for host in hosts)
 
 
 def test_coordinates_outside_the_bounds_are_scaled_to_the_edge() -> None:
@@ -94,13 +92,13 @@ def test_coordinates_outside_the_bounds_are_scaled_to_the_edge() -> None:
 # ── The index ────────────────────────────────────────────────────────────────
 
 
-def a_network(count: int = 16, **options: Any) -> tuple[Bench, dict[NodeId, At]]:
+def a_network(count: int = 16, **options: Any) -> tuple[Bench, dict[NodeId, Coordinates]]:
     ids = [f"b{number:02}" for number in range(count)]
     bench = Bench(PROTOCOL, ids, delay_s=0.0, **{"layout": "balanced", "proximity": "vivaldi", **STILL, **options})
     return bench, dict(zip(ids, plane(count)))
 
 
-def placed(count: int = 16, **options: Any) -> tuple[Bench, dict[NodeId, At]]:
+def placed(count: int = 16, **options: Any) -> tuple[Bench, dict[NodeId, Coordinates]]:
     """Everybody has just found out where it is."""
     bench, places = a_network(count, **options)
     for id, at in places.items():
@@ -122,24 +120,24 @@ def records(bench: Bench) -> list[tuple[NodeId, IndexPut]]:
     return [
         (id, put)
         for id, router in bench.routers.items()
-        for held in router.atlas.held.values()
-        for put in held.index.values()
+        for owned in router.zones.owned.values()
+        for put in owned.index.values()
     ]
 
 
 def test_a_broker_has_a_record_at_its_point_in_each_of_its_ancestors_zones() -> None:
     bench, places = placed()
     found = records(bench)
-    assert len(found) == sum(len(r.proximity._levels()) for r in bench.routers.values())
+    assert len(found) == sum(len(r.proximity.levels()) for r in bench.routers.values())
     for holder, put in found:
         router = bench.routers[holder]
-        point = scale(places[put.peer.id], router.atlas.space.zone(put.path), (0.0, 0.0), (1.0, 1.0))
-        assert any(point in held.zone for held in router.atlas.held.values())
-        assert any(path[: len(put.path)] == put.path for path in bench.routers[put.peer.id].atlas.held)
+        point = scale(places[put.peer.id], router.zones.space.zone(put.path), (0.0, 0.0), (1.0, 1.0))
+        assert any(point in owned.zone for owned in router.zones.owned.values())
+        assert any(path[: len(put.path)] == put.path for path in bench.routers[put.peer.id].zones.owned)
 
 
 def test_a_query_finds_somebody_wherever_its_record_lies() -> None:
-    """S12: every zone that has a record anywhere is answered with one."""
+    """SPANHOP-P12: every zone that has a record anywhere is answered with one."""
     bench, _ = placed()
     for id in bench.routers:
         bench.do(id, bench.routers[id].proximity.select(bench.now))
@@ -150,7 +148,7 @@ def test_a_query_finds_somebody_wherever_its_record_lies() -> None:
 
 
 def test_the_chosen_broker_is_the_nearest_of_those_returned() -> None:
-    """S12."""
+    """SPANHOP-P12."""
     bench, places = placed()
     asker = bench.routers["b00"]
     bench.do("b00", asker.proximity.select(bench.now))
@@ -159,26 +157,26 @@ def test_the_chosen_broker_is_the_nearest_of_those_returned() -> None:
         message.path: message.found for _, to, message in bench.sent if to == "b00" and isinstance(message, NearAnswer)
     }
     chosen = 0
-    for entry, asked in asker.proximity._entries():
+    for entry, asked in asker.proximity.entries():
         if asked in told:
             best = min(told[asked], key=lambda row: (math.dist(row[1], places["b00"]), row[0].id))
-            assert asker.atlas._near[entry] == best[0].id
+            assert asker.zones.preferred[entry] == best[0].id
             chosen += 1
     assert chosen
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_whoever_is_near_is_inside_the_recorded_zone_also_where_that_is_no_level_of_its_own(seed: int) -> None:
-    """S3: of a network that has grown by joins, most recorded zones are part of the level's zone asked about."""
+    """SPANHOP-P3: of a network that has grown by joins, most recorded zones are part of the level's zone asked about."""
     bench, _ = placed(40, layout="grown", join_policy="point", seed=seed)
     for id in bench.routers:
         bench.do(id, bench.routers[id].proximity.select(bench.now))
     quietly(bench)
     parts = 0
     for router in bench.routers.values():
-        asked = dict(router.proximity._entries())
-        for entry, id in router.atlas._near.items():
-            assert any(within(path, entry) for path in bench.routers[id].atlas.held)
+        asked = dict(router.proximity.entries())
+        for entry, id in router.zones.preferred.items():
+            assert any(within(path, entry) for path in bench.routers[id].zones.owned)
             parts += asked[entry] != entry
     assert parts > 0
 
@@ -189,10 +187,10 @@ def test_whoever_is_near_is_inside_the_recorded_zone_also_where_that_is_no_level
 def asked_from(bench: Bench, asker: NodeId, point: tuple[int, ...]) -> tuple[list[tuple[int, NodeId]], NearAnswer]:
     """Who is asked, with the ring it is in, when somebody looks in the whole space around a point; and the answer."""
     query, before = NearQuery((), Peer(asker), (0.5, 0.5), point), len(bench.sent)
-    bench.do(asker, bench.routers[asker].carrier.send_to(query, point, bench.now))
+    bench.do(asker, bench.routers[asker].forwarder.send_to(query, point, bench.now))
     quietly(bench)
     since = [message for _, _, message in bench.sent[before:]]
-    onward = {m.cargo.asked: m.cargo for m in since if isinstance(m, Routed) and isinstance(m.cargo, NearQuery)}
+    onward = {m.payload.asked: m.payload for m in since if isinstance(m, Routed) and isinstance(m.payload, NearQuery)}
     (answer,) = [message for message in since if isinstance(message, NearAnswer)]
     rows = [(query.ring, query.asked[-1]) for query in onward.values() if query.asked]
     return rows, answer
@@ -202,7 +200,9 @@ def steps_between(bench: Bench, start: NodeId) -> dict[NodeId, int]:
     """How many zones further each broker is."""
     far, front = {start: 0}, [start]
     while front:
-        front = [n for id in front for n in bench.routers[id].atlas.cards if far.setdefault(n, far[id] + 1) > far[id]]
+        front = [
+            n for id in front for n in bench.routers[id].zones.neighbours if far.setdefault(n, far[id] + 1) > far[id]
+        ]
         front = list(dict.fromkeys(id for id in front if far[id] == max(far.values())))
     return far
 
@@ -210,7 +210,7 @@ def steps_between(bench: Bench, start: NodeId) -> dict[NodeId, int]:
 def test_a_query_goes_round_ring_by_ring_and_no_further_than_the_third() -> None:
     bench, _ = a_network(256)
     point = (0, 0)
-    first = next(id for id, r in bench.routers.items() if any(point in held.zone for held in r.atlas.held.values()))
+    first = next(id for id, r in bench.routers.items() if any(point in owned.zone for owned in r.zones.owned.values()))
     asker = next(id for id in bench.routers if id != first)
     rows, answer = asked_from(bench, asker, point)
     rings = [ring for ring, _ in rows]
@@ -228,10 +228,10 @@ def test_the_first_ring_that_has_a_record_answers() -> None:
     bench, places = a_network(64)
     holder = bench.routers["b09"]
     record = IndexPut((), Peer("b20"), places["b20"], 1)
-    (held,) = holder.atlas.held.values()
-    held.index[(), "b20"] = record
-    point = next(iter(bench.routers["b08"].atlas.held.values())).zone.low
-    assert "b09" in bench.routers["b08"].atlas.cards
+    (owned,) = holder.zones.owned.values()
+    owned.index[(), "b20"] = record
+    point = next(iter(bench.routers["b08"].zones.owned.values())).zone.low
+    assert "b09" in bench.routers["b08"].zones.neighbours
     rows, answer = asked_from(bench, "b00", point)
     assert [row[0] for row in answer.found] == [Peer("b20")]
     assert {ring for ring, _ in rows} == {1}
@@ -244,12 +244,17 @@ def test_of_neighbours_equally_near_the_aim_the_one_nearer_by_network_is_taken()
     """From one corner of a square to the opposite one two neighbours are as good; either may be the nearer."""
     ids = [f"b{number:02}" for number in range(4)]
     for near, far in (("b01", "b02"), ("b02", "b01")):
-        routers = {id: Spanhop(Peer(id), Random(id), layout="balanced", m=16, wrap=False) for id in ids}
+        routers = {id: Spanhop(Peer(id), Random(id), SpanhopOptions(layout="balanced", m=16, wrap=False)) for id in ids}
         settle(dict(routers), 0.0)
         settle_near(routers, {"b00": (0.0, 0.0), near: (0.1, 0.0), far: (0.9, 0.0), "b03": (1.0, 1.0)})
-        atlas = routers["b00"].atlas
-        aim = next(iter(routers["b03"].atlas.held.values())).zone.low
-        assert next_hop(atlas.standing(atlas.nearest(aim)), Trip(aim), routers["b00"].k).to == near
+        zones = routers["b00"].zones
+        destination = next(iter(routers["b03"].zones.owned.values())).zone.low
+        assert (
+            next_hop(
+                zones.routing_state(zones.nearest(destination)), RouteHeader(destination), routers["b00"].zones.k
+            ).to
+            == near
+        )
 
 
 def test_neighbours_hear_where_one_is_with_the_next_heartbeat() -> None:
@@ -258,10 +263,10 @@ def test_neighbours_hear_where_one_is_with_the_next_heartbeat() -> None:
         bench.do(id, bench.routers[id].proximity.move_to(at, bench.now))
     bench.run(until=5.0)
     for router in bench.routers.values():
-        assert {card.peer.id: card.at for card in router.atlas.cards.values()} == {
-            id: bench.routers[id].atlas.at for id in router.atlas.cards
+        assert {advert.peer.id: advert.at for advert in router.zones.neighbours.values()} == {
+            id: bench.routers[id].zones.at for id in router.zones.neighbours
         }
-        assert all(len(card.at) == 2 for card in router.atlas.cards.values())
+        assert all(len(advert.at) == 2 for advert in router.zones.neighbours.values())
 
 
 def test_nobody_is_nearest_of_nobody() -> None:
@@ -274,13 +279,13 @@ def test_whoever_was_told_of_a_record_hears_that_it_changed_and_asks_again() -> 
     asker = bench.routers["b00"]
     bench.do("b00", asker.proximity.select(bench.now))
     quietly(bench)
-    chosen = next(iter(asker.atlas._near.values()))
+    chosen = next(iter(asker.zones.preferred.values()))
     before = len(bench.sent)
     bench.do(chosen, bench.routers[chosen].proximity.move_to((0.99, 0.01), bench.now))
     quietly(bench)
     since = bench.sent[before:]
     assert ("b00", IndexChanged) in [(to, type(message)) for _, to, message in since]
-    assert any(f == "b00" and isinstance(m, Routed) and isinstance(m.cargo, NearQuery) for f, _, m in since)
+    assert any(f == "b00" and isinstance(m, Routed) and isinstance(m.payload, NearQuery) for f, _, m in since)
 
 
 def test_a_small_drift_is_not_worth_telling() -> None:
@@ -306,8 +311,8 @@ def test_records_move_with_their_point_when_a_zone_changes_hands() -> None:
     assert sorted((put.path, put.peer.id) for _, put in after) == before
     for holder, put in after:
         router = bench.routers[holder]
-        point = scale(places[put.peer.id], router.atlas.space.zone(put.path), (0.0, 0.0), (1.0, 1.0))
-        assert any(point in held.zone for held in router.atlas.held.values())
+        point = scale(places[put.peer.id], router.zones.space.zone(put.path), (0.0, 0.0), (1.0, 1.0))
+        assert any(point in owned.zone for owned in router.zones.owned.values())
 
 
 def test_brokers_find_their_places_by_landmarks() -> None:
@@ -336,7 +341,7 @@ def test_the_zone_asked_about_is_the_levels_zone_around_an_entry() -> None:
 
 def test_ways_are_shorter_by_network_with_as_many_hops() -> None:
     ids = [f"b{number:03}" for number in range(256)]
-    routers = {id: Spanhop(Peer(id), Random(id), layout="balanced", proximity="vivaldi") for id in ids}
+    routers = {id: Spanhop(Peer(id), Random(id), SpanhopOptions(layout="balanced", proximity="vivaldi")) for id in ids}
     settle(dict(routers), 0.0)
     places = dict(zip(ids, plane(256)))
     hops, length = mean_way(routers, places)
@@ -346,17 +351,17 @@ def test_ways_are_shorter_by_network_with_as_many_hops() -> None:
     assert near_length < 0.75 * length
 
 
-def mean_way(routers: dict[NodeId, Spanhop], places: dict[NodeId, At]) -> tuple[float, float]:
+def mean_way(routers: dict[NodeId, Spanhop], places: dict[NodeId, Coordinates]) -> tuple[float, float]:
     rng, hops, length = Random(5), 0, 0.0
     for _ in range(200):
-        at, trip = rng.choice(list(routers)), Trip((rng.randrange(2**32), rng.randrange(2**32)))
+        at, route = rng.choice(list(routers)), RouteHeader((rng.randrange(2**32), rng.randrange(2**32)))
         while True:
             router = routers[at]
-            hop = next_hop(router.atlas.standing(router.atlas.nearest(trip.aim)), trip, router.k)
+            hop = next_hop(router.zones.routing_state(router.zones.nearest(route.destination)), route, router.zones.k)
             if hop.to is None:
                 break
             hops, length = hops + 1, length + math.dist(places[at], places[hop.to])
-            at, trip = hop.to, hop.trip
+            at, route = hop.to, hop.route
     return hops / 200, length / 200
 
 

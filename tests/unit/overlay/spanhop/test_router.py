@@ -1,4 +1,4 @@
-"""Spanhop on a handful of brokers: planting, notifying, joining, leaving, taking over, disagreeing."""
+"""Spanhop on a few brokers: placement, notification, joins, leaves, takeovers, conflicting claims."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tidings.overlay import (
     Peer,
     Place,
     Ranges,
+    RouteHeader,
     Send,
     SubscriptionId,
-    Trip,
     View,
     WakeAt,
     next_hop,
@@ -34,32 +34,33 @@ from tidings.overlay import (
 )
 from tidings.overlay.spanhop.messages import (
     Accept,
-    Card,
-    Carry,
-    Claim,
-    Deed,
+    AdvertisementUpdate,
     DomainAnswer,
     DomainQuery,
-    Got,
-    Hand,
+    Handoff,
+    HandoffAck,
     Heartbeat,
+    HopAck,
     Join,
-    Notify,
+    MulticastNotification,
+    Notification,
     Offer,
-    Plant,
-    Plot,
-    Record,
+    PlaceSubscription,
     Routed,
+    RoutedDatagram,
+    RoutedEvent,
     SpanhopMessage,
     Stored,
-    Tell,
-    Took,
-    Update,
-    Whisper,
+    SubscriptionRecord,
+    TableEntry,
     WrongDomain,
+    ZoneAdvertisement,
+    ZoneClaim,
+    ZoneDescriptor,
 )
 from tidings.overlay.spanhop.router import PROTOCOL, Spanhop
 from tidings.overlay.spanhop.zone_ownership import outranks, uncovered
+from tidings.overlay.spanhop.zone_transfer import cut_of
 from tidings.space import Path, Zone, halves, sibling
 
 STILL: dict[str, Any] = {"heartbeat_s": 0, "refresh_s": 0, "upkeep_s": 0}
@@ -78,53 +79,55 @@ def sent(bench: Bench, kind: type) -> list[tuple[NodeId, NodeId, Any]]:
     return [row for row in bench.sent if isinstance(row[2], kind)]
 
 
-def tile(bench: Bench) -> list[Path]:
-    """The zones of all brokers; together they must be the whole space, each point once (Z1)."""
-    space = next(iter(bench.routers.values())).atlas.space
-    paths = [path for router in bench.routers.values() for path in router.atlas.held]
+def partition_of(bench: Bench) -> list[Path]:
+    """The zones of all brokers; together they must be the whole space, each point once (SPANHOP-INV-1)."""
+    space = next(iter(bench.routers.values())).zones.space
+    paths = [path for router in bench.routers.values() for path in router.zones.owned]
     assert uncovered((), paths) == []
     assert sum(space.zone(path).size for path in paths) == space.whole.size
     return sorted(paths)
 
 
 def check_books(bench: Bench) -> None:
-    """Z2, Z3, Z4 of every broker."""
-    everybody = {id: router for id, router in bench.routers.items() if router.atlas.held}
+    """SPANHOP-INV-2, SPANHOP-INV-3, SPANHOP-INV-4 of every broker."""
+    everybody = {id: router for id, router in bench.routers.items() if router.zones.owned}
     for id, router in everybody.items():
-        for path, held in router.atlas.held.items():
-            assert held.zone == router.atlas.space.zone(path)
-            assert len(held.ancestors) == len(path) // router.k + 1
+        for path, owned in router.zones.owned.items():
+            assert owned.zone == router.zones.space.zone(path)
+            assert len(owned.ancestors) == len(path) // router.zones.k + 1
             beside = {
                 other
                 for other, each in everybody.items()
                 if other != id
-                and any(held.zone.borders(z.zone, router.atlas.around) is not None for z in each.atlas.held.values())
+                and any(owned.zone.borders(z.zone, router.zones.around) is not None for z in each.zones.owned.values())
             }
-            known = {each.id for each in router.atlas.standing(held).neighbours}
+            known = {each.id for each in router.zones.routing_state(owned).neighbours}
             assert known == beside, f"{id} knows {known}, beside it are {beside}"
 
 
 def stored_at(bench: Bench, id: SubscriptionId) -> list[NodeId]:
     return [
-        name for name, router in bench.routers.items() if any(id in held.records for held in router.atlas.held.values())
+        name
+        for name, router in bench.routers.items()
+        if any(id in owned.records for owned in router.zones.owned.values())
     ]
 
 
 def zones_of(bench: Bench, **ranges: tuple[int, int]) -> list[NodeId]:
     """Whose zones a box of values touches."""
     some = next(iter(bench.routers.values()))
-    boxes = some.axes.wanted(Ranges.of(**ranges))
+    boxes = some.quantiser.wanted(Ranges.of(**ranges))
     return [
         name
         for name, router in bench.routers.items()
-        if any(box.touches(held.zone) for held in router.atlas.held.values() for box in boxes)
+        if any(box.touches(owned.zone) for owned in router.zones.owned.values() for box in boxes)
     ]
 
 
 def owner(bench: Bench, **values: int) -> NodeId:
     some = next(iter(bench.routers.values()))
-    event = some.axes.event(View(dict(values)))
-    return next(id for id, router in bench.routers.items() if router.atlas.holder(event) is not None)
+    event = some.quantiser.event(View(dict(values)))
+    return next(id for id, router in bench.routers.items() if router.zones.touching(event) is not None)
 
 
 # ── Planting and notifying ───────────────────────────────────────────────────
@@ -133,7 +136,7 @@ def owner(bench: Bench, **values: int) -> NodeId:
 @pytest.mark.parametrize("mode", ["spanhop", "greedy"])
 @pytest.mark.parametrize("count", [1, 2, 16, 21])
 def test_each_zone_of_a_box_stores_it_once_and_nobody_else_does(count: int, mode: str) -> None:
-    """S7, Z7."""
+    """SPANHOP-P7, SPANHOP-INV-7."""
     bench = a_bench(count, mode=mode)
     sub = bench.subscribe("b00", Ranges.of(x=(200, 600), y=(300, 900)))
     bench.run()
@@ -144,7 +147,7 @@ def test_each_zone_of_a_box_stores_it_once_and_nobody_else_does(count: int, mode
 
 
 def test_an_event_is_told_once_to_each_home_that_wants_it() -> None:
-    """S6."""
+    """SPANHOP-P6."""
     bench = a_bench()
     bench.subscribe("b03", Ranges.of(x=(0, 500)))
     bench.subscribe("b03", Ranges.of(y=(0, 500)))
@@ -154,20 +157,20 @@ def test_an_event_is_told_once_to_each_home_that_wants_it() -> None:
     event = bench.publish("b14", x=100, y=100)
     bench.run()
     assert sorted(bench.delivered) == [("b03", event), ("b09", event)]
-    assert len(sent(bench, Notify)) <= 2
+    assert len(sent(bench, Notification)) <= 2
 
 
 def test_what_was_taken_back_is_forgotten_everywhere_and_not_told() -> None:
-    """S6, and tombstones: an old word about it that comes late changes nothing."""
+    """SPANHOP-P6, and tombstones: an old word about it that comes late changes nothing."""
     bench = a_bench()
     sub = bench.subscribe("b03", Ranges.of(x=(0, 500)))
     bench.run()
-    late = [(to, message) for _, to, message in sent(bench, Routed) if isinstance(message.cargo, Plant)]
+    late = [(to, message) for _, to, message in sent(bench, Routed) if isinstance(message.payload, PlaceSubscription)]
     bench.unsubscribe(sub)
     bench.run()
     assert bench.completed[-1] == ("b03", "unsubscribe", sub)
     for to, message in late:
-        bench.do(to, bench.routers[to].receive("b03", Whisper(message.trip, message.cargo), bench.now))
+        bench.do(to, bench.routers[to].receive("b03", RoutedDatagram(message.route, message.payload), bench.now))
     bench.run()
     assert stored_at(bench, sub) == []
     bench.publish("b14", x=100, y=100)
@@ -206,7 +209,7 @@ def test_absent_attributes_and_values_beyond_the_bounds_have_their_zones(values:
 
 
 def test_an_event_that_cannot_be_read_goes_to_all_zones_it_may_lie_in_and_is_told_once() -> None:
-    """G15."""
+    """SPANHOP-GAP-15."""
     bench = a_bench()
     bench.subscribe("b05", Ranges.of(x=(100, 900), y=(0, 400)))
     bench.subscribe("b06", Ranges.of(x=(100, 200), y=(600, 900)))
@@ -217,9 +220,7 @@ def test_an_event_that_cannot_be_read_goes_to_all_zones_it_may_lie_in_and_is_tol
     bench.run()
     assert bench.delivered == [("b05", event)]
     touched = zones_of(bench, y=(300, 300))
-    matched = [
-        id for id, router in bench.routers.items() if any(key[0] == event for key in router.notifier.matched._ids)
-    ]
+    matched = [id for id, r in bench.routers.items() if any(owned.recent_events for owned in r.zones.owned.values())]
     assert matched == touched
 
 
@@ -235,20 +236,20 @@ def test_multicast_tells_the_same_homes_as_unicast(count: int) -> None:
             bench.publish(id, x=50 * number, y=30 * number)
         bench.run()
         reached[notify] = sorted(bench.delivered)
-        messages[notify] = len(sent(bench, Tell)) + len(sent(bench, Notify))
+        messages[notify] = len(sent(bench, MulticastNotification)) + len(sent(bench, Notification))
     assert reached["multicast"] == reached["unicast"] != []
     assert messages["multicast"] > 0
 
 
-def hops(bench: Bench, start: NodeId, aim: tuple[int, ...]) -> int:
+def hops(bench: Bench, start: NodeId, destination: tuple[int, ...]) -> int:
     """How many hops a message takes along the space."""
-    trip, at, count = Trip(aim), start, 0
+    route, at, count = RouteHeader(destination), start, 0
     while True:
         router = bench.routers[at]
-        hop = next_hop(router.atlas.standing(router.atlas.nearest(aim)), trip, router.k)
+        hop = next_hop(router.zones.routing_state(router.zones.nearest(destination)), route, router.zones.k)
         if hop.to is None:
             return count
-        at, trip, count = hop.to, hop.trip, count + 1
+        at, route, count = hop.to, hop.route, count + 1
 
 
 def test_one_copy_goes_to_all_homes_that_lie_the_same_way() -> None:
@@ -260,9 +261,9 @@ def test_one_copy_goes_to_all_homes_that_lie_the_same_way() -> None:
     before = len(bench.sent)
     bench.publish("b00", x=1, y=1)
     bench.run()
-    told = [row for row in bench.sent[before:] if isinstance(row[2], Tell)]
+    told = [row for row in bench.sent[before:] if isinstance(row[2], MulticastNotification)]
     assert {id for id, _ in bench.delivered} == set(ids(32))
-    each = sum(hops(bench, "b00", next(iter(bench.routers[id].atlas.held.values())).zone.low) for id in ids(32))
+    each = sum(hops(bench, "b00", next(iter(bench.routers[id].zones.owned.values())).zone.low) for id in ids(32))
     assert len(told) < each / 2
 
 
@@ -274,9 +275,9 @@ def test_a_home_that_cannot_be_reached_directly_is_reached_round_about() -> None
     event = EventId("b15", 0, 7)
     packet = Packet(Header(event, TYPE), View({"x": 900, "y": 900}))
     effects = bench.routers[place].publish(packet, bench.now)
-    notify = next(e.message for e in effects if isinstance(e, Send) and isinstance(e.message, Notify))
+    notify = next(e.message for e in effects if isinstance(e, Send) and isinstance(e.message, Notification))
     again = bench.routers[place].unsent("b05", notify, bench.now)
-    tell: list[Effect] = [e for e in again if isinstance(e, Send) and isinstance(e.message, Tell)]
+    tell: list[Effect] = [e for e in again if isinstance(e, Send) and isinstance(e.message, MulticastNotification)]
     bench.do(place, tell)
     bench.run()
     assert ("b05", event) in bench.delivered
@@ -290,7 +291,7 @@ def test_what_does_not_get_through_goes_another_way() -> None:
     packet = Packet(Header(EventId("b00", 0, 1), TYPE), View({"x": 990, "y": 990}))
     (first,) = [e for e in b0.publish(packet, 0.0) if isinstance(e, Send)]
     (second,) = [
-        e for e in b0.unsent(first.to, first.message, 0.1) if isinstance(e, Send) and isinstance(e.message, Carry)
+        e for e in b0.unsent(first.to, first.message, 0.1) if isinstance(e, Send) and isinstance(e.message, RoutedEvent)
     ]
     assert first.to == "b08"
     assert second.to not in ("b08", "b00")
@@ -318,10 +319,10 @@ def test_a_repeated_message_is_answered_and_goes_no_further() -> None:
     bench = a_bench(16)
     b0 = bench.routers["b00"]
     packet = Packet(Header(EventId("b03", 0, 1), TYPE), View({"x": 990, "y": 990}))
-    carry = Carry(5, Trip((2**32 - 1, 2**32 - 1)), packet, b0.axes.event(packet.view))
+    carry = RoutedEvent(5, RouteHeader((2**32 - 1, 2**32 - 1)), packet, b0.quantiser.event(packet.view))
     first, second = (b0.receive("b03", carry, 0.0) for _ in range(2))
-    assert [type(e.message) for e in first if isinstance(e, Send)] == [Got, Carry]
-    assert [type(e.message) for e in second if isinstance(e, Send)] == [Got]
+    assert [type(e.message) for e in first if isinstance(e, Send)] == [HopAck, RoutedEvent]
+    assert [type(e.message) for e in second if isinstance(e, Send)] == [HopAck]
 
 
 # ── Joining ──────────────────────────────────────────────────────────────────
@@ -340,10 +341,10 @@ def grown(count: int, *, seed: int = 0, **options: Any) -> Bench:
 @pytest.mark.parametrize("join_policy", ["even", "point"])
 @pytest.mark.parametrize("m", [2, 4, 8])
 def test_brokers_that_join_one_after_the_other_tile_the_space(m: int, join_policy: str) -> None:
-    """S1."""
+    """SPANHOP-P1."""
     bench = grown(20, m=m, join_policy=join_policy)
     assert [id for id, asked, _ in bench.completed if asked == "join"] == ids(20)
-    tile(bench)
+    partition_of(bench)
     check_books(bench)
     bench.subscribe("b04", Everything())
     bench.run()
@@ -357,7 +358,7 @@ def test_brokers_that_all_join_at_once_tile_the_space() -> None:
     for id in ids(16)[1:]:
         bench.enter(PROTOCOL, id, "b00", **STILL)
     bench.run()
-    assert len(tile(bench)) == 16
+    assert len(partition_of(bench)) == 16
 
 
 def test_a_newcomer_gets_the_subscriptions_of_its_half_and_the_giver_forgets_them() -> None:
@@ -370,23 +371,23 @@ def test_a_newcomer_gets_the_subscriptions_of_its_half_and_the_giver_forgets_the
 
 
 def test_a_zone_is_cut_where_its_load_is_halved() -> None:
-    """G14."""
+    """SPANHOP-GAP-14."""
     bench = a_bench(1)
     for x in range(100, 200, 5):
         bench.subscribe("b00", Ranges.of(x=(x, x + 1)))
     bench.enter(PROTOCOL, "b01", "b00", **STILL)
     bench.run()
-    held = [len(next(iter(bench.routers[id].atlas.held.values())).records) for id in ("b00", "b01")]
-    assert sum(held) in (20, 21)
-    assert abs(held[0] - held[1]) <= 1
+    owned = [len(next(iter(bench.routers[id].zones.owned.values())).records) for id in ("b00", "b01")]
+    assert sum(owned) in (20, 21)
+    assert abs(owned[0] - owned[1]) <= 1
 
 
 def test_a_cut_by_load_stays_away_from_the_edge() -> None:
     bench = a_bench(1)
     for _ in range(30):
         bench.publish("b00", x=0, y=0)
-    held = bench.routers["b00"].atlas.held[()]
-    assert bench.routers["b00"].giver.cut(held) == 2**32 // 16
+    owned = bench.routers["b00"].zones.owned[()]
+    assert cut_of(owned, bench.routers["b00"].zones.space, by_load=True) == 2**32 // 16
 
 
 def test_two_newcomers_at_one_broker_are_served_one_after_the_other() -> None:
@@ -394,20 +395,20 @@ def test_two_newcomers_at_one_broker_are_served_one_after_the_other() -> None:
     b0 = bench.routers["b00"]
     (offer,) = [e for e in ask(b0, "one") if isinstance(e, Send)]
     assert isinstance(offer.message, Offer)
-    assert [type(e.message).__name__ for e in ask(b0, "two") if isinstance(e, Send)] == ["Got", "Busy"]
+    assert [type(e.message).__name__ for e in ask(b0, "two") if isinstance(e, Send)] == ["HopAck", "Busy"]
 
 
 def ask(router: Spanhop, joiner: NodeId, number: int = 1) -> list[Effect]:
     return [
         e
-        for e in router.receive(joiner, Routed(number, Trip((0, 0)), Join(Peer(joiner), number)), 0.0)
-        if not (joiner == "one" and isinstance(e, Send) and isinstance(e.message, Got))
+        for e in router.receive(joiner, Routed(number, RouteHeader((0, 0)), Join(Peer(joiner), number)), 0.0)
+        if not (joiner == "one" and isinstance(e, Send) and isinstance(e.message, HopAck))
     ]
 
 
 @pytest.mark.parametrize("lost", range(8))
 def test_a_join_that_breaks_off_at_any_message_leaves_the_space_tiled(lost: int) -> None:
-    """S9: from the n-th message on, nothing passes between the two."""
+    """SPANHOP-P9: from the n-th message on, nothing passes between the two."""
     bench = a_bench(4)
     bench.subscribe("b00", Everything())
     bench.run()
@@ -419,7 +420,7 @@ def test_a_join_that_breaks_off_at_any_message_leaves_the_space_tiled(lost: int)
             break
     del bench.routers["new"]
     bench.run(until=bench.now + 300.0)
-    holders = [path for router in bench.routers.values() for path in router.atlas.held]
+    holders = [path for router in bench.routers.values() for path in router.zones.owned]
     given = [message for _, _, message in bench.sent if isinstance(message, Accept)]
     if not given:
         assert uncovered((), holders) == []
@@ -427,10 +428,10 @@ def test_a_join_that_breaks_off_at_any_message_leaves_the_space_tiled(lost: int)
     claims = [
         claim.path
         for router in bench.routers.values()
-        for claim in getattr(router.atlas.cards.get("new"), "claims", ())
+        for claim in getattr(router.zones.neighbours.get("new"), "claims", ())
     ]
     assert uncovered((), [*holders, *claims]) == []
-    assert all(router.giver.giving is None for router in bench.routers.values())
+    assert all(router.transfer.outgoing is None for router in bench.routers.values())
 
 
 def test_an_offer_that_is_not_accepted_is_withdrawn() -> None:
@@ -442,8 +443,8 @@ def test_an_offer_that_is_not_accepted_is_withdrawn() -> None:
         if not wakes:
             break
         effects = b0.wake(wakes[0].token, wakes[0].when)
-    assert b0.giver.giving is None
-    assert list(b0.atlas.held) == [()]
+    assert b0.transfer.outgoing is None
+    assert list(b0.zones.owned) == [()]
     assert any(isinstance(e, Send) and e.to == "two" and isinstance(e.message, Offer) for e in ask(b0, "two", 2))
 
 
@@ -452,7 +453,7 @@ def test_an_offer_that_is_not_accepted_is_withdrawn() -> None:
 
 @pytest.mark.parametrize("leaver", range(9))
 def test_a_leaver_of_any_place_leaves_no_hole_and_takes_no_subscription_with_it(leaver: int) -> None:
-    """S1; a sibling that is a leaf merges, else a pair of siblings is found."""
+    """SPANHOP-P1; a sibling that is a leaf merges, else a pair of siblings is found."""
     bench = grown(9)
     subs = [bench.subscribe(id, Everything()) for id in ids(9)]
     bench.run()
@@ -465,9 +466,9 @@ def test_a_leaver_of_any_place_leaves_no_hole_and_takes_no_subscription_with_it(
     bench.run(until=bench.now + 100.0)
     assert (gone, "leave", None) in bench.completed
     del bench.routers[gone]
-    tile(bench)
+    partition_of(bench)
     check_books(bench)
-    assert all(len(router.atlas.held) == 1 for router in bench.routers.values())
+    assert all(len(router.zones.owned) == 1 for router in bench.routers.values())
     event = bench.publish("b00" if gone != "b00" else "b01", x=700, y=200)
     bench.run()
     assert sorted(id for id, each in bench.delivered if each == event) == [id for id in ids(9) if id != gone]
@@ -479,15 +480,15 @@ def test_everybody_can_leave_but_one() -> None:
         bench.do(id, bench.routers[id].leave(bench.now))
         bench.run(until=bench.now + 100.0)
         del bench.routers[id]
-    assert tile(bench) == [()]
+    assert partition_of(bench) == [()]
 
 
 def test_a_split_and_a_merge_restore_path_depth_ancestors_and_zone() -> None:
-    """S8."""
+    """SPANHOP-P8."""
     for count in range(1, 9):
         bench = grown(count, join_policy="point", m=2)
         before = {
-            id: [(h.path, h.zone, [len(t) for t in h.ancestors]) for h in r.atlas.held.values()]
+            id: [(h.path, h.zone, [len(t) for t in h.ancestors]) for h in r.zones.owned.values()]
             for id, r in bench.routers.items()
         }
         bench.enter(PROTOCOL, "new", "b00", **STILL, m=2, join_policy="point")
@@ -495,14 +496,14 @@ def test_a_split_and_a_merge_restore_path_depth_ancestors_and_zone() -> None:
         giver = next(
             id
             for id, r in bench.routers.items()
-            if id != "new" and r.atlas.held.keys() != {p for p, _, _ in before[id]}
+            if id != "new" and r.zones.owned.keys() != {p for p, _, _ in before[id]}
         )
-        assert sibling(next(iter(bench.routers["new"].atlas.held))) in bench.routers[giver].atlas.held
+        assert sibling(next(iter(bench.routers["new"].zones.owned))) in bench.routers[giver].zones.owned
         bench.do("new", bench.routers["new"].leave(bench.now))
         bench.run(until=bench.now + 100.0)
         del bench.routers["new"]
         after = {
-            id: [(h.path, h.zone, [len(t) for t in h.ancestors]) for h in r.atlas.held.values()]
+            id: [(h.path, h.zone, [len(t) for t in h.ancestors]) for h in r.zones.owned.values()]
             for id, r in bench.routers.items()
         }
         assert after == before
@@ -511,16 +512,15 @@ def test_a_split_and_a_merge_restore_path_depth_ancestors_and_zone() -> None:
 def test_who_is_busy_refuses_a_zone() -> None:
     bench = a_bench(4)
     b0 = bench.routers["b00"]
-    path = next(iter(b0.atlas.held))
+    path = next(iter(b0.zones.owned))
     ask(b0, "one")
-    deed = bench.routers["b01"].mover
-    hand = Hand(1, _deed(deed._router, sibling(path)), (), True, 0, True)
+    hand = Handoff(1, a_descriptor(bench.routers["b01"], sibling(path)), (), True, 0, True)
     (answer,) = [e for e in b0.receive("b01", hand, 0.0) if isinstance(e, Send)]
-    assert type(answer.message).__name__ == "Refused"
+    assert type(answer.message).__name__ == "HandoffRefused"
 
 
-def _deed(router: Any, path: Path) -> Deed:
-    return Deed(Claim(path, 1), ((),), (router.atlas.card(),))
+def a_descriptor(router: Any, path: Path) -> ZoneDescriptor:
+    return ZoneDescriptor(ZoneClaim(path, 1), ((),), (router.zones.advertisement(),))
 
 
 # ── Deaths ───────────────────────────────────────────────────────────────────
@@ -536,18 +536,18 @@ def dies(bench: Bench, id: NodeId) -> None:
 
 @pytest.mark.parametrize("victim", range(0, 16, 3))
 def test_the_zone_of_a_dead_broker_is_taken_over_with_its_subscriptions(victim: int) -> None:
-    """S1, and replicas: nobody plants anything again in here."""
+    """SPANHOP-P1, and replicas: nobody plants anything again in here."""
     bench = a_bench(16)
     home = "b05" if victim != 5 else "b06"
     bench.subscribe(home, Everything())
     bench.run()
     dead = f"b{victim:02}"
-    zone = next(iter(bench.routers[dead].atlas.held.values())).zone
+    zone = next(iter(bench.routers[dead].zones.owned.values())).zone
     dies(bench, dead)
     bench.run(until=bench.now + 60.0)
-    tile(bench)
+    partition_of(bench)
     check_books(bench)
-    assert all(len(router.atlas.held) == 1 for router in bench.routers.values())
+    assert all(len(router.zones.owned) == 1 for router in bench.routers.values())
     publisher = next(id for id in bench.routers if id != home)
     x, y = (int(at / 2**32 * 1000) + 2 for at in zone.low)
     event = bench.publish(publisher, x=x, y=y)
@@ -558,15 +558,15 @@ def test_the_zone_of_a_dead_broker_is_taken_over_with_its_subscriptions(victim: 
 def test_two_neighbours_that_die_together_are_both_replaced() -> None:
     bench = a_bench(16)
     first = "b06"
-    second = next(iter(bench.routers[first].atlas.cards))
+    second = next(iter(bench.routers[first].zones.neighbours))
     dies(bench, first)
     dies(bench, second)
     bench.run(until=bench.now + 60.0)
-    tile(bench)
+    partition_of(bench)
 
 
 def test_of_two_claims_the_later_counts_and_of_equals_that_of_the_smaller_id() -> None:
-    late, early = Claim((), 5), Claim((), 4)
+    late, early = ZoneClaim((), 5), ZoneClaim((), 4)
     assert outranks(late, "z", early, "a")
     assert outranks(early, "a", early, "b")
     assert not outranks(early, "b", early, "a")
@@ -575,24 +575,24 @@ def test_of_two_claims_the_later_counts_and_of_equals_that_of_the_smaller_id() -
 def test_who_has_the_lower_claim_gives_up_that_part_and_keeps_the_rest() -> None:
     bench = a_bench(2)
     b0 = bench.routers["b00"]
-    path = next(iter(b0.atlas.held))
-    low, high = halves(path, b0.atlas.space.middle(path))
-    card = Card(Peer("zz"), 7, (Claim(high, 9),))
-    b0.receive("zz", Update(card, ()), 1.0)
-    assert list(b0.atlas.held) == [low]
-    b0.receive("zz", Update(Card(Peer("zz"), 8, (Claim((), 10),)), ()), 2.0)
-    assert list(b0.atlas.held) == []
-    assert b0.is_joining
+    path = next(iter(b0.zones.owned))
+    low, high = halves(path, b0.zones.space.middle(path))
+    advert = ZoneAdvertisement(Peer("zz"), 7, (ZoneClaim(high, 9),))
+    b0.receive("zz", AdvertisementUpdate(advert, ()), 1.0)
+    assert list(b0.zones.owned) == [low]
+    b0.receive("zz", AdvertisementUpdate(ZoneAdvertisement(Peer("zz"), 8, (ZoneClaim((), 10),)), ()), 2.0)
+    assert list(b0.zones.owned) == []
+    assert b0.stage == "joining"
 
 
 def test_a_lower_claim_is_told_of_the_higher_one() -> None:
     bench = a_bench(2)
     b0 = bench.routers["b00"]
-    path = next(iter(b0.atlas.held))
-    b0.atlas.held[path].epoch = 3
-    effects = b0.receive("zz", Update(Card(Peer("zz"), 7, (Claim(path, 2),)), ()), 1.0)
-    assert [e.to for e in effects if isinstance(e, Send) and isinstance(e.message, Update)][-1] == "zz"
-    assert list(b0.atlas.held) == [path]
+    path = next(iter(b0.zones.owned))
+    b0.zones.owned[path].epoch = 3
+    effects = b0.receive("zz", AdvertisementUpdate(ZoneAdvertisement(Peer("zz"), 7, (ZoneClaim(path, 2),)), ()), 1.0)
+    assert [e.to for e in effects if isinstance(e, Send) and isinstance(e.message, AdvertisementUpdate)][-1] == "zz"
+    assert list(b0.zones.owned) == [path]
 
 
 # ── The tables of ancestors ──────────────────────────────────────────────────
@@ -601,31 +601,31 @@ def test_a_lower_claim_is_told_of_the_higher_one() -> None:
 def test_who_is_not_where_a_table_says_says_so_and_the_entry_is_looked_up_again() -> None:
     bench = a_bench(16)
     b0 = bench.routers["b00"]
-    held = next(iter(b0.atlas.held.values()))
-    plot = held.ancestors[1][-1]
-    held.ancestors[1] = (*held.ancestors[1][:-1], Plot(Peer("b03"), plot.path))
-    b0.atlas.refresh()
-    zone = b0.atlas.space.zone(plot.path)
+    owned = next(iter(b0.zones.owned.values()))
+    entry = owned.ancestors[1][-1]
+    owned.ancestors[1] = (*owned.ancestors[1][:-1], TableEntry(Peer("b03"), entry.path))
+    b0.zones.invalidate_routes()
+    zone = b0.zones.space.zone(entry.path)
     x, y = (int((low + high) / 2 / 2**32 * 1000) for low, high in zip(zone.low, zone.high))
     bench.publish("b00", x=x, y=y)
     bench.run()
     assert len(sent(bench, WrongDomain)) == 1
     assert len(sent(bench, DomainAnswer)) == 1
-    there = held.ancestors[1][-1].peer.id
-    assert bench.routers[there].atlas.holder(zone) is not None
+    there = owned.ancestors[1][-1].peer.id
+    assert bench.routers[there].zones.touching(zone) is not None
 
 
 def test_entries_are_looked_up_now_and_then() -> None:
     bench = a_bench(64, upkeep_s=1.0)
     bench.run(until=3.0)
-    asked = [m for _, _, m in sent(bench, Whisper) if isinstance(m.cargo, DomainQuery)]
+    asked = [m for _, _, m in sent(bench, RoutedDatagram) if isinstance(m.payload, DomainQuery)]
     assert asked
     for router in bench.routers.values():
-        for held in router.atlas.held.values():
-            for table in held.ancestors:
-                for plot in table:
-                    owner_zone = next(iter(bench.routers[plot.peer.id].atlas.held.values())).zone
-                    assert owner_zone.touches(router.atlas.space.zone(plot.path))
+        for owned in router.zones.owned.values():
+            for table in owned.ancestors:
+                for entry in table:
+                    owner_zone = next(iter(bench.routers[entry.peer.id].zones.owned.values())).zone
+                    assert owner_zone.touches(router.zones.space.zone(entry.path))
 
 
 # ── Limits ───────────────────────────────────────────────────────────────────
@@ -657,22 +657,24 @@ def test_an_option_that_cannot_be_is_refused(options: dict[str, Any]) -> None:
 
 
 NONSENSE: list[SpanhopMessage] = [
-    Carry(1, Trip((1,)), Packet(Header(EventId("z", 0, 1), TYPE), View({})), Zone((0, 0), (1, 1))),
-    Carry(1, Trip((1, 1)), Packet(Header(EventId("z", 0, 1), TYPE), View({})), Zone((5, 5), (1, 1))),
-    Carry(1, Trip((-1, 2**40)), Packet(Header(EventId("z", 0, 1), TYPE), View({})), Zone((0,), (1,))),
-    Routed(1, Trip((0, 0)), DomainQuery(Peer("z"), ((0, 7),))),
+    RoutedEvent(1, RouteHeader((1,)), Packet(Header(EventId("z", 0, 1), TYPE), View({})), Zone((0, 0), (1, 1))),
+    RoutedEvent(1, RouteHeader((1, 1)), Packet(Header(EventId("z", 0, 1), TYPE), View({})), Zone((5, 5), (1, 1))),
+    RoutedEvent(1, RouteHeader((-1, 2**40)), Packet(Header(EventId("z", 0, 1), TYPE), View({})), Zone((0,), (1,))),
+    Routed(1, RouteHeader((0, 0)), DomainQuery(Peer("z"), ((0, 7),))),
     Routed(
         2,
-        Trip((0, 0)),
-        Plant(Record(Interest(SubscriptionId("z", 0, 1), TYPE, Everything()), Peer("z"), (), 1), Zone((), ())),
+        RouteHeader((0, 0)),
+        PlaceSubscription(
+            SubscriptionRecord(Interest(SubscriptionId("z", 0, 1), TYPE, Everything()), Peer("z"), (), 1), Zone((), ())
+        ),
     ),
-    Update(Card(Peer("z"), 1, (Claim(((5, 3),), 1),)), ()),
-    Update(Card(Peer("somebody else"), 1, ()), ()),
+    AdvertisementUpdate(ZoneAdvertisement(Peer("z"), 1, (ZoneClaim(((5, 3),), 1),)), ()),
+    AdvertisementUpdate(ZoneAdvertisement(Peer("somebody else"), 1, ()), ()),
     Stored(SubscriptionId("b00", 0, 1), 1, Zone((1,), (0,))),
-    Tell(1, Packet(Header(EventId("z", 0, 1), TYPE), View({})), ()),
-    Took(1, 0),
+    MulticastNotification(1, Packet(Header(EventId("z", 0, 1), TYPE), View({})), ()),
+    HandoffAck(1, 0),
     Accept(1, 5),
-    Got(77),
+    HopAck(77),
     WrongDomain(()),
     DomainAnswer(((1, 1),), Peer("z")),
     Heartbeat(0, 5, 9),
@@ -686,10 +688,10 @@ def test_nonsense_from_a_peer_neither_raises_nor_changes_what_is_held(message: S
         router = a_bench(4).routers["b00"]
     else:
         router = protocol("spanhop").build(Place(Peer("b00"), (), Random(0)))
-    before = dict(router.atlas.held)
+    before = dict(router.zones.owned)
     for now in (1.0, 2.0):
         assert not any(isinstance(e, Deliver | Completed) for e in router.receive("z", message, now))
-    assert router.atlas.held == before
+    assert router.zones.owned == before
     assert all(count <= most for count, most in router.holdings().values())
 
 
@@ -699,7 +701,7 @@ def test_events_published_before_there_is_a_zone_wait_for_it() -> None:
     bench.run()
     bench.enter(PROTOCOL, "new", "b01", **STILL)
     event = bench.publish("new", x=1, y=1)
-    assert not sent(bench, Carry)
+    assert not sent(bench, RoutedEvent)
     bench.run()
     assert bench.delivered == [("b00", event)]
 

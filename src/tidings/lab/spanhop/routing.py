@@ -1,13 +1,14 @@
-"""Greedy routing and Spanhop over a whole split tree at once, a million zones and hundreds of thousands of ways a second.
+"""Greedy routing and Spanhop over a whole split tree: a million zones, hundreds of thousands of routes a second.
 
-Takes the same steps as the protocol (`tidings.overlay`'s `next_hop`), hop for hop; the
-tests walk both over the same networks. What makes it quick: in a tree that has only grown,
-all brokers below one ancestor share the table that was recorded for it, so there is one
-table for every k-th level of the tree and not one for each broker and level; and the first
-ancestor that does not contain an aim is found by comparing two paths, bit by bit.
+It takes the same steps as the protocol (`tidings.overlay`'s `next_hop`), hop for hop; the
+tests compare both on the same networks. Two things make it fast. In a tree that has only
+grown, all brokers below one ancestor share the table that was recorded for it, so there is
+one table for each node of every k-th level and not one for each broker and level. And a
+comparison of two paths, bit by bit, finds the first ancestor that does not contain a
+destination.
 
-Brokers are leaves of the tree, by number. `Tables` are made once for a network; `routes`
-walks any number of pairs over them, and can be told that some brokers are dead.
+Brokers are leaves of the tree, by number. `RoutingTables` are built once for a network; `routes`
+follows any number of messages over them, also when some brokers have failed.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
@@ -22,16 +23,16 @@ import numpy as np
 from numba import njit
 
 from tidings.errors import InputError
-from tidings.lab.spanhop.tree import NEVER, Array, SplitTree, neighbours
+from tidings.lab.spanhop.split_tree import NEVER, Array, SplitTree, neighbours
 from tidings.overlay import hops_max
 
-BITS_MAX = 31  # Of an axis that is no circle: squares of four such ways add up to less than 2**64.
+BITS_MAX = 31  # Of an axis that is no circle: four squared distances add up to less than 2**64.
 HERE, STUCK, LOST = 0, 1, 2
-"""How a way ends: where it should, with nobody left to go to, or by taking more hops than any way takes."""
+"""How a route ends: at its destination, without a live next hop, or by exceeding the limit of hops."""
 
 
-class Table(NamedTuple):
-    """Zones and what was next to them. Entries of row r stand from `begins[r]` up to before `begins[r + 1]`."""
+class AdjacencyTable(NamedTuple):
+    """Zones and their neighbours. The entries of row r are those from `begins[r]` up to before `begins[r + 1]`."""
 
     zone: Array
     """For each row, where its own zone begins on each axis, and then where it ends."""
@@ -39,7 +40,7 @@ class Table(NamedTuple):
     box: Array
     """For each entry, the zone as it was recorded."""
     broker: Array
-    """For each entry, whose that zone was."""
+    """For each entry, the broker that owned that zone."""
     node: Array
     """For each entry, the node of the tree that the zone was."""
 
@@ -53,8 +54,8 @@ class _Space(NamedTuple):
 
 
 class _Network(NamedTuple):
-    present: Table
-    recorded: Table
+    present: AdjacencyTable
+    recorded: AdjacencyTable
     ancestor: Array
     path: Array
     k: int
@@ -63,22 +64,22 @@ class _Network(NamedTuple):
 
 class _Ways(NamedTuple):
     order: Array
-    """By target: messages to the same corner read the same tables, while they are in the cache."""
+    """By target: messages to the same corner read the same tables while these are in the cache."""
     sources: Array
     targets: Array
     points: Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tables:
+class RoutingTables:
     """What all brokers of a network know."""
 
     tree: SplitTree
     k: int
     wrap: bool
-    present: Table
+    present: AdjacencyTable
     """A row for each broker: its zone and present neighbours."""
-    recorded: Table
+    recorded: AdjacencyTable
     """A row for each inner node of every k-th level: its zone and the neighbours it had when it came about."""
     inner: Array
     """The nodes that these rows are about."""
@@ -91,7 +92,7 @@ class Tables:
         return self.tree.depth[self.tree.leaf] // self.k + 1
 
     def network(self) -> _Network:
-        """The same as the compiled loops take it."""
+        """The same in the form that the compiled loops take."""
         space = _Space((0,) * self.tree.axes, 2**self.tree.bits, self.wrap)
         return _Network(self.present, self.recorded, self.ancestor, self.tree.path, self.k, space)
 
@@ -103,15 +104,15 @@ class Routes(NamedTuple):
     ended: Array
     """HERE, STUCK or LOST."""
     guarded: Array
-    """Which came back to where they had been, and went on greedily."""
+    """Which came to a broker twice, and went on greedily."""
     traces: Array
-    """The brokers each message passed, then -1; without columns if nobody asked for them."""
+    """The brokers each message passed, then -1; without columns unless asked for."""
 
 
-def tables(tree: SplitTree, m: int, *, wrap: bool = True, present: Table | None = None) -> Tables:
+def tables(tree: SplitTree, m: int, *, wrap: bool = True, present: AdjacencyTable | None = None) -> RoutingTables:
     """What brokers know if they keep the tables of each k-th ancestor, m = 2**k.
 
-    Their present neighbours are the same for every m; given, they are not sought again.
+    Their present neighbours are the same for every m; if given, they are not computed again.
     """
     k = m.bit_length() - 1
     if m < 2 or m != 2**k:
@@ -127,11 +128,11 @@ def tables(tree: SplitTree, m: int, *, wrap: bool = True, present: Table | None 
     row_of = np.full(len(tree.half), -1, np.int32)
     row_of[inner] = np.arange(len(inner))
     _ancestors(tree.half, tree.first_leaf, row_of, k, ancestor)
-    return Tables(tree, k, wrap, present, recorded, inner, ancestor)
+    return RoutingTables(tree, k, wrap, present, recorded, inner, ancestor)
 
 
 def routes(
-    known: Tables,
+    known: RoutingTables,
     sources: Array,
     points: Array,
     *,
@@ -140,10 +141,10 @@ def routes(
     near: Array | None = None,
     traced: bool = False,
 ) -> Routes:
-    """Walk from each source to the broker of each point. `alive` is False for the dead, whom nobody sends to.
+    """Route from each source to the broker of each point. `alive` is False for failed brokers.
 
-    `near` names, for each broker and each entry of `recorded`, who stands in for the
-    recorded broker because it is closer by network; -1 for nobody.
+    `near` names, for each broker and each entry of `recorded`, the broker to prefer to the
+    recorded one because it is closer by network; -1 for none.
     """
     tree, count, targets = known.tree, len(sources), known.tree.locate(points)
     room = hops_max(len(tree), tree.axes)
@@ -156,8 +157,8 @@ def routes(
     return Routes(hops, ended, guarded, traces)
 
 
-def live_share(known: Tables, alive: Array) -> float:
-    """The share of pairs of live brokers that live neighbours connect: what no way over neighbours can exceed."""
+def live_share(known: RoutingTables, alive: Array) -> float:
+    """The share of pairs of live brokers that live neighbours connect: an upper bound for any routing over neighbours."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -170,22 +171,22 @@ def live_share(known: Tables, alive: Array) -> float:
     return float((sizes**2).sum())
 
 
-def routes_together(known: Tables, sources: Array, points: Array) -> Array:
-    """The hops of each way if brokers knew the present zones of all those in their tables, and went to the nearest.
+def routes_together(known: RoutingTables, sources: Array, points: Array) -> Array:
+    """The hops of each route if brokers knew the present zones of all brokers in their tables and took the nearest.
 
-    Beyond the paper, and beyond the protocol: it asks that brokers tell those who recorded
-    them when they divide. Each hop is nearer than the last, so nothing can come round.
+    Beyond the paper and the protocol: a broker would have to inform all that have recorded it
+    whenever its zone is split. Each hop is nearer than the last, so no route can loop.
     """
     targets, hops = known.tree.locate(points), np.zeros(len(sources), np.int32)
     _route_together(known.network(), _Ways(np.argsort(targets), sources, targets, points), hops)
     return hops
 
 
-def _table(tree: SplitTree, nodes: Array, when: Array, wrap: bool) -> Table:
+def _table(tree: SplitTree, nodes: Array, when: Array, wrap: bool) -> AdjacencyTable:
     begins, next_to, _ = neighbours(tree, nodes, when, wrap=wrap)
     zone = np.concatenate([tree.low[nodes], tree.last[nodes]], axis=1)
     box = np.concatenate([tree.low[next_to], tree.last[next_to]], axis=1)
-    return Table(zone, begins, box, tree.first_leaf[next_to], next_to)
+    return AdjacencyTable(zone, begins, box, tree.first_leaf[next_to], next_to)
 
 
 def _came_about(tree: SplitTree) -> Array:
@@ -198,7 +199,7 @@ def _came_about(tree: SplitTree) -> Array:
 
 @njit(cache=True)
 def _ancestors(half, first_leaf, row_of, k, ancestor):
-    """Walk the tree; at each node with a row, write it down for all the leaves below."""
+    """Walk the tree; write the row of each node that has one to all leaves below it."""
     waiting, depths, ends = np.empty(128, np.int32), np.empty(128, np.int64), np.empty(128, np.int64)
     waiting[0], depths[0], ends[0] = 0, 0, len(ancestor)
     count = 1
@@ -216,7 +217,7 @@ def _ancestors(half, first_leaf, row_of, k, ancestor):
 
 @njit(cache=True)
 def _distance(box, row, aim, space):
-    """The square of the way from a point to the nearest cell of a zone."""
+    """The squared distance from a point to the nearest cell of a zone."""
     total, axes = np.uint64(0), len(space.axes)
     for axis in range(axes):
         at, low, last = aim[axis], np.int64(box[row, axis]), np.int64(box[row, axes + axis])
@@ -252,7 +253,7 @@ def _passed(trace, hops, broker):
 
 @njit(cache=True)
 def _by_ancestors(zone, begins, box, broker, ancestor, first, here, aim, space, alive, near):
-    """Who to go to by recorded tables: of the largest span that has a live one nearer than itself. -1: nobody."""
+    """The next hop by recorded tables: of the largest span that has a live, nearer one. -1: none."""
     for level in range(first, ancestor.shape[1]):
         row = ancestor[here, level]
         if row < 0:
@@ -273,7 +274,7 @@ def _by_ancestors(zone, begins, box, broker, ancestor, first, here, aim, space, 
 
 @njit(cache=True)
 def _by_neighbours(begins, box, broker, here, aim, space, alive, detour, trace, hops):
-    """The live neighbour nearest to the aim and how near it is; on a detour, one not passed yet. -1: nobody."""
+    """The live neighbour nearest to the destination, and its distance; on a detour, one not visited yet. -1: none."""
     least, best = np.uint64(0), -1
     for entry in range(begins[here], begins[here + 1]):
         to = broker[entry]
@@ -286,7 +287,7 @@ def _by_neighbours(begins, box, broker, here, aim, space, alive, detour, trace, 
 
 @njit(cache=True)
 def _greedily(zone, begins, box, broker, here, aim, space, alive, detour, trace, hops):
-    """Who to go to by present neighbours, and whether that is a detour: from where no live one is nearer, it is."""
+    """The next hop by present neighbours, and whether it is a detour: it is where no live neighbour is nearer."""
     to, least = _by_neighbours(begins, box, broker, here, aim, space, alive, detour, trace, hops)
     if to < 0 or detour or least < _distance(zone, here, aim, space):
         return to, detour
@@ -295,8 +296,8 @@ def _greedily(zone, begins, box, broker, here, aim, space, alive, detour, trace,
 
 @njit(cache=True)
 def _route(network, ways, greedy_only, alive, near, trace, hops, ended, guarded, traces):
-    """Walk every way; what became of it is written to the last four. `trace` is room for the longest."""
-    # Taken apart here: arrays taken out of a tuple for each step would be counted each time, at half the speed.
+    """Follow every route and write its result to the last four arrays. `trace` has space for the longest."""
+    # Unpacked here: arrays taken out of a tuple at each step are reference-counted each time, at half the speed.
     present, recorded, ancestor, path, k, space = network
     zone, begins, box, broker, _ = present
     r_zone, r_begins, r_box, r_broker, _ = recorded
@@ -347,7 +348,7 @@ def _route_together(network, ways, hops):
 
 @njit(cache=True)
 def _nearer(zone, begins, broker, row, best, least, aim, space):
-    """The broker of a row whose present zone is nearer to the aim than the best so far, or that one."""
+    """The broker of a row whose present zone is nearer to the destination than the best so far, or that one."""
     for entry in range(begins[row], begins[row + 1]):
         distance = _distance(zone, broker[entry], aim, space)
         if distance < least:

@@ -1,13 +1,13 @@
-"""Who is near: choosing, among all brokers of a region, the one that is closest by network, as MGNP does.
+"""MGNP for a whole network: the broker of each region that a look-up finds to be closest by network.
 
-Brokers have coordinates such that the distance of two tells the delay between them (GNP).
-For each of its ancestors a broker leaves a note in that ancestor's own zone, at the point
-which stands in the zone as its coordinates stand among all coordinates. Whoever wants the
-closest broker of a region looks where its own coordinates would be noted there: in the zone
-of that point, and if nobody left a note, in the zones around, ring by ring.
+The distance between two brokers' coordinates estimates the delay between them (GNP). For each
+of its ancestors a broker indexes its coordinates in that ancestor's zone, at the point to
+which they scale. To find the closest broker of a region, a broker looks at the point to which
+its own coordinates scale there: in the zone of that point, and if nobody is indexed in it, in
+the zones around, ring by ring.
 
-So one finds a close broker with one look-up, not surely the closest; `nearest` finds the
-same one for everybody at once.
+One look-up finds a close broker, not always the closest. `nearest` finds the same broker as
+the protocol would, for all brokers at once.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
@@ -18,18 +18,18 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from tidings.lab.spanhop.routes import Tables
-from tidings.lab.spanhop.tree import Array, SplitTree
+from tidings.lab.spanhop.routing import RoutingTables
+from tidings.lab.spanhop.split_tree import Array, SplitTree
 
-RINGS_MAX = 3  # How far round the first zone notes are sought.
-_INSIDE = 1 - 2**-30  # The largest coordinate is noted within a zone, not at its end.
+RINGS_MAX = 3  # Rings of zones around the first that a look-up visits.
+_INSIDE = 1 - 2**-30  # The largest coordinate is indexed inside a zone, not at its end.
 
 
-def nearest(known: Tables, coordinates: Array) -> Array:
+def nearest(known: RoutingTables, coordinates: Array) -> Array:
     """For each broker and entry of the recorded tables, the close broker that a look-up finds; -1 for none.
 
-    Only for regions that are a zone of their own level, as all are in a balanced tree: notes
-    are left for those. As many axes as coordinates.
+    Only for regions that are a zone of their own level, as all are in a balanced tree: brokers
+    are indexed for those. As many axes as coordinates.
     """
     tree = known.tree
     found = np.full((len(tree), len(known.recorded.node)), -1, np.int32)
@@ -43,7 +43,7 @@ def nearest(known: Tables, coordinates: Array) -> Array:
 
 
 def _scaled(coordinates: Array) -> Array:
-    """Where each stands between the least and the greatest, on each axis: from 0 to just below 1."""
+    """Coordinates scaled to the range from 0 to just below 1, on each axis."""
     low, high = coordinates.min(axis=0), coordinates.max(axis=0)
     shares: Array = np.minimum((coordinates - low) / np.maximum(high - low, 1e-12), _INSIDE)
     return shares
@@ -73,9 +73,9 @@ def _nearest(
             if depth[node] != depth[domain]:
                 continue
             begin, end = first_leaf[node], ends[node]
-            _note_all(low, last, half, first_leaf, node, begin, end, scaled, first, following)
+            _index_all(low, last, half, first_leaf, node, begin, end, scaled, first, following)
             for asker in range(first_leaf[domain], ends[domain]):
-                at = _noted_at(low, last, half, first_leaf, node, scaled[asker])
+                at = _indexed_at(low, last, half, first_leaf, node, scaled[asker])
                 found[asker, entry] = _look_up(
                     at, begin, end, asker, coordinates, first, following, next_from, next_to, seen_for, seen, frontier
                 )
@@ -83,16 +83,16 @@ def _nearest(
 
 
 @njit(cache=True)
-def _note_all(low, last, half, first_leaf, node, begin, end, scaled, first, following):
-    """Leave the notes of all brokers of a region: for each zone, a chain of those noted there."""
+def _index_all(low, last, half, first_leaf, node, begin, end, scaled, first, following):
+    """Index all brokers of a region: for each zone, a linked list of those indexed there."""
     first[begin:end] = -1
     for broker in range(begin, end):
-        at = _noted_at(low, last, half, first_leaf, node, scaled[broker])
+        at = _indexed_at(low, last, half, first_leaf, node, scaled[broker])
         following[broker], first[at] = first[at], broker
 
 
 @njit(cache=True)
-def _noted_at(low, last, half, first_leaf, node, share):
+def _indexed_at(low, last, half, first_leaf, node, share):
     """The leaf, below a node, of the point that divides the node's zone as `share` says."""
     axes, here = low.shape[1], node
     while half[here]:
@@ -110,7 +110,7 @@ def _noted_at(low, last, half, first_leaf, node, share):
 def _look_up(
     at, begin, end, asker, coordinates, first, following, next_from, next_to, seen_for, mark, frontier
 ):  # fmt: skip
-    """The closest of those noted in a zone, or in the first ring around it that has notes."""
+    """The closest of the brokers indexed in a zone, or in the first ring around it that has any."""
     frontier[0], start, stop = at, 0, 1
     seen_for[at] = mark
     for _ in range(RINGS_MAX + 1):

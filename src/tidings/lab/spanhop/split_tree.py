@@ -1,16 +1,16 @@
-"""The split tree of a space, as arrays: how zones came about, and which were next to which at any time.
+"""The split tree of a space, as arrays: how zones were cut, and which were adjacent at any time.
 
-A tree begins as one zone, the whole space. Each division cuts a leaf in the middle, along
-the axis whose turn it is; the old owner keeps the low half, a newcomer gets the high one.
-Nothing is forgotten: a node knows when it was divided, so that a walk down the tree which
-stops at nodes not yet divided at a moment sees the zones of that moment. That is what the
-protocol's old routing tables are made of, and a million zones of it fit into memory.
+A tree begins as one zone, the whole space. Each split cuts a leaf in the middle, along the
+next axis in turn; the old owner keeps the low half, a newcomer gets the high one. A node
+records when it was split. So a walk down the tree that stops at nodes not yet split at a
+moment sees the zones of that moment, which is what the protocol's snapshots of neighbour
+tables contain. A million zones fit into memory.
 
-    node      any zone there ever was; node 0 is the whole space, the halves of a node are neighbours in number
-    leaf      a zone there is; leaves are numbered from left to right, which keeps neighbours close in memory
-    owner     a broker; in a balanced tree numbered as its leaf, else by the order in which brokers came
+    node      any zone that ever existed; node 0 is the whole space, the halves of a node have consecutive numbers
+    leaf      a present zone; leaves are numbered from left to right, which keeps neighbours close in memory
+    owner     a broker; in a balanced tree numbered as its leaf, else by the order in which brokers joined
 
-The loops are compiled; the tests show that they agree with the protocol's own geometry.
+The loops are compiled; tests check that they agree with the protocol's own geometry.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
@@ -28,15 +28,15 @@ from tidings.errors import InputError
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
-NEVER = np.iinfo(np.int32).max  # When a leaf is divided.
-DEPTH_MAX = 64  # What a path of one bit per division has room for.
-AXES_MAX = 16  # With 31 bits each, squares of the longest ways round add up to no more than 64 bits.
+NEVER = np.iinfo(np.int32).max  # When a leaf is split.
+DEPTH_MAX = 64  # A path has one bit for each split.
+AXES_MAX = 16  # With 31 bits each, the squared distances add up to no more than 64 bits.
 NEIGHBOURS_MAX = 4096  # Of one zone. Random joins give a few dozen at most.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SplitTree:
-    """Every zone there ever was. Row n is node n; zones run from `low` to `last`, both included, on each axis."""
+    """Every zone that ever existed. Row n is node n; zones extend from `low` to `last`, inclusive, on each axis."""
 
     bits: int
     """A coordinate is one of 2**bits."""
@@ -53,7 +53,7 @@ class SplitTree:
     leaf: Array
     """The node of each leaf."""
     path: Array
-    """How each leaf is reached from the root: a bit for each division, the first one highest, 1 for the high half."""
+    """The path of each leaf from the root: a bit for each split, the first one highest, 1 for the high half."""
 
     @property
     def axes(self) -> int:
@@ -75,7 +75,7 @@ class SplitTree:
 
 
 def balanced(axes: int, levels: int, *, bits: int = 32) -> SplitTree:
-    """All 2**levels zones alike. A whole level is divided at once: its tables show the level complete."""
+    """2**levels zones of one size. A whole level is split at once: its tables show the complete level."""
     _check(axes, bits, 2**levels)
     count = 2 ** (levels + 1) - 1
     low, last = np.zeros((count, axes), np.uint32), np.full((count, axes), 2**bits - 1, np.uint32)
@@ -90,9 +90,9 @@ def balanced(axes: int, levels: int, *, bits: int = 32) -> SplitTree:
 
 
 def joined(axes: int, points: Array, *, even: bool, bits: int = 32, wrap: bool = True) -> SplitTree:
-    """Brokers come one by one, each to a point, and divide its zone: one zone more than there are points.
+    """Brokers join one by one, each at a point, and split its zone: one zone more than there are points.
 
-    With `even`, the zone's owner hands a newcomer on, once, to the neighbour of least depth
+    With `even`, the zone's owner redirects a newcomer, once, to the neighbour of least depth
     if that is less than its own.
     """
     _check(axes, bits, len(points) + 1)
@@ -105,10 +105,10 @@ def joined(axes: int, points: Array, *, even: bool, bits: int = 32, wrap: bool =
 
 
 def neighbours(tree: SplitTree, nodes: Array, when: Array, *, wrap: bool) -> tuple[Array, Array, Array]:
-    """The zones next to some nodes, each at its own moment: where each node's begin, their nodes, the axis they touch on.
+    """The neighbours of nodes, each at its own moment: where a node's entries begin, their nodes, the axis they touch on.
 
-    Nodes there are one row each in the first array, and one more that says where the last
-    ends. By axis and then by owner, as routes prefer among equals.
+    The first array has one item for each node, and one more for the end of the last. Entries
+    are sorted by axis and then by owner, the order in which routing prefers equals.
     """
     begins = np.zeros(len(nodes) + 1, np.int64)
     shape = (tree.low, tree.last, tree.half, tree.divided_at)
@@ -223,7 +223,7 @@ def _touching(low, last, half, divided_at, span, wrap, node, when, near, axis_of
                     continue
                 at = (at + span) % span
             if low[node, axis] <= at <= last[node, axis]:
-                continue  # It goes all the way round and would be its own neighbour.
+                continue  # It spans the whole axis and would be its own neighbour.
             waiting[0], count = 0, 1
             while count:
                 count -= 1
@@ -261,7 +261,7 @@ def _among(near, begin, end, wanted):
 
 @njit(cache=True)
 def _neighbours(low, last, half, divided_at, span, wrap, owner, nodes, when, begins, next_to, axis):
-    """First without room, to count into `begins`; then once more with it, to write."""
+    """Called twice: with empty output arrays, to count into `begins`; then with full ones, to write."""
     near, axis_of = np.empty(NEIGHBOURS_MAX, np.int32), np.empty(NEIGHBOURS_MAX, np.int32)
     for row in range(len(nodes)):
         found = _touching(low, last, half, divided_at, span, wrap, nodes[row], when[row], near, axis_of)

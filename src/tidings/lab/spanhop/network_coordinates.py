@@ -1,27 +1,27 @@
-"""Where brokers take themselves to be: network coordinates by GNP, from pings to a few landmarks, for all at once.
+"""GNP for thousands of brokers at once: network coordinates from pings to a few landmarks.
 
-A broker pings each landmark five times, and the quickest counts. Landmarks are placed so
-that distances fit the delays between them, and everybody else among the landmarks, so that
-the sum of squared relative errors is least: what `tidings.overlay` does for one broker,
-by another way downhill (Gauss and Newton's, damped) that takes thousands of brokers at a
-time. Delays are no distances: each link has its least delay and pings waver, so fitted
-places are a little off.
+A broker pings each landmark five times, and the quickest ping counts. The landmarks are
+embedded so that distances fit the delays between them, and then every other broker, so that
+the sum of squared relative errors is least. The protocol does the same for one broker with
+Nelder and Mead's method; here a damped Gauss-Newton method fits thousands of brokers at a
+time. Delays are no exact distances, because each link has a minimal delay and pings have
+jitter, so fitted coordinates are a little off.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from tidings.lab.spanhop.tree import Array
+from tidings.lab.spanhop.split_tree import Array
 from tidings.sim import Plane
 
 PINGS = 5  # To each landmark.
-STEPS = 30  # Downhill: enough to do as well as a broker's own search, which a test holds.
-_LEAST_S = 1e-6  # Two brokers in one place are this far apart: nothing is divided by nothing.
+STEPS = 30  # Iterations: enough to fit as well as a broker's own search, which a test checks.
+_LEAST_S = 1e-6  # The least distance of two brokers, so that nothing is divided by zero.
 
 
 def fitted(places: Array, plane: Plane, *, landmarks: int, jitter_s: float, rng: np.random.Generator) -> Array:
-    """Coordinates, in seconds there and back, of brokers at these true places; the landmarks are drawn among them."""
+    """Coordinates, in seconds of round trip time, of brokers at these true places; landmarks are drawn among them."""
     chosen = rng.choice(len(places), landmarks, replace=False)
     rtts = _pinged(places, places[chosen], plane, jitter_s, rng)
     between = rtts[chosen]
@@ -32,7 +32,7 @@ def fitted(places: Array, plane: Plane, *, landmarks: int, jitter_s: float, rng:
 
 
 def _pinged(hosts: Array, marks: Array, plane: Plane, jitter_s: float, rng: np.random.Generator) -> Array:
-    """The quickest of some pings of every host to every landmark."""
+    """The quickest of several pings of every host to every landmark."""
     way = np.linalg.norm(hosts[:, None] - marks, axis=2)
     wavering = rng.exponential(jitter_s, (PINGS, *way.shape)).min(axis=0) if jitter_s else 0.0
     rtts: Array = np.maximum(2 * (plane.floor_s + plane.across_s * way) + wavering, _LEAST_S)
@@ -40,7 +40,7 @@ def _pinged(hosts: Array, marks: Array, plane: Plane, jitter_s: float, rng: np.r
 
 
 def placed_landmarks(rtts: Array, axes: int) -> Array:
-    """Places that fit the delays between landmarks, from where classical scaling puts them."""
+    """Coordinates that fit the delays between landmarks, starting from classical scaling."""
     from scipy.optimize import least_squares  # Takes a third of a second to import, which few experiments need.
 
     firsts, seconds = np.triu_indices(len(rtts), 1)
@@ -64,7 +64,7 @@ def _classical(rtts: Array, axes: int) -> Array:
 
 
 def placed_hosts(marks: Array, rtts: Array) -> Array:
-    """Each host where its delays to the landmarks fit best, of searches from their middle and from four of them."""
+    """Coordinates that fit each host's delays to the landmarks: the best of searches from their middle and four of them."""
     starts = np.concatenate([marks.mean(axis=0, keepdims=True), marks[:4]])
     ends = [_downhill(np.repeat(start[None], len(rtts), axis=0), marks, rtts) for start in starts + _LEAST_S]
     best = np.argmin([misfit(at, marks, rtts) for at in ends], axis=0)
@@ -91,7 +91,7 @@ def _downhill(at: Array, marks: Array, rtts: Array) -> Array:
 
 
 def _step(at: Array, marks: Array, rtts: Array, damping: Array) -> Array:
-    """Where the errors, were they straight lines, would be least; the shorter the more it is damped."""
+    """One damped Gauss-Newton step."""
     apart = at[:, None] - marks
     way = np.maximum(np.linalg.norm(apart, axis=2), _LEAST_S)
     slopes, off = apart / (way * rtts)[:, :, None], 1 - way / rtts

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tidings.lab.spanhop.places import fitted, misfit, placed_hosts, placed_landmarks
+from tidings.lab.spanhop.network_coordinates import fitted, misfit, placed_hosts, placed_landmarks
 from tidings.overlay.spanhop.network_coordinates import embed, place
 from tidings.sim import Plane
 

@@ -1,4 +1,4 @@
-"""The evaluator of Spanhop's routes takes the protocol's steps, hop for hop."""
+"""The compiled routing takes the protocol's steps, hop for hop."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tidings.errors import InputError
-from tidings.lab.spanhop.routes import HERE, STUCK, Routes, Tables, routes, tables
-from tidings.lab.spanhop.tree import Array, SplitTree, balanced, joined
-from tidings.overlay import Tiling, Trip, hops_max, next_hop
+from tidings.lab.spanhop.routing import HERE, STUCK, Routes, RoutingTables, routes, tables
+from tidings.lab.spanhop.split_tree import Array, SplitTree, balanced, joined
+from tidings.overlay import RouteHeader, Tiling, hops_max, next_hop
 from tidings.space import Space
 
 M = {1: 2, 2: 4, 3: 8}
@@ -19,17 +19,17 @@ M = {1: 2, 2: 4, 3: 8}
 def walked(network: Tiling, source: int, aim: tuple[int, ...], dead: frozenset[str], greedy: bool) -> list[int]:
     """The brokers that the protocol's own step passes through, the last one included."""
     ids = [f"{broker:07}" for broker in range(len(network))]
-    trip, here, passed = Trip(aim, greedy=greedy), source, [source]
+    route, here, passed = RouteHeader(aim, greedy=greedy), source, [source]
     for _ in range(hops_max(len(network), network.space.axes)):
-        hop = next_hop(network.standing(here, ids), trip, network.k, lambda broker: broker not in dead)
+        hop = next_hop(network.routing_state(here, ids), route, network.k, lambda broker: broker not in dead)
         if hop.to is None:
             return passed
-        here, trip = int(hop.to), hop.trip
+        here, route = int(hop.to), hop.route
         passed.append(here)
     return passed
 
 
-def both(axes: int, kind: str, zones: int, k: int, *, wrap: bool = True, seed: int = 1) -> tuple[Tiling, Tables]:
+def both(axes: int, kind: str, zones: int, k: int, *, wrap: bool = True, seed: int = 1) -> tuple[Tiling, RoutingTables]:
     """The same network, as the protocol makes it and as arrays."""
     bits, rng = 16, Random(seed)
     if kind == "balanced":
@@ -47,7 +47,9 @@ def owners(tree: SplitTree) -> Array:
     return tree.owner[tree.leaf]
 
 
-def agree(network: Tiling, known: Tables, *, pairs: int, dead_share: float = 0.0, greedy: bool = False) -> Routes:
+def agree(
+    network: Tiling, known: RoutingTables, *, pairs: int, dead_share: float = 0.0, greedy: bool = False
+) -> Routes:
     tree, rng = known.tree, np.random.default_rng(3)
     alive = rng.random(len(tree)) >= dead_share
     sources = rng.choice(np.flatnonzero(alive), pairs)
@@ -102,7 +104,7 @@ def test_every_zone_and_table_is_the_protocols() -> None:
     network, known = both(2, "even", 100, 2)
     tree, number = known.tree, owners(known.tree)
     for leaf in range(len(tree)):
-        here = network.standing(int(number[leaf]))
+        here = network.routing_state(int(number[leaf]))
         node = tree.leaf[leaf]
         assert (here.zone.low, here.zone.high) == (
             tuple(tree.low[node].tolist()), tuple((tree.last[node].astype(np.int64) + 1).tolist()),
