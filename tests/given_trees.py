@@ -7,14 +7,14 @@ from itertools import pairwise
 from math import log2
 
 from tidings.overlay import Interest, Peer, Ranges, SubscriptionId
-from tidings.overlay.cbdlo.attribute_tree import AttributeTree, Registration, SubSpace
-from tidings.overlay.cbdlo.messages import Place, Placed, Ref
-from tidings.overlay.cbdlo.owned_partitions import Estate, Holding
-from tidings.overlay.random_graph.access_points import Tree
-from tidings.overlay.random_graph.partition import BOTTOM, TOP, Axis, Cut, stretches_of
+from tidings.overlay.cbdlo.attribute_tree import AttributeTree, PartitionNode, Registration
+from tidings.overlay.cbdlo.messages import AssignPartition, PartitionRef, PartitionState
+from tidings.overlay.cbdlo.owned_partitions import OwnedPartition, OwnedPartitions
+from tidings.overlay.random_graph.access_points import TreeId
+from tidings.overlay.random_graph.partition import BOTTOM, TOP, AttributeAxis, Cut, intervals_of
 
-SPACE_AXIS = Axis("Event", "x")
-TREE = Tree(Peer("founder"), 1)
+SPACE_AXIS = AttributeAxis("Event", "x")
+TREE = TreeId(Peer("founder"), 1)
 
 
 def wish(number: int, low: int, high: int, owner: str = "") -> Interest:
@@ -27,7 +27,7 @@ def a_tree(ranges: Sequence[tuple[int, int]], *, owners: int = 1 << 30) -> Attri
     tree = AttributeTree(Peer("founder"))
     for number, (low, high) in enumerate(ranges):
         interest = wish(number, low, high, f"n{number % owners}")
-        tree.register(Registration(Peer(interest.id.origin), interest), stretches_of(interest, SPACE_AXIS))
+        tree.register(Registration(Peer(interest.id.origin), interest), intervals_of(interest, SPACE_AXIS))
     return tree
 
 
@@ -48,11 +48,11 @@ def check_tree(tree: AttributeTree) -> None:
     assert tree.root.parent is None
     assert _checked(tree.root) == in_order, "INV-S2: the tree has them in their order"
     assert tree.root.height <= 1.44 * log2(len(tree) + 2), "INV-09"
-    intervals = _check_registered(tree, in_order)
-    assert len(tree) <= 2 * intervals + 1, "INV-S5"
+    interval_count = _check_registered(tree, in_order)
+    assert len(tree) <= 2 * interval_count + 1, "INV-S5"
 
 
-def _checked(each: SubSpace | None) -> list[SubSpace]:
+def _checked(each: PartitionNode | None) -> list[PartitionNode]:
     """A subtree in order, its balance and what it covers checked (INV-S3)."""
     if each is None:
         return []
@@ -66,18 +66,18 @@ def _checked(each: SubSpace | None) -> list[SubSpace]:
     return below
 
 
-def _check_registered(tree: AttributeTree, in_order: list[SubSpace]) -> int:
+def _check_registered(tree: AttributeTree, in_order: list[PartitionNode]) -> int:
     """Everybody is registered exactly where it covers a sub-space (INV-S4); returns how many intervals there are."""
-    intervals = 0
+    interval_count = 0
     for registration in tree.registrations():
-        stretches = stretches_of(registration.interest, SPACE_AXIS)
-        intervals += len(stretches)
+        intervals = intervals_of(registration.interest, SPACE_AXIS)
+        interval_count += len(intervals)
         for each in in_order:
-            covered = any(low <= each.low and each.high <= high for low, high in stretches)
-            cut = any(each.low < end < each.high for stretch in stretches for end in stretch)
+            covered = any(low <= each.low and each.high <= high for low, high in intervals)
+            cut = any(each.low < end < each.high for interval in intervals for end in interval)
             assert not cut, "no interval is cut by a predicate"
             assert covered == (registration.interest.id in each.registered)
-    return intervals
+    return interval_count
 
 
 def routes_between(tree: AttributeTree, *, fingers: bool) -> Iterator[tuple[bool, int]]:
@@ -88,28 +88,30 @@ def routes_between(tree: AttributeTree, *, fingers: bool) -> Iterator[tuple[bool
             yield _route(estates, start, goal.low)
 
 
-def estates_of(tree: AttributeTree, *, fingers: bool) -> dict[str, Estate]:
+def estates_of(tree: AttributeTree, *, fingers: bool) -> dict[str, OwnedPartitions]:
     """What each owner would have been told."""
-    estates: dict[str, Estate] = {}
+    estates: dict[str, OwnedPartitions] = {}
     for each in tree:
         parent, left, right = _ref(each.parent), _ref(each.left), _ref(each.right)
         before, after = _ref(each.before), _ref(each.after)
-        known = tuple(Ref(finger.low, finger.owner) for finger in tree.fingers(each)) if fingers else ()
-        placed = Placed(each.low, each.high, each.first, each.last, 1, 1, parent, left, right, before, after, known)
-        estate = estates.setdefault(each.owner.id, Estate(fingers=fingers))
-        assert estate.place(Place(1, SPACE_AXIS, TREE, placed, True, tuple(each.registered.values()), ()))
+        known = tuple(PartitionRef(finger.low, finger.owner) for finger in tree.fingers(each)) if fingers else ()
+        placed = PartitionState(
+            each.low, each.high, each.first, each.last, 1, 1, parent, left, right, before, after, known
+        )
+        estate = estates.setdefault(each.owner.id, OwnedPartitions(fingers=fingers))
+        assert estate.place(AssignPartition(1, SPACE_AXIS, TREE, placed, True, tuple(each.registered.values()), ()))
     return estates
 
 
-def _ref(each: SubSpace | None) -> Ref | None:
-    return Ref(each.low, each.owner) if each else None
+def _ref(each: PartitionNode | None) -> PartitionRef | None:
+    return PartitionRef(each.low, each.owner) if each else None
 
 
-def _route(estates: dict[str, Estate], start: str, place: Cut) -> tuple[bool, int]:
+def _route(estates: dict[str, OwnedPartitions], start: str, place: Cut) -> tuple[bool, int]:
     here, steps, passed = start, 0, {start}
     while True:
         way = estates[here].towards(SPACE_AXIS, TREE, place)
-        if isinstance(way, Holding):
+        if isinstance(way, OwnedPartition):
             return way.space.low <= place < way.space.high, steps
         if way is None or (way.owner.id in passed):
             return False, steps

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.given_trees import SPACE_AXIS, check_tree, wish
 from tidings.overlay import Peer
 from tidings.overlay.cbdlo.attribute_tree import AttributeTree, Registration
-from tidings.overlay.random_graph.partition import cut_at, stretches_of
+from tidings.overlay.random_graph.partition import cut_at, intervals_of
 
 ranges = st.tuples(st.integers(0, 60), st.integers(0, 25)).map(lambda pair: (pair[0], pair[0] + pair[1]))
 changes = st.lists(st.tuples(st.integers(0, 20), st.none() | ranges), max_size=120)
@@ -23,7 +23,7 @@ def test_the_tree_is_whole_and_balanced_after_any_changes(done: list[tuple[int, 
             tree.unregister(wish(number, 0, 0).id)
         else:
             interest = wish(number, *wanted)
-            tree.register(Registration(Peer(f"n{number}"), interest), stretches_of(interest, SPACE_AXIS))
+            tree.register(Registration(Peer(f"n{number}"), interest), intervals_of(interest, SPACE_AXIS))
     check_tree(tree)
 
 
@@ -34,7 +34,7 @@ def test_who_is_registered_where_a_value_lies_is_who_wants_it(wanted: list[tuple
     tree = AttributeTree(Peer("founder"))
     for number, (low, high) in enumerate(wanted):
         interest = wish(number, low, high)
-        tree.register(Registration(Peer(f"n{number}"), interest), stretches_of(interest, SPACE_AXIS))
+        tree.register(Registration(Peer(f"n{number}"), interest), intervals_of(interest, SPACE_AXIS))
     for value in values:
         found = {id.seq for id in tree.locate(cut_at(value)).registered}
         assert found == {number for number, (low, high) in enumerate(wanted) if low <= value <= high}
@@ -46,7 +46,7 @@ def test_a_tree_that_everybody_has_left_is_one_sub_space_again(wanted: list[tupl
     tree = AttributeTree(Peer("founder"))
     for number, (low, high) in enumerate(wanted):
         interest = wish(number, low, high)
-        tree.register(Registration(Peer(f"n{number}"), interest), stretches_of(interest, SPACE_AXIS))
+        tree.register(Registration(Peer(f"n{number}"), interest), intervals_of(interest, SPACE_AXIS))
     for number, (low, high) in enumerate(wanted):
         tree.unregister(wish(number, low, high).id)
         check_tree(tree)

@@ -17,14 +17,14 @@ from tidings.lab.cbdlo.claims import ROBUST
 from tidings.lab.cbdlo.measures import measure_churn
 from tidings.overlay import EventId, NodeId, Ranges, Sql, SubscriptionId
 from tidings.overlay.cbdlo.attribute_tree import AttributeTree
-from tidings.overlay.cbdlo.coordinator import Steward
-from tidings.overlay.cbdlo.owned_partitions import Holding
+from tidings.overlay.cbdlo.coordinator import Coordinator
+from tidings.overlay.cbdlo.owned_partitions import OwnedPartition
 from tidings.overlay.cbdlo.router import Cbdlo
-from tidings.overlay.random_graph.partition import Axis, stretches_of
+from tidings.overlay.random_graph.partition import AttributeAxis, intervals_of
 from tidings.security import Mode
 from tidings.sim import Plan, World, check_safe, run
 
-X = Axis("Event", "x")
+X = AttributeAxis("Event", "x")
 
 
 def a_world(seed: int, *, nodes: int = 24, wishes: int = 30, attributes: str = "x", **options: Any) -> World:
@@ -46,23 +46,23 @@ def routers(world: World) -> dict[NodeId, Cbdlo]:
     return {m.id: m.router for m in world.nodes if m.up and isinstance(m.router, Cbdlo)}
 
 
-def stewards(world: World, axis: Axis = X) -> list[Steward]:
-    found = [router.topologies.stewards.get(axis) for router in routers(world).values()]
-    return [steward for steward in found if steward is not None]
+def coordinators(world: World, axis: AttributeAxis = X) -> list[Coordinator]:
+    found = [router.topologies.coordinators.get(axis) for router in routers(world).values()]
+    return [coordinator for coordinator in found if coordinator is not None]
 
 
-def check_as_planned(world: World, steward: Steward) -> None:
+def check_as_planned(world: World, coordinator: Coordinator) -> None:
     """What the owners have is what the steward has on paper, no more and no less (INV-07)."""
-    check_tree(steward.plan)
-    held: dict[Any, Holding] = {}
+    check_tree(coordinator.plan)
+    held: dict[Any, OwnedPartition] = {}
     for id, router in routers(world).items():
-        for low, holding in router.topologies.estate.spaces(steward.axis, steward.tree).items():
+        for low, holding in router.topologies.estate.spaces(coordinator.axis, coordinator.tree).items():
             assert low not in held, f"{low} is looked after twice"
             held[low] = holding
-            planned = steward.plan.get(low)
+            planned = coordinator.plan.get(low)
             assert planned is not None
             assert planned.owner.id == id
-    for each in steward.plan:
+    for each in coordinator.plan:
         holding = held.pop(each.low)
         assert holding.registered.keys() == each.registered.keys()
         assert (holding.space.high, holding.space.first, holding.space.last) == (each.high, each.first, each.last)
@@ -93,9 +93,9 @@ def test_the_tree_is_whole_again_after(faults: str) -> None:
     world = a_world(5)
     world.strike(FAULTS[faults](5))
     world.run_for(150.0)
-    (steward,) = stewards(world)
-    check_as_planned(world, steward)
-    check_all_registered(world, steward.plan)
+    (coordinator,) = coordinators(world)
+    check_as_planned(world, coordinator)
+    check_all_registered(world, coordinator.plan)
 
 
 def test_the_tree_is_whole_after_many_changes_of_mind() -> None:
@@ -109,10 +109,10 @@ def test_the_tree_is_whole_after_many_changes_of_mind() -> None:
             wishes.append(world.subscribe(rng.choice(world.up()), Ranges.of(x=(low, low + rng.randrange(99)))))
         world.run_for(rng.choice((0.0, 0.1, 1.0)))
     world.run_for(60.0)
-    (steward,) = stewards(world)
-    check_as_planned(world, steward)
-    check_all_registered(world, steward.plan)
-    assert steward.plan.root.height >= 4
+    (coordinator,) = coordinators(world)
+    check_as_planned(world, coordinator)
+    check_all_registered(world, coordinator.plan)
+    assert coordinator.plan.root.height >= 4
 
 
 class Changing:
@@ -153,9 +153,9 @@ def test_trees_views_and_tables_are_whole_after_each_of_many_storms_of_ten_thous
     for _ in range(10):
         changing.change_often(1000, over_s=40.0)
         changing.world.run_for(120.0)  # Two leases: what was registered by those who have crashed is gone.
-        (steward,) = stewards(changing.world)
-        check_as_planned(changing.world, steward)
-        check_all_registered(changing.world, steward.plan)
+        (coordinator,) = coordinators(changing.world)
+        check_as_planned(changing.world, coordinator)
+        check_all_registered(changing.world, coordinator.plan)
         for id, router in routers(changing.world).items():
             assert len(router.sampler) <= router.sampler.size
             assert len(router.table) <= router.table.size
@@ -172,18 +172,18 @@ def test_what_is_taken_back_before_it_was_confirmed_is_registered_nowhere() -> N
     up = [member for member in changing.world.nodes if member.up]
     wanted = {id for member in up for id in member.subscriptions}
     names = {member.id for member in up}
-    (steward,) = stewards(changing.world)
-    assert {each.interest.id for each in steward.interested() if each.peer.id in names} == wanted
+    (coordinator,) = coordinators(changing.world)
+    assert {each.interest.id for each in coordinator.interested() if each.peer.id in names} == wanted
 
 
 def test_a_stewards_place_is_taken_by_its_deputy_and_nothing_is_forgotten() -> None:
     world = a_world(3)
-    (before,) = stewards(world)
+    (before,) = coordinators(world)
     known = {each.interest.id for each in before.interested() if each.peer.id != before.me.id}
     world.crash(next(m.index for m in world.nodes if m.id == before.me.id))
     world.run_for(12.0)
-    (after,) = stewards(world)
-    assert after.me.id in before.deputies
+    (after,) = coordinators(world)
+    assert after.me.id in before.replicas
     assert known <= {each.interest.id for each in after.interested()}
 
 
@@ -197,12 +197,12 @@ def test_two_topologies_of_one_attribute_become_one() -> None:
             low = rng.randrange(800)
             world.subscribe(node, Ranges.of(x=(low, low + 200)))
         world.run_for(30.0)
-        assert len(stewards(world)) >= 2
+        assert len(coordinators(world)) >= 2
     world.run_for(40.0)
-    (steward,) = stewards(world)
-    check_all_registered(world, steward.plan)
+    (coordinator,) = coordinators(world)
+    check_all_registered(world, coordinator.plan)
     world.run_for(30.0)
-    check_as_planned(world, steward)
+    check_as_planned(world, coordinator)
 
 
 # ── The lower layer ──────────────────────────────────────────────────────────
@@ -325,9 +325,9 @@ def test_those_who_stay_miss_nothing_while_others_come_and_go() -> None:
 def test_the_way_through_a_tree_is_as_short_as_the_tree_is_high() -> None:
     """A8."""
     world = a_world(6, nodes=40, wishes=60)
-    (steward,) = stewards(world)
+    (coordinator,) = coordinators(world)
     before, steps = world.trace.counted["tree steps"], 20
     world.publish_some(steps)
     world.run_until_quiet()
-    assert (world.trace.counted["tree steps"] - before) / steps <= steward.plan.root.height
-    assert all(stretches_of(each.interest, X) for each in steward.interested())
+    assert (world.trace.counted["tree steps"] - before) / steps <= coordinator.plan.root.height
+    assert all(intervals_of(each.interest, X) for each in coordinator.interested())

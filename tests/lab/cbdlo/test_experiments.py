@@ -12,7 +12,7 @@ from tidings.errors import InputError
 from tidings.lab import Results, Verdict
 from tidings.lab.cbdlo.claims import FLOOD, PAPER, ROBUST, SIMPLE, TERA
 from tidings.lab.cbdlo.model import PUBLISHED, effective_cost, tree_steps, walk_success
-from tidings.lab.cbdlo.scene import Scene, Size, finger_steps, scene_with, tree_distance
+from tidings.lab.cbdlo.scene import Scene, SceneSize, finger_steps, scene_with, tree_distance
 
 
 def test_the_papers_one_printed_point_follows_from_its_formula() -> None:
@@ -63,7 +63,7 @@ def test_tera_grows_with_the_network_and_cbdlo_hardly_and_the_formula_tells_the_
 @pytest.mark.parametrize(("table", "attributes"), [(50, 243), (100, 486), (20, 100)])
 def test_walks_succeed_as_often_as_the_formula_says(table: int, attributes: int) -> None:
     """A5, with uniform tables; the protocol's own are in `cbdlo-agreement`."""
-    scene, rng = Scene(Size(table=table, attributes=attributes, subscriptions=1, all_known=True), 1), Random(1)
+    scene, rng = Scene(SceneSize(table=table, attributes=attributes, subscriptions=1, all_known=True), 1), Random(1)
     found = [scene.walk(rng.randrange(3000), rng.randrange(attributes)).found for _ in range(1500)]
     assert fmean(found) == pytest.approx(walk_success(table, attributes, 10), abs=0.03)
 
@@ -78,7 +78,7 @@ def test_a_walk_of_the_scene_is_a_walk_of_the_protocol() -> None:
 
 def test_comparisons_are_tables_on_the_walk_and_steps_in_the_tree() -> None:
     """A7: |APT| · H1 + H2, exactly."""
-    scene = Scene(Size(nodes=500, subscriptions=800, table=20), 3)
+    scene = Scene(SceneSize(nodes=500, subscriptions=800, table=20), 3)
     for _ in range(20):
         cost = scene.as_published(scene.event())
         assert (cost.looked - cost.tree) % 20 == 0
@@ -123,7 +123,7 @@ def test_the_formula_for_steps_holds_in_trees_of_all_sizes() -> None:
 
 
 def test_conditions_are_made_as_wide_as_the_matches_wanted() -> None:
-    scene = scene_with(3.0, Size(nodes=1000, subscriptions=1000), 1)
+    scene = scene_with(3.0, SceneSize(nodes=1000, subscriptions=1000), 1)
     assert fmean(len(scene.matching(scene.event())) for _ in range(400)) == pytest.approx(3.0, rel=0.3)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tidings.lab.cbdlo.walks import BLOCKED, FOUND, OVER, Views, Walks, draws_needed, random_views, walk_all
 from tidings.overlay import Peer
-from tidings.overlay.random_graph.random_walk import Path, onward
+from tidings.overlay.random_graph.random_walk import WalkPath, next_step
 
 KINDS = ("star", "chain", "random", "alone")
 
@@ -56,10 +56,10 @@ def protocols_steps(
     graph: list[list[int]], source: int, hops_max: int, draws: Sequence[float], trace_max: int
 ) -> Iterator[list[int]]:
     """The same walk by the protocol's own rule."""
-    rng, here, path = Given(draws), source, Path(hops_max)
+    rng, here, path = Given(draws), source, WalkPath(hops_max)
     peers = [[Peer(str(node)) for node in view] for view in graph]
     while path.is_jump or not path.is_over:
-        step = onward(path, Peer(str(here)), peers[here], rng, trace_max)
+        step = next_step(path, Peer(str(here)), peers[here], rng, trace_max)
         if step is None:
             return
         here, path = int(step.to.id), step.path

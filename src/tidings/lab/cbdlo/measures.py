@@ -22,7 +22,7 @@ from tidings.lab.cbdlo.claims import (
     WALK_PROTOCOL,
 )
 from tidings.lab.cbdlo.model import cbdlo_messages, effective_cost, tera_messages, walk_success
-from tidings.lab.cbdlo.scene import Cost, Scene, Size, scene_with
+from tidings.lab.cbdlo.scene import Cost, Scene, SceneSize, scene_with
 from tidings.lab.cbdlo.walks import FOUND, draws_needed, random_tables, random_views, walk_all
 from tidings.lab.checking import expect_at_least, expect_one_of
 from tidings.lab.experiment import Measured, Parameters
@@ -44,9 +44,9 @@ _PROTOCOLS: dict[str, Callable[[Scene, dict[int, float]], Cost]] = {
 }
 
 
-def _size(parameters: Parameters) -> Size:
+def _size(parameters: Parameters) -> SceneSize:
     names = ("nodes", "view", "table", "hops", "attributes", "subscriptions")
-    return Size(**{name: parameters[name] for name in names})
+    return SceneSize(**{name: parameters[name] for name in names})
 
 
 def _events(parameters: Parameters) -> int:
@@ -124,7 +124,7 @@ def measure_comparisons(parameters: Parameters, seed: int) -> list[Measured]:
 def measure_walks(parameters: Parameters, seed: int) -> list[Measured]:
     """How many walks of a hundred succeed, over how many should."""
     table, attributes, hops = parameters["table"], parameters["attributes"], parameters["hops"]
-    nodes, view, count = Size().nodes, Size().view, int(parameters["walks"])
+    nodes, view, count = SceneSize().nodes, SceneSize().view, int(parameters["walks"])
     rng = np.random.default_rng([table, attributes, hops, seed])
     views, knows = random_views(nodes, view, rng), random_tables(nodes, table, attributes, rng)
     sources, wanted = (rng.integers(0, most, size=count) for most in (nodes, int(attributes)))
@@ -170,7 +170,7 @@ def _walks_of_protocol(parameters: Parameters, seed: int) -> tuple[float, float]
 
 def _walks_of_scene(parameters: Parameters, seed: int) -> tuple[float, float]:
     attributes, rng = parameters["attributes"], Random(f"agreement/{seed}")
-    size = Size(parameters["nodes"], 10, parameters["table"], parameters["hops"], attributes, 1, all_known=True)
+    size = SceneSize(parameters["nodes"], 10, parameters["table"], parameters["hops"], attributes, 1, all_known=True)
     scene = Scene(size, seed)
     for a in range(attributes):
         scene.members[a] = {rng.randrange(size.nodes)}

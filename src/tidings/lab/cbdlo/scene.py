@@ -30,7 +30,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class SceneSize:
     """How large everything is."""
 
     nodes: int = 3000
@@ -76,7 +76,7 @@ def chances(attributes: int, mean: float) -> Floats:
 class Scene:
     """One network with its subscriptions."""
 
-    def __init__(self, size: Size, seed: int) -> None:
+    def __init__(self, size: SceneSize, seed: int) -> None:
         self.size, self.choice_rng = size, Random(f"scene/{seed}")
         self.rng = np.random.default_rng([seed, size.nodes, size.subscriptions])
         self._views: dict[int, list[int]] = {}
@@ -301,7 +301,7 @@ class Scene:
         return self.choice_rng.sample(self.view(node), min(count, len(self.view(node))))
 
 
-def scene_with(matches: float, size: Size, seed: int) -> Scene:
+def scene_with(matches: float, size: SceneSize, seed: int) -> Scene:
     """A scene in which conditions are just so wide that an event meets `matches` subscriptions on average."""
     scene = Scene(size, seed)
     low, high = 0.0, 1.0

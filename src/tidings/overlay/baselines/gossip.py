@@ -21,13 +21,13 @@ from tidings.overlay.router import Deliver, Effect, Guarantee, Place, Protocol, 
 NEIGHBOURS_MAX = 4096  # Four times the largest hub in the lab.
 
 
-class Rumour(Message, frozen=True):
+class GossipEvent(Message, frozen=True, tag="Rumour"):
     """A packet. It needs no hop count: each node passes it on at most once."""
 
     packet: Packet
 
 
-class Gossip(Router[Rumour]):
+class Gossip(Router[GossipEvent]):
     """One node's part in spreading rumours."""
 
     def __init__(
@@ -47,9 +47,9 @@ class Gossip(Router[Rumour]):
         return built("gossip", cls, [peer.id for peer in place.neighbours], place.rng, **options)
 
     def publish(self, packet: Packet, now: float) -> list[Effect]:
-        return self._pass_on(Rumour(packet), sender=None)
+        return self._pass_on(GossipEvent(packet), sender=None)
 
-    def receive(self, sender: NodeId, message: Rumour, now: float) -> list[Effect]:
+    def receive(self, sender: NodeId, message: GossipEvent, now: float) -> list[Effect]:
         return self._pass_on(message, sender)
 
     def peer_up(self, peer: Peer, now: float) -> list[Effect]:
@@ -63,7 +63,7 @@ class Gossip(Router[Rumour]):
     def holdings(self) -> dict[str, tuple[int, int]]:
         return {"seen": (len(self._seen), self._seen.at_most), "neighbours": (len(self.neighbours), NEIGHBOURS_MAX)}
 
-    def _pass_on(self, rumour: Rumour, sender: NodeId | None) -> list[Effect]:
+    def _pass_on(self, rumour: GossipEvent, sender: NodeId | None) -> list[Effect]:
         if not self._seen.add(rumour.packet.header.id):
             return []
         return [Deliver(rumour.packet), *(Send(peer, rumour) for peer in self._drawn(sender))]
@@ -78,7 +78,7 @@ class Gossip(Router[Rumour]):
 PROTOCOL = Protocol(
     name="gossip",
     build=Gossip.build,
-    messages=Rumour,
+    messages=GossipEvent,
     guarantees=frozenset({Guarantee.JOINS_BY_LINKS}),  # Not REACHES_ALL: that is the point of measuring it.
     on_graph=True,
     content_in_packets_only=True,

@@ -25,14 +25,14 @@ from tidings.overlay.router import Completed, Count, Deliver, Effect, Guarantee,
 OWN_MAX = 65_536
 
 
-class Tell(Message, frozen=True):
+class RelayEvent(Message, frozen=True, tag="Tell"):
     """An event, and how many more hops it may take."""
 
     packet: Packet
     hops_left: int
 
 
-class Simple(GraphRouter[Tell | GraphMessage]):
+class Simple(GraphRouter[RelayEvent | GraphMessage]):
     """One node's part in Simple."""
 
     def __init__(
@@ -65,10 +65,10 @@ class Simple(GraphRouter[Tell | GraphMessage]):
         return [Completed("unsubscribe", id)]
 
     def publish(self, packet: Packet, now: float) -> list[Effect]:
-        return self._tell(Tell(packet, self.hops_max))
+        return self._tell(RelayEvent(packet, self.hops_max))
 
-    def receive(self, sender: NodeId, message: Tell | GraphMessage, now: float) -> list[Effect]:
-        if isinstance(message, Tell):
+    def receive(self, sender: NodeId, message: RelayEvent | GraphMessage, now: float) -> list[Effect]:
+        if isinstance(message, RelayEvent):
             return self._tell(message, sender)
         return self._receive_of_graph(sender, message, now)
 
@@ -81,7 +81,7 @@ class Simple(GraphRouter[Tell | GraphMessage]):
 
     # ── Private steps ────────────────────────────────────────────────────────
 
-    def _tell(self, said: Tell, sender: NodeId = "") -> list[Effect]:
+    def _tell(self, said: RelayEvent, sender: NodeId = "") -> list[Effect]:
         first = self._seen.add(said.packet.header.id)
         effects: list[Effect] = []
         if first:
@@ -91,8 +91,8 @@ class Simple(GraphRouter[Tell | GraphMessage]):
                 effects.append(Deliver(said.packet))
         if not 0 < said.hops_left <= self.hops_max or (self.dedupe and not first):
             return effects
-        onward = Tell(said.packet, said.hops_left - 1)
-        return [*effects, *(Send(peer.id, onward) for peer in self._drawn(sender))]
+        next_step = RelayEvent(said.packet, said.hops_left - 1)
+        return [*effects, *(Send(peer.id, next_step) for peer in self._drawn(sender))]
 
     def _drawn(self, sender: NodeId) -> list[Peer]:
         others = [peer for peer in self.sampler.view() if peer.id != sender]
@@ -103,4 +103,4 @@ class Simple(GraphRouter[Tell | GraphMessage]):
 
 
 # Not REACHES_ALL: as published it misses five subscribers in six.
-PROTOCOL = on_a_random_graph("simple", Simple, Tell | GraphMessage, frozenset({Guarantee.JOINS_LIVE}))
+PROTOCOL = on_a_random_graph("simple", Simple, RelayEvent | GraphMessage, frozenset({Guarantee.JOINS_LIVE}))

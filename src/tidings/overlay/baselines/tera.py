@@ -21,11 +21,11 @@ from tidings.errors import InputError
 from tidings.overlay.dedup import SEEN_MAX, SeenIds
 from tidings.overlay.interest import Interest
 from tidings.overlay.messages import EventId, Message, NodeId, Packet, Peer, SubscriptionId
-from tidings.overlay.random_graph.access_points import AccessPoint, Tree
-from tidings.overlay.random_graph.cyclon import VIEW_SIZE, Known, PeerSampler
+from tidings.overlay.random_graph.access_points import AccessPoint, TreeId
+from tidings.overlay.random_graph.cyclon import VIEW_SIZE, PeerSampler, ViewEntry
 from tidings.overlay.random_graph.graph import PERIOD_S, GraphMessage
-from tidings.overlay.random_graph.partition import Axis, axes_of, filed_under
-from tidings.overlay.random_graph.random_walk import HOPS_MAX, Path, onward
+from tidings.overlay.random_graph.partition import AttributeAxis, axes_of, indexed_axes
+from tidings.overlay.random_graph.random_walk import HOPS_MAX, WalkPath, next_step
 from tidings.overlay.random_graph.router import GraphRouter, on_a_random_graph
 from tidings.overlay.router import Completed, Count, Deliver, Effect, Failed, Guarantee, Send
 
@@ -38,40 +38,40 @@ class TopicWalk(Message, frozen=True):
     """An event looking for somebody who subscribes to a topic, or knows one who does."""
 
     packet: Packet
-    axis: Axis
-    path: Path
+    axis: AttributeAxis
+    path: WalkPath
 
 
-class Spread(Message, frozen=True):
+class TopicFlood(Message, frozen=True, tag="Spread"):
     """An event for all subscribers of a topic."""
 
     packet: Packet
-    axis: Axis
+    axis: AttributeAxis
 
 
 class TopicHello(Message, frozen=True):
     """I subscribe to this topic too; whom do you know?"""
 
-    axis: Axis
+    axis: AttributeAxis
     me: Peer
 
 
 class TopicView(Message, frozen=True):
     """Some subscribers of a topic, in answer to a newcomer or to an exchange."""
 
-    axis: Axis
-    view: tuple[Known, ...]
+    axis: AttributeAxis
+    view: tuple[ViewEntry, ...]
 
 
 class TopicShuffle(Message, frozen=True):
     """An exchange of views among the subscribers of a topic."""
 
     chatter: ClassVar[bool] = True
-    axis: Axis
-    view: tuple[Known, ...]
+    axis: AttributeAxis
+    view: tuple[ViewEntry, ...]
 
 
-TeraMessage: TypeAlias = TopicWalk | Spread | TopicHello | TopicView | TopicShuffle | GraphMessage
+TeraMessage: TypeAlias = TopicWalk | TopicFlood | TopicHello | TopicView | TopicShuffle | GraphMessage
 
 
 class Tera(GraphRouter[TeraMessage]):
@@ -91,15 +91,15 @@ class Tera(GraphRouter[TeraMessage]):
         if hops_max < 1 or period_s < 0:
             raise InputError(f"expected hops_max ≥ 1 and period_s ≥ 0, got {hops_max}, {period_s}")
         super().__init__(me, rng, view_size=view_size, table_size=table_size, hops_max=hops_max, period_s=period_s)
-        self.own: dict[SubscriptionId, tuple[Interest, list[Axis]]] = {}
-        self.topics: dict[Axis, PeerSampler] = {}
-        self._spread = SeenIds[tuple[EventId, Axis]](SEEN_MAX)
+        self.own: dict[SubscriptionId, tuple[Interest, list[AttributeAxis]]] = {}
+        self.topics: dict[AttributeAxis, PeerSampler] = {}
+        self._spread = SeenIds[tuple[EventId, AttributeAxis]](SEEN_MAX)
         self._delivered = SeenIds[EventId](SEEN_MAX)
 
     def subscribe(self, interest: Interest, now: float) -> list[Effect]:
         if len(self.own) >= OWN_MAX:
             return [Failed("subscribe", f"a node has at most {OWN_MAX} interests", interest.id)]
-        axes = filed_under(interest, None)
+        axes = indexed_axes(interest, None)
         self.own[interest.id] = (interest, axes)
         new = [axis for axis in axes if axis not in self.topics and len(self.topics) < TOPICS_MAX]
         effects = [effect for axis in new for effect in self._join_topic(axis)]
@@ -115,14 +115,14 @@ class Tera(GraphRouter[TeraMessage]):
         effects: list[Effect] = []
         for axis in axes_of(packet):
             if axis.name or axis in self.topics or self.table.at(axis):
-                effects += self._on_walk(self.me.id, TopicWalk(packet, axis, Path(self.hops_max)))
+                effects += self._on_walk(self.me.id, TopicWalk(packet, axis, WalkPath(self.hops_max)))
         return effects
 
     def receive(self, sender: NodeId, message: TeraMessage, now: float) -> list[Effect]:
         match message:
             case TopicWalk():
                 return self._on_walk(sender, message)
-            case Spread(packet, axis):
+            case TopicFlood(packet, axis):
                 return self._pass_on(packet, axis, sender)
             case TopicHello(axis, newcomer):
                 return self._on_topic_hello(axis, newcomer)
@@ -164,18 +164,18 @@ class Tera(GraphRouter[TeraMessage]):
         topic.fill([point.peer])
         return [Send(point.peer.id, TopicHello(point.axis, self.me))]
 
-    def _join_topic(self, axis: Axis) -> list[Effect]:
+    def _join_topic(self, axis: AttributeAxis) -> list[Effect]:
         self.topics[axis] = topic = PeerSampler(self.me, self._rng, size=self.sampler.size)
         known = self.table.at(axis)
         topic.fill(point.peer for point in known)
         hellos: list[Effect] = [Send(point.peer.id, TopicHello(axis, self.me)) for point in known]
         return hellos or self.graph.search(axis)
 
-    def _on_topic_hello(self, axis: Axis, newcomer: Peer) -> list[Effect]:
+    def _on_topic_hello(self, axis: AttributeAxis, newcomer: Peer) -> list[Effect]:
         topic = self.topics.get(axis)
         if topic is None:
             return []
-        view = tuple(Known(peer) for peer in topic.sample(topic.shuffle_size))
+        view = tuple(ViewEntry(peer) for peer in topic.sample(topic.shuffle_size))
         topic.swap(newcomer)
         return [Send(newcomer.id, TopicView(axis, view))]
 
@@ -195,24 +195,24 @@ class Tera(GraphRouter[TeraMessage]):
                 return [Count("hits"), *self._pass_on(said.packet, said.axis, sender)]
             known = self.table.at(said.axis)
             if known:
-                return [Count("hits"), Send(known[0].peer.id, Spread(said.packet, said.axis))]
+                return [Count("hits"), Send(known[0].peer.id, TopicFlood(said.packet, said.axis))]
         if said.path.is_over:
             return [Count("walks astray")]
-        step = onward(said.path, self.me, self.sampler.view(), self._rng)
+        step = next_step(said.path, self.me, self.sampler.view(), self._rng)
         if step is None:
             return [Count("walks astray")]
         return [Send(step.to.id, TopicWalk(said.packet, said.axis, step.path))]
 
-    def _pass_on(self, packet: Packet, axis: Axis, sender: NodeId) -> list[Effect]:
+    def _pass_on(self, packet: Packet, axis: AttributeAxis, sender: NodeId) -> list[Effect]:
         topic = self.topics.get(axis)
         if topic is None or not self._spread.add((packet.header.id, axis)):
             return []
         wanted = any(interest.matches(packet) for interest, _ in self.own.values())
         here: list[Effect] = [Deliver(packet)] if wanted and self._delivered.add(packet.header.id) else []
-        return [*here, *(Send(peer.id, Spread(packet, axis)) for peer in topic.view() if peer.id != sender)]
+        return [*here, *(Send(peer.id, TopicFlood(packet, axis)) for peer in topic.view() if peer.id != sender)]
 
 
-_TOPIC = Tree(Peer(""), 0)  # A topic is the same whoever speaks of it.
+_TOPIC = TreeId(Peer(""), 0)  # A topic is the same whoever speaks of it.
 
 
 # Not REACHES_ALL: a walk may find nobody, and a flood may miss somebody.

@@ -22,7 +22,7 @@ import msgspec
 
 from tidings.overlay.interest import Interest
 from tidings.overlay.messages import Peer, SubscriptionId
-from tidings.overlay.random_graph.partition import BOTTOM, TOP, Cut, Stretch
+from tidings.overlay.random_graph.partition import BOTTOM, TOP, Cut, Interval
 
 FINGERS_MAX = 20  # Each side: a million sub-spaces.
 
@@ -35,17 +35,17 @@ class Registration(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass(slots=True, eq=False)
-class SubSpace:
+class PartitionNode:
     """From `low` to the next cut: one node of the tree."""
 
     low: Cut
     owner: Peer
     high: Cut = TOP
-    parent: SubSpace | None = None
-    left: SubSpace | None = None
-    right: SubSpace | None = None
-    before: SubSpace | None = None
-    after: SubSpace | None = None
+    parent: PartitionNode | None = None
+    left: PartitionNode | None = None
+    right: PartitionNode | None = None
+    before: PartitionNode | None = None
+    after: PartitionNode | None = None
     height: int = 1
     first: Cut = BOTTOM  # What the subtree below this node covers.
     last: Cut = TOP
@@ -58,39 +58,39 @@ class AttributeTree:
     """All sub-spaces of one attribute, and who is registered in which."""
 
     def __init__(self, founder: Peer) -> None:
-        self.root = SubSpace(BOTTOM, founder)
-        self._at: dict[Cut, SubSpace] = {BOTTOM: self.root}
-        self._stretches: dict[SubscriptionId, tuple[Registration, tuple[Stretch, ...]]] = {}
+        self.root = PartitionNode(BOTTOM, founder)
+        self._at: dict[Cut, PartitionNode] = {BOTTOM: self.root}
+        self._intervals: dict[SubscriptionId, tuple[Registration, tuple[Interval, ...]]] = {}
         self._changed: dict[Cut, None] = {BOTTOM: None}
 
     def __len__(self) -> int:
         """How many sub-spaces there are."""
         return len(self._at)
 
-    def __iter__(self) -> Iterator[SubSpace]:
+    def __iter__(self) -> Iterator[PartitionNode]:
         """In order."""
-        each: SubSpace | None = self._at[BOTTOM]
+        each: PartitionNode | None = self._at[BOTTOM]
         while each is not None:
             yield each
             each = each.after
 
-    def get(self, low: Cut) -> SubSpace | None:
+    def get(self, low: Cut) -> PartitionNode | None:
         """The sub-space that begins at this cut."""
         return self._at.get(low)
 
     @property
     def registered(self) -> int:
         """How many interests there are."""
-        return len(self._stretches)
+        return len(self._intervals)
 
     def registrations(self) -> list[Registration]:
-        return [registration for registration, _ in self._stretches.values()]
+        return [registration for registration, _ in self._intervals.values()]
 
     def registration(self, id: SubscriptionId) -> Registration | None:
-        found = self._stretches.get(id)
+        found = self._intervals.get(id)
         return found[0] if found else None
 
-    def locate(self, place: Cut) -> SubSpace:
+    def locate(self, place: Cut) -> PartitionNode:
         """The sub-space that holds this place."""
         here = self.root
         while not here.low <= place < here.high:
@@ -99,12 +99,12 @@ class AttributeTree:
             here = below
         return here
 
-    def register(self, registration: Registration, stretches: Iterable[Stretch]) -> None:
+    def register(self, registration: Registration, intervals: Iterable[Interval]) -> None:
         """Note an interest in every sub-space it covers; one of the same id is replaced."""
         id = registration.interest.id
         self.unregister(id)
-        kept = tuple(stretches)
-        self._stretches[id] = (registration, kept)
+        kept = tuple(intervals)
+        self._intervals[id] = (registration, kept)
         for low, high in kept:
             for cut in (low, high):
                 self._split(cut, registration.peer).users[id] = None
@@ -114,8 +114,8 @@ class AttributeTree:
 
     def unregister(self, id: SubscriptionId) -> None:
         """Forget an interest, and the cuts that only it needed."""
-        _, stretches = self._stretches.pop(id, (None, ()))
-        for low, high in stretches:
+        _, intervals = self._intervals.pop(id, (None, ()))
+        for low, high in intervals:
             for each in self._between(low, high):
                 each.registered.pop(id, None)
                 self._changed[each.low] = None
@@ -134,13 +134,13 @@ class AttributeTree:
         changed, self._changed = self._changed, {}
         return list(changed)
 
-    def fingers(self, of: SubSpace) -> list[SubSpace]:
+    def fingers(self, of: PartitionNode) -> list[PartitionNode]:
         """Sub-spaces at distances of about 2, 4, 8 … on both sides: the ends of the ways up and down the tree.
 
         Taken from the tree, not counted off: the ancestors of a node and their further
         children stand about so far away, and finding them takes no longer than the tree is high.
         """
-        found: dict[Cut, SubSpace] = {}
+        found: dict[Cut, PartitionNode] = {}
         above = of.parent
         while above is not None and len(found) < 2 * FINGERS_MAX:
             for each in (above, above.left, above.right):
@@ -151,20 +151,20 @@ class AttributeTree:
 
     # ── Cutting and joining ──────────────────────────────────────────────────
 
-    def _split(self, cut: Cut, owner: Peer) -> SubSpace:
+    def _split(self, cut: Cut, owner: Peer) -> PartitionNode:
         """The sub-space that begins at this cut, made if need be. The ends of the range stand for themselves."""
         if cut in (BOTTOM, TOP):
-            return SubSpace(cut, owner)  # Nobody's: the ends need no users.
+            return PartitionNode(cut, owner)  # Nobody's: the ends need no users.
         if cut in self._at:
             return self._at[cut]
         old = self.locate(cut)
-        new = SubSpace(cut, owner, old.high, registered=dict(old.registered))
+        new = PartitionNode(cut, owner, old.high, registered=dict(old.registered))
         self._at[cut], old.high = new, cut
         self._link_after(old, new)
         self._rebalance(new)
         return new
 
-    def _link_after(self, old: SubSpace, new: SubSpace) -> None:
+    def _link_after(self, old: PartitionNode, new: PartitionNode) -> None:
         following = old.after
         new.before, new.after, old.after = old, following, new
         if following is not None:
@@ -186,7 +186,7 @@ class AttributeTree:
         if not each.users:
             self._merge(each)
 
-    def _merge(self, gone: SubSpace) -> None:
+    def _merge(self, gone: PartitionNode) -> None:
         """Join a sub-space, which nothing sets apart any more, to the one before it."""
         before, after = gone.before, gone.after
         assert before is not None
@@ -205,7 +205,7 @@ class AttributeTree:
         self._rebalance(above or below)
         self._rebalance(before)  # It reaches further now, and need not lie on the way up from where the other was.
 
-    def _exchange(self, one: SubSpace, other: SubSpace) -> None:
+    def _exchange(self, one: PartitionNode, other: PartitionNode) -> None:
         """Let two nodes of the tree change places; `other` is the next in order, below `one` on the right."""
         near = [one.parent, one.left, one.right, other.parent, other.right]
         parent, left, right = one.parent, one.left, one.right
@@ -224,7 +224,7 @@ class AttributeTree:
         for each in (*near, one, other):
             self._touch(each)
 
-    def _replace(self, old: SubSpace, new: SubSpace | None) -> None:
+    def _replace(self, old: PartitionNode, new: PartitionNode | None) -> None:
         """Put `new` where `old` hangs."""
         above = old.parent
         if new is not None:
@@ -239,7 +239,7 @@ class AttributeTree:
 
     # ── Balance ──────────────────────────────────────────────────────────────
 
-    def _rebalance(self, start: SubSpace | None) -> None:
+    def _rebalance(self, start: PartitionNode | None) -> None:
         """From here up to the root: heights, what subtrees cover, and rotations where one side has become too high."""
         each = start
         while each is not None:
@@ -257,7 +257,7 @@ class AttributeTree:
                 each = self._rotate_left(each)
             each = each.parent
 
-    def _measure(self, each: SubSpace) -> None:
+    def _measure(self, each: PartitionNode) -> None:
         each.height = 1 + max(_height(each.left), _height(each.right))
         first = each.left.first if each.left else each.low
         last = each.right.last if each.right else each.high
@@ -265,7 +265,7 @@ class AttributeTree:
             each.first, each.last = first, last
             self._touch(each)
 
-    def _rotate_left(self, top: SubSpace) -> SubSpace:
+    def _rotate_left(self, top: PartitionNode) -> PartitionNode:
         new = top.right
         assert new is not None
         top.right, moved = new.left, new.left
@@ -273,7 +273,7 @@ class AttributeTree:
         new.left, top.parent = top, new
         return self._rotated(top, new, moved)
 
-    def _rotate_right(self, top: SubSpace) -> SubSpace:
+    def _rotate_right(self, top: PartitionNode) -> PartitionNode:
         new = top.left
         assert new is not None
         top.left, moved = new.right, new.right
@@ -281,7 +281,7 @@ class AttributeTree:
         new.right, top.parent = top, new
         return self._rotated(top, new, moved)
 
-    def _rotated(self, top: SubSpace, new: SubSpace, moved: SubSpace | None) -> SubSpace:
+    def _rotated(self, top: PartitionNode, new: PartitionNode, moved: PartitionNode | None) -> PartitionNode:
         if moved is not None:
             moved.parent = top
         self._measure(top)
@@ -290,16 +290,16 @@ class AttributeTree:
             self._touch(each)
         return new
 
-    def _touch(self, each: SubSpace | None) -> None:
+    def _touch(self, each: PartitionNode | None) -> None:
         if each is not None:
             self._changed[each.low] = None
 
-    def _between(self, low: Cut, high: Cut) -> Iterator[SubSpace]:
-        each: SubSpace | None = self.locate(low)
+    def _between(self, low: Cut, high: Cut) -> Iterator[PartitionNode]:
+        each: PartitionNode | None = self.locate(low)
         while each is not None and each.low < high:
             yield each
             each = each.after
 
 
-def _height(each: SubSpace | None) -> int:
+def _height(each: PartitionNode | None) -> int:
     return each.height if each is not None else 0

@@ -23,7 +23,7 @@ class _Count:
     matched: dict[str, None] = field(default_factory=dict)
 
 
-class Counters:
+class ConjunctionCounter:
     """What has matched so far, for interests that are not met yet."""
 
     def __init__(self, *, partial_s: float = PARTIAL_S, at_most: int = PARTIAL_MAX) -> None:

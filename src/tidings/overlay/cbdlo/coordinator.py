@@ -22,11 +22,20 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeAlias
 
-from tidings.overlay.cbdlo.attribute_tree import AttributeTree, Registration, SubSpace
-from tidings.overlay.cbdlo.messages import Absorb, Copy, Held, Moved, Place, Placed, Ref, Vacate
+from tidings.overlay.cbdlo.attribute_tree import AttributeTree, PartitionNode, Registration
+from tidings.overlay.cbdlo.messages import (
+    AbsorbTopology,
+    AssignPartition,
+    PartitionRef,
+    PartitionState,
+    PartitionSummary,
+    Replicate,
+    RevokePartition,
+    TopologyMoved,
+)
 from tidings.overlay.messages import Message, NodeId, Peer, SubscriptionId
-from tidings.overlay.random_graph.access_points import Tree
-from tidings.overlay.random_graph.partition import Axis, Cut, stretches_of
+from tidings.overlay.random_graph.access_points import TreeId
+from tidings.overlay.random_graph.partition import AttributeAxis, Cut, intervals_of
 from tidings.overlay.router import Effect
 
 LEASE_S = 60.0  # How long registrations stay that nobody renews.
@@ -46,7 +55,7 @@ class _Sent:
     """What the owner of a sub-space has been told."""
 
     owner: Peer
-    space: Placed
+    space: PartitionState
     registered: dict[SubscriptionId, Registration]
 
 
@@ -59,15 +68,17 @@ class _Round:
     askers: list[Asker] = field(default_factory=list)
 
 
-class Steward:
-    """One attribute's steward. It sends by `call`, and is told with `acknowledged` what has been answered."""
+class Coordinator:
+    """One attribute's steward. It sends by `request`, and is told with `acknowledged` what has been answered."""
 
-    def __init__(self, me: Peer, axis: Axis, tree: Tree, *, trusted_from: float, fingers: bool = True) -> None:
+    def __init__(
+        self, me: Peer, axis: AttributeAxis, tree: TreeId, *, trusted_from: float, fingers: bool = True
+    ) -> None:
         self.me, self.axis, self.tree, self.fingers = me, axis, tree, fingers
         self.trusted_from = trusted_from  # Until then there may be an older topology that nobody here has heard of.
         self.plan = AttributeTree(me)
-        self.deputies: dict[NodeId, tuple[Peer, int]] = {}  # And since which round.
-        self.absorbed_by: Tree | None = None
+        self.replicas: dict[NodeId, tuple[Peer, int]] = {}  # And since which round.
+        self.absorbed_by: TreeId | None = None
         self.mergers = 0  # That were begun: answers to an earlier one count no more.
         self._absorbing = 0
         self._leases: dict[NodeId, tuple[int, float]] = {}
@@ -123,7 +134,7 @@ class Steward:
         coming = {what.interest.id for what, _ in self._waiting if isinstance(what, Registration)}
         return tuple(id for id in ids if self.plan.registration(id) is None and id not in coming)
 
-    def compare(self, owner: Peer, held: Sequence[Held]) -> list[tuple[Cut, int]]:
+    def compare(self, owner: Peer, held: Sequence[PartitionSummary]) -> list[tuple[Cut, int]]:
         """Put right what an owner has wrong about its sub-spaces; returns those it does not own, to be vacated."""
         if self._round is not None or self.is_busy:
             return []
@@ -132,7 +143,7 @@ class Steward:
             theirs = known.get(low)
             if sent.owner.id == owner.id and not _agree(sent, theirs):
                 self._resync[low] = None
-        return [(each.low, each.reign) for each in held if not self._owns(owner.id, each.low)]
+        return [(each.low, each.epoch) for each in held if not self._owns(owner.id, each.low)]
 
     def renewed(self, peer: Peer, ids: Iterable[SubscriptionId]) -> None:
         """Forget what a member has not named twice in a row: it was taken back, and brought back by a merger."""
@@ -158,17 +169,17 @@ class Steward:
         """Everybody with a registration, once."""
         return list({each.peer.id: each.peer for each in self.plan.registrations()}.values())
 
-    def owner_of(self, place: Cut) -> Ref:
+    def owner_of(self, place: Cut) -> PartitionRef:
         """Who looks after the sub-space that holds this place, as far as anybody has been told."""
         space = self.plan.locate(place)
         sent = self._sent.get(space.low)
-        return Ref(space.low, sent.owner if sent else space.owner)
+        return PartitionRef(space.low, sent.owner if sent else space.owner)
 
-    def anchor(self, id: SubscriptionId) -> Ref | None:
+    def anchor(self, id: SubscriptionId) -> PartitionRef | None:
         """A sub-space that an interest covers."""
         registration = self.plan.registration(id)
-        stretches = stretches_of(registration.interest, self.axis) if registration else []
-        return self.owner_of(stretches[0].low) if stretches else None
+        intervals = intervals_of(registration.interest, self.axis) if registration else []
+        return self.owner_of(intervals[0].low) if intervals else None
 
     @property
     def is_busy(self) -> bool:
@@ -188,7 +199,7 @@ class Steward:
 
     # ── Rounds ───────────────────────────────────────────────────────────────
 
-    def go_on(self, call: Caller, now: float) -> list[Effect]:
+    def go_on(self, request: Caller, now: float) -> list[Effect]:
         """Begin the next round if there is something to do and none is on."""
         if self._round is not None or not self.is_busy:
             return []
@@ -196,16 +207,16 @@ class Steward:
         self._serial += 1
         self._apply()
         self._share_out()
-        effects = self._push(call)
-        effects += self._copy(call)
-        return [*effects, *self._advance(call)]
+        effects = self._push(request)
+        effects += self._copy(request)
+        return [*effects, *self._advance(request)]
 
-    def acknowledged(self, call: Caller) -> list[Effect]:
+    def acknowledged(self, request: Caller) -> list[Effect]:
         """One more answer, or one that will not come."""
         if self._round is None:
             return []
         self._round.open -= 1
-        return self._advance(call)
+        return self._advance(request)
 
     def finished(self, now: float) -> list[Asker]:
         """Those whose requests are done, to be told so; nobody while the topology is on probation."""
@@ -223,7 +234,7 @@ class Steward:
                     if each.peer.id == peer:
                         self._ask(each.interest.id, None)
 
-    def absorb_into(self, winner: Tree, call: Caller) -> list[Effect]:
+    def absorb_into(self, winner: TreeId, request: Caller) -> list[Effect]:
         """Give all registrations to another topology of the attribute."""
         self.absorbed_by = winner
         self.mergers += 1
@@ -231,8 +242,8 @@ class Steward:
         about = ("absorb", self.axis, self.tree, self.mergers)
         for some in _chunks(self.plan.registrations()) or [()]:
             self._absorbing += 1
-            make = lambda n, some=some: Absorb(n, self.axis, self.tree, some)  # noqa: E731
-            effects += call(winner.steward.id, make, about)
+            make = lambda n, some=some: AbsorbTopology(n, self.axis, self.tree, some)  # noqa: E731
+            effects += request(winner.coordinator.id, make, about)
         return effects
 
     def absorbed(self) -> bool:
@@ -244,13 +255,13 @@ class Steward:
         """The other topology does not answer: go on as before."""
         self.absorbed_by, self._absorbing = None, 0
 
-    def moved(self, new: Tree, call: Caller) -> list[Effect]:
+    def moved(self, new: TreeId, request: Caller) -> list[Effect]:
         """Send all members to another topology."""
         return [
             effect
             for peer in self.members()
             if peer.id != self.me.id
-            for effect in call(peer.id, lambda n: Moved(n, self.axis, self.tree, new), ("moved",))
+            for effect in request(peer.id, lambda n: TopologyMoved(n, self.axis, self.tree, new), ("moved",))
         ]
 
     # ── Private steps ────────────────────────────────────────────────────────
@@ -267,7 +278,7 @@ class Steward:
             if isinstance(what, Registration):
                 known = self.plan.registration(what.interest.id) == what  # A call that was made again.
                 if not known and self.plan.registered < REGISTRATIONS_MAX:
-                    self.plan.register(what, stretches_of(what.interest, self.axis))
+                    self.plan.register(what, intervals_of(what.interest, self.axis))
             elif what is not None:
                 self.plan.unregister(what)
                 self._unnamed.pop(what, None)
@@ -284,7 +295,7 @@ class Steward:
             if space.owner.id not in members or members[space.owner.id] != space.owner:
                 self.plan.give(space.low, self._heir(space, members))
 
-    def _heir(self, space: SubSpace, members: dict[NodeId, Peer]) -> Peer:
+    def _heir(self, space: PartitionNode, members: dict[NodeId, Peer]) -> Peer:
         """Whoever has a boundary here, else whoever looks after what lies before, else the steward."""
         for id in space.users:
             if id.origin in members:
@@ -294,7 +305,7 @@ class Steward:
             return members[before]
         return next(iter(members.values()), self.me)
 
-    def _push(self, call: Caller) -> list[Effect]:
+    def _push(self, request: Caller) -> list[Effect]:
         """Tell owners what has changed for them."""
         assert self._round is not None
         effects: list[Effect] = []
@@ -302,20 +313,20 @@ class Steward:
             space, sent = self.plan.get(low), self._sent.get(low)
             if space is None:
                 if sent is not None:
-                    self._round.vacating.append((sent.owner, low, sent.space.reign))
+                    self._round.vacating.append((sent.owner, low, sent.space.epoch))
                     del self._sent[low]
                 continue
-            effects += self._push_one(space, sent, low in self._resync, call)
+            effects += self._push_one(space, sent, low in self._resync, request)
         self._resync = {}
         return effects
 
-    def _push_one(self, space: SubSpace, sent: _Sent | None, afresh: bool, call: Caller) -> list[Effect]:
+    def _push_one(self, space: PartitionNode, sent: _Sent | None, afresh: bool, request: Caller) -> list[Effect]:
         assert self._round is not None
         same = sent is not None and sent.owner == space.owner and not afresh
         if sent is not None and sent.owner.id != space.owner.id:
-            self._round.vacating.append((sent.owner, space.low, sent.space.reign))
-        reign = sent.space.reign if sent is not None and same else self._serial
-        placed = self._placed(space, reign)
+            self._round.vacating.append((sent.owner, space.low, sent.space.epoch))
+        epoch = sent.space.epoch if sent is not None and same else self._serial
+        placed = self._placed(space, epoch)
         before = sent.registered if sent is not None and same else {}
         added = [each for id, each in space.registered.items() if before.get(id) != each]
         gone = tuple(id for id in before if id not in space.registered)
@@ -324,29 +335,29 @@ class Steward:
         for some in _chunks(added) or [()]:
             effects += self._tell(
                 space.owner.id,
-                lambda n, some=some: Place(n, self.axis, self.tree, placed, not same, some, gone),  # type: ignore[misc]
-                call,
+                lambda n, some=some: AssignPartition(n, self.axis, self.tree, placed, not same, some, gone),  # type: ignore[misc]
+                request,
                 space.low,
             )
         return effects
 
-    def _placed(self, space: SubSpace, reign: int) -> Placed:
-        return Placed(
+    def _placed(self, space: PartitionNode, epoch: int) -> PartitionState:
+        return PartitionState(
             space.low,
             space.high,
             space.first,
             space.last,
-            reign,
+            epoch,
             self._serial,
             _ref(space.parent),
             _ref(space.left),
             _ref(space.right),
             _ref(space.before),
             _ref(space.after),
-            tuple(Ref(each.low, each.owner) for each in self.plan.fingers(space)) if self.fingers else (),
+            tuple(PartitionRef(each.low, each.owner) for each in self.plan.fingers(space)) if self.fingers else (),
         )
 
-    def _copy(self, call: Caller) -> list[Effect]:
+    def _copy(self, request: Caller) -> list[Effect]:
         """Tell the deputies what is registered, new ones everything."""
         self._choose_deputies()
         all_now = {each.interest.id: each for each in self.plan.registrations()}
@@ -354,32 +365,34 @@ class Steward:
         gone = tuple(id for id in self._copied if id not in all_now)
         self._copied = all_now
         effects: list[Effect] = []
-        for rank, (id, (_, since)) in enumerate(self.deputies.items()):
+        for rank, (id, (_, since)) in enumerate(self.replicas.items()):
             whole = since == self._serial
             for some in _chunks(list(all_now.values()) if whole else news) or [()]:
                 effects += self._tell(
                     id,
-                    lambda n, some=some, rank=rank, since=since, whole=whole: Copy(  # type: ignore[misc]
+                    lambda n, some=some, rank=rank, since=since, whole=whole: Replicate(  # type: ignore[misc]
                         n, self.axis, self.tree, rank, since, self._serial, some, () if whole else gone
                     ),
-                    call,
+                    request,
                 )
         return effects
 
     def _choose_deputies(self) -> None:
         members = {peer.id: peer for peer in self.members() if peer.id not in self._doubted and peer.id != self.me.id}
-        self.deputies = {id: kept for id, kept in self.deputies.items() if members.get(id) == kept[0]}
+        self.replicas = {id: kept for id, kept in self.replicas.items() if members.get(id) == kept[0]}
         for id, peer in members.items():
-            if len(self.deputies) >= DEPUTIES:
+            if len(self.replicas) >= DEPUTIES:
                 break
-            self.deputies.setdefault(id, (peer, self._serial))
+            self.replicas.setdefault(id, (peer, self._serial))
 
-    def _tell(self, to: NodeId, make: Callable[[int], Message], call: Caller, low: Cut | None = None) -> list[Effect]:
+    def _tell(
+        self, to: NodeId, make: Callable[[int], Message], request: Caller, low: Cut | None = None
+    ) -> list[Effect]:
         assert self._round is not None
         self._round.open += 1
-        return call(to, make, ("round", self.axis, self.tree, low))
+        return request(to, make, ("round", self.axis, self.tree, low))
 
-    def _advance(self, call: Caller) -> list[Effect]:
+    def _advance(self, request: Caller) -> list[Effect]:
         """If all is acknowledged: first have sub-spaces vacated, then the round is over."""
         now_on = self._round
         if now_on is None or now_on.open > 0:
@@ -388,11 +401,11 @@ class Steward:
             vacating, now_on.vacating = now_on.vacating, []
             return [
                 effect
-                for owner, low, reign in vacating
+                for owner, low, epoch in vacating
                 for effect in self._tell(
                     owner.id,
-                    lambda n, low=low, reign=reign: Vacate(n, self.axis, self.tree, low, reign),  # type: ignore[misc]
-                    call,
+                    lambda n, low=low, epoch=epoch: RevokePartition(n, self.axis, self.tree, low, epoch),  # type: ignore[misc]
+                    request,
                 )
             ]
         self._finished += now_on.askers
@@ -404,16 +417,16 @@ class Steward:
         return sent is not None and sent.owner.id == peer
 
 
-def _agree(sent: _Sent, theirs: Held | None) -> bool:
-    return theirs is not None and (theirs.reign, theirs.version, theirs.registered) == (
-        sent.space.reign,
+def _agree(sent: _Sent, theirs: PartitionSummary | None) -> bool:
+    return theirs is not None and (theirs.epoch, theirs.version, theirs.registered) == (
+        sent.space.epoch,
         sent.space.version,
         len(sent.registered),
     )
 
 
-def _ref(space: SubSpace | None) -> Ref | None:
-    return Ref(space.low, space.owner) if space is not None else None
+def _ref(space: PartitionNode | None) -> PartitionRef | None:
+    return PartitionRef(space.low, space.owner) if space is not None else None
 
 
 def _chunks(registrations: Sequence[Registration]) -> list[tuple[Registration, ...]]:

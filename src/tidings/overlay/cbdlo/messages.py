@@ -5,7 +5,7 @@
     the tree         Place, Vacate, Copy, Absorb, Inherit, Moved; in answer Done, Refused
     upkeep           Renew, Renewed, Ping, Pong, Missing, Probe, Rival
 
-What has a `call` is sent again until it is answered with that number.
+What has a `request` is sent again until it is answered with that number.
 """
 
 from __future__ import annotations
@@ -16,41 +16,41 @@ import msgspec
 
 from tidings.overlay.cbdlo.attribute_tree import Registration
 from tidings.overlay.messages import EventId, Message, NodeId, Packet, Peer, SubscriptionId
-from tidings.overlay.random_graph.access_points import Tree
+from tidings.overlay.random_graph.access_points import TreeId
 from tidings.overlay.random_graph.graph import GraphMessage
-from tidings.overlay.random_graph.partition import Axis, Cut
-from tidings.overlay.random_graph.random_walk import Path
+from tidings.overlay.random_graph.partition import AttributeAxis, Cut
+from tidings.overlay.random_graph.random_walk import WalkPath
 
 
-class Ref(msgspec.Struct, frozen=True, array_like=True):
+class PartitionRef(msgspec.Struct, frozen=True, array_like=True):
     """A sub-space, by its lower cut, and who looks after it."""
 
     low: Cut
     owner: Peer
 
 
-class Placed(msgspec.Struct, frozen=True, array_like=True):
-    """A sub-space as its owner knows it. A new owner begins a new `reign`; any change is a new `version`."""
+class PartitionState(msgspec.Struct, frozen=True, array_like=True):
+    """A sub-space as its owner knows it. A new owner begins a new `epoch`; any change is a new `version`."""
 
     low: Cut
     high: Cut
     first: Cut
     last: Cut
-    reign: int
+    epoch: int
     version: int
-    parent: Ref | None = None
-    left: Ref | None = None
-    right: Ref | None = None
-    before: Ref | None = None
-    after: Ref | None = None
-    fingers: tuple[Ref, ...] = ()
+    parent: PartitionRef | None = None
+    left: PartitionRef | None = None
+    right: PartitionRef | None = None
+    before: PartitionRef | None = None
+    after: PartitionRef | None = None
+    fingers: tuple[PartitionRef, ...] = ()
 
 
-class Held(NamedTuple):
+class PartitionSummary(NamedTuple):
     """What an owner says of a sub-space it looks after."""
 
     low: Cut
-    reign: int
+    epoch: int
     version: int
     registered: int
 
@@ -62,58 +62,58 @@ class Walk(Message, frozen=True):
     """One attribute of an event, looking for somebody who knows the way into its topology."""
 
     packet: Packet
-    axis: Axis
+    axis: AttributeAxis
     origin: Peer
     attempt: int
-    path: Path
+    path: WalkPath
 
 
 class TreeStep(Message, frozen=True):
     """One attribute of an event, in its topology, on its way to the sub-space that holds its value."""
 
     packet: Packet
-    axis: Axis
+    axis: AttributeAxis
     origin: Peer
     attempt: int
-    path: Path
+    path: WalkPath
     steps: int = 0
 
 
 class Match(Message, frozen=True):
     """An event whose attribute lies in these interests of yours. Call 0 wants no answer."""
 
-    call: int
+    request: int
     packet: Packet
-    axis: Axis
+    axis: AttributeAxis
     ids: tuple[SubscriptionId, ...]
 
 
-class Found(Message, frozen=True):
+class TopologyFound(Message, frozen=True, tag="Found"):
     """The walk has come to a member of the topology."""
 
     event: EventId
-    axis: Axis
+    axis: AttributeAxis
 
 
-class Astray(Message, frozen=True):
+class WalkFailed(Message, frozen=True, tag="Astray"):
     """The walk has ended and found nobody."""
 
     event: EventId
-    axis: Axis
+    axis: AttributeAxis
     attempt: int
 
 
-class Reached(Message, frozen=True):
+class SubscribersNotified(Message, frozen=True, tag="Reached"):
     """Everybody registered where the event belongs has it."""
 
     event: EventId
-    axis: Axis
+    axis: AttributeAxis
 
 
-class Stale(Message, frozen=True):
+class StaleAccessPoint(Message, frozen=True, tag="Stale"):
     """I do not know the way into this topology any more."""
 
-    axis: Axis
+    axis: AttributeAxis
 
 
 # ── Subscribing ────────────────────────────────────────────────────────────────
@@ -122,72 +122,72 @@ class Stale(Message, frozen=True):
 class Register(Message, frozen=True):
     """Note this interest in all sub-spaces that it covers."""
 
-    call: int
-    axis: Axis
-    tree: Tree
+    request: int
+    axis: AttributeAxis
+    tree: TreeId
     registration: Registration
 
 
 class Unregister(Message, frozen=True):
     """Forget this interest."""
 
-    call: int
-    axis: Axis
-    tree: Tree
+    request: int
+    axis: AttributeAxis
+    tree: TreeId
     id: SubscriptionId
 
 
 class Registered(Message, frozen=True):
     """It is known wherever it must be; `anchor` is a way into the tree."""
 
-    call: int
-    anchor: Ref | None
+    request: int
+    anchor: PartitionRef | None
 
 
-class Elsewhere(Message, frozen=True):
+class NotCoordinator(Message, frozen=True, tag="Elsewhere"):
     """I am not the steward of that; if I know who is, it is this one's."""
 
-    call: int
-    axis: Axis
-    tree: Tree
-    now: Tree | None
+    request: int
+    axis: AttributeAxis
+    tree: TreeId
+    now: TreeId | None
 
 
 # ── The tree ───────────────────────────────────────────────────────────────────
 
 
-class Place(Message, frozen=True):
+class AssignPartition(Message, frozen=True, tag="Place"):
     """Look after this sub-space, or know what has changed about it."""
 
-    call: int
-    axis: Axis
-    tree: Tree
-    space: Placed
+    request: int
+    axis: AttributeAxis
+    tree: TreeId
+    space: PartitionState
     whole: bool
     """Whether this is all there is to know, or what has changed since the last version."""
     added: tuple[Registration, ...]
     gone: tuple[SubscriptionId, ...]
 
 
-class Vacate(Message, frozen=True):
+class RevokePartition(Message, frozen=True, tag="Vacate"):
     """No longer look after a sub-space, unless in a later reign than this."""
 
-    call: int
-    axis: Axis
-    tree: Tree
+    request: int
+    axis: AttributeAxis
+    tree: TreeId
     low: Cut
-    reign: int
+    epoch: int
 
 
-class Copy(Message, frozen=True):
+class Replicate(Message, frozen=True, tag="Copy"):
     """For a deputy: what is registered. `since` tells when it became one, `serial` which change this belongs to.
 
     The first in rank takes the steward's place; the next if that one does not.
     """
 
-    call: int
-    axis: Axis
-    tree: Tree
+    request: int
+    axis: AttributeAxis
+    tree: TreeId
     rank: int
     since: int
     serial: int
@@ -195,68 +195,68 @@ class Copy(Message, frozen=True):
     gone: tuple[SubscriptionId, ...]
 
 
-class Absorb(Message, frozen=True):
+class AbsorbTopology(Message, frozen=True, tag="Absorb"):
     """Two topologies of one attribute are one too many: take over these registrations of mine."""
 
-    call: int
-    axis: Axis
-    tree: Tree
+    request: int
+    axis: AttributeAxis
+    tree: TreeId
     registrations: tuple[Registration, ...]
 
 
-class Inherit(Message, frozen=True):
+class TakeOver(Message, frozen=True, tag="Inherit"):
     """For a deputy: I am going, be the steward."""
 
-    call: int
-    axis: Axis
-    tree: Tree
+    request: int
+    axis: AttributeAxis
+    tree: TreeId
 
 
-class Moved(Message, frozen=True):
+class TopologyMoved(Message, frozen=True, tag="Moved"):
     """The topology you are in is now this one."""
 
-    call: int
-    axis: Axis
-    old: Tree
-    new: Tree
+    request: int
+    axis: AttributeAxis
+    old: TreeId
+    new: TreeId
 
 
-class Done(Message, frozen=True):
+class RequestDone(Message, frozen=True, tag="Done"):
     """What the call asked for is done."""
 
-    call: int
+    request: int
 
 
-class Refused(Message, frozen=True):
+class RequestRefused(Message, frozen=True, tag="Refused"):
     """I am not as you think: I have begun a new life, say, and do not know what you build on."""
 
-    call: int
+    request: int
 
 
 # ── Upkeep ─────────────────────────────────────────────────────────────────────
 
 
-class Renew(Message, frozen=True):
+class RenewLease(Message, frozen=True, tag="Renew"):
     """I am still here, with these interests, and look after these sub-spaces."""
 
     chatter: ClassVar[bool] = True
-    axis: Axis
-    tree: Tree
+    axis: AttributeAxis
+    tree: TreeId
     me: Peer
     ids: tuple[SubscriptionId, ...]
-    held: tuple[Held, ...]
+    held: tuple[PartitionSummary, ...]
     complete: bool = True
     """Whether these are all; a list that is too long is cut."""
 
 
-class Renewed(Message, frozen=True):
+class LeaseRenewed(Message, frozen=True, tag="Renewed"):
     """Noted. These interests of yours I do not know; `anchor` is a way into the tree."""
 
     chatter: ClassVar[bool] = True
-    axis: Axis
-    tree: Tree
+    axis: AttributeAxis
+    tree: TreeId
     unknown: tuple[SubscriptionId, ...]
-    anchor: Ref | None
+    anchor: PartitionRef | None
 
 
 class Ping(Message, frozen=True):
@@ -272,56 +272,56 @@ class Pong(Message, frozen=True):
     incarnation: int
 
 
-class Missing(Message, frozen=True):
+class PeerSuspected(Message, frozen=True, tag="Missing"):
     """A neighbour of mine in the tree does not answer."""
 
     chatter: ClassVar[bool] = True
-    axis: Axis
-    tree: Tree
+    axis: AttributeAxis
+    tree: TreeId
     peer: NodeId
 
 
 class Probe(Message, frozen=True):
     """Others say that you, in this life, do not answer."""
 
-    call: int
+    request: int
     incarnation: int
 
 
-class Rival(Message, frozen=True):
+class DuplicateTopology(Message, frozen=True, tag="Rival"):
     """There is another topology for an attribute of yours."""
 
     chatter: ClassVar[bool] = True
-    axis: Axis
-    tree: Tree
+    axis: AttributeAxis
+    tree: TreeId
 
 
 CbdloMessage: TypeAlias = (
     Walk
     | TreeStep
     | Match
-    | Found
-    | Astray
-    | Reached
-    | Stale
+    | TopologyFound
+    | WalkFailed
+    | SubscribersNotified
+    | StaleAccessPoint
     | Register
     | Unregister
     | Registered
-    | Elsewhere
-    | Place
-    | Vacate
-    | Copy
-    | Absorb
-    | Inherit
-    | Moved
-    | Done
-    | Refused
-    | Renew
-    | Renewed
+    | NotCoordinator
+    | AssignPartition
+    | RevokePartition
+    | Replicate
+    | AbsorbTopology
+    | TakeOver
+    | TopologyMoved
+    | RequestDone
+    | RequestRefused
+    | RenewLease
+    | LeaseRenewed
     | Ping
     | Pong
-    | Missing
+    | PeerSuspected
     | Probe
-    | Rival
+    | DuplicateTopology
     | GraphMessage
 )

@@ -1,7 +1,7 @@
 """From a sub-space of CBDLO to all who are registered in it, and word back to the publisher when they have the event.
 
     paper    Match to each, and that is all
-    robust   each is called until it answers or is given up; then the publisher hears `Reached`
+    robust   each is called until it answers or is given up; then the publisher hears `SubscribersNotified`
 
 An event that was told once is not told again, however often it comes.
 """
@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tidings.overlay.cbdlo.attribute_tree import Registration
-from tidings.overlay.cbdlo.messages import Match, Reached, TreeStep
+from tidings.overlay.cbdlo.messages import Match, SubscribersNotified, TreeStep
 from tidings.overlay.dedup import SEEN_MAX, SeenIds
 from tidings.overlay.messages import EventId, NodeId, Packet, SubscriptionId
-from tidings.overlay.random_graph.partition import Axis
+from tidings.overlay.random_graph.partition import AttributeAxis
 from tidings.overlay.retransmit import Requests
 from tidings.overlay.router import Effect, Send
 
 JOBS_MAX = 65_536  # Events that others are being told of.
 
-Key: TypeAlias = tuple[EventId, Axis]
+Key: TypeAlias = tuple[EventId, AttributeAxis]
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class _Job:
     open: int = 0
 
 
-class Teller:
+class MatchNotifier:
     """What one node tells those who are registered in its sub-spaces."""
 
     def __init__(self, requests: Requests, *, robust: bool, whole: bool) -> None:
@@ -51,7 +51,7 @@ class Teller:
         if key in self._jobs:
             return []
         if key in self._told:
-            return [Send(said.origin.id, Reached(*key))] if self._robust else []
+            return [Send(said.origin.id, SubscribersNotified(*key))] if self._robust else []
         told = self._meant(said.packet, registered)
         if not self._robust:
             self._told.add(key)
@@ -70,7 +70,7 @@ class Teller:
             return []
         del self._jobs[key]
         self._told.add(key)
-        return [Send(job.origin, Reached(*key))]
+        return [Send(job.origin, SubscribersNotified(*key))]
 
     def _meant(
         self, packet: Packet, registered: Mapping[SubscriptionId, Registration]

@@ -25,38 +25,38 @@ from random import Random
 from typing import Literal, TypeAlias
 
 from tidings.errors import InputError
-from tidings.overlay.cbdlo.conjunction_counter import PARTIAL_MAX, PARTIAL_S, Counters
-from tidings.overlay.cbdlo.coordinator import Steward
+from tidings.overlay.cbdlo.conjunction_counter import PARTIAL_MAX, PARTIAL_S, ConjunctionCounter
+from tidings.overlay.cbdlo.coordinator import Coordinator
 from tidings.overlay.cbdlo.messages import (
-    Astray,
     CbdloMessage,
-    Done,
-    Elsewhere,
-    Found,
     Match,
+    NotCoordinator,
+    PartitionRef,
     Ping,
     Pong,
     Probe,
-    Reached,
-    Ref,
-    Refused,
     Registered,
-    Stale,
+    RequestDone,
+    RequestRefused,
+    StaleAccessPoint,
+    SubscribersNotified,
+    TopologyFound,
     TreeStep,
     Walk,
+    WalkFailed,
 )
-from tidings.overlay.cbdlo.notification import JOBS_MAX, Teller
-from tidings.overlay.cbdlo.owned_partitions import Holding
-from tidings.overlay.cbdlo.publications import Errands
-from tidings.overlay.cbdlo.upper_layer import Topologies
+from tidings.overlay.cbdlo.notification import JOBS_MAX, MatchNotifier
+from tidings.overlay.cbdlo.owned_partitions import OwnedPartition
+from tidings.overlay.cbdlo.publications import OpenPublications
+from tidings.overlay.cbdlo.upper_layer import UpperLayer
 from tidings.overlay.dedup import SEEN_MAX, SeenIds
 from tidings.overlay.interest import Interest
 from tidings.overlay.messages import EventId, Message, NodeId, Packet, Peer, SubscriptionId
 from tidings.overlay.random_graph.access_points import TABLE_SIZE, AccessPoint, Policy
 from tidings.overlay.random_graph.cyclon import VIEW_SIZE
-from tidings.overlay.random_graph.graph import PERIOD_S, Welcome
-from tidings.overlay.random_graph.partition import INDEXED_MAX, Axis, axes_of, place_of
-from tidings.overlay.random_graph.random_walk import HOPS_MAX, Path, onward
+from tidings.overlay.random_graph.graph import PERIOD_S, HelloReply
+from tidings.overlay.random_graph.partition import INDEXED_MAX, AttributeAxis, axes_of, position_of
+from tidings.overlay.random_graph.random_walk import HOPS_MAX, WalkPath, next_step
 from tidings.overlay.random_graph.router import GraphRouter, on_a_random_graph
 from tidings.overlay.retransmit import Pending
 from tidings.overlay.router import (
@@ -115,15 +115,15 @@ class Cbdlo(GraphRouter[CbdloMessage]):
         self.walkers = walkers if walkers is not None else (2 if robust else 1)
         self.retries = retries if retries is not None else 2
         self.topologies = self._upper(indexed_max, robust if fingers is None else fingers)
-        self.teller = Teller(self.requests, robust=robust, whole=self.mode == "full")
-        self.counters = Counters(partial_s=partial_s, at_most=partial_max)
-        self.errands = Errands(self, walkers=self.walkers, retries=self.retries)
-        self._routed = SeenIds[tuple[EventId, Axis, int]](SEEN_MAX)
+        self.teller = MatchNotifier(self.requests, robust=robust, whole=self.mode == "full")
+        self.counters = ConjunctionCounter(partial_s=partial_s, at_most=partial_max)
+        self.errands = OpenPublications(self, walkers=self.walkers, retries=self.retries)
+        self._routed = SeenIds[tuple[EventId, AttributeAxis, int]](SEEN_MAX)
         self._delivered = SeenIds[EventId](SEEN_MAX)
 
-    def _upper(self, indexed_max: int, fingers: bool) -> Topologies:
+    def _upper(self, indexed_max: int, fingers: bool) -> UpperLayer:
         indexed = indexed_max if self.mode == "full" else None
-        return Topologies(
+        return UpperLayer(
             self.me, self, self.table, self.requests, self._rng, indexed_max=indexed, fingers=fingers
         )  # fmt: skip
 
@@ -159,7 +159,7 @@ class Cbdlo(GraphRouter[CbdloMessage]):
             case ("call", int(number), int(tries)):
                 effects, lost = self.requests.overdue(number, tries, now)
                 return self._here([*effects, *(self._lost(lost, now) if lost else ())], now)
-            case ("event", EventId() as event, Axis() as axis, int(attempt)):
+            case ("event", EventId() as event, AttributeAxis() as axis, int(attempt)):
                 return self._here(self.errands.overdue((event, axis), attempt, now), now)
             case ("leaving", float(until)):
                 return self._look_whether_gone(until, now)
@@ -168,7 +168,7 @@ class Cbdlo(GraphRouter[CbdloMessage]):
     def unsent(self, to: NodeId, message: CbdloMessage, now: float) -> list[Effect]:
         """A walk goes on elsewhere; who waits for an answer gets none."""
         self._forget(to)
-        effects = [effect for call in self.requests.take_back(to) for effect in self._lost(call, now)]
+        effects = [effect for request in self.requests.take_back(to) for effect in self._lost(request, now)]
         if isinstance(message, Walk):
             effects += self._step(message, self._stepped_back(message.path), now)
         elif isinstance(message, TreeStep) and message.steps == 0 and message.origin.id != self.me.id:
@@ -177,7 +177,9 @@ class Cbdlo(GraphRouter[CbdloMessage]):
 
     def peer_down(self, peer: NodeId, now: float) -> list[Effect]:
         self._forget(peer)
-        return self._here([effect for call in self.requests.take_back(peer) for effect in self._lost(call, now)], now)
+        return self._here(
+            [effect for request in self.requests.take_back(peer) for effect in self._lost(request, now)], now
+        )
 
     def holdings(self) -> dict[str, tuple[int, int]]:
         return {
@@ -196,7 +198,7 @@ class Cbdlo(GraphRouter[CbdloMessage]):
     def announce(self, point: AccessPoint) -> list[Effect]:
         return self.graph.announce(point)
 
-    def search(self, axis: Axis) -> list[Effect]:
+    def search(self, axis: AttributeAxis) -> list[Effect]:
         return self.graph.search(axis)
 
     def is_ready(self) -> bool:
@@ -224,37 +226,43 @@ class Cbdlo(GraphRouter[CbdloMessage]):
                 return self.enter(sender, message, now)
             case Match():
                 return self._on_match(sender, message, now)
-            case Found() | Astray() | Reached():
+            case TopologyFound() | WalkFailed() | SubscribersNotified():
                 return self.errands.hear(message, now)
-            case Done(call) | Refused(call) | Registered(call) | Elsewhere(call) | Welcome(call):
-                answered = self.requests.answered(call, sender)
+            case (
+                RequestDone(request)
+                | RequestRefused(request)
+                | Registered(request)
+                | NotCoordinator(request)
+                | HelloReply(request)
+            ):
+                answered = self.requests.answered(request, sender)
                 return self._answered(answered, message, now) if answered else []
             case Ping():
                 return [Send(sender, Pong(self.me.incarnation))]
-            case Probe(call, incarnation):
+            case Probe(request, incarnation):
                 same = incarnation == self.me.incarnation
-                return [Send(sender, Done(call) if same else Refused(call))]
-            case Stale(axis):
+                return [Send(sender, RequestDone(request) if same else RequestRefused(request))]
+            case StaleAccessPoint(axis):
                 self.table.drop(axis, sender)
                 return []
         handled = self.topologies.receive(sender, message, now)
         return handled if handled is not None else self.graph.receive(sender, message, now)
 
-    def _answered(self, call: Pending[int], answer: Message, now: float) -> list[Effect]:
-        match call.about:
-            case ("match", EventId() as event, Axis() as axis):
+    def _answered(self, request: Pending[int], answer: Message, now: float) -> list[Effect]:
+        match request.about:
+            case ("match", EventId() as event, AttributeAxis() as axis):
                 return self.teller.one_told((event, axis))
-            case ("hello", _) if isinstance(answer, Welcome):
+            case ("hello", _) if isinstance(answer, HelloReply):
                 return self.graph.welcomed(answer, now)
-        return self.topologies.answered(call, answer, now)
+        return self.topologies.answered(request, answer, now)
 
-    def _lost(self, call: Pending[int], now: float) -> list[Effect]:
-        match call.about:
-            case ("match", EventId() as event, Axis() as axis):
-                return [*self.topologies.missing(axis, call.to), *self.teller.one_told((event, axis))]
+    def _lost(self, request: Pending[int], now: float) -> list[Effect]:
+        match request.about:
+            case ("match", EventId() as event, AttributeAxis() as axis):
+                return [*self.topologies.missing(axis, request.to), *self.teller.one_told((event, axis))]
             case ("hello", _):
                 return self.graph.knock(now)
-        return self.topologies.lost(call, now)
+        return self.topologies.lost(request, now)
 
     # ── Lower layer ──────────────────────────────────────────────────────────
 
@@ -285,13 +293,13 @@ class Cbdlo(GraphRouter[CbdloMessage]):
 
     # ── The walk of an event ─────────────────────────────────────────────────
 
-    def _axes(self, packet: Packet) -> list[Axis]:
+    def _axes(self, packet: Packet) -> list[AttributeAxis]:
         """Where an event is looked for: by its attributes, and by its type alone only where that is known to be wanted."""
         return [axis for axis in axes_of(packet) if axis.name or self.topologies.is_member(axis) or self.table.at(axis)]
 
-    def _walk_once(self, packet: Packet, axis: Axis, now: float) -> list[Effect]:
+    def _walk_once(self, packet: Packet, axis: AttributeAxis, now: float) -> list[Effect]:
         """As published: one walk, and nobody asks what becomes of it."""
-        said = Walk(packet, axis, self.me, 1, Path(self.hops_max))
+        said = Walk(packet, axis, self.me, 1, WalkPath(self.hops_max))
         return self._step(said, said.path, now)
 
     def _on_walk(self, sender: NodeId, said: Walk, now: float) -> list[Effect]:
@@ -309,26 +317,28 @@ class Cbdlo(GraphRouter[CbdloMessage]):
                 return [*looked, Count("hits"), *(Send(entry, into) for entry in chosen)]
         return [*looked, *self._walk(said, said.path, now)]
 
-    def _walk(self, said: Walk | TreeStep, path: Path, now: float) -> list[Effect]:
+    def _walk(self, said: Walk | TreeStep, path: WalkPath, now: float) -> list[Effect]:
         if path.is_over:
             return self._fail(said)
         return self._step(said, path, now)
 
-    def _step(self, said: Walk | TreeStep, path: Path, now: float) -> list[Effect]:
-        step = onward(path, self.me, self.sampler.view(), self._rng, self.trace_max)
+    def _step(self, said: Walk | TreeStep, path: WalkPath, now: float) -> list[Effect]:
+        step = next_step(path, self.me, self.sampler.view(), self._rng, self.trace_max)
         if step is None:
             return self._fail(said)
         blocked = [Count("walks blocked")] if step.path.is_jump else []
         return [*blocked, Send(step.to.id, Walk(said.packet, said.axis, said.origin, said.attempt, step.path))]
 
-    def _stepped_back(self, path: Path) -> Path:
+    def _stepped_back(self, path: WalkPath) -> WalkPath:
         """A step that came to nothing does not count."""
-        return Path(path.hops_max, max(0, path.hop - 1), path.round, tuple(p for p in path.trace if p.id != self.me.id))
+        return WalkPath(
+            path.hops_max, max(0, path.hop - 1), path.round, tuple(p for p in path.trace if p.id != self.me.id)
+        )
 
     def _fail(self, said: Walk | TreeStep) -> list[Effect]:
         failed: list[Effect] = [Count("walks astray")]
         if self.robust:
-            failed.append(Send(said.origin.id, Astray(said.packet.header.id, said.axis, said.attempt)))
+            failed.append(Send(said.origin.id, WalkFailed(said.packet.header.id, said.axis, said.attempt)))
         return failed
 
     # ── The tree ─────────────────────────────────────────────────────────────
@@ -338,19 +348,19 @@ class Cbdlo(GraphRouter[CbdloMessage]):
         event, axis = said.packet.header.id, said.axis
         if said.steps > TREE_STEPS_MAX or not self._routed.add((event, axis, said.attempt)):
             return []
-        way = self.topologies.towards(axis, place_of(said.packet.view, axis), tries=said.attempt - 1)
+        way = self.topologies.towards(axis, position_of(said.packet.view, axis), tries=said.attempt - 1)
         if way is None:
             return self._on_stale(sender, said, now)
         word: list[Effect] = []
         if said.steps == 0 and self.robust and said.origin.id != self.me.id:
-            word.append(Send(said.origin.id, Found(event, axis)))
+            word.append(Send(said.origin.id, TopologyFound(event, axis)))
         match way:
-            case Ref(_, owner):
+            case PartitionRef(_, owner):
                 on = TreeStep(said.packet, axis, said.origin, said.attempt, said.path, said.steps + 1)
                 return [*word, Count("match_ops"), Count("tree steps"), Send(owner.id, on)]
-            case Holding(_, registered):
+            case OwnedPartition(_, registered):
                 return [*word, *self.teller.tell(said, registered, now)]
-            case Steward():
+            case Coordinator():
                 everybody = {each.interest.id: each for each in way.interested()}
                 return [*word, *self.teller.tell(said, everybody, now)]
 
@@ -358,7 +368,7 @@ class Cbdlo(GraphRouter[CbdloMessage]):
         """This node has left the topology: whoever thought otherwise is told, and the walk begins again from here."""
         effects: list[Effect] = [Count("stale access points")]
         if sender != self.me.id:
-            effects.append(Send(sender, Stale(said.axis)))
+            effects.append(Send(sender, StaleAccessPoint(said.axis)))
         half = said.path.halved()
         if half.hops_max == 0 or said.steps > 0:
             return [*effects, *self._fail(said)]
@@ -367,7 +377,7 @@ class Cbdlo(GraphRouter[CbdloMessage]):
     # ── The subscriber ───────────────────────────────────────────────────────
 
     def _on_match(self, sender: NodeId, said: Match, now: float) -> list[Effect]:
-        answer: list[Effect] = [Send(sender, Done(said.call))] if said.call else []
+        answer: list[Effect] = [Send(sender, RequestDone(said.request))] if said.request else []
         if self.mode == "full":
             met = self.topologies.wants(said.packet)
         else:
@@ -375,7 +385,7 @@ class Cbdlo(GraphRouter[CbdloMessage]):
             met = sum(self._counted(event, id, said.axis, now) for id in said.ids) > 0  # All of them are counted.
         return [*answer, *(self._deliver(said.packet) if met else ())]
 
-    def _counted(self, event: EventId, id: SubscriptionId, axis: Axis, now: float) -> bool:
+    def _counted(self, event: EventId, id: SubscriptionId, axis: AttributeAxis, now: float) -> bool:
         own = self.topologies.own.get(id)
         if own is None or axis not in own.axes or event in self._delivered:
             return False

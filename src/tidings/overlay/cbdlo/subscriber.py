@@ -15,14 +15,14 @@ from random import Random
 from typing import Protocol
 
 from tidings.overlay.cbdlo.attribute_tree import Registration
-from tidings.overlay.cbdlo.messages import Ref, Register, Renew, Renewed, Unregister
-from tidings.overlay.cbdlo.office import REGISTER_TRIES, Office
-from tidings.overlay.cbdlo.owned_partitions import Estate
-from tidings.overlay.cbdlo.replicas import Copies, Fates
+from tidings.overlay.cbdlo.messages import LeaseRenewed, PartitionRef, Register, RenewLease, Unregister
+from tidings.overlay.cbdlo.office import REGISTER_TRIES, Coordinators
+from tidings.overlay.cbdlo.owned_partitions import OwnedPartitions
+from tidings.overlay.cbdlo.replicas import ReplicaStore, RetiredTopologies
 from tidings.overlay.interest import Interest
 from tidings.overlay.messages import Peer, SubscriptionId
-from tidings.overlay.random_graph.access_points import AccessPoint, AccessTable, Tree
-from tidings.overlay.random_graph.partition import Axis, filed_under
+from tidings.overlay.random_graph.access_points import AccessPoint, AccessTable, TreeId
+from tidings.overlay.random_graph.partition import AttributeAxis, indexed_axes
 from tidings.overlay.retransmit import Requests
 from tidings.overlay.router import Completed, Count, Effect, Failed, Send, WakeAt
 
@@ -41,7 +41,7 @@ class LowerLayer(Protocol):
     def announce(self, point: AccessPoint) -> list[Effect]:
         """Tell everybody of a new topology."""
 
-    def search(self, axis: Axis) -> list[Effect]:
+    def search(self, axis: AttributeAxis) -> list[Effect]:
         """Send out walks for an attribute's topology; `hear` is called if they find one."""
 
     def is_ready(self) -> bool:
@@ -49,26 +49,26 @@ class LowerLayer(Protocol):
 
 
 @dataclass(slots=True)
-class Own:
+class FiledInterest:
     """An interest of this node, and where it is still to be confirmed, or to be taken back."""
 
     interest: Interest
-    axes: list[Axis]
-    open: dict[Axis, None]
+    axes: list[AttributeAxis]
+    open: dict[AttributeAxis, None]
     asked: bool = True
 
 
 @dataclass(slots=True)
-class Member:
+class TopologyMembership:
     """This node as a member, or a future member, of an attribute's topology."""
 
-    tree: Tree | None = None
-    anchor: Ref | None = None
+    tree: TreeId | None = None
+    anchor: PartitionRef | None = None
     missed: int = 0  # Renewals without an answer.
     attempt: int = 0  # Counts what is waited for, so that old wakes are recognised.
 
 
-class Membership:
+class SubscriberRole:
     """One node's own interests, and its place in the topology of each attribute they are filed under."""
 
     def __init__(
@@ -78,9 +78,9 @@ class Membership:
         table: AccessTable,
         requests: Requests,
         rng: Random,
-        estate: Estate,
-        copies: Copies,
-        fates: Fates,
+        estate: OwnedPartitions,
+        copies: ReplicaStore,
+        fates: RetiredTopologies,
         *,
         indexed_max: int | None,
         fingers: bool,
@@ -88,10 +88,10 @@ class Membership:
         self.me, self.indexed_max = me, indexed_max
         self._lower, self._table, self._requests, self._rng = lower, table, requests, rng
         self._estate, self._copies, self._fates = estate, copies, fates
-        self.own: dict[SubscriptionId, Own] = {}
-        self._ending: dict[SubscriptionId, Own] = {}
-        self.members: dict[Axis, Member] = {}
-        self.office = Office(me, requests, self.own, self.members, estate, fates, self.move, fingers=fingers)
+        self.own: dict[SubscriptionId, FiledInterest] = {}
+        self._ending: dict[SubscriptionId, FiledInterest] = {}
+        self.members: dict[AttributeAxis, TopologyMembership] = {}
+        self.office = Coordinators(me, requests, self.own, self.members, estate, fates, self.move, fingers=fingers)
 
     @property
     def is_ending(self) -> bool:
@@ -105,8 +105,8 @@ class Membership:
         old = self.own.get(interest.id)
         if old is None and len(self.own) >= OWN_MAX:
             return [Failed("subscribe", f"a node has at most {OWN_MAX} interests", interest.id)]
-        axes = filed_under(interest, self.indexed_max)
-        self.own[interest.id] = own = Own(interest, axes, dict.fromkeys(axes))
+        axes = indexed_axes(interest, self.indexed_max)
+        self.own[interest.id] = own = FiledInterest(interest, axes, dict.fromkeys(axes))
         dropped = [axis for axis in old.axes if axis not in axes] if old else []
         effects = [effect for axis in dropped for effect in self._unregister(interest.id, axis, now)]
         return [*effects, *(effect for axis in axes for effect in self._register(own, axis, now))]
@@ -120,20 +120,20 @@ class Membership:
         self._ending[id] = own
         return [effect for axis in own.axes for effect in self._unregister(id, axis, now)]
 
-    def _register(self, own: Own, axis: Axis, now: float) -> list[Effect]:
-        member = self.members.setdefault(axis, Member())
+    def _register(self, own: FiledInterest, axis: AttributeAxis, now: float) -> list[Effect]:
+        member = self.members.setdefault(axis, TopologyMembership())
         if member.tree is None:
             return self._seek(axis, member, now)
         tree, registration = member.tree, Registration(self.me, own.interest)
         return self._requests.send(
-            tree.steward.id,
+            tree.coordinator.id,
             lambda n: Register(n, axis, tree, registration),
             ("register", own.interest.id, axis, tree),
             now,
             REGISTER_TRIES,
         )
 
-    def _unregister(self, id: SubscriptionId, axis: Axis, now: float) -> list[Effect]:
+    def _unregister(self, id: SubscriptionId, axis: AttributeAxis, now: float) -> list[Effect]:
         # A registration that is not confirmed yet would be sent again, after this, and stand for ever.
         self._requests.cancel(lambda about: about[:3] == ("register", id, axis))
         member = self.members.get(axis)
@@ -141,18 +141,20 @@ class Membership:
             return self.ended(id, axis)
         tree = member.tree
         about = ("unregister", id, axis, tree)
-        return self._requests.send(tree.steward.id, lambda n: Unregister(n, axis, tree, id), about, now, REGISTER_TRIES)
+        return self._requests.send(
+            tree.coordinator.id, lambda n: Unregister(n, axis, tree, id), about, now, REGISTER_TRIES
+        )
 
-    def _filed(self, axis: Axis) -> list[Own]:
+    def _filed(self, axis: AttributeAxis) -> list[FiledInterest]:
         """This node's interests under an attribute."""
         return [own for own in self.own.values() if axis in own.axes]
 
-    def _is_wanted(self, axis: Axis) -> bool:
+    def _is_wanted(self, axis: AttributeAxis) -> bool:
         return any(axis in own.axes for own in self.own.values())  # As a rule the first is: no list for this.
 
     # ── Looking for a topology ───────────────────────────────────────────────
 
-    def _seek(self, axis: Axis, member: Member, now: float) -> list[Effect]:
+    def _seek(self, axis: AttributeAxis, member: TopologyMembership, now: float) -> list[Effect]:
         """Look for a topology: in the table, then by walks; if there is none, found one after a while."""
         for point in self._table.at(axis):
             if not self._fates.is_gone(axis, point.tree, now):
@@ -163,7 +165,7 @@ class Membership:
         wait_s = SEEK_S + self._rng.uniform(0, FOUND_S)
         return [*self._lower.search(axis), WakeAt(now + wait_s, ("found", axis, member.attempt))]
 
-    def seek_anew(self, axis: Axis, now: float) -> list[Effect]:
+    def seek_anew(self, axis: AttributeAxis, now: float) -> list[Effect]:
         """The topology is lost for good: look for another, if anything is to be filed in it."""
         member = self.members[axis]
         if member.tree is not None:
@@ -175,7 +177,7 @@ class Membership:
             return []
         return self._seek(axis, member, now)
 
-    def found(self, axis: Axis, now: float) -> list[Effect]:
+    def found(self, axis: AttributeAxis, now: float) -> list[Effect]:
         """Nobody knows of a topology: be its steward, and tell everybody."""
         member = self.members[axis]
         if not self._is_wanted(axis):
@@ -183,19 +185,19 @@ class Membership:
             return []
         if not self._lower.is_ready():
             return [WakeAt(now + SEEK_S, ("found", axis, member.attempt))]
-        steward = self.office.found(axis, now + TRUST_S)
-        point = AccessPoint(axis, self.me, steward.tree)
-        trusted = WakeAt(steward.trusted_from, ("trusted", axis))
+        coordinator = self.office.found(axis, now + TRUST_S)
+        point = AccessPoint(axis, self.me, coordinator.tree)
+        trusted = WakeAt(coordinator.trusted_from, ("trusted", axis))
         return [
             Count("topologies founded"),
             trusted,
             *self._lower.announce(point),
-            *self.adopt(axis, steward.tree, now),
+            *self.adopt(axis, coordinator.tree, now),
         ]
 
-    def adopt(self, axis: Axis, tree: Tree, now: float) -> list[Effect]:
+    def adopt(self, axis: AttributeAxis, tree: TreeId, now: float) -> list[Effect]:
         """Become a member of a topology, with all interests."""
-        member = self.members.setdefault(axis, Member())
+        member = self.members.setdefault(axis, TopologyMembership())
         member.tree, member.missed = tree, 0
         member.attempt += 1
         mine = self._filed(axis)
@@ -203,7 +205,9 @@ class Membership:
 
     # ── What stewards say ────────────────────────────────────────────────────
 
-    def confirmed(self, id: SubscriptionId, axis: Axis, tree: Tree, anchor: Ref | None) -> list[Effect]:
+    def confirmed(
+        self, id: SubscriptionId, axis: AttributeAxis, tree: TreeId, anchor: PartitionRef | None
+    ) -> list[Effect]:
         """A steward has an interest; once all have it, so is it told."""
         own, member = self.own.get(id), self.members.get(axis)
         if own is None or member is None or member.tree != tree:
@@ -215,7 +219,7 @@ class Membership:
         own.asked = False
         return [Completed("subscribe", id)]
 
-    def ended(self, id: SubscriptionId, axis: Axis) -> list[Effect]:
+    def ended(self, id: SubscriptionId, axis: AttributeAxis) -> list[Effect]:
         """A steward has let go of an interest, or will not answer; once all have, so is it told."""
         own = self._ending.get(id)
         if not self._is_wanted(axis):
@@ -228,14 +232,14 @@ class Membership:
         del self._ending[id]
         return [Completed("unsubscribe", id)]
 
-    def _leave_topology(self, axis: Axis) -> None:
+    def _leave_topology(self, axis: AttributeAxis) -> None:
         """Nothing of this node's is filed there any more; what it looks after is taken from it by the steward."""
         member = self.members.get(axis)
         if member is not None and axis not in self.office.by_axis and not self._estate.trees(axis):
             del self.members[axis]
 
     def elsewhere(
-        self, what: str, id: SubscriptionId, axis: Axis, tree: Tree, new: Tree | None, now: float
+        self, what: str, id: SubscriptionId, axis: AttributeAxis, tree: TreeId, new: TreeId | None, now: float
     ) -> list[Effect]:
         """Whoever was asked is not the steward, and perhaps knows who is."""
         if what == "unregister":
@@ -248,11 +252,11 @@ class Membership:
             return self.orphaned(axis, tree, now)
         return self.move(axis, tree, new, now)
 
-    def move(self, axis: Axis, old: Tree, new: Tree, now: float) -> list[Effect]:
+    def move(self, axis: AttributeAxis, old: TreeId, new: TreeId, now: float) -> list[Effect]:
         """A topology has become part of another."""
-        steward = self.office.mine(axis, old)
-        if steward is not None:
-            return self.office.superseded(steward, new, now)
+        coordinator = self.office.mine(axis, old)
+        if coordinator is not None:
+            return self.office.superseded(coordinator, new, now)
         self._table.drop_tree(axis, old)
         self._fates.moved(axis, old, new)
         self._copies.release(axis, old)
@@ -279,11 +283,11 @@ class Membership:
                 effects += self.orphaned(axis, member.tree, now)
             held = self._estate.held(axis, member.tree)
             whole = max(len(ids), len(held)) <= NAMED_MAX
-            said = Renew(axis, member.tree, self.me, tuple(ids[:NAMED_MAX]), tuple(held[:NAMED_MAX]), whole)
-            effects.append(Send(member.tree.steward.id, said))
+            said = RenewLease(axis, member.tree, self.me, tuple(ids[:NAMED_MAX]), tuple(held[:NAMED_MAX]), whole)
+            effects.append(Send(member.tree.coordinator.id, said))
         return effects
 
-    def renewed(self, said: Renewed, now: float) -> list[Effect]:
+    def renewed(self, said: LeaseRenewed, now: float) -> list[Effect]:
         """A steward is there, and says what it did not know of."""
         member = self.members.get(said.axis)
         if member is None or member.tree != said.tree:
@@ -294,7 +298,7 @@ class Membership:
         unknown = [self.own[id] for id in said.unknown if id in self.own]
         return [effect for own in unknown for effect in self._register(own, said.axis, now)]
 
-    def orphaned(self, axis: Axis, tree: Tree, now: float) -> list[Effect]:
+    def orphaned(self, axis: AttributeAxis, tree: TreeId, now: float) -> list[Effect]:
         """The steward does not answer: wait for a deputy to take its place, then look for another topology."""
         member = self.members.get(axis)
         if member is None or member.tree != tree or self._fates.is_gone(axis, tree, now):

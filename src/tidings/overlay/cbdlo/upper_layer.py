@@ -4,7 +4,7 @@ A node may play all parts at once:
 
     a member    registers what its own subscribers want (`membership`)
     an owner    looks after sub-spaces at whose cuts it has interests (`estate`)
-    a deputy    keeps copies for a steward, and takes its place if it dies (`deputies`)
+    a deputy    keeps copies for a steward, and takes its place if it dies (`replicas`)
     a steward   of what it has founded or taken over (`office`, `stewardship`)
 
 Two topologies of one attribute come about when two nodes found one at once, when a
@@ -17,35 +17,35 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from tidings.overlay.cbdlo.coordinator import Steward
+from tidings.overlay.cbdlo.coordinator import Coordinator
 from tidings.overlay.cbdlo.messages import (
-    Absorb,
-    Copy,
-    Done,
-    Elsewhere,
-    Inherit,
-    Missing,
-    Moved,
+    AbsorbTopology,
+    AssignPartition,
+    DuplicateTopology,
+    LeaseRenewed,
+    NotCoordinator,
+    PartitionRef,
+    PeerSuspected,
     Ping,
-    Place,
     Pong,
-    Ref,
-    Refused,
     Register,
     Registered,
-    Renew,
-    Renewed,
-    Rival,
+    RenewLease,
+    Replicate,
+    RequestDone,
+    RequestRefused,
+    RevokePartition,
+    TakeOver,
+    TopologyMoved,
     Unregister,
-    Vacate,
 )
-from tidings.overlay.cbdlo.owned_partitions import SPACES_MAX, Estate, Holding, owners_of
-from tidings.overlay.cbdlo.replicas import SILENT_BEATS, Copies, Fates
-from tidings.overlay.cbdlo.subscriber import NAMED_MAX, OWN_MAX, LowerLayer, Membership
+from tidings.overlay.cbdlo.owned_partitions import SPACES_MAX, OwnedPartition, OwnedPartitions, owners_of
+from tidings.overlay.cbdlo.replicas import SILENT_BEATS, ReplicaStore, RetiredTopologies
+from tidings.overlay.cbdlo.subscriber import NAMED_MAX, OWN_MAX, LowerLayer, SubscriberRole
 from tidings.overlay.interest import Interest
 from tidings.overlay.messages import Message, NodeId, Packet, Peer, SubscriptionId
-from tidings.overlay.random_graph.access_points import AccessPoint, AccessTable, Tree
-from tidings.overlay.random_graph.partition import BOTTOM, Axis, Cut
+from tidings.overlay.random_graph.access_points import AccessPoint, AccessTable, TreeId
+from tidings.overlay.random_graph.partition import BOTTOM, AttributeAxis, Cut
 from tidings.overlay.retransmit import Pending, Requests
 from tidings.overlay.router import Count, Effect, Send
 
@@ -53,7 +53,7 @@ RENEW_BEATS = 5  # A member says so often that it is still there.
 ASK_STEWARD_TRIES = 3  # How often an event is tried by the links of the tree before its way is left to the steward.
 
 
-class Topologies:
+class UpperLayer:
     """All that one node has to do with the topologies of attributes."""
 
     def __init__(
@@ -68,16 +68,16 @@ class Topologies:
         fingers: bool,
     ) -> None:
         self.me, self._lower, self._requests = me, lower, requests
-        self.estate = Estate(fingers=fingers)
-        self.copies = Copies()
-        self._fates = Fates()
-        self.membership = Membership(
+        self.estate = OwnedPartitions(fingers=fingers)
+        self.copies = ReplicaStore()
+        self._fates = RetiredTopologies()
+        self.membership = SubscriberRole(
             me, lower, table, requests, rng, self.estate, self.copies, self._fates,
             indexed_max=indexed_max, fingers=fingers,
         )  # fmt: skip
         self.own, self.members = self.membership.own, self.membership.members
         self.office = self.membership.office
-        self.stewards = self.office.by_axis
+        self.coordinators = self.office.by_axis
         self._silent: dict[NodeId, int] = {}
         self._beats = rng.randrange(RENEW_BEATS)
 
@@ -93,11 +93,13 @@ class Topologies:
         """Whether any of this node's interests matches."""
         return any(own.interest.matches(packet) for own in self.own.values())
 
-    def is_member(self, axis: Axis) -> bool:
+    def is_member(self, axis: AttributeAxis) -> bool:
         """Whether this node knows the way in the attribute's topology: it has sub-spaces, a way to one, or the plan."""
         member = self.members.get(axis)
         return (
-            bool(self.estate.trees(axis)) or axis in self.stewards or (member is not None and member.anchor is not None)
+            bool(self.estate.trees(axis))
+            or axis in self.coordinators
+            or (member is not None and member.anchor is not None)
         )
 
     def adverts(self) -> list[AccessPoint]:
@@ -111,28 +113,32 @@ class Topologies:
     def is_idle(self) -> bool:
         """Whether nobody depends on this node."""
         return (
-            not self.membership.is_ending and not len(self.estate) and all(s.is_empty for s in self.stewards.values())
+            not self.membership.is_ending
+            and not len(self.estate)
+            and all(s.is_empty for s in self.coordinators.values())
         )
 
     # ── Which way an event goes ──────────────────────────────────────────────
 
-    def towards(self, axis: Axis, place: Cut | None, *, tries: int = 0) -> Holding | Ref | Steward | None:
+    def towards(
+        self, axis: AttributeAxis, place: Cut | None, *, tries: int = 0
+    ) -> OwnedPartition | PartitionRef | Coordinator | None:
         """Where the sub-space is that holds a place: here, or which way; the steward knows all of an unknown place.
 
         What did not arrive goes only where the steward keeps the links up to date, and in the end by the steward itself.
         """
-        steward, member = self.stewards.get(axis), self.members.get(axis)
+        coordinator, member = self.coordinators.get(axis), self.members.get(axis)
         tree = member.tree if member is not None and self.is_member(axis) else None
-        by_steward = None if tree is None or steward is not None else Ref(BOTTOM, tree.steward)
+        by_steward = None if tree is None or coordinator is not None else PartitionRef(BOTTOM, tree.coordinator)
         if place is None:
-            return steward or by_steward
+            return coordinator or by_steward
         trees = self.estate.trees(axis)
         best = tree if tree in trees else (trees[0] if trees else None)
         found = self.estate.towards(axis, best, place, surely=tries > 0) if best is not None else None
-        if isinstance(found, Holding) or (found is not None and tries < ASK_STEWARD_TRIES):
+        if isinstance(found, OwnedPartition) or (found is not None and tries < ASK_STEWARD_TRIES):
             return found
-        if steward is not None:
-            return steward.owner_of(place)
+        if coordinator is not None:
+            return coordinator.owner_of(place)
         anchor = member.anchor if member is not None and tries == 0 else None
         return anchor if anchor is not None and anchor.owner.id != self.me.id else by_steward
 
@@ -142,58 +148,61 @@ class Topologies:
         """Take a message that concerns topologies; None if it does not."""
         self._silent.pop(sender, None)
         match message:
-            case Place():
-                answer = Done(message.call) if self._may_place(message) else Refused(message.call)
+            case AssignPartition():
+                answer = RequestDone(message.request) if self._may_place(message) else RequestRefused(message.request)
                 return [Send(sender, answer)]
-            case Vacate(call):
+            case RevokePartition(request):
                 self.estate.vacate(message)
-                return [Send(sender, Done(call))]
-            case Register() | Unregister() | Absorb():
+                return [Send(sender, RequestDone(request))]
+            case Register() | Unregister() | AbsorbTopology():
                 return self.office.asked(sender, message, now)
-            case Copy():
+            case Replicate():
                 return self._copy(sender, message)
-            case Inherit(call, axis, tree):
-                return [Send(sender, Done(call)), *self._take_over(axis, tree, now)]
-            case Moved(call, axis, old, new):
-                return [Send(sender, Done(call)), *self.membership.move(axis, old, new, now)]
-            case Renew() | Missing():
+            case TakeOver(request, axis, tree):
+                return [Send(sender, RequestDone(request)), *self._take_over(axis, tree, now)]
+            case TopologyMoved(request, axis, old, new):
+                return [Send(sender, RequestDone(request)), *self.membership.move(axis, old, new, now)]
+            case RenewLease() | PeerSuspected():
                 return self.office.kept_up(sender, message, now)
-            case Renewed():
+            case LeaseRenewed():
                 return self.membership.renewed(message, now)
-            case Rival(axis, tree):
+            case DuplicateTopology(axis, tree):
                 return self._rival(axis, tree, now)
             case Pong(incarnation):
                 return self._alive(sender, incarnation, now)
         return None
 
-    def answered(self, call: Pending[int], answer: Message, now: float) -> list[Effect]:
+    def answered(self, request: Pending[int], answer: Message, now: float) -> list[Effect]:
         """One of this room's calls has been answered."""
-        match call.about, answer:
+        match request.about, answer:
             case ("register", SubscriptionId() as id, axis, tree), Registered(_, anchor):
                 return self.membership.confirmed(id, axis, tree, anchor)
-            case ("register" | "unregister" as what, SubscriptionId() as id, axis, tree), Elsewhere(_, _, _, new):
+            case ("register" | "unregister" as what, SubscriptionId() as id, axis, tree), NotCoordinator(_, _, _, new):
                 return self.membership.elsewhere(what, id, axis, tree, new, now)
             case ("unregister", SubscriptionId() as id, axis, _), _:
                 return self.membership.ended(id, axis)
             case ("round", axis, tree, low), _:
-                return self.office.acknowledged(axis, tree, low if isinstance(answer, Refused) else None, now)
-            case ("absorb", axis, tree, int(merger)), Done():
+                return self.office.acknowledged(axis, tree, low if isinstance(answer, RequestRefused) else None, now)
+            case ("absorb", axis, tree, int(merger)), RequestDone():
                 return self.office.absorbed(axis, tree, merger, now)
             case ("absorb", axis, tree, int(merger)), _:
                 return self.office.not_absorbed(axis, tree, merger, now)
-            case ("probe", axis, tree, peer), Refused():
+            case ("probe", axis, tree, peer), RequestRefused():
                 return self.office.doubt(axis, tree, peer, now)
         return []
 
-    def lost(self, call: Pending[int], now: float) -> list[Effect]:
+    def lost(self, request: Pending[int], now: float) -> list[Effect]:
         """One of this room's calls will not be answered."""
-        match call.about:
+        match request.about:
             case ("register", SubscriptionId(), axis, tree):
                 return self.membership.orphaned(axis, tree, now)
             case ("unregister", SubscriptionId() as id, axis, _):
                 return self.membership.ended(id, axis)
             case ("round", axis, tree, _):
-                return [*self.office.doubt(axis, tree, call.to, now), *self.office.acknowledged(axis, tree, None, now)]
+                return [
+                    *self.office.doubt(axis, tree, request.to, now),
+                    *self.office.acknowledged(axis, tree, None, now),
+                ]
             case ("absorb", axis, tree, int(merger)):
                 return self.office.not_absorbed(axis, tree, merger, now)
             case ("probe", axis, tree, peer):
@@ -204,7 +213,7 @@ class Topologies:
         """A wake that this room asked for."""
         match token:
             case ("trusted", axis):
-                return self.office.run(self.stewards.get(axis), now)
+                return self.office.run(self.coordinators.get(axis), now)
             case ("found", axis, int(attempt)):
                 member = self.members.get(axis)
                 return (
@@ -219,26 +228,26 @@ class Topologies:
     def hear(self, point: AccessPoint, now: float) -> list[Effect]:
         """Word of a topology: welcome to those who look for one, a rival to those who have another."""
         axis, tree = point.axis, point.tree
-        if self._fates.is_gone(axis, tree, now) or tree.steward.id == self.me.id:
+        if self._fates.is_gone(axis, tree, now) or tree.coordinator.id == self.me.id:
             return []
         member = self.members.get(axis)
         if member is not None and member.tree is None:
             return self.membership.adopt(axis, tree, now)
-        if axis in self.stewards:
+        if axis in self.coordinators:
             return self._rival(axis, tree, now)
         if member is not None and member.tree is not None and member.tree != tree:
             early, late = sorted((member.tree, tree), key=lambda each: each.order)
-            return [Send(late.steward.id, Rival(axis, early))]
+            return [Send(late.coordinator.id, DuplicateTopology(axis, early))]
         return []
 
-    def is_gone(self, axis: Axis, tree: Tree, now: float) -> bool:
+    def is_gone(self, axis: AttributeAxis, tree: TreeId, now: float) -> bool:
         """Whether a topology is known to be no more, or not to answer."""
         return self._fates.is_gone(axis, tree, now)
 
-    def missing(self, axis: Axis, peer: NodeId) -> list[Effect]:
+    def missing(self, axis: AttributeAxis, peer: NodeId) -> list[Effect]:
         """Somebody registered with an attribute does not answer: let its steward look."""
         trees = self.estate.trees(axis)
-        return [Send(tree.steward.id, Missing(axis, tree, peer)) for tree in trees]
+        return [Send(tree.coordinator.id, PeerSuspected(axis, tree, peer)) for tree in trees]
 
     def beat(self, now: float) -> list[Effect]:
         """What is done on schedule: renew, look after those one depends on, let leases end."""
@@ -248,10 +257,10 @@ class Topologies:
             effects += self.membership.renew_all(now)
         effects += self._watch_neighbours()
         effects += self._watch_stewards(now)
-        for steward in list(self.stewards.values()):
-            steward.expire(now)
-            effects += self.office.run(steward, now)
-            self.office.retire(steward)
+        for coordinator in list(self.coordinators.values()):
+            coordinator.expire(now)
+            effects += self.office.run(coordinator, now)
+            self.office.retire(coordinator)
         return effects
 
     def leave(self, now: float) -> list[Effect]:
@@ -259,10 +268,10 @@ class Topologies:
         effects: list[Effect] = []
         for id in list(self.own):
             effects += self.unsubscribe(id, now)
-        for steward in self.stewards.values():
-            for heir in list(steward.deputies)[:1]:
-                make = lambda n, s=steward: Inherit(n, s.axis, s.tree)  # noqa: E731
-                effects += self._requests.send(heir, make, ("inherit", steward.axis, steward.tree), now)
+        for coordinator in self.coordinators.values():
+            for heir in list(coordinator.replicas)[:1]:
+                make = lambda n, s=coordinator: TakeOver(n, s.axis, s.tree)  # noqa: E731
+                effects += self._requests.send(heir, make, ("inherit", coordinator.axis, coordinator.tree), now)
         return effects
 
     def holdings(self) -> dict[str, tuple[int, int]]:
@@ -272,13 +281,13 @@ class Topologies:
             **self.copies.holdings(),
             **self._fates.holdings(),
         }
-        for steward in self.stewards.values():
-            held |= {f"{kind} of {steward.axis.name}": counts for kind, counts in steward.holdings().items()}
+        for coordinator in self.coordinators.values():
+            held |= {f"{kind} of {coordinator.axis.name}": counts for kind, counts in coordinator.holdings().items()}
         return held
 
     # ── An owner ─────────────────────────────────────────────────────────────
 
-    def _may_place(self, said: Place) -> bool:
+    def _may_place(self, said: AssignPartition) -> bool:
         return len(self.estate) < SPACES_MAX and self.estate.place(said)
 
     def _watch_neighbours(self) -> list[Effect]:
@@ -289,7 +298,7 @@ class Topologies:
         for id, (axis, tree, _) in near.items():
             effects.append(Send(id, Ping()))
             if self._silent[id] > SILENT_BEATS:
-                effects.append(Send(tree.steward.id, Missing(axis, tree, id)))
+                effects.append(Send(tree.coordinator.id, PeerSuspected(axis, tree, id)))
         return effects
 
     def _alive(self, sender: NodeId, incarnation: int, now: float) -> list[Effect]:
@@ -297,49 +306,49 @@ class Topologies:
         effects: list[Effect] = []
         for axis, tree, ref in list(self.estate.neighbours()) if incarnation else []:
             if ref.owner.id == sender and ref.owner.incarnation < incarnation:
-                effects.append(Send(tree.steward.id, Missing(axis, tree, sender)))
+                effects.append(Send(tree.coordinator.id, PeerSuspected(axis, tree, sender)))
         self.copies.heard(sender)
         for axis, tree in self.copies.topologies():
-            if tree.steward.id == sender and tree.steward.incarnation < incarnation:
+            if tree.coordinator.id == sender and tree.coordinator.incarnation < incarnation:
                 effects += self._take_over(axis, tree, now)
         return list(dict.fromkeys(effects)) if len(effects) < NAMED_MAX else effects
 
     # ── A deputy ─────────────────────────────────────────────────────────────
 
-    def _copy(self, sender: NodeId, said: Copy) -> list[Effect]:
+    def _copy(self, sender: NodeId, said: Replicate) -> list[Effect]:
         wanted = self._fates.successor(said.axis, said.tree) is None and self.copies.take(said)
-        return [Send(sender, Done(said.call) if wanted else Refused(said.call))]
+        return [Send(sender, RequestDone(said.request) if wanted else RequestRefused(said.request))]
 
     def _watch_stewards(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for axis, tree, is_time in self.copies.beat():
-            effects.append(Send(tree.steward.id, Ping()))
+            effects.append(Send(tree.coordinator.id, Ping()))
             if is_time:
                 effects += self._take_over(axis, tree, now)
         return effects
 
-    def _take_over(self, axis: Axis, old: Tree, now: float) -> list[Effect]:
+    def _take_over(self, axis: AttributeAxis, old: TreeId, now: float) -> list[Effect]:
         """Be the steward instead of one that is gone, with all that it had registered."""
         copied = self.copies.release(axis, old)
         if copied is None:
             return []
-        steward = self.stewards.get(axis) or self.office.found(axis, now)
-        self.office.take_in(steward, copied, now)
-        steward.doubt(old.steward.id)
+        coordinator = self.coordinators.get(axis) or self.office.found(axis, now)
+        self.office.take_in(coordinator, copied, now)
+        coordinator.doubt(old.coordinator.id)
         self._fates.dead(axis, old, now)
-        effects: list[Effect] = [Count("topologies taken over"), *self.office.run(steward, now)]
-        effects += self._lower.announce(AccessPoint(axis, self.me, steward.tree))
+        effects: list[Effect] = [Count("topologies taken over"), *self.office.run(coordinator, now)]
+        effects += self._lower.announce(AccessPoint(axis, self.me, coordinator.tree))
         for peer in {each.peer.id: None for each in copied}:
-            make = lambda n: Moved(n, axis, old, steward.tree)  # noqa: E731
+            make = lambda n: TopologyMoved(n, axis, old, coordinator.tree)  # noqa: E731
             effects += self._requests.send(peer, make, ("moved",), now)
         return effects
 
     # ── Two topologies of one attribute ──────────────────────────────────────
 
-    def _rival(self, axis: Axis, other: Tree, now: float) -> list[Effect]:
+    def _rival(self, axis: AttributeAxis, other: TreeId, now: float) -> list[Effect]:
         """There is another topology for an attribute: the later one becomes part of the earlier."""
-        steward = self.stewards.get(axis)
-        if steward is None:
+        coordinator = self.coordinators.get(axis)
+        if coordinator is None:
             member = self.members.get(axis)
             if (
                 member is not None
@@ -349,4 +358,4 @@ class Topologies:
             ):
                 return self.membership.adopt(axis, other, now) if member.missed else []
             return []
-        return self.office.rival(steward, other, now)
+        return self.office.rival(coordinator, other, now)

@@ -22,7 +22,7 @@ import msgspec
 
 from tidings.errors import InputError
 from tidings.overlay.messages import NodeId, Peer
-from tidings.overlay.random_graph.partition import Axis
+from tidings.overlay.random_graph.partition import AttributeAxis
 
 TABLE_SIZE = 100  # The paper's.
 AGE_MAX = 30  # Exchanges until an entry that nobody has confirmed is dropped.
@@ -32,24 +32,24 @@ TOPOLOGIES_MAX = 2  # For one attribute, in a balanced table: two that are about
 Policy: TypeAlias = Literal["naive", "balanced"]
 
 
-class Tree(msgspec.Struct, frozen=True, array_like=True):
+class TreeId(msgspec.Struct, frozen=True, array_like=True):
     """Names one topology of an attribute for good: its steward, and a number that the steward gave it."""
 
-    steward: Peer
+    coordinator: Peer
     number: int
 
     @property
     def order(self) -> tuple[NodeId, int, int]:
         """Of two topologies of one attribute the smaller stays when they merge."""
-        return self.steward.id, self.steward.incarnation, self.number
+        return self.coordinator.id, self.coordinator.incarnation, self.number
 
 
 class AccessPoint(msgspec.Struct, frozen=True, array_like=True):
     """A member of an attribute's topology, and how long ago it said so."""
 
-    axis: Axis
+    axis: AttributeAxis
     peer: Peer
-    tree: Tree
+    tree: TreeId
     age: int = 0
 
 
@@ -61,17 +61,17 @@ class AccessTable:
             raise InputError(f"expected a size of 0 or more and policy naive or balanced, got {size}, {policy}")
         self.me, self.size, self.policy, self._rng = me, size, policy, rng
         self._points: list[AccessPoint] = []
-        self._by_axis: dict[Axis, list[AccessPoint]] = {}
-        self._ranks: dict[Axis, float] = {}
+        self._by_axis: dict[AttributeAxis, list[AccessPoint]] = {}
+        self._ranks: dict[AttributeAxis, float] = {}
 
     def __len__(self) -> int:
         return len(self._points)
 
-    def at(self, axis: Axis) -> list[AccessPoint]:
+    def at(self, axis: AttributeAxis) -> list[AccessPoint]:
         """The access points of one attribute."""
         return list(self._by_axis.get(axis, ()))
 
-    def axes(self) -> list[Axis]:
+    def axes(self) -> list[AttributeAxis]:
         return list(self._by_axis)
 
     def hear(self, point: AccessPoint) -> None:
@@ -87,11 +87,11 @@ class AccessTable:
         """Once for each exchange: entries that nobody has confirmed for long are dropped."""
         self._keep([AccessPoint(p.axis, p.peer, p.tree, p.age + 1) for p in self._points if p.age < AGE_MAX])
 
-    def drop(self, axis: Axis, peer: NodeId) -> None:
+    def drop(self, axis: AttributeAxis, peer: NodeId) -> None:
         """This one turned out not to know the way."""
         self._keep([p for p in self._points if p.axis != axis or p.peer.id != peer])
 
-    def drop_tree(self, axis: Axis, tree: Tree) -> None:
+    def drop_tree(self, axis: AttributeAxis, tree: TreeId) -> None:
         """A topology is no more."""
         self._keep([p for p in self._points if p.axis != axis or p.tree != tree])
 
@@ -127,7 +127,7 @@ class AccessTable:
             self._keep([point if p is oldest else p for p in self._points])
         return True
 
-    def _rank(self, axis: Axis) -> float:
+    def _rank(self, axis: AttributeAxis) -> float:
         rank = self._ranks.get(axis)
         if rank is None:
             if len(self._ranks) >= RANKS_MAX:
@@ -135,7 +135,7 @@ class AccessTable:
             rank = self._ranks[axis] = self._rng.random()
         return rank
 
-    def _is_chosen(self, axis: Axis) -> bool:
+    def _is_chosen(self, axis: AttributeAxis) -> bool:
         """Whether there is room, or somebody of a higher rank to make it."""
         count = len(self._points)
         return count < self.size or self._rank(axis) < self._rank(self._points[self._highest(count)].axis)

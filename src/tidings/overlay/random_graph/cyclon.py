@@ -24,7 +24,7 @@ AGE_MAX = 65_535
 LOST_MAX = 32  # Peers that fell silent and are asked again some day.
 
 
-class Known(msgspec.Struct, frozen=True, array_like=True):
+class ViewEntry(msgspec.Struct, frozen=True, array_like=True):
     """A peer, and how many exchanges ago it was heard of first-hand."""
 
     peer: Peer
@@ -39,7 +39,7 @@ class PeerSampler:
             raise InputError(f"expected a view of at least 1 peer, got {size}")
         self.me, self.size, self._rng = me, size, rng
         self.shuffle_size = min(size, max(3, size // 2))
-        self._known: dict[NodeId, Known] = {}
+        self._known: dict[NodeId, ViewEntry] = {}
         self._lost: OrderedDict[NodeId, Peer] = OrderedDict()
         self._offered: OrderedDict[NodeId, tuple[NodeId, ...]] = (
             OrderedDict()
@@ -63,13 +63,13 @@ class PeerSampler:
     def fill(self, peers: Iterable[Peer]) -> None:
         """Take these into view as long as there is room."""
         for peer in peers:
-            self._take(Known(peer))
+            self._take(ViewEntry(peer))
 
     # ── Exchanging ───────────────────────────────────────────────────────────
 
-    def propose(self) -> tuple[Peer, tuple[Known, ...]] | None:
+    def propose(self) -> tuple[Peer, tuple[ViewEntry, ...]] | None:
         """Whom to exchange with next, and what to send: the oldest, who is out of view until it answers."""
-        self._known = {id: Known(known.peer, min(known.age + 1, AGE_MAX)) for id, known in self._known.items()}
+        self._known = {id: ViewEntry(known.peer, min(known.age + 1, AGE_MAX)) for id, known in self._known.items()}
         partner = self._oldest()
         if partner is None:
             return None
@@ -77,29 +77,29 @@ class PeerSampler:
         offered = self._draw(self.shuffle_size - 1)
         self._offered[partner.id] = tuple(known.peer.id for known in offered)
         self._lose(partner)
-        return partner, (*offered, Known(self.me))
+        return partner, (*offered, ViewEntry(self.me))
 
-    def answer(self, received: Sequence[Known]) -> tuple[Known, ...]:
+    def answer(self, received: Sequence[ViewEntry]) -> tuple[ViewEntry, ...]:
         """What to send back to somebody who proposed an exchange; what it sent is merged."""
         offered = self._draw(self.shuffle_size)
         self._merge(received, [known.peer.id for known in offered])
         return tuple(offered)
 
-    def answered(self, by: NodeId, received: Sequence[Known]) -> None:
+    def answered(self, by: NodeId, received: Sequence[ViewEntry]) -> None:
         """A partner has answered."""
         partner = self._lost.pop(by, None)
         self._merge(received, list(self._offered.pop(by, ())))
         if partner is not None and len(self._known) < self.size:
-            self._take(Known(partner))
+            self._take(ViewEntry(partner))
 
-    def swap(self, newcomer: Peer) -> Known | None:
+    def swap(self, newcomer: Peer) -> ViewEntry | None:
         """Take a newcomer into view, in exchange for somebody it gets in return if the view was full."""
         if newcomer.id in self._known or newcomer.id == self.me.id:
             return None
         given = None
         if len(self._known) >= self.size:
             given = self._known.pop(self._rng.choice(list(self._known)))
-        self._take(Known(newcomer))
+        self._take(ViewEntry(newcomer))
         return given
 
     def drop(self, id: NodeId) -> None:
@@ -122,11 +122,11 @@ class PeerSampler:
             return None
         return max(self._known.values(), key=lambda known: known.age).peer
 
-    def _draw(self, count: int) -> list[Known]:
+    def _draw(self, count: int) -> list[ViewEntry]:
         known = list(self._known.values())
         return self._rng.sample(known, min(count, len(known)))
 
-    def _merge(self, received: Sequence[Known], replaceable: list[NodeId]) -> None:
+    def _merge(self, received: Sequence[ViewEntry], replaceable: list[NodeId]) -> None:
         """First into empty slots, then in place of what was sent away, never of others."""
         for known in received[: self.shuffle_size + 1]:
             if known.peer.id == self.me.id or known.peer.id in self._known:
@@ -136,12 +136,12 @@ class PeerSampler:
                 self._known.pop(replaceable.pop(), None)
             self._take(known)
 
-    def _freshen(self, known: Known) -> None:
+    def _freshen(self, known: ViewEntry) -> None:
         mine = self._known.get(known.peer.id)
         if mine is not None and (known.peer.incarnation, -known.age) > (mine.peer.incarnation, -mine.age):
             self._known[known.peer.id] = known
 
-    def _take(self, known: Known) -> None:
+    def _take(self, known: ViewEntry) -> None:
         if known.peer.id != self.me.id and known.peer.id not in self._known and len(self._known) < self.size:
             self._known[known.peer.id] = known
             self._lost.pop(known.peer.id, None)

@@ -20,9 +20,9 @@ import msgspec
 from tidings.overlay.dedup import SEEN_MAX, SeenIds
 from tidings.overlay.messages import Message, NodeId, Peer
 from tidings.overlay.random_graph.access_points import AccessPoint, AccessTable
-from tidings.overlay.random_graph.cyclon import Known, PeerSampler
-from tidings.overlay.random_graph.partition import Axis
-from tidings.overlay.random_graph.random_walk import Path, onward
+from tidings.overlay.random_graph.cyclon import PeerSampler, ViewEntry
+from tidings.overlay.random_graph.partition import AttributeAxis
+from tidings.overlay.random_graph.random_walk import WalkPath, next_step
 from tidings.overlay.retransmit import Requests
 from tidings.overlay.router import Completed, Effect, Send, WakeAt
 
@@ -38,19 +38,19 @@ CONTACTS_MAX = 16  # That a node remembers for its next life.
 class Hello(Message, frozen=True):
     """I would like to come in."""
 
-    call: int
+    request: int
     me: Peer
 
 
-class Welcome(Message, frozen=True):
+class HelloReply(Message, frozen=True, tag="Welcome"):
     """Some nodes and access points to begin with."""
 
-    call: int
-    view: tuple[Known, ...]
+    request: int
+    view: tuple[ViewEntry, ...]
     points: tuple[AccessPoint, ...]
 
 
-class Arrival(Message, frozen=True):
+class IntroductionWalk(Message, frozen=True, tag="Arrival"):
     """Somebody has come; after some steps at random, let it take somebody's place in a view."""
 
     newcomer: Peer
@@ -60,22 +60,22 @@ class Arrival(Message, frozen=True):
 class Swap(Message, frozen=True):
     """Somebody for your view."""
 
-    known: Known
+    known: ViewEntry
 
 
 class Shuffle(Message, frozen=True):
     """Part of my view, and some access points; give me part of yours."""
 
     chatter: ClassVar[bool] = True
-    view: tuple[Known, ...]
+    view: tuple[ViewEntry, ...]
     points: tuple[AccessPoint, ...]
 
 
-class Shuffled(Message, frozen=True):
+class ShuffleReply(Message, frozen=True, tag="Shuffled"):
     """The answer."""
 
     chatter: ClassVar[bool] = True
-    view: tuple[Known, ...]
+    view: tuple[ViewEntry, ...]
     points: tuple[AccessPoint, ...]
 
 
@@ -85,21 +85,23 @@ class Announce(Message, frozen=True):
     point: AccessPoint
 
 
-class JoinWalk(Message, frozen=True):
+class SearchWalk(Message, frozen=True, tag="JoinWalk"):
     """Somebody who wants to register, looking for the topology of an attribute."""
 
-    axis: Axis
+    axis: AttributeAxis
     peer: Peer
-    path: Path
+    path: WalkPath
 
 
-class JoinHit(Message, frozen=True):
+class SearchHit(Message, frozen=True, tag="JoinHit"):
     """There is a topology for this attribute."""
 
     point: AccessPoint
 
 
-GraphMessage: TypeAlias = Hello | Welcome | Arrival | Swap | Shuffle | Shuffled | Announce | JoinWalk | JoinHit
+GraphMessage: TypeAlias = (
+    Hello | HelloReply | IntroductionWalk | Swap | Shuffle | ShuffleReply | Announce | SearchWalk | SearchHit
+)
 
 
 class RandomGraph:
@@ -129,7 +131,7 @@ class RandomGraph:
         self.stage: Literal["outside", "ready"] = "outside"
         self._contacts: list[Peer] = []
         self._knocks = 0
-        self._announced = SeenIds[tuple[Axis, NodeId, int, int]](SEEN_MAX)
+        self._announced = SeenIds[tuple[AttributeAxis, NodeId, int, int]](SEEN_MAX)
 
     # ── Coming ───────────────────────────────────────────────────────────────
 
@@ -151,7 +153,7 @@ class RandomGraph:
         self._knocks += 1
         return self._requests.send(contact.id, lambda n: Hello(n, self.me), ("hello", self._knocks), now, JOIN_TRIES)
 
-    def welcomed(self, said: Welcome, now: float) -> list[Effect]:
+    def welcomed(self, said: HelloReply, now: float) -> list[Effect]:
         if self.stage != "outside":
             return []
         self.sampler.fill(known.peer for known in reversed(said.view))
@@ -173,7 +175,7 @@ class RandomGraph:
             effects.append(Send(partner.id, Shuffle(view, self._adverts())))
         lost = self.sampler.once_lost()
         if lost is not None and (proposed is None or lost.id != proposed[0].id):
-            effects.append(Send(lost.id, Shuffle((Known(self.me),), self._adverts())))
+            effects.append(Send(lost.id, Shuffle((ViewEntry(self.me),), self._adverts())))
         return effects
 
     def announce(self, point: AccessPoint) -> list[Effect]:
@@ -182,28 +184,28 @@ class RandomGraph:
             return []
         return [Send(peer.id, Announce(point)) for peer in self.sampler.view()]
 
-    def search(self, axis: Axis) -> list[Effect]:
+    def search(self, axis: AttributeAxis) -> list[Effect]:
         """Send out walks for an attribute's topology, twice as long as those of events."""
-        walk = JoinWalk(axis, self.me, Path(2 * self.hops_max, 1, 0, (self.me,)))
+        walk = SearchWalk(axis, self.me, WalkPath(2 * self.hops_max, 1, 0, (self.me,)))
         return [Send(peer.id, walk) for peer in self.sampler.sample(JOIN_WALKS)]
 
     def receive(self, sender: NodeId, message: Message, now: float) -> list[Effect]:
         match message:
             case Shuffle(view, points):
-                answer = Shuffled(self.sampler.answer(view), self._adverts())
+                answer = ShuffleReply(self.sampler.answer(view), self._adverts())
                 return [Send(sender, answer), *self._hear(points, now)]
-            case Shuffled(view, points):
+            case ShuffleReply(view, points):
                 self.sampler.answered(sender, view)
                 return self._hear(points, now)
             case Announce(point):
                 return [*self._pass_on(sender, message), *self._hear((point,), now)]
-            case JoinWalk():
+            case SearchWalk():
                 return self._on_join_walk(message)
-            case JoinHit(point):
+            case SearchHit(point):
                 return self._hear((point,), now)
-            case Hello(call, newcomer):
-                return self._on_hello(call, newcomer)
-            case Arrival(newcomer, steps_left):
+            case Hello(request, newcomer):
+                return self._on_hello(request, newcomer)
+            case IntroductionWalk(newcomer, steps_left):
                 return self._on_arrival(sender, newcomer, steps_left)
             case Swap(known):
                 self.sampler.fill([known.peer])
@@ -231,28 +233,30 @@ class RandomGraph:
     def _is_news(self, point: AccessPoint) -> bool:
         return self._announced.add((point.axis, *point.tree.order))
 
-    def _on_hello(self, call: int, newcomer: Peer) -> list[Effect]:
-        known = tuple(Known(peer) for peer in self.sampler.sample(self.sampler.size - 1))
+    def _on_hello(self, request: int, newcomer: Peer) -> list[Effect]:
+        known = tuple(ViewEntry(peer) for peer in self.sampler.sample(self.sampler.size - 1))
         points = (*self.table.sample(self.table.size), *self._own_adverts())
-        arrivals = [Send(p.id, Arrival(newcomer, ARRIVAL_STEPS)) for p in self.sampler.view() if p.id != newcomer.id]
+        arrivals = [
+            Send(p.id, IntroductionWalk(newcomer, ARRIVAL_STEPS)) for p in self.sampler.view() if p.id != newcomer.id
+        ]
         self.sampler.swap(newcomer)
-        return [Send(newcomer.id, Welcome(call, (*known, Known(self.me)), points)), *arrivals]
+        return [Send(newcomer.id, HelloReply(request, (*known, ViewEntry(self.me)), points)), *arrivals]
 
     def _on_arrival(self, sender: NodeId, newcomer: Peer, steps_left: int) -> list[Effect]:
         others = [peer for peer in self.sampler.view() if peer.id not in (newcomer.id, sender)]
         if 0 < steps_left <= ARRIVAL_STEPS and others:
-            return [Send(self._rng.choice(others).id, Arrival(newcomer, steps_left - 1))]
+            return [Send(self._rng.choice(others).id, IntroductionWalk(newcomer, steps_left - 1))]
         given = self.sampler.swap(newcomer)
         return [Send(newcomer.id, Swap(given))] if given is not None else []
 
-    def _on_join_walk(self, said: JoinWalk) -> list[Effect]:
+    def _on_join_walk(self, said: SearchWalk) -> list[Effect]:
         known = [point for point in self._own_adverts() if point.axis == said.axis] or self.table.at(said.axis)
         if known and not said.path.is_jump:
-            return [Send(said.peer.id, JoinHit(known[0]))]
+            return [Send(said.peer.id, SearchHit(known[0]))]
         if said.path.is_over or said.path.hops_max > 2 * self.hops_max:
             return []
-        step = onward(said.path, self.me, self.sampler.view(), self._rng, self.hops_max)
-        return [Send(step.to.id, JoinWalk(said.axis, said.peer, step.path))] if step else []
+        step = next_step(said.path, self.me, self.sampler.view(), self._rng, self.hops_max)
+        return [Send(step.to.id, SearchWalk(said.axis, said.peer, step.path))] if step else []
 
 
 def draw_views(nodes: Sequence[RandomGraph]) -> None:

@@ -39,21 +39,21 @@ class Cut(msgspec.Struct, frozen=True, order=True, array_like=True):
 BOTTOM, TOP = Cut(0), Cut(4)
 
 
-class Axis(NamedTuple):
+class AttributeAxis(NamedTuple):
     """One attribute of one event type; the empty name stands for events of the type whatever their attributes."""
 
     type: str
     name: str
 
 
-class Stretch(NamedTuple):
+class Interval(NamedTuple):
     """Everything from `low` up to, and without, `high`."""
 
     low: Cut
     high: Cut
 
 
-EVERYWHERE = Stretch(BOTTOM, TOP)
+EVERYWHERE = Interval(BOTTOM, TOP)
 
 
 def cut_at(key: Key) -> Cut:
@@ -65,7 +65,7 @@ def cut_at(key: Key) -> Cut:
     return Cut(1, max(-_KEY_MAX, min(int(key), _KEY_MAX)))
 
 
-def place_of(view: View, axis: Axis) -> Cut | None:
+def position_of(view: View, axis: AttributeAxis) -> Cut | None:
     """Where an event stands on an axis; None where this node cannot tell, or it has no such attribute.
 
     >>> place_of(View({"x": 3}), Axis("Quake", "x")) == cut_at(3), place_of(View({"x": 3}), Axis("Quake", ""))
@@ -77,13 +77,13 @@ def place_of(view: View, axis: Axis) -> Cut | None:
     return None if value is None else cut_at(key_of(value))
 
 
-def axes_of(packet: Packet) -> list[Axis]:
+def axes_of(packet: Packet) -> list[AttributeAxis]:
     """The axes on which an event may be wanted: its attributes, readable or not, and the nameless one."""
     names = [*sorted(packet.view.values), *packet.view.hidden, ""]
-    return [Axis(packet.header.type, name) for name in names]
+    return [AttributeAxis(packet.header.type, name) for name in names]
 
 
-def filed_under(interest: Interest, at_most: int | None = INDEXED_MAX) -> list[Axis]:
+def indexed_axes(interest: Interest, at_most: int | None = INDEXED_MAX) -> list[AttributeAxis]:
     """The axes under which an interest is filed: each event it wants has a place, within its stretches, on all of them.
 
     The narrowest first, and no more than `at_most`. One that says nothing certain of any
@@ -92,26 +92,26 @@ def filed_under(interest: Interest, at_most: int | None = INDEXED_MAX) -> list[A
     boxes = interest.wanted.boxes()
     names = [name for name in boxes[0] if all(_bounded(box, name) for box in boxes)] if boxes else []
     names.sort(key=lambda name: (_width(boxes, name), name))
-    return [Axis(interest.type, name) for name in names[:at_most]] or [Axis(interest.type, "")]
+    return [AttributeAxis(interest.type, name) for name in names[:at_most]] or [AttributeAxis(interest.type, "")]
 
 
-def stretches_of(interest: Interest, axis: Axis) -> list[Stretch]:
+def intervals_of(interest: Interest, axis: AttributeAxis) -> list[Interval]:
     """What an interest wants of one axis, in order and apart. Everything, where this node cannot read it."""
     boxes = interest.wanted.boxes()
     if not axis.name or not all(_bounded(box, axis.name) for box in boxes):
         return [EVERYWHERE]
-    joined: list[Stretch] = []
-    for low, high in sorted(_stretch(span) for box in boxes for span in box[axis.name].spans):
+    joined: list[Interval] = []
+    for low, high in sorted(_interval(span) for box in boxes for span in box[axis.name].spans):
         if joined and low <= joined[-1].high:
-            joined[-1] = Stretch(joined[-1].low, max(high, joined[-1].high))
+            joined[-1] = Interval(joined[-1].low, max(high, joined[-1].high))
         elif low < high:
-            joined.append(Stretch(low, high))
-    return joined if len(joined) <= SPANS_MAX else [Stretch(joined[0].low, joined[-1].high)]
+            joined.append(Interval(low, high))
+    return joined if len(joined) <= SPANS_MAX else [Interval(joined[0].low, joined[-1].high)]
 
 
-def _stretch(span: Span) -> Stretch:
+def _interval(span: Span) -> Interval:
     low, high = span
-    return Stretch(BOTTOM if low is None else cut_at(low), TOP if high is None else cut_at(high))
+    return Interval(BOTTOM if low is None else cut_at(low), TOP if high is None else cut_at(high))
 
 
 def _bounded(box: Box, name: str) -> bool:

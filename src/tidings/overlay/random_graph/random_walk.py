@@ -21,7 +21,7 @@ from tidings.overlay.messages import Peer
 HOPS_MAX = 10  # The paper's.
 
 
-class Path(msgspec.Struct, frozen=True, array_like=True):
+class WalkPath(msgspec.Struct, frozen=True, array_like=True):
     """How far a walk has come: its trace, its hops since it last began, how many it may take, and how often it began."""
 
     hops_max: int = HOPS_MAX
@@ -38,30 +38,32 @@ class Path(msgspec.Struct, frozen=True, array_like=True):
     def is_over(self) -> bool:
         return self.hop >= self.hops_max
 
-    def halved(self) -> Path:
+    def halved(self) -> WalkPath:
         """A new beginning with half the hops."""
-        return Path(self.hops_max // 2, 0, self.round + 1, self.trace)
+        return WalkPath(self.hops_max // 2, 0, self.round + 1, self.trace)
 
 
-class Step(NamedTuple):
+class WalkStep(NamedTuple):
     """Where a walk goes next."""
 
     to: Peer
-    path: Path
+    path: WalkPath
 
 
-def onward(path: Path, me: Peer, view: Sequence[Peer], rng: Random, trace_max: int = HOPS_MAX) -> Step | None:
+def next_step(
+    path: WalkPath, me: Peer, view: Sequence[Peer], rng: Random, trace_max: int = HOPS_MAX
+) -> WalkStep | None:
     """The next step of a walk that is at `me`; None where it ends here."""
     trace = (*path.trace, me)[-trace_max:] if trace_max else ()
     been = {peer.id for peer in trace}
     fresh = [peer for peer in view if peer.id not in been]
     if fresh:
-        return Step(rng.choice(fresh), Path(path.hops_max, path.hop + 1, path.round, trace))
-    return begun_again(Path(path.hops_max, path.hop, path.round, trace), me, rng)
+        return WalkStep(rng.choice(fresh), WalkPath(path.hops_max, path.hop + 1, path.round, trace))
+    return restarted(WalkPath(path.hops_max, path.hop, path.round, trace), me, rng)
 
 
-def begun_again(path: Path, me: Peer, rng: Random) -> Step | None:
+def restarted(path: WalkPath, me: Peer, rng: Random) -> WalkStep | None:
     """A blocked walk begins again at a node of its trace; None if it has no hops left or has been nowhere else."""
     elsewhere = [peer for peer in path.trace if peer.id != me.id]
     half = path.halved()
-    return Step(rng.choice(elsewhere), half) if half.hops_max > 0 and elsewhere else None
+    return WalkStep(rng.choice(elsewhere), half) if half.hops_max > 0 and elsewhere else None

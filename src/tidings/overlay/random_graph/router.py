@@ -13,7 +13,7 @@ from typing import Any
 from tidings.overlay.messages import Message, NodeId, Peer
 from tidings.overlay.random_graph.access_points import AccessPoint, AccessTable, Policy
 from tidings.overlay.random_graph.cyclon import PeerSampler
-from tidings.overlay.random_graph.graph import RandomGraph, Welcome, draw_views
+from tidings.overlay.random_graph.graph import HelloReply, RandomGraph, draw_views
 from tidings.overlay.retransmit import Requests
 from tidings.overlay.router import Effect, Guarantee, M, Protocol, Router, Token, builder, remembered
 
@@ -78,8 +78,8 @@ class GraphRouter(Router[M]):
         return self.graph.memory()
 
     def _receive_of_graph(self, sender: NodeId, message: Message, now: float) -> list[Effect]:
-        if isinstance(message, Welcome):
-            return self.graph.welcomed(message, now) if self.requests.answered(message.call, sender) else []
+        if isinstance(message, HelloReply):
+            return self.graph.welcomed(message, now) if self.requests.answered(message.request, sender) else []
         return self.graph.receive(sender, message, now)
 
     # ── What a protocol may add ──────────────────────────────────────────────

@@ -8,14 +8,14 @@ import pytest
 
 from tidings.errors import InputError
 from tidings.overlay import Deliver, EventId, Header, Packet, Send, View
-from tidings.overlay.baselines.gossip import Gossip, Rumour
+from tidings.overlay.baselines.gossip import Gossip, GossipEvent
 
 QUAKE = Packet(Header(EventId("x", 0, 1), "Quake"), View({"magnitude": 7}))
 
 
 def test_with_certainty_gossip_is_a_flood() -> None:
     node = Gossip(["a", "b"], Random(1), chance=1.0)
-    assert node.receive("a", Rumour(QUAKE), now=0.0) == [Deliver(QUAKE), Send("b", Rumour(QUAKE))]
+    assert node.receive("a", GossipEvent(QUAKE), now=0.0) == [Deliver(QUAKE), Send("b", GossipEvent(QUAKE))]
 
 
 def test_without_chance_a_rumour_ends_here() -> None:
@@ -25,7 +25,7 @@ def test_without_chance_a_rumour_ends_here() -> None:
 def test_the_fan_out_is_kept_and_never_goes_back() -> None:
     for seed in range(20):
         node = Gossip(["a", "b", "c", "d"], Random(seed), fan_out=2)
-        sent = [effect.to for effect in node.receive("c", Rumour(QUAKE), now=0.0) if isinstance(effect, Send)]
+        sent = [effect.to for effect in node.receive("c", GossipEvent(QUAKE), now=0.0) if isinstance(effect, Send)]
         assert len(set(sent)) == 2
         assert "c" not in sent
 
@@ -33,7 +33,7 @@ def test_the_fan_out_is_kept_and_never_goes_back() -> None:
 def test_a_second_copy_goes_no_further() -> None:
     node = Gossip(["a", "b"], Random(1))
     node.publish(QUAKE, now=0.0)
-    assert node.receive("a", Rumour(QUAKE), now=0.1) == []
+    assert node.receive("a", GossipEvent(QUAKE), now=0.1) == []
 
 
 @pytest.mark.parametrize("options", [{"chance": 1.5}, {"chance": -0.1}, {"fan_out": 0}])

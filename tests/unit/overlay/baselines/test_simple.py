@@ -10,7 +10,7 @@ import pytest
 from tests.unit.overlay.harness import Bench
 from tidings.errors import InputError
 from tidings.overlay import Count, Peer, Place, Ranges, Send, protocol
-from tidings.overlay.baselines.simple import PROTOCOL, Simple, Tell
+from tidings.overlay.baselines.simple import PROTOCOL, RelayEvent, Simple
 
 IDS = [f"n{k}" for k in range(20)]
 
@@ -20,7 +20,7 @@ def a_bench(**options: Any) -> Bench:
 
 
 def told(bench: Bench) -> int:
-    return sum(isinstance(message, Tell) for _, _, message in bench.sent)
+    return sum(isinstance(message, RelayEvent) for _, _, message in bench.sent)
 
 
 def test_a_flood_reaches_everybody_and_each_once() -> None:
@@ -54,14 +54,14 @@ def test_every_subscription_of_a_node_that_is_passed_is_compared() -> None:
     bench.subscribe("n0", Ranges.of(x=(0, 9), y=(0, 9)))
     bench.subscribe("n0", Ranges.of(x=(0, 9)))
     router = bench.routers["n0"]
-    effects = router.receive("n1", Tell(next(iter_packet(bench)), 3), 0.0)
+    effects = router.receive("n1", RelayEvent(next(iter_packet(bench)), 3), 0.0)
     assert [each.by for each in effects if isinstance(each, Count)] == [3]
     assert any(isinstance(each, Send) for each in effects)
 
 
 def iter_packet(bench: Bench) -> Any:
     bench.publish("n5", x=3)
-    yield from (said.packet for _, _, said in bench.sent if isinstance(said, Tell))
+    yield from (said.packet for _, _, said in bench.sent if isinstance(said, RelayEvent))
 
 
 @pytest.mark.parametrize("options", [{"fan_out": 0.5}, {"hops_max": 0}, {"wings": 2}], ids=str)

@@ -10,10 +10,10 @@ import pytest
 from tests.unit.overlay.harness import TYPE, Bench
 from tidings.errors import InputError
 from tidings.overlay import Peer, Place, Ranges, protocol
-from tidings.overlay.baselines.tera import PROTOCOL, Spread, Tera
-from tidings.overlay.random_graph.partition import Axis
+from tidings.overlay.baselines.tera import PROTOCOL, Tera, TopicFlood
+from tidings.overlay.random_graph.partition import AttributeAxis
 
-X = Axis(TYPE, "x")
+X = AttributeAxis(TYPE, "x")
 IDS = [f"n{k}" for k in range(10)]
 
 
@@ -31,7 +31,7 @@ def test_subscribers_of_a_topic_find_each_other_and_drop_what_they_do_not_want()
     event = bench.publish("n7", x=7)
     bench.run(70.0)
     assert sorted(node for node, id in bench.delivered if id == event) == ["n1", "n2", "n4"]
-    passed_on = {sender for sender, _, said in bench.sent if isinstance(said, Spread)}
+    passed_on = {sender for sender, _, said in bench.sent if isinstance(said, TopicFlood)}
     assert "n3" in passed_on, "who does not want this event passes it on to others of the topic"
 
 

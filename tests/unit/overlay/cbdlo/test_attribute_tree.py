@@ -9,7 +9,7 @@ import pytest
 from tests.given_trees import SPACE_AXIS, a_tree, check_tree, registered, routes_between, wish
 from tidings.overlay import Everything, Interest, Peer, SubscriptionId
 from tidings.overlay.cbdlo.attribute_tree import AttributeTree, Registration
-from tidings.overlay.random_graph.partition import BOTTOM, TOP, cut_at, stretches_of
+from tidings.overlay.random_graph.partition import BOTTOM, TOP, cut_at, intervals_of
 
 
 def test_the_range_is_cut_where_interests_begin_and_end() -> None:
@@ -42,7 +42,7 @@ def test_a_cut_is_closed_when_its_last_user_goes_and_not_before() -> None:
 def test_an_interest_of_the_same_id_is_replaced() -> None:
     tree = a_tree([(3, 6)])
     again = wish(0, 10, 20)
-    tree.register(Registration(Peer("n0"), again), stretches_of(again, SPACE_AXIS))
+    tree.register(Registration(Peer("n0"), again), intervals_of(again, SPACE_AXIS))
     assert [each.low for each in tree] == [BOTTOM, cut_at(10), cut_at(21)]
     assert len(tree.registrations()) == 1
 
@@ -50,7 +50,7 @@ def test_an_interest_of_the_same_id_is_replaced() -> None:
 def test_what_wants_everything_cuts_nothing() -> None:
     tree = AttributeTree(Peer("founder"))
     everything = Interest(SubscriptionId("a", 0, 1), "Event", Everything())
-    tree.register(Registration(Peer("a"), everything), stretches_of(everything, SPACE_AXIS))
+    tree.register(Registration(Peer("a"), everything), intervals_of(everything, SPACE_AXIS))
     assert registered(tree) == [[1]]
     check_tree(tree)
 
@@ -59,7 +59,7 @@ def test_only_what_has_changed_is_told() -> None:
     tree = a_tree([(10 * k, 10 * k + 5) for k in range(64)])
     tree.changed()
     late = wish(99, 322, 323)
-    tree.register(Registration(Peer("n99"), late), stretches_of(late, SPACE_AXIS))
+    tree.register(Registration(Peer("n99"), late), intervals_of(late, SPACE_AXIS))
     changed = tree.changed()
     assert cut_at(322) in changed
     assert len(changed) <= 16, "a cut concerns its neighbours and what is rotated, not the whole tree"

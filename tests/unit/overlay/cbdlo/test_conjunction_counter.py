@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidings.overlay import EventId, SubscriptionId
-from tidings.overlay.cbdlo.conjunction_counter import Counters
+from tidings.overlay.cbdlo.conjunction_counter import ConjunctionCounter
 
 QUAKE, FLOOD = EventId("p", 0, 1), EventId("p", 0, 2)
 WISH = SubscriptionId("s", 0, 1)
@@ -11,25 +11,25 @@ WISH = SubscriptionId("s", 0, 1)
 
 def test_an_interest_is_met_when_all_its_attributes_have_matched() -> None:
     """As many as it has, not more: more there never are (GAP-01)."""
-    counters = Counters()
+    counters = ConjunctionCounter()
     assert not counters.matched(QUAKE, WISH, "depth", needed=2, now=0.0)
     assert counters.matched(QUAKE, WISH, "magnitude", needed=2, now=0.1)
     assert len(counters) == 0
 
 
 def test_an_attribute_that_matches_twice_counts_once() -> None:
-    counters = Counters()
+    counters = ConjunctionCounter()
     assert [counters.matched(QUAKE, WISH, "depth", needed=2, now=0.0) for _ in range(3)] == [False] * 3
 
 
 def test_events_are_counted_apart() -> None:
-    counters = Counters()
+    counters = ConjunctionCounter()
     counters.matched(QUAKE, WISH, "depth", needed=2, now=0.0)
     assert not counters.matched(FLOOD, WISH, "magnitude", needed=2, now=0.0)
 
 
 def test_a_count_ends_when_nothing_more_can_come() -> None:
-    counters = Counters(partial_s=30.0)
+    counters = ConjunctionCounter(partial_s=30.0)
     counters.matched(QUAKE, WISH, "depth", needed=2, now=0.0)
     counters.expire(29.0)
     assert len(counters) == 1
@@ -38,7 +38,7 @@ def test_a_count_ends_when_nothing_more_can_come() -> None:
 
 
 def test_counts_are_bounded_and_the_oldest_goes_first() -> None:
-    counters = Counters(at_most=3)
+    counters = ConjunctionCounter(at_most=3)
     for seq in range(5):
         counters.matched(EventId("p", 0, seq), WISH, "depth", needed=2, now=0.0)
     assert (len(counters), counters.forgotten) == (3, 2)

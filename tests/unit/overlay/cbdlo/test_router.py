@@ -26,24 +26,24 @@ from tidings.overlay import (
     protocol,
 )
 from tidings.overlay.cbdlo.messages import (
-    Astray,
-    Found,
     Match,
-    Reached,
-    Renew,
-    Stale,
+    RenewLease,
+    RevokePartition,
+    StaleAccessPoint,
+    SubscribersNotified,
+    TopologyFound,
     TreeStep,
     Unregister,
-    Vacate,
     Walk,
+    WalkFailed,
 )
 from tidings.overlay.cbdlo.router import PROTOCOL, Cbdlo
-from tidings.overlay.random_graph.access_points import AccessPoint, Tree
-from tidings.overlay.random_graph.partition import BOTTOM, Axis
-from tidings.overlay.random_graph.random_walk import Path
+from tidings.overlay.random_graph.access_points import AccessPoint, TreeId
+from tidings.overlay.random_graph.partition import BOTTOM, AttributeAxis
+from tidings.overlay.random_graph.random_walk import WalkPath
 
 IDS = [f"n{k}" for k in range(8)]
-X, NAMELESS = Axis(TYPE, "x"), Axis(TYPE, "")
+X, NAMELESS = AttributeAxis(TYPE, "x"), AttributeAxis(TYPE, "")
 STILL: dict[str, Any] = {"period_s": 0}
 
 
@@ -107,9 +107,9 @@ def test_a_subscription_is_completed_once_its_sub_spaces_and_two_deputies_know_i
         ("n3", "subscribe"),
         ("n2", "subscribe"),
     ]
-    steward = bench.routers["n1"].topologies.stewards[X]
-    assert sorted(steward.deputies) == ["n2", "n3"]
-    copies = bench.routers["n2"].topologies.copies.registrations(X, steward.tree)
+    coordinator = bench.routers["n1"].topologies.coordinators[X]
+    assert sorted(coordinator.replicas) == ["n2", "n3"]
+    copies = bench.routers["n2"].topologies.copies.registrations(X, coordinator.tree)
     assert sorted(id.origin for id in copies) == ["n1", "n2", "n3"]
 
 
@@ -136,13 +136,13 @@ def test_nothing_is_told_twice_however_often_it_is_said(profile: str) -> None:
 
 def test_what_is_taken_back_is_forgotten_everywhere_and_its_cuts_are_closed() -> None:
     bench = a_network_of_three_wishes()
-    steward = bench.routers["n1"].topologies.stewards[X]
-    before = len(steward.plan)
+    coordinator = bench.routers["n1"].topologies.coordinators[X]
+    before = len(coordinator.plan)
     taken = next(id for id in bench.routers["n3"].topologies.own)
     bench.unsubscribe(taken)
     bench.run(300.0)
     assert ("n3", "unsubscribe", taken) in bench.completed
-    assert len(steward.plan) < before
+    assert len(coordinator.plan) < before
     assert len(bench.routers["n3"].topologies.estate) == 0
     event = bench.publish("n5", x=50)
     bench.run(600.0)
@@ -192,8 +192,8 @@ def test_an_attribute_that_nobody_wants_is_looked_for_and_then_left_alone() -> N
 # ── Walks ────────────────────────────────────────────────────────────────────
 
 
-def a_walk(path: Path | None = None, **values: Any) -> Walk:
-    return Walk(a_packet(**values or {"x": 3}), X, Peer("far"), 1, path or Path(10, 1, 0, (Peer("far"),)))
+def a_walk(path: WalkPath | None = None, **values: Any) -> Walk:
+    return Walk(a_packet(**values or {"x": 3}), X, Peer("far"), 1, path or WalkPath(10, 1, 0, (Peer("far"),)))
 
 
 def test_a_walk_goes_on_to_a_neighbour_that_it_has_not_passed() -> None:
@@ -206,7 +206,7 @@ def test_a_walk_goes_on_to_a_neighbour_that_it_has_not_passed() -> None:
 
 def test_a_walk_that_meets_an_access_point_goes_into_the_tree() -> None:
     node = a_node()
-    node.table.hear(AccessPoint(X, Peer("entry"), Tree(Peer("s"), 1)))
+    node.table.hear(AccessPoint(X, Peer("entry"), TreeId(Peer("s"), 1)))
     ((to, message),) = sent(node.receive("far", a_walk(), 0.0), TreeStep)
     assert (to, message.axis) == ("entry", X)
 
@@ -215,8 +215,8 @@ def test_a_walk_without_hops_left_ends_and_its_publisher_is_told_only_if_robust(
     for profile, told in (("robust", 1), ("paper", 0)):
         node = a_node(profile=profile)
         node.sampler.fill([Peer("next")])
-        over = node.receive("far", a_walk(Path(10, 10, 0, (Peer("far"),))), 0.0)
-        assert len(sent(over, Astray)) == told
+        over = node.receive("far", a_walk(WalkPath(10, 10, 0, (Peer("far"),))), 0.0)
+        assert len(sent(over, WalkFailed)) == told
         assert not sent(over, Walk)
 
 
@@ -225,7 +225,7 @@ def test_only_the_robust_publisher_looks_into_its_own_table() -> None:
     for profile, kind in (("robust", TreeStep), ("paper", Walk)):
         node = a_node(profile=profile)
         node.sampler.fill([Peer("next")])
-        node.table.hear(AccessPoint(X, Peer("entry"), Tree(Peer("s"), 1)))
+        node.table.hear(AccessPoint(X, Peer("entry"), TreeId(Peer("s"), 1)))
         assert len(sent(node.publish(a_packet(origin="me", x=3), 0.0), kind)) == 1
 
 
@@ -235,28 +235,28 @@ def test_an_access_point_that_has_left_says_so_and_walks_on_with_half_the_hops()
     node.sampler.fill([Peer("next")])
     walk = a_walk()
     effects = node.receive("knows", TreeStep(walk.packet, X, walk.origin, 1, walk.path), 0.0)
-    assert sent(effects, Stale) == [("knows", Stale(X))]
-    ((_, onward),) = sent(effects, Walk)
-    assert (onward.path.hops_max, onward.path.round) == (5, 1)
+    assert sent(effects, StaleAccessPoint) == [("knows", StaleAccessPoint(X))]
+    ((_, next_step),) = sent(effects, Walk)
+    assert (next_step.path.hops_max, next_step.path.round) == (5, 1)
     other = a_node("knows")
-    other.table.hear(AccessPoint(X, Peer("me"), Tree(Peer("s"), 1)))
-    other.receive("me", Stale(X), 0.0)
+    other.table.hear(AccessPoint(X, Peer("me"), TreeId(Peer("s"), 1)))
+    other.receive("me", StaleAccessPoint(X), 0.0)
     assert other.table.at(X) == []
 
 
 def test_a_stale_access_point_with_no_hops_to_give_ends_the_walk() -> None:
     node = a_node()
     node.sampler.fill([Peer("next")])
-    walk = a_walk(Path(1, 1, 3, (Peer("far"),)))
+    walk = a_walk(WalkPath(1, 1, 3, (Peer("far"),)))
     effects = node.receive("knows", TreeStep(walk.packet, X, walk.origin, 1, walk.path), 0.0)
     assert not sent(effects, Walk)
-    assert len(sent(effects, Astray)) == 1
+    assert len(sent(effects, WalkFailed)) == 1
 
 
 def test_a_walk_into_a_node_that_is_gone_takes_another_way_without_losing_a_hop() -> None:
     node = a_node()
     node.sampler.fill([Peer("gone"), Peer("next")])
-    bounced = Walk(a_packet(x=3), X, Peer("far"), 1, Path(10, 2, 0, (Peer("far"), Peer("me"))))
+    bounced = Walk(a_packet(x=3), X, Peer("far"), 1, WalkPath(10, 2, 0, (Peer("far"), Peer("me"))))
     ((to, message),) = sent(node.unsent("gone", bounced, 0.0), Walk)
     assert (to, message.path.hop) == ("next", 2)
     assert "gone" not in node.sampler
@@ -268,16 +268,16 @@ def test_a_walk_into_a_node_that_is_gone_takes_another_way_without_losing_a_hop(
 def test_nonsense_is_neither_an_error_nor_believed() -> None:
     node = a_node()
     node.sampler.fill([Peer("next")])
-    tree, id = Tree(Peer("s"), 1), SubscriptionId("liar", 0, 1)
+    tree, id = TreeId(Peer("s"), 1), SubscriptionId("liar", 0, 1)
     nonsense: list[Any] = [
-        Found(EventId("me", 0, 1), X),
-        Reached(EventId("me", 0, 1), X),
-        Astray(EventId("me", 0, 1), X, 1),
+        TopologyFound(EventId("me", 0, 1), X),
+        SubscribersNotified(EventId("me", 0, 1), X),
+        WalkFailed(EventId("me", 0, 1), X, 1),
         Match(5, a_packet(x=1), X, (id,)),
-        Renew(X, tree, Peer("liar"), (id,), ()),
-        Vacate(3, X, tree, BOTTOM, 9),
-        a_walk(Path(10**6, 0, 0, ())),
-        TreeStep(a_packet(x=1), X, Peer("far"), 1, Path(10, 1), 10**6),
+        RenewLease(X, tree, Peer("liar"), (id,), ()),
+        RevokePartition(3, X, tree, BOTTOM, 9),
+        a_walk(WalkPath(10**6, 0, 0, ())),
+        TreeStep(a_packet(x=1), X, Peer("far"), 1, WalkPath(10, 1), 10**6),
     ]
     for message in nonsense:
         effects = node.receive("liar", message, 0.0)
@@ -287,11 +287,11 @@ def test_nonsense_is_neither_an_error_nor_believed() -> None:
 
 def test_nobody_can_register_or_unregister_for_another() -> None:
     bench = a_network_of_three_wishes()
-    steward = bench.routers["n1"].topologies.stewards[X]
-    id = next(each.interest.id for each in steward.interested() if each.peer.id == "n3")
-    bench.do("n1", bench.routers["n1"].receive("n2", Unregister(9, X, steward.tree, id), bench.now))
+    coordinator = bench.routers["n1"].topologies.coordinators[X]
+    id = next(each.interest.id for each in coordinator.interested() if each.peer.id == "n3")
+    bench.do("n1", bench.routers["n1"].receive("n2", Unregister(9, X, coordinator.tree, id), bench.now))
     bench.run(300.0)
-    assert steward.plan.registration(id) is not None
+    assert coordinator.plan.registration(id) is not None
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,14 @@ import pytest
 
 from tidings.errors import InputError
 from tidings.overlay import Peer
-from tidings.overlay.random_graph.access_points import AGE_MAX, AccessPoint, AccessTable, Policy, Tree
-from tidings.overlay.random_graph.partition import Axis
+from tidings.overlay.random_graph.access_points import AGE_MAX, AccessPoint, AccessTable, Policy, TreeId
+from tidings.overlay.random_graph.partition import AttributeAxis
 
-ME, TREE, OTHER = Peer("me"), Tree(Peer("s"), 1), Tree(Peer("t"), 1)
+ME, TREE, OTHER = Peer("me"), TreeId(Peer("s"), 1), TreeId(Peer("t"), 1)
 
 
-def point(name: str, peer: str = "p", tree: Tree = TREE, age: int = 0) -> AccessPoint:
-    return AccessPoint(Axis("Event", name), Peer(peer), tree, age)
+def point(name: str, peer: str = "p", tree: TreeId = TREE, age: int = 0) -> AccessPoint:
+    return AccessPoint(AttributeAxis("Event", name), Peer(peer), tree, age)
 
 
 def a_table(size: int = 3, policy: Policy = "balanced") -> AccessTable:
@@ -43,16 +43,16 @@ def test_a_balanced_table_has_one_entry_for_an_attribute_and_keeps_the_fresher()
     table = a_table()
     for age, peer in ((5, "old"), (1, "new"), (3, "between")):
         table.hear(point("x", peer, age=age))
-    assert [each.peer.id for each in table.at(Axis("Event", "x"))] == ["new"]
+    assert [each.peer.id for each in table.at(AttributeAxis("Event", "x"))] == ["new"]
 
 
 def test_it_has_two_while_an_attribute_has_two_topologies() -> None:
     table = a_table()
     table.hear(point("x"))
     table.hear(point("x", tree=OTHER))
-    assert len(table.at(Axis("Event", "x"))) == 2
-    table.drop_tree(Axis("Event", "x"), OTHER)
-    assert [each.tree for each in table.at(Axis("Event", "x"))] == [TREE]
+    assert len(table.at(AttributeAxis("Event", "x"))) == 2
+    table.drop_tree(AttributeAxis("Event", "x"), OTHER)
+    assert [each.tree for each in table.at(AttributeAxis("Event", "x"))] == [TREE]
 
 
 @pytest.mark.parametrize("policy", ["naive", "balanced"])
@@ -107,7 +107,7 @@ def test_who_does_not_know_the_way_is_dropped() -> None:
     table = a_table()
     table.hear(point("x", "p"))
     table.hear(point("y", "p"))
-    table.drop(Axis("Event", "x"), "p")
+    table.drop(AttributeAxis("Event", "x"), "p")
     assert names(table) == ["y"]
     table.drop_peer("p")
     assert names(table) == []

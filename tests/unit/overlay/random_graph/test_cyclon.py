@@ -8,7 +8,7 @@ import pytest
 
 from tidings.errors import InputError
 from tidings.overlay import Peer
-from tidings.overlay.random_graph.cyclon import LOST_MAX, Known, PeerSampler
+from tidings.overlay.random_graph.cyclon import LOST_MAX, PeerSampler, ViewEntry
 
 ME = Peer("me")
 
@@ -41,8 +41,8 @@ def test_an_exchange_goes_to_the_oldest_who_is_out_of_view_until_it_answers() ->
     assert first is not None
     partner, offered = first
     assert partner.id not in sampler
-    assert Known(ME) in offered
-    sampler.answered(partner.id, [Known(Peer("x"))])
+    assert ViewEntry(ME) in offered
+    sampler.answered(partner.id, [ViewEntry(Peer("x"))])
     assert "x" in sampler
 
 
@@ -50,7 +50,7 @@ def test_what_comes_in_takes_the_place_of_what_was_sent_and_of_nothing_else() ->
     for seed in range(50):
         sampler = a_sampler(seed=seed)
         before = ids(sampler)
-        sent = {known.peer.id for known in sampler.answer([Known(Peer("x")), Known(Peer("y"))])}
+        sent = {known.peer.id for known in sampler.answer([ViewEntry(Peer("x")), ViewEntry(Peer("y"))])}
         assert before - ids(sampler) <= sent
         assert len(sampler) == 4
 
@@ -59,7 +59,7 @@ def test_who_is_heard_of_afresh_gets_younger_and_in_a_later_life_is_replaced() -
     sampler = a_sampler(size=2, known="a")
     sampler.propose()
     sampler.fill([Peer("a")])
-    sampler.answer([Known(Peer("a", incarnation=2), age=5)])
+    sampler.answer([ViewEntry(Peer("a", incarnation=2), age=5)])
     assert sampler.view() == [Peer("a", incarnation=2)]
 
 

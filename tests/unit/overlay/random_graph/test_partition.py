@@ -15,19 +15,19 @@ from tidings.overlay.random_graph.partition import (
     EVERYWHERE,
     SPANS_MAX,
     TOP,
-    Axis,
+    AttributeAxis,
     Cut,
-    Stretch,
+    Interval,
     axes_of,
     cut_at,
-    filed_under,
-    place_of,
-    stretches_of,
+    indexed_axes,
+    intervals_of,
+    position_of,
 )
 
 PLATE = EventType("Plate", plate=str, speed=float, area=str)
 ID = SubscriptionId("a", 0, 1)
-X = Axis("Event", "x")
+X = AttributeAxis("Event", "x")
 
 
 def interest(wanted: Any, event_type: str = "Event") -> Interest:
@@ -49,48 +49,48 @@ def test_a_cut_that_does_not_compare_is_refused(wrong: tuple[int, Any]) -> None:
 
 
 def test_a_range_is_one_stretch() -> None:
-    assert stretches_of(interest(Ranges.of(x=(3, 7))), X) == [Stretch(cut_at(3), cut_at(8))]
+    assert intervals_of(interest(Ranges.of(x=(3, 7))), X) == [Interval(cut_at(3), cut_at(8))]
 
 
 def test_an_interest_is_filed_under_its_narrowest_attributes() -> None:
     wanted = interest(Ranges.of(a=(0, 90), b=(0, 9), c=(0, 30)))
-    assert filed_under(wanted) == [Axis("Event", "b"), Axis("Event", "c")]
-    assert len(filed_under(wanted, None)) == 3
+    assert indexed_axes(wanted) == [AttributeAxis("Event", "b"), AttributeAxis("Event", "c")]
+    assert len(indexed_axes(wanted, None)) == 3
 
 
 def test_what_says_nothing_of_one_attribute_is_filed_under_none() -> None:
-    nameless = [Axis("Event", "")]
-    assert filed_under(interest(Everything())) == nameless
-    assert filed_under(sql("speed > 3 OR area = 'EC2'")) == [Axis("Plate", "")]
-    assert filed_under(sql("speed > 3 OR speed IS NULL")) == [Axis("Plate", "")]
+    nameless = [AttributeAxis("Event", "")]
+    assert indexed_axes(interest(Everything())) == nameless
+    assert indexed_axes(sql("speed > 3 OR area = 'EC2'")) == [AttributeAxis("Plate", "")]
+    assert indexed_axes(sql("speed > 3 OR speed IS NULL")) == [AttributeAxis("Plate", "")]
 
 
 def test_alternatives_on_one_attribute_are_joined_where_they_touch() -> None:
     wanted = sql("area = 'a' OR (area >= 'a' AND area < 'b') OR area = 'z'")
-    (axis,) = filed_under(wanted)
-    assert [stretch.low for stretch in stretches_of(wanted, axis)] == [cut_at("a"), cut_at("z")]
+    (axis,) = indexed_axes(wanted)
+    assert [interval.low for interval in intervals_of(wanted, axis)] == [cut_at("a"), cut_at("z")]
 
 
 def test_an_open_end_reaches_the_end_of_the_range() -> None:
     wanted = sql("plate >= 'm'")
-    assert stretches_of(wanted, Axis("Plate", "plate")) == [Stretch(cut_at("m"), TOP)]
+    assert intervals_of(wanted, AttributeAxis("Plate", "plate")) == [Interval(cut_at("m"), TOP)]
 
 
 def test_what_cannot_be_read_is_everywhere() -> None:
-    assert stretches_of(interest(Everything(exact=False)), X) == [EVERYWHERE]
+    assert intervals_of(interest(Everything(exact=False)), X) == [EVERYWHERE]
 
 
 def test_a_list_that_is_too_long_is_one_stretch() -> None:
     words = ", ".join(f"'{index:03}'" for index in range(SPANS_MAX + 1))
     wanted = sql(f"plate IN ({words})")
-    assert len(stretches_of(wanted, Axis("Plate", "plate"))) == 1
+    assert len(intervals_of(wanted, AttributeAxis("Plate", "plate"))) == 1
 
 
 def test_an_event_has_a_place_where_its_value_can_be_read() -> None:
     view = View({"x": 3}, hidden=("y",))
-    assert place_of(view, X) == cut_at(3)
-    assert place_of(view, Axis("Event", "y")) is None
-    assert place_of(view, Axis("Event", "")) == BOTTOM
+    assert position_of(view, X) == cut_at(3)
+    assert position_of(view, AttributeAxis("Event", "y")) is None
+    assert position_of(view, AttributeAxis("Event", "")) == BOTTOM
     packet = Packet(Header(EventId("a", 0, 1), "Event"), view)
     assert [axis.name for axis in axes_of(packet)] == ["x", "y", ""]
 
@@ -99,8 +99,8 @@ def test_where_an_event_is_wanted_its_place_lies_in_a_stretch() -> None:
     for wanted in (sql("speed > 2.5 AND speed <= 7"), sql("plate LIKE 'AB%'"), sql("area IN ('EC2', 'WC1')")):
         for values in ({"speed": 2.5, "plate": "AB12", "area": "WC1"}, {"speed": 7.0, "plate": "AC", "area": "W"}):
             packet = Packet(Header(EventId("a", 0, 1), "Plate"), View(values))
-            for axis in filed_under(wanted):
-                place = place_of(packet.view, axis)
+            for axis in indexed_axes(wanted):
+                place = position_of(packet.view, axis)
                 assert place is not None
-                inside = any(low <= place < high for low, high in stretches_of(wanted, axis))
+                inside = any(low <= place < high for low, high in intervals_of(wanted, axis))
                 assert inside or not wanted.matches(packet)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from tidings.overlay import Peer
-from tidings.overlay.random_graph.random_walk import HOPS_MAX, Path, onward
+from tidings.overlay.random_graph.random_walk import HOPS_MAX, WalkPath, next_step
 
 Graph = dict[str, list[Peer]]
 
@@ -18,11 +18,13 @@ def graph(**links: str) -> Graph:
 CHAIN = graph(A="B", B="AC", C="BD", D="CE", E="DF", F="E")  # The paper's figure 3: F is at the edge.
 
 
-def walked(views: Graph, start: str, seed: int, *, hops_max: int = HOPS_MAX, trace_max: int = HOPS_MAX) -> list[Path]:
+def walked(
+    views: Graph, start: str, seed: int, *, hops_max: int = HOPS_MAX, trace_max: int = HOPS_MAX
+) -> list[WalkPath]:
     """All steps of a walk that never finds anybody, as the nodes it comes to get them."""
-    rng, here, path, steps = Random(seed), start, Path(hops_max), []
+    rng, here, path, steps = Random(seed), start, WalkPath(hops_max), []
     while path.is_jump or not path.is_over:
-        step = onward(path, Peer(here), views[here], rng, trace_max)
+        step = next_step(path, Peer(here), views[here], rng, trace_max)
         if step is None:
             break
         here, path = step.to.id, step.path
@@ -56,7 +58,7 @@ def test_a_walk_begins_again_exactly_where_all_neighbours_are_in_its_trace() -> 
     for seed in range(300):
         rng, trace = Random(seed), tuple(Peer(n) for n in Random(seed).sample("BCDEFG", 3))
         view = [Peer(n) for n in rng.sample("BCDEFG", rng.randrange(1, 5))]
-        step = onward(Path(10, 3, 0, trace), Peer("A"), view, rng)
+        step = next_step(WalkPath(10, 3, 0, trace), Peer("A"), view, rng)
         blocked = {peer.id for peer in view} <= {peer.id for peer in trace}
         assert step is not None
         assert step.path.is_jump == blocked
@@ -91,4 +93,4 @@ def test_without_a_trace_a_walk_may_turn_back() -> None:
 
 
 def test_a_node_that_knows_nobody_ends_a_walk() -> None:
-    assert onward(Path(10), Peer("A"), [], Random(0)) is None
+    assert next_step(WalkPath(10), Peer("A"), [], Random(0)) is None
