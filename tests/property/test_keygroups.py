@@ -32,8 +32,8 @@ from tidings.security import (
     TreeMember,
 )
 from tidings.security.keys.group import _wrap_aad, _wrap_nonce, signed_message
-from tidings.security.keys.tree_member import _climb
-from tidings.security.keys.trees import Update, entry_aad, entry_nonce, lock_under
+from tidings.security.keys.tree_member import climb
+from tidings.security.keys.trees import TreeUpdate, entry_aad, entry_nonce, lock_under
 from tidings.security.suites import expand
 
 GID = PLATES.group_ids[0]
@@ -59,14 +59,14 @@ class Broker:
 
     def secrets(self) -> set[bytes]:
         """Every tree secret it holds or can compute now: in OFT, the key of each node on its way up."""
-        if self.member is None or not self.member._tree._leaf_key:
+        if self.member is None or not self.member.tree.path.leaf_key:
             return set()
-        tree = self.member._tree
-        found, key = {tree._leaf_key}, tree._leaf_key
-        for level in tree._levels:
+        tree = self.member.tree
+        found, key = {tree.path.leaf_key}, tree.path.leaf_key
+        for level in tree.path.levels:
             if level.key is None:
                 break
-            key = level.key if tree.kind == "lkh" else _climb(key, level)
+            key = level.key if tree.kind == "lkh" else climb(key, level)
             found |= {key, level.key}
         return found
 
@@ -129,7 +129,7 @@ class World:
         if broker.member is None:
             return
         if broker.key not in self.group.members:
-            broker.member._tree.version = update.tree.version - 1  # Who is out need not play by the rules.
+            broker.member.tree.version = update.tree.version - 1  # Who is out need not play by the rules.
         try:
             broker.member.apply(update, self.now)
         except NeedResync:
@@ -145,7 +145,7 @@ class World:
         """The epochs whose data key these brokers can get, together, of all they ever held and heard."""
         known = set().union(*(self.hoards[name] for name in names))
         known |= opened(self.group.policy.tree, known, [update.tree for update in self.updates])
-        deks = {key._dek for broker in self.brokers if broker.name in names for key in broker.keyring.epochs(GID)}
+        deks = {key.dek for broker in self.brokers if broker.name in names for key in broker.keyring.epochs(GID)}
         for update in self.updates:
             deks |= {dek for secret in sorted(known) if (dek := unwrapped(self.group.policy.tree, secret, update))}
         return {epoch for epoch, (_, dek) in self.deks().items() if dek in deks}
@@ -160,7 +160,7 @@ def unwrapped(kind: str, secret: bytes, update: KeyUpdate) -> bytes | None:
         return None
 
 
-def opened(kind: str, known: set[bytes], updates: list[Update]) -> set[bytes]:
+def opened(kind: str, known: set[bytes], updates: list[TreeUpdate]) -> set[bytes]:
     """Every secret that follows: entries opened with what is known, and with what those held, and so on."""
     known = set(known)
     fresh = set(known)
@@ -350,7 +350,7 @@ def test_after_each_update_all_members_agree_and_nobody_else_does(
             assert not members or _follows(former, update) != tree.root_kek()
 
 
-def _follows(former: TreeMember, update: Update) -> bytes | None:
+def _follows(former: TreeMember, update: TreeUpdate) -> bytes | None:
     former.version = update.version - 1
     try:
         return former.apply(update)

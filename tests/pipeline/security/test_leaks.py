@@ -97,7 +97,7 @@ def secrets_in(content: bytes) -> list[bytes]:
 def secrets() -> list[bytes]:
     keyring = a_keyring(SIGHTINGS)
     held = [key for gid in SIGHTINGS.group_ids for key in keyring.epochs(gid)]
-    return [secret for key in held for secret in (key._dek, key.content_key("pub"), key.content_key("sub"))]
+    return [secret for key in held for secret in (key.dek, key.content_key("pub"), key.content_key("sub"))]
 
 
 def spellings(secret: bytes) -> list[bytes]:

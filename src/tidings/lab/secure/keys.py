@@ -56,7 +56,7 @@ def _tree(kind: str, count: int, changes: int, rng: random.Random) -> list[Measu
     return [
         Measured(LEAVES[kind], count, fmean(left)),
         Measured(JOINS[kind], count, fmean(joined)),
-        Measured(STORED[kind], count, member.held),
+        Measured(STORED[kind], count, member.key_count),
     ]
 
 
