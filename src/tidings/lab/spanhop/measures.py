@@ -12,8 +12,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from tidings.errors import InputError
-from tidings.lab.checking import expect_at_least, expect_one_of, expect_rates
 from tidings.lab.experiment import Measured, Parameters, numbers
+from tidings.lab.parameter_checks import expect_at_least, expect_one_of, expect_rates
 from tidings.lab.spanhop.near import nearest
 from tidings.lab.spanhop.places import fitted
 from tidings.lab.spanhop.routes import HERE, Routes, Tables, live_share, routes, routes_together, tables
