@@ -1,4 +1,4 @@
-"""No content key ever meets a nonce twice: clocks that jump, crashes, several workers (INV-08)."""
+"""No content key ever meets a nonce twice: clocks that jump, crashes, several workers (SECURE-INV-8)."""
 
 from __future__ import annotations
 

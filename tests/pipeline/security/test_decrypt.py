@@ -124,7 +124,7 @@ def test_a_live_reader_refuses_what_is_not_fresh(spark: SparkSession, tmp_path: 
 
 
 def test_only_what_a_publisher_with_the_right_has_signed_is_admitted(spark: SparkSession, tmp_path: Path) -> None:
-    """INV-11: whoever has the keys can seal, and only a publisher's signature is believed."""
+    """SECURE-INV-11: whoever has the keys can seal, and only a publisher's signature is believed."""
     alike = [event for event in EVENTS if set(event) == set(EVENTS[0])][:6]
     by_camera, by_reader = signed_by(CAMERA, 1, alike), signed_by(CHARGE, 2, alike)
     altered = [frame[:-1] + bytes([frame[-1] ^ 1]) for frame in signed_by(CAMERA, 3, alike)]

@@ -1,6 +1,6 @@
 """Keys stay in key files: not in plans, event logs, checkpoints, results or logs, in no spelling (3.14, rule 1).
 
-And a task that fails after it has sealed is run again to the same bytes (INV-08). Both need a session of their own.
+And a task that fails after it has sealed is run again to the same bytes (SECURE-INV-8). Both need a session of their own.
 """
 
 from __future__ import annotations

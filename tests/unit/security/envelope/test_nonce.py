@@ -1,4 +1,4 @@
-"""Moments: never the same twice, never far ahead of the clock (3.3, INV-08)."""
+"""Moments: never the same twice, never far ahead of the clock (SECURE-INV-8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The replay window: once, in time, in bounded memory (3.13, INV-09)."""
+"""The replay window: once, in time, in bounded memory (SECURE-INV-9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signatures: of one event, and of many at once (3.5)."""
+"""Signatures: of one event, and of many at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Key groups: when a key changes, and when it need not (3.8, 3.9, INV-14)."""
+"""Key groups: when a key changes, and when it need not (SECURE-INV-14)."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_who_must_not_wait_is_shut_out_at_once(why: str) -> None:
 
 
 def test_the_end_of_a_right_shuts_out_even_those_who_never_left() -> None:
-    """GAP-16."""
+    """SECURE-GAP-16."""
     party = Party()
     party.join(ALICE, START, (START, START + HOUR_MS))
     party.join(BOB, START, (START, START + HOUR_MS))

@@ -1,4 +1,4 @@
-"""The key manager: who is let in, what it persists first, and what it never gives out twice (INV-08)."""
+"""The key manager: who is let in, what it persists first, and what it never gives out twice (SECURE-INV-8)."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_asking_for_one_group_too_many_gives_none() -> None:
 
 
 def test_the_group_of_a_whole_event_needs_every_attribute() -> None:
-    """GAP-21."""
+    """SECURE-GAP-21."""
     some = Broker(CHARGE, WHOLE, attributes=ids(WHOLE, "plate", "location"))
     with pytest.raises(Denied, match="attributes: link 0"):
         a_manager(WHOLE).join(some.ask(), NOW_MS)
@@ -352,7 +352,7 @@ def run_effects(manager: KeyManager, effects: list[ManagerEffect], disk: Disk, c
 
 @pytest.mark.parametrize("seed", range(5))
 def test_no_sender_id_gets_out_twice_however_often_the_manager_crashes(seed: int) -> None:
-    """INV-08: crashes before, between and after persisting and answering."""
+    """SECURE-INV-8: crashes before, between and after persisting and answering."""
     rng, disk = random.Random(seed), Disk()
     given_out: list[int] = []
     manager = a_manager()

@@ -1,4 +1,4 @@
-"""Key trees: everybody in agrees, everybody out is out, and who may collude (INV-15, 17; GAP-08)."""
+"""Key trees: everybody in agrees, everybody out is out, and who may collude (SECURE-INV-15, 17; SECURE-GAP-8)."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_updates_are_as_long_as_the_tree_is_high(kind: str, leave_entries: int, 
 
 
 def test_a_one_way_update_is_opened_at_most_once_by_each_member() -> None:
-    """3.10: exactly the members below the sibling need an entry, and exactly they can open it."""
+    """Exactly the members below the sibling need an entry, and exactly they can open it."""
     group = a_group("oft", 16)
     update = group.leave(5)
     for member in group.members.values():
@@ -134,7 +134,7 @@ def test_a_one_way_update_is_opened_at_most_once_by_each_member() -> None:
 
 
 def test_the_one_way_formulas_are_the_published_ones() -> None:
-    """3.10, on the smallest tree that has them all."""
+    """On the smallest tree that has them all (McGrew and Sherman, 2003)."""
     group = a_group("oft", 2)
     one, other = (group.members[key(name)] for name in range(2))
     root = mix(blind(one.path.leaf_key), blind(other.path.leaf_key))
@@ -262,7 +262,7 @@ def test_an_evicted_members_path_opens_no_later_update(kind: str) -> None:
 
 
 def test_in_a_one_way_tree_an_evicted_and_a_later_member_together_learn_the_key_between() -> None:
-    """GAP-08, and INV-17's second half: the published weakness is there, which is why OFT is not the default.
+    """SECURE-GAP-8, and SECURE-INV-17's second half: the published weakness is there, which is why OFT is not the default.
 
     A, evicted from the left half, knows the right half's blinded key. C, who joins on the right
     later, is told the left half's blinded key as it has been since A went. Mixed, they are the
@@ -284,7 +284,7 @@ def test_in_a_one_way_tree_an_evicted_and_a_later_member_together_learn_the_key_
 
 
 def test_in_a_key_hierarchy_an_evicted_and_a_later_member_together_learn_nothing_between() -> None:
-    """INV-17: every key either ever held is tried on every entry between, and what opens is tried again."""
+    """SECURE-INV-17: every key either ever held is tried on every entry between, and what opens is tried again."""
     group = a_group("lkh", 8)
     evicted = group.members[key(2)]
     known = {evicted.path.leaf_key, *(level.key for level in evicted.path.levels if level.key)}

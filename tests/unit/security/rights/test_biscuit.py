@@ -1,4 +1,4 @@
-"""Rights as tokens: what they allow, and some forty ways to forge or widen one (INV-10)."""
+"""Rights as tokens: what they allow, and some forty ways to forge or widen one (SECURE-INV-10)."""
 
 from __future__ import annotations
 
