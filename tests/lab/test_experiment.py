@@ -8,8 +8,8 @@ import pytest
 
 from tests.lab.small import experiment
 from tidings.errors import InputError
-from tidings.lab import EXPERIMENTS, Axis, Measured, Parameters, find
-from tidings.lab.experiment import version_of
+from tidings.lab import EXPERIMENTS, Measured, Parameters, PlotAxis, find
+from tidings.lab.experiment import measured_sources, version_of
 from tidings.lab.irbr import experiments
 from tidings.lab.spanhop import measures, routing
 
@@ -41,9 +41,9 @@ def test_a_key_says_everything_a_result_depends_on() -> None:
     assert len({one.key, *(other.key for other in others)}) == 4
 
 
-def test_rewording_a_claim_or_a_label_leaves_what_was_measured_standing() -> None:
+def test_rewording_a_claim_or_a_label_leaves_what_was_measured_valid() -> None:
     chosen = experiment("irbr-4a")
-    reworded = replace(chosen, claims=(), title="", x=Axis("other"))
+    reworded = replace(chosen, claims=(), title="", x=PlotAxis("other"))
     assert [point.key for point in reworded.points()] == [point.key for point in chosen.points()]
 
 
@@ -58,6 +58,11 @@ def test_another_constant_in_a_compiled_loop_is_another_version(monkeypatch: pyt
     before = version_of(measures.measure_hops)
     monkeypatch.setattr(routing, "LOST", 3)
     assert version_of(measures.measure_hops) != before
+
+
+def test_a_measure_depends_on_the_protocols_in_their_packages() -> None:
+    sources = {(file.parent.name, file.name) for file in measured_sources()}
+    assert {("irbr", "router.py"), ("keys", "group.py"), ("sim", "world.py"), ("overlay", "router.py")} <= sources
 
 
 def test_a_paper_stands_for_all_its_figures_and_nothing_is_chosen_twice() -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.lab.small import experiment
 from tidings.lab import Experiment, report
 from tidings.lab.cbdlo.copies import in_a_copy
-from tidings.lab.results import DRAFT, Results, Spread, read, spread, table_of, write, written_whole
+from tidings.lab.results import DRAFT, MeanWithMargin, Results, read, spread, table_of, write, written_whole
 
 
 def a_table_of(chosen: Experiment) -> list[dict[str, object]]:
@@ -86,7 +86,7 @@ def test_a_file_that_fails_half_way_is_not_there_and_what_was_there_stays(tmp_pa
 
 
 def test_a_mean_comes_with_its_interval() -> None:
-    assert spread([3.0]) == Spread(3.0, 0.0)
+    assert spread([3.0]) == MeanWithMargin(3.0, 0.0)
     mean, margin = spread([1.0, 2.0, 3.0, 4.0])
     assert mean == 2.5
     assert margin == pytest.approx(2.054, abs=0.001)  # t(0.975, 3) · s / √4, from a table.

@@ -1,4 +1,4 @@
-"""Secrecy over time: an attacker who keeps all it ever received, in groups that come and go (INV-01, 02, 14, 15).
+"""Secrecy over time: an attacker who keeps all it ever received, in groups that come and go (SECURE-INV-1, 2, 14, 15).
 
 A schedule is random: brokers with credentials of random validity join, leave, are revoked and
 come back, and the manager's timers tick. Everybody hears every broadcast. A broker that is out
@@ -32,8 +32,8 @@ from tidings.security import (
     TreeMember,
 )
 from tidings.security.keys.group import _wrap_aad, _wrap_nonce, signed_message
-from tidings.security.keys.tree_member import _climb
-from tidings.security.keys.trees import Update, entry_aad, entry_nonce, lock_under
+from tidings.security.keys.tree_member import climb
+from tidings.security.keys.trees import TreeUpdate, entry_aad, entry_nonce, lock_under
 from tidings.security.suites import expand
 
 GID = PLATES.group_ids[0]
@@ -59,14 +59,14 @@ class Broker:
 
     def secrets(self) -> set[bytes]:
         """Every tree secret it holds or can compute now: in OFT, the key of each node on its way up."""
-        if self.member is None or not self.member._tree._leaf_key:
+        if self.member is None or not self.member.tree.path.leaf_key:
             return set()
-        tree = self.member._tree
-        found, key = {tree._leaf_key}, tree._leaf_key
-        for level in tree._levels:
+        tree = self.member.tree
+        found, key = {tree.path.leaf_key}, tree.path.leaf_key
+        for level in tree.path.levels:
             if level.key is None:
                 break
-            key = level.key if tree.kind == "lkh" else _climb(key, level)
+            key = level.key if tree.kind == "lkh" else climb(key, level)
             found |= {key, level.key}
         return found
 
@@ -129,7 +129,7 @@ class World:
         if broker.member is None:
             return
         if broker.key not in self.group.members:
-            broker.member._tree.version = update.tree.version - 1  # Who is out need not play by the rules.
+            broker.member.tree.version = update.tree.version - 1  # Who is out need not play by the rules.
         try:
             broker.member.apply(update, self.now)
         except NeedResync:
@@ -145,7 +145,7 @@ class World:
         """The epochs whose data key these brokers can get, together, of all they ever held and heard."""
         known = set().union(*(self.hoards[name] for name in names))
         known |= opened(self.group.policy.tree, known, [update.tree for update in self.updates])
-        deks = {key._dek for broker in self.brokers if broker.name in names for key in broker.keyring.epochs(GID)}
+        deks = {key.dek for broker in self.brokers if broker.name in names for key in broker.keyring.epochs(GID)}
         for update in self.updates:
             deks |= {dek for secret in sorted(known) if (dek := unwrapped(self.group.policy.tree, secret, update))}
         return {epoch for epoch, (_, dek) in self.deks().items() if dek in deks}
@@ -160,7 +160,7 @@ def unwrapped(kind: str, secret: bytes, update: KeyUpdate) -> bytes | None:
         return None
 
 
-def opened(kind: str, known: set[bytes], updates: list[Update]) -> set[bytes]:
+def opened(kind: str, known: set[bytes], updates: list[TreeUpdate]) -> set[bytes]:
     """Every secret that follows: entries opened with what is known, and with what those held, and so on."""
     known = set(known)
     fresh = set(known)
@@ -220,7 +220,7 @@ def merged(valid: list[tuple[int, int]]) -> list[tuple[int, int]]:
 def test_a_key_is_known_only_to_those_entitled_from_its_start_and_until_the_grace_after_its_end(
     tree: str, plan: list[tuple[str, int, int, int]]
 ) -> None:
-    """INV-01: whoever knows epoch e was entitled when it started. INV-02: and, its right ended, reads G more at most."""
+    """SECURE-INV-1: whoever knows epoch e was entitled when it started. SECURE-INV-2: and, its right ended, reads G more at most."""
     world = played(tree, plan)
     deks = world.deks()
     note(f"{len(world.updates)} refreshes")
@@ -238,7 +238,7 @@ def test_a_key_is_known_only_to_those_entitled_from_its_start_and_until_the_grac
 def test_in_a_key_hierarchy_two_who_are_out_know_together_what_they_knew_apart(
     plan: list[tuple[str, int, int, int]],
 ) -> None:
-    """INV-17 on random schedules."""
+    """SECURE-INV-17 on random schedules."""
     world = played("lkh", plan)
     for one, other in ((0, 1), (2, 3), (4, 5)):
         assert world.learned(one, other) == world.learned(one) | world.learned(other)
@@ -257,7 +257,7 @@ def test_members_hold_every_key_of_the_time_they_were_in(tree: str, plan: list[t
 @settings(max_examples=60)
 @given(schedules)
 def test_a_lazy_group_refreshes_exactly_when_the_rules_say(plan: list[tuple[str, int, int, int]]) -> None:
-    """INV-14, against the rules of 3.8 written down once more, without keys or trees."""
+    """SECURE-INV-14, against the rules of lazy refresh written down once more, without keys or trees."""
     rules = Rules()
     for what, who, wait, length in plan:
         rules.step(what, who, wait, length)
@@ -269,7 +269,7 @@ def test_a_lazy_group_refreshes_exactly_when_the_rules_say(plan: list[tuple[str,
 @settings(max_examples=60)
 @given(schedules)
 def test_a_lazy_group_never_refreshes_more_often_than_a_classic_one(plan: list[tuple[str, int, int, int]]) -> None:
-    """INV-14, apart from the timer, which ticks after every quiet period and so more often in a quiet group."""
+    """SECURE-INV-14, apart from the timer, which ticks after every quiet period and so more often in a quiet group."""
     lazy, classic = (played("lkh", plan, lazy=lazy, period_ms=10**12) for lazy in (True, False))
     note(f"saved {classic.group.refreshes - lazy.group.refreshes}")
     assert lazy.group.refreshes <= classic.group.refreshes
@@ -314,7 +314,7 @@ class Rules:
         self.refreshes.append((len(self.refreshes) + 2, self.start))
 
 
-# ── Trees by themselves (INV-15) ─────────────────────────────────────────────
+# ── Trees by themselves (SECURE-INV-15) ─────────────────────────────────────────────
 
 moves = st.lists(
     st.tuples(
@@ -350,7 +350,7 @@ def test_after_each_update_all_members_agree_and_nobody_else_does(
             assert not members or _follows(former, update) != tree.root_kek()
 
 
-def _follows(former: TreeMember, update: Update) -> bytes | None:
+def _follows(former: TreeMember, update: TreeUpdate) -> bytes | None:
     former.version = update.version - 1
     try:
         return former.apply(update)

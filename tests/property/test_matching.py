@@ -16,9 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.strategies_filters import ONLY_IN_EVENTS, POOLS, random_condition, random_type, random_values
 from tidings.events import ARROW_TYPES, EventType, ValueType
 from tidings.filters import Condition
-from tidings.matching import Index, NaiveIndex, boxes_table, index
+from tidings.matching import Index, IndexTuning, NaiveIndex, boxes_table
 from tidings.matching.axes import make_axes, sorted_numbers, sorted_texts
-from tidings.space import Axis
+from tidings.matching.reference import NaiveAxis
 
 RANDOM = st.randoms(use_true_random=False)
 
@@ -74,7 +74,7 @@ def test_the_kernels_put_values_into_the_cells_of_the_plain_axis(kind: ValueType
     )
     values = [None, *pool]
     cells = make_axes(event_type, {0: flat}).locate(table_of(event_type, [{"a": v} for v in values]), event_type)
-    assert cells[0].tolist() == [Axis(kind, tuple(cuts)).cell(value) for value in values]
+    assert cells[0].tolist() == [NaiveAxis(kind, tuple(cuts)).cell(value) for value in values]
 
 
 class Changes(RuleBasedStateMachine):
@@ -84,16 +84,15 @@ class Changes(RuleBasedStateMachine):
     def begin(self, rng: Random) -> None:
         self.rng = rng
         self.event_type = random_type(rng)
-        self.plain, self.fast = NaiveIndex(self.event_type), Index(self.event_type)
+        # Segments of a few, so that a short story has many of them.
+        tuning = IndexTuning(pending_max=rng.choice([2, 5, 1024]))
+        self.plain, self.fast = NaiveIndex(self.event_type), Index(self.event_type, tuning=tuning)
         self.conditions = [random_condition(rng, self.event_type) for _ in range(12)]
         self.events = [random_values(rng, self.event_type) for _ in range(6)]
-        # Parts of a few, so that a short story has many of them.
-        self.pending_max, index.PENDING_MAX = index.PENDING_MAX, rng.choice([2, 5, 1024])
 
     def teardown(self) -> None:
-        if hasattr(self, "pending_max"):
+        if hasattr(self, "fast"):
             self.fast.settle()
-            index.PENDING_MAX = self.pending_max
 
     def some_condition(self) -> Condition:
         return self.rng.choice(self.conditions)

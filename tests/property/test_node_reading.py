@@ -1,4 +1,4 @@
-"""A condition taken apart and put together again, by readers of some, all or none of its parts (INV-05)."""
+"""A condition taken apart and put together again, by readers of some, all or none of its parts (SECURE-INV-5)."""
 
 from __future__ import annotations
 

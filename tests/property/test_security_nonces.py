@@ -1,4 +1,4 @@
-"""No content key ever meets a nonce twice: clocks that jump, crashes, several workers (INV-08)."""
+"""No content key ever meets a nonce twice: clocks that jump, crashes, several workers (SECURE-INV-8)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.security.london import NOW_MS, PLATES, SIGHTING, a_keyring
-from tidings.security import FilterSealer, Moments, NotYet, Sealer
+from tidings.security import FilterSealer, NonceClock, NotYet, Sealer
 from tidings.security.keys.keyring import KeyEpoch
 from tidings.security.suites import Cipher
 
@@ -27,7 +27,8 @@ class Watched:
 def watch(key: KeyEpoch, used: list[tuple[bytes, bytes]]) -> None:
     purposes: tuple[Any, ...] = ("pub", "sub")
     for purpose in purposes:
-        key._ciphers[purpose] = Watched(key.cipher(purpose), key.content_key(purpose), used)  # type: ignore[assignment]
+        sealed_with = key.content_key(purpose)
+        key.watch(lambda inner, by=sealed_with: Watched(inner, by, used), purpose)  # type: ignore[misc,arg-type]
 
 
 steps = st.lists(
@@ -71,7 +72,7 @@ def worker(keyring: Any, sender_ids: Any) -> tuple[Sealer, FilterSealer]:
 @given(st.lists(st.tuples(st.integers(-4000, 4000), st.sampled_from([1, 1, 1, 5, 2**19, 2**20])), max_size=100))
 def test_moments_never_overlap_however_the_clock_jumps(plan: list[tuple[int, int]]) -> None:
     """Runs of up to a million stand for as many single moments."""
-    moments, now, last = Moments(grace_ms=5_000), 10**6, -1
+    moments, now, last = NonceClock(grace_ms=5_000), 10**6, -1
     for jump, run in plan:
         now = max(0, now + jump)
         try:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.unit.security.london import person
 from tidings.errors import Denied
-from tidings.security import BiscuitCapability, Grant, Identity, OnlineTest, Request, Right, reduce
+from tidings.security import AccessRequest, BiscuitCapability, Grant, Identity, OnlineTest, Right, reduce
 from tidings.security.rights.biscuit import _block
 
 PEOPLE = [person(number) for number in range(4)]
@@ -67,7 +67,7 @@ def chains(draw: st.DrawFn) -> list[tuple[Grant, Identity | None]]:
 
 
 requests = st.builds(
-    Request,
+    AccessRequest,
     st.sampled_from([TYPES[0]] * 24 + [TYPES[1]]),
     st.sampled_from(ACTIONS),
     st.sets(st.sampled_from(ATTRIBUTES), min_size=1, max_size=2).map(frozenset),
@@ -115,7 +115,7 @@ def signed_links(chain: list[tuple[Grant, Identity | None]]) -> tuple[Grant, ...
 )
 def test_the_law_and_the_token_agree_on_every_request(
     chain: list[tuple[Grant, Identity | None]],
-    request: Request,
+    request: AccessRequest,
     now: int,
     someone: bytes | None,
     online: dict[str, int],

@@ -1,7 +1,7 @@
 """Whole nodes in a world: what crosses links, who is told what, and that rights that end end at once.
 
-INV-03 no plaintext beyond a right, INV-04 not even in the same tick, INV-05 nobody entitled misses
-anything, INV-06 and nobody is told more, INV-12 a broker without rights learns nothing from values.
+SECURE-INV-3 no plaintext beyond a right, SECURE-INV-4 not even in the same tick, SECURE-INV-5 nobody entitled misses
+anything, SECURE-INV-6 and nobody is told more, SECURE-INV-12 a broker without rights learns nothing from values.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def marks_of(value: object) -> list[bytes]:
 @pytest.mark.parametrize("mode", SEALED)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_no_link_carries_plaintext_to_a_neighbour_without_the_right(protocol: str, mode: Mode) -> None:
-    """INV-03: every value has a marker of its own, and every frame of every link is searched."""
+    """SECURE-INV-3: every value has a marker of its own, and every frame of every link is searched."""
     rng = Random(f"{protocol}/{mode}")
     reads = random_reads(rng, 9, mode)
     city = a_city(protocol, mode, reads, seed=3, organisations=[f"org {n % 3}" for n in range(9)])
@@ -107,7 +107,7 @@ def test_no_link_carries_plaintext_to_a_neighbour_without_the_right(protocol: st
 @pytest.mark.parametrize("mode", list(Mode))
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_sealing_changes_neither_who_is_told_nor_what(protocol: str, mode: Mode, seed: int) -> None:
-    """INV-05 and INV-06: for any assignment of keys, exactly what a reader of the plaintext would be told."""
+    """SECURE-INV-5 and SECURE-INV-6: for any assignment of keys, exactly what a reader of the plaintext would be told."""
     rng = Random(f"{protocol}/{seed}")
     reads = random_reads(rng, 9, Mode.ATTRIBUTE if mode is Mode.PLAIN else mode)
     city = a_city(protocol, mode, reads, seed=seed)
@@ -134,7 +134,7 @@ def test_sealing_changes_neither_who_is_told_nor_what(protocol: str, mode: Mode,
 
 @pytest.mark.parametrize("protocol", ["cbdlo", "simple", "spanhop", "tera"])
 def test_an_overlay_that_places_content_is_shown_none_that_is_sealed(protocol: str) -> None:
-    """INV-03 and INV-05 where messages speak of axes, zones and points: nothing of it in them, and nobody misses anything."""
+    """SECURE-INV-3 and SECURE-INV-5 where messages speak of axes, zones and points: nothing of it in them, and nobody misses anything."""
     city = a_city(protocol, Mode.ATTRIBUTE, [None, None, None, ("speed",), (), ()], seed=2)
     frames: list[bytes] = []
     city.world.watch(lambda sender, to, raw: frames.append(raw))
@@ -163,7 +163,7 @@ def test_a_broker_that_does_not_know_the_type_passes_it_on_all_the_same(protocol
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("mode", SEALED)
 def test_a_broker_without_rights_sees_the_same_whatever_the_values_are(protocol: str, mode: Mode) -> None:
-    """INV-12: two runs with other values of the same length: the same actions, the same lengths, at every such broker."""
+    """SECURE-INV-12: two runs with other values of the same length: the same actions, the same lengths, at every such broker."""
 
     def run(values: Sequence[dict[str, Any]]) -> list[tuple[float, str, str, int]]:
         reads: list[Sequence[str] | None] = [None, None, None, (), (), (), (), ()]
@@ -190,7 +190,7 @@ def test_a_broker_without_rights_sees_the_same_whatever_the_values_are(protocol:
 
 
 def test_a_right_revoked_between_receiving_and_sending_on_counts_no_more() -> None:
-    """INV-04: the effect was made while the neighbour could read; the bytes are made after it no longer can."""
+    """SECURE-INV-4: the effect was made while the neighbour could read; the bytes are made after it no longer can."""
     city = a_city("flooding", Mode.ATTRIBUTE, [None] * 4, seed=2)
     world = city.world
     rng = Random(4)
@@ -214,7 +214,7 @@ def test_a_right_revoked_between_receiving_and_sending_on_counts_no_more() -> No
 
 
 def test_a_right_that_ends_by_the_clock_ends_in_that_very_moment() -> None:
-    """INV-04, by expiry: a frame made one millisecond later has no plaintext in it."""
+    """SECURE-INV-4, by expiry: a frame made one millisecond later has no plaintext in it."""
     city = a_city("flooding", Mode.ATTRIBUTE, [None, None, ()], seed=2)
     world, federation = city.world, city.world.federation
     end_ms = world.node(2).now_ms(world.now) + 60_000
@@ -232,7 +232,7 @@ def test_a_right_that_ends_by_the_clock_ends_in_that_very_moment() -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_revoked_broker_reads_nothing_published_after_its_keys_have_changed(protocol: str) -> None:
-    """INV-02 in a whole network: the revocation reaches the manager, the manager renews the keys, the rest goes on."""
+    """SECURE-INV-2 in a whole network: the revocation reaches the manager, the manager renews the keys, the rest goes on."""
     city = a_city(protocol, Mode.ATTRIBUTE, [None] * 5, seed=7)
     for index in (2, 3):
         city.ask(index, "speed > 0")
@@ -340,7 +340,7 @@ def test_a_publisher_waits_for_its_keys() -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_no_link_carries_plaintext_to_whoever_has_just_lost_its_right(protocol: str) -> None:
-    """INV-04 with events in flight: rights are taken back at random moments, and every frame is looked at as it is made."""
+    """SECURE-INV-4 with events in flight: rights are taken back at random moments, and every frame is looked at as it is made."""
     city = a_city(protocol, Mode.ATTRIBUTE, [None] * 8, seed=4)
     world, rng = city.world, Random(protocol)
     index_of = {member.id: member.index for member in world.nodes}
@@ -413,7 +413,7 @@ def test_lost_and_repeated_messages_keep_nobody_from_its_keys_or_its_events(prot
 
 
 def test_a_reader_cannot_pass_for_a_publisher_where_signatures_are_asked_for() -> None:
-    """INV-11: a member with the real keys, but only the right to read, seals and signs an event; nobody is told of it."""
+    """SECURE-INV-11: a member with the real keys, but only the right to read, seals and signs an event; nobody is told of it."""
     network_key = Federation(1).network.public_key
     policy = NodePolicy(network_key=network_key, signing="each", need_signatures=True)
     city = a_city("flooding", Mode.ATTRIBUTE, [None, None, None, ()], seed=1, policy=policy)

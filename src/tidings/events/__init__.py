@@ -14,6 +14,7 @@ from tidings.events.arrow import (
     event_type_from_spark,
     from_batch,
     nest,
+    row_values,
     to_batch,
     value_type_of,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "read_file",
     "read_record",
     "read_values",
+    "row_values",
     "to_batch",
     "to_declaration",
     "to_record",

@@ -407,6 +407,24 @@ def from_batch(rows: pa.RecordBatch | pa.Table, event_type: EventType, *, head: 
     return [_event(row, names, event_type.name) for row in zip(*columns)]
 
 
+def row_values(
+    rows: pa.Table, numbers: Sequence[int], event_type: EventType, names: Sequence[str] | None = None
+) -> list[dict[str, Value]]:
+    """The values of the rows with these numbers, of a conformed table; absent values are left out.
+
+    With `names`, only the values of these attributes.
+    """
+    taken = pa.array(numbers, pa.int64())
+    columns = [
+        (a.name, _python_values(rows.column(position).take(taken), ARROW_TYPES[a.type]))
+        for position, a in enumerate(event_type)
+        if names is None or a.name in names
+    ]
+    return [
+        {name: value for name, content in columns if (value := content[row]) is not None} for row in range(len(numbers))
+    ]
+
+
 def _whole_type(event_type: EventType, head: HeadColumns) -> EventType:
     try:
         return EventType.of(event_type.name, (*head.event_type(), *event_type))

@@ -1,12 +1,23 @@
-"""Papers to figures: experiments as data, run on Spark, stored as Parquet, drawn, and judged.
+"""The papers' experiments as data: run on Spark, stored as Parquet, drawn, and judged against the papers' claims.
 
-`find` gives experiments by name and `run` carries them out. There is one module for each
-paper; what an experiment is stands in `experiment`, how a sweep runs and resumes in
-`sweep`, what may be asked of results in `results`.
+`find` returns experiments by name, `run` carries them out:
+
+    Experiment ──points──▶ sweep (Spark) ──▶ results.parquet ──▶ figures and claims.json
+
+In reading order:
+
+    experiment         what an experiment, a point and a claim are
+    parameter_checks   whether parameters make sense
+    catalogue          all experiments, by name
+    sweep              all points as one Spark job, which can be interrupted and resumed
+    results            the table of results, and what figures and claims ask of it
+    figures            one figure per experiment
+    report             from a sweep to results, figures and verdicts
+    cbdlo, hermes, immune, irbr, secure, spanhop   the experiments of each paper
 """
 
 from tidings.lab.catalogue import EXPERIMENTS, find
-from tidings.lab.experiment import Axis, Claim, Experiment, Measured, Parameters, Point
+from tidings.lab.experiment import Claim, Experiment, Measured, Parameters, PlotAxis, Point
 from tidings.lab.report import Judgement, Report, report, run
 from tidings.lab.results import Finding, NotMeasured, Results, Verdict
 from tidings.lab.sweep import LOCAL, Progress
@@ -14,7 +25,6 @@ from tidings.lab.sweep import LOCAL, Progress
 __all__ = [
     "EXPERIMENTS",
     "LOCAL",
-    "Axis",
     "Claim",
     "Experiment",
     "Finding",
@@ -22,6 +32,7 @@ __all__ = [
     "Measured",
     "NotMeasured",
     "Parameters",
+    "PlotAxis",
     "Point",
     "Progress",
     "Report",

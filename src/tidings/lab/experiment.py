@@ -1,7 +1,7 @@
-"""An experiment as data: what varies, what stays, how one point is measured, what a paper says will come out.
+"""An experiment as data: what varies, what is fixed, how one point is measured, what a paper claims of it.
 
 A *point* is one run: a value for each parameter, and a seed. Its measure is a function of
-these two alone, so points can be run anywhere, in any order, and never need running twice.
+these two alone, so points can run anywhere, in any order, and need never run twice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tidings.lab.results import Finding, Results
 Scalar: TypeAlias = int | float | str
 Parameters: TypeAlias = Mapping[str, Any]  # Of Scalar, by name.
 
-POINTS_MAX = 100_000  # Of one experiment: a slip in a parameter must not fill a disk with small files.
+POINTS_MAX = 100_000  # Of one experiment: a wrong parameter must not fill a disk with small files.
 
 
 class Measured(NamedTuple):
@@ -36,7 +36,7 @@ class Measured(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class PlotAxis:
     """What an axis of a figure shows, with its unit."""
 
     label: str
@@ -45,7 +45,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a paper says, or we say beyond it, and how to judge it by what was measured."""
+    """What a paper claims, or we claim beyond it, and how to judge it by what was measured."""
 
     says: str
     expected: str
@@ -64,9 +64,9 @@ class Point:
 
     @property
     def key(self) -> str:
-        """Names the point for good: the same parameters, seed and code give the same key."""
-        said = json.dumps([self.experiment, self.version, self.parameters, self.seed], sort_keys=True)
-        return hashlib.blake2b(said.encode(), digest_size=16).hexdigest()
+        """Identifies the point: the same parameters, seed and code give the same key."""
+        identity = json.dumps([self.experiment, self.version, self.parameters, self.seed], sort_keys=True)
+        return hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +78,8 @@ class Experiment:
     title: str
     measure: Callable[[Parameters, int], list[Measured]]
     """Of a point's parameters and seed, and of nothing else; at the top of its module, as it travels by name."""
-    x: Axis
-    y: Axis
+    x: PlotAxis
+    y: PlotAxis
     varies: Mapping[str, tuple[Scalar, ...]]
     stays: Parameters
     seeds: int
@@ -88,7 +88,7 @@ class Experiment:
     check: Callable[[Parameters], None]
     """Raises InputError for parameters that make no sense, before anything is run."""
     cost: Callable[[Parameters], float] = lambda parameters: 10.0
-    """About how many seconds a point takes: points are shared out so that all cores are done at about the same time."""
+    """About how many seconds a point takes: points are distributed so that all cores finish at about the same time."""
     published: tuple[Measured, ...] = ()
     """The paper's own numbers."""
     claims: tuple[Claim, ...] = ()
@@ -98,7 +98,7 @@ class Experiment:
         return f"{self.paper}-{self.figure}"
 
     def quick(self) -> Experiment:
-        """The same with fewer points, to see in a minute what a long run would tell."""
+        """The same with fewer points, which takes a minute or so."""
         return replace(self, varies={**self.varies, **self.quick_varies}, seeds=self.quick_seeds)
 
     def given(self, settings: Mapping[str, str]) -> Experiment:
@@ -151,22 +151,25 @@ def numbers(parameters: Parameters, name: str) -> list[float]:
 
 
 def version_of(measure: Callable[..., object]) -> str:
-    """A fingerprint of the code that a measure runs: its own, what it calls in this room, the protocols, the keys and the world.
+    """A fingerprint of the code that a measure runs: its own, what it calls in the lab, protocols, security and simulator.
 
-    Claims and labels are no part of it: rewording one leaves what was measured standing.
+    Claims and labels are no part of it: rewording one leaves what was measured valid.
     """
-    made = hashlib.blake2b(_ground().encode(), digest_size=8)
+    made = hashlib.blake2b(_sources_digest().encode(), digest_size=8)
     for part in _reached(measure, {}).values():
         made.update(part.encode())
     return made.hexdigest()
 
 
+def measured_sources() -> list[Path]:
+    """The files of the packages that measures depend on, sub-packages included: a change in one makes a new version."""
+    folders = [Path(inspect.getfile(package)).parent for package in (overlay, security, sim)]
+    return sorted(file for folder in folders for file in folder.rglob("*.py"))
+
+
 @cache
-def _ground() -> str:
-    """The sources of the rooms that measures stand on."""
-    folders = [Path(inspect.getfile(room)).parent for room in (overlay, security, sim)]
-    files = sorted(file for folder in folders for file in folder.glob("*.py"))
-    return hashlib.blake2b(b"".join(file.read_bytes() for file in files)).hexdigest()
+def _sources_digest() -> str:
+    return hashlib.blake2b(b"".join(file.read_bytes() for file in measured_sources())).hexdigest()
 
 
 def _reached(function: Any, found: dict[str, str]) -> dict[str, str]:
@@ -181,12 +184,12 @@ def _reached(function: Any, found: dict[str, str]) -> dict[str, str]:
 def _source_of(function: FunctionType) -> str:
     try:
         return inspect.getsource(function)
-    except OSError:  # Typed in, not read from a file.
+    except OSError:  # Entered interactively, not read from a file.
         return function.__code__.co_code.hex()
 
 
 def _reach(name: str, thing: Any, found: dict[str, str]) -> None:
-    thing = getattr(thing, "py_func", thing)  # What Numba compiled.
+    thing = getattr(thing, "py_func", thing)  # The source of a function that Numba compiled.
     module = getattr(thing, "__module__", None) or ""
     if isinstance(thing, FunctionType) and module.startswith("tidings.lab"):
         _reached(thing, found)

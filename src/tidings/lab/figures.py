@@ -1,7 +1,7 @@
-"""Figures, drawn from results alone: one look for all papers, as PNG to show and SVG to print.
+"""Figures, drawn from results alone: one style for all papers, as PNG for the screen and SVG for print.
 
-A line is the mean over seeds, the band around it the 95 % interval, a hollow diamond what
-the paper published.
+A line is the mean over seeds, the band around it the 95 % interval, a hollow diamond a number
+that the paper published.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidings.lab.experiment import Axis, Experiment
-from tidings.lab.results import Results, Spread, written_whole
+from tidings.lab.experiment import Experiment, PlotAxis
+from tidings.lab.results import MeanWithMargin, Results, written_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg")
-LINE_MAX = 30  # With more places than this they are single runs: marks, growing so that all show where they coincide.
+LINE_MAX = 30  # With more x values than this, points are single runs: marks of growing size, so that all show where they coincide.
 
-# Told apart by everybody: the colours are Okabe and Ito's, and each line has its own marker and dashes as well.
+# Also for colour-blind readers: the colours are Okabe and Ito's, and each line has its own marker and dashes.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 _MARKERS = "osv^DPX*"
 _DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), "-", "--")
@@ -48,7 +48,7 @@ def draw(experiment: Experiment, results: Results, folder: Path) -> list[Path]:
     paths = [folder / experiment.paper / f"{experiment.figure}.{kind}" for kind in FORMATS]
     paths[0].parent.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(_LOOK):
-        figure = Figure()  # Not through pyplot: that keeps every figure until it is told to let go.
+        figure = Figure()  # Not through pyplot, which keeps every figure until it is closed.
         _fill(figure.subplots(), experiment, results)
         for path in paths:
             _save(figure, path)
@@ -74,7 +74,7 @@ def _fill(axes: Axes, experiment: Experiment, results: Results) -> None:
 
 def _draw_line(axes: Axes, number: int, series: str, results: Results) -> None:
     xs = results.xs(series)
-    spreads: list[Spread] = [results.spread(series, x) for x in xs]
+    spreads: list[MeanWithMargin] = [results.spread(series, x) for x in xs]
     style = {"color": _colour(number), "linestyle": _DASHES[number % len(_DASHES)]}
     if len(xs) > LINE_MAX:
         style |= {"linestyle": "", "markerfacecolor": "none", "markersize": 5 + number}
@@ -85,7 +85,7 @@ def _draw_line(axes: Axes, number: int, series: str, results: Results) -> None:
     axes.fill_between(xs, low, high, color=_colour(number), alpha=0.18, linewidth=0)
 
 
-def _label(axes: Axes, x: Axis, y: Axis) -> None:
+def _label(axes: Axes, x: PlotAxis, y: PlotAxis) -> None:
     from matplotlib.ticker import FuncFormatter
 
     axes.set(xlabel=x.label, ylabel=y.label, xscale="log" if x.log else "linear", yscale="log" if y.log else "linear")
@@ -94,7 +94,7 @@ def _label(axes: Axes, x: Axis, y: Axis) -> None:
 
 
 def short(value: float) -> str:
-    """A number as there is room for beside an axis: three digits and a letter from ten thousand on.
+    """A number short enough for an axis: three digits and a letter from ten thousand on.
 
     >>> [short(value) for value in (0.5, 4096, 65_536, 1_048_576)]
     ['0.5', '4096', '65.5k', '1.05M']

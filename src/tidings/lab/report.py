@@ -1,4 +1,4 @@
-"""From a sweep to what is shown: `results.parquet`, a figure for each experiment, and `claims.json`."""
+"""From a sweep to its report: `results.parquet`, a figure for each experiment, and `claims.json`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Judgement = dict[str, str]  # paper, figure, claim, expected, measured, verdict,
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run has left behind, and what it found."""
+    """The files that a run has written, and its verdicts."""
 
     results: Path
     figures: list[Path]
     claims: Path
     judgements: list[Judgement]
     not_judged: list[str]
-    """Claims that nothing was measured for, because parameters were changed, and what is missing."""
+    """Claims that could not be judged, because parameters were changed, and what is missing."""
 
 
 def run(
@@ -39,8 +39,8 @@ def run(
     """Measure, store, draw and judge. What is in `out` afterwards is about these experiments and no others.
 
     Raises InputError before anything is run if an experiment is impossible, OSError if
-    `out` cannot be written. Interrupted, it leaves finished points and goes on from there
-    when it is called again.
+    `out` cannot be written. An interrupted run keeps its finished points, and the next call
+    continues from there.
     """
     for experiment in experiments:
         experiment.points()  # Raises before a folder is made.

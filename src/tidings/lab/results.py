@@ -1,4 +1,4 @@
-"""What came out: one table for all experiments, and the questions that figures and claims ask of it."""
+"""Results: one table for all experiments, and the queries that figures and claims make of it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ORDER = [(name, "ascending") for name in ("paper", "figure", "series", "x", "se
 
 
 class Verdict(StrEnum):
-    """How what was measured stands to what was claimed."""
+    """How what was measured compares with what was claimed."""
 
     HOLDS = "holds"
     BETTER = "better"
@@ -49,11 +49,11 @@ class Finding(NamedTuple):
 
 
 class NotMeasured(LookupError):
-    """The results lack what a question is about."""
+    """The results lack what was asked for."""
 
 
-class Spread(NamedTuple):
-    """The mean of some runs and how sure it is: half the width of its 95 % interval."""
+class MeanWithMargin(NamedTuple):
+    """The mean of some runs and its margin: half the width of the 95 % interval."""
 
     mean: float
     margin: float
@@ -84,18 +84,18 @@ class Results:
     def mean(self, series: str, x: float | None = None) -> float:
         return fmean(self.ys(series, x))
 
-    def spread(self, series: str, x: float) -> Spread:
+    def spread(self, series: str, x: float) -> MeanWithMargin:
         """The mean at one place, with its 95 % interval (Student's t)."""
         return spread(self.ys(series, x))
 
 
-def spread(values: Sequence[float]) -> Spread:
-    """A mean and its margin; of a single value the margin is not known, and said to be 0."""
+def spread(values: Sequence[float]) -> MeanWithMargin:
+    """A mean and its margin; of a single value the margin is unknown and given as 0."""
     if len(values) < 2:
-        return Spread(values[0], 0.0)
+        return MeanWithMargin(values[0], 0.0)
     from scipy.stats import t
 
-    return Spread(fmean(values), float(t.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values)))
+    return MeanWithMargin(fmean(values), float(t.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values)))
 
 
 def results_of(table: pa.Table, paper: str, figure: str) -> Results:
@@ -126,7 +126,7 @@ DRAFT = ".draft"  # How the name of a file ends while it is being written.
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """A file to write to, which takes its name only once it is complete: who looks finds all of it or nothing."""
+    """A file to write to, renamed to `path` once it is complete: a reader finds all of it or nothing."""
     draft = path.with_name(f".{path.name}.{os.getpid()}{DRAFT}")
     try:
         yield draft
@@ -138,7 +138,7 @@ def written_whole(path: Path) -> Iterator[Path]:
 def judged(
     measured: float, *, holds: Callable[[float], bool], better: Callable[[float], bool] = lambda _: False
 ) -> Verdict:
-    """Better where that is so, else whether it holds.
+    """BETTER if `better` says so, else HOLDS or DIFFERS.
 
     >>> judged(0.0, holds=lambda loss: loss <= 0.11, better=lambda loss: loss == 0)
     <Verdict.BETTER: 'better'>

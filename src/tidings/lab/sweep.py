@@ -1,8 +1,8 @@
 """The sweep: all points of all chosen experiments, as one Spark job.
 
-Each point that is done is a small Parquet file in the folder `points`, named by its key
-and written wholly or not at all. That makes a sweep safe to interrupt at any moment: the
-next one with the same points finds the finished ones and runs the rest.
+Each finished point is a small Parquet file in the folder `points`, named by its key and
+written completely or not at all. So a sweep may be interrupted at any moment: the next one
+with the same points finds the finished ones and runs the rest.
 
 The workers write those files, so on a cluster the folder has to be one that all machines
 share, and Tidings has to be installed on them.
@@ -39,8 +39,8 @@ Measures: TypeAlias = Mapping[str, tuple[str, str, Callable[[Parameters, int], l
 
 TASKS_PER_CORE = 16  # Enough that no core waits long for the last one, few enough that starting them costs little.
 LOOK_EVERY_S = 0.5  # How often the finished points are counted.
-# Looking for garbage as often as Python does by itself takes up to a third of the time of building a world; it is
-# looked for after each point instead, when a whole world is.
+# Collecting garbage as often as Python does by default takes up to a third of the time of building a world; it is
+# collected after each point instead, when a whole world is garbage.
 GARBAGE_AFTER = (100_000, 20, 100)
 LOCAL = "local[*]"
 
@@ -48,7 +48,7 @@ _POINT = "batch int, key string, experiment string, parameters string, seed long
 _DONE = "key string, wrong string"
 _SESSION = {
     "spark.log.level": "ERROR",
-    "spark.sql.adaptive.enabled": "false",  # It would put small tasks together, and these are small only in bytes.
+    "spark.sql.adaptive.enabled": "false",  # It would merge small tasks, and these are small only in bytes.
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
@@ -85,7 +85,7 @@ def sweep(
 
 
 def batches(costs: Sequence[float], count: int) -> list[list[int]]:
-    """Share out items, given by their costs, so that no batch costs much more than another; the dearest batch first.
+    """Distribute items, given by their costs, so that no batch costs much more than another; the costliest batch first.
 
     >>> batches([1, 5, 1, 1, 2], 2)
     [[1], [4, 0, 2, 3]]
@@ -120,14 +120,14 @@ def _run(
 
 
 def _collect(todo: DataFrame, look: Callable[[], None]) -> list[Row]:
-    """Run the job beside this thread, which meanwhile looks how far it is and can be interrupted."""
+    """Run the job on another thread; this one reports progress meanwhile and can be interrupted."""
     with ThreadPoolExecutor(1) as beside:
         job = beside.submit(todo.collect)
         try:
             while not wait([job], timeout=LOOK_EVERY_S).done:
                 look()
         except KeyboardInterrupt:
-            # Tasks that are told to stop say so as errors; that they stop is what was asked for.
+            # Cancelled tasks log errors; here the cancellation is intended.
             todo.sparkSession.sparkContext.setLogLevel("OFF")
             todo.sparkSession.sparkContext.cancelAllJobs()
             raise
@@ -151,7 +151,7 @@ def _measure_all(measures: Measures, folder: str, points: Iterator[pa.RecordBatc
 
 
 def _measure(measures: Measures, folder: Path, point: dict[str, Any]) -> str | None:
-    """Store what one point gives; returns what is wrong with the point, if anything is."""
+    """Measures and stores one point; returns what is wrong with the point, if anything is."""
     paper, figure, measure = measures[point["experiment"]]
     parameters, seed = json.loads(point["parameters"]), point["seed"]
     try:
@@ -174,7 +174,7 @@ def _read(folder: Path, key: str) -> pa.Table:
 
 @contextmanager
 def _session(master: str) -> Iterator[SparkSession]:
-    """The session there is, or one of our own that ends with the sweep."""
+    """The active session, or a new one that ends with the sweep."""
     from pyspark.sql import SparkSession
 
     running = SparkSession.getActiveSession()
@@ -194,7 +194,7 @@ def _start(master: str) -> SparkSession:
     try:
         session = builder.getOrCreate()
         if current_thread() is main_thread():
-            # Spark's own way with Ctrl-C calls Java from within a call to Java, and ends in a stack trace.
+            # Spark's own handler of Ctrl-C calls Java from within a call to Java, and ends in a stack trace.
             signal.signal(signal.SIGINT, interrupted)
         return session
     except (PySparkException, Py4JError, OSError) as wrong:

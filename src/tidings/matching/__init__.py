@@ -1,16 +1,40 @@
-"""Who wants this: which of many conditions does an event match?
+"""The index over millions of conditions: which of them does an event match?
 
-`Index` is the one to use. `boxes_table` turns conditions into a table that other processes
-can make and hand over; `NaiveIndex` is what matching means, and the measure of the rest.
+`Index` is the one to use. `boxes_table` turns conditions into a table, so that many processes
+can parse and normalise for one index. `NaiveIndex` defines what matching means; the tests hold
+`Index` to it.
+
+In short: the constants of conditions cut each attribute's values into cells, so that values of
+all types become small ints. A condition becomes boxes of cells. Each box is filed in a grid
+over its two most selective axes. A batch of events visits the grids in the order of its cells,
+compares two exact sides of a box with one subtraction, checks the boxes that are left on their
+other sides, and evaluates last what is not an interval.
+
+In reading order:
+
+    index           adding, removing, matching, explaining: all that users call
+    reference       the same written plainly, and what cells are
+    box_table       conditions as columns of boxes
+    axes            values into cells
+    grid            where boxes are filed: selectivity, plan, memory layout
+    segment         an immutable index of some subscriptions
+    live_segment    a segment in use: residual conditions, removals
+    compaction      several segments into one
+    write_buffer    the latest additions
+    event_packing   one event at a time
+    batch           many events at a time, on several threads
+    id_dictionary   ids by number, numbers by id
+    storage         a saved index
+    diagnostics     explanations and statistics
+    kernels         the loops, compiled by Numba
 """
 
 from tidings.matching.batch import Matches
 from tidings.matching.box_table import BOXES_SCHEMA, boxes_table
-from tidings.matching.explain import Explanation
-from tidings.matching.index import Index
+from tidings.matching.diagnostics import Effort, Explanation, Grid, PartStats, Stats
+from tidings.matching.index import Index, IndexTuning
 from tidings.matching.kernels.cache import load_kernels
 from tidings.matching.reference import NaiveIndex
-from tidings.matching.stats import Effort, Grid, PartStats, Stats
 
 __all__ = [
     "BOXES_SCHEMA",
@@ -18,6 +42,7 @@ __all__ = [
     "Explanation",
     "Grid",
     "Index",
+    "IndexTuning",
     "Matches",
     "NaiveIndex",
     "PartStats",

@@ -1,9 +1,9 @@
 """The axes of one segment, all of them in a few flat arrays, and the cells of events on them.
 
-The plain form of an axis is `tidings.space.Axis`. Here its cuts are sorted int64 keys, and
-beside them stands a table that maps the upper bits of a key to the few cuts it can lie
-between. Texts go by their first seven bytes behind what all cuts of the axis begin with,
-and look at the rest only where those are equal.
+`NaiveAxis` in `reference.py` says what an axis and its cells are. Here the cuts of an axis are
+sorted int64 keys, and a table maps the upper bits of a key to the few cuts it can lie between.
+The key of a text is the seven bytes that follow the prefix common to all cuts of the axis;
+only texts with equal keys are compared in full.
 """
 
 from __future__ import annotations

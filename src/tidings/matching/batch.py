@@ -1,4 +1,4 @@
-"""A batch of events: cut into slices, matched by several threads, and put together again."""
+"""A batch of events: cut into slices, which several threads match, and whose matches are joined again."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from tidings.errors import EventError
 from tidings.matching.box_table import Array
-from tidings.matching.live_segment import Part, apart
-from tidings.matching.parallel import workers
+from tidings.matching.kernels.threads import start_workers
+from tidings.matching.live_segment import LiveSegment, split_pairs
 
-BATCH = 32_768  # Events that go through the index together, so that a large one is read once for all of them.
+BATCH_ROWS = 32_768  # Events that go through the index together, so that a large index is read once for all of them.
 ROWS_MAX = 2**31 - 1  # Of one table: row numbers have 32 bits.
 
 
@@ -33,47 +33,50 @@ class Matches(NamedTuple):
 
 
 class _Task(NamedTuple):
-    """Some rows to match with one part, and the numbers that the first row and the part's first owner have."""
+    """Some rows to match with one segment, and the numbers of the first row and of the segment's first owner."""
 
-    part: Part
+    part: LiveSegment
     rows: pa.Table
     first: tuple[int, int]
 
 
-def match_all(parts: Sequence[Part], rows: pa.Table, stamp: int, threads: int) -> Matches:
-    """All matches of conformed rows, in no particular order; subscriptions are numbered across the parts."""
-    tasks = _tasks(parts, rows, threads)
-    rooms = Rooms([task.part.room(task.rows.num_rows) for task in tasks])
+def match_all(
+    parts: Sequence[LiveSegment], rows: pa.Table, stamp: int, threads: int, batch_rows: int = BATCH_ROWS
+) -> Matches:
+    """All matches of conformed rows, in no particular order; subscriptions are numbered across the segments."""
+    tasks = _tasks(parts, rows, threads, batch_rows)
+    buffers = OutputBuffers([task.part.expected_matches(task.rows.num_rows) for task in tasks])
 
     def match(at: int) -> Array:
         part, here, first = tasks[at]
-        return rooms.moved_in(at, part.match(here, stamp, first, rooms.each[at])[0])
+        return buffers.place(at, part.match(here, stamp, first, buffers.each[at])[0])
 
-    with workers(min(threads, len(tasks))) as crew:
-        found = crew.map(match, range(len(tasks)))
+    with start_workers(min(threads, len(tasks))) as workers:
+        found = workers.map(match, range(len(tasks)))
     ids = pa.chunked_array([part.segment.ids for part in parts], pa.string())
-    return Matches(*apart(rooms.together(found)), ids)
+    return Matches(*split_pairs(buffers.joined(found)), ids)
 
 
-def _tasks(parts: Sequence[Part], rows: pa.Table, threads: int) -> list[_Task]:
+def _tasks(parts: Sequence[LiveSegment], rows: pa.Table, threads: int, batch_rows: int) -> list[_Task]:
     if rows.num_rows > ROWS_MAX:
         raise EventError(f"expected at most {ROWS_MAX:,} events at once, got {rows.num_rows:,}")
     numbers = np.cumsum([0, *(len(part.segment) for part in parts)]).tolist()
-    size = _slice_size(rows.num_rows, threads)
+    size = _slice_size(rows.num_rows, threads, batch_rows)
     slices = [(start, rows.slice(start, size)) for start in range(0, max(rows.num_rows, 1), size)]
     return [_Task(part, here, (event, number)) for event, here in slices for part, number in zip(parts, numbers)]
 
 
-def _slice_size(row_count: int, threads: int) -> int:
-    """Rows of equal slices of at most BATCH, as many for each thread as for the others."""
-    rounds = -(-row_count // (BATCH * threads))
+def _slice_size(row_count: int, threads: int, batch_rows: int) -> int:
+    """Rows of equal slices of at most `batch_rows`, as many for each thread as for the others."""
+    rounds = -(-row_count // (batch_rows * threads))
     return max(1, -(-row_count // max(1, rounds * threads)))
 
 
-class Rooms:
-    """Where each task writes its matches, one behind another in one array: together, they are all matches.
+class OutputBuffers:
+    """The buffers that tasks write their matches to, one behind another in one array.
 
-    A copy into fresh memory would take a good part of the time that a second thread saves.
+    Joining them is then a matter of closing the gaps. A copy into fresh memory would take a good
+    part of the time that a second thread saves.
     """
 
     def __init__(self, sizes: Sequence[int]) -> None:
@@ -82,25 +85,25 @@ class Rooms:
         self._starts = ends[:-1]
         self.each = [self._whole[start:end] for start, end in pairwise(ends)]
 
-    def moved_in(self, at: int, pairs: Array) -> Array:
-        """The same pairs, at the start of the room given for them unless they are too many for it."""
-        room = self.each[at]
-        if len(pairs) > len(room):
+    def place(self, at: int, pairs: Array) -> Array:
+        """The same pairs, at the start of task `at`'s buffer unless they are too many for it."""
+        buffer = self.each[at]
+        if len(pairs) > len(buffer):
             return pairs
-        if len(pairs) and pairs.ctypes.data != room.ctypes.data:
-            room[: len(pairs)] = pairs
-        return room[: len(pairs)]
+        if len(pairs) and pairs.ctypes.data != buffer.ctypes.data:
+            buffer[: len(pairs)] = pairs
+        return buffer[: len(pairs)]
 
-    def together(self, found: Sequence[Array]) -> Array:
-        """All pairs, given as `moved_in` gave them, in no particular order."""
+    def joined(self, found: Sequence[Array]) -> Array:
+        """All pairs, given as `place` returned them, in no particular order."""
         if len(found) == 1:
             return found[0]
-        if all(len(pairs) <= len(room) for pairs, room in zip(found, self.each, strict=True)):
+        if all(len(pairs) <= len(buffer) for pairs, buffer in zip(found, self.each, strict=True)):
             return self._closed_up([len(pairs) for pairs in found])
         return np.concatenate(found)
 
     def _closed_up(self, counts: Sequence[int]) -> Array:
-        """The pairs that each room begins with. Gaps are filled from behind, since their order is of no matter."""
+        """The pairs that each buffer begins with. Gaps are filled from behind, since order does not matter."""
         whole, end = self._whole, 0
         for start, count in zip(self._starts, counts, strict=True):
             moved = min(start - end, count)

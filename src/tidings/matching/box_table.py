@@ -33,7 +33,7 @@ from tidings.filters import Condition, Intervals, format_tree
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
-BLOCK = 8192  # Conditions that become columns together.
+BLOCK_CONDITIONS = 8192  # Conditions that become columns together.
 
 
 def writable(array: Array) -> Array:
@@ -99,9 +99,11 @@ class BoxColumns:
         return len(self.ids)
 
 
-def boxes_table(items: Iterable[tuple[str, Condition]], event_type: EventType) -> pa.Table:
+def boxes_table(
+    items: Iterable[tuple[str, Condition]], event_type: EventType, *, block_conditions: int = BLOCK_CONDITIONS
+) -> pa.Table:
     """Conditions over `event_type`, by id, as a table of BOXES_SCHEMA."""
-    c = columns_of(items, event_type)
+    c = columns_of(items, event_type, block_conditions)
     names = pa.array([a.name for a in event_type], pa.string())
     numbers = _listed(c.number_ptr, _struct(low=c.number_low, high=c.number_high))
     texts = _listed(c.text_ptr, _struct(low=c.text_low, high=c.text_high))
@@ -112,10 +114,12 @@ def boxes_table(items: Iterable[tuple[str, Condition]], event_type: EventType) -
     return pa.Table.from_arrays(columns, BOXES_SCHEMA.names).cast(BOXES_SCHEMA)
 
 
-def columns_of(items: Iterable[tuple[str, Condition]], event_type: EventType) -> BoxColumns:
-    """Conditions as columns. A block at a time, so that a million of them need not be kept meanwhile."""
+def columns_of(
+    items: Iterable[tuple[str, Condition]], event_type: EventType, block_conditions: int = BLOCK_CONDITIONS
+) -> BoxColumns:
+    """Conditions as columns. Made a block at a time, so that a million parsed conditions need not fit into memory."""
     rest, blocks = iter(items), list[BoxColumns]()
-    while (block := list(islice(rest, BLOCK))) or not blocks:
+    while (block := list(islice(rest, block_conditions))) or not blocks:
         blocks.append(_columns_of_block(block, event_type))
     return blocks[0] if len(blocks) == 1 else _joined(blocks)
 

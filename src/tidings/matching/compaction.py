@@ -1,10 +1,15 @@
-"""Segments into one: what is still wanted, over the cuts that are still needed. Nothing is parsed again."""
+"""Compaction: which segments of an index become one, and how.
+
+The merged segment holds the subscriptions that are still there, on axes with only the cuts
+that they still need. Nothing is parsed again: the cells of the old axes are renumbered on
+the new ones.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,14 +20,45 @@ from tidings.matching.box_table import Array, writable
 from tidings.matching.grid import NO_RESIDUAL, CellBoxes, lay_out
 from tidings.matching.kernels import build as build_kernels
 from tidings.matching.segment import Segment
-from tidings.matching.selectivity import shares
+
+RATIO = 2  # A segment is merged into an older one that is at most so many times larger.
+
+
+class Shrinking(Protocol):
+    """A segment some of whose subscriptions have been removed."""
+
+    @property
+    def segment(self) -> Segment: ...
+
+    @property
+    def removed_count(self) -> int: ...
+
+
+S = TypeVar("S", bound=Shrinking)
+
+
+def to_compact(parts: tuple[S, ...]) -> tuple[S, ...]:
+    """The newest segments that ought to be one, each not much larger than those after it together; or none."""
+    size, start = 0, len(parts)
+    while start > 0 and (size == 0 or _size(parts[start - 1]) <= RATIO * size):
+        start -= 1
+        size += _size(parts[start])
+    chosen = parts[start:]
+    if len(chosen) > 1:
+        return chosen
+    # A segment that has lost half of its subscriptions is worth rebuilding.
+    return next(((part,) for part in parts if part.removed_count * 2 > len(part.segment)), ())
+
+
+def _size(part: Shrinking) -> int:
+    return len(part.segment) - part.removed_count
 
 
 def merge(
     segments: Sequence[Segment], alive: Sequence[Array], event_type: EventType, sample: pa.Table | None = None
 ) -> Segment:
     """One segment of the subscriptions with these numbers, in the order of the segments and numbers."""
-    parts = [_Part.of(segment, here) for segment, here in zip(segments, alive, strict=True)]
+    parts = [_Kept.of(segment, here) for segment, here in zip(segments, alive, strict=True)]
     used = sorted({attribute for part in parts for attribute in part.cuts})
     axes = make_axes(event_type, {a: _joined([part.cuts[a] for part in parts if a in part.cuts]) for a in used})
     owners = np.cumsum([0, *(len(here) for here in alive)])
@@ -32,13 +68,13 @@ def merge(
         np.concatenate([part.renumber_residuals(residuals) for part in parts]),
         _joined_sides([part.on(axes) for part in parts]),
     )
-    layout = lay_out(boxes, axes.cell_counts, *shares(axes, event_type, sample))
+    layout = lay_out(boxes, axes, event_type, sample)
     ids, texts = (_taken([getattr(s, what) for s in segments], alive) for what in ("ids", "texts"))
     return Segment(ids, texts, axes, boxes, layout, tuple(residuals))
 
 
 @dataclass(frozen=True, eq=False)
-class _Part:
+class _Kept:
     """The boxes of one segment that stay, still in its own cells, and by attribute the cuts they need."""
 
     segment: Segment
@@ -48,7 +84,7 @@ class _Part:
     cuts: dict[int, Any]
 
     @classmethod
-    def of(cls, segment: Segment, alive: Array) -> _Part:
+    def of(cls, segment: Segment, alive: Array) -> _Kept:
         number = np.full(len(segment), -1, np.int32)
         number[alive] = np.arange(len(alive), dtype=np.int32)
         boxes = np.flatnonzero(number[segment.boxes.owner] >= 0).astype(np.int32)

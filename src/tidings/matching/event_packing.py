@@ -1,8 +1,8 @@
-"""One event at a time: its values packed into bytes once, for every part of an index.
+"""One event at a time: its values packed into bytes once, for every segment of an index.
 
-An index is asked about single events far more often than about batches, and then the work in
-Python is most of the work: so values are fetched, checked and packed by whole rows, and only
-an event that is out of the ordinary is looked at value by value.
+Single events are matched far more often than batches, and then most of the time is spent in
+Python. So values are fetched, checked and packed by whole rows; only an unusual event is
+packed value by value.
 
     presence          one bit per place, in as many words of 64 bits as it takes
     numbers           a word for each attribute with int keys; a double as its bits
@@ -23,12 +23,12 @@ from tidings.events import EventType, Value, ValueType
 from tidings.matching.kernels import match_one
 from tidings.matching.segment import Segment
 
-MATCHES_FIRST = 1022  # Room for the matches of one event, until one needs more.
-SHAPES_MAX = 256  # Sets of attributes that events come with, in which order; others are packed value by value.
+MATCHES_FIRST = 1022  # Matches of one event that memory is reserved for, until an event has more.
+SHAPES_MAX = 256  # Remembered shapes: which attributes an event has, in which order. Others are packed value by value.
 
 
 class _Shape(NamedTuple):
-    """How events with exactly these attributes, in this order, are packed: what is absent is left out as zeros."""
+    """How events with exactly these attributes, in this order, are packed; absent ones become zeros."""
 
     numbers_of: Callable[[Mapping[str, Any]], tuple[Any, ...]]
     texts_of: Callable[[Mapping[str, Any]], tuple[Any, ...]]
@@ -37,10 +37,11 @@ class _Shape(NamedTuple):
     pack: Callable[..., bytes]
 
 
-class Packer:
+class EventPacker:
     """Packs events of one type. The place of an attribute is its number among numbers, then texts."""
 
-    def __init__(self, event_type: EventType) -> None:
+    def __init__(self, event_type: EventType, *, shapes_max: int = SHAPES_MAX) -> None:
+        self._shapes_max = shapes_max
         numbers = [a for a in event_type if a.type.has_int_keys]
         texts = [a for a in event_type if not a.type.has_int_keys]
         self.place = {a.name: place for place, a in enumerate([*numbers, *texts])}
@@ -54,7 +55,7 @@ class Packer:
         self._pack = struct.Struct(f"{presence}Q{kinds}{len(texts)}q").pack
 
     def plain(self, record: Mapping[str, Any]) -> bytes | None:
-        """The record packed, if it is plain to see that it fits the type; otherwise None."""
+        """The record packed, if a glance shows that it fits the type; otherwise None."""
         if type(record) is not dict:
             return None
         names = tuple(record)
@@ -73,7 +74,7 @@ class Packer:
 
     def _new_shape(self, names: tuple[str, ...]) -> _Shape | None:
         """How events with these attributes are packed; None where one is unknown or missing, or shapes are too many."""
-        if names in self._shapes or len(self._shapes) >= SHAPES_MAX:
+        if names in self._shapes or len(self._shapes) >= self._shapes_max:
             return None
         there = frozenset(names)
         fits = there <= self.place.keys() and there >= self._required
@@ -103,45 +104,45 @@ class Packer:
         return self._pack(*present, *content[: self._number_count], *map(len, texts)) + b"".join(texts)
 
 
-class OneEvent:
-    """Asks a segment about packed events."""
+class SingleEventMatcher:
+    """Matches packed events against a segment."""
 
-    def __init__(self, segment: Segment, event_type: EventType, packer: Packer) -> None:
+    def __init__(self, segment: Segment, event_type: EventType, packer: EventPacker) -> None:
         attributes = [event_type.attributes[index] for index in segment.axes.attribute.tolist()]
         places = np.array([packer.place[a.name] for a in attributes], np.int64)
         self._keeps = (segment, places)  # What the address book points to.
         self._book = match_one.address_book(segment.axes.arrays, segment.layout, places, packer.counts)
         self._address: int = self._book.ctypes.data
         self._work_bytes = match_one.work_bytes(len(segment.axes), len(segment.layout.grids))
-        self._room = MATCHES_FIRST
-        self._free: list[_Room] = []  # As many as there have been readers at the same time.
+        self._matches_max = MATCHES_FIRST
+        self._free: list[_Scratch] = []  # As many as there have been readers at the same time.
 
     def match(self, packed: bytes) -> tuple[list[int], list[int]]:
         """The owners that match, and the boxes that are doubtful."""
         try:
-            room = self._free.pop()
+            scratch = self._free.pop()
         except IndexError:
-            room = _Room(self._room, self._work_bytes)
-        found = match_one.match_one.ready()(self._address, packed, room.address, room.size)
-        if found > room.size:  # Too many, or some are doubtful, which are counted above 32 bits.
-            return self._with_doubts(found, packed, room)
-        owners = room.view[:found].tolist()
-        self._free.append(room)
+            scratch = _Scratch(self._matches_max, self._work_bytes)
+        found = match_one.match_one.ready()(self._address, packed, scratch.address, scratch.size)
+        if found > scratch.size:  # Too many, or some are doubtful, which are counted above 32 bits.
+            return self._with_doubts(found, packed, scratch)
+        owners = scratch.view[:found].tolist()
+        self._free.append(scratch)
         return owners, []
 
-    def _with_doubts(self, found: int, packed: bytes, room: _Room) -> tuple[list[int], list[int]]:
+    def _with_doubts(self, found: int, packed: bytes, scratch: _Scratch) -> tuple[list[int], list[int]]:
         count, doubts = found & 0xFFFF_FFFF, found >> 32
-        if count + doubts > room.size:
-            self._room = 2 * (count + doubts)
+        if count + doubts > scratch.size:
+            self._matches_max = 2 * (count + doubts)
             self._free.clear()
             return self.match(packed)
-        owners, boxes = room.view[:count].tolist(), room.view[count : count + doubts].tolist()
-        self._free.append(room)
+        owners, boxes = scratch.view[:count].tolist(), scratch.view[count : count + doubts].tolist()
+        self._free.append(scratch)
         return owners, boxes
 
 
-class _Room:
-    """Where a kernel writes what it finds, and the memory it works in; for one reader at a time."""
+class _Scratch:
+    """The memory of one reader's call: where a kernel writes what it finds, and where it works."""
 
     __slots__ = ("_array", "address", "size", "view")
 

@@ -18,8 +18,8 @@ from tidings.matching.kernels.cells import is_same, readable
 
 _NUMBERS, _BYTES = readable(types.int32), readable(types.uint8)
 
-FEW = 32  # Up to here, plain Python reads ids in less time than Arrow takes to be asked.
-REMEMBERED_MAX = 131_072  # Ids kept as Python texts for single matches, some 20 MB; they are the ones asked for again.
+READ_ONE_BY_ONE_MAX = 32  # Up to so many ids, plain Python is faster than a call of Arrow.
+REMEMBERED_MAX = 131_072  # Ids kept as Python texts for single matches, some 20 MB: those that match, match again.
 
 
 def _crc_table() -> Any:
@@ -73,28 +73,36 @@ def find_names(slots, offsets, content, wanted_offsets, wanted, out):
 
 
 def hashed(id: str) -> tuple[bytes, int]:
-    """An id as it is looked for, in several parts perhaps."""
+    """An id with its hash, computed once for the dictionaries of all segments."""
     raw = id.encode()
     return raw, crc32(raw)
 
 
-class Names:
-    """Ids of a segment; where one stands twice, the later number counts."""
+class IdDictionary:
+    """Ids of a segment; of equal ids the later number counts."""
 
-    def __init__(self, ids: pa.Array, slots: Array) -> None:
+    def __init__(
+        self,
+        ids: pa.Array,
+        slots: Array,
+        *,
+        remembered_max: int = REMEMBERED_MAX,
+        read_one_by_one_max: int = READ_ONE_BY_ONE_MAX,
+    ) -> None:
         self.ids, self.slots = ids, slots
+        self._remembered_max, self._read_one_by_one_max = remembered_max, read_one_by_one_max
         self._remembered: dict[int, str] = {}
         # A single name is found by plain Python, which is quicker than the call of a kernel.
         self._slots = slots.data
         self._offsets, self._content = (buffer.data for buffer in _buffers(ids))
 
     @classmethod
-    def of(cls, ids: pa.Array) -> tuple[Names, Array]:
+    def of(cls, ids: pa.Array, **limits: int) -> tuple[IdDictionary, Array]:
         """The names, and the numbers of ids that a later equal one replaces."""
         slots = np.full(1 << max(3, (2 * len(ids)).bit_length()), -1, np.int32)
         repeated = np.zeros(len(ids), np.uint8)
         fill_slots(*_buffers(ids), slots, repeated)
-        return cls(ids, slots), np.flatnonzero(repeated)
+        return cls(ids, slots, **limits), np.flatnonzero(repeated)
 
     @property
     def nbytes(self) -> int:
@@ -126,10 +134,10 @@ class Names:
 
     def _look_up(self, numbers: Sequence[int]) -> list[str]:
         known = self._remembered
-        if len(known) > REMEMBERED_MAX:
+        if len(known) > self._remembered_max:
             known = self._remembered = {}  # Not emptied: another thread may be reading it.
         missing = [number for number in numbers if number not in known]
-        few = len(missing) <= FEW
+        few = len(missing) <= self._read_one_by_one_max
         found = map(self._name, missing) if few else self.ids.take(pa.array(missing, pa.int32())).to_pylist()
         known.update(zip(missing, found))
         return [known[number] for number in numbers]

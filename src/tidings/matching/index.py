@@ -1,9 +1,9 @@
 """The index: which of a million conditions does this event match?
 
-A large part that seldom changes, a few smaller ones, and the latest changes beside them. A
-change is published as a new version, which readers pick up with their next call: a match in
-progress goes on with the version it began with. Small parts are folded into larger ones by a
-thread of their own.
+Built like a log-structured merge tree: a large segment that seldom changes, a few smaller
+ones, and a write buffer with the latest additions. A writer publishes each change as a new
+version, which readers pick up with their next call: a match in progress goes on with the
+version it began with. A thread of the index compacts small segments into larger ones.
 
 Ids come back in the order in which the subscriptions were added; replacing one moves it to
 the end.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -23,35 +24,47 @@ import pyarrow as pa
 from tidings.errors import EventError, InputError
 from tidings.events import INT_MAX, INT_MIN, EventType, Value, conform, describe
 from tidings.filters import Condition, parse
-from tidings.matching.batch import Matches, match_all
+from tidings.matching.batch import BATCH_ROWS, Matches, match_all
 from tidings.matching.box_table import Array, BoxColumns, columns_of, read_table
-from tidings.matching.compaction import merge
-from tidings.matching.event_packing import Packer
-from tidings.matching.explain import Explanation, explain
-from tidings.matching.id_dictionary import Names, hashed
+from tidings.matching.compaction import merge, to_compact
+from tidings.matching.diagnostics import Effort, Explanation, Stats, explain, stats_of
+from tidings.matching.event_packing import SHAPES_MAX, EventPacker
+from tidings.matching.id_dictionary import IdDictionary, hashed
 from tidings.matching.kernels.match import CANDIDATES, HITS
-from tidings.matching.live_segment import FIRST_STAMP, Part
-from tidings.matching.parallel import core_count, workers
-from tidings.matching.segment import build
-from tidings.matching.stats import Effort, Stats, stats_of
-from tidings.matching.write_buffer import Pending
+from tidings.matching.kernels.threads import core_count, start_workers
+from tidings.matching.live_segment import CACHED_BYTES_MAX, FIRST_STAMP, UNORDERED_EVENTS_MAX, LiveSegment
+from tidings.matching.segment import Segment, build
+from tidings.matching.write_buffer import WriteBuffer
 
-PENDING_MAX = 4096  # Latest additions that are kept as they came; then they become a part.
-ASKED_ONE_BY_ONE_MAX = 32  # So many of them are asked one by one for a single event, rather than made a part of.
-FOLD_RATIO = 2  # A part is folded into an older one that is at most so many times larger.
 SAMPLE_MAX = 4096  # Events of a sample that are kept; more would not change the plan.
 THREADS_MAX = 64
-BUILT_ALONE_MAX = 32_768  # Fewer subscriptions than that become a part before other threads have started.
 BUILD_THREADS_MAX = 8  # More would only wait for memory.
 
 Subscription: TypeAlias = tuple[str, str | Condition]
 
 
-class _Version(NamedTuple):
-    """What one reader sees: parts, the first `pending_count` of the pending additions, and the stamp."""
+@dataclass(frozen=True, slots=True)
+class IndexTuning:
+    """The sizes at which an index changes its ways. They decide how fast it is, never what it answers."""
 
-    parts: tuple[Part, ...]
-    pending: Pending
+    pending_max: int = 4096  # Additions in the write buffer; then they become a segment.
+    scanned_max: int = 32  # Additions that a single event is tested with one by one, before they become a segment.
+    single_thread_build_max: int = 32_768  # A smaller segment is built before other threads have started.
+    build_threads: int | None = None  # For a larger segment; None stands for one per core, at most BUILD_THREADS_MAX.
+    batch_rows: int = BATCH_ROWS
+    cached_bytes_max: int = CACHED_BYTES_MAX
+    unordered_events_max: int = UNORDERED_EVENTS_MAX
+    shapes_max: int = SHAPES_MAX
+
+
+DEFAULT_TUNING = IndexTuning()
+
+
+class _Version(NamedTuple):
+    """What one reader sees: segments, the first `pending_count` additions of the write buffer, and the stamp."""
+
+    parts: tuple[LiveSegment, ...]
+    pending: WriteBuffer
     pending_count: int
     stamp: int
     size: int
@@ -73,18 +86,25 @@ class Index:
     makes matching faster where events are distributed differently from what conditions suggest.
     """
 
-    def __init__(self, event_type: EventType, *, sample: pa.Table | pa.RecordBatch | None = None) -> None:
+    def __init__(
+        self,
+        event_type: EventType,
+        *,
+        sample: pa.Table | pa.RecordBatch | None = None,
+        tuning: IndexTuning = DEFAULT_TUNING,
+    ) -> None:
         self.event_type = event_type
-        # The one that conditions came with last: to compare two types takes longer than to add a condition.
+        self._tuning = tuning
+        # The type object of the last condition: comparing two types takes longer than adding a condition.
         self._equal_type = event_type
         self._python_types = {a.name: a.type.python for a in event_type}
         self._required = [a.name for a in event_type if a.required]
-        self._packer = Packer(event_type)
+        self._packer = EventPacker(event_type, shapes_max=tuning.shapes_max)
         self._sample = self._conformed_sample(sample)
         self._writing = threading.RLock()
-        self._version = _Version((), Pending(), 0, FIRST_STAMP, 0)
-        self._folder: threading.Thread | None = None
-        self._latest: tuple[int, Part] | None = None
+        self._version = _Version((), WriteBuffer(), 0, FIRST_STAMP, 0)
+        self._compactor: threading.Thread | None = None
+        self._latest: tuple[int, LiveSegment] | None = None
 
     # ── Changes ──────────────────────────────────────────────────────────────
 
@@ -98,7 +118,7 @@ class Index:
             gone = self._remove(id, stamp + 1)
             pending.add(id, parsed)
             self._version = _Version(parts, pending, count + 1, stamp + 1, size + 1 - gone)
-            if count + 1 >= PENDING_MAX:
+            if count + 1 >= self._tuning.pending_max:
                 self._seal()
 
     def add_all(self, items: Iterable[Subscription] | pa.Table | pa.RecordBatch) -> None:
@@ -107,8 +127,8 @@ class Index:
             self._add_columns(read_table(items, self.event_type))
             return
         parsed = ((_checked_id(id), self._parsed(condition)) for id, condition in items)
-        few = list(islice(parsed, PENDING_MAX))
-        if len(few) == PENDING_MAX:
+        few = list(islice(parsed, self._tuning.pending_max))
+        if len(few) == self._tuning.pending_max:
             self._add_columns(columns_of(chain(few, parsed), self.event_type))
             return
         with self._writing:
@@ -124,20 +144,25 @@ class Index:
             self._publish(stamp, -1)
 
     def settle(self) -> None:
-        """Folds everything into one part, after which matching is fastest. Returns when that is done."""
-        self._join_folder()
+        """Compacts everything into one segment, after which matching is fastest. Returns when that is done."""
+        self._join_compactor()
         with self._writing:
-            self._seal(fold=False)
+            self._seal(compact=False)
             version = self._version
             if len(version.parts) > 1 or any(part.removed_count for part in version.parts):
                 self._swap(version.parts, self._merged(version.parts, version.stamp), version.stamp)
 
     @classmethod
     def from_boxes(
-        cls, table: pa.Table, event_type: EventType, *, sample: pa.Table | pa.RecordBatch | None = None
+        cls,
+        table: pa.Table,
+        event_type: EventType,
+        *,
+        sample: pa.Table | pa.RecordBatch | None = None,
+        tuning: IndexTuning = DEFAULT_TUNING,
     ) -> Index:
         """An index of normalised conditions; see `boxes_table`."""
-        index = cls(event_type, sample=sample)
+        index = cls(event_type, sample=sample, tuning=tuning)
         index.add_all(table)
         return index
 
@@ -161,7 +186,9 @@ class Index:
         threads = min(max(threads, 1), THREADS_MAX)
         version = self._version
         parts = [*version.parts, *self._pending_part(version)]
-        return match_all(parts, conform(_as_table(events), self.event_type), version.stamp, threads)
+        return match_all(
+            parts, conform(_as_table(events), self.event_type), version.stamp, threads, self._tuning.batch_rows
+        )
 
     def explain(self, record: Mapping[str, Any], id: str) -> Explanation:
         """Whether the event matches this subscription and, if not, what of its condition was not TRUE."""
@@ -218,21 +245,23 @@ class Index:
 
         self.settle()
         with self._writing:
-            parts = self._version.parts or (self._part(columns_of([], self.event_type)),)
-            save(Path(path), parts[0], self.event_type)
+            part = (self._version.parts or (self._part(columns_of([], self.event_type)),))[0]
+            assert not part.removed_count, "an index is settled before it is saved"
+            save(Path(path), part.segment, part.names, self.event_type)
 
     @classmethod
     def open(cls, path: str | Path, *, verify: bool = False) -> Index:
-        """A saved index, read from its files as they are asked for and shared with other processes that do the same.
+        """A saved index, mapped into memory: processes that open the same files share their pages.
 
-        Sizes and headers are checked always, all content with `verify`. Raises IndexFileError.
+        Checks sizes and headers always, and all content with `verify`. Raises IndexFileError.
         Changes stay in memory until they are saved.
         """
-        from tidings.matching.storage import open_part
+        from tidings.matching.storage import open_segment
 
-        part, event_type = open_part(Path(path), verify=verify)
+        segment, names, event_type = open_segment(Path(path), verify=verify)
         index = cls(event_type)
-        index._version = _Version((part,), Pending(), 0, FIRST_STAMP, len(part.segment))
+        part = index._live(segment, (names, np.zeros(0, np.int64)))
+        index._version = _Version((part,), WriteBuffer(), 0, FIRST_STAMP, len(segment))
         return index
 
     # ── Steps ────────────────────────────────────────────────────────────────
@@ -250,7 +279,7 @@ class Index:
         return condition
 
     def _checked(self, record: Mapping[str, Any]) -> Mapping[str, Value]:
-        """The record itself where it is plain to see that it fits; otherwise what `EventType.check` makes of it."""
+        """The record itself if a glance shows that it fits its type; otherwise what `EventType.check` makes of it."""
         kinds = self._python_types
         if type(record) is dict:
             for name, value in record.items():
@@ -267,7 +296,7 @@ class Index:
     def _conformed_sample(self, sample: pa.Table | pa.RecordBatch | None) -> pa.Table | None:
         return None if sample is None else conform(_as_table(sample).slice(0, SAMPLE_MAX), self.event_type)
 
-    def _publish(self, stamp: int, growth: int, parts: tuple[Part, ...] | None = None) -> None:
+    def _publish(self, stamp: int, growth: int, parts: tuple[LiveSegment, ...] | None = None) -> None:
         old = self._version
         parts = old.parts if parts is None else parts
         self._version = _Version(parts, old.pending, old.pending_count, stamp, old.size + growth)
@@ -277,7 +306,7 @@ class Index:
         if self._version.pending.remove(id, stamp):
             return 1
         name = hashed(id)
-        for part in reversed(self._version.parts):  # What came last goes first, more often than not.
+        for part in reversed(self._version.parts):  # The latest subscriptions are removed first, more often than not.
             number = part.names.find(name)
             if number >= 0 and part.remove_one(number, stamp):
                 return 1
@@ -286,24 +315,36 @@ class Index:
     def _add_columns(self, columns: BoxColumns) -> None:
         part = self._part(columns)
         with self._writing:
-            self._seal(fold=False)
+            self._seal(compact=False)
             stamp = self._version.stamp + 1
             gone = 0
             for old in self._version.parts:
                 numbers = old.names.find_all(columns.ids)
                 gone += old.remove(np.unique(numbers[numbers >= 0]), stamp)
             self._publish(stamp, len(columns) - part.removed_count - gone, (*self._version.parts, part))
-            self._fold()
+            self._compact()
 
-    def _part(self, columns: BoxColumns) -> Part:
-        threads = 1 if len(columns) < BUILT_ALONE_MAX else min(core_count(), BUILD_THREADS_MAX)
-        with workers(threads) as crew:
-            names = crew.begin(lambda: Names.of(columns.ids))
-            segment = build(columns, self.event_type, self._sample, crew)
-            return Part(segment, self.event_type, names())
+    def _part(self, columns: BoxColumns) -> LiveSegment:
+        threads = 1
+        if len(columns) >= self._tuning.single_thread_build_max:
+            threads = self._tuning.build_threads or min(core_count(), BUILD_THREADS_MAX)
+        with start_workers(threads) as workers:
+            names = workers.begin(lambda: IdDictionary.of(columns.ids))
+            segment = build(columns, self.event_type, self._sample, workers)
+            return self._live(segment, names())
 
-    def _seal(self, *, fold: bool = True) -> None:
-        """Makes the pending additions a part. Readers of older versions keep their list."""
+    def _live(self, segment: Segment, names: tuple[IdDictionary, Array]) -> LiveSegment:
+        tuning = self._tuning
+        return LiveSegment(
+            segment,
+            self.event_type,
+            names,
+            cached_bytes_max=tuning.cached_bytes_max,
+            unordered_events_max=tuning.unordered_events_max,
+        )
+
+    def _seal(self, *, compact: bool = True) -> None:
+        """Turns the write buffer into a segment. Readers of older versions keep their buffer."""
         version = self._version
         if not version.pending_count:
             return
@@ -311,15 +352,15 @@ class Index:
         parts = version.parts
         if alive:
             parts = (*parts, self._part_of(alive))
-        self._version = _Version(parts, Pending(), 0, version.stamp, version.size)
-        if fold:
-            self._fold()
+        self._version = _Version(parts, WriteBuffer(), 0, version.stamp, version.size)
+        if compact:
+            self._compact()
 
-    def _part_of(self, items: Iterable[tuple[str, Condition]]) -> Part:
+    def _part_of(self, items: Iterable[tuple[str, Condition]]) -> LiveSegment:
         return self._part(columns_of(items, self.event_type))
 
-    def _pending_part(self, version: _Version) -> list[Part]:
-        """The pending additions as a part for a batch, made once per version."""
+    def _pending_part(self, version: _Version) -> list[LiveSegment]:
+        """The write buffer as a segment for a batch, built once per version."""
         alive = version.alive_pending()
         if not alive:
             return []
@@ -335,38 +376,38 @@ class Index:
         for part in version.parts:
             found += part.names.at(part.match_one(packed, values, version.stamp))
         if version.pending_count:
-            what = (version.pending_count, version.stamp, self._part_of, ASKED_ONE_BY_ONE_MAX)
+            what = (version.pending_count, version.stamp, self._part_of, self._tuning.scanned_max)
             found += version.pending.match(packed, values, *what)
         return found
 
-    # ── Folding ──────────────────────────────────────────────────────────────
+    # ── Compaction ───────────────────────────────────────────────────────────
 
-    def _fold(self) -> None:
-        """Starts the thread that folds parts, if there is something to fold and it does not run."""
-        if self._folder is None and _foldable(self._version.parts):
-            self._folder = threading.Thread(target=self._fold_all, name="tidings-fold", daemon=True)
-            self._folder.start()
+    def _compact(self) -> None:
+        """Starts the thread that compacts segments, if there is something to compact and it does not run."""
+        if self._compactor is None and to_compact(self._version.parts):
+            self._compactor = threading.Thread(target=self._compact_all, name="tidings-compaction", daemon=True)
+            self._compactor.start()
 
-    def _fold_all(self) -> None:
+    def _compact_all(self) -> None:
         while True:
             with self._writing:
                 version = self._version
-                parts = _foldable(version.parts)
+                parts = to_compact(version.parts)
                 if not parts:
-                    self._folder = None
+                    self._compactor = None
                     return
             merged = self._merged(parts, version.stamp)
             with self._writing:
                 self._swap(parts, merged, version.stamp)
 
-    def _merged(self, parts: tuple[Part, ...], stamp: int) -> tuple[Part, list[Array]]:
-        """One part of what is alive at `stamp`, and by old part the numbers that went into it."""
+    def _merged(self, parts: tuple[LiveSegment, ...], stamp: int) -> tuple[LiveSegment, list[Array]]:
+        """One segment of what is alive at `stamp`, and by old segment the numbers that went into it."""
         alive = [part.alive(stamp) for part in parts]
         segment = merge([part.segment for part in parts], alive, self.event_type, self._sample)
-        return Part(segment, self.event_type, Names.of(segment.ids)), alive
+        return self._live(segment, IdDictionary.of(segment.ids)), alive
 
-    def _swap(self, old: tuple[Part, ...], merged: tuple[Part, list[Array]], stamp: int) -> None:
-        """Puts the merged part in place of the old ones, with what was removed while it was made."""
+    def _swap(self, old: tuple[LiveSegment, ...], merged: tuple[LiveSegment, list[Array]], stamp: int) -> None:
+        """Puts the merged segment in place of the old ones, with the removals made while it was built."""
         new, alive = merged
         first = 0
         for part, numbers in zip(old, alive):
@@ -379,27 +420,10 @@ class Index:
         parts = self._version.parts
         self._publish(self._version.stamp, 0, (*parts[:at], *([new] if first else []), *parts[at + len(old) :]))
 
-    def _join_folder(self) -> None:
-        folder = self._folder
-        if folder is not None:
-            folder.join()
-
-
-def _foldable(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """The newest parts that ought to be one, each not much larger than those after it together; or none."""
-    size, start = 0, len(parts)
-    while start > 0 and (size == 0 or _size(parts[start - 1]) <= FOLD_RATIO * size):
-        start -= 1
-        size += _size(parts[start])
-    chosen = parts[start:]
-    if len(chosen) > 1:
-        return chosen
-    # A part of which half is gone is worth making anew.
-    return next(((part,) for part in parts if part.removed_count * 2 > len(part.segment)), ())
-
-
-def _size(part: Part) -> int:
-    return len(part.segment) - part.removed_count
+    def _join_compactor(self) -> None:
+        compactor = self._compactor
+        if compactor is not None:
+            compactor.join()
 
 
 def _as_table(events: pa.Table | pa.RecordBatch) -> pa.Table:

@@ -1,14 +1,13 @@
-"""A segment: an immutable index of some subscriptions, all its parts flat arrays.
+"""A segment: an immutable index of some subscriptions, made of flat arrays.
 
-Made from columns of boxes (`build`) or from other segments (`merge`), which needs no parsing:
-cells of the old axes are renumbered on the new ones. Owners are numbered from 0 in the order
-in which they were added.
+`build` makes one from columns of boxes, `compaction.merge` from other segments. Owners, the
+subscriptions that boxes belong to, are numbered from 0 in the order in which they were added.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -22,10 +21,9 @@ from tidings.matching.box_table import Array, BoxColumns, writable
 from tidings.matching.grid import NO_RESIDUAL, CellBoxes, lay_out
 from tidings.matching.kernels import build as build_kernels
 from tidings.matching.kernels import match as match_kernels
-from tidings.matching.parallel import ALONE, Workers
-from tidings.matching.selectivity import shares
+from tidings.matching.kernels.threads import ALONE, Workers
 
-Residuals = tuple[tuple[str, ...], ...]
+ResidualSets: TypeAlias = tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,24 +37,26 @@ class Segment:
     texts: pa.Array
     axes: Axes
     boxes: CellBoxes
-    layout: match_kernels.Layout
-    residuals: Residuals
+    layout: match_kernels.GridLayout
+    residuals: ResidualSets
 
     def __len__(self) -> int:
         return len(self.ids)
 
 
-def build(columns: BoxColumns, event_type: EventType, sample: pa.Table | None = None, crew: Workers = ALONE) -> Segment:
+def build(
+    columns: BoxColumns, event_type: EventType, sample: pa.Table | None = None, workers: Workers = ALONE
+) -> Segment:
     """A segment of these subscriptions; `sample`, conformed events, tells which sides are likely."""
     numbers, texts = _Bounds.of_numbers(columns, event_type), _Bounds.of_texts(columns)
     used = np.flatnonzero(np.bincount(columns.attribute)).tolist()
-    cuts = crew.map(lambda attribute: _cuts(attribute, numbers, texts, event_type), used)
+    cuts = workers.map(lambda attribute: _cuts(attribute, numbers, texts, event_type), used)
     axes = make_axes(event_type, dict(zip(used, cuts)))
-    sides = _in_cells(columns, axes, numbers, texts, crew)
+    sides = _in_cells(columns, axes, numbers, texts, workers)
     residual, residuals = _residual_sets(columns)
     owner = np.repeat(np.arange(len(columns), dtype=np.int32), np.diff(columns.box_ptr))
     boxes = CellBoxes(owner, residual, sides)
-    layout = lay_out(boxes, axes.cell_counts, *shares(axes, event_type, sample), crew)
+    layout = lay_out(boxes, axes, event_type, sample, workers)
     return Segment(columns.ids, columns.texts, axes, boxes, layout, residuals)
 
 
@@ -99,7 +99,7 @@ class _Bounds:
             return self.order[:0]
         return self.order[self.attribute_ptr[attribute] : self.attribute_ptr[attribute + 1]]
 
-    def cells(self, axes: Axes, crew: Workers, *, text: bool) -> tuple[Array, Array]:
+    def cells(self, axes: Axes, workers: Workers, *, text: bool) -> tuple[Array, Array]:
         """The first cell of every interval, and the one behind the last."""
         low, high = np.ones(len(self.low), np.int32), np.empty(len(self.low), np.int32)
         cell_counts = axes.cell_counts
@@ -111,7 +111,7 @@ class _Bounds:
             low[below] = axes.boundaries(index, _taken(self.low, below))
             high[above] = axes.boundaries(index, _taken(self.high, above))
 
-        crew.map(write, [index for index in range(len(axes)) if axes.is_text(index) == text])
+        workers.map(write, [index for index in range(len(axes)) if axes.is_text(index) == text])
         return low, high
 
 
@@ -125,8 +125,10 @@ def _cuts(attribute: int, numbers: _Bounds, texts: _Bounds, event_type: EventTyp
     return sorted_texts(pa.concat_arrays([_taken(texts.low, low), _taken(texts.high, high)]))
 
 
-def _in_cells(columns: BoxColumns, axes: Axes, numbers: _Bounds, texts: _Bounds, crew: Workers) -> build_kernels.Sides:
-    number_cells, text_cells = numbers.cells(axes, crew, text=False), texts.cells(axes, crew, text=True)
+def _in_cells(
+    columns: BoxColumns, axes: Axes, numbers: _Bounds, texts: _Bounds, workers: Workers
+) -> build_kernels.Sides:
+    number_cells, text_cells = numbers.cells(axes, workers, text=False), texts.cells(axes, workers, text=True)
     what = (columns.null, columns.number_ptr, *number_cells, columns.text_ptr, *text_cells)
     ptr, none = np.empty(len(columns.attribute) + 1, np.int32), np.zeros(0, np.int32)
     if (wrong := build_kernels.join_pieces(*what, True, ptr, none, none)) >= 0:
@@ -141,7 +143,7 @@ def _in_cells(columns: BoxColumns, axes: Axes, numbers: _Bounds, texts: _Bounds,
     return build_kernels.Sides(*map(writable, arrays))
 
 
-def _residual_sets(columns: BoxColumns) -> tuple[Array, Residuals]:
+def _residual_sets(columns: BoxColumns) -> tuple[Array, ResidualSets]:
     """Per box the number of its set of residuals, and the sets."""
     residual = np.full(len(columns.side_ptr) - 1, NO_RESIDUAL, np.int32)
     numbers: dict[tuple[str, ...], int] = {}

@@ -1,15 +1,15 @@
-"""An index as a folder: flat arrays that are mapped into memory, and a manifest that says what they are.
+"""A saved index: a folder with flat arrays that are mapped into memory, and a manifest that describes them.
 
     manifest.json     format and version, the event type, and of every array its type, shape, place and checksum
     arrays.bin        the arrays, each at a multiple of 64 bytes
 
-`open_part` reads the manifest, whose own checksum it ends with, and the sizes; the pages of
-the arrays come when they are touched and are shared by all processes that map them (they are
-mapped copy-on-write, and nobody writes). Reading and checking every byte is asked for with
-`verify`.
+`open_segment` reads the manifest, which ends with its own checksum, and checks the sizes. The
+operating system loads pages of the arrays when they are touched, and all processes that map
+them share them (they are mapped copy-on-write, and nobody writes). With `verify`,
+`open_segment` also reads and checks every byte.
 
-A folder is written beside its place and moved there when it is whole. Readers that have the
-old one open keep it.
+`save` writes the folder beside its final place and renames it when it is complete. Readers
+that have the old folder open keep it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ from tidings.events import Attribute, EventType, ValueType, from_declaration, to
 from tidings.matching.axes import Axes
 from tidings.matching.box_table import Array, writable
 from tidings.matching.grid import CellBoxes
-from tidings.matching.id_dictionary import Names
+from tidings.matching.id_dictionary import IdDictionary
 from tidings.matching.kernels import build as build_kernels
 from tidings.matching.kernels import match as match_kernels
-from tidings.matching.live_segment import Part
 from tidings.matching.segment import Segment
 
 FORMAT = "tidings-index"
@@ -43,20 +42,18 @@ MANIFEST_BYTES_MAX = 1 << 28  # Residual texts are in the manifest; a larger one
 MANIFEST, ARRAYS = "manifest.json", "arrays.bin"
 
 
-def save(path: Path, part: Part, event_type: EventType) -> None:
-    """Writes a part, without what was removed from it, as the folder `path`."""
-    assert not part.removed_count, "a part is folded before it is saved"
+def save(path: Path, segment: Segment, names: IdDictionary, event_type: EventType) -> None:
+    """Writes a segment and its ids as the folder `path`."""
     if path.exists() and not (path / MANIFEST).is_file():
         raise InputError(f"expected a new folder or a saved index, got {path}")
     fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
     with (fresh / ARRAYS).open("wb") as file:
-        places = {name: _append(file, array) for name, array in _arrays(part).items()}
+        places = {name: _append(file, array) for name, array in _arrays(segment, names).items()}
         file.flush()
         os.fsync(file.fileno())
         size = file.tell()
-    segment = part.segment
     manifest = {
         "format": FORMAT,
         "version": VERSION,
@@ -70,8 +67,8 @@ def save(path: Path, part: Part, event_type: EventType) -> None:
     _put_in_place(fresh, path)
 
 
-def open_part(path: Path, *, verify: bool = False) -> tuple[Part, EventType]:
-    """The part saved in the folder `path`, and its event type. Raises IndexFileError if it is not whole."""
+def open_segment(path: Path, *, verify: bool = False) -> tuple[Segment, IdDictionary, EventType]:
+    """The segment saved in the folder `path`, its ids, and its event type. Raises IndexFileError if it is damaged."""
     manifest = _read_manifest(path / MANIFEST)
     try:
         content = np.memmap(path / ARRAYS, np.uint8, "c") if manifest["arrays_size"] else np.zeros(0, np.uint8)
@@ -82,7 +79,8 @@ def open_part(path: Path, *, verify: bool = False) -> tuple[Part, EventType]:
     arrays = {name: _array(path, name, content, place, verify) for name, place in manifest["arrays"].items()}
     try:
         event_type = _event_type(manifest)
-        return _part(arrays, manifest, event_type), event_type
+        segment = _segment(arrays, manifest)
+        return segment, IdDictionary(segment.ids, arrays["names.slots"]), event_type
     except (KeyError, TypeError) as wrong:
         raise _refused(path, f"an array is missing or of another type: {wrong}") from None
 
@@ -102,9 +100,8 @@ def _event_type(manifest: Mapping[str, Any]) -> EventType:
     return EventType.of(known.name, tuple(attributes))
 
 
-def _arrays(part: Part) -> dict[str, Array]:
-    """All arrays of a part by name."""
-    segment = part.segment
+def _arrays(segment: Segment, names: IdDictionary) -> dict[str, Array]:
+    """All arrays of a segment by name."""
     return {
         **_named("axes", segment.axes.arrays),
         "axes.attribute": segment.axes.attribute,
@@ -114,22 +111,21 @@ def _arrays(part: Part) -> dict[str, Array]:
         **{name: array for name, array in _named("layout", segment.layout).items() if "piece" not in name},
         **_text_arrays("ids", segment.ids),
         **_text_arrays("texts", segment.texts),
-        "names.slots": part.names.slots,
+        "names.slots": names.slots,
     }
 
 
-def _part(arrays: Mapping[str, Array], manifest: Mapping[str, Any], event_type: EventType) -> Part:
+def _segment(arrays: Mapping[str, Array], manifest: Mapping[str, Any]) -> Segment:
     sides = _tuple(build_kernels.Sides, "sides", arrays)
     layout = {**arrays, "layout.piece_low": sides.piece_low, "layout.piece_high": sides.piece_high}
-    segment = Segment(
+    return Segment(
         ids=_texts("ids", arrays),
         texts=_texts("texts", arrays),
         axes=Axes(arrays["axes.attribute"], _tuple(match_kernels.AxisArrays, "axes", arrays)),
         boxes=CellBoxes(arrays["boxes.owner"], arrays["boxes.residual"], sides),
-        layout=_tuple(match_kernels.Layout, "layout", layout),
+        layout=_tuple(match_kernels.GridLayout, "layout", layout),
         residuals=tuple(tuple(texts) for texts in manifest["residuals"]),
     )
-    return Part(segment, event_type, (Names(segment.ids, arrays["names.slots"]), np.zeros(0, np.int64)))
 
 
 def _named(prefix: str, arrays: NamedTuple) -> dict[str, Array]:

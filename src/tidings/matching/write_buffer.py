@@ -1,8 +1,8 @@
-"""The latest additions, which are not in a part of the index yet.
+"""The write buffer: the latest additions, which are not in a segment of the index yet.
 
-A single event is asked about the first of them through a small part made for it, and about the
-few that came since one by one: so changes and single events may alternate, and neither waits
-for the other.
+A single event is matched with most of them through a small segment built for that, and with
+the few that came since one by one. So changes and single events may alternate, and neither
+waits for the other.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from typing import TypeAlias
 
 from tidings.events import Value
 from tidings.filters import Condition
-from tidings.matching.live_segment import FIRST_STAMP, Part
+from tidings.matching.live_segment import FIRST_STAMP, LiveSegment
 
-# Of those in the part, one for so many may come before it is made anew: so an addition costs the same at any size.
-LEFT_SHARE = 32
+# The small segment is rebuilt once the additions since are more than this fraction of it: so an addition costs the
+# same at any size.
+SCANNED_SHARE = 32
 
-PartOf: TypeAlias = Callable[[Iterable[tuple[str, Condition]]], Part]
+PartOf: TypeAlias = Callable[[Iterable[tuple[str, Condition]]], LiveSegment]
 
 
-class Pending:
+class WriteBuffer:
     """Additions in the order in which they came. One thread at a time changes them; readers know how many they may see.
 
-    Side by side in lists: an object for each addition would have Python's garbage collector look
+    Kept in parallel lists: with an object per addition, Python's garbage collector would go
     through all conditions every few thousand changes.
     """
 
@@ -34,7 +35,10 @@ class Pending:
         self._conditions: list[Condition] = []
         self._removed: list[int] = []  # 0, or the stamp from which on it is gone.
         self._places: dict[str, int] = {}  # Of an id, the last.
-        self._prefix: tuple[int, Part | None] = (0, None)  # So many as a part, those that are gone included.
+        self._prefix: tuple[int, LiveSegment | None] = (
+            0,
+            None,
+        )  # The first so many as a segment, removed ones included.
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -65,23 +69,23 @@ class Pending:
         return [self._at(place) for place in range(count) if not 0 < removed[place] <= stamp]
 
     def match(
-        self, packed: bytes, values: Mapping[str, Value], count: int, stamp: int, part_of: PartOf, left_max: int
+        self, packed: bytes, values: Mapping[str, Value], count: int, stamp: int, part_of: PartOf, scanned_max: int
     ) -> list[str]:
         """The ids of those that an event matches, out of the first `count` and at `stamp`.
 
-        At most `left_max` of them, or a small share, are asked one by one.
+        At most `scanned_max` of them, or a small share, are evaluated one by one.
         """
-        made, part = self._prefix_of(count, part_of, left_max)
+        made, part = self._prefix_of(count, part_of, scanned_max)
         ids, conditions, removed = self._ids, self._conditions, self._removed
         found = part.match_one(packed, values, FIRST_STAMP) if part is not None else []
         found += [place for place in range(made, count) if conditions[place].matches(values)]
         return [ids[place] for place in found if not 0 < removed[place] <= stamp]
 
-    def _prefix_of(self, count: int, part_of: PartOf, left_max: int) -> tuple[int, Part | None]:
+    def _prefix_of(self, count: int, part_of: PartOf, scanned_max: int) -> tuple[int, LiveSegment | None]:
         prefix = self._prefix
         if prefix[0] > count:  # Made by a reader of a later version.
             prefix = (0, None)
-        if count - prefix[0] > max(left_max, prefix[0] // LEFT_SHARE):
+        if count - prefix[0] > max(scanned_max, prefix[0] // SCANNED_SHARE):
             self._prefix = prefix = (count, part_of(self._at(place) for place in range(count)))
         return prefix
 

@@ -14,7 +14,7 @@ from tidings.filters import Condition
 from tidings.node.credentials import Credentials, Held, Truth
 from tidings.node.local_subscriptions import LocalSubscription
 from tidings.node.visibility import Rights, Sight
-from tidings.security import BiscuitCapability, Mode, Request, SignedType
+from tidings.security import AccessRequest, BiscuitCapability, Mode, SignedType
 
 CLIENTS_MAX = 65_536  # Attached at once; also the answers that are kept.
 
@@ -62,7 +62,7 @@ class Clients:
             return
         _check_valid(signed, now_ms)
         ids = frozenset(signed.attr_ids[name] for name in names) or frozenset(signed.attr_ids.values())
-        request = Request(signed.type_id, "publish", ids)
+        request = AccessRequest(signed.type_id, "publish", ids)
         until = _until(signed, *(each.right_for(request, now_ms) for each in (self._credentials(client), self._mine)))
         if len(self._may) >= CLIENTS_MAX:
             self._may.clear()

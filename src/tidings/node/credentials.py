@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tidings.errors import Denied, InputError
-from tidings.security import ANY_TYPE, BiscuitCapability, Request, Right, fingerprint
+from tidings.security import ANY_TYPE, AccessRequest, BiscuitCapability, Right, fingerprint
 
 TOKENS_MAX = 256  # Shown by one key; a broker serves tens of types.
 REVOKED_MAX = 1_000_000  # Links taken back and not yet expired, over all types a node knows.
@@ -110,7 +110,7 @@ class Credentials:
     def all(self) -> list[Held]:
         return list(self._held.values())
 
-    def right_for(self, request: Request, now_ms: int) -> Held:
+    def right_for(self, request: AccessRequest, now_ms: int) -> Held:
         """A token that covers the request now; raises Denied naming the check at which the nearest one failed."""
         refusals = []
         for held in self.of(request.type_id):

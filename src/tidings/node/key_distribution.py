@@ -28,8 +28,8 @@ from tidings.node.effects import Joined, KeepKeys, NodeEffect, NotJoined
 from tidings.node.type_crypto import TypeKeys
 from tidings.overlay import Codec, Count, Message, WakeAt
 from tidings.security import (
-    Beacon,
     Broadcast,
+    EpochBeacon,
     Identity,
     KeyManager,
     KeyUpdate,
@@ -75,7 +75,7 @@ class News(Message, frozen=True):
     """New keys, and that old ones still hold; each signed by the manager."""
 
     updates: tuple[KeyUpdate, ...] = ()
-    beacons: tuple[Beacon, ...] = ()
+    beacons: tuple[EpochBeacon, ...] = ()
 
 
 class WhoPublishes(Message, frozen=True):
@@ -221,7 +221,7 @@ class KeyTalk:
         if manager is None or self._rounds.get(("beacon", name), 0) != round:
             return []
         said = [effect.message for effect in manager.beacons(now_ms) if isinstance(effect, Broadcast)]
-        beacons = [message for message in said if isinstance(message, Beacon)]
+        beacons = [message for message in said if isinstance(message, EpochBeacon)]
         words: list[TalkEffect] = [
             Say(f"{CONTROL}keys/{name}", News(beacons=tuple(beacons[start : start + BEACONS_AT_ONCE])))
             for start in range(0, len(beacons), BEACONS_AT_ONCE)
@@ -255,7 +255,7 @@ class KeyTalk:
                     effects.append(Say(control, LetIn(manager.signed_type.type_id, message)))
                 case Broadcast(KeyUpdate() as update):
                     effects.append(Say(f"{CONTROL}keys/{name}", News(updates=(update,))))
-                case Broadcast(Beacon() as beacon):
+                case Broadcast(EpochBeacon() as beacon):
                     effects.append(Say(f"{CONTROL}keys/{name}", News(beacons=(beacon,))))
         wait_s = max(0.0, (manager.next_tick_ms - now_ms) / 1000)
         return [*effects, self._next("tick", name, now + wait_s)]
@@ -347,7 +347,7 @@ class KeyTalk:
         is_last = keys.members and not keys.is_in  # What came before it has waited for this answer.
         return [NotJoined(name, word.why), *(self._joined(name, keys) if is_last else [])]
 
-    def _news(self, name: str, news: tuple[KeyUpdate | Beacon, ...], now: float, now_ms: int) -> list[TalkEffect]:
+    def _news(self, name: str, news: tuple[KeyUpdate | EpochBeacon, ...], now: float, now_ms: int) -> list[TalkEffect]:
         asking = self._asking.get(name)
         if asking is None:
             return []

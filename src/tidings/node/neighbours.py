@@ -30,10 +30,10 @@ from tidings.overlay import Message, NodeId, Peer, Send
 from tidings.security import (
     ANY_TYPE,
     SUITES,
+    AccessRequest,
     BiscuitCapability,
     Identity,
     RandomBytes,
-    Request,
     Verifier,
     verify_signature,
 )
@@ -308,7 +308,7 @@ class Neighbourhood:
         if near.ready:
             return self._lapsed(near, now_ms)
         if self._network_key is not None:
-            near.credentials.right_for(Request(ANY_TYPE, "join-net"), now_ms)
+            near.credentials.right_for(AccessRequest(ANY_TYPE, "join-net"), now_ms)
         near.ready = True
         return [LinkReady(near.peer.id, near.hello.domain)]
 

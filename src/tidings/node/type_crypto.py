@@ -21,13 +21,15 @@ from tidings.node.filter_encoding import UNREAD, clauses_of, wanted_from
 from tidings.overlay import SEALED, AnyWanted, EventId, Header, Interest, SubscriptionId, View
 from tidings.security import (
     DELAY_MS,
-    Beacon,
+    AccessRequest,
     CacheTrust,
+    EpochBeacon,
     FilterOpener,
     FilterSealer,
     Frame,
     GroupMember,
     Identity,
+    JoinWelcome,
     Keyring,
     KeyUpdate,
     Mode,
@@ -35,14 +37,12 @@ from tidings.security import (
     Opener,
     RandomBytes,
     ReplayWindow,
-    Request,
     Sealer,
     SealingKey,
     SignedType,
     Signing,
     UnknownEpoch,
     Verifier,
-    Welcome,
     fingerprint,
     make_join,
     open_welcome,
@@ -132,7 +132,7 @@ class TypeKeys:
             del self._asked[next(iter(self._asked))]
         return asked
 
-    def welcome(self, sealed: bytes, now_ms: int) -> Welcome:
+    def welcome(self, sealed: bytes, now_ms: int) -> JoinWelcome:
         """Takes over what the manager gave; raises PeerError for what answers no request of this node."""
         for nonce in tuple(self._asked):
             try:
@@ -151,7 +151,7 @@ class TypeKeys:
         """A request has its answer, and with it the right that was asked with, however often it was."""
         self.awaited.pop(self._asked.pop(nonce), None)
 
-    def hear(self, news: KeyUpdate | Beacon, now_ms: int) -> None:
+    def hear(self, news: KeyUpdate | EpochBeacon, now_ms: int) -> None:
         """Takes up a key, or the manager's word that it is there; raises NeedResync where something was missed."""
         member = self.members.get(news.gid)
         if member is None:
@@ -159,14 +159,14 @@ class TypeKeys:
         if isinstance(news, KeyUpdate):
             member.apply(news, now_ms)
         else:
-            member.hear(news, now_ms)
+            member.receive_beacon(news, now_ms)
 
     def retire(self, now_ms: int) -> None:
         """Drops what no event in time can need."""
         self.keyring.retire(now_ms)
         self.replay.forget(now_ms)
 
-    def _take_over(self, welcome: Welcome, now_ms: int) -> None:
+    def _take_over(self, welcome: JoinWelcome, now_ms: int) -> None:
         tree = self.signed.profile.key_tree
         for share in welcome.shares:
             member = self.members.get(share.gid) or GroupMember(
@@ -239,7 +239,7 @@ class TypeKeys:
         publisher = self._publishers.get(signer)
         if publisher is None:
             raise UnknownPublisher(f"publisher: no right of {fingerprint(signer)} has been seen")
-        publisher.right_for(Request(self.signed.type_id, "publish", frozenset(attr_ids)), self._checked_at_ms)
+        publisher.right_for(AccessRequest(self.signed.type_id, "publish", frozenset(attr_ids)), self._checked_at_ms)
 
     _checked_at_ms = 0
 
@@ -304,7 +304,7 @@ class TypeKeys:
         asked = frozenset(attr_ids) & self._names.keys() or right.attributes or frozenset(self._names)
         if self.signed.mode is Mode.EVENT:
             asked = frozenset(self._names)
-        right.check(Request(self.signed.type_id, "subscribe", asked), now_ms, signer, self._truth.online)
+        right.check(AccessRequest(self.signed.type_id, "subscribe", asked), now_ms, signer, self._truth.online)
         self._presented.not_after = right.not_after
         for id in token.revocation_ids:
             if id in self._truth.revoked:

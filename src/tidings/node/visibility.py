@@ -24,7 +24,7 @@ from tidings.events import Value
 from tidings.filters import Condition
 from tidings.node.credentials import Credentials, Held, Truth, window
 from tidings.overlay import View
-from tidings.security import Request, Right, SignedType
+from tidings.security import AccessRequest, Right, SignedType
 
 NAMED_MAX = 5  # Attributes that a refusal names.
 _OWN = " (this broker's own right)"
@@ -142,7 +142,7 @@ class Rights:
         if self.holding(now_ms):
             return f"attributes: not for {', '.join(names[:NAMED_MAX])}"
         try:
-            self.credentials.right_for(Request(self.signed.type_id, "subscribe", frozenset(ids)), now_ms)
+            self.credentials.right_for(AccessRequest(self.signed.type_id, "subscribe", frozenset(ids)), now_ms)
         except Denied as refused:
             return str(refused)
         raise AssertionError("a right that holds was not found among those that do")

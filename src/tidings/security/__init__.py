@@ -1,23 +1,33 @@
-"""Who may: identities, signed event types, rights, keys, and events sealed so that only rights open them.
+"""Identities, signed event types, rights, keys, and events sealed so that only rights open them.
 
 A participant is a key (`Identity`). A type's owner signs what its events look like and how they
-are protected (`SignedType`), and gives rights as tokens (`grant`, `Capability`). The type's
-`KeyManager` hands keys to whoever shows a right; they end up on a `Keyring`. With it a `Sealer`
-makes frames of events, an `Opener` reads of them what the ring allows, and a `FilterSealer` and
-`FilterOpener` do the same for subscriptions.
+are protected (`SignedType`), and grants rights as tokens (`grant`, `Capability`). The type's
+`KeyManager` gives keys to holders that show a right; they keep them on a `Keyring`. With it a
+`Sealer` turns events into frames, an `Opener` reads of them what the ring allows, and a
+`FilterSealer` and a `FilterOpener` do the same for subscriptions.
 
-Nothing here reads a clock or draws randomness by itself: `now_ms` and a source of bytes come from
-the caller, who gives `secrets.token_bytes`. A broken or forged message raises `PeerError`, a right
-that was not given `Denied`; both start with the name of the check that failed.
+Nothing here reads a clock or draws randomness by itself: the caller passes `now_ms` and a source of
+bytes, such as `secrets.token_bytes`. A broken or forged message raises `PeerError`, a missing right
+`Denied`; both start with the name of the check that failed.
+
+In reading order:
+
+    suites        ciphers and key derivation
+    formats       the two profiles, modern and paper: identifiers, nonces, associated data
+    identity      signing keys, sealing keys, fingerprints
+    signed_type   event types with their protection, signed by their owner
+    rights        what a chain of grants allows, and its tokens
+    keys          key groups, key trees, the key manager, the keyring
+    envelope      frames: sealing and opening events and filters
 """
 
 from tidings.security.envelope.batch import BatchMoments, BatchOpener, BatchSealer, OpenedBatch, State
 from tidings.security.envelope.frame import FLAG_CACHE, FRAME_BYTES_MAX, Frame, split
-from tidings.security.envelope.nonce import Moments, NotYet
+from tidings.security.envelope.nonce import NonceClock, NotYet
 from tidings.security.envelope.opener import CacheTrust, Opened, Opener, UnknownEpoch
 from tidings.security.envelope.plaintext_cache import cached, project, uncached
 from tidings.security.envelope.replay import ReplayWindow
-from tidings.security.envelope.sealed_filter import FilterOpener, FilterSealer, Subscription
+from tidings.security.envelope.sealed_filter import FilterOpener, FilterSealer, SealedSubscription
 from tidings.security.envelope.sealer import Sealer, Signing
 from tidings.security.formats import MODERN, PAPER, PROFILES, Profile, manifest_of, profile_of
 from tidings.security.identity import (
@@ -29,24 +39,24 @@ from tidings.security.identity import (
     seal_to,
     verify_signature,
 )
-from tidings.security.keys.group import Beacon, GroupMember, GroupPolicy, KeyGroup, KeyUpdate
+from tidings.security.keys.group import EpochBeacon, GroupMember, GroupPolicy, KeyGroup, KeyUpdate
 from tidings.security.keys.keyring import DELAY_MS, KeyEpoch, Keyring, content_key
 from tidings.security.keys.manager import (
     Broadcast,
+    JoinWelcome,
     KeyManager,
+    ManagerEffect,
     Persist,
     Reply,
-    Welcome,
     make_join,
     open_welcome,
     verify_refusal,
 )
-from tidings.security.keys.manager import Effect as ManagerEffect
 from tidings.security.keys.tree_member import MEMBERS, TreeMember
 from tidings.security.keys.trees import TREES, KeyTree, NeedResync
 from tidings.security.rights.biscuit import BiscuitCapability, Capability, Verifier, grant, token_of
-from tidings.security.rights.publishers import Publishers
-from tidings.security.rights.reduction import ACTIONS, ANY_TYPE, Grant, OnlineTest, Request, Right, reduce
+from tidings.security.rights.publishers import PublisherRights
+from tidings.security.rights.reduction import ACTIONS, ANY_TYPE, AccessRequest, Grant, OnlineTest, Right, reduce
 from tidings.security.signed_type import Mode, PadPolicy, SignedType
 from tidings.security.suites import SUITES, Cipher, Suite, suite_of
 
@@ -62,15 +72,16 @@ __all__ = [
     "PROFILES",
     "SUITES",
     "TREES",
+    "AccessRequest",
     "BatchMoments",
     "BatchOpener",
     "BatchSealer",
-    "Beacon",
     "BiscuitCapability",
     "Broadcast",
     "CacheTrust",
     "Capability",
     "Cipher",
+    "EpochBeacon",
     "FilterOpener",
     "FilterSealer",
     "Frame",
@@ -78,6 +89,7 @@ __all__ = [
     "GroupMember",
     "GroupPolicy",
     "Identity",
+    "JoinWelcome",
     "KeyEpoch",
     "KeyGroup",
     "KeyManager",
@@ -86,8 +98,8 @@ __all__ = [
     "Keyring",
     "ManagerEffect",
     "Mode",
-    "Moments",
     "NeedResync",
+    "NonceClock",
     "NotYet",
     "OnlineTest",
     "Opened",
@@ -96,23 +108,21 @@ __all__ = [
     "PadPolicy",
     "Persist",
     "Profile",
-    "Publishers",
+    "PublisherRights",
     "RandomBytes",
     "ReplayWindow",
     "Reply",
-    "Request",
     "Right",
+    "SealedSubscription",
     "Sealer",
     "SealingKey",
     "SignedType",
     "Signing",
     "State",
-    "Subscription",
     "Suite",
     "TreeMember",
     "UnknownEpoch",
     "Verifier",
-    "Welcome",
     "cached",
     "content_key",
     "fingerprint",

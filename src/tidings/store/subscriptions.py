@@ -17,9 +17,9 @@ from sqlalchemy import Connection, RowMapping, delete, insert, select
 from tidings.errors import Denied, InputError, PeerError
 from tidings.filters import parse
 from tidings.security import (
+    AccessRequest,
     BiscuitCapability,
     Identity,
-    Request,
     Right,
     SignedType,
     fingerprint,
@@ -73,7 +73,7 @@ class KeptSubscription:
             raise Denied(f"token: {fingerprint(self.holder)} is not the owner of the type, and shows no right to it")
         token = BiscuitCapability.from_bytes(self.token, signed_type.owner_key)
         right = token.right()
-        request = Request(self.type_id, "subscribe", _asked(self.condition, signed_type, right))
+        request = AccessRequest(self.type_id, "subscribe", _asked(self.condition, signed_type, right))
         token.verify(request, now_ms=now_ms, proven_key=self.holder, revoked=revoked)
         return right
 

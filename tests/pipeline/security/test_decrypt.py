@@ -16,7 +16,7 @@ from tests.unit.security.london import CAMERA, CHARGE, NOW_MS, a_keyring, a_type
 from tidings.errors import InputError, SetupError
 from tidings.events import Timestamp, Value
 from tidings.pipeline import KeyFile, admit, genuine, refused, write_keys
-from tidings.security import Frame, Identity, Publishers, Right, Sealer, State, cached, split
+from tidings.security import Frame, Identity, PublisherRights, Right, Sealer, State, cached, split
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -124,12 +124,12 @@ def test_a_live_reader_refuses_what_is_not_fresh(spark: SparkSession, tmp_path: 
 
 
 def test_only_what_a_publisher_with_the_right_has_signed_is_admitted(spark: SparkSession, tmp_path: Path) -> None:
-    """INV-11: whoever has the keys can seal, and only a publisher's signature is believed."""
+    """SECURE-INV-11: whoever has the keys can seal, and only a publisher's signature is believed."""
     alike = [event for event in EVENTS if set(event) == set(EVENTS[0])][:6]
     by_camera, by_reader = signed_by(CAMERA, 1, alike), signed_by(CHARGE, 2, alike)
     altered = [frame[:-1] + bytes([frame[-1] ^ 1]) for frame in signed_by(CAMERA, 3, alike)]
     everybody_s = [*by_camera, *by_reader, *altered, *frames(alike, 4)]
-    publishers = Publishers.of([may_publish(CAMERA), may_publish(CHARGE, action="subscribe")])
+    publishers = PublisherRights.of([may_publish(CAMERA), may_publish(CHARGE, action="subscribe")])
     admitted = admit(table(spark, everybody_s), SIGHTINGS, keys(tmp_path), publishers=publishers).cache()
     assert [values(row) for row in in_order(genuine(admitted))] == alike
     why = sorted(row["reason"].split(",")[0].split(" of ")[0] for row in refused(admitted).collect())
@@ -146,14 +146,14 @@ def test_a_publisher_s_right_counts_at_the_time_of_the_event(tmp_path: Path) -> 
         ((NOW_MS + 1, 2**62), State.AUTH_FAIL),
     ):
         right = replace(may_publish(CAMERA), not_before=times[0], not_after=times[1])
-        opened = keys(tmp_path).opener(SIGHTINGS, Publishers.of([right])).open_(pa.array([frame]))
+        opened = keys(tmp_path).opener(SIGHTINGS, PublisherRights.of([right])).open_(pa.array([frame]))
         assert opened.states.tolist() == [state]
         assert all(why.startswith("publisher: validity: ") for why in opened.reasons.values())
 
 
 def test_a_publisher_may_sign_only_for_the_attributes_of_its_right(tmp_path: Path) -> None:
     right = replace(may_publish(CAMERA), attributes=frozenset({SIGHTINGS.attr_id("plate")}))
-    opener = keys(tmp_path).opener(SIGHTINGS, Publishers.of([right]))
+    opener = keys(tmp_path).opener(SIGHTINGS, PublisherRights.of([right]))
     opened = opener.open_(pa.array(signed_by(CAMERA, 1, [{"plate": "P1"}, {"plate": "P1", "lane": 2}])))
     assert opened.states.tolist() == [State.OK, State.AUTH_FAIL]
     assert opened.reasons[1].startswith("publisher: attributes: ")

@@ -1,4 +1,4 @@
-"""Mail on Spark: each recipient reads what it may and no more; the bytes are those of the live network (INV-08, INV-13)."""
+"""Mail on Spark: each recipient reads what it may and no more; the bytes are those of the live network (SECURE-INV-8, 13)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Keys stay in key files: not in plans, event logs, checkpoints, results or logs, in no spelling (3.14, rule 1).
 
-And a task that fails after it has sealed is run again to the same bytes (INV-08). Both need a session of their own.
+And a task that fails after it has sealed is run again to the same bytes (SECURE-INV-8). Both need a session of their own.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def secrets_in(content: bytes) -> list[bytes]:
 def secrets() -> list[bytes]:
     keyring = a_keyring(SIGHTINGS)
     held = [key for gid in SIGHTINGS.group_ids for key in keyring.epochs(gid)]
-    return [secret for key in held for secret in (key._dek, key.content_key("pub"), key.content_key("sub"))]
+    return [secret for key in held for secret in (key.dek, key.content_key("pub"), key.content_key("sub"))]
 
 
 def spellings(secret: bytes) -> list[bytes]:

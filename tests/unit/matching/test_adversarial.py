@@ -10,11 +10,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
-import pytest
 
 from tidings.events import EventType
 from tidings.filters import Condition, parse
-from tidings.matching import Index, NaiveIndex
+from tidings.matching import Index, IndexTuning, NaiveIndex
 
 BYTES_PER_CONDITION_MAX = 700
 BYTES_PER_INTERVAL_MAX = 250
@@ -22,9 +21,11 @@ WIDE = EventType("Wide", {f"a{i}": int for i in range(200)})
 THING = EventType("Thing", n=int, m=int, s=str, d=float)
 
 
-def check(kind: EventType, conditions: list[tuple[str, Condition]], events: pa.Table) -> Index:
+def check(
+    kind: EventType, conditions: list[tuple[str, Condition]], events: pa.Table, tuning: IndexTuning | None = None
+) -> Index:
     """Builds the index, compares it with the definition, and with the bound on memory."""
-    index, plain = Index(kind), NaiveIndex(kind)
+    index, plain = Index(kind, tuning=tuning or IndexTuning()), NaiveIndex(kind)
     index.add_all(conditions)
     index.settle()
     plain.add_all(conditions)
@@ -128,15 +129,13 @@ def test_bounds_at_the_ends_of_the_domain_among_close_ones() -> None:
     check(THING, parsed(THING, texts), numbers(n=[-(2**63), 2**63 - 1, 0, 500, -(2**63) + 1]))
 
 
-def test_a_batch_larger_than_one_goes_through_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidings.matching.batch.BATCH", 64)
+def test_a_batch_larger_than_one_goes_through_in_pieces() -> None:
     texts = [f"n >= {i} AND n < {i + 40}" for i in range(200)]
-    check(THING, parsed(THING, texts), numbers(n=[i % 250 for i in range(1000)]))
+    check(THING, parsed(THING, texts), numbers(n=[i % 250 for i in range(1000)]), IndexTuning(batch_rows=64))
 
 
-def test_large_segments_and_batches_take_the_ordered_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidings.matching.live_segment.SMALL_BYTES", 0)
+def test_large_segments_and_batches_take_the_ordered_way() -> None:
     texts = [f"n >= {i} AND n < {i + 9} AND m <> {i % 9} AND d > {i % 3}" for i in range(600)] + ["TRUE"]
     events = numbers(n=[i % 700 for i in range(600)], m=[i % 11 for i in range(600)])
     events = events.append_column("d", pa.array([None if i % 5 == 0 else i % 4 + 0.5 for i in range(600)]))
-    check(THING, parsed(THING, texts), events)
+    check(THING, parsed(THING, texts), events, IndexTuning(cached_bytes_max=0))

@@ -13,8 +13,9 @@ from tidings.matching import BOXES_SCHEMA, Index, boxes_table
 THING = EventType("Thing", n=int, d=float, s=str, y=bytes, b=bool, t=Timestamp)
 
 
-def table_of(*texts: str) -> pa.Table:
-    return boxes_table([(f"c{i}", parse(text, THING)) for i, text in enumerate(texts)], THING)
+def table_of(*texts: str, block_conditions: int = 1000) -> pa.Table:
+    conditions = [(f"c{i}", parse(text, THING)) for i, text in enumerate(texts)]
+    return boxes_table(conditions, THING, block_conditions=block_conditions)
 
 
 def test_a_row_has_the_id_the_text_and_the_boxes() -> None:
@@ -98,9 +99,8 @@ def test_numbers_for_a_text_are_refused() -> None:
         Index.from_boxes(pa.Table.from_pylist([row], BOXES_SCHEMA), THING)
 
 
-def test_columns_made_in_blocks_are_those_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_made_in_blocks_are_those_made_at_once() -> None:
     texts = ["n > 3 OR d < 2", "s LIKE '%x' AND s > 'a'", "y = X'00'", "n > 3 AND n < 2", "b IS NULL", "n IN (1, 5)"]
     at_once = table_of(*texts)
-    monkeypatch.setattr("tidings.matching.box_table.BLOCK", 2)
-    assert table_of(*texts).equals(at_once)
+    assert table_of(*texts, block_conditions=2).equals(at_once)
     assert table_of().num_rows == 0

@@ -5,26 +5,22 @@ from __future__ import annotations
 import threading
 
 import pyarrow as pa
-import pytest
 
 from tidings.events import EventType
 from tidings.filters import parse
-from tidings.matching import Index, index
+from tidings.matching import Index, IndexTuning
 
 THING = EventType("Thing", n=int, m=int)
 ROUNDS = 60
 
 
-@pytest.fixture(autouse=True)
-def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of sixteen, so that a few hundred changes seal and fold many times."""
-    monkeypatch.setattr(index, "PENDING_MAX", 16)
-    monkeypatch.setattr(index, "ASKED_ONE_BY_ONE_MAX", 4)
+# Segments of sixteen, so that a few hundred changes make and compact many.
+SMALL_SEGMENTS = IndexTuning(pending_max=16, scanned_max=4)
 
 
 def test_readers_see_every_subscription_exactly_once_while_others_come_and_go() -> None:
     """The fixed ones are always there; of a pair that is swapped, each version has exactly one."""
-    wanted = Index(THING)
+    wanted = Index(THING, tuning=SMALL_SEGMENTS)
     fixed = [f"fixed{i}" for i in range(40)]
     wanted.add_all([(id, "n = 1") for id in fixed])
     wanted.add("swapped", "n = 1 AND m = 0")
@@ -61,7 +57,7 @@ def test_readers_see_every_subscription_exactly_once_while_others_come_and_go() 
 
 
 def test_writers_do_not_lose_each_others_changes() -> None:
-    wanted = Index(THING)
+    wanted = Index(THING, tuning=SMALL_SEGMENTS)
     condition = parse("n = 1", THING)
 
     def write(name: str) -> None:
@@ -80,8 +76,8 @@ def test_writers_do_not_lose_each_others_changes() -> None:
     assert sorted(wanted.match({"n": 1})) == sorted(wanted)
 
 
-def test_folding_keeps_the_number_of_parts_small() -> None:
-    wanted = Index(THING)
+def test_compaction_keeps_the_number_of_segments_small() -> None:
+    wanted = Index(THING, tuning=SMALL_SEGMENTS)
     for i in range(2000):
         wanted.add(f"c{i}", parse(f"n = {i}", THING))
     wanted.settle()

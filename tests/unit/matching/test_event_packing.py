@@ -1,4 +1,4 @@
-"""One event at a time: packed, asked of parts, and of the additions that are not in a part yet."""
+"""One event at a time: packed, and matched with segments and with the write buffer."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 
 from tidings.errors import EventError
 from tidings.events import EventType, Required, Timestamp, Value
-from tidings.matching import Index, NaiveIndex, event_packing, index
-from tidings.matching.event_packing import Packer
+from tidings.matching import Index, IndexTuning, NaiveIndex
+from tidings.matching.event_packing import EventPacker
 
 ALL = EventType("All", flag=bool, count=int, speed=float, area=str, seen_at=Timestamp, raw=bytes)
 WHOLE = {"flag": True, "count": 7, "speed": 1.5, "area": "EC2", "seen_at": Timestamp(5), "raw": b"\x00\xff"}
@@ -53,7 +53,7 @@ def test_more_attributes_than_a_word_has_bits_are_told_apart() -> None:
 )
 def test_what_does_not_fit_is_not_packed_and_is_refused(wrong: dict[str, object]) -> None:
     event = {**WHOLE, **wrong}
-    assert Packer(ALL).plain(event) is None
+    assert EventPacker(ALL).plain(event) is None
     with pytest.raises(EventError):
         Index(ALL).match(event)
 
@@ -61,19 +61,20 @@ def test_what_does_not_fit_is_not_packed_and_is_refused(wrong: dict[str, object]
 def test_a_whole_event_is_packed_at_a_glance() -> None:
     event_type = EventType("Plate", area=str, speed=float, lanes=int)
     event: dict[str, Value] = {"lanes": 2, "speed": 31.0, "area": "EC2"}
-    assert Packer(event_type).plain(event) == Packer(event_type).pack(event)
-    assert Packer(event_type).plain({**event, "area": "Zürich"}) is None  # Looked at more closely, and then packed.
+    assert EventPacker(event_type).plain(event) == EventPacker(event_type).pack(event)
+    assert (
+        EventPacker(event_type).plain({**event, "area": "Zürich"}) is None
+    )  # Looked at more closely, and then packed.
 
 
-def test_an_event_that_matches_more_than_there_is_room_for_finds_all() -> None:
+def test_an_event_with_more_matches_than_memory_was_reserved_for_finds_all() -> None:
     wanted = Index(ALL)
     wanted.add_all([(f"c{i}", f"count < {i + 8}") for i in range(5_000)])
     assert wanted.match(WHOLE) == [f"c{i}" for i in range(5_000)]
 
 
-def test_additions_and_removals_are_seen_by_the_next_single_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "ASKED_ONE_BY_ONE_MAX", 3)
-    wanted, plain = Index(ALL), NaiveIndex(ALL)
+def test_additions_and_removals_are_seen_by_the_next_single_event() -> None:
+    wanted, plain = Index(ALL, tuning=IndexTuning(scanned_max=3)), NaiveIndex(ALL)
     for i in range(40):
         for one in (wanted, plain):
             one.add(f"c{i % 13}", f"count < {i}")
@@ -83,14 +84,13 @@ def test_additions_and_removals_are_seen_by_the_next_single_event(monkeypatch: p
 
 
 def test_events_with_some_of_the_attributes_in_any_order_are_packed_alike() -> None:
-    packer = Packer(ALL)
+    packer = EventPacker(ALL)
     event: dict[str, Value] = {"area": "EC2", "speed": 1.5}
     assert packer.plain(event) == packer.plain(dict(reversed(event.items()))) == packer.pack(event)
 
 
-def test_more_shapes_than_are_remembered_match_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_packing, "SHAPES_MAX", 1)
-    wanted = Index(ALL)
+def test_more_shapes_than_are_remembered_match_all_the_same() -> None:
+    wanted = Index(ALL, tuning=IndexTuning(shapes_max=1))
     wanted.add("far east", "area = 'EC2'")
     assert wanted.match({"area": "EC2"}) == ["far east"]
     assert wanted.match({"area": "EC2", "count": 7}) == ["far east"]
@@ -99,6 +99,6 @@ def test_more_shapes_than_are_remembered_match_all_the_same(monkeypatch: pytest.
 
 def test_an_event_without_a_required_attribute_is_not_packed() -> None:
     strict = EventType("Strict", plate=Required(str), speed=float)
-    assert Packer(strict).plain({"speed": 1.0}) is None
+    assert EventPacker(strict).plain({"speed": 1.0}) is None
     with pytest.raises(EventError, match="required"):
         Index(strict).match({"speed": 1.0})

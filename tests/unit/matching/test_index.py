@@ -10,14 +10,18 @@ import pytest
 from tidings.errors import EventError, FilterSyntaxError, InputError
 from tidings.events import EventType, Required, Timestamp
 from tidings.filters import parse
-from tidings.matching import Index, NaiveIndex, index
+from tidings.matching import Index, IndexTuning, NaiveIndex
 
 PLATE = EventType("Plate", plate=str, area=str, speed=float, seen_at=Timestamp, lanes=int)
 
 
 @pytest.fixture
 def wanted() -> Index:
-    index = Index(PLATE)
+    return some_index()
+
+
+def some_index(tuning: IndexTuning | None = None) -> Index:
+    index = Index(PLATE, tuning=tuning or IndexTuning())
     index.add("fast", "speed > 20")
     index.add("city", "area IN ('WC1', 'EC2')")
     index.add("both", "area = 'EC2' AND speed > 20 AND lanes < 3")
@@ -82,8 +86,8 @@ def test_add_all_adds_all_or_nothing(wanted: Index) -> None:
     assert len(wanted) == 3
 
 
-def test_many_at_once_replace_what_was_there(monkeypatch: pytest.MonkeyPatch, wanted: Index) -> None:
-    monkeypatch.setattr(index, "PENDING_MAX", 2)
+def test_many_at_once_replace_what_was_there() -> None:
+    wanted = some_index(IndexTuning(pending_max=2))
     wanted.add_all([("city", "lanes = 1"), ("new", "lanes = 1"), ("new", "lanes = 2"), ("newer", "lanes = 2")])
     assert len(wanted) == 5
     assert wanted.match({"area": "EC2", "lanes": 2}) == ["new", "newer"]

@@ -131,7 +131,7 @@ def test_a_type_that_is_not_genuine_is_not_declared() -> None:
         node.declare(late, 0.0)
 
 
-# ── Rights at the edge (INV-10) ────────────────────────────────────────────────
+# ── Rights at the edge (SECURE-INV-10) ────────────────────────────────────────────────
 
 
 def test_both_the_client_and_its_broker_must_have_the_right_to_publish() -> None:
@@ -278,7 +278,7 @@ def test_a_head_must_be_that_of_the_sealed_event(change: str) -> None:
 
 
 def test_an_event_is_told_once_however_it_is_replayed_and_never_when_it_is_old() -> None:
-    """INV-09: a replay under another origin gets past the router, and not past the node."""
+    """SECURE-INV-9: a replay under another origin gets past the router, and not past the node."""
     cable = two(None, None, organisations=("police", "charge"))
     attach(cable, cable.one, "camera")
     attach(cable, cable.other, "reader")
@@ -303,7 +303,7 @@ def _bare(flood: Flood) -> Flood:
 
 
 def test_a_subscription_without_a_right_is_not_stored() -> None:
-    """INV-10: sealed with real keys, but signed by a broker whose right is revoked, or with the token of another."""
+    """SECURE-INV-10: sealed with real keys, but signed by a broker whose right is revoked, or with the token of another."""
     cable = two(None, None)
     attach(cable, cable.other, "reader")
     id, _ = cable.other.subscribe("reader", "Sighting", "speed > 3", 0.0)
@@ -372,7 +372,7 @@ def test_plaintext_is_believed_as_the_policy_says(
     effects = cable.other.receive(cable.one.me.id, lying(cable), 0.0)
     if speed is None:
         assert [(e.why, e.cut) for e in effects if isinstance(e, Refused)] == [
-            ("cache: says otherwise than the sealed event", True)
+            ("cache: contradicts the sealed event", True)
         ]
     else:
         assert [values["speed"] for _, values in told(effects)] == [speed]

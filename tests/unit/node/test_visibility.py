@@ -196,7 +196,7 @@ def test_a_reader_sees_what_its_rights_and_its_brokers_show_whatever_happens_to_
 def test_a_client_is_told_of_what_it_asks_for_where_it_may_see_all_that_it_asks(
     theirs: list[Given], mine: list[Given], condition: str, said: list[dict[str, Value]], revoked: int
 ) -> None:
-    """INV-06, with several rights; before and after one of them is taken back."""
+    """SECURE-INV-6, with several rights; before and after one of them is taken back."""
     book = Book(theirs, mine)
     tokens = [right.token(READER) for right in theirs]
     node, own = a_broker(mine)

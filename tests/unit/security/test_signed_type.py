@@ -29,7 +29,7 @@ def test_ids_are_those_of_the_known_answer() -> None:
 def test_two_types_never_share_an_attributes_id_but_in_the_paper_they_do() -> None:
     other = a_type(version=2)
     assert PLATES.attr_id("plate") != other.attr_id("plate")
-    assert PAPER.attr_id("one", "plate") == PAPER.attr_id("other", "plate")  # GAP-06
+    assert PAPER.attr_id("one", "plate") == PAPER.attr_id("other", "plate")  # SECURE-GAP-6
 
 
 def test_attribute_ids_stand_in_the_order_of_the_wire() -> None:

@@ -18,7 +18,7 @@ from tests.unit.security.london import (
 )
 from tests.unit.store.police import BY_OWNER, a_token, actions, declare_plates
 from tidings.errors import Denied, InputError
-from tidings.security import ANY_TYPE, Identity, Request, grant
+from tidings.security import ANY_TYPE, AccessRequest, Identity, grant
 from tidings.store import Registry
 
 
@@ -86,7 +86,7 @@ def test_a_revoked_token_is_refused_with_all_that_was_made_of_it(registry: Regis
     assert (revocation.revoked_by, revocation.reason) == (OWNER.public_key, "lost")
     with pytest.raises(Denied, match="revoked: link 0"):
         passed_on.verify(
-            Request(PLATES.type_id, "subscribe", frozenset(PLATES.attr_ids.values())),
+            AccessRequest(PLATES.type_id, "subscribe", frozenset(PLATES.attr_ids.values())),
             now_ms=NOW_MS,
             proven_key=CHARGE.public_key,
             revoked=registry.grants.revoked(passed_on.revocation_ids),

@@ -1,4 +1,4 @@
-"""Sender ids, key epochs and a manager's state: promises that no restart and no old backup breaks (INV-08)."""
+"""Sender ids, key epochs and a manager's state: promises that no restart and no old backup breaks (SECURE-INV-8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Subscriptions: kept only with a signature and a right, and asked for both again (INV-10)."""
+"""Subscriptions: kept only with a signature and a right, and asked for both again (SECURE-INV-10)."""
 
 from __future__ import annotations
 

@@ -39,10 +39,10 @@ from tidings.filters import parse
 from tidings.security import (
     ACTIONS,
     ANY_TYPE,
+    AccessRequest,
     BiscuitCapability,
     Grant,
     Identity,
-    Request,
     Right,
     SignedType,
     fingerprint,
@@ -374,7 +374,7 @@ def _refusal(
             )
         proven = known.key_of(holder) if holder else right.holder
         for one in [action] if action else sorted(right.actions):
-            request = Request(right.type_id, one, _requested(one, attributes, known.type_of(token), right))
+            request = AccessRequest(right.type_id, one, _requested(one, attributes, known.type_of(token), right))
             token.verify(request, now_ms=at_ms, proven_key=proven, revoked=revoked, online=_assumed_yes(right, at_ms))
     except Denied as refused:
         return refused

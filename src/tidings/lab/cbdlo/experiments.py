@@ -60,22 +60,22 @@ from tidings.lab.cbdlo.measures import (
     measure_walks,
 )
 from tidings.lab.cbdlo.model import PUBLISHED, effective_cost
-from tidings.lab.experiment import Axis, Claim, Experiment, Measured
+from tidings.lab.experiment import Claim, Experiment, Measured, PlotAxis
 
 _AT_3000 = {"nodes": 3000, "view": 10, "table": 100, "attributes": 100, "events": 125}
 _OF_8 = {"nodes": 3000, "view": 20, "hops": 30, "events": 50}
 
 _experiment = partial(Experiment, paper="cbdlo", check=check, cost=cost)
 _of_comparisons = partial(
-    _experiment, measure=measure_comparisons, y=Axis("comparisons", log=True), seeds=20, quick_seeds=4
+    _experiment, measure=measure_comparisons, y=PlotAxis("comparisons", log=True), seeds=20, quick_seeds=4
 )
-_of_cost = partial(_experiment, measure=measure_cost, y=Axis("messages / share reached", log=True), seeds=20)
+_of_cost = partial(_experiment, measure=measure_cost, y=PlotAxis("messages / share reached", log=True), seeds=20)
 
 EXPERIMENTS = (
     _of_cost(
         figure="5",
         title="CBDLO, figure 5: effective distribution cost by subscriptions",
-        x=Axis("subscriptions", log=True),
+        x=PlotAxis("subscriptions", log=True),
         varies={"protocol": (SIMPLE, FLOOD, PAPER, ROBUST), "subscriptions": (1000, 2000, 3000, 5000, 10_000)},
         stays={**_AT_3000, "hops": 10, "over": "subscriptions"},
         quick_varies={"subscriptions": (1000, 3000, 10_000)},
@@ -100,8 +100,8 @@ EXPERIMENTS = (
         figure="5-reached",
         title="CBDLO, beside figure 5: matches that came about",
         measure=measure_reached,
-        x=Axis("subscriptions", log=True),
-        y=Axis("matches that came about (%)"),
+        x=PlotAxis("subscriptions", log=True),
+        y=PlotAxis("matches that came about (%)"),
         varies={"protocol": (SIMPLE, FLOOD, PAPER, ROBUST), "subscriptions": (3000,)},
         stays={**_AT_3000, "hops": 10},
         seeds=20,
@@ -112,7 +112,7 @@ EXPERIMENTS = (
     _of_cost(
         figure="6",
         title="CBDLO, figure 6: effective distribution cost by hops",
-        x=Axis("hops at most"),
+        x=PlotAxis("hops at most"),
         varies={"protocol": (SIMPLE, PAPER, ROBUST), "hops": (2, 4, 6, 8, 10, 12, 14, 20)},
         stays={**_AT_3000, "table": 20, "subscriptions": 3000, "over": "hops"},
         quick_varies={"hops": (2, 8, 10, 14)},
@@ -127,8 +127,8 @@ EXPERIMENTS = (
         figure="7",
         title="CBDLO, figure 7: messages of an event by nodes",
         measure=measure_sizes,
-        x=Axis("nodes", log=True),
-        y=Axis("messages of an event", log=True),
+        x=PlotAxis("nodes", log=True),
+        y=PlotAxis("messages of an event", log=True),
         varies={
             "protocol": (TERA, ROBUST, MODEL),
             "nodes": (100, 1000, 3000, 10_000, 30_000, 100_000, 10**6, 10**7, 10**8, 10**9),
@@ -159,7 +159,7 @@ EXPERIMENTS = (
     _of_comparisons(
         figure="8",
         title="CBDLO, figure 8: comparisons of an event by subscriptions",
-        x=Axis("subscriptions", log=True),
+        x=PlotAxis("subscriptions", log=True),
         varies={"protocol": (FLOOD, PAPER), "subscriptions": (300, 1000, 3000, 10_000, 30_000)},
         stays={**_OF_8, "table": 20, "attributes": 100, "over": "subscriptions"},
         claims=(
@@ -171,7 +171,7 @@ EXPERIMENTS = (
     _of_comparisons(
         figure="9",
         title="CBDLO, figure 9: comparisons of an event by attributes",
-        x=Axis("attributes", log=True),
+        x=PlotAxis("attributes", log=True),
         varies={"protocol": (FLOOD, PAPER), "attributes": (25, 50, 100, 200, 400), "table": (20, 0)},
         stays={**_OF_8, "subscriptions": 3000, "over": "attributes"},
         quick_varies={"attributes": (25, 100, 400)},
@@ -188,8 +188,8 @@ EXPERIMENTS = (
         figure="walks",
         title="CBDLO: walks that succeed, against 1 - (1 - S/A)^H",
         measure=measure_walks,
-        x=Axis("by formula (%)"),
-        y=Axis("measured (%)"),
+        x=PlotAxis("by formula (%)"),
+        y=PlotAxis("measured (%)"),
         varies={"table": (10, 20, 50, 100), "attributes": (100, 243, 486), "hops": (5, 10, 30)},
         stays={"walks": 4000},
         seeds=10,
@@ -203,8 +203,8 @@ EXPERIMENTS = (
         figure="agreement",
         title="CBDLO: walks of the protocol, and of the scene that stands for it",
         measure=measure_agreement,
-        x=Axis("size of the tables"),
-        y=Axis("percent; messages"),
+        x=PlotAxis("size of the tables"),
+        y=PlotAxis("percent; messages"),
         varies={"run": (WALK_SIMULATED, WALK_PROTOCOL), "table": (4, 8, 16)},
         stays={"nodes": 120, "attributes": 40, "hops": 10, "warm_s": 60.0, "walks": 1500},
         seeds=4,
@@ -216,8 +216,8 @@ EXPERIMENTS = (
         figure="churn",
         title="CBDLO: matches that came about while nodes come and go",
         measure=measure_churn,
-        x=Axis("nodes replaced every 2 s (%)"),
-        y=Axis("matches that came about (%)"),
+        x=PlotAxis("nodes replaced every 2 s (%)"),
+        y=PlotAxis("matches that came about (%)"),
         varies={"protocol": (ROBUST, PAPER), "replaced_percent": (0.0, 0.5, 1.0, 5.0)},
         stays={"nodes": 40, "seconds": 60},
         seeds=6,

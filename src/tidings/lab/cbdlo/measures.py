@@ -24,8 +24,8 @@ from tidings.lab.cbdlo.claims import (
 from tidings.lab.cbdlo.model import cbdlo_messages, effective_cost, tera_messages, walk_success
 from tidings.lab.cbdlo.scene import Cost, Scene, SceneSize, scene_with
 from tidings.lab.cbdlo.walks import FOUND, draws_needed, random_tables, random_views, walk_all
-from tidings.lab.checking import expect_at_least, expect_one_of
 from tidings.lab.experiment import Measured, Parameters
+from tidings.lab.parameter_checks import expect_at_least, expect_one_of
 from tidings.overlay import Ranges
 from tidings.sim import World
 

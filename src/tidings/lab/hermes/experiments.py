@@ -19,8 +19,8 @@ from typing import Any
 
 from tidings.errors import InputError
 from tidings.lab.cbdlo.copies import in_a_copy
-from tidings.lab.checking import expect_at_least
-from tidings.lab.experiment import Axis, Claim, Experiment, Measured, Parameters, numbers
+from tidings.lab.experiment import Claim, Experiment, Measured, Parameters, PlotAxis, numbers
+from tidings.lab.parameter_checks import expect_at_least
 from tidings.lab.results import Finding, Results, Verdict, judged
 from tidings.overlay import Everything
 from tidings.sim import Flat, Topology, World
@@ -169,8 +169,8 @@ EXPERIMENTS = (
         figure="8",
         title="Encryption across domains, figure 8: hops per publication (2000 brokers)",
         measure=measure_hops,
-        x=Axis("groups of subscribers", log=True),
-        y=Axis("hops per publication", log=True),
+        x=PlotAxis("groups of subscribers", log=True),
+        y=PlotAxis("hops per publication", log=True),
         varies={"models": _TOGETHER, "groups": ("1 2 5 10 20 50",)},
         stays={"node_count": 2000, "base": 16, "trials": 1},
         seeds=100,

@@ -17,8 +17,8 @@ from statistics import fmean
 from typing import Any
 
 from tidings.errors import InputError
-from tidings.lab.checking import expect_at_least, expect_one_of
-from tidings.lab.experiment import Axis, Claim, Experiment, Measured, Parameters
+from tidings.lab.experiment import Claim, Experiment, Measured, Parameters, PlotAxis
+from tidings.lab.parameter_checks import expect_at_least, expect_one_of
 from tidings.lab.results import Finding, Results, Verdict, judged
 from tidings.sim import Topology, World, topology
 
@@ -242,8 +242,8 @@ EXPERIMENTS = (
         figure="4",
         title="Immune, figure 4: interested brokers reached",
         measure=measure_coverage,
-        x=Axis("run"),
-        y=Axis("interested brokers reached (%)"),
+        x=PlotAxis("run"),
+        y=PlotAxis("interested brokers reached (%)"),
         varies={"protocol": (FLOODING, GOSSIP, LITERAL, ELIM)},
         stays={**_SETTING, "interested": 10},
         seeds=100,
@@ -254,8 +254,8 @@ EXPERIMENTS = (
         figure="4-everyone",
         title="Immune, figure 4 with all brokers counted",
         measure=measure_coverage,
-        x=Axis("run"),
-        y=Axis("brokers reached (%)"),
+        x=PlotAxis("run"),
+        y=PlotAxis("brokers reached (%)"),
         varies={"protocol": (FLOODING, GOSSIP, LITERAL, ELIM)},
         stays={**_SETTING, "interested": _PAPER_SIZE, "sources": 10},
         seeds=100,
@@ -266,8 +266,8 @@ EXPERIMENTS = (
         figure="5",
         title="Immune, figure 5: copies per broker",
         measure=measure_load,
-        x=Axis("brokers", log=True),
-        y=Axis("copies received per broker"),
+        x=PlotAxis("brokers", log=True),
+        y=PlotAxis("copies received per broker"),
         varies={"protocol": tuple(_PROTOCOLS), "node_count": _SIZES},
         stays={name: value for name, value in _SETTING.items() if name != "node_count"},
         seeds=100,
@@ -290,8 +290,8 @@ EXPERIMENTS = (
         figure="hops",
         title="Immune: hops to the last broker (no figure in the paper)",
         measure=measure_hops,
-        x=Axis("brokers", log=True),
-        y=Axis("hops until the last broker is reached"),
+        x=PlotAxis("brokers", log=True),
+        y=PlotAxis("hops until the last broker is reached"),
         varies={"protocol": (FLOODING, GOSSIP, FLOOD, ELIM, TREE), "node_count": _SIZES},
         stays={name: value for name, value in _SETTING.items() if name != "node_count"},
         seeds=20,

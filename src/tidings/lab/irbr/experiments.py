@@ -20,8 +20,8 @@ from typing import Any
 
 from tidings.errors import InputError
 from tidings.lab.cbdlo.copies import in_a_copy
-from tidings.lab.checking import expect_at_least, expect_rates
-from tidings.lab.experiment import Axis, Claim, Experiment, Measured, Parameters, numbers
+from tidings.lab.experiment import Claim, Experiment, Measured, Parameters, PlotAxis, numbers
+from tidings.lab.parameter_checks import expect_at_least, expect_rates
 from tidings.lab.results import Finding, Results, Verdict, judged
 from tidings.overlay import Everything, Ranges
 from tidings.sim import Flat, Topology, World
@@ -271,8 +271,8 @@ def _subscriptions_get_cheaper(results: Results) -> Finding:
 
 # ── The experiments ────────────────────────────────────────────────────────────
 
-_FAILED, _LOST = Axis("nodes failed at once (%)"), Axis("live interested nodes not reached (%)")
-_INTERESTED, _MESSAGES = Axis("interested nodes", log=True), Axis("messages per event", log=True)
+_FAILED, _LOST = PlotAxis("nodes failed at once (%)"), PlotAxis("live interested nodes not reached (%)")
+_INTERESTED, _MESSAGES = PlotAxis("interested nodes", log=True), PlotAxis("messages per event", log=True)
 
 _experiment = partial(Experiment, paper="irbr", check=check, cost=cost)
 _of_loss = partial(_experiment, measure=measure_loss, x=_FAILED, y=_LOST)
@@ -357,8 +357,8 @@ EXPERIMENTS = (
         figure="subscriptions",
         title="IRBR: what a subscription costs (200 nodes; no figure in the paper)",
         measure=measure_announcements,
-        x=Axis("subscriptions there are"),
-        y=Axis("messages for the next one"),
+        x=PlotAxis("subscriptions there are"),
+        y=PlotAxis("messages for the next one"),
         varies={"covering": ("yes", "no")},
         stays={"node_count": 200, "subscriptions": 200},
         seeds=10,

@@ -1,14 +1,14 @@
-"""Encryption-enforced access control, measured: what sealing costs, and what keys cost to keep.
+"""Encryption-enforced access control, measured: what sealing costs.
 
 Figure 6: two brokers, one publisher, one subscriber without a condition. The time covers what the
 first broker does to publish (check against the type, seal), what the second does to deliver (look for
 replays, open, project), and the frame between them. Figure 7: both brokers have the same rights, events
-are sealed beforehand and their plaintext travels along, so that nobody decrypts anything.
+are sealed beforehand and their plaintext is attached, so that nobody decrypts anything.
 
-What keys cost to keep is measured in `secure_keys`.
+`keys` measures what group keys cost.
 
-Speeds are of processor time, and modes take turns in short rounds of which the median counts: what else
-a machine does weighs on all of them. Rates depend on the machine; claims are about ratios.
+Speeds are of processor time. Modes take turns in short rounds, of which the median counts, so that
+other load on the machine affects all of them alike. Rates depend on the machine; claims are about ratios.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from statistics import median
 
 from tidings.errors import InputError
 from tidings.events import EventType, Value
-from tidings.lab.experiment import Axis, Claim, Experiment, Measured, Parameters, numbers
+from tidings.lab.experiment import Claim, Experiment, Measured, Parameters, PlotAxis, numbers
 from tidings.lab.results import Finding, Results, judged
 from tidings.lab.secure import keys
 from tidings.security import (
@@ -86,18 +86,18 @@ class TwoBrokers:
         return self.counted[-1]
 
     def publish(self, record: dict[str, Value]) -> None:
-        """From the publisher's hand to the subscriber's."""
+        """From the publisher to the subscriber."""
         frame = self.sealer.seal(self.type.event_type.check(record), NOW_MS)
         event = self.opener.open_(frame, NOW_MS)
         self.delivered += len(project(self.type, event.values, None))
 
     def forward(self, frame: bytes) -> None:
-        """From one broker to the other: the first passes it on as it is, the second believes what came along."""
+        """From one broker to the other: the first forwards it unchanged, the second trusts the attached plaintext."""
         event = self.opener.open_(frame, NOW_MS, cache="trust")
         self.delivered += len(project(self.type, event.values, None))
 
     def with_cache(self, record: dict[str, Value]) -> bytes:
-        """The frame of an event, its whole plaintext beside it."""
+        """The frame of an event, with its whole plaintext attached."""
         frame = split(self.sealer.seal(record, NOW_MS))
         return cached(self.type, frame, record, None) if self.type.mode is not Mode.PLAIN else frame.raw
 
@@ -116,7 +116,7 @@ def measure_publishing(parameters: Parameters, seed: int) -> list[Measured]:
 
 
 def measure_forwarding(parameters: Parameters, seed: int) -> list[Measured]:
-    """Messages per second of processor time where plaintext travels along, and how often a cipher was used."""
+    """Messages per second of processor time with attached plaintext, and how often a cipher was used."""
     rng = random.Random(seed)
     found = []
     for width in map(int, numbers(parameters, "attributes")):
@@ -170,7 +170,9 @@ def _speeds(work: dict[str, Round], width: int, events: int, rounds: int) -> lis
     for _ in range(rounds):
         for name in order:
             seconds[name].append(work[name](share))
-        order.append(order.pop(0))  # So that nobody always comes after the same one, on a cache as it was left.
+        order.append(
+            order.pop(0)
+        )  # So that no mode always runs after the same one, with the processor's cache as that one left it.
     return [Measured(name, width, share / median(taken)) for name, taken in seconds.items()]
 
 
@@ -199,7 +201,7 @@ def _operations_when_forwarded(width: int, rng: random.Random, records: Sequence
     return used
 
 
-# ── What the paper says, and what is said beyond it ────────────────────────────
+# ── The paper's claims, and ours beyond it ────────────────────────────
 
 _SLACK = 1.1  # Ratios of speeds are not to a tenth the same from run to run.
 
@@ -306,8 +308,8 @@ EXPERIMENTS = (
         figure="6",
         title="Encryption between two brokers, figure 6: messages a second (processor time)",
         measure=measure_publishing,
-        x=Axis("attributes of 30 characters"),
-        y=Axis("messages a second; operations a message", log=True),
+        x=PlotAxis("attributes of 30 characters"),
+        y=PlotAxis("messages a second; operations a message", log=True),
         varies={"attributes": ("1 2 4 7 10 15 20 25",)},
         stays={"events": 10_000, "rounds": 20},
         seeds=5,
@@ -343,8 +345,8 @@ EXPERIMENTS = (
         figure="7",
         title="Encryption within a domain, figure 7: plaintext travels along (processor time)",
         measure=measure_forwarding,
-        x=Axis("attributes of 30 characters"),
-        y=Axis("messages a second"),
+        x=PlotAxis("attributes of 30 characters"),
+        y=PlotAxis("messages a second"),
         varies={"attributes": ("1 2 4 7 10 15 20 25",)},
         stays={"events": 10_000, "rounds": 20},
         seeds=5,

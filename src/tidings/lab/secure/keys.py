@@ -1,8 +1,8 @@
-"""Encryption-enforced access control, measured: what keys cost to keep.
+"""Encryption-enforced access control, measured: what group keys cost.
 
 How many entries a change of a group broadcasts, how many keys a member stores, and how many
-refreshes credentials of a day save over a month. The paper names logarithmic growth and shows by
-an example that lazy refresh saves; the numbers are ours.
+refreshes one-day credentials save over a month. The paper states logarithmic growth and shows by
+an example that lazy refresh saves messages; the numbers are ours.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from tidings.errors import InputError
-from tidings.lab.checking import expect_at_least
-from tidings.lab.experiment import Axis, Claim, Experiment, Measured, Parameters, numbers
+from tidings.lab.experiment import Claim, Experiment, Measured, Parameters, PlotAxis, numbers
+from tidings.lab.parameter_checks import expect_at_least
 from tidings.lab.results import Finding, Results, judged
 from tidings.security import MEMBERS, TREES, GroupPolicy, KeyGroup, SealingKey
 
 DAY_MS = 86_400_000
 
 _GID = bytes(32)
-_KEX = SealingKey(bytes(range(1, 33))).public_key  # Where members of made-up months have their keys sent.
+_KEX = SealingKey(bytes(range(1, 33))).public_key  # The sealing key of all members of simulated months.
 
 OFT, LKH = "oft", "lkh"
 LEAVES = {OFT: "OFT, entries per leave", LKH: "LKH, entries per leave"}
@@ -56,13 +56,13 @@ def _tree(kind: str, count: int, changes: int, rng: random.Random) -> list[Measu
     return [
         Measured(LEAVES[kind], count, fmean(left)),
         Measured(JOINS[kind], count, fmean(joined)),
-        Measured(STORED[kind], count, member.held),
+        Measured(STORED[kind], count, member.key_count),
     ]
 
 
 @dataclass
 class Month:
-    """Joins and leaves of one group over some days: who comes has a credential for whole days."""
+    """Joins and leaves of one group over some days; every joiner has a credential for whole days."""
 
     rng: random.Random
     days: int
@@ -72,7 +72,7 @@ class Month:
     group: KeyGroup = field(init=False)
 
     def play(self) -> int:
-        """How often the group's key was changed because of somebody, the daily timer left aside."""
+        """How often joins, leaves and expiries changed the group's key; the periodic refresh is left out."""
         policy = GroupPolicy(period_ms=400 * DAY_MS, grace_ms=5_000, max_lazy_ms=DAY_MS, lazy=self.lazy)
         self.group = KeyGroup(_GID, policy, self.rng.randbytes, 0)
         steps = sorted(step for day in range(self.days) for step in self._day(day))
@@ -86,7 +86,7 @@ class Month:
         return self.group.refreshes
 
     def _day(self, day: int) -> list[tuple[int, bytes, int, bool]]:
-        """Everybody comes once and goes once, within one day."""
+        """Every member joins once and leaves once, within one day."""
         start, steps = day * DAY_MS, []
         for _ in range(self.members):
             self.names += 1
@@ -174,8 +174,8 @@ EXPERIMENTS = (
         figure="trees",
         title="Key trees: entries that a change broadcasts, and keys that a member stores",
         measure=measure_trees,
-        x=Axis("members", log=True),
-        y=Axis("entries, or keys"),
+        x=PlotAxis("members", log=True),
+        y=PlotAxis("entries, or keys"),
         varies={"members": ("2 4 8 16 32 64 128 256 512 1024 2048 4096",)},
         stays={"changes": 16},
         seeds=3,
@@ -194,8 +194,8 @@ EXPERIMENTS = (
         figure="refreshes",
         title="Lazy and classic refresh: 30 days, credentials of a day",
         measure=measure_month,
-        x=Axis("members a day", log=True),
-        y=Axis("refreshes in 30 days", log=True),
+        x=PlotAxis("members a day", log=True),
+        y=PlotAxis("refreshes in 30 days", log=True),
         varies={"members": ("1 3 10 30",)},
         stays={"days": 30},
         seeds=3,

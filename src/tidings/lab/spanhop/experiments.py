@@ -14,7 +14,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from tidings.lab.experiment import Axis, Claim, Experiment, Measured
+from tidings.lab.experiment import Claim, Experiment, Measured, PlotAxis
 from tidings.lab.results import Finding, NotMeasured, Results, judged
 from tidings.lab.spanhop.measures import (
     AS_RECORDED,
@@ -240,8 +240,8 @@ def _hops_are_equal(results: Results) -> Finding:
 # ── The experiments ────────────────────────────────────────────────────────────
 
 _SIZES = tuple(4**power for power in range(2, 11))
-_HOPS, _BROKERS = Axis("mean hops", log=True), Axis("brokers", log=True)
-_FAILED = Axis("brokers failed at once (%)")
+_HOPS, _BROKERS = PlotAxis("mean hops", log=True), PlotAxis("brokers", log=True)
+_FAILED = PlotAxis("brokers failed at once (%)")
 _RATES = "0 1 2 5 10 20"
 _SHARED: dict[str, Any] = {"axes": 2, "pairs": 20_000}
 
@@ -296,7 +296,7 @@ EXPERIMENTS = (
         figure="axes",
         title="Spanhop: hops against the number of axes d (m = 2^d; no figure in the paper)",
         measure=measure_axes,
-        x=Axis("axes"),
+        x=PlotAxis("axes"),
         y=_HOPS,
         varies={"axes": (2, 3, 4, 6), "brokers": (64, 4096, 65_536)},
         stays={"network": BALANCED, "pairs": 20_000},
@@ -312,8 +312,8 @@ EXPERIMENTS = (
         figure="m",
         title="Spanhop: hops against m (no figure in the paper)",
         measure=measure_m,
-        x=Axis("m", log=True),
-        y=Axis("mean hops"),
+        x=PlotAxis("m", log=True),
+        y=PlotAxis("mean hops"),
         varies={"axes": (2, 3), "brokers": (4096, 262_144)},
         stays={"network": BALANCED, "m": "2 4 8 16 32 64", "pairs": 20_000},
         seeds=3,
@@ -331,7 +331,7 @@ EXPERIMENTS = (
         figure="failures",
         title="Spanhop: messages that arrive when brokers fail, before repair (4096 brokers)",
         measure=measure_failures,
-        y=Axis("messages between live brokers that arrive (%)"),
+        y=PlotAxis("messages between live brokers that arrive (%)"),
         claims=(
             Claim("Spanhop delivers when 1 % of the brokers have failed", "≥ 99.9 %", _arrive_despite(spanhop(4), 1, 99.9)),
             Claim("Spanhop delivers when 20 % of the brokers have failed", "≥ 95 %", _arrive_despite(spanhop(4), 20, 95)),
@@ -348,7 +348,7 @@ EXPERIMENTS = (
         figure="delay",
         title="MGNP: delay from end to end (no figure in the paper)",
         measure=measure_delay,
-        y=Axis("mean delay (ms)"),
+        y=PlotAxis("mean delay (ms)"),
         claims=(
             Claim("beyond the paper: nearest brokers cut the delay by a quarter", "≥ 25 % less at N = 1024", _delay_is_lower(1024)),
         ),
@@ -357,7 +357,7 @@ EXPERIMENTS = (
         figure="delay-hops",
         title="MGNP: hops with and without nearest brokers (no figure in the paper)",
         measure=measure_delay_hops,
-        y=Axis("mean hops"),
+        y=PlotAxis("mean hops"),
         claims=(Claim("nearest brokers cost no hops", "within 2 %", _hops_are_equal),),
     ),
 )  # fmt: skip

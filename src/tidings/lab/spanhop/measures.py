@@ -12,8 +12,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from tidings.errors import InputError
-from tidings.lab.checking import expect_at_least, expect_one_of, expect_rates
 from tidings.lab.experiment import Measured, Parameters, numbers
+from tidings.lab.parameter_checks import expect_at_least, expect_one_of, expect_rates
 from tidings.lab.spanhop.network_coordinates import fitted
 from tidings.lab.spanhop.proximity import nearest
 from tidings.lab.spanhop.routing import HERE, Routes, RoutingTables, live_share, routes, routes_together, tables

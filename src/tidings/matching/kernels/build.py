@@ -1,4 +1,4 @@
-"""The loops that file boxes under grid cells, compiled by Numba; `plan.py` and `layout.py` say what for.
+"""The loops that file boxes under grid cells, compiled by Numba; `grid.py` says what for.
 
 A bucket of an axis is a run of 2^shift cells, NULL apart: bucket 0 is NULL alone, and cell c is in
 bucket (c + 2^shift - 1) >> shift.

@@ -1,6 +1,7 @@
-"""Kernels that are compiled when they are first called, or taken from the cache on disk.
+"""Kernels: compiled when they are first called, or loaded from the cache on disk.
 
-Taking all of them takes a fifth of a second, and who opens a saved index needs only two.
+Loading all of them takes a fifth of a second, and a process that opens a saved index needs
+only two.
 """
 
 from __future__ import annotations
@@ -12,21 +13,25 @@ from numba import njit
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.runtime.nrt import rtsys
 
-_MADE: list[Kernel] = []
+_KERNELS: list[Kernel] = []
 
 
 class Kernel:
-    """A function and the one signature that it is compiled for, without the GIL."""
+    """A function and the one signature that it is compiled for; it runs without the GIL."""
 
-    __slots__ = ("_compiled", "_function", "_signature")
+    __slots__ = ("_compiled", "function", "signature")
 
     def __init__(self, function: Callable[..., Any], signature: Any) -> None:
-        self._function, self._signature = function, signature
+        self.function, self.signature = function, signature
         self._compiled: Callable[..., Any] | None = None
-        _MADE.append(self)
+        _KERNELS.append(self)
 
     def __call__(self, *arguments: Any) -> Any:
         return self.ready()(*arguments)
+
+    @property
+    def is_ready(self) -> bool:
+        return self._compiled is not None
 
     def ready(self) -> Callable[..., Any]:
         """The compiled function itself, for callers that count nanoseconds."""
@@ -35,19 +40,25 @@ class Kernel:
         return self._compiled
 
     def _compile(self) -> Callable[..., Any]:
-        return njit(self._signature, cache=True, nogil=True)(self._function)  # type: ignore[no-any-return]
+        compile: Callable[..., Any] = njit(self.signature, cache=True, nogil=True)
+        try:
+            return compile(self.function)  # type: ignore[no-any-return]
+        except AttributeError:  # The cache names a class that an update of the source has renamed.
+            stale: Any = njit(cache=True, nogil=True)(self.function)
+            stale._cache.flush()
+            return compile(self.function)  # type: ignore[no-any-return]
 
     def _from_disk(self) -> Callable[..., Any] | None:
-        """What an earlier process has compiled, if there is any.
+        """The function as an earlier process compiled it, if one did.
 
-        Numba would first load all that it could compile with, and SciPy for it, which takes ten times
-        as long as the kernel itself. A version of Numba in which this cannot be left out does just that.
+        Left to itself, Numba first loads its compiler, and SciPy with it, which takes ten times as long
+        as loading the kernel. A version of Numba in which this cannot be avoided does just that.
         """
-        kernel: Any = njit(cache=True, nogil=True)(self._function)
+        kernel: Any = njit(cache=True, nogil=True)(self.function)
         try:
             with global_compiler_lock:
                 rtsys.initialize(kernel.targetctx)
-                found = kernel._cache._load_overload(self._signature, kernel.targetctx)
+                found = kernel._cache._load_overload(self.signature, kernel.targetctx)
                 if found is None:
                     return None
                 kernel.add_overload(found)
@@ -62,7 +73,12 @@ def kernel(signature: Any) -> Callable[[Callable[..., Any]], Kernel]:
     return lambda function: Kernel(function, signature)
 
 
+def all_kernels() -> tuple[Kernel, ...]:
+    """Every kernel that has been made so far."""
+    return tuple(_KERNELS)
+
+
 def load_kernels() -> None:
-    """Have every kernel ready. For who serves others and must not stop to compile: the very first time takes a minute."""
-    for each in _MADE:
+    """Makes every kernel ready, for servers that must not stop to compile. The very first time takes a minute."""
+    for each in _KERNELS:
         each.ready()

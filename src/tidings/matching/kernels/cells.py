@@ -1,11 +1,11 @@
 """Kernels that put values into cells.
 
 An axis is described by a row of numbers and by arrays that all axes share (`axes.py` makes
-them). A key is looked up in a table by its upper bits, which leaves about two cuts to compare
-it with. A text goes by its first seven bytes and, where those are not all of it, by the rest.
+them). A table lookup by the upper bits of a key leaves about two cuts to compare the key with.
+Texts are compared by seven bytes first, and in full where those are equal.
 
 Numba's cache looks only at the file of the kernel that it keeps: after a change here, remove
-`src/tidings/matching/__pycache__`, because `kernels.py` has some of these built in.
+`src/tidings/matching/kernels/__pycache__`, because `match.py` has some of these built in.
 """
 
 # mypy: disable-error-code="call-arg, no-untyped-def, no-untyped-call"

@@ -1,8 +1,8 @@
 """The loops that touch every candidate, compiled by Numba, without the GIL.
 
 All of them take flat arrays, write only into arrays they are given for it, and know nothing
-of types: an event is a row of cells (see `tidings.space`), a side is a range of cells. What
-each array means is said in `layout.py`, which makes them. Signatures are written out so that
+of types: an event is a row of cells (see `reference.py`), a side is a range of cells. What
+each array means is said in `grid.py`, which makes them. Signatures are written out so that
 each kernel is compiled once, and the result is kept on disk.
 
 Branches that a processor cannot foresee cost more here than all arithmetic, so candidates
@@ -60,8 +60,8 @@ ORDER_BITS = 10  # Events are ordered by this many leading bits of their cell: m
 MATCHES, DOUBTFUL, CANDIDATES, HITS = range(4)  # What kernels count.
 
 
-class Layout(NamedTuple):
-    """The arrays of a segment that matching reads; see `layout.py`."""
+class GridLayout(NamedTuple):
+    """The arrays of a segment that matching reads; see `grid.py`."""
 
     grids: Any
     axis_grids: Any
@@ -78,7 +78,7 @@ _LAYOUT_TYPES = (
     *(types.int64[:, ::1], types.int64[::1], types.int32[::1], types.uint64[::1], types.int32[::1]),
     *(types.int32[:, ::1], types.int32[::1], types.int32[::1], types.int32[::1]),
 )
-_LAYOUT = types.NamedTuple(_LAYOUT_TYPES, Layout)
+_GRID_LAYOUT = types.NamedTuple(_LAYOUT_TYPES, GridLayout)
 
 # Lists of pairs are arrays of 64 bits: the event above, what stands beside it below. Kernels take arrays out
 # of tuples before they loop: Numba counts a reference each time, and the counting costs more than the work.
@@ -382,7 +382,7 @@ def by_event(cells, layout, probes, sizes, places, hits, unsure, first, matched,
     return _settle(q, probes, sizes, places, hits, unsure, cells, layout, first, matched, doubtful, totals)
 
 
-@kernel(types.UniTuple(_OUT_W1, 2)(_I2, types.boolean, _LAYOUT, types.uint64, _OUT_W1, _OUT_L1))
+@kernel(types.UniTuple(_OUT_W1, 2)(_I2, types.boolean, _GRID_LAYOUT, types.uint64, _OUT_W1, _OUT_L1))
 def match_events(columns, by_axis, layout, first, matched, totals):
     """All matches of a batch of events with a segment.
 

@@ -1,12 +1,12 @@
 """One event against a segment: everything at addresses, in one call.
 
-A call that hands over sixteen arrays spends more time on that than on the matching, so what
-the kernel reads stands in an address book, and what it works in is made once per reader. The
-steps are those of `kernels.py`; memory is asked for some steps before it is needed, because a
-single event has no others to hide its waiting behind.
+A call with sixteen arrays spends more time on its arguments than on the matching. So the
+addresses of what the kernel reads are in an address book, and the memory it works in is
+allocated once per reader. The steps are those of `match.py`. Memory is prefetched some steps
+before it is needed, because a single event has no others to hide the latency behind.
 
-Numba's cache looks only at this file: after a change in `kernels.py` or `cells.py`, remove
-`src/tidings/matching/__pycache__`.
+Numba's cache looks only at this file: after a change in `match.py` or `cells.py`, remove
+`src/tidings/matching/kernels/__pycache__`.
 """
 
 # mypy: disable-error-code="call-arg, no-untyped-def, no-untyped-call"
@@ -39,7 +39,7 @@ from tidings.matching.kernels.match import (
     RECORD_SIZE,
     UNROLLED,
     AxisArrays,
-    Layout,
+    GridLayout,
     address_of,
     by_event,
     other_of,
@@ -49,7 +49,7 @@ from tidings.matching.kernels.match import (
 BOOK_SIZE = 2 * 16 + 3
 
 
-def address_book(axes: AxisArrays, layout: Layout, places: Any, counts: tuple[int, int, int]) -> Any:
+def address_book(axes: AxisArrays, layout: GridLayout, places: Any, counts: tuple[int, int, int]) -> Any:
     """Where the arrays are and how long, for `match_one`; good for as long as somebody keeps them.
 
     places   by axis where its attribute stands in a packed event
@@ -76,7 +76,7 @@ def _layout_at(book):
     records = carray(pointer(book[22]), (book[23], RECORD_SIZE), np.int32)
     extras, low = carray(pointer(book[24]), book[25], np.int32), carray(pointer(book[26]), book[27], np.int32)
     high = carray(pointer(book[28]), book[29], np.int32)
-    return Layout(grids, axis_grids, starts, words, entries, records, extras, low, high)
+    return GridLayout(grids, axis_grids, starts, words, entries, records, extras, low, high)
 
 
 @njit(nogil=True)
@@ -142,7 +142,7 @@ def _carved(at, count):
 
 @kernel(types.int64(types.int64, types.Bytes(types.uint8, 1, "C"), types.int64, types.int64))
 def match_one(book_at, packed, out_at, room):
-    """The same for one event, packed as `single.py` says.
+    """The same for one event, packed as `event_packing.py` says.
 
     book_at   where the segment's address book is
     out_at    where owners that match are written, behind them boxes that are doubtful, all as int32

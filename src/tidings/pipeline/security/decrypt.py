@@ -28,7 +28,7 @@ from tidings.events import arrow_schema, nest
 from tidings.pipeline.security.keyfile import KeyFile, for_spark
 from tidings.pipeline.session import is_local
 from tidings.pipeline.tables import listed, quoted
-from tidings.security import DELAY_MS, OpenedBatch, Publishers, SignedType, State
+from tidings.security import DELAY_MS, OpenedBatch, PublisherRights, SignedType, State
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -65,7 +65,7 @@ def admit(
     column: str = FRAME,
     is_live: bool = False,
     keep_duplicates: bool = False,
-    publishers: Publishers | None = None,
+    publishers: PublisherRights | None = None,
 ) -> DataFrame:
     """The events in `frames`, a table or stream with a binary column of them.
 
@@ -123,7 +123,7 @@ class OpenFrames:
         fresh_ms: int | None,
         *,
         is_distinct: bool,
-        publishers: Publishers | None = None,
+        publishers: PublisherRights | None = None,
     ) -> None:
         self.type, self.keys, self.fresh_ms, self.is_distinct = signed_type, keys, fresh_ms, is_distinct
         self.publishers = publishers

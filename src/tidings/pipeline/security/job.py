@@ -37,7 +37,7 @@ from tidings.pipeline.sources.files import with_id
 from tidings.pipeline.sources.streams import Source
 from tidings.pipeline.state.subscription_versions import Changes, InForce
 from tidings.pipeline.tables import delivery_id_column
-from tidings.security import Publishers, Right, SignedType
+from tidings.security import PublisherRights, Right, SignedType
 from tidings.store import Registry
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Secured:
         for right in rights:
             if right.holder in names and "subscribe" in right.actions:
                 to_subscribe.setdefault(names[right.holder], []).append(right)
-        return _InForce(to_subscribe, Publishers.of(rights))
+        return _InForce(to_subscribe, PublisherRights.of(rights))
 
     def _senders(self, records: DataFrame, recipients: Iterable[Recipient]) -> Senders:
         """A sender id for each publisher of the batch and recipient, however often the batch is run."""
@@ -141,7 +141,7 @@ class _InForce:
     """Who may do what, by the registry."""
 
     to_subscribe: dict[str, list[Right]]
-    to_publish: Publishers
+    to_publish: PublisherRights
 
 
 def withheld(subscriptions: pa.Table, signed_type: SignedType, recipients: Iterable[Recipient]) -> Withheld:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidings.errors import InputError, PeerError, SetupError
-from tidings.security import BatchOpener, BatchSealer, Keyring, Publishers, SignedType, suite_of
+from tidings.security import BatchOpener, BatchSealer, Keyring, PublisherRights, SignedType, suite_of
 
 KEY_FILE_BYTES_MAX = 2**24  # A hundred thousand epochs.
 
@@ -37,7 +37,7 @@ class KeyFile:
         except PeerError as wrong:
             raise SetupError(f"{self.path!r} is no key file of {signed_type.event_type.name}: {wrong}") from None
 
-    def opener(self, signed_type: SignedType, publishers: Publishers | None = None) -> BatchOpener:
+    def opener(self, signed_type: SignedType, publishers: PublisherRights | None = None) -> BatchOpener:
         """Built once per worker process and state of the file; its ciphers are used again and again."""
         held = self._held(signed_type)
         if publishers is None:
@@ -84,7 +84,7 @@ class _Held:
     ring: Keyring
     opener: BatchOpener
     sealer: BatchSealer
-    signed: tuple[Publishers, BatchOpener] | None = None
+    signed: tuple[PublisherRights, BatchOpener] | None = None
 
 
 _held: dict[tuple[str, bytes], _Held] = {}

@@ -19,7 +19,7 @@ from tidings.pipeline.security.decrypt import FRAME, HEADER_BYTES, head_columns
 from tidings.pipeline.security.encrypt import Sealing
 from tidings.pipeline.security.recipients import Recipient, Rest
 from tidings.pipeline.state.subscription_versions import InForce
-from tidings.security import BatchMoments, OpenedBatch, Publishers, SignedType, State, split, uncached
+from tidings.security import BatchMoments, OpenedBatch, PublisherRights, SignedType, State, split, uncached
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 Withheld: TypeAlias = Mapping[Recipient, frozenset[str]]
@@ -45,7 +45,7 @@ class AdmitMatchSecure:
         sealing: Sealing,
         rest: Rest,
         withheld: Withheld,
-        publishers: Publishers | None = None,
+        publishers: PublisherRights | None = None,
     ) -> None:
         self.in_force, self.sealing, self.rest, self.publishers = in_force, sealing, rest, publishers
         self.withheld = {who: pa.array(sorted(ids), pa.string()) for who, ids in withheld.items()}

@@ -1,12 +1,12 @@
-"""Many events at once: columns → frames and back, byte for byte as `Sealer` and `Opener` have it.
+"""Many events at once: columns into frames and back, byte for byte as `Sealer` and `Opener` do it.
 
 A table job has thousands of rows of the same shape, so everything but the cipher itself is done for
-a whole column: one row costs its encryptions and little else. Rows are taken together that have the
-same attributes and epochs. Whatever is out of the ordinary, down to a single wrong byte, is handed to
-the live `Opener`, which says what is wrong with it: there is one law of what is believed.
+a whole column: one row costs its encryptions and little else. Rows with the same attributes and
+epochs are processed together. A row that is unusual in any way, down to a single wrong byte, goes to
+the live `Opener`, which says what is wrong with it: one piece of code decides what is accepted.
 
 Unlike a live publisher, `BatchSealer` does not choose moments. They come with the rows, and the
-caller answers for it that no (sender id, millisecond, counter) ever comes with two different rows.
+caller must make sure that no (sender id, millisecond, counter) comes with two different rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import pyarrow.compute as pc
 
 from tidings.errors import Denied, EventError, PeerError
 from tidings.events import ARROW_TYPES, Timestamp, Value, arrow_schema
-from tidings.security.envelope.bulk import FrameWriter, open_column
 from tidings.security.envelope.column_codec import (
     Numbers,
     binary,
@@ -39,10 +38,10 @@ from tidings.security.envelope.opener import Opener, OpenPlan, UnknownEpoch
 from tidings.security.envelope.sealer import Sealer, SealPlan
 from tidings.security.envelope.value_codec import padded, unpadded
 from tidings.security.keys.keyring import KeyEpoch, Keyring
-from tidings.security.rights.publishers import Publishers
+from tidings.security.rights.publishers import PublisherRights
 from tidings.security.signed_type import Mode, PadPolicy, SignedType
 
-SHAPES_MAX = 16  # Different attribute sets taken together in one batch; the rows of any more are taken one by one.
+SHAPES_MAX = 16  # Attribute sets processed by column in one batch; rows with other sets are opened one by one.
 
 _HEADER = np.dtype([("prefix", "V36"), ("sender_id", ">u4"), ("ts_ms", ">u8"), ("seq", ">u4"), ("flags", ">u2")])
 _START = np.dtype([("header", _HEADER), ("count", ">u2")])  # Of a frame that is sealed by attribute.
@@ -51,7 +50,7 @@ _STEP_BYTES = 40  # An attribute's id, its epoch and its size, which come before
 
 
 class State(enum.IntEnum):
-    """What became of a frame."""
+    """The outcome of opening a frame."""
 
     OK = 0
     NO_KEY = 1
@@ -93,7 +92,7 @@ class BatchSealer:
     def __init__(self, signed_type: SignedType, keyring: Keyring) -> None:
         assert not signed_type.profile.is_paper, "the paper's profile is for live figures"
         self._type, self._keyring = signed_type, keyring
-        self._plans = Sealer(signed_type, keyring, 0)  # For its plans alone; nobody is ever given the id 0.
+        self._plans = Sealer(signed_type, keyring, 0)  # For its plans alone; no sender has the id 0.
         self._names = [a.name for a in signed_type.event_type]
         starts = {key.start_ms for gid in signed_type.group_ids for key in keyring.epochs(gid)}
         self._starts = np.array(sorted(starts), np.int64)
@@ -178,6 +177,8 @@ def _sealed(
     starts: Numbers, columns: list[tuple[bytes, pa.BinaryArray, KeyEpoch, bytes]], nonces: Numbers
 ) -> pa.BinaryArray:
     """Frames that begin so and have these columns: head, plaintext, key and associated data of each."""
+    from tidings.security.envelope.accelerated import FrameWriter  # Imports Numba; see there.
+
     writer = FrameWriter(starts, [(head, plain) for head, plain, *_ in columns])
     for head, plain, key, aad in columns:
         writer.seal(key, nonces, aad, head, plain)
@@ -206,7 +207,7 @@ class BatchOpener:
     frame is then checked by itself, which costs some ten times as much.
     """
 
-    def __init__(self, signed_type: SignedType, keyring: Keyring, publishers: Publishers | None = None) -> None:
+    def __init__(self, signed_type: SignedType, keyring: Keyring, publishers: PublisherRights | None = None) -> None:
         self._type, self._keyring = signed_type, keyring
         self._signers = None if publishers is None else _Signers(publishers, signed_type.type_id)
         self._opener = Opener(signed_type, keyring, may_publish=self._signers)
@@ -224,9 +225,9 @@ class BatchOpener:
 
 
 class _Signers:
-    """Lets pass who might publish at `ts_ms`, the time of the event at hand."""
+    """Permits signers that had the right to publish at `ts_ms`, the time of the present event."""
 
-    def __init__(self, publishers: Publishers, type_id: bytes) -> None:
+    def __init__(self, publishers: PublisherRights, type_id: bytes) -> None:
         self._publishers, self._type_id = publishers, type_id
         self.ts_ms = 0
 
@@ -235,7 +236,7 @@ class _Signers:
 
 
 class _Opening:
-    """One batch under way: rows of one shape after another, then the odd ones."""
+    """The opening of one batch: rows of one shape after another, then the unusual ones."""
 
     def __init__(
         self, signed_type: SignedType, opener: Opener, prefix: Numbers, frames: pa.BinaryArray, by_column: bool
@@ -320,6 +321,8 @@ class _Opening:
         self._keep(rows, {})
 
     def _readable(self, rows: Numbers, plan: OpenPlan, bodies: list[tuple[Numbers, Numbers]]) -> None:
+        from tidings.security.envelope.accelerated import open_column  # Imports Numba; see there.
+
         ts_ms = self.moments.ts_ms[rows]
         is_wrong = (ts_ms < plan.from_ms) | (ts_ms >= plan.to_ms)
         nonces = self.moments.take(rows).nonces()
@@ -386,7 +389,7 @@ def _bare(plain: bytes) -> bytes:
     try:
         return unpadded(plain)
     except PeerError:
-        return b""  # Of no type, and so found out with the other unfit ones.
+        return b""  # No value of any type: refused with the other unfit ones.
 
 
 def _plain_value(value: Value | None) -> object:

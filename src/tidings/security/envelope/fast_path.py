@@ -1,10 +1,10 @@
-"""Frames whose plaintext came along, known again by their shape.
+"""The fast path: frames with attached plaintext, recognised by their shape.
 
-Within a domain events travel with their plaintext beside them, and what is sealed is only stepped over.
-Stepping over twenty-five attributes one by one costs as much as reading them. But events of one type
-come in few shapes: the same attributes in the same epochs, often of the same lengths. A shape that was
-read in full before is recognised by one comparison of everything in the frame that the reader's checks
-look at; whatever differs anywhere is read in full again.
+Within a trust domain events travel with their plaintext attached, and a reader skips what is sealed.
+Skipping twenty-five attributes one by one costs as much as reading them. But events of one type come
+in few shapes: the same attributes in the same epochs, often of the same lengths. One comparison of
+everything that the reader's checks look at recognises a shape that was read in full before. A frame
+that differs anywhere is read in full again.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from tidings.security.envelope.frame import FLAG_CACHE, Frame, Layout
+from tidings.security.envelope.frame import FLAG_CACHE, Frame, FrameLayout
 from tidings.security.signed_type import Mode
 
-SHAPES_MAX = 256  # Frame lengths that are kept in mind; beyond it all are forgotten, which is only slower.
+SHAPES_MAX = 256  # Frame lengths that are remembered; beyond it all are forgotten, which is only slower.
 
 
 class Shape(NamedTuple):
-    """All of a frame up to its plaintext, but sender, moment and ciphertexts."""
+    """Everything in a frame before its plaintext, except sender, moment and ciphertexts."""
 
     unpack: struct.Struct
     prefix: bytes
@@ -42,7 +42,7 @@ class Shapes:
         return self._known.get(size)
 
     def learn(self, frame: Frame, plan: Any) -> None:
-        """A frame that was read in full. Only a second one of its kind is worth preparing for."""
+        """Records a frame that was read in full. A shape is prepared when it comes a second time."""
         if frame.flags != FLAG_CACHE or frame.layout.profile.is_paper:
             return
         size, sizes = len(frame.raw), tuple(map(len, frame.bodies))
@@ -62,7 +62,7 @@ def _shape(frame: Frame, sizes: tuple[int, ...], plan: Any) -> Shape:
     return Shape(layout, frame.raw[: frame.layout.id_bytes + 4], (frame.flags, *count, *steps), frame.body_end, plan)
 
 
-def _layout(layout: Layout, head_bytes: int, sizes: tuple[int, ...], count: str) -> struct.Struct:
+def _layout(layout: FrameLayout, head_bytes: int, sizes: tuple[int, ...], count: str) -> struct.Struct:
     def steps() -> Iterator[str]:
         for size in sizes:
             yield f"{head_bytes}sI{size}x"

@@ -1,4 +1,4 @@
-"""Frames: the bytes of one event on the wire, taken apart without opening anything.
+"""Frames: the bytes of one event on the wire, split into their parts without decrypting anything.
 
     header     magic 0x50 · version 1 · mode · suite · type id 32 · sender id 4 · ms 8 · seq 4 · flags 2
     event      epoch 4 · length 4 · ciphertext and tag
@@ -36,7 +36,7 @@ U16, U32, U32_PAIR = struct.Struct(">H"), struct.Struct(">I"), struct.Struct(">I
 _PLAIN, _EVENT, _ATTRIBUTE = (int(mode) for mode in Mode)  # Comparing with an enum's members costs four times as much.
 
 
-class Layout:
+class FrameLayout:
     """Where things are in the frames of one profile."""
 
     __slots__ = ("flags_at", "head_bytes", "header", "header_bytes", "id_bytes", "profile")
@@ -49,19 +49,19 @@ class Layout:
         self.head_bytes = profile.id_bytes + 4  # An attribute's id and epoch: what chooses its key.
 
 
-LAYOUTS = {suite: Layout(PAPER if profile_of(suite).is_paper else MODERN) for suite in SUITES}
+LAYOUTS = {suite: FrameLayout(PAPER if profile_of(suite).is_paper else MODERN) for suite in SUITES}
 
 
 class Frame(NamedTuple):
     """A frame in parts. A tuple and not a dataclass: making one is on the path of every event.
 
     `heads` and `bodies` go together: attribute id and epoch, ciphertext and tag (or the plain value).
-    `body_end` is where what the publisher wrote ends and what a relay may add begins: `told`, the ids and
-    values of the plaintext it sent along, if it did.
+    `body_end` is where the publisher's part ends and the part that a relay may add begins: `cached_pairs`,
+    the ids and values of the plaintext that it attached, if it did.
     """
 
     raw: bytes
-    layout: Layout
+    layout: FrameLayout
     mode: int
     suite: int
     type_id: bytes
@@ -74,7 +74,7 @@ class Frame(NamedTuple):
     bodies: list[bytes]
     body_end: int
     cache_end: int
-    told: tuple[list[bytes], list[bytes]] | None
+    cached_pairs: tuple[list[bytes], list[bytes]] | None
 
     def __repr__(self) -> str:
         """Shows no content: a frame may carry plaintext for the next hop, which must not end up in a log."""
@@ -104,8 +104,8 @@ class Frame(NamedTuple):
 
     @property
     def cache(self) -> dict[bytes, bytes]:
-        """The plaintext a relay sent along, by attribute id. Nothing vouches for it but that relay."""
-        return dict(zip(*self.told, strict=True)) if self.told else {}
+        """The plaintext that a relay attached, by attribute id. Only that relay vouches for it."""
+        return dict(zip(*self.cached_pairs, strict=True)) if self.cached_pairs else {}
 
 
 _make_frame = Frame._make
@@ -136,18 +136,34 @@ def _split(raw: bytes) -> Frame:
         heads = tuple(ids)
     else:
         raise PeerError(f"header: {mode} is no mode of an event")
-    told, cache_end = None, at
+    cached_pairs, cache_end = None, at
     if flags & FLAG_CACHE:
         ids, values, cache_end = plain_pairs(raw, at, layout)
-        told = ids, values
+        cached_pairs = ids, values
     if cache_end > len(raw) or (cache_end < len(raw)) != bool(flags & FLAG_SIGNATURE):
         raise PeerError("frame: cut short, or more than its header says")
     return _make_frame(
-        (raw, layout, mode, suite, type_id, sender_id, ts_ms, seq, flags, publisher, heads, bodies, at, cache_end, told)
+        (
+            raw,
+            layout,
+            mode,
+            suite,
+            type_id,
+            sender_id,
+            ts_ms,
+            seq,
+            flags,
+            publisher,
+            heads,
+            bodies,
+            at,
+            cache_end,
+            cached_pairs,
+        )
     )
 
 
-def layout_of(raw: bytes) -> Layout:
+def layout_of(raw: bytes) -> FrameLayout:
     """The layout a frame announces; raises PeerError if it announces none."""
     if len(raw) > FRAME_BYTES_MAX:
         raise PeerError(f"frame: {len(raw)} bytes; at most {FRAME_BYTES_MAX} are allowed")
@@ -158,7 +174,7 @@ def layout_of(raw: bytes) -> Layout:
     return LAYOUTS.get(raw[3]) or LAYOUTS[suite_of(raw[3]).id]
 
 
-def sealed_pairs(raw: bytes, at: int, layout: Layout) -> tuple[tuple[bytes, ...], list[bytes], int]:
+def sealed_pairs(raw: bytes, at: int, layout: FrameLayout) -> tuple[tuple[bytes, ...], list[bytes], int]:
     """Heads and bodies of sealed attributes, and where they end. Never more of them than fit in the frame."""
     (count,) = U16.unpack_from(raw, at)
     at += 2
@@ -176,7 +192,7 @@ def sealed_pairs(raw: bytes, at: int, layout: Layout) -> tuple[tuple[bytes, ...]
     return tuple(heads), bodies, at
 
 
-def plain_pairs(raw: bytes, at: int, layout: Layout) -> tuple[list[bytes], list[bytes], int]:
+def plain_pairs(raw: bytes, at: int, layout: FrameLayout) -> tuple[list[bytes], list[bytes], int]:
     """Ids and encoded values, and where they end; in the order of the ids, each once."""
     (count,) = U16.unpack_from(raw, at)
     at += 2
@@ -201,7 +217,7 @@ def plain_body(pairs: list[tuple[bytes, bytes]]) -> bytes:
     return U16.pack(len(pairs)) + b"".join(part for pair in pairs for part in pair)
 
 
-def read_plain_body(raw: bytes, layout: Layout) -> tuple[list[bytes], list[bytes]]:
+def read_plain_body(raw: bytes, layout: FrameLayout) -> tuple[list[bytes], list[bytes]]:
     """The ids and values that `plain_body` wrote; raises PeerError for anything else."""
     try:
         ids, values, end = plain_pairs(raw, 0, layout)
@@ -219,5 +235,5 @@ def with_cache(frame: Frame, pairs: list[tuple[bytes, bytes]]) -> bytes:
     return b"".join((body, plain_body(sorted(pairs)) if pairs else b"", frame.signature))
 
 
-def _with_flags(raw: bytes, layout: Layout, flags: int) -> bytes:
+def _with_flags(raw: bytes, layout: FrameLayout, flags: int) -> bytes:
     return b"".join((raw[: layout.flags_at], U16.pack(flags), raw[layout.flags_at + 2 :]))

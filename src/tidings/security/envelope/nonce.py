@@ -1,8 +1,8 @@
-"""Moments that never come twice: (millisecond, counter) pairs for one sender id.
+"""Nonces that never repeat: (millisecond, counter) pairs, here called moments, for one sender id.
 
-A nonce used twice under one key gives GCM away. So a sender id belongs to one start of one
-worker, the key manager never gives it out again, and below it every pair is new, even when
-the clock stands still or steps back. A restart needs no memory: it needs a new sender id.
+A nonce used twice under one key breaks GCM. So a sender id belongs to one start of one worker,
+the key manager never gives it out again, and every pair under it is new, even when the clock
+does not advance or steps back. A worker needs no memory across a restart: it gets a new sender id.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TS_MS_MAX = 2**43 - 1  # Keeps (ts_ms << 20 | seq) positive in Spark's bigint; l
 
 
 class NotYet(Denied):
-    """Refused for now: ask again when the clock shows `until_ms`."""
+    """Refused for now: try again at `until_ms`."""
 
     def __init__(self, why: str, until_ms: int) -> None:
         super().__init__(why, until_ms)
@@ -27,14 +27,14 @@ class NotYet(Denied):
         return self.why
 
 
-class Moments:
-    """The moments of one sender id, each handed out once, in increasing order.
+class NonceClock:
+    """The moments of one sender id, each given once, in increasing order.
 
-    With `per_ms=1` each millisecond is used once, as the paper has it. Not for sharing between
-    threads: a second worker takes its own sender id.
+    With `per_ms=1` each millisecond is used once, as in the paper. Not thread-safe: a second worker
+    takes a sender id of its own.
 
-    >>> moments = Moments(grace_ms=5000)
-    >>> moments.take(1000), moments.take(1000), moments.take(900), moments.take(1001)
+    >>> clock = NonceClock(grace_ms=5000)
+    >>> clock.take(1000), clock.take(1000), clock.take(900), clock.take(1001)
     ((1000, 0), (1000, 1), (1000, 2), (1001, 0))
     """
 
@@ -68,5 +68,5 @@ class Moments:
             why = f"clock: {ts - now_ms} ms behind the last event; at most {self._ahead_ms_max} ms are allowed"
             raise NotYet(why, until_ms=ts - self._ahead_ms_max)
         if not 1 <= run <= self._seq_end:
-            raise Denied(f"clock: no millisecond has room for {run} moments")
+            raise Denied(f"clock: a millisecond does not hold {run} moments")
         raise Denied(f"clock: {ts} ms is outside 1970 to 2248")

@@ -227,16 +227,16 @@ class Opener:
         cached: dict[bytes, bytes],
     ) -> dict[str, Value]:
         if self._type.mode is Mode.ATTRIBUTE and any(id not in plan.attr_ids for id in cached):
-            raise PeerError("cache: holds an attribute that the event has not")
-        told = self._read_pairs(cached, cached.values(), wanted, complete=self._type.mode is Mode.EVENT)
+            raise PeerError("cache: holds an attribute that the event does not have")
+        known = self._read_pairs(cached, cached.values(), wanted, complete=self._type.mode is Mode.EVENT)
         if cache == "trust" and self._type.mode is Mode.EVENT:
-            return told
+            return known
         if cache == "trust":
-            names = [name for _, name, *_ in plan.steps if name not in told and (wanted is None or name in wanted)]
-            return {**told, **(self._decrypted(parts, plan, names) if names else {})}
+            names = [name for _, name, *_ in plan.steps if name not in known and (wanted is None or name in wanted)]
+            return {**known, **(self._decrypted(parts, plan, names) if names else {})}
         true = self._decrypted(parts, plan, wanted)
-        if any(name in true and not _same(true[name], value) for name, value in told.items()):
-            raise PeerError("cache: says otherwise than the sealed event")
+        if any(name in true and not _same(true[name], value) for name, value in known.items()):
+            raise PeerError("cache: contradicts the sealed event")
         return true
 
     def _read_pairs(
@@ -278,6 +278,10 @@ class Opener:
         )
 
     # ── Making a plan ──
+
+    def has_fast_path(self, size: int) -> bool:
+        """Whether frames of this size are first tried against a known shape; see `fast_path`."""
+        return self._shapes.get(size) is not None
 
     def plan_for(self, parts: Frame) -> OpenPlan:
         """What opening frames with these attributes in these epochs takes; raises PeerError if there are none such."""

@@ -1,7 +1,7 @@
-"""Envelopes: what a relay may put beside a sealed event, and what sealing and opening share.
+"""The plaintext that a relay may attach to a sealed event, and what sealing and opening share.
 
 Ciphers, associated data and the order of attributes depend only on which attributes an event has
-and on their epochs. `Sealer` and `Opener` work them out once and keep them as a plan, so that an
+and on their epochs. `Sealer` and `Opener` compute them once and keep them as a plan, so that an
 attribute costs its encryption and little else.
 """
 
@@ -16,7 +16,7 @@ from tidings.security.envelope.value_codec import padded
 from tidings.security.rights.reduction import AttributeSet, Right
 from tidings.security.signed_type import Mode, PadPolicy, SignedType
 
-PLANS_MAX = 4096  # Attribute sets in use at a time; beyond it plans are made anew, which is only slower.
+PLANS_MAX = 4096  # Attribute sets in use at a time; beyond it plans are dropped and made again, which is only slower.
 FOREVER = 2**63
 
 Crypt: TypeAlias = Callable[[bytes, bytes, bytes], bytes]
@@ -30,9 +30,9 @@ def project(signed_type: SignedType, values: Mapping[str, Value], allowed: Right
 
 
 def cached(signed_type: SignedType, frame: Frame, values: Mapping[str, Value], allowed: AttributeSet) -> bytes:
-    """The frame for one neighbour: its ciphertexts untouched, the plaintext `allowed` to that neighbour beside them.
+    """The frame for one neighbour: its ciphertexts untouched, with the plaintext `allowed` to that neighbour attached.
 
-    Whatever cache came in is left behind. An event sealed as one is cached wholly or not at all.
+    A cache that came in is dropped. An event sealed as one is cached as a whole or not at all.
     """
     if signed_type.mode is Mode.EVENT and allowed is not None and not allowed.issuperset(signed_type.attr_ids.values()):
         allowed = frozenset()
@@ -41,7 +41,7 @@ def cached(signed_type: SignedType, frame: Frame, values: Mapping[str, Value], a
 
 
 def uncached(frame: Frame) -> bytes:
-    """The frame without plaintext: the only form that may be kept."""
+    """The frame without plaintext: the only form that may be stored."""
     return with_cache(frame, [])
 
 

@@ -1,8 +1,8 @@
-"""Nothing twice: which events of a sender have been seen, in bounded memory.
+"""The replay window: which events of a sender have been seen, in bounded memory.
 
-Of each sender the newest invocations are kept. What is newer than all of them is new, what is
-among them is old, what is older than the oldest kept is treated as old. Events must be fresh
-besides, so a sender silent for long enough can be forgotten altogether.
+The window keeps the newest invocations of each sender. An event newer than all of them is new,
+one among them is a replay, and one older than the oldest kept counts as a replay. Events must be
+fresh besides, so a sender that has been silent for long enough can be forgotten.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class _Seen:
 
 
 class ReplayWindow:
-    """What one reader has accepted. `check` first, `accept` after the event proved genuine.
+    """The events that one reader has accepted. Call `check` first, and `accept` once the event proved genuine.
 
-    Apart, because a forger who knows an event's id could otherwise have the real one refused.
+    They are two steps because a forger who knows an event's id could otherwise have the real event refused.
     """
 
-    def __init__(self, *, grace_ms: int, delay_ms: int) -> None:
-        self._fresh_ms = grace_ms + delay_ms
+    def __init__(self, *, grace_ms: int, delay_ms: int, senders_max: int = SENDERS_MAX) -> None:
+        self._fresh_ms, self._senders_max = grace_ms + delay_ms, senders_max
         self._senders: dict[tuple[bytes, int], _Seen] = {}
 
     def check(self, type_id: bytes, sender_id: int, ts_ms: int, seq: int, now_ms: int) -> None:
@@ -58,18 +58,18 @@ class ReplayWindow:
         name = (type_id, sender_id)
         seen = self._senders.get(name)
         if seen is None:
-            self._make_room(now_ms)
+            self._admit_sender(now_ms)
             seen = self._senders[name] = _Seen()
         seen.add(ts_ms << 20 | seq)
         seen.last_ms = now_ms
 
-    def _make_room(self, now_ms: int) -> None:
-        if len(self._senders) >= SENDERS_MAX and not self.forget(now_ms):
-            # Refusing newcomers keeps the promise; forgetting someone would let old events in again.
-            raise PeerError(f"replay: more than {SENDERS_MAX} senders at once")
+    def _admit_sender(self, now_ms: int) -> None:
+        if len(self._senders) >= self._senders_max and not self.forget(now_ms):
+            # Refusing a new sender is safe; forgetting a known one would let its old events in again.
+            raise PeerError(f"replay: more than {self._senders_max} senders at once")
 
     def forget(self, now_ms: int) -> int:
-        """Drops senders silent for twice the freshness; nothing of theirs can be fresh. How many."""
+        """Drops senders silent for twice the freshness, of which nothing can be fresh; returns how many."""
         gone = [name for name, seen in self._senders.items() if now_ms - seen.last_ms > 2 * self._fresh_ms]
         for name in gone:
             del self._senders[name]

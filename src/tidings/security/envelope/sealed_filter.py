@@ -34,11 +34,11 @@ from tidings.security.envelope.frame import (
     U32,
     U32_PAIR,
     VERSION,
-    Layout,
+    FrameLayout,
     layout_of,
     sealed_pairs,
 )
-from tidings.security.envelope.nonce import SEQ_MAX, TS_MS_MAX, Moments
+from tidings.security.envelope.nonce import SEQ_MAX, TS_MS_MAX, NonceClock
 from tidings.security.envelope.signing import SignatureReader, digest_of, sign_each
 from tidings.security.formats import NO_MANIFEST, manifest_of
 from tidings.security.identity import Identity
@@ -60,8 +60,8 @@ MaySubscribe: TypeAlias = Callable[[bytes, bytes, tuple[bytes, ...]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
-    """A sealed subscription as one broker sees it: in each clause, None stands for what it cannot read."""
+class SealedSubscription:
+    """A sealed subscription as one broker sees it; in each clause, None stands for a part that it cannot read."""
 
     type_id: bytes
     sub_id: bytes
@@ -73,7 +73,7 @@ class Subscription:
     sealed_ms: int
 
     def check_lease(self, now_ms: int) -> None:
-        """Raises PeerError once the lease is over. No lease, 0, is as long as the right that came with it."""
+        """Raises PeerError once the lease has ended. A lease of 0 lasts as long as the right that came with it."""
         if self.lease_ms and now_ms >= self.sealed_ms + self.lease_ms:
             raise PeerError(f"lease: of {self.lease_ms} ms since {self.sealed_ms} ms, and it is {now_ms} ms")
 
@@ -86,7 +86,7 @@ class FilterSealer:
     ) -> None:
         _need_modern(signed_type)
         self._type, self._keyring, self._signer, self.sender_id = signed_type, keyring, signer, sender_id
-        self._moments = Moments(grace_ms=signed_type.grace_ms)
+        self._moments = NonceClock(grace_ms=signed_type.grace_ms)
 
     def seal(
         self,
@@ -138,21 +138,21 @@ class FilterSealer:
 
 
 class FilterOpener:
-    """Opens subscriptions as far as its keys go. With `may_subscribe`, only signed ones that it lets pass."""
+    """Opens subscriptions as far as its keys go. With `may_subscribe`, only signed ones that it permits."""
 
     def __init__(self, signed_type: SignedType, keyring: Keyring, *, may_subscribe: MaySubscribe | None = None) -> None:
         _need_modern(signed_type)
         self._type, self._keyring, self._may_subscribe = signed_type, keyring, may_subscribe
         self._signatures = SignatureReader()
 
-    def open_(self, raw: bytes) -> Subscription:
+    def open_(self, raw: bytes) -> SealedSubscription:
         """The subscription; raises PeerError naming what is wrong, or what `may_subscribe` raises."""
         try:
             return self._open(raw)
         except struct.error:
             raise PeerError("frame: cut short") from None
 
-    def _open(self, raw: bytes) -> Subscription:
+    def _open(self, raw: bytes) -> SealedSubscription:
         layout, made = layout_of(raw), self._type
         prefix = bytes((MAGIC, VERSION, made.mode | FILTER, made.suite)) + made.type_id
         if not raw.startswith(prefix):
@@ -169,11 +169,11 @@ class FilterOpener:
             nonce = made.profile.nonce(sender_id, ts, seq + index, b"")
             ids, epochs, bodies, at = self._read_clause(raw, at, layout, seq + index)
             opened.append(self._open_clause(ids, epochs, bodies, _TIED.pack(sub_id, version, index), nonce, ts))
-        signer, digest = self._custody(raw, at, flags, opened)
-        return Subscription(made.type_id, sub_id, version, lease_ms, tuple(opened), signer, digest, ts)
+        signer, digest = self._authorship(raw, at, flags, opened)
+        return SealedSubscription(made.type_id, sub_id, version, lease_ms, tuple(opened), signer, digest, ts)
 
     def _read_clause(
-        self, raw: bytes, at: int, layout: Layout, seq: int
+        self, raw: bytes, at: int, layout: FrameLayout, seq: int
     ) -> tuple[tuple[bytes, ...], list[int], list[bytes], int]:
         if self._type.mode is not Mode.ATTRIBUTE:
             epoch, size = U32_PAIR.unpack_from(raw, at)
@@ -206,7 +206,7 @@ class FilterOpener:
         except (InvalidTag, ValueError):
             raise PeerError("tag: the subscription was altered, or sealed under another key") from None
 
-    def _custody(
+    def _authorship(
         self, raw: bytes, at: int, flags: int, opened: list[Mapping[bytes, bytes | None]]
     ) -> tuple[bytes | None, bytes | None]:
         end = at + (DIGEST_BYTES if flags & FLAG_DIGEST else 0)
@@ -224,7 +224,7 @@ class FilterOpener:
 
 def _need_modern(signed_type: SignedType) -> None:
     if signed_type.profile.is_paper:
-        raise InputError("sealed filters need the modern profile: the paper's nonce has no room for clauses")
+        raise InputError("sealed filters need the modern profile: the paper's nonce has no field for clauses")
 
 
 def _aad(made: SignedType, id: bytes, epoch: int, manifest: bytes) -> bytes:

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from tidings.errors import EventError
 from tidings.events import Value
 from tidings.security.envelope.frame import FLAG_SIGNATURE, LAYOUTS, MAGIC, U16, U32, VERSION
-from tidings.security.envelope.nonce import SEQ_MAX, Moments
+from tidings.security.envelope.nonce import SEQ_MAX, NonceClock
 from tidings.security.envelope.plaintext_cache import FOREVER, PLANS_MAX, Crypt, longest
 from tidings.security.envelope.signing import BATCH_MAX, digest_of, sign_batch, sign_each
 from tidings.security.envelope.value_codec import Encoder, encoder, padded
@@ -66,7 +66,7 @@ class Sealer:
         paper = signed_type.profile.is_paper
         self._publisher = (publisher_key or (signer.public_key if signer else b"")) if paper else b""
         assert len(self._publisher) == self._layout.header_bytes - self._layout.header.size, "the paper needs a key"
-        self._moments = Moments(grace_ms=signed_type.grace_ms, per_ms=1 if paper else SEQ_MAX + 1)
+        self._moments = NonceClock(grace_ms=signed_type.grace_ms, per_ms=1 if paper else SEQ_MAX + 1)
         self.sender_id = sender_id
         self._flags = 0 if signing == "none" else FLAG_SIGNATURE
         self._prefix = self._layout.header.pack(

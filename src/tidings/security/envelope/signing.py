@@ -1,8 +1,8 @@
-"""A publisher's signature: which key said this, checkable by every reader.
+"""A publisher's signature, which every reader can verify.
 
 A group key proves only that some member sealed an event, and every reader is a member. Where
-that is not enough the publisher signs, each event by itself or up to 256 at once: then the root
-of a Merkle tree is signed, and each event carries its way to the root.
+that is not enough the publisher signs each event by itself, or up to 256 at once: then it signs
+the root of a Merkle tree, and each event carries its path to the root.
 
     block = alg 1 ‖ key 32 ‖ signature 64                                     each
     block = alg 2 ‖ key 32 ‖ signature 64 ‖ index 2 ‖ count 2 ‖ siblings 32×n   batch
@@ -36,7 +36,7 @@ def sign_each(signer: Identity, digest: bytes) -> bytes:
 
 
 def sign_batch(signer: Identity, digests: Sequence[bytes]) -> list[bytes]:
-    """One block for each digest, all resting on one signature."""
+    """One block for each digest, all proved by one signature."""
     assert 1 <= len(digests) <= BATCH_MAX
     levels = _levels([_leaf(digest) for digest in digests])
     head = _HEAD.pack(BATCH, signer.public_key, signer.sign(_batch(len(digests), levels[-1][0])))
@@ -50,6 +50,11 @@ class SignatureReader:
 
     def __init__(self) -> None:
         self._roots: dict[bytes, None] = {}
+
+    @property
+    def batches_verified(self) -> int:
+        """How many batches' signatures have been verified and are remembered."""
+        return len(self._roots)
 
     def signer(self, block: bytes | memoryview, digest: bytes) -> bytes:
         """The key that signed; raises PeerError unless one did."""
@@ -109,7 +114,7 @@ def _siblings(levels: list[list[bytes]], index: int) -> list[bytes]:
 
 
 def _root_of(node: bytes, index: int, count: int, siblings: bytes) -> bytes:
-    """Where the way from leaf `index` of `count` leads; raises PeerError if its length is wrong."""
+    """The root that the path of leaf `index` of `count` leads to; raises PeerError if its length is wrong."""
     if not 0 <= index < count <= BATCH_MAX:
         raise PeerError(f"signature: leaf {index} of {count} in a batch of at most {BATCH_MAX}")
     at = 0
@@ -119,5 +124,5 @@ def _root_of(node: bytes, index: int, count: int, siblings: bytes) -> bytes:
             node = sha256(b"\1" + (sibling + node if index & 1 else node + sibling)).digest()
         index, count = index >> 1, (count + 1) >> 1
     if at != len(siblings):
-        raise PeerError("signature: the way to the batch's root has the wrong length")
+        raise PeerError("signature: the path to the batch's root has the wrong length")
     return node

@@ -1,18 +1,18 @@
 """Key groups: who holds the key of one attribute (or of a whole event), and when it changes.
 
-The data key is drawn at random and changed only where the members' credentials make it
-necessary. Secrecy is relative to credentials, not to the moment of coming and going: who was
-entitled when the present key began may join without a change; who leaves while still entitled
-need not be shut out until the credential ends, or `max_lazy` has passed.
+The data key is drawn at random and changed only where the members' credentials require it.
+Secrecy is relative to credentials, not to the moment of joining and leaving: a holder that was
+entitled when the present key began may join without a key change; a holder that leaves while still
+entitled need not be evicted until its credential ends, or `max_lazy` has passed.
 
     join    entitled since the key began     → the key, sealed to the joiner; a leaf at the next refresh
             otherwise                        → a leaf, and a refresh
-    leave   still entitled                   → departed; shut out at the next refresh, or when the time is up
-            revoked, expired, online only    → shut out, and a refresh
-    tick    a credential has ended           → shut out, and a refresh
-            the period is over               → a refresh, and one leaf's key renewed
+    leave   still entitled                   → departed; evicted at the next refresh, or when the time is up
+            revoked, expired, online only    → evicted, and a refresh
+    tick    a credential has ended           → evicted, and a refresh
+            the period has ended             → a refresh, and one leaf's key renewed
 
-A refresh shuts out everybody departed, seats everybody waiting, and broadcasts one `KeyUpdate`.
+A refresh evicts everybody departed, gives everybody waiting a leaf, and broadcasts one `KeyUpdate`.
 Time comes in as `now_ms`, randomness as a source of bytes.
 """
 
@@ -22,6 +22,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from typing import ClassVar, Protocol
 
 import msgspec
 from cryptography.exceptions import InvalidTag
@@ -31,21 +32,21 @@ from tidings.errors import Denied, PeerError
 from tidings.security.identity import Identity, RandomBytes, SealingKey, verify_signature
 from tidings.security.keys.keyring import Keyring
 from tidings.security.keys.tree_member import MEMBERS
-from tidings.security.keys.trees import TREES, KeyTree, NeedResync, Personal, TreeState, Update, without_keys
+from tidings.security.keys.trees import TREES, KeyTree, NeedResync, SealedForMember, TreeState, TreeUpdate, without_keys
 
-LEAD_MS = 2_000  # How long a new key travels before it is used, unless somebody was shut out.
+LEAD_MS = 2_000  # How long a new key travels before it is used, unless somebody was evicted.
 DEK_BYTES = 32
 
 
-class Status(enum.StrEnum):
-    """Where a member stands."""
+class MemberStatus(enum.StrEnum):
+    """Whether a member has a leaf, waits for one, or has left."""
 
     ACTIVE = "active"
     PENDING_LEAF = "pending leaf"
     DEPARTED = "departed"
 
 
-class Member(msgspec.Struct, array_like=True):
+class MemberRecord(msgspec.Struct, array_like=True):
     """One member of a group, as the manager knows it."""
 
     holder: bytes
@@ -53,7 +54,7 @@ class Member(msgspec.Struct, array_like=True):
     valid_from: int
     valid_to: int
     online: bool
-    status: Status
+    status: MemberStatus
     timer_ms: int
     revocation_ids: tuple[str, ...] = ()
 
@@ -75,19 +76,23 @@ class KeyUpdate(msgspec.Struct, frozen=True, array_like=True):
     gid: bytes
     epoch: int
     start_ms: int
-    tree: Update
+    tree: TreeUpdate
     wrapped: bytes
     signature: bytes = b""
 
+    signed_as: ClassVar[str] = "KeyUpdate"
 
-class Beacon(msgspec.Struct, frozen=True, array_like=True):
-    """The manager is alive and this is the group's key; sent every half grace."""
+
+class EpochBeacon(msgspec.Struct, frozen=True, array_like=True):
+    """Says that the manager is alive and which epoch is the group's present one; sent every half grace."""
 
     gid: bytes
     epoch: int
     start_ms: int
     now_ms: int
     signature: bytes = b""
+
+    signed_as: ClassVar[str] = "Beacon"
 
 
 class GroupKey(msgspec.Struct, frozen=True, array_like=True):
@@ -98,13 +103,13 @@ class GroupKey(msgspec.Struct, frozen=True, array_like=True):
     start_ms: int
     dek: bytes
     tree_version: int
-    path: Personal | None
+    path: SealedForMember | None
 
     __repr__ = without_keys
 
 
 class GroupState(msgspec.Struct, frozen=True, array_like=True):
-    """A whole group at rest."""
+    """A whole group, as it is stored."""
 
     gid: bytes
     epoch: int
@@ -113,7 +118,7 @@ class GroupState(msgspec.Struct, frozen=True, array_like=True):
     last_refresh_ms: int
     clock_ms: int
     tree: TreeState
-    members: tuple[Member, ...]
+    members: tuple[MemberRecord, ...]
     archive: tuple[ArchivedKey, ...]
 
     __repr__ = without_keys
@@ -131,7 +136,7 @@ class GroupPolicy:
     lazy: bool = True
 
     def __post_init__(self) -> None:
-        # A member shut out may read until the next key starts; that must stay within the grace.
+        # An evicted member can read until the next key starts; that must stay within the grace.
         assert 0 <= self.lead_ms <= self.grace_ms, "the lead is at most the grace"
 
 
@@ -142,13 +147,13 @@ class KeyGroup:
         self.gid, self.policy, self._random = gid, policy, random
         self.epoch, self.start_ms, self._dek = 1, now_ms, random(DEK_BYTES)
         self.tree: KeyTree = TREES[policy.tree](gid, random)
-        self.members: dict[bytes, Member] = {}
+        self.members: dict[bytes, MemberRecord] = {}
         self.refreshes = 0
         self._archive: list[ArchivedKey] = []
         self._last_refresh_ms = self._clock_ms = now_ms
         self._timers: list[tuple[int, bytes]] = []
 
-    # ── Coming and going ──
+    # ── Membership ──
 
     def join(
         self,
@@ -162,15 +167,17 @@ class KeyGroup:
         online: bool = False,
         revocation_ids: Sequence[str] = (),
     ) -> list[KeyUpdate]:
-        """Takes in a holder whose right has been checked. `online_since`: since when its online test says yes.
+        """Admits a holder whose right has been checked. `online_since` is when its online test began to say yes.
 
-        What is due is done first: a right that has ended must not be taken for one that goes on.
+        Evictions that are due come first: a right that has ended must not be taken for one that continues.
         """
         self.check_join(valid_from, valid_to, now_ms)
         updates = [update for update in (self.tick(now_ms),) if update is not None]
-        member = Member(holder, kex_key, valid_from, valid_to, online, Status.ACTIVE, valid_to, tuple(revocation_ids))
+        member = MemberRecord(
+            holder, kex_key, valid_from, valid_to, online, MemberStatus.ACTIVE, valid_to, tuple(revocation_ids)
+        )
         if holder not in self.tree:
-            member.status = Status.PENDING_LEAF
+            member.status = MemberStatus.PENDING_LEAF
         comes_back = holder in self.members
         self.members[holder] = member
         heappush(self._timers, (member.timer_ms, holder))
@@ -178,7 +185,7 @@ class KeyGroup:
             not online or (online_since is not None and online_since <= self.start_ms)
         )
         if not comes_back and not (entitled and self.policy.lazy):
-            updates.append(self._refresh(now_ms, self.policy.lead_ms))
+            updates.append(self.refresh(now_ms, self.policy.lead_ms))
         return updates
 
     def check_join(self, valid_from: int, valid_to: int, now_ms: int) -> None:
@@ -191,25 +198,25 @@ class KeyGroup:
             raise Denied(f"validity: the right ends at {valid_to} ms, before a new key could start at {soonest} ms")
 
     def leave(self, holder: bytes, now_ms: int) -> KeyUpdate | None:
-        """Lets a member go; what it may still read it may read until its right ends or the next refresh."""
+        """Marks a member as departed; it can read until its right ends or the next refresh."""
         self._see(now_ms)
         member = self._member(holder)
-        if member.status is Status.DEPARTED:
-            return None  # Leaving twice must not make it later.
+        if member.status is MemberStatus.DEPARTED:
+            return None  # Leaving twice must not postpone the eviction.
         if member.online or member.valid_to <= now_ms or not self.policy.lazy:
-            return self._shut_out([holder], now_ms)
-        member.status = Status.DEPARTED
+            return self._evict([holder], now_ms)
+        member.status = MemberStatus.DEPARTED
         member.timer_ms = min(member.valid_to, now_ms + self.policy.max_lazy_ms)
         heappush(self._timers, (member.timer_ms, holder))
         return None
 
     def revoke(self, holders: Sequence[bytes], now_ms: int) -> KeyUpdate | None:
-        """Shuts out those of `holders` that are members, with one refresh."""
+        """Evicts those of `holders` that are members, with one refresh."""
         self._see(now_ms)
-        return self._shut_out([holder for holder in holders if holder in self.members], now_ms)
+        return self._evict([holder for holder in holders if holder in self.members], now_ms)
 
     def tick(self, now_ms: int) -> KeyUpdate | None:
-        """Does what is due: credentials that have ended, the period that is over."""
+        """Evicts members whose credentials have ended, and refreshes when the period has ended."""
         self._see(now_ms)
         due = []
         while self._timers and self._timers[0][0] <= now_ms:
@@ -217,9 +224,9 @@ class KeyGroup:
             if holder in self.members and self.members[holder].timer_ms == when and holder not in due:
                 due.append(holder)
         if due:
-            return self._shut_out(due, now_ms)
+            return self._evict(due, now_ms)
         if now_ms >= self._last_refresh_ms + self.policy.period_ms:
-            return self._refresh(now_ms, self.policy.lead_ms)
+            return self.refresh(now_ms, self.policy.lead_ms)
         return None
 
     @property
@@ -228,7 +235,7 @@ class KeyGroup:
         period = self._last_refresh_ms + self.policy.period_ms
         return min(self._timers[0][0], period) if self._timers else period
 
-    # ── What members are given ──
+    # ── What members receive ──
 
     def key_for(self, holder: bytes) -> GroupKey:
         """The present key for one member, and its path if it has a leaf."""
@@ -236,15 +243,15 @@ class KeyGroup:
         path = self.tree.resync(holder, member.kex_key) if holder in self.tree else None
         return GroupKey(self.gid, self.epoch, self.start_ms, self._dek, self.tree.version, path)
 
-    def beacon(self, now_ms: int) -> Beacon:
-        return Beacon(self.gid, self.epoch, self.start_ms, now_ms)
+    def beacon(self, now_ms: int) -> EpochBeacon:
+        return EpochBeacon(self.gid, self.epoch, self.start_ms, now_ms)
 
     def history(self, valid_from: int, valid_to: int) -> tuple[ArchivedKey, ...]:
         """The keys, past and present, of epochs that overlap a right's validity."""
         kept = [*self._archive, ArchivedKey(self.epoch, self.start_ms, None, self._dek)]
         return tuple(key for key in kept if key.start_ms < valid_to and (key.end_ms is None or key.end_ms > valid_from))
 
-    # ── Keeping it ──
+    # ── Storage ──
 
     def to_state(self) -> GroupState:
         return GroupState(
@@ -274,25 +281,26 @@ class KeyGroup:
     # ── Steps ──
 
     def _see(self, now_ms: int) -> None:
-        """A clock that steps back by more than the grace would hand out keys for a time that is over."""
+        """Refuses a clock that stepped back by more than the grace: keys would be given out for a past time."""
         if now_ms < self._clock_ms - self.policy.grace_ms:
-            raise Denied(f"clock: {self._clock_ms - now_ms} ms behind what it showed before; the group stands still")
+            raise Denied(f"clock: {self._clock_ms - now_ms} ms behind what it showed before; the group changes nothing")
         self._clock_ms = max(self._clock_ms, now_ms)
 
-    def _member(self, holder: bytes) -> Member:
+    def _member(self, holder: bytes) -> MemberRecord:
         if holder not in self.members:
             raise Denied(f"member: {holder.hex()[:16]}… is not in group {self.gid.hex()[:16]}…")
         return self.members[holder]
 
-    def _shut_out(self, holders: Sequence[bytes], now_ms: int) -> KeyUpdate | None:
+    def _evict(self, holders: Sequence[bytes], now_ms: int) -> KeyUpdate | None:
         if not holders:
             return None
         for holder in holders:
-            self.members[holder].status = Status.DEPARTED
-        return self._refresh(now_ms, lead_ms=0)
+            self.members[holder].status = MemberStatus.DEPARTED
+        return self.refresh(now_ms, lead_ms=0)
 
-    def _refresh(self, now_ms: int, lead_ms: int) -> KeyUpdate:
-        gone = [m.holder for m in self.members.values() if m.status is Status.DEPARTED]
+    def refresh(self, now_ms: int, lead_ms: int) -> KeyUpdate:
+        """Changes the key: evicts everybody departed and gives everybody waiting a leaf. It starts `lead_ms` from now."""
+        gone = [m.holder for m in self.members.values() if m.status is MemberStatus.DEPARTED]
         for holder in gone:
             del self.members[holder]
         update = self._change_tree([holder for holder in gone if holder in self.tree])
@@ -304,15 +312,15 @@ class KeyGroup:
         self.refreshes += 1
         return KeyUpdate(self.gid, self.epoch, start, update, self._wrapped(update))
 
-    def _change_tree(self, leaves: list[bytes]) -> Update:
-        waiting = [m for m in self.members.values() if m.status is Status.PENDING_LEAF]
+    def _change_tree(self, leaves: list[bytes]) -> TreeUpdate:
+        waiting = [m for m in self.members.values() if m.status is MemberStatus.PENDING_LEAF]
         for member in waiting:
-            member.status = Status.ACTIVE
+            member.status = MemberStatus.ACTIVE
         if waiting or leaves:
             return self.tree.batch([(m.holder, m.kex_key) for m in waiting], leaves)
         return self.tree.rebuild() if self.tree.is_lopsided else self.tree.rotate()
 
-    def _wrapped(self, update: Update) -> bytes:
+    def _wrapped(self, update: TreeUpdate) -> bytes:
         if not len(self.tree):
             return b""  # Nobody is there to read it.
         box = AESGCM(self.tree.root_kek())
@@ -331,38 +339,38 @@ class GroupMember:
         self, gid: bytes, holder: bytes, kex: SealingKey, manager_key: bytes, keyring: Keyring, tree: str
     ) -> None:
         self.gid, self._manager_key, self._keyring = gid, manager_key, keyring
-        self._tree = MEMBERS[tree](gid, holder, kex)
+        self.tree = MEMBERS[tree](gid, holder, kex)
 
     def welcome(self, share: GroupKey, now_ms: int) -> None:
-        """Takes over what a WELCOME said of this group."""
+        """Takes this group's share from a welcome."""
         if share.path is None:
-            self._tree.await_path(share.tree_version)
+            self.tree.await_path(share.tree_version)
         else:
-            self._tree.resync(share.path, share.tree_version)
+            self.tree.resync(share.path, share.tree_version)
         self._keyring.add(self.gid, share.epoch, share.start_ms, share.dek)
-        self._keyring.heard(self.gid, now_ms)
+        self._keyring.vouch(self.gid, now_ms)
 
     def apply(self, update: KeyUpdate, now_ms: int) -> None:
-        """Takes up a new key. Raises NeedResync when an update was missed, PeerError for one not the manager's.
+        """Applies a new key. Raises NeedResync when an update was missed, PeerError for one not the manager's.
 
         A second copy does nothing.
         """
         verify_message(update, self._manager_key)
         if update.gid != self.gid:
             raise PeerError("group: an update for another group")
-        if update.tree.version <= self._tree.version:
+        if update.tree.version <= self.tree.version:
             return
-        kek = self._tree.apply(update.tree)
+        kek = self.tree.apply(update.tree)
         aad = _wrap_aad(self.gid, update.epoch, update.start_ms)
         try:
             dek = AESGCM(kek).decrypt(_wrap_nonce(update.epoch, update.tree.version), update.wrapped, aad)
         except (InvalidTag, ValueError):
             raise NeedResync("group: the new key does not open under this member's root") from None
         self._keyring.add(self.gid, update.epoch, update.start_ms, dek)
-        self._keyring.heard(self.gid, now_ms)
+        self._keyring.vouch(self.gid, now_ms)
 
-    def hear(self, beacon: Beacon, now_ms: int) -> None:
-        """Books that the manager is there; raises NeedResync if it speaks of a key this member never got."""
+    def receive_beacon(self, beacon: EpochBeacon, now_ms: int) -> None:
+        """Records that the manager is alive; raises NeedResync if it announces a key this member never got."""
         verify_message(beacon, self._manager_key)
         if beacon.gid != self.gid or abs(now_ms - beacon.now_ms) > self._keyring.grace_ms:
             raise PeerError("beacon: for another group, or not of this time")
@@ -372,24 +380,35 @@ class GroupMember:
             raise PeerError(f"beacon: the manager went back from epoch {newest} to {beacon.epoch}")
         if beacon.epoch > newest:
             raise NeedResync(f"beacon: epoch {beacon.epoch} is announced, {newest} is held")
-        self._keyring.heard(self.gid, now_ms)
+        self._keyring.vouch(self.gid, now_ms)
 
 
 # ── Signed messages ──────────────────────────────────────────────────────────
 
 
-def signed_message(message: KeyUpdate | Beacon, manager: Identity) -> KeyUpdate | Beacon:
+def signed_message(message: KeyUpdate | EpochBeacon, manager: Identity) -> KeyUpdate | EpochBeacon:
     """The message with the manager's signature."""
-    return msgspec.structs.replace(message, signature=manager.sign(_signed_bytes(message)))
+    return msgspec.structs.replace(message, signature=manager.sign(signed_bytes(message)))
 
 
-def verify_message(message: KeyUpdate | Beacon, manager_key: bytes) -> None:
-    verify_signature(manager_key, message.signature, _signed_bytes(message), f"a {type(message).__name__}")
+def verify_message(message: KeyUpdate | EpochBeacon, manager_key: bytes) -> None:
+    verify_signature(manager_key, message.signature, signed_bytes(message), f"a {message.signed_as}")
 
 
-def _signed_bytes(message: KeyUpdate | Beacon) -> bytes:
-    bare = msgspec.structs.replace(message, signature=b"")
-    return b"ps/km/1\0" + type(message).__name__.encode() + b"\0" + msgspec.msgpack.encode(bare)
+class Signable(Protocol):
+    """A message of a key manager or to it, with a field `signature`.
+
+    `signed_as` is the message's name in what is signed, so that no signature fits two kinds of message. It is
+    part of the wire format and stays when a class is renamed.
+    """
+
+    signed_as: ClassVar[str]
+
+
+def signed_bytes(message: Signable) -> bytes:
+    """The bytes that the signature of a message is over."""
+    bare = msgspec.structs.replace(message, signature=b"")  # type: ignore[type-var]
+    return b"ps/km/1\0" + message.signed_as.encode() + b"\0" + msgspec.msgpack.encode(bare)
 
 
 def _wrap_nonce(epoch: int, version: int) -> bytes:

@@ -24,7 +24,7 @@ from tidings.security.suites import Cipher, expand, suite_of
 
 DELAY_MS: Final = 60_000  # D: how late an event may come.
 EPOCHS_MAX = 64  # Live epochs of one group; a reader of history asks for more.
-KEY_MESSAGES_MAX = 2**32  # Then a forger's and a distinguisher's chances start to count (GCM).
+KEY_MESSAGES_MAX = 2**32  # Beyond it the odds of forging or distinguishing GCM ciphertexts are no longer negligible.
 KEY_BLOCKS_MAX = 2**36
 
 Purpose: TypeAlias = Literal["pub", "sub"]
@@ -41,18 +41,18 @@ def content_key(dek: bytes, purpose: Purpose, gid: bytes, epoch: int) -> bytes:
 class KeyEpoch:
     """One epoch's keys. Its repr shows no key."""
 
-    __slots__ = ("_ciphers", "_dek", "_suite", "_tag_len", "blocks", "end_ms", "epoch", "gid", "messages", "start_ms")
+    __slots__ = ("_ciphers", "_suite", "_tag_len", "blocks", "dek", "end_ms", "epoch", "gid", "messages", "start_ms")
 
     def __init__(self, gid: bytes, epoch: int, start_ms: int, dek: bytes, suite: int, tag_len: int) -> None:
         self.gid, self.epoch, self.start_ms = gid, epoch, start_ms
         self.end_ms: int | None = None
         self.messages = self.blocks = 0
-        self._dek, self._suite, self._tag_len = dek, suite, tag_len
+        self.dek, self._suite, self._tag_len = dek, suite, tag_len
         self._ciphers: dict[Purpose, Cipher] = {}
 
     def content_key(self, purpose: Purpose) -> bytes:
-        """The raw content key, as long as the suite wants it; for table jobs, which bring their own cipher."""
-        return content_key(self._dek, purpose, self.gid, self.epoch)[: suite_of(self._suite).key_bytes]
+        """The raw content key, of the suite's length; for table jobs, which bring their own cipher."""
+        return content_key(self.dek, purpose, self.gid, self.epoch)[: suite_of(self._suite).key_bytes]
 
     @property
     def suite(self) -> int:
@@ -64,12 +64,12 @@ class KeyEpoch:
             self._ciphers[purpose] = suite_of(self._suite).cipher(self.content_key(purpose), self._tag_len)
         return self._ciphers[purpose]
 
-    def watch(self, around: Callable[[Cipher], Cipher]) -> None:
-        """Puts something around the cipher for events, to count what it does; before anybody has sealed with it."""
-        self._ciphers["pub"] = around(self.cipher("pub"))
+    def watch(self, around: Callable[[Cipher], Cipher], purpose: Purpose = "pub") -> None:
+        """Wraps the cipher, to count what it does; call it before anybody has sealed or opened with the key."""
+        self._ciphers[purpose] = around(self.cipher(purpose))
 
     def count(self, messages: int, blocks: int) -> None:
-        """Books what was sealed; raises Denied once the key has done all a key should."""
+        """Counts what was sealed; raises Denied once the key has reached its limit."""
         self.messages += messages
         self.blocks += blocks
         if self.messages >= KEY_MESSAGES_MAX or self.blocks >= KEY_BLOCKS_MAX:
@@ -82,9 +82,9 @@ class KeyEpoch:
 class Keyring:
     """Every key held for one event type.
 
-    `changes` counts additions and removals: whoever prepared something from the keys looks at it
-    before using that again. With `beacons=True` (a live publisher) a key serves for sealing only
-    while the manager was heard of within the grace: one cut off must not go on under an old key.
+    `changes` counts additions and removals; a plan prepared from the keys is stale once it differs.
+    With `beacons=True` (a live publisher) a key seals only while a message of the manager has come
+    within the grace: a publisher that is cut off must not go on with an old key.
     """
 
     def __init__(
@@ -95,15 +95,15 @@ class Keyring:
         self._suite, self._tag_len, self._beacons = signed_type.suite, signed_type.tag_len, beacons
         self._epochs: dict[bytes, dict[int, KeyEpoch]] = {gid: {} for gid in signed_type.group_ids}
         self._epochs_max = epochs_max
-        self._heard: dict[bytes, int] = {}
+        self._vouched_ms: dict[bytes, int] = {}
 
     def add(self, gid: bytes, epoch: int, start_ms: int, dek: bytes) -> None:
-        """Takes a key up; raises PeerError where it contradicts one already held."""
+        """Adds a key; raises PeerError where it contradicts one already held."""
         held = self._epochs.get(gid)
         if held is None:
             raise PeerError(f"group: {gid.hex()[:16]}… is no key group of this type")
         if (known := held.get(epoch)) is not None:
-            if known.start_ms != start_ms or known._dek != dek:
+            if known.start_ms != start_ms or known.dek != dek:
                 raise PeerError(f"epoch: {epoch} of {gid.hex()[:16]}… was announced with another key or start")
             return
         if len(held) >= self._epochs_max:
@@ -119,13 +119,13 @@ class Keyring:
     def to_bytes(self) -> bytes:
         """Every key held, in the clear: for a file that only its owner reads, and for nothing else."""
         held = [
-            (key.gid, key.epoch, key.start_ms, key._dek) for epochs in self._epochs.values() for key in epochs.values()
+            (key.gid, key.epoch, key.start_ms, key.dek) for epochs in self._epochs.values() for key in epochs.values()
         ]
         return _MAGIC + msgspec.msgpack.encode(held)
 
     @classmethod
     def from_bytes(cls, raw: bytes, signed_type: SignedType) -> Keyring:
-        """What `to_bytes` wrote of a ring of this type, epochs of the past included; raises PeerError for anything else."""
+        """The ring that `to_bytes` wrote, past epochs included; raises PeerError for anything else."""
         try:
             held = msgspec.msgpack.decode(raw.removeprefix(_MAGIC), type=list[tuple[bytes, int, int, bytes]])
         except msgspec.DecodeError:
@@ -137,9 +137,9 @@ class Keyring:
             ring.add(gid, epoch, start_ms, dek)
         return ring
 
-    def heard(self, gid: bytes, now_ms: int) -> None:
-        """The manager vouched for the group's present epoch just now."""
-        self._heard[gid] = max(now_ms, self._heard.get(gid, now_ms))
+    def vouch(self, gid: bytes, now_ms: int) -> None:
+        """Records that the manager has just confirmed the group's present epoch."""
+        self._vouched_ms[gid] = max(now_ms, self._vouched_ms.get(gid, now_ms))
 
     def get(self, gid: bytes, epoch: int) -> KeyEpoch | None:
         return self._epochs.get(gid, {}).get(epoch)
@@ -150,7 +150,7 @@ class Keyring:
 
     def for_sealing(self, gid: bytes, ts_ms: int, now_ms: int) -> KeyEpoch:
         """The key that an event of this time is sealed with; raises Denied where there is none to use."""
-        if self._beacons and now_ms - self._heard.get(gid, -self.grace_ms - 1) > self.grace_ms:
+        if self._beacons and now_ms - self._vouched_ms.get(gid, -self.grace_ms - 1) > self.grace_ms:
             raise Denied(f"beacon: nothing heard of group {gid.hex()[:16]}… for {self.grace_ms} ms")
         held = self.epochs(gid)
         for key in reversed(held):
@@ -161,20 +161,20 @@ class Keyring:
         raise Denied(f"key: none held for group {gid.hex()[:16]}…")
 
     def vouched_until(self, gids: Sequence[bytes]) -> int:
-        """Before when, as things stand, keys of these groups may seal."""
+        """The time from which on keys of these groups may not seal, unless the manager vouches again."""
         if not self._beacons or not gids:
             return 2**63
-        return min(self._heard.get(gid, 0) for gid in gids) + self.grace_ms + 1
+        return min(self._vouched_ms.get(gid, 0) for gid in gids) + self.grace_ms + 1
 
     def window(self, key: KeyEpoch) -> tuple[int, int]:
-        """From when, and until before when, an event sealed with this key may say it was published."""
+        """The publication times, from and until before, that an event sealed with this key may carry."""
         end = 2**63 if key.end_ms is None else key.end_ms + self.grace_ms
         return key.start_ms - self.grace_ms, end
 
     def retire(self, now_ms: int) -> int:
-        """Drops every key that no event in time can need; how many.
+        """Drops every key that no fresh event can need; returns how many.
 
-        Dropping is all Python can promise: memory is not wiped, only given back.
+        Dropping is all that Python can promise: the memory is freed, not wiped.
         """
         late = now_ms - self.grace_ms - self.delay_ms
         gone = [key for held in self._epochs.values() for key in held.values() if (key.end_ms or 2**63) <= late]

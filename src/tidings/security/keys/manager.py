@@ -1,20 +1,20 @@
-"""The key manager of one event type: checks rights, hands out sender ids and keys, keeps the groups.
+"""The key manager of one event type: checks rights, gives out sender ids and keys, runs the groups.
 
-Every call gives effects, in order. `Persist` comes first and must be on disk before anything
-after it leaves the machine: a sender id or a key that got out and was then forgotten would be
-given out a second time. `generation` counts changes; whoever keeps the state keeps the highest
-generation beside it, and `import_state` refuses a state that is older.
+Every call returns effects, in order. `Persist` comes first and must be on disk before anything
+after it leaves the machine: a sender id or a key that was sent and then forgotten would be given
+out a second time. `generation` counts changes. The caller stores the highest generation beside the
+state, and `import_state` refuses an older state.
 
 Sender ids come from `next_sender_id`, a counter that is on disk before it answers (the registry's,
-say), so that a type has one counter however many places give ids out. Without it the manager counts
-in its own state.
+say), so that a type has one counter however many managers give ids out. Without it the manager
+counts in its own state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import msgspec
 from cryptography.exceptions import InvalidTag
@@ -33,27 +33,28 @@ from tidings.security.identity import (
 from tidings.security.keys.group import (
     LEAD_MS,
     ArchivedKey,
-    Beacon,
+    EpochBeacon,
     GroupKey,
     GroupPolicy,
     GroupState,
     KeyGroup,
     KeyUpdate,
+    signed_bytes,
     signed_message,
 )
 from tidings.security.keys.keyring import DELAY_MS
 from tidings.security.keys.trees import without_keys
 from tidings.security.rights.biscuit import TOKEN_BYTES_MAX, Verifier
-from tidings.security.rights.reduction import Request, Right
+from tidings.security.rights.reduction import AccessRequest, Right
 from tidings.security.signed_type import U32_MAX, Mode, SignedType
 from tidings.security.suites import expand
 
 JOIN_BYTES_MAX = TOKEN_BYTES_MAX + 2**18  # A token, and the ids of 4096 groups.
-NONCES_MAX = 65_536  # Joins within the freshness; more at once are turned away, not taken twice.
+NONCES_MAX = 65_536  # Requests remembered within the freshness; more at once are refused, so that none is taken twice.
 
 
-class Join(msgspec.Struct, frozen=True, array_like=True):
-    """A holder asks to be let into groups, showing its token and where to send secrets."""
+class JoinRequest(msgspec.Struct, frozen=True, array_like=True):
+    """A holder's request to join groups, with its token and the key to seal secrets to."""
 
     type_id: bytes
     gids: tuple[bytes, ...]
@@ -64,8 +65,10 @@ class Join(msgspec.Struct, frozen=True, array_like=True):
     ts_ms: int
     signature: bytes = b""
 
+    signed_as: ClassVar[str] = "Join"
 
-class Welcome(msgspec.Struct, frozen=True, array_like=True):
+
+class JoinWelcome(msgspec.Struct, frozen=True, array_like=True):
     """The answer, sealed to the joiner: a sender id of its own, and a share of each group."""
 
     type_id: bytes
@@ -75,10 +78,12 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True):
     shares: tuple[GroupKey, ...]
     signature: bytes = b""
 
+    signed_as: ClassVar[str] = "Welcome"
+
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Write the state down, and this generation beside it, before doing anything further."""
+    """Store the state, and this generation beside it, before carrying out anything further."""
 
     generation: int
 
@@ -95,14 +100,14 @@ class Reply:
 class Broadcast:
     """Send this to every member of the group."""
 
-    message: KeyUpdate | Beacon
+    message: KeyUpdate | EpochBeacon
 
 
-Effect: TypeAlias = Persist | Reply | Broadcast
+ManagerEffect: TypeAlias = Persist | Reply | Broadcast
 
 
 class ManagerState(msgspec.Struct, frozen=True, array_like=True):
-    """Everything a manager must not forget."""
+    """Everything that a manager stores."""
 
     generation: int
     next_sender_id: int
@@ -148,6 +153,11 @@ class KeyManager:
         """The type whose keys these are."""
         return self._type
 
+    @property
+    def requests_remembered(self) -> int:
+        """How many join requests this manager would recognise as repeated."""
+        return len(self._nonces)
+
     # ── Requests ──
 
     def join(
@@ -157,8 +167,8 @@ class KeyManager:
         *,
         revoked: Collection[str] = (),
         online: Mapping[str, int] | None = None,
-    ) -> list[Effect]:
-        """Lets a holder into the groups it asks for, all of them or none.
+    ) -> list[ManagerEffect]:
+        """Admits a holder to the groups it asks for, all of them or none.
 
         Raises PeerError for a request that is not genuine, Denied naming the check for one not covered.
         """
@@ -167,28 +177,28 @@ class KeyManager:
         right = token.right()
         for attributes in self._asked_attributes(asked, right):
             action = "publish" if "publish" in right.actions else "subscribe"
-            request = Request(self._type.type_id, action, attributes)
+            request = AccessRequest(self._type.type_id, action, attributes)
             token.verify(request, now_ms=now_ms, proven_key=asked.holder, revoked=revoked, online=online)
-        self._nonces[asked.nonce] = now_ms  # Only of requests that were covered: others must not fill the memory.
-        updates = self._let_in(asked, right, token.revocation_ids, now_ms, online or {})
+        self._nonces[asked.nonce] = now_ms  # Only of requests that were granted: others must not fill the memory.
+        updates = self._admit(asked, right, token.revocation_ids, now_ms, online or {})
         welcome = self._welcome(asked)
         return [self._persist(), Reply(asked.holder, welcome), *updates]
 
-    def leave(self, holder: bytes, now_ms: int) -> list[Effect]:
+    def leave(self, holder: bytes, now_ms: int) -> list[ManagerEffect]:
         """A holder, whose key the caller has seen proven, leaves every group it is in."""
         updates = [g.leave(holder, now_ms) for g in self.groups.values() if holder in g.members]
         return self._changed(updates)
 
-    def revoke(self, revoked: Collection[str], now_ms: int) -> list[Effect]:
-        """Shuts out every member whose token has one of these links in it."""
+    def revoke(self, revoked: Collection[str], now_ms: int) -> list[ManagerEffect]:
+        """Evicts every member whose token contains one of these links."""
         updates = []
         for group in self.groups.values():
             hit = [m.holder for m in group.members.values() if any(id in revoked for id in m.revocation_ids)]
             updates.append(group.revoke(hit, now_ms))
         return self._changed(updates)
 
-    def tick(self, now_ms: int) -> list[Effect]:
-        """Does what is due in every group."""
+    def tick(self, now_ms: int) -> list[ManagerEffect]:
+        """Carries out what is due in every group."""
         updates = [group.tick(now_ms) for group in self.groups.values()]
         return self._changed(updates) if any(updates) else []
 
@@ -196,8 +206,8 @@ class KeyManager:
     def next_tick_ms(self) -> int:
         return min((group.next_tick_ms for group in self.groups.values()), default=2**63)
 
-    def beacons(self, now_ms: int) -> list[Effect]:
-        """A signed word on every group, due every half grace. Changes nothing, so nothing need be kept."""
+    def beacons(self, now_ms: int) -> list[ManagerEffect]:
+        """A signed beacon for every group, due every half grace. Changes nothing, so nothing need be stored."""
         return [Broadcast(signed_message(group.beacon(now_ms), self._identity)) for group in self.groups.values()]
 
     def history(
@@ -212,35 +222,35 @@ class KeyManager:
     ) -> tuple[ArchivedKey, ...]:
         """Past keys for a reader with the right to history, of epochs that overlap that right's validity."""
         token = self._verifier.read(token_raw, self._type.owner_key)
-        request = Request(self._type.type_id, "history", self._attributes(gid))
+        request = AccessRequest(self._type.type_id, "history", self._attributes(gid))
         token.verify(request, now_ms=now_ms, proven_key=proven_key, revoked=revoked, online=online)
         right = token.right()
         return self._group(gid).history(right.not_before, right.not_after)
 
     def refuse(self, raw: bytes, why: str) -> tuple[bytes, bytes, bytes]:
-        """Who made a request that `join` denied, its nonce, and this manager's signature under the reason."""
-        asked = msgspec.msgpack.decode(raw, type=Join)
+        """The holder whose request `join` denied, its nonce, and this manager's signature over the reason."""
+        asked = msgspec.msgpack.decode(raw, type=JoinRequest)
         signed = _refusal_bytes(self._type.type_id, asked.nonce, why)
         return asked.holder, asked.nonce, self._identity.sign(signed)
 
     # ── Steps of a join ──
 
-    def _read_join(self, raw: bytes, now_ms: int) -> Join:
+    def _read_join(self, raw: bytes, now_ms: int) -> JoinRequest:
         if len(raw) > JOIN_BYTES_MAX:
             raise PeerError(f"join: {len(raw)} bytes; at most {JOIN_BYTES_MAX} are allowed")
         try:
-            asked = msgspec.msgpack.decode(raw, type=Join)
+            asked = msgspec.msgpack.decode(raw, type=JoinRequest)
         except msgspec.DecodeError as wrong:
             raise PeerError(f"join: {wrong}") from None
         if asked.type_id != self._type.type_id:
             raise PeerError("join: for another type")
         if len(asked.holder) != KEY_BYTES or len(asked.kex_key) != KEY_BYTES or len(asked.nonce) != 16:
             raise PeerError("join: a key or nonce of the wrong length")
-        verify_signature(asked.holder, asked.signature, _signed_bytes(asked), "the join")
+        verify_signature(asked.holder, asked.signature, signed_bytes(asked), "the join")
         self._check_fresh(asked, now_ms)
         return asked
 
-    def _check_fresh(self, asked: Join, now_ms: int) -> None:
+    def _check_fresh(self, asked: JoinRequest, now_ms: int) -> None:
         fresh_ms = self._type.grace_ms + DELAY_MS
         if abs(now_ms - asked.ts_ms) > fresh_ms:
             raise PeerError(f"join: asked {now_ms - asked.ts_ms} ms ago; at most {fresh_ms} ms are allowed")
@@ -251,7 +261,7 @@ class KeyManager:
         if len(self._nonces) >= NONCES_MAX:
             raise PeerError(f"join: more than {NONCES_MAX} requests at once")
 
-    def _asked_attributes(self, asked: Join, right: Right) -> list[frozenset[bytes]]:
+    def _asked_attributes(self, asked: JoinRequest, right: Right) -> list[frozenset[bytes]]:
         """What the right must cover, group by group; in a type without groups, whatever it is for."""
         if asked.gids or self.groups:
             if not asked.gids:
@@ -259,9 +269,9 @@ class KeyManager:
             return [self._attributes(self._group(gid).gid) for gid in asked.gids]
         return [frozenset(self._type.attr_ids.values()) if right.attributes is None else right.attributes]
 
-    def _let_in(
-        self, asked: Join, right: Right, revocation_ids: tuple[str, ...], now_ms: int, online: Mapping[str, int]
-    ) -> list[Effect]:
+    def _admit(
+        self, asked: JoinRequest, right: Right, revocation_ids: tuple[str, ...], now_ms: int, online: Mapping[str, int]
+    ) -> list[ManagerEffect]:
         for gid in asked.gids:  # All of them before the first: a refusal leaves nothing half done.
             self.groups[gid].check_join(right.not_before, right.not_after, now_ms)
         since = max((online[test.url] for test in right.online if test.url in online), default=None)
@@ -281,16 +291,16 @@ class KeyManager:
         ]
         return self._broadcasts(updates)
 
-    def _welcome(self, asked: Join) -> bytes:
+    def _welcome(self, asked: JoinRequest) -> bytes:
         shares = tuple(self.groups[gid].key_for(asked.holder) for gid in asked.gids)
-        welcome = Welcome(self._type.type_id, asked.holder, self._new_sender_id(), asked.nonce, shares)
-        welcome = msgspec.structs.replace(welcome, signature=self._identity.sign(_signed_bytes(welcome)))
+        welcome = JoinWelcome(self._type.type_id, asked.holder, self._new_sender_id(), asked.nonce, shares)
+        welcome = msgspec.structs.replace(welcome, signature=self._identity.sign(signed_bytes(welcome)))
         context = _welcome_context(self._type.type_id, asked.nonce)
         return seal_to(asked.kex_key, msgspec.msgpack.encode(welcome), context, self._random)
 
     def _new_sender_id(self) -> int:
         if self._outside_sender_id is not None:
-            # Never below what this manager gave out itself: a counter restored from a backup is asked until it is past that.
+            # Never below what this manager gave out itself: a counter may have been restored from a backup.
             self._next_sender_id = max(self._next_sender_id, self._outside_sender_id())
         if self._next_sender_id > U32_MAX:
             raise Denied(f"sender: all {U32_MAX} sender ids of {self._type.name} are used; make a new version of it")
@@ -311,23 +321,23 @@ class KeyManager:
         self.generation += 1
         return Persist(self.generation)
 
-    def _changed(self, updates: Sequence[KeyUpdate | None]) -> list[Effect]:
+    def _changed(self, updates: Sequence[KeyUpdate | None]) -> list[ManagerEffect]:
         return [self._persist(), *self._broadcasts(updates)]
 
-    def _broadcasts(self, updates: Sequence[KeyUpdate | None]) -> list[Effect]:
+    def _broadcasts(self, updates: Sequence[KeyUpdate | None]) -> list[ManagerEffect]:
         return [Broadcast(signed_message(update, self._identity)) for update in updates if update is not None]
 
     def export_state(self, master: bytes) -> bytes:
-        """Everything the manager must not forget, sealed under a key derived from `master` for this export alone."""
+        """The manager's state, sealed under a key derived from `master` for this export alone."""
         state = ManagerState(self.generation, self._next_sender_id, tuple(g.to_state() for g in self.groups.values()))
         salt = self._random(KEY_BYTES)
         head = _STATE_MAGIC + self._type.type_id + self.generation.to_bytes(8, "big") + salt
         return head + _state_box(master, head).encrypt(bytes(12), msgspec.msgpack.encode(state), head)
 
     def import_state(self, sealed: bytes, master: bytes, *, generation: int) -> None:
-        """Goes on where an export left off. `generation` is the highest that was ever persisted.
+        """Continues from an exported state. `generation` is the highest that was ever persisted.
 
-        Raises Denied for an older state: it would give sender ids and epochs out a second time.
+        Raises Denied for an older state, which would give out sender ids and epochs a second time.
         """
         size = len(_STATE_MAGIC) + len(self._type.type_id) + 8 + KEY_BYTES
         head = sealed[:size]
@@ -358,22 +368,24 @@ def make_join(
     now_ms: int,
     random: RandomBytes,
 ) -> tuple[bytes, bytes]:
-    """The request to send, and its nonce, by which the answer is known."""
-    asked = Join(
+    """The request to send, and its nonce, which identifies the answer."""
+    asked = JoinRequest(
         signed_type.type_id, tuple(gids), token, holder.public_key, kex.public_key, nonce := random(16), now_ms
     )
-    signed = msgspec.structs.replace(asked, signature=holder.sign(_signed_bytes(asked)))
+    signed = msgspec.structs.replace(asked, signature=holder.sign(signed_bytes(asked)))
     return msgspec.msgpack.encode(signed), nonce
 
 
-def open_welcome(signed_type: SignedType, sealed: bytes, nonce: bytes, holder: Identity, kex: SealingKey) -> Welcome:
+def open_welcome(
+    signed_type: SignedType, sealed: bytes, nonce: bytes, holder: Identity, kex: SealingKey
+) -> JoinWelcome:
     """The manager's answer to the request with this nonce; raises PeerError for anything else."""
     raw = kex.open(sealed, _welcome_context(signed_type.type_id, nonce))
     try:
-        welcome = msgspec.msgpack.decode(raw, type=Welcome)
+        welcome = msgspec.msgpack.decode(raw, type=JoinWelcome)
     except msgspec.DecodeError as wrong:
         raise PeerError(f"welcome: {wrong}") from None
-    verify_signature(signed_type.key_manager, welcome.signature, _signed_bytes(welcome), "the welcome")
+    verify_signature(signed_type.key_manager, welcome.signature, signed_bytes(welcome), "the welcome")
     if (welcome.type_id, welcome.holder, welcome.nonce) != (signed_type.type_id, holder.public_key, nonce):
         raise PeerError("welcome: the answer to another request")
     return welcome
@@ -400,8 +412,3 @@ def _welcome_context(type_id: bytes, nonce: bytes) -> bytes:
 
 def _refusal_bytes(type_id: bytes, nonce: bytes, why: str) -> bytes:
     return b"ps/refused/1\0" + type_id + nonce + why.encode()
-
-
-def _signed_bytes(message: Join | Welcome) -> bytes:
-    bare = msgspec.structs.replace(message, signature=b"")
-    return b"ps/km/1\0" + type(message).__name__.encode() + b"\0" + msgspec.msgpack.encode(bare)

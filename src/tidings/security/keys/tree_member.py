@@ -1,8 +1,8 @@
 """A member's side of a key tree: a path, and how updates change it.
 
-A member learns from updates alone. It follows them in order, first the notices of what moved,
-then what is sealed to it, then the entries on its path from the leaf up; and it changes nothing
-when one of these steps fails.
+A member learns from updates alone, and applies them in order. Of each it takes first the notices
+of nodes that moved, then what is sealed to the member itself, then the entries on its path from
+the leaf up. If one of these steps fails it changes nothing.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from msgspec.structs import replace
 from tidings.errors import PeerError
 from tidings.security.identity import SealingKey
 from tidings.security.keys.trees import (
-    Entry,
-    Level,
+    LeafSplit,
+    MemberPath,
     NeedResync,
     NewLeafKey,
-    Path,
-    Personal,
-    Promote,
-    Split,
-    Update,
+    PathLevel,
+    SealedForMember,
+    SealedKey,
+    SiblingPromotion,
+    TreeUpdate,
     blind,
     context_of,
     entry_aad,
@@ -36,8 +36,8 @@ from tidings.security.keys.trees import (
 )
 from tidings.security.suites import expand
 
-_Entries: TypeAlias = dict[tuple[int, int], tuple[int, Entry]]
-_PERSONAL = msgspec.msgpack.Decoder(Path | NewLeafKey)
+_Entries: TypeAlias = dict[tuple[int, int], tuple[int, SealedKey]]
+_PERSONAL = msgspec.msgpack.Decoder(MemberPath | NewLeafKey)
 
 
 class TreeMember(ABC):
@@ -49,10 +49,15 @@ class TreeMember(ABC):
         self.gid, self.member, self._kex = gid, member, kex
         self.version = -1
         self._leaf, self._leaf_key = 0, b""
-        self._levels: list[Level] = []
+        self._levels: list[PathLevel] = []
 
     @property
-    def held(self) -> int:
+    def path(self) -> MemberPath:
+        """Everything that this member holds; without a leaf key before it has a leaf."""
+        return MemberPath(self.version, self._leaf, self._leaf_key, tuple(self._levels))
+
+    @property
+    def key_count(self) -> int:
         """How many keys this member stores."""
         return 1 + len(self._levels)
 
@@ -62,10 +67,10 @@ class TreeMember(ABC):
             raise NeedResync("tree: no path yet")
         return expand(self._root_key(), self.kind.encode() + b"/kek")
 
-    def resync(self, personal: Personal, version: int) -> bytes:
+    def resync(self, personal: SealedForMember, version: int) -> bytes:
         """Takes over a whole path of this version; gives the root's key."""
         message = self._open(personal, version)
-        if not isinstance(message, Path) or message.version != version:
+        if not isinstance(message, MemberPath) or message.version != version:
             raise PeerError("tree: expected a whole path")
         if version < self.version:
             raise PeerError(f"tree: version {version} after {self.version}; the manager went back")
@@ -73,14 +78,14 @@ class TreeMember(ABC):
         return self.kek()
 
     def await_path(self, version: int) -> None:
-        """Counts from this version, with no leaf yet: the first update that seats this member brings its path."""
+        """Follows updates from this version on, with no leaf yet; the update that adds its leaf brings its path."""
         self.version = max(self.version, version)
 
-    def apply(self, update: Update) -> bytes:
+    def apply(self, update: TreeUpdate) -> bytes:
         """Follows one update; gives the root's key. Raises NeedResync and changes nothing if one was missed."""
         mine = [personal for personal in update.personal if personal.member == self.member]
         message = self._open(mine[0], update.version) if mine else None
-        if isinstance(message, Path) and message.version == update.version > self.version:
+        if isinstance(message, MemberPath) and message.version == update.version > self.version:
             self._take(message)
             return self.kek()
         if update.gid != self.gid or update.version != self.version + 1 or not self._leaf_key:
@@ -90,7 +95,7 @@ class TreeMember(ABC):
             self._levels = self._moved(update.notices)
             if isinstance(message, NewLeafKey):
                 self._leaf_key = message.leaf_key
-                self._levels = self._told(message)
+                self._levels = self._after_leaf_key(message)
             self._follow({(entry.target, entry.under): (n, entry) for n, entry in enumerate(update.entries)}, update)
         except (InvalidTag, NeedResync):
             self._leaf_key, self._levels = before
@@ -102,38 +107,38 @@ class TreeMember(ABC):
     def _root_key(self) -> bytes: ...
 
     @abstractmethod
-    def _follow(self, entries: _Entries, update: Update) -> None:
+    def _follow(self, entries: _Entries, update: TreeUpdate) -> None:
         """Opens those entries that concern the path, bottom-up; raises NeedResync if a key is then missing."""
 
-    def _told(self, message: NewLeafKey) -> list[Level]:
+    def _after_leaf_key(self, message: NewLeafKey) -> list[PathLevel]:
         """The levels after a personal message; LKH learns only its leaf key from one."""
         return self._levels
 
-    def _take(self, path: Path) -> None:
+    def _take(self, path: MemberPath) -> None:
         self._leaf, self._leaf_key, self._levels = path.leaf, path.leaf_key, list(path.levels)
         self.version = path.version
 
-    def _open(self, personal: Personal, version: int) -> Path | NewLeafKey:
+    def _open(self, personal: SealedForMember, version: int) -> MemberPath | NewLeafKey:
         raw = self._kex.open(personal.sealed, context_of(self.gid, version))
         try:
-            message: Path | NewLeafKey = _PERSONAL.decode(raw)
+            message: MemberPath | NewLeafKey = _PERSONAL.decode(raw)
         except msgspec.DecodeError:
             raise PeerError("tree: a personal message that is none") from None
         return message
 
-    def _moved(self, notices: Sequence[Split | Promote]) -> list[Level]:
+    def _moved(self, notices: Sequence[LeafSplit | SiblingPromotion]) -> list[PathLevel]:
         levels = self._levels
         for notice in notices:
-            levels = self._split(levels, notice) if isinstance(notice, Split) else _promoted(levels, notice)
+            levels = self._split(levels, notice) if isinstance(notice, LeafSplit) else _promoted(levels, notice)
         return levels
 
-    def _split(self, levels: list[Level], notice: Split) -> list[Level]:
+    def _split(self, levels: list[PathLevel], notice: LeafSplit) -> list[PathLevel]:
         renamed = [_renamed(level, notice.leaf, notice.parent) for level in levels]
         if notice.leaf == self._leaf:
-            return [Level(notice.leaf, True, notice.joined, notice.parent, None), *renamed]
+            return [PathLevel(notice.leaf, True, notice.joined, notice.parent, None), *renamed]
         return renamed
 
-    def _unlock(self, entries: _Entries, update: Update, target: int, under: int, key: bytes) -> bytes | None:
+    def _unlock(self, entries: _Entries, update: TreeUpdate, target: int, under: int, key: bytes) -> bytes | None:
         found = entries.get((target, under))
         if found is None:
             return None
@@ -150,21 +155,21 @@ class OneWayMember(TreeMember):
     def _root_key(self) -> bytes:
         key = self._leaf_key
         for level in self._levels:
-            key = _climb(key, level)
+            key = climb(key, level)
         return key
 
-    def _told(self, message: NewLeafKey) -> list[Level]:
+    def _after_leaf_key(self, message: NewLeafKey) -> list[PathLevel]:
         if message.sibling_key is None or not self._levels:
             return self._levels
         return [replace(self._levels[0], key=message.sibling_key), *self._levels[1:]]
 
-    def _follow(self, entries: _Entries, update: Update) -> None:
+    def _follow(self, entries: _Entries, update: TreeUpdate) -> None:
         key, levels = self._leaf_key, []
         for level in self._levels:
             blinded = self._unlock(entries, update, level.sibling, level.node, key)
             if blinded is not None:
                 level = replace(level, key=blinded)
-            key = _climb(key, level)
+            key = climb(key, level)
             levels.append(level)
         self._levels = levels
 
@@ -177,7 +182,7 @@ class HierarchyMember(TreeMember):
     def _root_key(self) -> bytes:
         return _need(self._levels[-1].key) if self._levels else self._leaf_key
 
-    def _follow(self, entries: _Entries, update: Update) -> None:
+    def _follow(self, entries: _Entries, update: TreeUpdate) -> None:
         below, levels = self._leaf_key, []
         for level in self._levels:
             key = self._unlock(entries, update, level.parent, level.node, below)
@@ -191,7 +196,8 @@ class HierarchyMember(TreeMember):
 # ── Pure steps ───────────────────────────────────────────────────────────────
 
 
-def _climb(key: bytes, level: Level) -> bytes:
+def climb(key: bytes, level: PathLevel) -> bytes:
+    """A parent's key, from the key of the node below it and what the member holds for that level (OFT)."""
     mine, beside = blind(key), _need(level.key)
     return mix(mine, beside) if level.is_left else mix(beside, mine)
 
@@ -202,14 +208,14 @@ def _need(key: bytes | None) -> bytes:
     return key
 
 
-def _renamed(level: Level, old: int, new: int) -> Level:
+def _renamed(level: PathLevel, old: int, new: int) -> PathLevel:
     if old not in (level.node, level.sibling, level.parent):
         return level
     node, sibling, parent = (new if id == old else id for id in (level.node, level.sibling, level.parent))
-    return Level(node, level.is_left, sibling, parent, level.key)
+    return PathLevel(node, level.is_left, sibling, parent, level.key)
 
 
-def _promoted(levels: list[Level], notice: Promote) -> list[Level]:
+def _promoted(levels: list[PathLevel], notice: SiblingPromotion) -> list[PathLevel]:
     kept = [level for level in levels if not (level.node == notice.raised and level.sibling == notice.left)]
     return [_renamed(level, notice.parent, notice.raised) for level in kept]
 

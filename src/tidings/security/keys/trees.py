@@ -1,8 +1,8 @@
 """Key trees: how a manager changes the key of a thousand members with a dozen messages.
 
-Members sit at the leaves of a binary tree. What a member holds lets it compute the key of the
-root; when somebody comes or goes, only the path above that leaf changes, and each change is sent
-once, sealed under a key that exactly the right half of the members has.
+Members are the leaves of a binary tree. What a member holds lets it compute the key of the root.
+When a member joins or leaves, only the path above its leaf changes, and each change is sent once,
+sealed under a key that exactly the intended half of the members has.
 
 | | OFT, one-way function tree | LKH, logical key hierarchy |
 | --- | --- | --- |
@@ -13,10 +13,10 @@ once, sealed under a key that exactly the right half of the members has.
 
 So LKH is the default; OFT is kept because the paper is built on it.
 
-A tree's `join`, `leave`, `batch`, `rotate` and `rebuild` give an `Update`: notices of what moved,
-entries for many, and a few messages sealed to single members. A `TreeMember` applies updates in
-order and gives the root's key, or raises NeedResync when it missed one. What a member learns it
-learns from updates alone; the manager's tree and the member's path share no object.
+A tree's `join`, `leave`, `batch`, `rotate` and `rebuild` return a `TreeUpdate`: notices of nodes that
+moved, keys sealed for many members, and a few messages sealed to single members. A `TreeMember`
+applies updates in order and returns the root's key, or raises NeedResync when it missed one. A
+member learns from updates alone; the manager's tree and the member's path share no object.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from tidings.security.identity import RandomBytes, seal_to
 from tidings.security.suites import expand, extract
 
 KEY_BYTES = 32
-MEMBERS_MAX = 2**20  # A path of twenty keys; beyond it a group wants splitting, not a taller tree.
+MEMBERS_MAX = 2**20  # A path of twenty keys; a larger group should be split, rather than have a taller tree.
 
 
 def without_keys(message: object) -> str:
-    """The repr of whatever has keys in it: its name and no more, so that no log ever shows one."""
+    """The repr of a message with keys in it: its name alone, so that no log ever shows a key."""
     return f"{type(message).__name__}(…)"
 
 
@@ -45,7 +45,7 @@ class NeedResync(PeerError):
     """An update is missing or does not fit; the member must ask the manager for its path."""
 
 
-class Split(msgspec.Struct, frozen=True, tag="split", array_like=True):
+class LeafSplit(msgspec.Struct, frozen=True, tag="split", array_like=True):
     """Leaf `leaf` became the left child of the new node `parent`, whose right child is `joined`."""
 
     leaf: int
@@ -53,15 +53,15 @@ class Split(msgspec.Struct, frozen=True, tag="split", array_like=True):
     joined: int
 
 
-class Promote(msgspec.Struct, frozen=True, tag="promote", array_like=True):
-    """`left` is gone, and `raised`, its sibling, stands where their parent `parent` stood."""
+class SiblingPromotion(msgspec.Struct, frozen=True, tag="promote", array_like=True):
+    """`left` was removed, and its sibling `raised` took the place of their parent `parent`."""
 
     raised: int
     parent: int
     left: int
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
+class SealedKey(msgspec.Struct, frozen=True, array_like=True):
     """A key of node `target`, sealed under a key of node `under`."""
 
     target: int
@@ -69,24 +69,24 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     sealed: bytes
 
 
-class Personal(msgspec.Struct, frozen=True, array_like=True):
-    """What one member alone must know, sealed to its own key."""
+class SealedForMember(msgspec.Struct, frozen=True, array_like=True):
+    """A message for one member alone, sealed to its own key."""
 
     member: bytes
     sealed: bytes
 
 
-class Update(msgspec.Struct, frozen=True, array_like=True):
+class TreeUpdate(msgspec.Struct, frozen=True, array_like=True):
     """One change of a tree, from `version` − 1 to `version`."""
 
     gid: bytes
     version: int
-    notices: tuple[Split | Promote, ...] = ()
-    entries: tuple[Entry, ...] = ()
-    personal: tuple[Personal, ...] = ()
+    notices: tuple[LeafSplit | SiblingPromotion, ...] = ()
+    entries: tuple[SealedKey, ...] = ()
+    personal: tuple[SealedForMember, ...] = ()
 
 
-class Level(msgspec.Struct, frozen=True, array_like=True):
+class PathLevel(msgspec.Struct, frozen=True, array_like=True):
     """One step of a path, bottom-up: a node, its sibling, their parent, and the key a member holds for this step.
 
     OFT: the sibling's blinded key. LKH: the parent's key.
@@ -101,13 +101,13 @@ class Level(msgspec.Struct, frozen=True, array_like=True):
     __repr__ = without_keys
 
 
-class Path(msgspec.Struct, frozen=True, tag="path", array_like=True):
-    """All that a member holds."""
+class MemberPath(msgspec.Struct, frozen=True, tag="path", array_like=True):
+    """Everything that a member holds."""
 
     version: int
     leaf: int
     leaf_key: bytes
-    levels: tuple[Level, ...]
+    levels: tuple[PathLevel, ...]
 
     __repr__ = without_keys
 
@@ -122,7 +122,7 @@ class NewLeafKey(msgspec.Struct, frozen=True, tag="leaf", array_like=True):
 
 
 class NodeState(msgspec.Struct, frozen=True, array_like=True):
-    """One node of a tree at rest; 0 is no child."""
+    """One node of a tree, as it is stored; 0 is no child."""
 
     id: int
     key: bytes
@@ -134,7 +134,7 @@ class NodeState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TreeState(msgspec.Struct, frozen=True, array_like=True):
-    """A whole tree at rest."""
+    """A whole tree, as it is stored."""
 
     version: int
     root: int
@@ -176,7 +176,7 @@ class _Node:
             node = node.parent
 
     def resize(self) -> None:
-        """Makes height and nearest leaf right again, here and above."""
+        """Recomputes height and nearest leaf, here and above."""
         for node in self.upward():
             if node.left is not None and node.right is not None:
                 node.height = 1 + max(node.left.height, node.right.height)
@@ -185,10 +185,10 @@ class _Node:
 
 
 class _Work:
-    """What one batch has touched so far."""
+    """The nodes that one batch has touched so far."""
 
     def __init__(self) -> None:
-        self.notices: list[Split | Promote] = []
+        self.notices: list[LeafSplit | SiblingPromotion] = []
         self.joined: dict[int, _Node] = {}
         self.split: dict[int, _Node] = {}
         self.raised: dict[int, _Node] = {}
@@ -210,7 +210,7 @@ class KeyTree(ABC):
         self._next_id = 1
         self._turn = 0
 
-    # ── What a manager asks ──
+    # ── Members and keys ──
 
     def __len__(self) -> int:
         return len(self._leaves)
@@ -232,27 +232,27 @@ class KeyTree(ABC):
         assert self._root is not None, "an empty tree has no key"
         return expand(self._root.key, self.kind.encode() + b"/kek")
 
-    def join(self, member: bytes, kex_key: bytes) -> Update:
+    def join(self, member: bytes, kex_key: bytes) -> TreeUpdate:
         return self.batch(joins=[(member, kex_key)])
 
-    def leave(self, member: bytes) -> Update:
+    def leave(self, member: bytes) -> TreeUpdate:
         return self.batch(leaves=[member])
 
-    def batch(self, joins: Sequence[tuple[bytes, bytes]] = (), leaves: Sequence[bytes] = ()) -> Update:
-        """Many at once: those who leave first, then those who join, then one change of keys."""
+    def batch(self, joins: Sequence[tuple[bytes, bytes]] = (), leaves: Sequence[bytes] = ()) -> TreeUpdate:
+        """Many changes at once: first removals, then additions, then one change of keys."""
         work = _Work()
         for member in leaves:
-            self._take_out(member, work)
+            self._remove_leaf(member, work)
         for member, kex_key in joins:
-            self._put_in(member, kex_key, work)
+            self._add_leaf(member, kex_key, work)
         for node in work.raised.values():
             if self._by_id.get(node.id) is node:
                 leaf = self._by_id[node.nearest[1]]
                 work.rekeyed[leaf.id] = leaf
         return self._rekey(work)
 
-    def rotate(self) -> Update:
-        """Gives one leaf a new key, the next one in turn each time: heals what a leaked leaf key gave away."""
+    def rotate(self) -> TreeUpdate:
+        """Gives one leaf a new key, the next one in turn each time: this limits the harm of a leaked leaf key."""
         work = _Work()
         if self._leaves:
             members = self.members
@@ -266,19 +266,19 @@ class KeyTree(ABC):
         """Whether leaves have made the tree more than twice as tall as it need be."""
         return self.height > 2 * max(1, (len(self) - 1).bit_length())
 
-    def rebuild(self) -> Update:
+    def rebuild(self) -> TreeUpdate:
         """The same members in a balanced tree with all keys new; every member is sent its path."""
         members = [(member, self._kex[member]) for member in self.members]
         self._root, self._leaves, self._by_id, self._kex = None, {}, {}, {}
         return self.batch(joins=members)
 
-    def resync(self, member: bytes, kex_key: bytes | None = None) -> Personal:
+    def resync(self, member: bytes, kex_key: bytes | None = None) -> SealedForMember:
         """The member's whole path, sealed to it; with `kex_key`, to its new sealing key."""
         if kex_key is not None:
             self._kex[member] = kex_key
         return self._seal(member, self._path(self._leaves[member]))
 
-    # ── Keeping it ──
+    # ── Storage ──
 
     def to_state(self) -> TreeState:
         """Everything, keys included: for sealing at rest."""
@@ -290,7 +290,7 @@ class KeyTree(ABC):
         return TreeState(self.version, root, nodes, dict(self._kex), self.members, self._next_id, self._turn)
 
     def restore(self, state: TreeState) -> None:
-        """Becomes the tree that `state` was taken of."""
+        """Restores the tree from `state`."""
         self.version, self._next_id, self._turn = state.version, state.next_id, state.turn
         self._by_id = {node.id: _Node(node.id, node.key, node.member) for node in state.nodes}
         self._kex = dict(state.kex)
@@ -304,9 +304,9 @@ class KeyTree(ABC):
         for leaf in self._leaves.values():
             leaf.resize()
 
-    # ── Moving leaves ──
+    # ── Adding and removing leaves ──
 
-    def _put_in(self, member: bytes, kex_key: bytes, work: _Work) -> None:
+    def _add_leaf(self, member: bytes, kex_key: bytes, work: _Work) -> None:
         if member in self._leaves or len(self) >= MEMBERS_MAX:
             raise InputError(f"member {member.hex()[:16]}… is in the tree already, or the tree is full")
         leaf = self._new_node(member)
@@ -320,9 +320,9 @@ class KeyTree(ABC):
         self._replace(beside, parent)
         self._adopt(parent, beside, leaf)
         work.split[beside.id] = beside
-        work.notices.append(Split(beside.id, parent.id, leaf.id))
+        work.notices.append(LeafSplit(beside.id, parent.id, leaf.id))
 
-    def _take_out(self, member: bytes, work: _Work) -> None:
+    def _remove_leaf(self, member: bytes, work: _Work) -> None:
         leaf = self._leaves.pop(member, None)
         if leaf is None:
             raise InputError(f"member {member.hex()[:16]}… is not in the tree")
@@ -336,7 +336,7 @@ class KeyTree(ABC):
         if sibling.parent is not None:
             sibling.parent.resize()
         work.raised[sibling.id] = sibling
-        work.notices.append(Promote(sibling.id, parent.id, leaf.id))
+        work.notices.append(SiblingPromotion(sibling.id, parent.id, leaf.id))
 
     def _new_node(self, member: bytes | None = None) -> _Node:
         node = _Node(self._next_id, self._random(KEY_BYTES), member)
@@ -362,37 +362,39 @@ class KeyTree(ABC):
     # ── Changing keys ──
 
     @abstractmethod
-    def _rekey(self, work: _Work) -> Update:
-        """New keys wherever `work` calls for them, and the update that tells the members."""
+    def _rekey(self, work: _Work) -> TreeUpdate:
+        """New keys wherever `work` requires them, and the update that carries them to the members."""
 
     @abstractmethod
     def _level_key(self, node: _Node, sibling: _Node, parent: _Node) -> bytes:
         """What a member below `node` holds for that step of its path."""
 
-    def _path(self, leaf: _Node) -> Path:
+    def _path(self, leaf: _Node) -> MemberPath:
         levels = []
         for node in leaf.upward():
             if node.parent is not None and node.sibling is not None:
                 key = self._level_key(node, node.sibling, node.parent)
-                levels.append(Level(node.id, node.parent.left is node, node.sibling.id, node.parent.id, key))
-        return Path(self.version, leaf.id, leaf.key, tuple(levels))
+                levels.append(PathLevel(node.id, node.parent.left is node, node.sibling.id, node.parent.id, key))
+        return MemberPath(self.version, leaf.id, leaf.key, tuple(levels))
 
-    def _seal(self, member: bytes, message: Path | NewLeafKey) -> Personal:
+    def _seal(self, member: bytes, message: MemberPath | NewLeafKey) -> SealedForMember:
         context = context_of(self.gid, self.version)
-        return Personal(member, seal_to(self._kex[member], msgspec.msgpack.encode(message), context, self._random))
+        return SealedForMember(
+            member, seal_to(self._kex[member], msgspec.msgpack.encode(message), context, self._random)
+        )
 
     def _changed(self, leaves: Sequence[_Node]) -> list[_Node]:
         """Every node above these and they themselves, deepest first."""
         depths = {node.id: (depth, node) for leaf in leaves for depth, node in _depths(leaf)}
         return [node for _, node in sorted(depths.values(), key=lambda item: (-item[0], item[1].id))]
 
-    def _sealed_entries(self, wanted: list[tuple[_Node, _Node, bytes, bytes]]) -> tuple[Entry, ...]:
+    def _sealed_entries(self, wanted: list[tuple[_Node, _Node, bytes, bytes]]) -> tuple[SealedKey, ...]:
         """One entry for each (target, under, key of under, secret of target)."""
         entries = []
         for index, (target, under, key, secret) in enumerate(wanted):
             aad = entry_aad(self.gid, self.version, target.id, under.id)
             sealed = lock_under(self.kind, key).encrypt(entry_nonce(self.version, index), secret, aad)
-            entries.append(Entry(target.id, under.id, sealed))
+            entries.append(SealedKey(target.id, under.id, sealed))
         return tuple(entries)
 
 
@@ -404,7 +406,7 @@ class OneWayTree(KeyTree):
     def _level_key(self, node: _Node, sibling: _Node, parent: _Node) -> bytes:
         return blind(sibling.key)
 
-    def _rekey(self, work: _Work) -> Update:
+    def _rekey(self, work: _Work) -> TreeUpdate:
         self.version += 1
         personal = {leaf.id: leaf for leaf in (*work.split.values(), *work.rekeyed.values())}
         personal = {id: leaf for id, leaf in personal.items() if id in self._by_id and id not in work.joined}
@@ -415,16 +417,16 @@ class OneWayTree(KeyTree):
         for node in changed:
             if node.left is not None and node.right is not None:
                 node.key = mix(blind(node.left.key), blind(node.right.key))
-        told = {*work.joined, *personal}  # Leaves that get a sealed message learn their sibling's key from it.
+        informed = {*work.joined, *personal}  # Leaves that get a sealed message learn their sibling's key from it.
         entries = [
             (node, node.sibling, node.sibling.key, blind(node.key))
             for node in changed
-            if node.sibling is not None and node.sibling.id not in told
+            if node.sibling is not None and node.sibling.id not in informed
         ]
         fresh = {node.id for node in changed}
         messages = [self._seal(leaf.member or b"", self._path(leaf)) for leaf in work.joined.values()]
         messages += [self._seal(leaf.member or b"", self._new_leaf_key(leaf, fresh)) for leaf in personal.values()]
-        return Update(self.gid, self.version, tuple(work.notices), self._sealed_entries(entries), tuple(messages))
+        return TreeUpdate(self.gid, self.version, tuple(work.notices), self._sealed_entries(entries), tuple(messages))
 
     def _new_leaf_key(self, leaf: _Node, fresh: set[int]) -> NewLeafKey:
         sibling = leaf.sibling
@@ -439,15 +441,15 @@ class HierarchyTree(KeyTree):
     def _level_key(self, node: _Node, sibling: _Node, parent: _Node) -> bytes:
         return parent.key
 
-    def _rekey(self, work: _Work) -> Update:
+    def _rekey(self, work: _Work) -> TreeUpdate:
         self.version += 1
         left = [node for node in work.raised.values() if self._by_id.get(node.id) is node]
         rotated = [] if work.raised else [leaf for leaf in work.rekeyed.values() if leaf.id not in work.joined]
         for leaf in rotated:
             leaf.key = self._random(KEY_BYTES)
-        # What a leaver (or whoever stole the leaf key) knew cannot carry the new key; below a split nobody has an old one.
+        # A key that a leaver (or a thief of the leaf key) knew cannot carry the new one; below a split there is no old one.
         exposed = {node.id for start in (*left, *rotated) for node in start.upward() if node is not start}
-        new = {notice.parent for notice in work.notices if isinstance(notice, Split)}
+        new = {notice.parent for notice in work.notices if isinstance(notice, LeafSplit)}
         starts = [*left, *rotated, *work.joined.values()]
         changed = self._changed([start.parent for start in starts if start.parent is not None])
         old = {node.id: node.key for node in changed}
@@ -462,7 +464,7 @@ class HierarchyTree(KeyTree):
                 wanted.append((node, node, old[node.id], node.key))
         messages = [self._seal(leaf.member or b"", self._path(leaf)) for leaf in work.joined.values()]
         messages += [self._seal(leaf.member or b"", NewLeafKey(leaf.key, None)) for leaf in rotated]
-        return Update(self.gid, self.version, tuple(work.notices), self._sealed_entries(wanted), tuple(messages))
+        return TreeUpdate(self.gid, self.version, tuple(work.notices), self._sealed_entries(wanted), tuple(messages))
 
 
 TREES: dict[str, type[KeyTree]] = {"oft": OneWayTree, "lkh": HierarchyTree}
@@ -472,7 +474,7 @@ TREES: dict[str, type[KeyTree]] = {"oft": OneWayTree, "lkh": HierarchyTree}
 
 
 def blind(key: bytes) -> bytes:
-    """What may be known of a node's key by those beside it (OFT)."""
+    """What the members below a node's sibling may know of the node's key (OFT)."""
     return expand(key, b"oft/blind")
 
 

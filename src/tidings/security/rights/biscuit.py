@@ -39,7 +39,7 @@ from biscuit_auth import (
 
 from tidings.errors import Denied, InputError
 from tidings.security.identity import Identity, RandomBytes, fingerprint
-from tidings.security.rights.reduction import ANY_TYPE, Grant, OnlineTest, Request, Right, reduce
+from tidings.security.rights.reduction import ANY_TYPE, AccessRequest, Grant, OnlineTest, Right, reduce
 
 TOKEN_BYTES_MAX = 2**19  # Two full lists of 4096 attribute ids.
 BLOCKS_MAX = 32  # A right passed on more often than this has lost its way.
@@ -70,7 +70,7 @@ class Capability(ABC):
     @abstractmethod
     def verify(
         self,
-        request: Request,
+        request: AccessRequest,
         *,
         now_ms: int,
         proven_key: bytes,
@@ -149,7 +149,7 @@ class BiscuitCapability(Capability):
 
     def verify(
         self,
-        request: Request,
+        request: AccessRequest,
         *,
         now_ms: int,
         proven_key: bytes,
@@ -166,7 +166,7 @@ class BiscuitCapability(Capability):
             raise Denied(_why(str(refused), self._chain, request, now_ms, proven_key)) from None
 
     def _authorizer(
-        self, request: Request, now_ms: int, proven_key: bytes, online: Mapping[str, int]
+        self, request: AccessRequest, now_ms: int, proven_key: bytes, online: Mapping[str, int]
     ) -> AuthorizerBuilder:
         code = [
             "now({now}); request_type({type}); request_action({action}); request_attributes({attributes});",
@@ -382,7 +382,7 @@ def _with(link: Grant, issuer: bytes | None, id: bytes | None = None) -> Grant:
 _FAILED = re.compile(r"Check n°(\d+) in (?:block n°(\d+)|authorizer)")
 
 
-def _why(refusal: str, chain: tuple[Grant, ...], request: Request, now_ms: int, proven_key: bytes) -> str:
+def _why(refusal: str, chain: tuple[Grant, ...], request: AccessRequest, now_ms: int, proven_key: bytes) -> str:
     """Names the first check that failed, in the order of the links and the custody checks last."""
     failed = sorted((int(block or BLOCKS_MAX), int(number)) for number, block in _FAILED.findall(refusal))
     if not failed:

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 
 from tidings.errors import Denied
 from tidings.security.identity import fingerprint
-from tidings.security.rights.reduction import Request, Right
+from tidings.security.rights.reduction import AccessRequest, Right
 
 
 @dataclass(frozen=True, slots=True)
-class Publishers:
+class PublisherRights:
     """The rights to publish that a reader knows of. Rights that also need an online test count for nothing here."""
 
     rights: tuple[Right, ...]
 
     @classmethod
-    def of(cls, rights: Iterable[Right]) -> Publishers:
+    def of(cls, rights: Iterable[Right]) -> PublisherRights:
         return cls(tuple(right for right in rights if "publish" in right.actions))
 
     def check(self, signer: bytes, type_id: bytes, attr_ids: tuple[bytes, ...], ts_ms: int) -> None:
@@ -30,7 +30,7 @@ class Publishers:
         for right in self.rights:
             if right.holder == signer:
                 try:
-                    return right.check(Request(type_id, "publish", frozenset(attr_ids)), ts_ms, signer)
+                    return right.check(AccessRequest(type_id, "publish", frozenset(attr_ids)), ts_ms, signer)
                 except Denied as refused:
                     why = f"publisher: {refused}"
         raise Denied(why)

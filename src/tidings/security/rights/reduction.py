@@ -69,7 +69,7 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class AccessRequest:
     """What somebody wants to do, now. Only membership of the network names no attributes."""
 
     type_id: bytes | str
@@ -99,7 +99,9 @@ class Right:
     online: tuple[OnlineTest, ...] = ()
     constraints: tuple[str, ...] = ()
 
-    def check(self, request: Request, now_ms: int, proven_key: bytes, online: Mapping[str, int] | None = None) -> None:
+    def check(
+        self, request: AccessRequest, now_ms: int, proven_key: bytes, online: Mapping[str, int] | None = None
+    ) -> None:
         """Returns if the request is covered; raises Denied naming the first check that fails.
 
         `proven_key` is the key the other side proved to hold; `online` says when each url last said yes.

@@ -21,7 +21,7 @@ def test_a_kernel_computes_what_its_function_does_and_is_compiled_once() -> None
 def test_all_kernels_are_ready_after_loading() -> None:
     before = cache.Kernel(lambda number: number + 1, "int64(int64)")
     cache.load_kernels()
-    assert all(each._compiled is not None for each in cache._MADE)
+    assert all(each.is_ready for each in cache.all_kernels())
     assert before(1) == 2
 
 
@@ -39,7 +39,7 @@ def test_a_kernel_from_disk_comes_without_what_it_was_compiled_with() -> None:
 
 def test_where_numba_lets_nothing_be_left_out_it_does_all_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "rtsys", None)
-    filled = cache.Kernel(cells.fill_table._function, cells.fill_table._signature)
+    filled = cache.Kernel(cells.fill_table.function, cells.fill_table.signature)
     slots = np.empty(3, np.int32)
     filled(np.array([5, 9]), 5, 2, slots)
     assert slots.tolist() == [0, 1, 2]

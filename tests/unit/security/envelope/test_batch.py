@@ -1,4 +1,4 @@
-"""Tables of events sealed and opened at once: the very bytes, and the very refusals, of the live path (INV-13)."""
+"""Tables of events sealed and opened at once: the very bytes, and the very refusals, of the live path (SECURE-INV-13)."""
 
 from __future__ import annotations
 

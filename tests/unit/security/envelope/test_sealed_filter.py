@@ -1,4 +1,4 @@
-"""Sealed subscriptions: read as far as the keys go, and only from those who may subscribe (2.9, 3.12)."""
+"""Sealed subscriptions: read as far as the keys go, and only from those who may subscribe."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_an_empty_clause_wants_everything() -> None:
 
 
 def test_no_two_clauses_share_key_and_nonce() -> None:
-    """GAP-05: equal plaintexts on one attribute give different bytes in every clause and version."""
+    """SECURE-GAP-5: equal plaintexts on one attribute give different bytes in every clause and version."""
     sealer = FilterSealer(PLATES, a_keyring(PLATES), 7)
     parts = set()
     for version in (1, 2, 3):
@@ -95,7 +95,7 @@ def test_nothing_of_a_signed_subscription_can_be_changed_even_for_a_broker_witho
 
 
 def test_only_who_may_subscribe_is_stored() -> None:
-    """INV-10, its second half."""
+    """SECURE-INV-10, its second half."""
     asked = []
 
     def may_subscribe(key: bytes, digest: bytes, attributes: tuple[bytes, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Key groups: when a key changes, and when it need not (3.8, 3.9, INV-14)."""
+"""Key groups: when a key changes, and when it need not (SECURE-INV-14)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from tests.unit.security.london import DAY_MS, MANAGER, PLATES, STRANGER, source
 from tidings.errors import Denied, PeerError
-from tidings.security import Beacon, GroupMember, GroupPolicy, KeyGroup, Keyring, KeyUpdate, NeedResync, SealingKey
-from tidings.security.keys.group import Status, signed_message
+from tidings.security import EpochBeacon, GroupMember, GroupPolicy, KeyGroup, Keyring, KeyUpdate, NeedResync, SealingKey
+from tidings.security.keys.group import MemberStatus, signed_message
 
 GID = PLATES.group_ids[0]
 START = 1_000_000_000_000
@@ -66,7 +66,7 @@ WHOLE_DAY = (START, START + DAY_MS)
 def test_who_was_entitled_when_the_key_began_joins_without_a_refresh() -> None:
     party = Party()
     assert party.join(ALICE, START + HOUR_MS, WHOLE_DAY) == []
-    assert party.group.members[ALICE].status is Status.PENDING_LEAF
+    assert party.group.members[ALICE].status is MemberStatus.PENDING_LEAF
     assert party.epochs(ALICE) == [1]
 
 
@@ -81,7 +81,7 @@ def test_a_waiting_member_gets_its_leaf_at_the_next_refresh() -> None:
     party = Party()
     party.join(ALICE, START, WHOLE_DAY)
     party.join(BOB, START + HOUR_MS, (START + HOUR_MS - 1, START + DAY_MS))
-    assert party.group.members[ALICE].status is Status.ACTIVE
+    assert party.group.members[ALICE].status is MemberStatus.ACTIVE
     assert party.epochs(ALICE) == [1, 2]
     assert len(party.group.tree) == 2
 
@@ -114,7 +114,7 @@ def test_who_leaves_while_entitled_is_only_marked() -> None:
     party = Party()
     party.join(ALICE, START, WHOLE_DAY)
     assert party.group.leave(ALICE, START + HOUR_MS) is None
-    assert party.group.members[ALICE].status is Status.DEPARTED
+    assert party.group.members[ALICE].status is MemberStatus.DEPARTED
     assert party.group.next_tick_ms == START + 13 * HOUR_MS  # max_lazy comes before the right's end.
 
 
@@ -123,7 +123,7 @@ def test_who_comes_back_in_time_is_taken_back_without_a_refresh() -> None:
     party.join(ALICE, START, WHOLE_DAY)
     party.group.leave(ALICE, START + HOUR_MS)
     assert party.join(ALICE, START + 2 * HOUR_MS, WHOLE_DAY) == []
-    assert party.group.members[ALICE].status is Status.PENDING_LEAF
+    assert party.group.members[ALICE].status is MemberStatus.PENDING_LEAF
     assert party.group.tick(START + 13 * HOUR_MS) is None
     assert party.group.refreshes == 0
 
@@ -161,7 +161,7 @@ def test_who_must_not_wait_is_shut_out_at_once(why: str) -> None:
 
 
 def test_the_end_of_a_right_shuts_out_even_those_who_never_left() -> None:
-    """GAP-16."""
+    """SECURE-GAP-16."""
     party = Party()
     party.join(ALICE, START, (START, START + HOUR_MS))
     party.join(BOB, START, (START, START + HOUR_MS))
@@ -244,7 +244,7 @@ def test_the_lead_stays_within_the_grace() -> None:
 def test_an_update_that_the_manager_did_not_sign_is_refused() -> None:
     party = Party()
     party.join(ALICE, START, WHOLE_DAY)
-    update = party.group._refresh(START + 1, 0)
+    update = party.group.refresh(START + 1, 0)
     forged = signed_message(update, STRANGER)
     assert isinstance(forged, KeyUpdate)
     for message in (update, forged):
@@ -259,18 +259,18 @@ def test_a_member_that_missed_an_update_is_told_so_by_the_next_one_and_by_a_beac
     party = Party()
     party.join(ALICE, START, WHOLE_DAY)
     party.join(BOB, START, (START, START + HOUR_MS))
-    first = party.group._refresh(START + 1, 0)
+    first = party.group.refresh(START + 1, 0)
     party.members[ALICE].apply(signed(first), START)
     party.group.tick(START + HOUR_MS)
-    third = party.group._refresh(START + HOUR_MS + 1, 0)
+    third = party.group.refresh(START + HOUR_MS + 1, 0)
     with pytest.raises(NeedResync, match="tree"):
         party.members[ALICE].apply(signed(third), START)
     beacon = signed_message(party.group.beacon(START + HOUR_MS), MANAGER)
-    assert isinstance(beacon, Beacon)
+    assert isinstance(beacon, EpochBeacon)
     with pytest.raises(NeedResync, match="beacon: epoch 4 is announced, 2 is held"):
-        party.members[ALICE].hear(beacon, START + HOUR_MS)
+        party.members[ALICE].receive_beacon(beacon, START + HOUR_MS)
     party.members[ALICE].welcome(party.group.key_for(ALICE), START + HOUR_MS)
-    party.members[ALICE].hear(beacon, START + HOUR_MS)
+    party.members[ALICE].receive_beacon(beacon, START + HOUR_MS)
     assert party.epochs(ALICE) == [1, 2, 4]
 
 
@@ -278,12 +278,12 @@ def test_a_beacon_of_another_time_or_from_the_past_is_refused() -> None:
     party = Party()
     party.join(ALICE, START, WHOLE_DAY)
     old = signed_message(party.group.beacon(START), MANAGER)
-    party.members[ALICE].apply(signed(party.group._refresh(START + 1, 0)), START)
-    assert isinstance(old, Beacon)
+    party.members[ALICE].apply(signed(party.group.refresh(START + 1, 0)), START)
+    assert isinstance(old, EpochBeacon)
     with pytest.raises(PeerError, match="not of this time"):
-        party.members[ALICE].hear(old, START + 5_001)
+        party.members[ALICE].receive_beacon(old, START + 5_001)
     with pytest.raises(PeerError, match="the manager went back from epoch 2 to 1"):
-        party.members[ALICE].hear(old, START)
+        party.members[ALICE].receive_beacon(old, START)
 
 
 # ── History ──────────────────────────────────────────────────────────────────
@@ -292,7 +292,7 @@ def test_a_beacon_of_another_time_or_from_the_past_is_refused() -> None:
 def test_history_gives_the_keys_of_epochs_that_overlap_a_right() -> None:
     party = Party()
     for hour in (1, 2, 3):
-        party.group._refresh(START + hour * HOUR_MS, 0)
+        party.group.refresh(START + hour * HOUR_MS, 0)
     given = party.group.history(START + HOUR_MS + 5, START + 2 * HOUR_MS + 5)
     assert [key.epoch for key in given] == [2, 3]
     assert [key.epoch for key in party.group.history(0, 2**62)] == [1, 2, 3, 4]

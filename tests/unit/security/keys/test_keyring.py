@@ -1,4 +1,4 @@
-"""The ring: which key seals, which opens, and when one is dropped (3.9)."""
+"""The ring: which key seals, which opens, and when one is dropped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The key manager: who is let in, what it persists first, and what it never gives out twice (INV-08)."""
+"""The key manager: who is let in, what it persists first, and what it never gives out twice (SECURE-INV-8)."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from tidings.security import (
     Broadcast,
     GroupMember,
     Identity,
+    JoinWelcome,
     KeyManager,
     Keyring,
     KeyUpdate,
@@ -41,12 +42,12 @@ from tidings.security import (
     Sealer,
     SealingKey,
     SignedType,
-    Welcome,
     grant,
     make_join,
     open_welcome,
 )
-from tidings.security.keys.manager import Effect, Join, _signed_bytes
+from tidings.security.keys.group import signed_bytes
+from tidings.security.keys.manager import JoinRequest, ManagerEffect
 
 MASTER = bytes(range(32))
 
@@ -78,7 +79,7 @@ class Broker:
         )
         return raw
 
-    def hear(self, effects: list[Effect], now: int = NOW_MS) -> Welcome | None:
+    def hear(self, effects: list[ManagerEffect], now: int = NOW_MS) -> JoinWelcome | None:
         welcome = None
         for effect in effects:
             if isinstance(effect, Reply) and effect.holder == self.who.public_key:
@@ -88,7 +89,7 @@ class Broker:
                 self.members[effect.message.gid].apply(effect.message, now)
         return welcome
 
-    def take(self, welcome: Welcome, now: int) -> None:
+    def take(self, welcome: JoinWelcome, now: int) -> None:
         for share in welcome.shares:
             member = GroupMember(
                 share.gid, self.who.public_key, self.kex, MANAGER.public_key, self.keyring, self.type.profile.key_tree
@@ -96,7 +97,7 @@ class Broker:
             member.welcome(share, now)
             self.members[share.gid] = member
 
-    def join(self, manager: KeyManager, *gids: bytes, now: int = NOW_MS, **how: Any) -> Welcome:
+    def join(self, manager: KeyManager, *gids: bytes, now: int = NOW_MS, **how: Any) -> JoinWelcome:
         welcome = self.hear(manager.join(self.ask(*gids, now=now), now, **how), now)
         assert welcome is not None
         return welcome
@@ -128,7 +129,7 @@ def test_asking_for_one_group_too_many_gives_none() -> None:
 
 
 def test_the_group_of_a_whole_event_needs_every_attribute() -> None:
-    """GAP-21."""
+    """SECURE-GAP-21."""
     some = Broker(CHARGE, WHOLE, attributes=ids(WHOLE, "plate", "location"))
     with pytest.raises(Denied, match="attributes: link 0"):
         a_manager(WHOLE).join(some.ask(), NOW_MS)
@@ -181,7 +182,9 @@ def test_a_join_is_taken_once_while_fresh_and_from_its_holder() -> None:
         manager.join(raw, NOW_MS)
     with pytest.raises(PeerError, match="join: asked 65001 ms ago"):
         manager.join(detective.ask(now=NOW_MS), NOW_MS + 65_001)
-    stolen = msgspec.structs.replace(msgspec.msgpack.decode(detective.ask(), type=Join), kex_key=bytes(31) + b"\x09")
+    stolen = msgspec.structs.replace(
+        msgspec.msgpack.decode(detective.ask(), type=JoinRequest), kex_key=bytes(31) + b"\x09"
+    )
     with pytest.raises(PeerError, match="signature: the join is not signed"):
         manager.join(msgspec.msgpack.encode(stolen), NOW_MS)
 
@@ -195,7 +198,7 @@ def test_a_join_is_taken_once_while_fresh_and_from_its_holder() -> None:
     ],
 )
 def test_a_join_that_is_not_in_order_is_refused(change: dict[str, Any], why: str) -> None:
-    asked = msgspec.msgpack.decode(Broker(DETECTIVE).ask(), type=Join)
+    asked = msgspec.msgpack.decode(Broker(DETECTIVE).ask(), type=JoinRequest)
     with pytest.raises(PeerError, match=why):
         a_manager().join(msgspec.msgpack.encode(msgspec.structs.replace(asked, **change)), NOW_MS)
 
@@ -206,9 +209,9 @@ def test_a_group_the_type_has_not_is_refused() -> None:
 
 
 def test_a_join_that_asks_for_nothing_gets_no_sender_id() -> None:
-    asked = msgspec.msgpack.decode(Broker(DETECTIVE).ask(), type=Join)
+    asked = msgspec.msgpack.decode(Broker(DETECTIVE).ask(), type=JoinRequest)
     bare = msgspec.structs.replace(asked, gids=(), signature=b"")
-    signed = msgspec.structs.replace(bare, signature=DETECTIVE.sign(_signed_bytes(bare)))
+    signed = msgspec.structs.replace(bare, signature=DETECTIVE.sign(signed_bytes(bare)))
     with pytest.raises(Denied, match="group: a join asks for one group at least"):
         a_manager().join(msgspec.msgpack.encode(signed), NOW_MS)
 
@@ -226,7 +229,7 @@ def test_requests_that_are_not_covered_fill_no_memory() -> None:
     thief.token = Broker(DETECTIVE).token
     with pytest.raises(Denied, match="holder"):
         manager.join(thief.ask(), NOW_MS)
-    assert manager._nonces == {}
+    assert manager.requests_remembered == 0
 
 
 def test_no_repr_shows_a_key() -> None:
@@ -235,8 +238,8 @@ def test_no_repr_shows_a_key() -> None:
     state = [group.to_state() for group in manager.groups.values()]
     shown = repr((welcome, state, manager.groups, manager.history, welcome.shares[0]))
     for group in manager.groups.values():
-        assert repr(group._dek)[2:-1] not in shown
-        assert group._dek.hex() not in shown
+        assert repr(group.to_state().dek)[2:-1] not in shown
+        assert group.to_state().dek.hex() not in shown
     assert "GroupKey(…)" in shown
     assert "GroupState(…)" in shown
 
@@ -261,7 +264,7 @@ def test_only_the_appointed_manager_manages() -> None:
 
 def test_history_needs_the_right_to_it() -> None:
     manager, gid = a_manager(), PLATES.group_ids[0]
-    manager.groups[gid]._refresh(NOW_MS + 1000, 0)
+    manager.groups[gid].refresh(NOW_MS + 1000, 0)
     reader = grant(OWNER, a_grant(CHARGE, actions=frozenset({"history"})), source(9)).to_bytes()
     keys = manager.history(reader, gid, now_ms=NOW_MS, proven_key=CHARGE.public_key)
     assert [key.epoch for key in keys] == [1, 2]
@@ -313,7 +316,7 @@ def test_keys_at_rest_are_sealed() -> None:
     Broker(CAMERA).join(manager)
     kept = manager.export_state(MASTER)
     for group in manager.groups.values():
-        assert group._dek not in kept
+        assert group.to_state().dek not in kept
     with pytest.raises(Denied, match="state: the master key does not open it"):
         a_manager().import_state(kept, bytes(32), generation=0)
     for at in range(0, len(kept), 37):
@@ -337,9 +340,9 @@ class Disk:
         self.generation = 0
 
 
-def run_effects(manager: KeyManager, effects: list[Effect], disk: Disk, crash_after: int) -> list[Effect]:
+def run_effects(manager: KeyManager, effects: list[ManagerEffect], disk: Disk, crash_after: int) -> list[ManagerEffect]:
     """Carries effects out in order, as told, until the machine dies."""
-    done: list[Effect] = []
+    done: list[ManagerEffect] = []
     for effect in effects[:crash_after]:
         if isinstance(effect, Persist):
             disk.state, disk.generation = manager.export_state(MASTER), effect.generation
@@ -349,7 +352,7 @@ def run_effects(manager: KeyManager, effects: list[Effect], disk: Disk, crash_af
 
 @pytest.mark.parametrize("seed", range(5))
 def test_no_sender_id_gets_out_twice_however_often_the_manager_crashes(seed: int) -> None:
-    """INV-08: crashes before, between and after persisting and answering."""
+    """SECURE-INV-8: crashes before, between and after persisting and answering."""
     rng, disk = random.Random(seed), Disk()
     given_out: list[int] = []
     manager = a_manager()
@@ -368,7 +371,6 @@ def test_no_sender_id_gets_out_twice_however_often_the_manager_crashes(seed: int
 
 
 def test_sender_ids_run_out_rather_than_come_again() -> None:
-    manager = a_manager()
-    manager._next_sender_id = 2**32
+    manager = a_manager(next_sender_id=lambda: 2**32)
     with pytest.raises(Denied, match="all 4294967295 sender ids"):
         manager.join(Broker(CAMERA).ask(), NOW_MS)

@@ -1,4 +1,4 @@
-"""Key trees: everybody in agrees, everybody out is out, and who may collude (INV-15, 17; GAP-08)."""
+"""Key trees: everybody in agrees, everybody out is out, and who may collude (SECURE-INV-15, 17; SECURE-GAP-8)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from tests.unit.security.london import source
 from tidings.errors import InputError, PeerError
 from tidings.security import MEMBERS, TREES, KeyTree, NeedResync, SealingKey, TreeMember
 from tidings.security.keys.tree_member import OneWayMember
-from tidings.security.keys.trees import OneWayTree, Update, blind, entry_aad, entry_nonce, lock_under, mix
+from tidings.security.keys.trees import (
+    LeafSplit,
+    OneWayTree,
+    TreeUpdate,
+    blind,
+    entry_aad,
+    entry_nonce,
+    lock_under,
+    mix,
+)
 from tidings.security.suites import expand
 
 KINDS = tuple(TREES)
@@ -22,15 +31,15 @@ class Group:
         self.kind, self.random = kind, source(seed)
         self.tree: KeyTree = TREES[kind](GID, self.random)
         self.members: dict[bytes, TreeMember] = {}
-        self.updates: list[Update] = []
+        self.updates: list[TreeUpdate] = []
 
-    def join(self, *names: int) -> Update:
+    def join(self, *names: int) -> TreeUpdate:
         return self.batch(joins=names)
 
-    def leave(self, *names: int) -> Update:
+    def leave(self, *names: int) -> TreeUpdate:
         return self.batch(leaves=names)
 
-    def batch(self, joins: tuple[int, ...] = (), leaves: tuple[int, ...] = ()) -> Update:
+    def batch(self, joins: tuple[int, ...] = (), leaves: tuple[int, ...] = ()) -> TreeUpdate:
         newcomers = []
         for name in joins:
             kex = SealingKey.make(self.random)
@@ -40,7 +49,7 @@ class Group:
             del self.members[key(name)]
         return self.hear(self.tree.batch(newcomers, [key(name) for name in leaves]))
 
-    def hear(self, update: Update) -> Update:
+    def hear(self, update: TreeUpdate) -> TreeUpdate:
         self.updates.append(update)
         keks = {member.apply(update) for member in self.members.values()}
         assert keks == ({self.tree.root_kek()} if self.members else set())
@@ -110,25 +119,25 @@ def test_updates_are_as_long_as_the_tree_is_high(kind: str, leave_entries: int, 
     assert len(joined.entries) <= height + 1
     left = group.leave(0)
     assert len(left.entries) <= leave_entries * (height + 1)
-    assert all(member.held <= height + 2 for member in group.members.values())
+    assert all(member.key_count <= height + 2 for member in group.members.values())
 
 
 def test_a_one_way_update_is_opened_at_most_once_by_each_member() -> None:
-    """3.10: exactly the members below the sibling need an entry, and exactly they can open it."""
+    """Exactly the members below the sibling need an entry, and exactly they can open it."""
     group = a_group("oft", 16)
     update = group.leave(5)
     for member in group.members.values():
-        nodes = {level.node for level in member._levels}
-        siblings = {level.sibling for level in member._levels}
+        nodes = {level.node for level in member.path.levels}
+        siblings = {level.sibling for level in member.path.levels}
         mine = [entry for entry in update.entries if entry.under in nodes and entry.target in siblings]
         assert len(mine) <= 1
 
 
 def test_the_one_way_formulas_are_the_published_ones() -> None:
-    """3.10, on the smallest tree that has them all."""
+    """On the smallest tree that has them all (McGrew and Sherman, 2003)."""
     group = a_group("oft", 2)
     one, other = (group.members[key(name)] for name in range(2))
-    root = mix(blind(one._leaf_key), blind(other._leaf_key))
+    root = mix(blind(one.path.leaf_key), blind(other.path.leaf_key))
     assert group.tree.root_kek() == expand(root, b"oft/kek")
 
 
@@ -138,17 +147,24 @@ def test_a_new_leaf_goes_to_the_shallowest_place_with_the_lowest_number() -> Non
     group.join(8)
     assert group.tree.height == 3
     first = a_group("lkh", 4)
-    nearest = first.tree._root.nearest  # type: ignore[union-attr]
-    assert nearest == (2, min(leaf.id for leaf in first.tree._leaves.values()))
+    leaves = {node.id: node.member for node in first.tree.to_state().nodes if node.member is not None}
+    (split,) = first.tree.join(key(4), SealingKey.make(source(4)).public_key).notices
+    assert isinstance(split, LeafSplit)
+    assert split.leaf == min(leaves)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_tree_that_leaves_have_made_lopsided_is_mended_by_a_rebuild(kind: str) -> None:
+def test_a_tree_that_leaves_have_made_lopsided_is_balanced_by_a_rebuild(kind: str) -> None:
     group = Group(kind)
     group.join(*range(128))
-    way = list(group.tree._leaves[key(0)].upward())
-    beside = [node.sibling.nearest[1] for node in way if node.sibling is not None]
-    kept = {key(0), *(group.tree._by_id[leaf].member for leaf in beside)}
+    nodes = {node.id: node for node in group.tree.to_state().nodes}
+
+    def some_member_below(node: int) -> bytes:
+        while nodes[node].member is None:
+            node = nodes[node].left
+        return nodes[node].member or b""
+
+    kept = {key(0), *(some_member_below(level.sibling) for level in group.members[key(0)].path.levels)}
     group.leave(*(name for name in range(128) if key(name) not in kept))
     assert (len(group.tree), group.tree.height, group.tree.is_lopsided) == (8, 7, True)
     group.hear(group.tree.rebuild())
@@ -178,7 +194,7 @@ def test_an_update_that_cannot_be_followed_changes_nothing(kind: str) -> None:
     kek, version = member.kek(), member.version
     real = group.tree.leave(key(5))
     del group.members[key(5)]
-    broken = Update(
+    broken = TreeUpdate(
         real.gid,
         real.version,
         real.notices,
@@ -246,7 +262,7 @@ def test_an_evicted_members_path_opens_no_later_update(kind: str) -> None:
 
 
 def test_in_a_one_way_tree_an_evicted_and_a_later_member_together_learn_the_key_between() -> None:
-    """GAP-08, and INV-17's second half: the published weakness is there, which is why OFT is not the default.
+    """SECURE-GAP-8, and SECURE-INV-17's second half: the published weakness is there, which is why OFT is not the default.
 
     A, evicted from the left half, knows the right half's blinded key. C, who joins on the right
     later, is told the left half's blinded key as it has been since A went. Mixed, they are the
@@ -259,19 +275,19 @@ def test_in_a_one_way_tree_an_evicted_and_a_later_member_together_learn_the_key_
     between = group.tree.root_kek()
     group.join(4)
     joined = group.members[key(4)]
-    assert evicted._levels[-1].is_left
-    assert not joined._levels[-1].is_left
-    right, left = evicted._levels[-1].key, joined._levels[-1].key
+    assert evicted.path.levels[-1].is_left
+    assert not joined.path.levels[-1].is_left
+    right, left = evicted.path.levels[-1].key, joined.path.levels[-1].key
     assert expand(mix(left or b"", right or b""), b"oft/kek") == between
     assert evicted.kek() != between
     assert joined.kek() != between
 
 
 def test_in_a_key_hierarchy_an_evicted_and_a_later_member_together_learn_nothing_between() -> None:
-    """INV-17: every key either ever held is tried on every entry between, and what opens is tried again."""
+    """SECURE-INV-17: every key either ever held is tried on every entry between, and what opens is tried again."""
     group = a_group("lkh", 8)
     evicted = group.members[key(2)]
-    known = {evicted._leaf_key, *(level.key for level in evicted._levels if level.key)}
+    known = {evicted.path.leaf_key, *(level.key for level in evicted.path.levels if level.key)}
     group.leave(2)
     start = len(group.updates) - 1
     between = [group.tree.root_kek()]
@@ -281,13 +297,13 @@ def test_in_a_key_hierarchy_an_evicted_and_a_later_member_together_learn_nothing
     between.append(group.tree.root_kek())
     group.join(77)
     later = group.members[key(77)]
-    known |= {later._leaf_key, *(level.key for level in later._levels if level.key)}
+    known |= {later.path.leaf_key, *(level.key for level in later.path.levels if level.key)}
     known = all_that_follows("lkh", known, group.updates[start:])
     assert not {expand(secret, b"lkh/kek") for secret in known} & set(between)
     assert group.tree.root_kek() in {expand(secret, b"lkh/kek") for secret in known}  # The newcomer's own.
 
 
-def all_that_follows(kind: str, known: set[bytes], updates: list[Update]) -> set[bytes]:
+def all_that_follows(kind: str, known: set[bytes], updates: list[TreeUpdate]) -> set[bytes]:
     """Every secret that can be opened with these, and with those, and so on."""
     from cryptography.exceptions import InvalidTag
 

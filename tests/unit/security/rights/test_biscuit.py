@@ -1,4 +1,4 @@
-"""Rights as tokens: what they allow, and some forty ways to forge or widen one (INV-10)."""
+"""Rights as tokens: what they allow, and some forty ways to forge or widen one (SECURE-INV-10)."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from tidings.errors import Denied, InputError
 from tidings.events import Value
 from tidings.security import (
     ANY_TYPE,
+    AccessRequest,
     BiscuitCapability,
     Capability,
     Grant,
     Identity,
     OnlineTest,
-    Request,
     Verifier,
     grant,
     reduce,
 )
 from tidings.security.rights.biscuit import BLOCKS_MAX, _block
 
-READ_PLATE = Request(PLATES.type_id, "subscribe", ids(PLATES, "plate"))
-READ_LOCATION = Request(PLATES.type_id, "subscribe", ids(PLATES, "location"))
+READ_PLATE = AccessRequest(PLATES.type_id, "subscribe", ids(PLATES, "plate"))
+READ_LOCATION = AccessRequest(PLATES.type_id, "subscribe", ids(PLATES, "location"))
 
 
 def a_token(**fields: Any) -> BiscuitCapability:
@@ -57,7 +57,7 @@ def sent(token: Capability) -> BiscuitCapability:
     return BiscuitCapability.from_bytes(token.to_bytes(), OWNER.public_key)
 
 
-def check(token: Capability, request: Request = READ_PLATE, **how: Any) -> None:
+def check(token: Capability, request: AccessRequest = READ_PLATE, **how: Any) -> None:
     given: dict[str, Any] = {"now_ms": NOW_MS, "proven_key": DETECTIVE.public_key}
     sent(token).verify(request, **given | how)
 
@@ -67,7 +67,7 @@ def check(token: Capability, request: Request = READ_PLATE, **how: Any) -> None:
 
 def test_a_token_allows_what_it_says() -> None:
     check(a_token())
-    check(a_token(), Request(PLATES.type_id, "publish", frozenset(PLATES.attr_ids.values())))
+    check(a_token(), AccessRequest(PLATES.type_id, "publish", frozenset(PLATES.attr_ids.values())))
 
 
 def test_a_token_can_be_delegated_and_then_is_the_new_holders() -> None:
@@ -129,7 +129,7 @@ def test_a_constraint_cannot_break_out_of_its_brackets() -> None:
 
 def test_membership_of_the_network_is_a_right_like_any_other() -> None:
     token = grant(OWNER, a_grant(type_id=ANY_TYPE, actions=frozenset({"join-net"})), source(1))
-    check(token, Request(ANY_TYPE, "join-net"))
+    check(token, AccessRequest(ANY_TYPE, "join-net"))
     with pytest.raises(Denied, match="type: link 0"):
         check(token, READ_PLATE)
 
@@ -173,7 +173,7 @@ def test_a_verifier_remembers_tokens_but_not_verdicts() -> None:
 
 # ── Requests that a good token does not cover ────────────────────────────────
 
-REFUSED: dict[str, tuple[Callable[[], Capability], dict[str, Any], Request, str]] = {
+REFUSED: dict[str, tuple[Callable[[], Capability], dict[str, Any], AccessRequest, str]] = {
     "expired": (a_token, {"now_ms": NOW_MS + DAY_MS}, READ_PLATE, "validity: link 0 holds from"),
     "not yet valid": (a_token, {"now_ms": NOW_MS - 1}, READ_PLATE, "validity: link 0 holds from"),
     "wrong holder": (a_token, {"proven_key": STRANGER.public_key}, READ_PLATE, "holder: the right is"),
@@ -183,13 +183,18 @@ REFUSED: dict[str, tuple[Callable[[], Capability], dict[str, Any], Request, str]
         READ_PLATE,
         "holder: the right is",
     ),
-    "wrong type": (a_token, {}, Request(bytes(32), "subscribe", ids(PLATES, "plate")), "type: link 0"),
-    "wrong action": (a_token, {}, Request(PLATES.type_id, "history", ids(PLATES, "plate")), "action: link 0 history"),
+    "wrong type": (a_token, {}, AccessRequest(bytes(32), "subscribe", ids(PLATES, "plate")), "type: link 0"),
+    "wrong action": (
+        a_token,
+        {},
+        AccessRequest(PLATES.type_id, "history", ids(PLATES, "plate")),
+        "action: link 0 history",
+    ),
     "wrong attribute": (lambda: a_token(attributes=ids(PLATES, "plate")), {}, READ_LOCATION, "attributes: link 0"),
     "one attribute too many": (
         lambda: a_token(attributes=ids(PLATES, "plate")),
         {},
-        Request(PLATES.type_id, "subscribe", ids(PLATES, "plate", "location")),
+        AccessRequest(PLATES.type_id, "subscribe", ids(PLATES, "plate", "location")),
         "attributes: link 0",
     ),
     "expired in the second link": (
@@ -209,7 +214,7 @@ REFUSED: dict[str, tuple[Callable[[], Capability], dict[str, Any], Request, str]
 
 @pytest.mark.parametrize(("make", "how", "request_", "why"), REFUSED.values(), ids=REFUSED.keys())
 def test_what_a_token_does_not_cover_is_refused(
-    make: Callable[[], Capability], how: dict[str, Any], request_: Request, why: str
+    make: Callable[[], Capability], how: dict[str, Any], request_: AccessRequest, why: str
 ) -> None:
     with pytest.raises(Denied, match=why):
         check(make(), request_, **how)
@@ -469,9 +474,9 @@ def test_a_request_names_attributes_unless_it_is_for_the_network() -> None:
     ]
     for request in wrong:
         with pytest.raises(InputError, match="attribute"):
-            Request(*request)
+            AccessRequest(*request)
     with pytest.raises(InputError, match="expected an action"):
-        Request(PLATES.type_id, "govern")
+        AccessRequest(PLATES.type_id, "govern")
 
 
 def test_an_empty_chain_comes_to_nothing() -> None:

@@ -1,15 +1,64 @@
-"""What an index is made of: sizes, memory, and the plan it follows."""
+"""What users ask of an index besides matches: why an event matched, and what the index is made of.
+
+explain   why an event matches a condition, or which predicate failed
+stats     sizes, memory, and the grids under which conditions are filed
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tidings.events import EventType
+from tidings.events import EventType, Value
+from tidings.filters import Condition
+from tidings.matching.grid import bucket_count
 from tidings.matching.kernels import match as match_kernels
-from tidings.matching.live_segment import Part
-from tidings.matching.plan import bucket_count
+from tidings.matching.live_segment import LiveSegment
+
+LACKING = "is absent"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """`outcome` is what the condition is for the event (True, False, or None for NULL); `parts` decided it.
+
+    Where it did not match, `first` is the first predicate that failed, and `values` are the
+    event's values that the deciding parts look at.
+    """
+
+    id: str
+    matched: bool
+    outcome: bool | None
+    parts: tuple[str, ...]
+    values: Mapping[str, Value | None]
+
+    @property
+    def first(self) -> str | None:
+        """The first predicate that failed; None if the event matched."""
+        return None if self.matched or not self.parts else self.parts[0]
+
+    def __str__(self) -> str:
+        if self.matched:
+            return f"{self.id} matched: {' AND '.join(self.parts)}"
+        seen = ", ".join(
+            f"{name} {LACKING if value is None else f'is {value!r}'}" for name, value in self.values.items()
+        )
+        outcome = "NULL" if self.outcome is None else "FALSE"
+        return f"{self.id} did not match: {self.first} is {outcome}{f', as {seen}' if seen else ''}"
+
+
+def explain(id: str, condition: Condition, values: Mapping[str, Value]) -> Explanation:
+    """The explanation for one event's checked values."""
+    outcome = condition.evaluate(values)
+    parts = condition.decided_by(values)
+    names = dict.fromkeys(name for part in (parts if outcome else parts[:1]) for name in part.attributes)
+    seen = {name: values.get(name) for name in names}
+    return Explanation(id, outcome is True, outcome, tuple(map(str, parts)), seen)
+
+
+# ── Statistics ─────────────────────────────────────────────────────────────────
+
 
 EVERY_EVENT = "every event"  # What a grid without an axis stands for.
 
@@ -68,12 +117,12 @@ class Effort(NamedTuple):
     matches: int
 
 
-def stats_of(parts: Sequence[Part], pending: int, size: int, event_type: EventType) -> Stats:
+def stats_of(parts: Sequence[LiveSegment], pending: int, size: int, event_type: EventType) -> Stats:
     """The statistics of these parts."""
     return Stats(size, pending, tuple(_part_stats(part, event_type) for part in parts))
 
 
-def _part_stats(part: Part, event_type: EventType) -> PartStats:
+def _part_stats(part: LiveSegment, event_type: EventType) -> PartStats:
     segment, layout = part.segment, part.segment.layout
     bytes_by_use = {
         "axes": segment.axes.nbytes,
@@ -90,7 +139,7 @@ def _part_stats(part: Part, event_type: EventType) -> PartStats:
     return PartStats(len(segment), part.removed_count, len(segment.boxes), entries, bytes_by_use, grids)
 
 
-def _grid(part: Part, number: int, event_type: EventType) -> Grid:
+def _grid(part: LiveSegment, number: int, event_type: EventType) -> Grid:
     axes, layout = part.segment.axes, part.segment.layout
     row = layout.grids[number]
     both = (

@@ -10,33 +10,33 @@ from hypothesis import strategies as st
 from tests.strategies_filters import ONLY_IN_EVENTS, POOLS, random_condition, random_type
 from tidings.events import ValueType
 from tidings.filters import Intervals, anything, parse
-from tidings.space import NULL_CELL, Axis, cuts_of
+from tidings.matching.reference import NULL_CELL, NaiveAxis, cuts_of
 
 
 def test_null_has_a_cell_of_its_own() -> None:
-    assert Axis(ValueType.STRING, ("a",)).cell(None) == NULL_CELL
-    assert Axis(ValueType.STRING, ("a",)).cell("") == 1
+    assert NaiveAxis(ValueType.STRING, ("a",)).cell(None) == NULL_CELL
+    assert NaiveAxis(ValueType.STRING, ("a",)).cell("") == 1
 
 
 def test_a_cut_begins_the_cell_that_it_falls_into() -> None:
-    axis = Axis(ValueType.STRING, ("b", "b\0", "c"))
+    axis = NaiveAxis(ValueType.STRING, ("b", "b\0", "c"))
     assert [axis.cell(text) for text in ("a", "b", "b\0", "bz", "c", "d")] == [1, 2, 3, 3, 4, 4]
 
 
 def test_everything_and_nothing_need_no_cuts() -> None:
     side = anything(ValueType.INT)
     assert cuts_of(ValueType.INT, [side]) == ()
-    assert Axis(ValueType.INT, ()).ranges(side) == [(1, 2)]
-    assert Axis(ValueType.INT, ()).ranges(Intervals(ValueType.INT, ())) == []
+    assert NaiveAxis(ValueType.INT, ()).ranges(side) == [(1, 2)]
+    assert NaiveAxis(ValueType.INT, ()).ranges(Intervals(ValueType.INT, ())) == []
 
 
 def test_null_joins_the_values_that_begin_with_the_domain() -> None:
     side = Intervals(ValueType.INT, ((-(2**63), 5),), True)
-    assert Axis(ValueType.INT, cuts_of(ValueType.INT, [side])).ranges(side) == [(0, 2)]
+    assert NaiveAxis(ValueType.INT, cuts_of(ValueType.INT, [side])).ranges(side) == [(0, 2)]
 
 
 def test_a_set_with_other_bounds_gets_the_cells_that_it_touches() -> None:
-    axis = Axis(ValueType.INT, (10, 20))
+    axis = NaiveAxis(ValueType.INT, (10, 20))
     assert axis.ranges(Intervals(ValueType.INT, ((12, 13),))) == [(2, 3)]
     assert axis.ranges(Intervals(ValueType.INT, ((5, 11),))) == [(1, 3)]
 
@@ -48,7 +48,7 @@ def test_a_value_is_in_a_set_exactly_if_its_cell_is_in_the_ranges(rng: Random) -
     sides = [side for condition in conditions for box in condition.boxes for side in box.sides]
     for name, side in sides:
         others = [other for other_name, other in sides if other_name == name]
-        axis = Axis(side.type, cuts_of(side.type, others))
+        axis = NaiveAxis(side.type, cuts_of(side.type, others))
         ranges = axis.ranges(side)
         for value in [None, *POOLS[side.type], *ONLY_IN_EVENTS.get(side.type, [])]:
             cell = axis.cell(value)
@@ -57,7 +57,7 @@ def test_a_value_is_in_a_set_exactly_if_its_cell_is_in_the_ranges(rng: Random) -
 
 def test_cells_of_a_prefix_hold_exactly_the_texts_that_have_it() -> None:
     ((name, side),) = parse("s LIKE 'ab%'").boxes[0].sides
-    axis = Axis(side.type, cuts_of(side.type, [side]))
+    axis = NaiveAxis(side.type, cuts_of(side.type, [side]))
     ((low, high),) = axis.ranges(side)
     assert name == "s"
     for text in ("", "a", "ab", "ab\0", "abz", "ab\U0010ffff", "ac", "b"):

@@ -1,6 +1,6 @@
-"""Whether parameters make sense, asked before anything is run; each raises InputError that says what was expected.
+"""Checks of parameters, made before anything is run. Each raises an InputError that says what was expected.
 
-A parameter that an experiment does not have is never wrong.
+A parameter that an experiment does not have passes every check.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ def expect_at_least(least: float, parameters: Parameters, *names: str) -> None:
 
 
 def expect_one_of(known: Iterable[str], parameters: Parameters, name: str) -> None:
-    """That this is one of those there are."""
+    """That this is one of the known values."""
     known = list(known)
     if name in parameters and parameters[name] not in known:
         raise InputError(f"expected {name} to be one of {'; '.join(known)}, got {parameters[name]!r}")
 
 
 def expect_rates(parameters: Parameters, name: str) -> None:
-    """That these are shares in percent, none of them everything."""
+    """That these are percentages from 0 to below 100."""
     if name in parameters and not all(0 <= rate < 100 for rate in numbers(parameters, name)):
         raise InputError(f"expected {name} from 0 to below 100, got {parameters[name]}")
