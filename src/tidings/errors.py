@@ -9,15 +9,17 @@
     │   │   ├── FilterTypeError     compares things that do not compare
     │   │   └── FilterTooLarge      would cost too much to keep
     │   └── IndexFileError      a saved index is damaged or from another version
-    ├── SetupError          this machine's: no Java, no room, no rights on a folder
+    ├── SetupError          this machine's: no Java, a full disk, no rights on a folder
     ├── PeerError           the other node's
     └── Denied              nobody's: a right that was not given
 
-Our own mistakes are asserts, and not in this tree.
+Our own mistakes are asserts, and not in this tree. Every error carries a `code` (`ErrorCode`), by which
+programs decide; its text is for people.
 """
 
 from __future__ import annotations
 
+import enum
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -25,20 +27,150 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+class ErrorCode(enum.StrEnum):
+    """What failed, for programs: decide by an error's `code`, never by its text.
+
+    The text of a `PeerError` or a `Denied` begins with the check that failed, and that word is the code. Metrics
+    count refusals under it (`refused_signature`), and it crosses the client link beside the text.
+    """
+
+    # By class, where nothing more is known.
+    ERROR = "error"  # TidingsError itself.
+    INPUT = "input"
+    EVENT = "event"
+    EVENT_TYPE = "event_type"
+    FILTER = "filter"
+    FILTER_SYNTAX = "filter_syntax"
+    FILTER_TYPE = "filter_type"
+    FILTER_TOO_LARGE = "filter_too_large"
+    INDEX_FILE = "index_file"
+    SETUP = "setup"
+    PEER = "peer"
+    DENIED = "denied"
+
+    # Rights: what a token does not cover.
+    ACTION = "action"
+    ATTRIBUTES = "attributes"
+    CONSTRAINTS = "constraints"
+    DEPTH = "depth"  # Delegated more often than allowed.
+    DOMAIN = "domain"
+    HOLDER = "holder"  # Another key holds the right.
+    ISSUER = "issuer"
+    LEASE = "lease"
+    MEMBER = "member"
+    ONLINE = "online"  # No recent yes from the right's online test.
+    OWNER = "owner"
+    PUBLISHER = "publisher"  # The signer has no known right to publish.
+    REVOKED = "revoked"
+    RIGHT = "right"  # None was shown.
+    RIGHTS = "rights"
+    SIGNATURE = "signature"
+    TOKEN = "token"  # noqa: S105 (no password)
+    TYPE = "type"
+    VALIDITY = "validity"  # Outside the time for which a right or a type holds.
+
+    # Keys.
+    BEACON = "beacon"  # The key manager has not been heard of for too long; it may return.
+    EPOCH = "epoch"
+    FRESH = "fresh"
+    GROUP = "group"
+    JOIN = "join"
+    KEY = "key"  # No key is held; it may still come.
+    KEYRING = "keyring"
+    MANAGER = "manager"
+    NOT_YET = "not yet"
+    SENDER = "sender"
+    STATE = "state"
+    SUITE = "suite"
+    TREE = "tree"
+    WELCOME = "welcome"
+
+    # Sealed events and filters.
+    ATTRIBUTE = "attribute"
+    CACHE = "cache"  # A neighbour's plaintext differs from the sealed event: the neighbour itself lied.
+    ENVELOPE = "envelope"
+    FORM = "form"
+    HEAD = "head"  # The packet's header names another event than its envelope.
+    HEADER = "header"
+    PADDING = "padding"
+    REPLAY = "replay"
+    SEAL = "seal"
+    TAG = "tag"
+    VALUE = "value"
+
+    # Links and messages.
+    AGAIN = "again"
+    CERTIFICATE = "certificate"
+    CLIENT = "client"
+    CREDENTIALS = "creds"
+    DRAINING = "draining"
+    FRAME = "frame"
+    HANDSHAKE = "handshake"
+    HELLO = "hello"
+    LIMIT = "limit"
+    LINK = "link"
+    LISTS = "lists"
+    MESSAGE = "message"  # Not a message of the protocol.
+    NOTICE = "notice"
+    PROOF = "proof"
+    PROTOCOL = "protocol"
+    SIZE = "size"
+    VERSION = "version"
+    WANTS = "wants"
+
+    # This machine.
+    AUDIT = "audit"
+    CLOCK = "clock"
+
+    @classmethod
+    def named(cls, name: str) -> ErrorCode | None:
+        """The code of this name; None for one that only a newer version knows."""
+        return _CODES.get(name)
+
+    @classmethod
+    def of(cls, text: str) -> ErrorCode | None:
+        """The code that an error's text begins with, followed by a colon; None if it begins with none.
+
+        >>> ErrorCode.of("signature: not an unbroken token of ed25519:…")
+        <ErrorCode.SIGNATURE: 'signature'>
+        """
+        word, colon, _ = text.partition(":")
+        return _CODES.get(word) if colon else None
+
+
+_CODES = {code.value: code for code in ErrorCode}
+
+
 class TidingsError(Exception):
-    """The root: catch this to catch everything Tidings raises on purpose."""
+    """The root: catch this to catch everything Tidings raises on purpose.
+
+    `code` is the class's own unless the raiser gives another one. Both survive pickling.
+    """
+
+    code: ErrorCode = ErrorCode.ERROR
+
+    def __init__(self, *args: object, code: ErrorCode | None = None) -> None:
+        super().__init__(*args)
+        if code is not None:
+            self.code = code
 
 
 class InputError(TidingsError):
     """What the caller handed in is wrong; the message says what was expected and where."""
 
+    code = ErrorCode.INPUT
+
 
 class EventError(InputError):
     """A record does not fit its event type."""
 
+    code = ErrorCode.EVENT
+
 
 class EventTypeError(InputError):
     """An event type is declared wrongly."""
+
+    code = ErrorCode.EVENT_TYPE
 
 
 class FilterError(InputError):
@@ -49,6 +181,8 @@ class FilterError(InputError):
       price > cheap
               ^
     """
+
+    code = ErrorCode.FILTER
 
     def __init__(self, what: str, text: str, column: int, hint: str = "") -> None:
         super().__init__(what, text, column, hint)  # All four, so that it survives pickling.
@@ -63,29 +197,52 @@ class FilterError(InputError):
 class FilterSyntaxError(FilterError):
     """A condition is not in the language."""
 
+    code = ErrorCode.FILTER_SYNTAX
+
 
 class FilterTypeError(FilterError):
     """A condition compares or computes with values of types that do not go together."""
+
+    code = ErrorCode.FILTER_TYPE
 
 
 class FilterTooLarge(FilterError):
     """A condition is longer, deeper or wider than the named limits allow."""
 
+    code = ErrorCode.FILTER_TOO_LARGE
+
 
 class IndexFileError(InputError):
     """A saved index is damaged, cut short, or written by a newer version."""
+
+    code = ErrorCode.INDEX_FILE
 
 
 class SetupError(TidingsError):
     """This machine lacks something; the message says what and how to get it."""
 
+    code = ErrorCode.SETUP
 
-class PeerError(TidingsError):
+
+class _CheckFailed(TidingsError):
+    """A check failed. Its code is the one given, or the one that the text begins with, or the class's own."""
+
+    def __init__(self, *args: object, code: ErrorCode | None = None) -> None:
+        if code is None and args and isinstance(args[0], str):
+            code = ErrorCode.of(args[0])
+        super().__init__(*args, code=code)
+
+
+class PeerError(_CheckFailed):
     """Another node broke the protocol."""
 
+    code = ErrorCode.PEER
 
-class Denied(TidingsError):
+
+class Denied(_CheckFailed):
     """A right that is needed was not given."""
+
+    code = ErrorCode.DENIED
 
 
 EXCERPT_WIDTH = 100  # A terminal line, less the indent: an error about a megabyte still fits on a screen.

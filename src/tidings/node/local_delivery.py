@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from tidings.errors import EventError, PeerError
+from tidings.errors import ErrorCode, EventError, PeerError
 from tidings.events import Value
 from tidings.node.customs import Customs
 from tidings.node.effects import Ended, NodeEffect, Notify
@@ -76,7 +76,7 @@ class Delivery:
             try:
                 opened = self._customs.take_packet("", one.packet, now_ms)
             except PeerError as refused:
-                done.append(self._undelivered(one.packet, str(refused)))
+                done.append(self._undelivered(one.packet, str(refused), refused.code))
             else:
                 done += [each for each in self.deliver(opened, now_ms, one.came_from) if each not in _WAITS]
         return done
@@ -98,7 +98,7 @@ class Delivery:
             self._waiting.append(_Waiting(frame.ts_ms + late_ms, packet, came_from))
             return WAITS_FOR_KEY if isinstance(missing, UnknownEpoch) else WAITS_FOR_PUBLISHER
         except PeerError as refused:
-            return self._undelivered(packet, str(refused))
+            return self._undelivered(packet, str(refused), refused.code)
         return None
 
     def _check_genuine(self, keys: TypeKeys, packet: Packet, frame: Frame, now_ms: int) -> None:
@@ -111,7 +111,7 @@ class Delivery:
         try:
             found = known.local.match(packet.view)
         except EventError as wrong:
-            return [self._undelivered(packet, f"event: {wrong}")]
+            return [self._undelivered(packet, f"event: {wrong}", wrong.code)]
         done: list[NodeEffect] = []
         id, view, name = packet.header.id, packet.view, known.event_type.name
         parts: dict[Seen, tuple[frozenset[str] | None, dict[str, Value]]] = {}
@@ -132,9 +132,9 @@ class Delivery:
             done.append(Notify(one.id, one.client, id, name, shown, came_from))
         return done
 
-    def _undelivered(self, packet: Packet, why: str) -> Count:
+    def _undelivered(self, packet: Packet, why: str, code: ErrorCode) -> Count:
         self._hops.refused(packet.header.id, why)
-        return Count(f"undelivered_{why.partition(':')[0]}")
+        return Count(f"undelivered_{code}")
 
 
 _WAITS = (WAITS_FOR_KEY, WAITS_FOR_PUBLISHER)

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from typing import Any
 
-from tidings.errors import Denied, PeerError
+from tidings.errors import Denied, ErrorCode, PeerError
 from tidings.events import EventType
 from tidings.node.client_authorization import Clients
 from tidings.node.credentials import Truth
@@ -259,13 +259,13 @@ class Node:
     def _read_token(self, token: bytes) -> BiscuitCapability:
         """A token for membership or for any type known here; raises Denied as the nearest of them does."""
         owners = [self.policy.network_key, *self._types.owners()]
-        refusal = "signature: a right that nobody known here has given"
+        refusal = Denied("signature: a right that nobody known here has given", code=ErrorCode.SIGNATURE)
         for owner in dict.fromkeys(owner for owner in owners if owner is not None):
             try:
                 return self._near.read_any(token, owner)
             except Denied as refused:
-                refusal = refusal if str(refused).startswith("signature") else str(refused)
-        raise Denied(refusal)
+                refusal = refusal if refused.code is ErrorCode.SIGNATURE else refused
+        raise refusal
 
     def _expire(self, now: float) -> list[NodeEffect]:
         """Ends what rests on rights that no longer hold."""
@@ -335,8 +335,8 @@ class Node:
             message = self._passing.opened(sender, message, now, self.now_ms(now))
         except (PeerError, Denied) as refused:
             # A lie about plaintext is the neighbour's own; what is wrong inside may come from anywhere behind it.
-            cut = str(refused).startswith("cache:") or not self._near.is_ready(sender)
-            return _refusal(sender, str(refused), cut)
+            cut = refused.code is ErrorCode.CACHE or not self._near.is_ready(sender)
+            return _refusal(sender, refused, cut)
         return self._done(self.router.receive(sender, message, now), now, sender)
 
     def receive_many(self, frames: Iterable[tuple[NodeId, bytes]], now: float) -> list[NodeEffect]:
@@ -351,7 +351,7 @@ class Node:
         try:
             return self._near.take(sender, message, self.now_ms(now))
         except (PeerError, Denied) as refused:
-            return _refusal(sender, str(refused), cut=True)
+            return _refusal(sender, refused, cut=True)
 
     # ── Clients ────────────────────────────────────────────────────────────────
 
@@ -587,6 +587,5 @@ class Node:
         }
 
 
-def _refusal(sender: NodeId, why: str, cut: bool) -> list[NodeEffect]:
-    check = why.partition(":")[0]
-    return [Count(f"refused_{check if check.isidentifier() else 'message'}"), Refused(sender, why, cut)]
+def _refusal(sender: NodeId, refused: PeerError | Denied, cut: bool) -> list[NodeEffect]:
+    return [Count(f"refused_{refused.code}"), Refused(sender, str(refused), cut)]

@@ -13,7 +13,7 @@ from hashlib import sha256
 
 import msgspec
 
-from tidings.errors import Denied, InputError, PeerError
+from tidings.errors import Denied, ErrorCode, InputError, PeerError
 from tidings.events import Value
 from tidings.filters import Condition
 from tidings.node.credentials import Credentials, Held, Truth
@@ -63,6 +63,8 @@ class SealedInterest(msgspec.Struct, frozen=True, array_like=True):
 
 class UnknownPublisher(PeerError):
     """An event is signed by somebody of whom this node knows no right: it may have to be asked for."""
+
+    code = ErrorCode.PUBLISHER
 
 
 @dataclass(slots=True)
@@ -312,7 +314,9 @@ class TypeKeys:
 
     def _no_keys(self, now_ms: int) -> Denied:
         what = f"key: this broker holds no keys of {self.signed.event_type.name} yet"
-        return NotYet(what, now_ms + WAIT_MS) if self.expected else Denied(what)
+        if self.expected:
+            return NotYet(what, now_ms + WAIT_MS, code=ErrorCode.KEY)
+        return Denied(what, code=ErrorCode.KEY)
 
 
 def sub_id_of(id: SubscriptionId) -> bytes:

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from tidings.errors import InputError, PeerError
+from tidings.errors import ErrorCode, InputError, PeerError
 from tidings.events import Timestamp
 from tidings.filters import View
 
@@ -106,11 +106,12 @@ class Codec(Generic[M]):
     def decode(self, raw: bytes) -> M:
         """The message in `raw`; raises PeerError for anything else."""
         if len(raw) > self.bytes_max:
-            raise PeerError(f"expected a message of at most {self.bytes_max} bytes, got {len(raw)}")
+            why = f"expected a message of at most {self.bytes_max} bytes, got {len(raw)}"
+            raise PeerError(why, code=ErrorCode.MESSAGE)
         try:
             return self._decoder.decode(raw)
         except (msgspec.MsgspecError, InputError, ValueError, RecursionError) as wrong:
-            raise PeerError(f"expected a message of this protocol: {wrong}") from None
+            raise PeerError(f"expected a message of this protocol: {wrong}", code=ErrorCode.MESSAGE) from None
 
 
 def size_of(message: Message) -> int:

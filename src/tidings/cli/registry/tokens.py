@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidings.cli.registry.registry import open_registry, show_key, show_moment
 from tidings.cli.terminal import Output, Row
-from tidings.errors import Denied, InputError, TidingsError, did_you_mean
+from tidings.errors import Denied, ErrorCode, InputError, TidingsError, did_you_mean
 from tidings.security import ANY_TYPE, BiscuitCapability, Grant, SignedType, fingerprint, from_fingerprint, token_of
 
 if TYPE_CHECKING:
@@ -59,9 +59,10 @@ class Known:
             try:
                 return BiscuitCapability.from_bytes(raw, key)
             except Denied as refused:
-                if not str(refused).startswith("signature:"):
+                if refused.code is not ErrorCode.SIGNATURE:
                     raise
-        raise Denied("signature: not an unbroken token of any owner the registry knows; --owner names another")
+        why = "signature: not an unbroken token of any owner the registry knows; --owner names another"
+        raise Denied(why, code=ErrorCode.SIGNATURE)
 
     def key_of(self, name: str) -> bytes:
         if name.startswith("ed25519:"):
@@ -191,5 +192,5 @@ def grant_row(one: KnownGrant, known: Known, now: int, output: Output) -> Row:
         "actions": ", ".join(sorted(one.right.actions)),
         "attributes": "all" if attributes is None else ", ".join(attributes),
         "until": shown_moment(one.right.not_after),
-        "state": why.partition(":")[0] if why else "good",
+        "state": Denied(why).code.value if why else "good",
     }

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tidings.errors import Denied, InputError, TidingsError
+from tidings.errors import Denied, ErrorCode, InputError, TidingsError
 from tidings.net.broker.journal import Durable
 from tidings.net.broker.type_registry import KnownType
 from tidings.net.ids import repeat_key
@@ -47,7 +47,7 @@ STREAMS_MAX = 65_536
 EVENTS_AT_ONCE_MAX = 16_384
 NOT_YET_S_MAX = 15.0  # How long a publish waits for a key before it is refused.
 NOT_YET_PAUSE_S = 0.05
-KEYS_MAY_COME = ("key:", "beacon:")  # Refusals that end when the key manager is heard of again.
+KEYS_MAY_COME = (ErrorCode.KEY, ErrorCode.BEACON)  # Refusals that end when the key manager is heard of again.
 
 log = logging.getLogger("tidings.sessions")
 
@@ -125,7 +125,7 @@ class Session:
         try:
             self._publish_now(asked)
         except TidingsError as refused:
-            if isinstance(refused, NotYet) or str(refused).startswith(KEYS_MAY_COME):
+            if isinstance(refused, NotYet) or refused.code in KEYS_MAY_COME:
                 self._start(asked.ticket, self._publish_later(asked))
             else:
                 self.link.send(refusal(asked.ticket, refused))
@@ -156,7 +156,7 @@ class Session:
                 self._publish_now(asked)
                 return
             except (NotYet, Denied) as wait:
-                is_waiting = isinstance(wait, NotYet) or str(wait).startswith(KEYS_MAY_COME)
+                is_waiting = isinstance(wait, NotYet) or wait.code in KEYS_MAY_COME
                 if not is_waiting or asyncio.get_running_loop().time() > deadline:
                     raise
 

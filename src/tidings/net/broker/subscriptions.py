@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tidings.errors import PeerError, TidingsError
+from tidings.errors import ErrorCode, PeerError, TidingsError
 from tidings.net.broker.journal import Durable
 from tidings.net.broker.promises import Past
 from tidings.net.broker.type_registry import KnownType
@@ -182,7 +182,7 @@ class Subscribing:
             try:
                 self._broker.task(self._take_up(durable))
             except TidingsError as wrong:
-                if str(wrong).startswith("key:"):
+                if wrong.code is ErrorCode.KEY:
                     continue
                 log.warning("a durable subscription rests", extra={"durable": durable.name, "why": str(wrong)})
                 self._lapsed[durable.id] = durable  # Its right has ended; what waits for it stays.

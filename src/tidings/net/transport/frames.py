@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from tidings.errors import Denied, FilterError, InputError, PeerError, SetupError, TidingsError
+from tidings.errors import Denied, ErrorCode, FilterError, InputError, PeerError, SetupError, TidingsError
 from tidings.events import Timestamp
 from tidings.overlay import EventId, Peer
 
@@ -301,11 +301,12 @@ class Done(Frame, frozen=True):
 
 
 class Refused(Frame, frozen=True):
-    """What was asked has not been done. `kind` is the class of the error, `why` its text."""
+    """What was asked has not been done. `kind` is the class of the error, `why` its text, `code` its `ErrorCode`."""
 
     ticket: int
     kind: str
     why: str
+    code: str = ""
 
 
 class Ping(Frame, frozen=True):
@@ -449,12 +450,12 @@ _DECODERS: dict[str, msgspec.msgpack.Decoder[Any]] = {
 
 def refusal(ticket: int, error: TidingsError) -> Refused:
     """An error as it travels: its class by name, so that it is the same one at the other end."""
-    return Refused(ticket, _kind_of(error), str(error)[:4096])
+    return Refused(ticket, _kind_of(error), str(error)[:4096], error.code.value)
 
 
 def as_error(refused: Refused) -> TidingsError:
     """The error that a refusal stands for."""
-    return _KINDS.get(refused.kind, PeerError)(refused.why)
+    return _KINDS.get(refused.kind, PeerError)(refused.why, code=ErrorCode.named(refused.code))
 
 
 _KINDS: dict[str, type[TidingsError]] = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from tidings.errors import Denied
+from tidings.errors import Denied, ErrorCode
 
 SEQ_BITS = 20
 SEQ_MAX = 2**SEQ_BITS - 1
@@ -19,8 +19,8 @@ TS_MS_MAX = 2**43 - 1  # Keeps (ts_ms << 20 | seq) positive in Spark's bigint; l
 class NotYet(Denied):
     """Refused for now: try again at `until_ms`."""
 
-    def __init__(self, why: str, until_ms: int) -> None:
-        super().__init__(why, until_ms)
+    def __init__(self, why: str, until_ms: int, *, code: ErrorCode | None = None) -> None:
+        super().__init__(why, until_ms, code=code)
         self.why, self.until_ms = why, until_ms
 
     def __str__(self) -> str:

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from cryptography.exceptions import InvalidTag
 
-from tidings.errors import PeerError
+from tidings.errors import ErrorCode, PeerError
 from tidings.events import Value, ValueType, encode_value
 from tidings.security.envelope.fast_path import Shapes
 from tidings.security.envelope.frame import (
@@ -42,6 +42,8 @@ MayPublish: TypeAlias = Callable[[bytes, tuple[bytes, ...]], None]
 
 class UnknownEpoch(PeerError):
     """A reader of this group lacks this epoch's key: it is late, or somebody changed the number."""
+
+    code = ErrorCode.EPOCH
 
     def __init__(self, gid: bytes, epoch: int) -> None:
         super().__init__(gid, epoch)
@@ -227,7 +229,7 @@ class Opener:
         cached: dict[bytes, bytes],
     ) -> dict[str, Value]:
         if self._type.mode is Mode.ATTRIBUTE and any(id not in plan.attr_ids for id in cached):
-            raise PeerError("cache: holds an attribute that the event does not have")
+            raise PeerError("cache: holds an attribute that the event does not have", code=ErrorCode.CACHE)
         known = self._read_pairs(cached, cached.values(), wanted, complete=self._type.mode is Mode.EVENT)
         if cache == "trust" and self._type.mode is Mode.EVENT:
             return known
@@ -236,7 +238,7 @@ class Opener:
             return {**known, **(self._decrypted(parts, plan, names) if names else {})}
         true = self._decrypted(parts, plan, wanted)
         if any(name in true and not _same(true[name], value) for name, value in known.items()):
-            raise PeerError("cache: contradicts the sealed event")
+            raise PeerError("cache: contradicts the sealed event", code=ErrorCode.CACHE)
         return true
 
     def _read_pairs(

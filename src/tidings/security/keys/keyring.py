@@ -17,7 +17,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from tidings.errors import Denied, PeerError
+from tidings.errors import Denied, ErrorCode, PeerError
 from tidings.security.envelope.nonce import NotYet
 from tidings.security.signed_type import SignedType
 from tidings.security.suites import Cipher, expand, suite_of
@@ -151,14 +151,15 @@ class Keyring:
     def for_sealing(self, gid: bytes, ts_ms: int, now_ms: int) -> KeyEpoch:
         """The key that an event of this time is sealed with; raises Denied where there is none to use."""
         if self._beacons and now_ms - self._vouched_ms.get(gid, -self.grace_ms - 1) > self.grace_ms:
-            raise Denied(f"beacon: nothing heard of group {gid.hex()[:16]}… for {self.grace_ms} ms")
+            why = f"beacon: nothing heard of group {gid.hex()[:16]}… for {self.grace_ms} ms"
+            raise Denied(why, code=ErrorCode.BEACON)
         held = self.epochs(gid)
         for key in reversed(held):
             if key.start_ms <= ts_ms:
                 return key
         if held:
             raise NotYet(f"epoch: the first key of {gid.hex()[:16]}… starts at {held[0].start_ms} ms", held[0].start_ms)
-        raise Denied(f"key: none held for group {gid.hex()[:16]}…")
+        raise Denied(f"key: none held for group {gid.hex()[:16]}…", code=ErrorCode.KEY)
 
     def vouched_until(self, gids: Sequence[bytes]) -> int:
         """The time from which on keys of these groups may not seal, unless the manager vouches again."""

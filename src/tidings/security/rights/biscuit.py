@@ -37,7 +37,7 @@ from biscuit_auth import (
     PublicKey,
 )
 
-from tidings.errors import Denied, InputError
+from tidings.errors import Denied, ErrorCode, InputError
 from tidings.security.identity import Identity, RandomBytes, fingerprint
 from tidings.security.rights.reduction import ANY_TYPE, AccessRequest, Grant, OnlineTest, Right, reduce
 
@@ -106,7 +106,8 @@ class BiscuitCapability(Capability):
         try:
             token = Biscuit.from_bytes(raw, _public(owner_key))
         except (BiscuitValidationError, ValueError):
-            raise Denied(f"signature: not an unbroken token of {fingerprint(owner_key)}") from None
+            why = f"signature: not an unbroken token of {fingerprint(owner_key)}"
+            raise Denied(why, code=ErrorCode.SIGNATURE) from None
         if bytes(token.to_bytes()) != raw:  # Else one token would have many digests.
             raise Denied("form: the token has more in it than its links")
         return cls(bytes(raw), token, _read_chain(token, owner_key))
