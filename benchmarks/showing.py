@@ -10,7 +10,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-REFERENCE = ROOT / "docs" / "reference"
+PAGES = ROOT / "docs" / "benchmarks"
 
 
 @dataclass(frozen=True, slots=True)

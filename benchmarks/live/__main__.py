@@ -6,7 +6,7 @@
     python -m benchmarks.live --again --only NETWORK …       these once more; what was measured in the quieter moment is kept
     python -m benchmarks.live --page        nothing: the documentation's table from the last full run
 
-What is compared and how: docs/reference/benchmarks-live.md.
+What is compared and how: docs/benchmarks/live.md.
 """
 
 from __future__ import annotations

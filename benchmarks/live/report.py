@@ -12,7 +12,7 @@ from benchmarks.live.measure import Cell
 from benchmarks.live.nats import Nats
 from benchmarks.live.rabbit import Rabbit
 from benchmarks.showing import (
-    REFERENCE,
+    PAGES,
     Target,
     markdown_table,
     markdown_targets,
@@ -22,7 +22,7 @@ from benchmarks.showing import (
     save,
 )
 
-PAGE = REFERENCE / "benchmarks-live.md"
+PAGE = PAGES / "live.md"
 OURS = "Tidings"
 PER_S_WANTED, P99_MS_MAX, TIMES_RABBIT = 20_000.0, 20.0, 10.0
 HEAD = (

@@ -12,7 +12,7 @@ from benchmarks.matching.contenders import OURS, OURS_TWO_THREADS, SIZES
 from benchmarks.matching.runs import Run
 from benchmarks.matching.targets import bytes_per_condition, targets
 from benchmarks.showing import (
-    REFERENCE,
+    PAGES,
     markdown_table,
     markdown_targets,
     print_table,
@@ -21,7 +21,7 @@ from benchmarks.showing import (
     save,
 )
 
-PAGE = REFERENCE / "benchmarks-matching.md"
+PAGE = PAGES / "matching.md"
 NUMBERS, GROWTH = "numbers", "growth"  # What stands between a mark of this name and its end is written here.
 
 

@@ -5,7 +5,7 @@
     python -m benchmarks.pipeline --size base100k    some sizes; writes no file
     python -m benchmarks.pipeline --page             nothing: tables of the documentation from the last full run
 
-What is compared and how: docs/reference/benchmarks-pipeline.md.
+What is compared and how: docs/benchmarks/pipeline.md.
 """
 
 from __future__ import annotations

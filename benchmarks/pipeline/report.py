@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.pipeline.contenders import COMPACT, DUCKDB, EXPERT, ITSELF, SIZES
 from benchmarks.pipeline.runs import Run
 from benchmarks.showing import (
-    REFERENCE,
+    PAGES,
     Target,
     markdown_table,
     markdown_targets,
@@ -21,7 +21,7 @@ from benchmarks.showing import (
     save,
 )
 
-PAGE = REFERENCE / "benchmarks-pipeline.md"
+PAGE = PAGES / "pipeline.md"
 # Times as fast as each peer, by size; and how much of the kernel's processor time the whole job may take.
 PROMISES = {
     (EXPERT, "base100k"): 40.0,
