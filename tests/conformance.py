@@ -8,7 +8,6 @@ the end. A failure shrinks the plan and prints the command that replays it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from random import Random
 from typing import Any
 
@@ -31,7 +30,7 @@ from tidings.sim import (
     split_and_heal,
 )
 
-PROTOCOLS = tuple(name for name in NAMES if find_spec(f"tidings.overlay.{name}"))
+PROTOCOLS = NAMES
 NODE_COUNT = 24
 
 
