@@ -47,7 +47,7 @@ def routers(world: World) -> dict[NodeId, Cbdlo]:
 
 
 def coordinators(world: World, axis: AttributeAxis = X) -> list[Coordinator]:
-    found = [router.topologies.coordinators.get(axis) for router in routers(world).values()]
+    found = [router.upper.coordinators.by_axis.get(axis) for router in routers(world).values()]
     return [coordinator for coordinator in found if coordinator is not None]
 
 
@@ -56,7 +56,7 @@ def check_as_planned(world: World, coordinator: Coordinator) -> None:
     check_tree(coordinator.plan)
     held: dict[Any, OwnedPartition] = {}
     for id, router in routers(world).items():
-        for low, holding in router.topologies.estate.spaces(coordinator.axis, coordinator.tree).items():
+        for low, holding in router.upper.owned.partitions(coordinator.axis, coordinator.tree).items():
             assert low not in held, f"{low} is looked after twice"
             held[low] = holding
             planned = coordinator.plan.get(low)
@@ -65,13 +65,13 @@ def check_as_planned(world: World, coordinator: Coordinator) -> None:
     for each in coordinator.plan:
         holding = held.pop(each.low)
         assert holding.registered.keys() == each.registered.keys()
-        assert (holding.space.high, holding.space.first, holding.space.last) == (each.high, each.first, each.last)
+        assert (holding.state.high, holding.state.first, holding.state.last) == (each.high, each.first, each.last)
         links = (
-            holding.space.parent,
-            holding.space.left,
-            holding.space.right,
-            holding.space.before,
-            holding.space.after,
+            holding.state.parent,
+            holding.state.left,
+            holding.state.right,
+            holding.state.before,
+            holding.state.after,
         )
         planned_links = (each.parent, each.left, each.right, each.before, each.after)
         assert [link and (link.low, link.owner) for link in links] == [p and (p.low, p.owner) for p in planned_links]
@@ -157,8 +157,8 @@ def test_trees_views_and_tables_are_whole_after_each_of_many_storms_of_ten_thous
         check_as_planned(changing.world, coordinator)
         check_all_registered(changing.world, coordinator.plan)
         for id, router in routers(changing.world).items():
-            assert len(router.sampler) <= router.sampler.size
-            assert len(router.table) <= router.table.size
+            assert len(router.graph.sampler) <= router.graph.sampler.size
+            assert len(router.graph.table) <= router.graph.table.size
             assert id not in router.links()
     assert changing.done.total() == 10_000
     assert min(changing.done[kind] for kind in ("mind", "leave", "crash")) > 50
@@ -173,18 +173,18 @@ def test_what_is_taken_back_before_it_was_confirmed_is_registered_nowhere() -> N
     wanted = {id for member in up for id in member.subscriptions}
     names = {member.id for member in up}
     (coordinator,) = coordinators(changing.world)
-    assert {each.interest.id for each in coordinator.interested() if each.peer.id in names} == wanted
+    assert {each.interest.id for each in coordinator.registrations() if each.peer.id in names} == wanted
 
 
 def test_a_stewards_place_is_taken_by_its_deputy_and_nothing_is_forgotten() -> None:
     world = a_world(3)
     (before,) = coordinators(world)
-    known = {each.interest.id for each in before.interested() if each.peer.id != before.me.id}
+    known = {each.interest.id for each in before.registrations() if each.peer.id != before.me.id}
     world.crash(next(m.index for m in world.nodes if m.id == before.me.id))
     world.run_for(12.0)
     (after,) = coordinators(world)
     assert after.me.id in before.replicas
-    assert known <= {each.interest.id for each in after.interested()}
+    assert known <= {each.interest.id for each in after.registrations()}
 
 
 def test_two_topologies_of_one_attribute_become_one() -> None:
@@ -226,7 +226,7 @@ def test_views_are_even_no_node_is_known_to_far_more_than_others() -> None:
     known = Counter(peer for router in routers(world).values() for peer in router.links())
     assert len(known) == 120
     assert max(known.values()) <= 30, "three times the mean"
-    assert all(len(router.sampler) >= 9 for router in routers(world).values())
+    assert all(len(router.graph.sampler) >= 9 for router in routers(world).values())
 
 
 def _components(views: dict[NodeId, list[NodeId]]) -> list[int]:
@@ -306,9 +306,9 @@ def test_partial_matches_are_forgotten_when_nothing_more_can_come() -> None:
     world = a_world(12, attributes="xy", wishes=30, profile="paper")
     world.publish_some(20, draw=lambda rng: {"x": rng.randrange(1000)})
     world.run_for(5.0)
-    assert sum(len(router.counters) for router in routers(world).values()) > 0
+    assert sum(len(router.counter) for router in routers(world).values()) > 0
     world.run_for(40.0)
-    assert sum(len(router.counters) for router in routers(world).values()) == 0
+    assert sum(len(router.counter) for router in routers(world).values()) == 0
 
 
 @pytest.mark.parametrize("faults", ["loss and repeats", "everything"])
@@ -330,4 +330,4 @@ def test_the_way_through_a_tree_is_as_short_as_the_tree_is_high() -> None:
     world.publish_some(steps)
     world.run_until_quiet()
     assert (world.trace.counted["tree steps"] - before) / steps <= coordinator.plan.root.height
-    assert all(intervals_of(each.interest, X) for each in coordinator.interested())
+    assert all(intervals_of(each.interest, X) for each in coordinator.registrations())

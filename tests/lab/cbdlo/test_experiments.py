@@ -95,7 +95,7 @@ def test_the_protocol_counts_comparisons_the_same_way() -> None:
         world.subscribe(node, Ranges.of(**{f"a{node % 6}": (0, 50 + node)}))
     world.run_for(60.0)
     counted = world.trace.counted
-    full = {member.id: len(member.router.table) for member in world.nodes}  # type: ignore[attr-defined]
+    full = {member.id: len(member.router.graph.table) for member in world.nodes}  # type: ignore[attr-defined]
     assert set(full.values()) == {3}
     before, asked = counted["match_ops"] - counted["tree steps"], world.trace.messages("Walk")
     world.publish_some(20, draw=lambda rng: {f"a{rng.randrange(6)}": rng.randrange(50)})
