@@ -37,23 +37,23 @@ def registered(tree: AttributeTree) -> list[list[int]]:
 
 
 def check_tree(tree: AttributeTree) -> None:
-    """INV-S1 to INV-S5 and INV-09."""
+    """CBDLO-INV-S1 to CBDLO-INV-S5 and CBDLO-INV-09."""
     in_order = list(tree)
     assert in_order[0].low == BOTTOM
     assert in_order[-1].high == TOP
     for one, other in pairwise(in_order):
-        assert one.high == other.low, "INV-S1: partitions are disjoint and leave no gap"
+        assert one.high == other.low, "CBDLO-INV-S1: partitions are disjoint and leave no gap"
         assert one.after is other
-        assert other.before is one, "INV-S2"
+        assert other.before is one, "CBDLO-INV-S2"
     assert tree.root.parent is None
-    assert _checked(tree.root) == in_order, "INV-S2: the tree is in order"
-    assert tree.root.height <= 1.44 * log2(len(tree) + 2), "INV-09"
+    assert _checked(tree.root) == in_order, "CBDLO-INV-S2: the tree is in order"
+    assert tree.root.height <= 1.44 * log2(len(tree) + 2), "CBDLO-INV-09"
     interval_count = _check_registered(tree, in_order)
-    assert len(tree) <= 2 * interval_count + 1, "INV-S5"
+    assert len(tree) <= 2 * interval_count + 1, "CBDLO-INV-S5"
 
 
 def _checked(each: PartitionNode | None) -> list[PartitionNode]:
-    """A subtree in order, with its balance and its range checked (INV-S3)."""
+    """A subtree in order, with its balance and its range checked (CBDLO-INV-S3)."""
     if each is None:
         return []
     left, right = _checked(each.left), _checked(each.right)
@@ -67,7 +67,7 @@ def _checked(each: PartitionNode | None) -> list[PartitionNode]:
 
 
 def _check_registered(tree: AttributeTree, in_order: list[PartitionNode]) -> int:
-    """Interests are registered in exactly the partitions they cover (INV-S4); returns the number of intervals."""
+    """Interests are registered in exactly the partitions they cover (CBDLO-INV-S4); returns the number of intervals."""
     interval_count = 0
     for registration in tree.registrations():
         intervals = intervals_of(registration.interest, SPACE_AXIS)

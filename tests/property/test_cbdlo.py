@@ -1,4 +1,7 @@
-"""Laws of the attribute tree, whatever is registered and withdrawn (INV-07, INV-S1 to INV-S5, INV-09)."""
+"""Laws of the attribute tree, whatever is registered and withdrawn.
+
+CBDLO-INV-07, CBDLO-INV-S1 to CBDLO-INV-S5, CBDLO-INV-09.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def test_the_tree_is_complete_and_balanced_after_any_changes(done: list[tuple[in
 def test_the_interests_registered_where_a_value_lies_are_those_that_match_it(
     wanted: list[tuple[int, int]], values: list[int]
 ) -> None:
-    """INV-01 and INV-03, within one attribute."""
+    """CBDLO-INV-01 and CBDLO-INV-03, within one attribute."""
     tree = AttributeTree(Peer("founder"))
     for number, (low, high) in enumerate(wanted):
         interest = wish(number, low, high)

@@ -82,6 +82,6 @@ class CbdloOptions:
 
 _GRAPH_NAMES = ("view_size", "table_size", "hops_max", "period_s", "policy")
 _BY_PROFILE = ("mode", "policy", "walkers", "retries", "fingers")  # None stands for the profile's value.
-_NAMES = ("profile", *_GRAPH_NAMES, "mode", "walkers", "retries", "fingers", "indexed_max", "trace_max", "partial_s")
-_NAMES += ("partial_max",)
+_OWN_NAMES = ("mode", "walkers", "retries", "fingers", "indexed_max", "trace_max", "partial_s", "partial_max")
+_NAMES = ("profile", *_GRAPH_NAMES, *_OWN_NAMES)
 _KNOWN = f"the options are {', '.join(_NAMES)}"

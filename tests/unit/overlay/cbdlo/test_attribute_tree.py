@@ -1,4 +1,4 @@
-"""The tree of partitions: cut at the bounds of interests, and routable from everywhere (INV-08)."""
+"""The tree of partitions: cut at the bounds of interests, and routable from everywhere (CBDLO-INV-08)."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_only_changed_partitions_are_listed() -> None:
 @pytest.mark.parametrize("fingers", [False, True])
 @pytest.mark.parametrize("seed", range(6))
 def test_every_partition_is_reached_from_every_other(seed: int, fingers: bool) -> None:
-    """INV-08: within twice the height, or within the height and one with fingers."""
+    """CBDLO-INV-08: within twice the height, or within the height and one with fingers."""
     rng = Random(seed)
     tree = a_tree([(low, low + rng.randrange(30)) for low in rng.sample(range(200), 25)])
     height = tree.root.height

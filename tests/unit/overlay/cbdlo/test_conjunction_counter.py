@@ -1,4 +1,4 @@
-"""Counting attributes: all of them, each once, with an expiry and a bound (INV-10)."""
+"""Counting attributes: all of them, each once, with an expiry and a bound (CBDLO-INV-10)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WISH = SubscriptionId("s", 0, 1)
 
 
 def test_an_interest_matches_when_all_its_attributes_have_matched() -> None:
-    """Equal to their number; the paper says more, which can never be (GAP-01)."""
+    """Equal to their number; the paper says more, which can never be (CBDLO-GAP-01)."""
     counters = ConjunctionCounter()
     assert not counters.matched(QUAKE, WISH, "depth", needed=2, now=0.0)
     assert counters.matched(QUAKE, WISH, "magnitude", needed=2, now=0.1)

@@ -89,7 +89,7 @@ def a_network_of_three_wishes(**options: Any) -> Bench:
 
 @pytest.mark.parametrize("profile", ["robust", "paper"])
 def test_an_event_reaches_exactly_those_whose_whole_condition_it_meets(profile: str) -> None:
-    """INV-01, INV-02, INV-03, in both profiles."""
+    """CBDLO-INV-01, CBDLO-INV-02, CBDLO-INV-03, in both profiles."""
     bench = a_network_of_three_wishes(profile=profile)
     for values, wanted in (
         ({"x": 47, "y": 3}, ["n1", "n2", "n3"]),
@@ -123,7 +123,7 @@ def test_a_publication_is_completed_when_all_subscribers_have_the_event() -> Non
 
 @pytest.mark.parametrize("profile", ["robust", "paper"])
 def test_nothing_is_delivered_twice_however_often_a_message_arrives(profile: str) -> None:
-    """INV-02: every message of a delivery arrives three times."""
+    """CBDLO-INV-02: every message of a delivery arrives three times."""
     bench = a_network_of_three_wishes(profile=profile)
     event = bench.publish("n5", x=47, y=3)
     bench.run(200.0)
@@ -179,7 +179,7 @@ def test_an_event_that_the_tree_cannot_read_goes_to_all_whose_interest_may_match
 
 
 def test_an_attribute_without_subscribers_is_searched_for_and_then_skipped() -> None:
-    """GAP-21."""
+    """CBDLO-GAP-21."""
     bench = a_bench()
     bench.publish("n5", z=1)
     bench.run(50.0)
@@ -222,7 +222,7 @@ def test_a_walk_without_hops_left_ends_and_the_publisher_learns_of_it_only_if_ro
 
 
 def test_only_the_robust_publisher_looks_into_its_own_table() -> None:
-    """GAP-13."""
+    """CBDLO-GAP-13."""
     for profile, kind in (("robust", TreeStep), ("paper", Walk)):
         node = a_node(profile=profile)
         node.graph.sampler.fill([Peer("next")])
@@ -231,7 +231,7 @@ def test_only_the_robust_publisher_looks_into_its_own_table() -> None:
 
 
 def test_an_access_point_that_has_left_reports_it_and_restarts_the_walk_with_half_the_hops() -> None:
-    """INV-11."""
+    """CBDLO-INV-11."""
     node = a_node()
     node.graph.sampler.fill([Peer("next")])
     walk = a_walk()

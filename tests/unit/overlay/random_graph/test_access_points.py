@@ -57,7 +57,7 @@ def test_a_table_has_two_entries_while_an_attribute_has_two_topologies() -> None
 
 @pytest.mark.parametrize("policy", ["naive", "balanced"])
 def test_a_table_never_exceeds_its_size(policy: Policy) -> None:
-    """INV-S6."""
+    """CBDLO-INV-S6."""
     table, rng = a_table(5, policy), Random(1)
     for _ in range(500):
         table.add(point(f"a{rng.randrange(50)}"))

@@ -1,4 +1,4 @@
-"""The view of one node (INV-S6)."""
+"""The view of one node (CBDLO-INV-S6)."""
 
 from __future__ import annotations
 

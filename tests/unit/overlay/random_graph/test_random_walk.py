@@ -1,4 +1,4 @@
-"""The random walk: no short circles, a restart only where it is blocked, and an end (INV-04 to INV-06)."""
+"""The random walk: no short circles, a restart only where it is blocked, and an end (CBDLO-INV-04 to CBDLO-INV-06)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_walk_at_the_end_of_a_chain_restarts_with_half_the_hops() -> None:
 
 
 def test_a_walk_restarts_exactly_where_all_neighbours_are_in_its_trace() -> None:
-    """INV-06."""
+    """CBDLO-INV-06."""
     seen = 0
     for seed in range(300):
         rng, trace = Random(seed), tuple(Peer(n) for n in Random(seed).sample("BCDEFG", 3))
@@ -68,7 +68,7 @@ def test_a_walk_restarts_exactly_where_all_neighbours_are_in_its_trace() -> None
 
 
 def test_every_walk_ends_within_twice_its_hops() -> None:
-    """INV-04: stars, chains, random graphs and nodes without neighbours."""
+    """CBDLO-INV-04: stars, chains, random graphs and nodes without neighbours."""
     for seed in range(3000):
         views, hops_max = a_random_graph(seed), Random(seed).randrange(1, 20)
         steps = walked(views, "n0", seed, hops_max=hops_max)
@@ -78,7 +78,7 @@ def test_every_walk_ends_within_twice_its_hops() -> None:
 
 
 def test_no_node_occurs_twice_within_a_trace() -> None:
-    """INV-05."""
+    """CBDLO-INV-05."""
     for seed in range(200):
         for path in walked(a_random_graph(seed), "n0", seed):
             if path.round == 0:
