@@ -1,7 +1,7 @@
 """Run a function in a forked process, to try something on a copy of a simulated network.
 
-A network of a thousand nodes takes a second to build and a publication a few milliseconds, but each set of failures needs
-the network as it was. A forked process is the cheapest copy: the system copies only the pages that change.
+A network of a thousand nodes takes a second to build and a publication a few milliseconds, but each set of failures
+needs the network as it was. A forked process is the cheapest copy: the system copies only the pages that change.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The tree of one attribute: a balanced binary tree of partitions (virtual nodes, in the paper).
 
-Every bound of an interest is a cut, and the range between two neighbouring cuts is one partition, owned by one node. The
-partitions are the nodes of an AVL tree, in the order of their values. A new cut splits the partition it falls into, and the
-part above the cut belongs to the node that registered the interest. When the last interest with a bound at a cut is
-withdrawn, the two partitions beside the cut merge.
+Every bound of an interest is a cut, and the range between two neighbouring cuts is one partition, owned by one node.
+The partitions are the nodes of an AVL tree, in the order of their values. A new cut splits the partition it falls into,
+and the part above the cut belongs to the node that registered the interest. When the last interest with a bound at a
+cut is withdrawn, the two partitions beside the cut merge.
 
     a wants [3, 7), b wants [5, 9)       | −∞ 3 | 3 5 | 5 7 | 7 9 | 9 ∞ |
                                               -     a    a,b    b     -

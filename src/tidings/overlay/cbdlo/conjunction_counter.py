@@ -1,9 +1,9 @@
 """CDM as published: a subscriber counts, for each event, the attributes in which an interest has matched.
 
-Each attribute of an event reaches the subscribers whose interest it matches by a path of its own. The subscriber accepts
-the event when all attributes of the interest have matched. It stores them as a set, so that an attribute that arrives
-twice counts once. If an attribute of an event is lost, the count never completes; so counts expire, and their number is
-bounded: the oldest is evicted first.
+Each attribute of an event reaches the subscribers whose interest it matches by a path of its own. The subscriber
+accepts the event when all attributes of the interest have matched. It stores them as a set, so that an attribute that
+arrives twice counts once. If an attribute of an event is lost, the count never completes; so counts expire, and their
+number is bounded: the oldest is evicted first.
 """
 
 from __future__ import annotations

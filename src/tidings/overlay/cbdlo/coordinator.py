@@ -1,7 +1,7 @@
 """The coordinator of a topology: one node that decides how the tree is cut, balanced and assigned to owners.
 
-Routing never involves the coordinator. Members register and unregister interests with it. It holds the whole tree and
-pushes changes to the nodes concerned in *rounds*: it applies all pending requests at once, waits until all nodes
+As a rule the coordinator routes no events. Members register and unregister interests with it. It holds the whole tree
+and pushes changes to the nodes concerned in *rounds*: it applies all pending requests at once, waits until all nodes
 concerned have acknowledged, and only then confirms the requests. So when a registration is confirmed, every node that
 must know of it does.
 
@@ -86,7 +86,7 @@ class _Round:
 
 
 class Coordinator:
-    """The coordinator of one topology. It sends with the `send` it is given, and learns of answers by `acknowledged`."""
+    """The coordinator of one topology. It sends by the function `send`, and learns of answers by `acknowledged`."""
 
     def __init__(
         self, me: Peer, axis: AttributeAxis, tree: TreeId, *, trusted_from: float, fingers: bool = True
@@ -585,7 +585,7 @@ class Coordinators:
     def batch_absorbed(
         self, axis: AttributeAxis, tree: TreeId, merger: int, now: float
     ) -> tuple[list[Effect], TreeId | None]:
-        """The other topology has taken one batch. With the last one, this topology ends; returns the one that replaces it."""
+        """The other topology has taken one batch. With the last one, this topology ends; returns its successor."""
         coordinator = self._merging(axis, tree, merger)
         if coordinator is None or not coordinator.batch_absorbed():
             return [], None

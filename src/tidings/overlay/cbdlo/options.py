@@ -29,7 +29,7 @@ class CbdloOptions:
     """Whether a publisher first uses its own table, keeps an event until all subscribers have acknowledged it, and
     retries. If not, it starts one walk for each attribute and never learns what becomes of it."""
     mode: Mode = "full"
-    """`full`: the owner of a partition checks the whole interest. `count`: subscribers count the attributes that match."""
+    """`full`: owners of partitions check the whole interest. `count`: subscribers count the attributes that match."""
     walkers: int = 2
     """Random walks for each attribute of an event, where the publisher is reliable."""
     retries: int = 2

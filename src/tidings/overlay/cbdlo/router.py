@@ -231,7 +231,7 @@ class Cbdlo(GraphRouter[CbdloMessage]):
     # ── Random walks of events ───────────────────────────────────────────────
 
     def _routed_by(self, packet: Packet) -> list[AttributeAxis]:
-        """The axes that an event is routed by: its attributes, and that of its type if it is known to have a topology."""
+        """The axes that an event is routed by: its attributes, and its type if that is known to have a topology."""
         return [axis for axis in axes_of(packet) if axis.name or self.upper.is_member(axis) or self._table.at(axis)]
 
     def _walk_once(self, packet: Packet, axis: AttributeAxis, now: float) -> list[Effect]:

@@ -5,9 +5,9 @@
     replica        stores the registrations of a topology, and takes over from a failed coordinator (`replicas`)
     coordinator    of topologies that it has founded or taken over (`coordinator`)
 
-An attribute may have two topologies: when two nodes found one at once, when the network was split, or when a coordinator
-was wrongly taken for failed. A node that learns of both notifies the coordinator of the later one, which then merges into
-the earlier.
+An attribute may have two topologies: when two nodes found one at once, when the network was split, or when a
+coordinator was wrongly taken for failed. A node that learns of both notifies the coordinator of the later one, which
+then merges into the earlier.
 """
 
 from __future__ import annotations
