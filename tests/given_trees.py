@@ -1,4 +1,4 @@
-"""Trees of sub-spaces made for tests, and what must be true of each of them."""
+"""Attribute trees of CBDLO made for tests, and the laws that hold for each of them."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ def a_tree(ranges: Sequence[tuple[int, int]], *, owners: int = 1 << 30) -> Attri
 
 
 def registered(tree: AttributeTree) -> list[list[int]]:
-    """For each sub-space in order, the numbers of the interests that cover it."""
+    """For each partition in order, the numbers of the interests that cover it."""
     return [[id.seq for id in each.registered] for each in tree]
 
 
 def check_tree(tree: AttributeTree) -> None:
-    """INV-S1 to INV-S5 and INV-09."""
+    """CBDLO-INV-S1 to CBDLO-INV-S5 and CBDLO-INV-09."""
     in_order = list(tree)
     assert in_order[0].low == BOTTOM
     assert in_order[-1].high == TOP
     for one, other in pairwise(in_order):
-        assert one.high == other.low, "INV-S1: sub-spaces are disjoint and leave no gap"
+        assert one.high == other.low, "CBDLO-INV-S1: partitions are disjoint and leave no gap"
         assert one.after is other
-        assert other.before is one, "INV-S2"
+        assert other.before is one, "CBDLO-INV-S2"
     assert tree.root.parent is None
-    assert _checked(tree.root) == in_order, "INV-S2: the tree has them in their order"
-    assert tree.root.height <= 1.44 * log2(len(tree) + 2), "INV-09"
+    assert _checked(tree.root) == in_order, "CBDLO-INV-S2: the tree is in order"
+    assert tree.root.height <= 1.44 * log2(len(tree) + 2), "CBDLO-INV-09"
     interval_count = _check_registered(tree, in_order)
-    assert len(tree) <= 2 * interval_count + 1, "INV-S5"
+    assert len(tree) <= 2 * interval_count + 1, "CBDLO-INV-S5"
 
 
 def _checked(each: PartitionNode | None) -> list[PartitionNode]:
-    """A subtree in order, its balance and what it covers checked (INV-S3)."""
+    """A subtree in order, with its balance and its range checked (CBDLO-INV-S3)."""
     if each is None:
         return []
     left, right = _checked(each.left), _checked(each.right)
@@ -67,7 +67,7 @@ def _checked(each: PartitionNode | None) -> list[PartitionNode]:
 
 
 def _check_registered(tree: AttributeTree, in_order: list[PartitionNode]) -> int:
-    """Everybody is registered exactly where it covers a sub-space (INV-S4); returns how many intervals there are."""
+    """Interests are registered in exactly the partitions they cover (CBDLO-INV-S4); returns the number of intervals."""
     interval_count = 0
     for registration in tree.registrations():
         intervals = intervals_of(registration.interest, SPACE_AXIS)
@@ -81,39 +81,39 @@ def _check_registered(tree: AttributeTree, in_order: list[PartitionNode]) -> int
 
 
 def routes_between(tree: AttributeTree, *, fingers: bool) -> Iterator[tuple[bool, int]]:
-    """From every owner to every sub-space, by what owners know: whether it was found, and in how many steps."""
-    estates = estates_of(tree, fingers=fingers)
-    for start in estates:
+    """From every owner to every partition, by what owners know: whether it was reached, and in how many steps."""
+    owners = owned_by(tree, fingers=fingers)
+    for start in owners:
         for goal in tree:
-            yield _route(estates, start, goal.low)
+            yield _route(owners, start, goal.low)
 
 
-def estates_of(tree: AttributeTree, *, fingers: bool) -> dict[str, OwnedPartitions]:
-    """What each owner would have been told."""
-    estates: dict[str, OwnedPartitions] = {}
+def owned_by(tree: AttributeTree, *, fingers: bool) -> dict[str, OwnedPartitions]:
+    """The partitions of each owner, as the coordinator would assign them."""
+    owners: dict[str, OwnedPartitions] = {}
     for each in tree:
         parent, left, right = _ref(each.parent), _ref(each.left), _ref(each.right)
         before, after = _ref(each.before), _ref(each.after)
         known = tuple(PartitionRef(finger.low, finger.owner) for finger in tree.fingers(each)) if fingers else ()
-        placed = PartitionState(
+        state = PartitionState(
             each.low, each.high, each.first, each.last, 1, 1, parent, left, right, before, after, known
         )
-        estate = estates.setdefault(each.owner.id, OwnedPartitions(fingers=fingers))
-        assert estate.place(AssignPartition(1, SPACE_AXIS, TREE, placed, True, tuple(each.registered.values()), ()))
-    return estates
+        owned = owners.setdefault(each.owner.id, OwnedPartitions(fingers=fingers))
+        assert owned.assign(AssignPartition(1, SPACE_AXIS, TREE, state, True, tuple(each.registered.values()), ()))
+    return owners
 
 
 def _ref(each: PartitionNode | None) -> PartitionRef | None:
     return PartitionRef(each.low, each.owner) if each else None
 
 
-def _route(estates: dict[str, OwnedPartitions], start: str, place: Cut) -> tuple[bool, int]:
-    here, steps, passed = start, 0, {start}
+def _route(owners: dict[str, OwnedPartitions], start: str, position: Cut) -> tuple[bool, int]:
+    here, steps, visited = start, 0, {start}
     while True:
-        way = estates[here].towards(SPACE_AXIS, TREE, place)
+        way = owners[here].route(SPACE_AXIS, TREE, position)
         if isinstance(way, OwnedPartition):
-            return way.space.low <= place < way.space.high, steps
-        if way is None or (way.owner.id in passed):
+            return way.state.low <= position < way.state.high, steps
+        if way is None or (way.owner.id in visited):
             return False, steps
         here, steps = way.owner.id, steps + 1
-        passed.add(here)
+        visited.add(here)

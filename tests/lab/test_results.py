@@ -9,7 +9,7 @@ import pytest
 
 from tests.lab.small import experiment
 from tidings.lab import Experiment, report
-from tidings.lab.cbdlo.copies import in_a_copy
+from tidings.lab.fork import in_a_copy
 from tidings.lab.results import DRAFT, MeanWithMargin, Results, read, spread, table_of, write, written_whole
 
 

@@ -1,4 +1,7 @@
-"""Laws of the attribute tree, whatever is registered and taken back (INV-07, INV-S1 to INV-S5, INV-09)."""
+"""Laws of the attribute tree, whatever is registered and withdrawn.
+
+CBDLO-INV-07, CBDLO-INV-S1 to CBDLO-INV-S5, CBDLO-INV-09.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ changes = st.lists(st.tuples(st.integers(0, 20), st.none() | ranges), max_size=1
 
 @given(changes)
 @settings(max_examples=60)
-def test_the_tree_is_whole_and_balanced_after_any_changes(done: list[tuple[int, tuple[int, int] | None]]) -> None:
+def test_the_tree_is_complete_and_balanced_after_any_changes(done: list[tuple[int, tuple[int, int] | None]]) -> None:
     tree = AttributeTree(Peer("founder"))
     for number, wanted in done:
         if wanted is None:
@@ -29,8 +32,10 @@ def test_the_tree_is_whole_and_balanced_after_any_changes(done: list[tuple[int, 
 
 @given(st.lists(ranges, max_size=40), st.lists(st.integers(-5, 95), min_size=1, max_size=20))
 @settings(max_examples=60)
-def test_who_is_registered_where_a_value_lies_is_who_wants_it(wanted: list[tuple[int, int]], values: list[int]) -> None:
-    """INV-01 and INV-03, within one attribute."""
+def test_the_interests_registered_where_a_value_lies_are_those_that_match_it(
+    wanted: list[tuple[int, int]], values: list[int]
+) -> None:
+    """CBDLO-INV-01 and CBDLO-INV-03, within one attribute."""
     tree = AttributeTree(Peer("founder"))
     for number, (low, high) in enumerate(wanted):
         interest = wish(number, low, high)
@@ -42,7 +47,7 @@ def test_who_is_registered_where_a_value_lies_is_who_wants_it(wanted: list[tuple
 
 @given(st.lists(ranges, max_size=40))
 @settings(max_examples=40)
-def test_a_tree_that_everybody_has_left_is_one_sub_space_again(wanted: list[tuple[int, int]]) -> None:
+def test_a_tree_without_interests_is_one_partition(wanted: list[tuple[int, int]]) -> None:
     tree = AttributeTree(Peer("founder"))
     for number, (low, high) in enumerate(wanted):
         interest = wish(number, low, high)

@@ -1,4 +1,4 @@
-"""CBDLO in whole worlds: whole trees after any trouble, one topology an attribute, a graph that holds, nothing lost."""
+"""CBDLO in simulated networks: correct trees after faults, one topology an attribute, a connected graph, no loss."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ X = AttributeAxis("Event", "x")
 
 
 def a_world(seed: int, *, nodes: int = 24, wishes: int = 30, attributes: str = "x", **options: Any) -> World:
-    """Some nodes, some of which want something; all of it settled."""
+    """Some nodes with some interests, all registered."""
     world, rng = World("cbdlo", node_count=nodes, seed=seed, options=options), Random(seed)
     world.run_for(20.0)
     for _ in range(wishes):
@@ -47,17 +47,17 @@ def routers(world: World) -> dict[NodeId, Cbdlo]:
 
 
 def coordinators(world: World, axis: AttributeAxis = X) -> list[Coordinator]:
-    found = [router.topologies.coordinators.get(axis) for router in routers(world).values()]
+    found = [router.upper.coordinators.by_axis.get(axis) for router in routers(world).values()]
     return [coordinator for coordinator in found if coordinator is not None]
 
 
 def check_as_planned(world: World, coordinator: Coordinator) -> None:
-    """What the owners have is what the steward has on paper, no more and no less (INV-07)."""
+    """The owners have exactly what the coordinator has planned (CBDLO-INV-07)."""
     check_tree(coordinator.plan)
     held: dict[Any, OwnedPartition] = {}
     for id, router in routers(world).items():
-        for low, holding in router.topologies.estate.spaces(coordinator.axis, coordinator.tree).items():
-            assert low not in held, f"{low} is looked after twice"
+        for low, holding in router.upper.owned.partitions(coordinator.axis, coordinator.tree).items():
+            assert low not in held, f"{low} has two owners"
             held[low] = holding
             planned = coordinator.plan.get(low)
             assert planned is not None
@@ -65,13 +65,13 @@ def check_as_planned(world: World, coordinator: Coordinator) -> None:
     for each in coordinator.plan:
         holding = held.pop(each.low)
         assert holding.registered.keys() == each.registered.keys()
-        assert (holding.space.high, holding.space.first, holding.space.last) == (each.high, each.first, each.last)
+        assert (holding.state.high, holding.state.first, holding.state.last) == (each.high, each.first, each.last)
         links = (
-            holding.space.parent,
-            holding.space.left,
-            holding.space.right,
-            holding.space.before,
-            holding.space.after,
+            holding.state.parent,
+            holding.state.left,
+            holding.state.right,
+            holding.state.before,
+            holding.state.after,
         )
         planned_links = (each.parent, each.left, each.right, each.before, each.after)
         assert [link and (link.low, link.owner) for link in links] == [p and (p.low, p.owner) for p in planned_links]
@@ -79,7 +79,7 @@ def check_as_planned(world: World, coordinator: Coordinator) -> None:
 
 
 def check_all_registered(world: World, plan: AttributeTree) -> None:
-    """Everybody who is up and wants something is registered, and nobody else."""
+    """The interests of all nodes that are up are registered, and no others."""
     wanted = {id for member in world.nodes if member.up for id in member.subscriptions}
     assert {each.interest.id for each in plan.registrations()} == wanted
 
@@ -88,8 +88,8 @@ def check_all_registered(world: World, plan: AttributeTree) -> None:
 
 
 @pytest.mark.parametrize("faults", ["comings and goings", "a split", "everything"])
-def test_the_tree_is_whole_again_after(faults: str) -> None:
-    """INV-07: as planned, balanced, and everybody registered who should be."""
+def test_the_tree_recovers_from(faults: str) -> None:
+    """CBDLO-INV-07: as planned, balanced, and with all interests registered."""
     world = a_world(5)
     world.strike(FAULTS[faults](5))
     world.run_for(150.0)
@@ -98,7 +98,7 @@ def test_the_tree_is_whole_again_after(faults: str) -> None:
     check_all_registered(world, coordinator.plan)
 
 
-def test_the_tree_is_whole_after_many_changes_of_mind() -> None:
+def test_the_tree_is_correct_after_many_subscriptions_and_withdrawals() -> None:
     world, rng = a_world(7, wishes=10), Random(7)
     wishes = [id for member in world.nodes for id in member.subscriptions]
     for _ in range(120):
@@ -116,7 +116,7 @@ def test_the_tree_is_whole_after_many_changes_of_mind() -> None:
 
 
 class Changing:
-    """A world that does not rest: nodes change their minds, come, go and crash, many times a second."""
+    """A network in which nodes subscribe, unsubscribe, join, leave and crash many times a second."""
 
     def __init__(self, seed: int, *, nodes: int = 16) -> None:
         self.world, self.rng = World("cbdlo", node_count=nodes, seed=seed, recording=False), Random(seed)
@@ -125,9 +125,9 @@ class Changing:
 
     def change_often(self, count: int, over_s: float) -> None:
         for _ in range(count):
-            change = self.rng.choices(("mind", "leave", "crash"), (98, 1, 1))[0]
+            change = self.rng.choices(("interest", "leave", "crash"), (98, 1, 1))[0]
             self.done[change] += 1
-            self._change_mind() if change == "mind" else self._replace(change)
+            self._change_interest() if change == "interest" else self._replace(change)
             self.world.run_for(over_s / count)
 
     def _replace(self, how: str) -> None:
@@ -135,8 +135,8 @@ class Changing:
         self.world.crash(gone) if how == "crash" else self.world.leave(gone)
         self.world.join()
 
-    def _change_mind(self) -> None:
-        """Some twenty wishes at a time."""
+    def _change_interest(self) -> None:
+        """There are some twenty interests at a time."""
         staying = [self.world.nodes[node] for node in self.world.up()]
         wishes = [id for member in staying for id in member.subscriptions]
         if self.rng.random() < len(wishes) / 40:
@@ -147,25 +147,25 @@ class Changing:
             self.world.subscribe(self.rng.choice(staying).index, wanted)
 
 
-def test_trees_views_and_tables_are_whole_after_each_of_many_storms_of_ten_thousand_changes() -> None:
-    """INV-07, INV-S1 to INV-S6: subscribe, unsubscribe, leave and crash, looked at whenever things have come to rest."""
+def test_trees_views_and_tables_are_correct_after_ten_thousand_changes() -> None:
+    """CBDLO-INV-07: subscribe, unsubscribe, leave and crash, checked after every thousand changes."""
     changing = Changing(3)
     for _ in range(10):
         changing.change_often(1000, over_s=40.0)
-        changing.world.run_for(120.0)  # Two leases: what was registered by those who have crashed is gone.
+        changing.world.run_for(120.0)  # Two leases: the registrations of crashed nodes have expired.
         (coordinator,) = coordinators(changing.world)
         check_as_planned(changing.world, coordinator)
         check_all_registered(changing.world, coordinator.plan)
         for id, router in routers(changing.world).items():
-            assert len(router.sampler) <= router.sampler.size
-            assert len(router.table) <= router.table.size
+            assert len(router.graph.sampler) <= router.graph.sampler.size
+            assert len(router.graph.table) <= router.graph.table.size
             assert id not in router.links()
     assert changing.done.total() == 10_000
-    assert min(changing.done[kind] for kind in ("mind", "leave", "crash")) > 50
+    assert min(changing.done[kind] for kind in ("interest", "leave", "crash")) > 50
 
 
-def test_what_is_taken_back_before_it_was_confirmed_is_registered_nowhere() -> None:
-    """A founder confirms nothing for a while, and whoever asked asks again; having changed one's mind ends that."""
+def test_an_interest_withdrawn_before_it_was_confirmed_is_registered_nowhere() -> None:
+    """A founder confirms nothing at first, and registrations are retransmitted; a withdrawal must end that."""
     changing = Changing(3)
     changing.change_often(250, over_s=10.0)
     changing.world.run_for(8.0)
@@ -173,22 +173,22 @@ def test_what_is_taken_back_before_it_was_confirmed_is_registered_nowhere() -> N
     wanted = {id for member in up for id in member.subscriptions}
     names = {member.id for member in up}
     (coordinator,) = coordinators(changing.world)
-    assert {each.interest.id for each in coordinator.interested() if each.peer.id in names} == wanted
+    assert {each.interest.id for each in coordinator.registrations() if each.peer.id in names} == wanted
 
 
-def test_a_stewards_place_is_taken_by_its_deputy_and_nothing_is_forgotten() -> None:
+def test_a_replica_takes_over_from_a_failed_coordinator_and_no_registration_is_lost() -> None:
     world = a_world(3)
     (before,) = coordinators(world)
-    known = {each.interest.id for each in before.interested() if each.peer.id != before.me.id}
+    known = {each.interest.id for each in before.registrations() if each.peer.id != before.me.id}
     world.crash(next(m.index for m in world.nodes if m.id == before.me.id))
     world.run_for(12.0)
     (after,) = coordinators(world)
     assert after.me.id in before.replicas
-    assert known <= {each.interest.id for each in after.interested()}
+    assert known <= {each.interest.id for each in after.registrations()}
 
 
 def test_two_topologies_of_one_attribute_become_one() -> None:
-    """INV-12: both halves of a split network have founded their own, for the first time."""
+    """CBDLO-INV-12: each half of a split network has founded its own."""
     world, rng = World("cbdlo", node_count=24, seed=9), Random(9)
     world.run_for(20.0)
     with world.split(range(12)):
@@ -208,8 +208,8 @@ def test_two_topologies_of_one_attribute_become_one() -> None:
 # ── The lower layer ──────────────────────────────────────────────────────────
 
 
-def test_the_graph_holds_when_three_nodes_in_ten_crash_at_once() -> None:
-    """INV-14."""
+def test_the_graph_stays_connected_when_three_nodes_in_ten_crash_at_once() -> None:
+    """CBDLO-INV-14."""
     world = World("cbdlo", node_count=200, seed=2, recording=False)
     world.run_for(20.0)
     for node in Random(2).sample(range(200), 60):
@@ -220,17 +220,17 @@ def test_the_graph_holds_when_three_nodes_in_ten_crash_at_once() -> None:
     assert max(_components(views)) > 0.99 * len(alive)
 
 
-def test_views_are_even_no_node_is_known_to_far_more_than_others() -> None:
+def test_no_node_is_in_far_more_views_than_others() -> None:
     world = World("cbdlo", node_count=120, seed=4, recording=False)
     world.run_for(60.0)
     known = Counter(peer for router in routers(world).values() for peer in router.links())
     assert len(known) == 120
     assert max(known.values()) <= 30, "three times the mean"
-    assert all(len(router.sampler) >= 9 for router in routers(world).values())
+    assert all(len(router.graph.sampler) >= 9 for router in routers(world).values())
 
 
 def _components(views: dict[NodeId, list[NodeId]]) -> list[int]:
-    """How large the connected parts are, links taken both ways."""
+    """The sizes of the connected components, with links taken both ways."""
     links: dict[NodeId, set[NodeId]] = {id: set(view) for id, view in views.items()}
     for id, view in views.items():
         for peer in view:
@@ -252,27 +252,27 @@ def _components(views: dict[NodeId, list[NodeId]]) -> list[int]:
 
 
 @pytest.mark.parametrize("options", [{}, {"mode": "count", "fingers": False}, {"profile": "paper"}], ids=str)
-def test_conditions_on_several_attributes_are_met_exactly(options: dict[str, Any]) -> None:
-    """INV-01, INV-02 and INV-03: whatever the profile, with the way in known to all."""
+def test_events_reach_exactly_the_conditions_on_several_attributes_that_match(options: dict[str, Any]) -> None:
+    """CBDLO-INV-01, CBDLO-INV-02 and CBDLO-INV-03, with every option, where all nodes have an access point."""
     world = a_world(11, attributes="xyz", wishes=40, **options)
     world.run_for(60.0)
     before = len(world.trace.notices)
     world.publish_some(25, draw=lambda rng: {name: rng.randrange(1000) for name in "xyz"})
     world.run_for(60.0)
-    told = Counter((notice.event, notice.subscription) for notice in world.trace.notices[before:])
-    owed = {
+    delivered = Counter((notice.event, notice.subscription) for notice in world.trace.notices[before:])
+    expected = {
         (event, id)
         for event, said in world.trace.publications.items()
         for id, wish in world.trace.subscriptions.items()
         if wish.interest.matches(said.packet)
     }
-    assert set(told) == owed
-    assert set(told.values()) == {1}
-    assert owed
+    assert set(delivered) == expected
+    assert set(delivered.values()) == {1}
+    assert expected
 
 
-def test_the_nodes_of_live_brokers_tell_what_routers_alone_do() -> None:
-    """INV-13: the same wishes and events, as bytes between whole nodes and as objects between routers; nothing is lost."""
+def test_the_nodes_of_live_brokers_deliver_what_routers_alone_do() -> None:
+    """CBDLO-INV-13: the same interests and events, as bytes between nodes and as objects between routers."""
     rng = Random(6)
     wishes = [(node, random_condition(rng, NAMES)) for node in range(8) for _ in range(2)]
     said = [(rng.randrange(8), random_values(rng)) for _ in range(20)]
@@ -291,43 +291,43 @@ def test_the_nodes_of_live_brokers_tell_what_routers_alone_do() -> None:
     for node, values in said:
         plain.append(world.publish(node, values))
         world.run_for(2.0)
-    told = told_of(world, plain, wanted)
-    assert told_of(city.world, live, asked) == told
-    assert len(told) > 20
+    delivered = deliveries(world, plain, wanted)
+    assert deliveries(city.world, live, asked) == delivered
+    assert len(delivered) > 20
 
 
-def told_of(world: World, events: list[EventId], wishes: list[SubscriptionId]) -> list[tuple[int, int]]:
-    """Which event met which wish, by their numbers."""
+def deliveries(world: World, events: list[EventId], wishes: list[SubscriptionId]) -> list[tuple[int, int]]:
+    """Which event was delivered for which interest, by their numbers."""
     return sorted((events.index(notice.event), wishes.index(notice.subscription)) for notice in world.trace.notices)
 
 
-def test_partial_matches_are_forgotten_when_nothing_more_can_come() -> None:
-    """INV-10."""
+def test_incomplete_counts_expire() -> None:
+    """CBDLO-INV-10."""
     world = a_world(12, attributes="xy", wishes=30, profile="paper")
     world.publish_some(20, draw=lambda rng: {"x": rng.randrange(1000)})
     world.run_for(5.0)
-    assert sum(len(router.counters) for router in routers(world).values()) > 0
+    assert sum(len(router.counter) for router in routers(world).values()) > 0
     world.run_for(40.0)
-    assert sum(len(router.counters) for router in routers(world).values()) == 0
+    assert sum(len(router.counter) for router in routers(world).values()) == 0
 
 
 @pytest.mark.parametrize("faults", ["loss and repeats", "everything"])
-def test_as_published_it_may_lose_events_and_does_nothing_else_wrong(faults: str) -> None:
+def test_as_published_it_may_lose_events_and_is_safe_otherwise(faults: str) -> None:
     world = run(Plan("cbdlo", seed=1, node_count=NODE_COUNT, faults=FAULTS[faults](1), options={"profile": "paper"}))
     check_safe(world, crossings_max=16)
 
 
-def test_those_who_stay_miss_nothing_while_others_come_and_go() -> None:
+def test_nodes_that_stay_miss_nothing_while_others_join_and_crash() -> None:
     setting = {"protocol": ROBUST, "nodes": 30, "replaced_percent": 3.0, "seconds": 40}
     assert [share for _, _, share in measure_churn(setting, seed=1)] == [100.0]
 
 
-def test_the_way_through_a_tree_is_as_short_as_the_tree_is_high() -> None:
-    """A8."""
+def test_an_event_takes_at_most_as_many_tree_steps_as_the_tree_is_high() -> None:
+    """CBDLO-A8."""
     world = a_world(6, nodes=40, wishes=60)
     (coordinator,) = coordinators(world)
     before, steps = world.trace.counted["tree steps"], 20
     world.publish_some(steps)
     world.run_until_quiet()
     assert (world.trace.counted["tree steps"] - before) / steps <= coordinator.plan.root.height
-    assert all(intervals_of(each.interest, X) for each in coordinator.interested())
+    assert all(intervals_of(each.interest, X) for each in coordinator.registrations())

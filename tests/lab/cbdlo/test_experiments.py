@@ -1,4 +1,4 @@
-"""The claims about CBDLO, Simple and TERA, on small runs: who wins, and which way the curves bend."""
+"""The claims about CBDLO, Simple and TERA, on small runs: the order of the protocols and the shape of the curves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidings.lab.cbdlo.scene import Scene, SceneSize, finger_steps, scene_with, 
 
 
 def test_the_papers_one_printed_point_follows_from_its_formula() -> None:
-    """A1."""
+    """CBDLO-A1."""
     assert effective_cost(*PUBLISHED) == 411_630
 
 
@@ -32,7 +32,7 @@ def test_cbdlo_costs_a_tenth_of_simple_at_most_and_robust_less_still(costs: Resu
 
 
 def test_the_cost_hardly_grows_with_the_subscriptions(costs: Results) -> None:
-    """A3."""
+    """CBDLO-A3."""
     assert judged(experiment("cbdlo-5"), "hardly depends", costs).verdict is Verdict.HOLDS
     assert judged(experiment("cbdlo-5"), "flatter still", costs).verdict is Verdict.HOLDS
 
@@ -51,8 +51,8 @@ def test_simples_cost_rises_once_nearly_all_are_reached() -> None:
     assert judged(chosen, "rises again", measured(chosen)).verdict is Verdict.HOLDS
 
 
-def test_tera_grows_with_the_network_and_cbdlo_hardly_and_the_formula_tells_the_same() -> None:
-    """A6."""
+def test_tera_grows_with_the_network_and_cbdlo_hardly_and_the_formula_agrees() -> None:
+    """CBDLO-A6."""
     chosen = experiment("cbdlo-7", nodes="1000,8000,1000000000", events="40", seeds="2")
     results = measured(chosen)
     for about in ("TERA's cost grows fast", "CBDLO's cost grows slowly", "scene (CBDLO)", "scene (TERA)", "billion"):
@@ -62,7 +62,7 @@ def test_tera_grows_with_the_network_and_cbdlo_hardly_and_the_formula_tells_the_
 
 @pytest.mark.parametrize(("table", "attributes"), [(50, 243), (100, 486), (20, 100)])
 def test_walks_succeed_as_often_as_the_formula_says(table: int, attributes: int) -> None:
-    """A5, with uniform tables; the protocol's own are in `cbdlo-agreement`."""
+    """CBDLO-A5, with uniform tables; the protocol's own are in `cbdlo-agreement`."""
     scene, rng = Scene(SceneSize(table=table, attributes=attributes, subscriptions=1, all_known=True), 1), Random(1)
     found = [scene.walk(rng.randrange(3000), rng.randrange(attributes)).found for _ in range(1500)]
     assert fmean(found) == pytest.approx(walk_success(table, attributes, 10), abs=0.03)
@@ -77,7 +77,7 @@ def test_a_walk_of_the_scene_is_a_walk_of_the_protocol() -> None:
 
 
 def test_comparisons_are_tables_on_the_walk_and_steps_in_the_tree() -> None:
-    """A7: |APT| · H1 + H2, exactly."""
+    """CBDLO-A7: |APT| · H1 + H2, exactly."""
     scene = Scene(SceneSize(nodes=500, subscriptions=800, table=20), 3)
     for _ in range(20):
         cost = scene.as_published(scene.event())
@@ -95,7 +95,7 @@ def test_the_protocol_counts_comparisons_the_same_way() -> None:
         world.subscribe(node, Ranges.of(**{f"a{node % 6}": (0, 50 + node)}))
     world.run_for(60.0)
     counted = world.trace.counted
-    full = {member.id: len(member.router.table) for member in world.nodes}  # type: ignore[attr-defined]
+    full = {member.id: len(member.router.graph.table) for member in world.nodes}  # type: ignore[attr-defined]
     assert set(full.values()) == {3}
     before, asked = counted["match_ops"] - counted["tree steps"], world.trace.messages("Walk")
     world.publish_some(20, draw=lambda rng: {f"a{rng.randrange(6)}": rng.randrange(50)})
@@ -104,8 +104,8 @@ def test_the_protocol_counts_comparisons_the_same_way() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 100, 1000])
-def test_ways_in_a_balanced_tree_are_as_long_as_they_must_be(count: int) -> None:
-    """A8."""
+def test_routes_in_a_balanced_tree_are_within_their_bounds(count: int) -> None:
+    """CBDLO-A8."""
     rng, height = Random(count), count.bit_length()
     for _ in range(200):
         start, goal = rng.randrange(count), rng.randrange(count)
@@ -122,7 +122,7 @@ def test_the_formula_for_steps_holds_in_trees_of_all_sizes() -> None:
         assert steps == pytest.approx(tree_steps(count, fingers=True), rel=0.15)
 
 
-def test_conditions_are_made_as_wide_as_the_matches_wanted() -> None:
+def test_conditions_are_as_wide_as_the_requested_matches_need() -> None:
     scene = scene_with(3.0, SceneSize(nodes=1000, subscriptions=1000), 1)
     assert fmean(len(scene.matching(scene.event())) for _ in range(400)) == pytest.approx(3.0, rel=0.3)
 
@@ -130,6 +130,6 @@ def test_conditions_are_made_as_wide_as_the_matches_wanted() -> None:
 @pytest.mark.parametrize(
     ("name", "settings"), [("cbdlo-5", {"nodes": "1"}), ("cbdlo-churn", {"replaced_percent": "70"})]
 )
-def test_what_makes_no_sense_is_refused_before_anything_is_run(name: str, settings: dict[str, str]) -> None:
+def test_invalid_settings_are_refused_before_anything_is_run(name: str, settings: dict[str, str]) -> None:
     with pytest.raises(InputError):
         experiment(name, **settings).points()

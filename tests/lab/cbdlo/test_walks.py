@@ -1,4 +1,4 @@
-"""The compiled walk: it goes the protocol's ways, and every one of a hundred thousand ends in time (INV-04, INV-05)."""
+"""The compiled walk takes the protocol's steps, and all of 100,000 walks end in time (CBDLO-INV-04, CBDLO-INV-05)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KINDS = ("star", "chain", "random", "alone")
 
 
 class Given(Random):
-    """Chance that chooses as these numbers say, one after the other."""
+    """A random number generator whose choices are given."""
 
     def __init__(self, numbers: Sequence[float]) -> None:
         super().__init__(0)
@@ -43,7 +43,7 @@ def views_of(graph: list[list[int]]) -> Views:
 
 
 def walked(graph: list[list[int]], count: int, hops_max: int, seed: int, trace_max: int) -> tuple[Walks, Any, Any]:
-    """Walks from random nodes that nobody can help, with their sources and the draws they were given."""
+    """Walks from random nodes that never find their target, with their sources and their random draws."""
     rng = np.random.default_rng(seed)
     sources, draws = rng.integers(0, len(graph), count), rng.random((count, draws_needed(hops_max)))
     nobody = np.zeros((len(graph), 1), np.bool_)
@@ -67,7 +67,7 @@ def protocols_steps(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_compiled_walk_goes_every_step_as_the_protocol_does(kind: str) -> None:
+def test_the_compiled_walk_takes_every_step_as_the_protocol_does(kind: str) -> None:
     for seed in range(40):
         rng = Random(f"{kind}/{seed}")
         graph, hops_max = a_graph(kind, rng), rng.randrange(1, 20)
@@ -80,7 +80,7 @@ def test_the_compiled_walk_goes_every_step_as_the_protocol_does(kind: str) -> No
 
 
 def test_every_one_of_a_hundred_thousand_walks_ends_within_twice_its_hops() -> None:
-    """INV-04: stars, chains, random graphs and nodes that know nobody; none goes on once its hops are halved to none."""
+    """CBDLO-INV-04: stars, chains, random graphs and nodes without neighbours."""
     count = 0
     for seed in range(200):
         rng = Random(seed)
@@ -96,24 +96,24 @@ def test_every_one_of_a_hundred_thousand_walks_ends_within_twice_its_hops() -> N
     assert count == 100_000
 
 
-def test_no_node_comes_twice_within_a_trace() -> None:
-    """INV-05, in the first round of 20,000 walks."""
+def test_no_node_occurs_twice_within_a_trace() -> None:
+    """CBDLO-INV-05, in the first round of 20,000 walks."""
     graph = a_graph("random", Random(2))
     made, sources, _ = walked(graph, 20_000, 10, 1, trace_max=10)
     first = np.concatenate([sources[:, None], np.where(made.steps[:, :10, 3] == 0, made.steps[:, :10, 0], -1)], axis=1)
-    # Steps that were not taken are told apart, so that only nodes can be equal.
+    # Steps that were not taken get different numbers, so that only nodes can be equal.
     first = np.where(first < 0, -1 - np.arange(11), first)
     assert (np.diff(np.sort(first, axis=1), axis=1) > 0).all()
 
 
-def test_a_walk_ends_with_the_first_who_knows() -> None:
+def test_a_walk_ends_at_the_first_node_with_an_access_point() -> None:
     chain = views_of([[1], [0, 2], [1, 3], [2]])
     knows = np.array([[True], [False], [False], [True]])
     made = walk_all(chain, np.array([0]), np.array([0]), knows, 10, np.zeros((1, draws_needed(10))), trace_max=10)
-    assert (made.ended[0], made.hops[0]) == (FOUND, 3), "its source is not asked"
+    assert (made.ended[0], made.hops[0]) == (FOUND, 3), "the table of its source is not read"
 
 
-def test_random_views_have_everybody_once_but_never_oneself() -> None:
+def test_random_views_have_each_peer_once_and_never_their_own_node() -> None:
     views = random_views(50, 10, np.random.default_rng(3))
     rows = views.peers.reshape(50, 10)
     assert all(len(set(row)) == 10 and node not in row for node, row in enumerate(rows.tolist()))

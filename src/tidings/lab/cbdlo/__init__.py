@@ -1,4 +1,14 @@
-"""The experiments of the CBDLO paper."""
+"""The experiments of the CBDLO paper.
+
+The modules, in reading order:
+
+    scene         a model of the network at rest, for hundreds of thousands of nodes
+    walks         CRAWL compiled, for a hundred thousand walks at once
+    model         the cost by formula, for networks that cannot be simulated
+    measures      what the experiments measure: on scenes, by formula, or on the protocol itself
+    claims        the paper's claims, and ours beyond it, judged by the measurements
+    experiments   the figures, as data
+"""
 
 from tidings.lab.cbdlo.experiments import EXPERIMENTS
 

@@ -1,4 +1,4 @@
-"""What the paper on CBDLO says, and what is said beyond it, judged by what was measured."""
+"""The claims of the CBDLO paper, and ours beyond it, judged by the measurements."""
 
 from __future__ import annotations
 

@@ -1,13 +1,11 @@
-"""CBDLO, measured: what an event costs against Simple and TERA, how far a walk gets, who is reached under churn.
+"""The experiments on CBDLO: the cost of an event against Simple and TERA, the success of walks, delivery under churn.
 
-The paper's figures 5 to 9 show a network of 3000 nodes at rest. They are measured on
-scenes (`cbdlo_scene`), the largest ones by formula (`cbdlo_model`); that a scene tells the
-same as the protocol, and the formula as the scene, is measured too. Churn, which the paper
-does not show, is the protocol itself in a simulated world.
+The paper's figures 5 to 9 show a network of 3000 nodes at rest. They are measured on scenes (`scene`), the largest ones
+by formula (`model`). Two more experiments check that a scene agrees with the protocol, and the formula with the scene.
+Churn, which the paper does not show, is measured on the protocol itself in a simulated network.
 
-The paper prints one point of all its curves: Simple took 68,605 messages for 68 of 408
-possible matches. It fixes how many events there were (125) and how Simple passes events on
-(to 1.73 others); what agrees with it is calibrated, not found.
+The paper prints one point of all its curves: Simple took 68,605 messages for 68 of 408 possible matches. It determines
+the number of events (125) and the fan-out of Simple (1.73). What agrees with it is a calibration, not a finding.
 """
 
 from __future__ import annotations

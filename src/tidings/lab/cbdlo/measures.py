@@ -31,8 +31,8 @@ from tidings.sim import World
 
 FAN_OUT = 1.73  # Fits the paper's one printed point.
 FLOOD_EVENTS = 2  # A flood is the same whatever the event.
-TELLS_MAX = 100_000  # Messages of Simple in one run: with many hops fewer events are enough.
-SIMULATED_MAX = 100_000  # Nodes; beyond that the formula speaks alone.
+MESSAGES_MAX = 100_000  # Of Simple in one run: with many hops fewer events are enough.
+SIMULATED_MAX = 100_000  # Nodes; for larger networks there is only the formula.
 MATCHES = 3.0  # For each event of figure 7, at every size.
 
 _PROTOCOLS: dict[str, Callable[[Scene, dict[int, float]], Cost]] = {
@@ -54,8 +54,8 @@ def _events(parameters: Parameters) -> int:
     if parameters["protocol"] == FLOOD:
         return min(FLOOD_EVENTS, int(parameters["events"]))
     if parameters["protocol"] == SIMPLE:
-        tells = sum(FAN_OUT**hop for hop in range(1, parameters["hops"] + 1))
-        return int(max(1, min(parameters["events"], TELLS_MAX // tells)))
+        messages = sum(FAN_OUT**hop for hop in range(1, parameters["hops"] + 1))
+        return int(max(1, min(parameters["events"], MESSAGES_MAX // messages)))
     return int(parameters["events"])
 
 
@@ -89,7 +89,7 @@ def measure_reached(parameters: Parameters, seed: int) -> list[Measured]:
 
 
 def measure_sizes(parameters: Parameters, seed: int) -> list[Measured]:
-    """Messages of an event that meets three subscriptions, one subscription a node, however many there are."""
+    """Messages of an event that matches three subscriptions, with one subscription a node, at every size."""
     nodes, protocol = parameters["nodes"], parameters["protocol"]
     tables = {TERA: parameters["tera_table"], ROBUST: parameters["table"]}
     if protocol == MODEL:
@@ -192,21 +192,21 @@ def measure_churn(parameters: Parameters, seed: int) -> list[Measured]:
 
 
 class _Churn:
-    """Half of the nodes stay. Of the others some crash every period, and as many new ones come; all of them subscribe."""
+    """Half of the nodes stay. Of the others some crash every period, and as many new ones join; all subscribe."""
 
     def __init__(self, world: World, parameters: Parameters, rng: Random) -> None:
         self.world, self.rng = world, rng
         self.seconds, self.period_s = parameters["seconds"], 2.0
         self.each = parameters["nodes"] * parameters["replaced_percent"] / 100
         nodes = range(parameters["nodes"])
-        self.staying = rng.sample(nodes, len(nodes) // 2)
-        self.fickle = [node for node in nodes if node not in self.staying]
+        self.stable = rng.sample(nodes, len(nodes) // 2)
+        self.changing = [node for node in nodes if node not in self.stable]
         self.due = 0.0
 
     def run(self) -> None:
         world = self.world
         world.run_for(20.0)
-        for node in [*self.staying, *self.fickle]:
+        for node in [*self.stable, *self.changing]:
             self._subscribe(node)
         world.run_for(20.0)
         for turn in range(int(self.seconds / self.period_s)):
@@ -217,36 +217,37 @@ class _Churn:
         world.run_until_quiet()
 
     def reached(self) -> float:
-        """Of all that was owed to those who stayed, how much came."""
+        """The share of matches of the nodes that stayed that came about."""
         trace = self.world.trace
-        told = {(notice.event, notice.subscription) for notice in trace.notices}
-        owed = [
-            (event, id) in told
-            for event, said in trace.publications.items()
-            for id, wish in trace.subscriptions.items()
-            if id.origin not in trace.absences and wish.completed_at is not None and wish.completed_at < said.at
-            if wish.interest.matches(said.packet)
+        delivered = {(notice.event, notice.subscription) for notice in trace.notices}
+        matches = [
+            (event, id) in delivered
+            for event, published in trace.publications.items()
+            for id, subscribed in trace.subscriptions.items()
+            if id.origin not in trace.absences
+            if subscribed.completed_at is not None and subscribed.completed_at < published.at
+            if subscribed.interest.matches(published.packet)
         ]
-        return fmean(owed)
+        return fmean(matches)
 
     def _subscribe(self, node: int) -> None:
         low = self.rng.randrange(1000)
         self.world.subscribe(node, Ranges.of(x=(low, low + 199)))
 
     def _publish(self) -> None:
-        self.world.publish(self.rng.choice(self.staying), {"x": self.rng.randrange(1200)})
+        self.world.publish(self.rng.choice(self.stable), {"x": self.rng.randrange(1200)})
 
     def _replace(self) -> None:
         self.due += self.each
         while self.due >= 1:
             self.due -= 1
-            gone = self.fickle.pop(self.rng.randrange(len(self.fickle)))
+            gone = self.changing.pop(self.rng.randrange(len(self.changing)))
             self.world.crash(gone)
-            self.fickle.append(self.world.join())
-            self._subscribe(self.fickle[-1])
+            self.changing.append(self.world.join())
+            self._subscribe(self.changing[-1])
 
 
-# ── What is impossible ─────────────────────────────────────────────────────────
+# ── Validation and cost of a run ───────────────────────────────────────────────
 
 
 def check(parameters: Parameters) -> None:
@@ -259,7 +260,7 @@ def check(parameters: Parameters) -> None:
 
 
 def cost(parameters: Parameters) -> float:
-    """Those of the protocol itself go with simulated time, those of scenes with what there is in them."""
+    """Runs of the protocol cost by simulated time, scenes by their size."""
     if "replaced_percent" in parameters:
         return 1.0
     if parameters.get("run") == WALK_PROTOCOL:

@@ -1,8 +1,7 @@
-"""What an event costs by formula, for networks too large to walk through.
+"""The cost of an event by formula, for networks too large to simulate.
 
-The formulas are the paper's where it has them, with what it leaves out put right: an event
-goes up the tree and then down, not down alone, and n intervals make up to 2 n + 1
-sub-spaces.
+The formulas are the paper's, with two corrections: an event goes up the tree and then down, not only down, and n
+intervals make up to 2 n + 1 partitions.
 """
 
 from __future__ import annotations
@@ -13,11 +12,8 @@ import numpy as np
 
 from tidings.lab.cbdlo.scene import EVENT_ATTRIBUTES, INDEXED, SUBSCRIPTION_ATTRIBUTES, Floats, chances
 
-PUBLISHED = (
-    68_605,
-    68,
-    408,
-)  # Messages, matches that came about, matches that could have: the paper's one printed point.
+PUBLISHED = (68_605, 68, 408)
+"""Messages, actual matches, possible matches: the one point that the paper prints."""
 
 
 def effective_cost(messages: float, actual: float, possible: float) -> float:
@@ -43,13 +39,13 @@ def walk_length(known: float, hops: int) -> float:
     return (1 - (1 - known) ** hops) / known
 
 
-def tree_steps(sub_spaces: float, *, fingers: bool) -> float:
-    """From one of a member's two sub-spaces to another, drawn at random, in a perfectly balanced tree.
+def tree_steps(partitions: float, *, fingers: bool) -> float:
+    """Steps from one of a member's two partitions to a random one, in a perfectly balanced tree.
 
     Of d levels the mean depth is d - 2 and that of the lowest common ancestor about 1, which makes 2 d - 6, and one
-    less as the better of two begins. With short cuts a step covers 1.6 levels on average (trees of 4 to 20 levels).
+    less as the better of two is the start. With fingers a step covers 1.6 levels on average (trees of 4 to 20 levels).
     """
-    levels = log2(sub_spaces + 1)
+    levels = log2(partitions + 1)
     return max(0.0, 0.625 * levels - 0.5 if fingers else 2 * levels - 7)
 
 

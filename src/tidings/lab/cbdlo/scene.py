@@ -1,13 +1,11 @@
-"""CBDLO at rest, cheap enough for a hundred thousand nodes: a graph, tables, trees and walks without a clock.
+"""A model of CBDLO at rest, cheap enough for a hundred thousand nodes: graph, tables, trees and walks without a clock.
 
-Nothing changes here and nothing gets lost, so an event is followed step by step: the walk
-by the very rules of `tidings.overlay.random_graph.random_walk` (a trace, no node of it twice, half the hops
-after a block), the tree as a perfectly balanced one over the cuts of all interests. That
-it tells the same as the protocol in a simulated world is an experiment of its own
-(`cbdlo-agreement`).
+Nothing changes and nothing is lost, so an event is followed step by step. The walk follows the rules of
+`tidings.overlay.random_graph.random_walk`: a trace, no node of it twice, half the hops after a block. The tree is a
+perfectly balanced one over the cuts of all interests. The experiment `cbdlo-agreement` checks that a scene agrees with
+the protocol in a simulated network.
 
-The workload is the paper's law: attribute i is in a subscription, or an event, with
-chance μ · i^-α.
+The workload is the paper's: attribute i occurs in a subscription, or an event, with probability μ · i^-α.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from numpy.typing import NDArray
 
 ALPHA = 0.5
 EVENT_ATTRIBUTES, SUBSCRIPTION_ATTRIBUTES = 8.0, 2.0  # On average; of subscriptions before empty ones are drawn again.
-INDEXED = 2  # Attributes under which an interest is filed in `full` mode.
+INDEXED = 2  # Attributes that an interest is indexed under in mode `full`.
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -31,7 +29,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class SceneSize:
-    """How large everything is."""
+    """The size of a scene."""
 
     nodes: int = 3000
     view: int = 10
@@ -41,19 +39,19 @@ class SceneSize:
     subscriptions: int = 3000
     width: float = 0.03
     naive: bool = False  # Whether tables follow the popularity of attributes.
-    all_known: bool = False  # Whether there are access points also for attributes that nobody wants.
+    all_known: bool = False  # Whether attributes without subscribers have access points, too.
 
 
 class Walked(NamedTuple):
-    """What became of one attribute of an event on its walk."""
+    """The result of the random walk for one attribute of an event."""
 
     found: bool
     messages: int
-    visited: int  # Tables that were looked into.
+    visited: int  # Tables that were read.
 
 
 class Cost(NamedTuple):
-    """What one event took, and whom it reached of those it should."""
+    """The messages of one event, and the matches it should reach and did."""
 
     walk: int
     tree: int
@@ -74,7 +72,7 @@ def chances(attributes: int, mean: float) -> Floats:
 
 
 class Scene:
-    """One network with its subscriptions."""
+    """One network at rest, with its subscriptions."""
 
     def __init__(self, size: SceneSize, seed: int) -> None:
         self.size, self.choice_rng = size, Random(f"scene/{seed}")
@@ -84,7 +82,7 @@ class Scene:
         self._cuts: dict[tuple[int, bool], Floats] = {}
         self._draw_subscriptions()
 
-    # ── What there is ────────────────────────────────────────────────────────
+    # ── The network ──────────────────────────────────────────────────────────
 
     def _draw_subscriptions(self) -> None:
         size = self.size
@@ -177,7 +175,7 @@ class Scene:
         return (low <= value) & (value <= low + self.size.width)
 
     def walk(self, source: int, attribute: int, *, own_table: bool = False, hops: int | None = None) -> Walked:
-        """CRAWL: one walker, from a source to a member of the attribute's topology or somebody who knows one."""
+        """CRAWL: one walk from a source to a member of the attribute's topology, or to a node with an access point."""
         hops_max, messages, visited = hops or self.size.hops, 0, 0
         if own_table and (source in self.members[attribute] or attribute in self.table(source)):
             return Walked(True, 0 if source in self.members[attribute] else 1, 1)
@@ -200,7 +198,7 @@ class Scene:
             trace = [*trace, here][-self.size.hops :]
 
     def tree_steps(self, attribute: int, value: float, *, fingers: bool) -> int:
-        """Steps from a member's own sub-space to the one that holds the value."""
+        """Steps from a member's own partition to the one that contains the value."""
         cuts, lows = self.cuts(attribute, fingers), self.lows(attribute, fingers)
         low = lows[self.choice_rng.randrange(len(lows))]
         own = np.searchsorted(cuts, [low, low + self.size.width], "right").tolist()
@@ -228,9 +226,9 @@ class Scene:
         return Cost(walk, tree, match, len(wanted), len(reached), looked)
 
     def robust(self, event: dict[int, float], *, walkers: int = 2, rounds: int = 3) -> Cost:
-        """One's own table first, two walkers, tried three times; short cuts; whole interests checked in the tree.
+        """The node's own table first, two walkers, three attempts; fingers; whole interests checked in the tree.
 
-        An attribute under which nothing is filed is not looked for: that nobody was found is remembered.
+        An attribute without indexed interests is skipped: the publisher remembers that it has no topology.
         """
         source = self.choice_rng.randrange(self.size.nodes)
         walk = tree = match = looked = 0
@@ -254,7 +252,7 @@ class Scene:
         return Cost(walk, tree, match, len(met), len(reached), looked)
 
     def _tries(self, source: int, a: int, walkers: int, rounds: int) -> list[Walked]:
-        """The walks of some walkers, all of them again until one of them finds somebody."""
+        """The walks of some walkers, repeated until one of them succeeds."""
         went: list[Walked] = []
         for _ in range(rounds):
             first = self.walk(source, a, own_table=True)
@@ -265,7 +263,7 @@ class Scene:
         return went
 
     def simple(self, event: dict[int, float], fan_out: float | None) -> Cost:
-        """Passed on to some of a view by whoever gets it, or by whoever gets it first to all of it."""
+        """Every copy goes to some peers of a view; without a fan-out, the first copy goes to all of them."""
         source = self.choice_rng.randrange(self.size.nodes)
         messages, seen, front = 0, {source}, [source]
         for _ in range(self.size.hops):
@@ -302,7 +300,7 @@ class Scene:
 
 
 def scene_with(matches: float, size: SceneSize, seed: int) -> Scene:
-    """A scene in which conditions are just so wide that an event meets `matches` subscriptions on average."""
+    """A scene whose conditions are so wide that an event matches `matches` subscriptions on average."""
     scene = Scene(size, seed)
     low, high = 0.0, 1.0
     for _ in range(30):
@@ -311,11 +309,11 @@ def scene_with(matches: float, size: SceneSize, seed: int) -> Scene:
     return Scene(replace(size, width=high), seed)
 
 
-# ── A perfectly balanced tree of sub-spaces 0 … count - 1 ──────────────────────
+# ── A perfectly balanced tree of partitions 0 … count - 1 ──────────────────────
 
 
 def ancestry(node: int, count: int) -> list[int]:
-    """The way from the root down to a node, both included.
+    """The path from the root down to a node, both included.
 
     >>> ancestry(0, 7), ancestry(4, 7)
     ([3, 1, 0], [3, 5, 4])
@@ -341,7 +339,7 @@ def tree_distance(start: int, goal: int, count: int) -> int:
 
 
 def finger_steps(start: int, goal: int, count: int) -> int:
-    """Steps if a node knows its ancestors, their children, its own and its neighbours, and takes the nearest."""
+    """Steps if a node knows its ancestors, their children, its own and its neighbours, and routes to the nearest."""
     here, steps = start, 0
     while here != goal:
         known = _known(here, count)
@@ -368,6 +366,6 @@ def _known(node: int, count: int) -> set[int]:
 
 
 def _nearest(own: list[int], goal: int) -> int:
-    """The best of a node's own: the last one not beyond the goal, else the first."""
+    """The best of a node's own partitions: the last one not beyond the goal, else the first."""
     below = [each for each in own if each <= goal]
     return max(below) if below else min(own)

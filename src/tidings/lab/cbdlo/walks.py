@@ -1,7 +1,7 @@
-"""CRAWL over arrays: the walk of `tidings.overlay.random_graph.random_walk`, compiled, a hundred thousand of them in a second.
+"""CRAWL over arrays: the random walk of `tidings.overlay.random_graph` compiled, a hundred thousand walks a second.
 
-The rule is the protocol's, step by step; chance comes in as numbers from 0 to 1, so that
-both can be given the same ones and must then go the same ways, which a test holds.
+It follows the protocol's rule step by step. Random draws come in as numbers from 0 to 1, so that a test can give both
+the same draws and check that they take the same steps.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
@@ -17,21 +17,25 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-FOUND, OVER, BLOCKED = 0, 1, 2  # How a walk ends: somebody knew, no hops left, or nowhere to begin again.
+FOUND, OVER, BLOCKED = (
+    0,
+    1,
+    2,
+)  # How a walk ends: at an access point, without hops left, or without a node to restart at.
 
 
 class Views(NamedTuple):
-    """Who sees whom: node k sees peers[begins[k]:begins[k + 1]]."""
+    """The views of all nodes: node k has peers[begins[k]:begins[k + 1]]."""
 
     begins: Array
     peers: Array
 
 
 class Walks(NamedTuple):
-    """Of each walk: how it ended, its hops, how often it began again; and where it came, step by step.
+    """For each walk: how it ended, its hops, its restarts, and all its steps.
 
-    A step is the node it came to, the hops since it last began, how many it may take, and how
-    often it has begun again; steps that were not taken are -1.
+    A step is the node, the hops since the last restart, the hop limit and the number of restarts; steps that were not
+    taken are -1.
     """
 
     ended: Array
@@ -41,22 +45,22 @@ class Walks(NamedTuple):
 
 
 def draws_needed(hops_max: int) -> int:
-    """More choices than any walk makes: fewer than twice its hops, and a jump for each time they can be halved."""
+    """More random draws than any walk needs: fewer than twice its hops, and one for each restart."""
     return 2 * hops_max + hops_max.bit_length() + 1
 
 
 def random_views(nodes: int, size: int, rng: np.random.Generator) -> Views:
-    """Everybody sees `size` others, drawn at random."""
+    """Each node has a view of `size` others, drawn at random."""
     size = min(size, nodes - 1)
     seen = rng.integers(0, nodes - 1, (nodes, size))
     while (doubled := (np.diff(np.sort(seen, axis=1), axis=1) == 0).any(axis=1)).any():
         seen[doubled] = rng.integers(0, nodes - 1, (int(doubled.sum()), size))
-    seen += seen >= np.arange(nodes)[:, None]  # Nobody sees itself.
+    seen += seen >= np.arange(nodes)[:, None]  # No node is in its own view.
     return Views(np.arange(nodes + 1) * size, seen.ravel())
 
 
 def random_tables(nodes: int, size: int, attributes: int, rng: np.random.Generator) -> Array:
-    """Whether each node knows each attribute: every table has `size` of them, drawn at random."""
+    """Whether each node has an access point for each attribute: every table has `size` of them, drawn at random."""
     if size >= attributes:
         return np.ones((nodes, attributes), np.bool_)
     knows = np.zeros((nodes, attributes), np.bool_)
@@ -68,7 +72,7 @@ def random_tables(nodes: int, size: int, attributes: int, rng: np.random.Generat
 def walk_all(
     views: Views, sources: Array, wanted: Array, knows: Array, hops_max: int, draws: Array, *, trace_max: int
 ) -> Walks:
-    """A walk from each source until it comes to a node that `knows` what is wanted: a row for each node."""
+    """A walk from each source to a node that `knows` the wanted attribute; `knows` has a row for each node."""
     count, length = len(sources), draws_needed(hops_max)
     ended, hops, jumps = np.zeros((3, count), np.int64)
     walks = Walks(ended, hops, jumps, np.full((count, length, 4), -1, np.int64))

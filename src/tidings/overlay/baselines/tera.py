@@ -1,41 +1,41 @@
-"""TERA: random walks to a topic, then a flood among its subscribers (the topic-based baseline of CBDLO).
+"""TERA: random walks to a topic, then a flood among its subscribers (the topic-based baseline of the CBDLO paper).
 
-The lower layer is CBDLO's: one random graph, access points in everybody's table, walks.
-But a topic has no tree. Its subscribers are a random graph of their own, and an event
-that reaches one of them is passed on by every subscriber of the topic to all of its view.
-Here an attribute is a topic, an event is published on the topics of all its attributes,
-and subscribers drop what their condition does not match.
+The lower layer is CBDLO's: one random graph, tables of access points, random walks. But a topic has no tree. Its
+subscribers form a random graph of their own, and a subscriber that gets an event of the topic forwards it to all peers
+of its view of the topic. Here each attribute is a topic, an event is published on the topics of all its attributes, and
+subscribers drop the events that do not match their condition.
 
-    publisher ⇢ walk ⇢ walk ⇢ access point → all subscribers of the topic, each by about as many as are in a view
+    publisher ⇢ walk ⇢ walk ⇢ access point → all subscribers of the topic, each of which sends to its whole view
 
-Written from the design's common description (Baldoni and others, DEBS 2007); the walk
-and the table's compensation for popularity are theirs, everything else is plain.
+Written from the common description of the design (Baldoni and others, DEBS 2007). The walk and the table's
+compensation for popularity are theirs, the rest is the plainest thing that works.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from random import Random
 from typing import ClassVar, TypeAlias
 
-from tidings.errors import InputError
 from tidings.overlay.dedup import SEEN_MAX, SeenIds
 from tidings.overlay.interest import Interest
 from tidings.overlay.messages import EventId, Message, NodeId, Packet, Peer, SubscriptionId
 from tidings.overlay.random_graph.access_points import AccessPoint, TreeId
 from tidings.overlay.random_graph.cyclon import VIEW_SIZE, PeerSampler, ViewEntry
-from tidings.overlay.random_graph.graph import PERIOD_S, GraphMessage
+from tidings.overlay.random_graph.graph import PERIOD_S, GraphMessage, GraphOptions, RandomGraph
 from tidings.overlay.random_graph.partition import AttributeAxis, axes_of, indexed_axes
 from tidings.overlay.random_graph.random_walk import HOPS_MAX, WalkPath, next_step
-from tidings.overlay.random_graph.router import GraphRouter, on_a_random_graph
-from tidings.overlay.router import Completed, Count, Deliver, Effect, Failed, Guarantee, Send
+from tidings.overlay.random_graph.router import GraphRouter, graph_protocol
+from tidings.overlay.retransmit import Requests
+from tidings.overlay.router import Completed, Count, Deliver, Effect, Failed, Guarantee, Send, Token
 
-TABLE_SIZE = 50  # The paper's, for TERA.
+TABLE_SIZE = 50  # As in the paper, for TERA.
 TOPICS_MAX = 4096  # Topics that one node subscribes to.
-OWN_MAX = 65_536
+INTERESTS_MAX = 65_536  # Of one node.
 
 
 class TopicWalk(Message, frozen=True):
-    """An event looking for somebody who subscribes to a topic, or knows one who does."""
+    """An event on a random walk to a subscriber of a topic."""
 
     packet: Packet
     axis: AttributeAxis
@@ -50,14 +50,14 @@ class TopicFlood(Message, frozen=True, tag="Spread"):
 
 
 class TopicHello(Message, frozen=True):
-    """I subscribe to this topic too; whom do you know?"""
+    """A new subscriber of a topic asks another for part of its view."""
 
     axis: AttributeAxis
     me: Peer
 
 
 class TopicView(Message, frozen=True):
-    """Some subscribers of a topic, in answer to a newcomer or to an exchange."""
+    """Some subscribers of a topic, in answer to a TopicHello or a TopicShuffle."""
 
     axis: AttributeAxis
     view: tuple[ViewEntry, ...]
@@ -74,48 +74,66 @@ class TopicShuffle(Message, frozen=True):
 TeraMessage: TypeAlias = TopicWalk | TopicFlood | TopicHello | TopicView | TopicShuffle | GraphMessage
 
 
-class Tera(GraphRouter[TeraMessage]):
-    """One node's part in TERA."""
+@dataclass(frozen=True, slots=True)
+class TeraOptions:
+    """Options of TERA. The defaults are the paper's."""
 
-    def __init__(
-        self,
-        me: Peer,
-        rng: Random,
-        *,
-        view_size: int = VIEW_SIZE,
-        table_size: int = TABLE_SIZE,
-        hops_max: int = HOPS_MAX,
-        period_s: float = PERIOD_S,
-    ) -> None:
-        """`period_s=0` does without routine talk, for worlds that stand still."""
-        if hops_max < 1 or period_s < 0:
-            raise InputError(f"expected hops_max ≥ 1 and period_s ≥ 0, got {hops_max}, {period_s}")
-        super().__init__(me, rng, view_size=view_size, table_size=table_size, hops_max=hops_max, period_s=period_s)
-        self.own: dict[SubscriptionId, tuple[Interest, list[AttributeAxis]]] = {}
+    view_size: int = VIEW_SIZE
+    table_size: int = TABLE_SIZE
+    hops_max: int = HOPS_MAX
+    period_s: float = PERIOD_S
+
+    @classmethod
+    def paper(cls) -> TeraOptions:
+        """The defaults."""
+        return cls()
+
+    @classmethod
+    def robust(cls) -> TeraOptions:
+        """The defaults: TERA is a baseline, measured as published."""
+        return cls()
+
+    def graph(self) -> GraphOptions:
+        """The options of the random graph below."""
+        return GraphOptions(self.view_size, self.table_size, self.hops_max, self.period_s, announces=False)
+
+
+class Tera(GraphRouter[TeraMessage]):
+    """One node of TERA."""
+
+    def __init__(self, me: Peer, rng: Random, options: TeraOptions) -> None:
+        super().__init__(
+            RandomGraph(
+                me, rng, Requests(), options.graph(), adverts=self._adverts, on_access_point=self._on_access_point
+            )
+        )
+        self.me, self.options, self._rng = me, options, rng
+        self._interests: dict[SubscriptionId, tuple[Interest, list[AttributeAxis]]] = {}
         self.topics: dict[AttributeAxis, PeerSampler] = {}
-        self._spread = SeenIds[tuple[EventId, AttributeAxis]](SEEN_MAX)
+        """This node's view of each topic it subscribes to."""
+        self._flooded = SeenIds[tuple[EventId, AttributeAxis]](SEEN_MAX)
         self._delivered = SeenIds[EventId](SEEN_MAX)
 
     def subscribe(self, interest: Interest, now: float) -> list[Effect]:
-        if len(self.own) >= OWN_MAX:
-            return [Failed("subscribe", f"a node has at most {OWN_MAX} interests", interest.id)]
+        if len(self._interests) >= INTERESTS_MAX:
+            return [Failed("subscribe", f"a node has at most {INTERESTS_MAX} interests", interest.id)]
         axes = indexed_axes(interest, None)
-        self.own[interest.id] = (interest, axes)
+        self._interests[interest.id] = (interest, axes)
         new = [axis for axis in axes if axis not in self.topics and len(self.topics) < TOPICS_MAX]
         effects = [effect for axis in new for effect in self._join_topic(axis)]
         return [*effects, Completed("subscribe", interest.id)]
 
     def unsubscribe(self, id: SubscriptionId, now: float) -> list[Effect]:
-        self.own.pop(id, None)
-        wanted = {axis for _, axes in self.own.values() for axis in axes}
+        self._interests.pop(id, None)
+        wanted = {axis for _, axes in self._interests.values() for axis in axes}
         self.topics = {axis: topic for axis, topic in self.topics.items() if axis in wanted}
         return [Completed("unsubscribe", id)]
 
     def publish(self, packet: Packet, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for axis in axes_of(packet):
-            if axis.name or axis in self.topics or self.table.at(axis):
-                effects += self._on_walk(self.me.id, TopicWalk(packet, axis, WalkPath(self.hops_max)))
+            if axis.name or axis in self.topics or self.graph.table.at(axis):
+                effects += self._on_walk(self.me.id, TopicWalk(packet, axis, WalkPath(self.options.hops_max)))
         return effects
 
     def receive(self, sender: NodeId, message: TeraMessage, now: float) -> list[Effect]:
@@ -123,7 +141,7 @@ class Tera(GraphRouter[TeraMessage]):
             case TopicWalk():
                 return self._on_walk(sender, message)
             case TopicFlood(packet, axis):
-                return self._pass_on(packet, axis, sender)
+                return self._flood(packet, axis, sender)
             case TopicHello(axis, newcomer):
                 return self._on_topic_hello(axis, newcomer)
             case TopicShuffle(axis, view) if axis in self.topics:
@@ -131,33 +149,34 @@ class Tera(GraphRouter[TeraMessage]):
             case TopicView(axis, view) if axis in self.topics:
                 self.topics[axis].answered(sender, view)
                 return []
-        return self._receive_of_graph(sender, message, now)
+        return self.graph.receive(sender, message, now)
+
+    def wake(self, token: Token, now: float) -> list[Effect]:
+        shuffles = self._shuffle_topics() if token == ("beat",) else []
+        return [*shuffles, *self.graph.wake(token, now)]
 
     def peer_down(self, peer: NodeId, now: float) -> list[Effect]:
         for topic in self.topics.values():
             topic.drop(peer)
-        return super().peer_down(peer, now)
+        return self.graph.peer_down(peer, now)
 
     def holdings(self) -> dict[str, tuple[int, int]]:
         return {
-            **self.sampler.holdings(),
-            **self.table.holdings(),
-            "own interests": (len(self.own), OWN_MAX),
+            **self.graph.sampler.holdings(),
+            **self.graph.table.holdings(),
+            "own interests": (len(self._interests), INTERESTS_MAX),
             "topics": (len(self.topics), TOPICS_MAX),
             "seen": (len(self._delivered), SEEN_MAX),
         }
 
     # ── Private steps ────────────────────────────────────────────────────────
 
-    def _beat(self, now: float) -> list[Effect]:
-        return [*self._shuffle_topics(), *super()._beat(now)]
-
     def _adverts(self) -> list[AccessPoint]:
         return [AccessPoint(axis, self.me, _TOPIC) for axis in self.topics]
 
-    def _heard(self, point: AccessPoint, now: float) -> list[Effect]:
-        """Who subscribes to the same topic comes into view: so topics that were founded twice grow together."""
-        self.table.hear(point)
+    def _on_access_point(self, point: AccessPoint, now: float) -> list[Effect]:
+        """Another subscriber of a topic of this node enters the view, so that two overlays of one topic merge."""
+        self.graph.table.add(point)
         topic = self.topics.get(point.axis)
         if topic is None or point.peer.id in topic or len(topic) >= topic.size:
             return []
@@ -165,8 +184,8 @@ class Tera(GraphRouter[TeraMessage]):
         return [Send(point.peer.id, TopicHello(point.axis, self.me))]
 
     def _join_topic(self, axis: AttributeAxis) -> list[Effect]:
-        self.topics[axis] = topic = PeerSampler(self.me, self._rng, size=self.sampler.size)
-        known = self.table.at(axis)
+        self.topics[axis] = topic = PeerSampler(self.me, self._rng, size=self.graph.sampler.size)
+        known = self.graph.table.at(axis)
         topic.fill(point.peer for point in known)
         hellos: list[Effect] = [Send(point.peer.id, TopicHello(axis, self.me)) for point in known]
         return hellos or self.graph.search(axis)
@@ -187,33 +206,33 @@ class Tera(GraphRouter[TeraMessage]):
                 effects.append(Send(proposed[0].id, TopicShuffle(axis, proposed[1])))
         return effects
 
-    def _on_walk(self, sender: NodeId, said: TopicWalk) -> list[Effect]:
-        if said.path.hops_max > self.hops_max:
+    def _on_walk(self, sender: NodeId, walk: TopicWalk) -> list[Effect]:
+        if walk.path.hops_max > self.options.hops_max:
             return []
-        if not said.path.is_jump:
-            if said.axis in self.topics:
-                return [Count("hits"), *self._pass_on(said.packet, said.axis, sender)]
-            known = self.table.at(said.axis)
+        if not walk.path.is_jump:
+            if walk.axis in self.topics:
+                return [Count("hits"), *self._flood(walk.packet, walk.axis, sender)]
+            known = self.graph.table.at(walk.axis)
             if known:
-                return [Count("hits"), Send(known[0].peer.id, TopicFlood(said.packet, said.axis))]
-        if said.path.is_over:
+                return [Count("hits"), Send(known[0].peer.id, TopicFlood(walk.packet, walk.axis))]
+        if walk.path.is_over:
             return [Count("walks astray")]
-        step = next_step(said.path, self.me, self.sampler.view(), self._rng)
+        step = next_step(walk.path, self.me, self.graph.sampler.view(), self._rng)
         if step is None:
             return [Count("walks astray")]
-        return [Send(step.to.id, TopicWalk(said.packet, said.axis, step.path))]
+        return [Send(step.to.id, TopicWalk(walk.packet, walk.axis, step.path))]
 
-    def _pass_on(self, packet: Packet, axis: AttributeAxis, sender: NodeId) -> list[Effect]:
+    def _flood(self, packet: Packet, axis: AttributeAxis, sender: NodeId) -> list[Effect]:
         topic = self.topics.get(axis)
-        if topic is None or not self._spread.add((packet.header.id, axis)):
+        if topic is None or not self._flooded.add((packet.header.id, axis)):
             return []
-        wanted = any(interest.matches(packet) for interest, _ in self.own.values())
-        here: list[Effect] = [Deliver(packet)] if wanted and self._delivered.add(packet.header.id) else []
+        matches = any(interest.matches(packet) for interest, _ in self._interests.values())
+        here: list[Effect] = [Deliver(packet)] if matches and self._delivered.add(packet.header.id) else []
         return [*here, *(Send(peer.id, TopicFlood(packet, axis)) for peer in topic.view() if peer.id != sender)]
 
 
-_TOPIC = TreeId(Peer(""), 0)  # A topic is the same whoever speaks of it.
+_TOPIC = TreeId(Peer(""), 0)  # A topic has no coordinator, and all its overlays are the same topic.
 
 
-# Not REACHES_ALL: a walk may find nobody, and a flood may miss somebody.
-PROTOCOL = on_a_random_graph("tera", Tera, TeraMessage, frozenset({Guarantee.JOINS_LIVE}))
+# Not REACHES_ALL: a walk may find no subscriber, and a flood may miss some.
+PROTOCOL = graph_protocol("tera", Tera, TeraOptions, TeraMessage, frozenset({Guarantee.JOINS_LIVE}))

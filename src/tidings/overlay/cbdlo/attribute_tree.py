@@ -1,16 +1,14 @@
-"""The topology of one attribute: a balanced binary tree of sub-spaces (virtual nodes, in the paper).
+"""The tree of one attribute: a balanced binary tree of partitions (virtual nodes, in the paper).
 
-Every boundary of an interest is a cut, and what lies between two neighbouring cuts is one
-sub-space, looked after by one node, its owner. The sub-spaces are the nodes of an AVL
-tree, in their natural order. A new cut splits the sub-space it falls into, and what is
-right of the cut belongs to whoever asked; a cut that nobody needs any more merges the two
-sub-spaces beside it.
+Every bound of an interest is a cut, and the range between two neighbouring cuts is one partition, owned by one node.
+The partitions are the nodes of an AVL tree, in the order of their values. A new cut splits the partition it falls into,
+and the part above the cut belongs to the node that registered the interest. When the last interest with a bound at a
+cut is withdrawn, the two partitions beside the cut merge.
 
     a wants [3, 7), b wants [5, 9)       | −∞ 3 | 3 5 | 5 7 | 7 9 | 9 ∞ |
                                               -     a    a,b    b     -
 
-The steward of an attribute changes the tree; `changed` tells which sub-spaces those who
-look after them, or after their neighbours, must hear of.
+The coordinator of a topology holds this tree. `changed` lists the partitions whose owners must learn of a change.
 """
 
 from __future__ import annotations
@@ -24,11 +22,11 @@ from tidings.overlay.interest import Interest
 from tidings.overlay.messages import Peer, SubscriptionId
 from tidings.overlay.random_graph.partition import BOTTOM, TOP, Cut, Interval
 
-FINGERS_MAX = 20  # Each side: a million sub-spaces.
+FINGERS_MAX = 20  # On each side: enough for a million partitions.
 
 
 class Registration(msgspec.Struct, frozen=True, array_like=True):
-    """Somebody's interest, as the sub-spaces that it covers keep it."""
+    """An interest and its subscriber, as stored in the partitions that the interest covers."""
 
     peer: Peer
     interest: Interest
@@ -36,26 +34,27 @@ class Registration(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(slots=True, eq=False)
 class PartitionNode:
-    """From `low` to the next cut: one node of the tree."""
+    """One partition, from `low` to the next cut, as a node of the tree."""
 
     low: Cut
     owner: Peer
     high: Cut = TOP
-    parent: PartitionNode | None = None
-    left: PartitionNode | None = None
-    right: PartitionNode | None = None
-    before: PartitionNode | None = None
-    after: PartitionNode | None = None
-    height: int = 1
-    first: Cut = BOTTOM  # What the subtree below this node covers.
-    last: Cut = TOP
     registered: dict[SubscriptionId, Registration] = field(default_factory=dict)
     users: dict[SubscriptionId, None] = field(default_factory=dict)
-    """The interests that have a boundary at `low`."""
+    """The interests that have a bound at `low`."""
+    parent: PartitionNode | None = field(init=False, default=None)
+    left: PartitionNode | None = field(init=False, default=None)
+    right: PartitionNode | None = field(init=False, default=None)
+    before: PartitionNode | None = field(init=False, default=None)
+    after: PartitionNode | None = field(init=False, default=None)
+    height: int = field(init=False, default=1)
+    first: Cut = field(init=False, default=BOTTOM)
+    """With `last`, the range of the subtree."""
+    last: Cut = field(init=False, default=TOP)
 
 
 class AttributeTree:
-    """All sub-spaces of one attribute, and who is registered in which."""
+    """All partitions of one attribute, with their owners and the interests registered in them."""
 
     def __init__(self, founder: Peer) -> None:
         self.root = PartitionNode(BOTTOM, founder)
@@ -64,23 +63,23 @@ class AttributeTree:
         self._changed: dict[Cut, None] = {BOTTOM: None}
 
     def __len__(self) -> int:
-        """How many sub-spaces there are."""
+        """The number of partitions."""
         return len(self._at)
 
     def __iter__(self) -> Iterator[PartitionNode]:
-        """In order."""
+        """All partitions in order."""
         each: PartitionNode | None = self._at[BOTTOM]
         while each is not None:
             yield each
             each = each.after
 
     def get(self, low: Cut) -> PartitionNode | None:
-        """The sub-space that begins at this cut."""
+        """The partition that begins at this cut."""
         return self._at.get(low)
 
     @property
     def registered(self) -> int:
-        """How many interests there are."""
+        """The number of interests."""
         return len(self._intervals)
 
     def registrations(self) -> list[Registration]:
@@ -90,17 +89,17 @@ class AttributeTree:
         found = self._intervals.get(id)
         return found[0] if found else None
 
-    def locate(self, place: Cut) -> PartitionNode:
-        """The sub-space that holds this place."""
+    def locate(self, position: Cut) -> PartitionNode:
+        """The partition that contains this position."""
         here = self.root
-        while not here.low <= place < here.high:
-            below = here.left if place < here.low else here.right
-            assert below is not None, "sub-spaces cover the whole range"
+        while not here.low <= position < here.high:
+            below = here.left if position < here.low else here.right
+            assert below is not None, "partitions cover the whole range"
             here = below
         return here
 
     def register(self, registration: Registration, intervals: Iterable[Interval]) -> None:
-        """Note an interest in every sub-space it covers; one of the same id is replaced."""
+        """Store an interest in every partition that it covers; it replaces one of the same id."""
         id = registration.interest.id
         self.unregister(id)
         kept = tuple(intervals)
@@ -113,7 +112,7 @@ class AttributeTree:
                 self._changed[each.low] = None
 
     def unregister(self, id: SubscriptionId) -> None:
-        """Forget an interest, and the cuts that only it needed."""
+        """Remove an interest, and the cuts that only it used."""
         _, intervals = self._intervals.pop(id, (None, ()))
         for low, high in intervals:
             for each in self._between(low, high):
@@ -122,23 +121,22 @@ class AttributeTree:
             for cut in (low, high):
                 self._release(cut, id)
 
-    def give(self, low: Cut, owner: Peer) -> None:
-        """Have somebody else look after a sub-space."""
+    def set_owner(self, low: Cut, owner: Peer) -> None:
+        """Give a partition to another owner."""
         each = self._at[low]
         each.owner = owner
         for near in (each, each.parent, each.left, each.right, each.before, each.after):
             self._touch(near)
 
     def changed(self) -> list[Cut]:
-        """The sub-spaces, by their lower cuts, that are not as they were at the last call; some may be gone."""
+        """The lower cuts of all partitions that have changed since the last call; some may no longer exist."""
         changed, self._changed = self._changed, {}
         return list(changed)
 
     def fingers(self, of: PartitionNode) -> list[PartitionNode]:
-        """Sub-spaces at distances of about 2, 4, 8 … on both sides: the ends of the ways up and down the tree.
+        """Partitions at distances of about 2, 4, 8 … on both sides: the ancestors of a partition and their children.
 
-        Taken from the tree, not counted off: the ancestors of a node and their further
-        children stand about so far away, and finding them takes no longer than the tree is high.
+        They lie at about these distances, and finding them takes no more steps than the tree is high.
         """
         found: dict[Cut, PartitionNode] = {}
         above = of.parent
@@ -149,12 +147,12 @@ class AttributeTree:
             above = above.parent
         return list(found.values())
 
-    # ── Cutting and joining ──────────────────────────────────────────────────
+    # ── Splitting and merging ────────────────────────────────────────────────
 
     def _split(self, cut: Cut, owner: Peer) -> PartitionNode:
-        """The sub-space that begins at this cut, made if need be. The ends of the range stand for themselves."""
+        """The partition that begins at this cut; if there is none, split the one that contains the cut."""
         if cut in (BOTTOM, TOP):
-            return PartitionNode(cut, owner)  # Nobody's: the ends need no users.
+            return PartitionNode(cut, owner)  # Not part of the tree: the ends of the range need no users.
         if cut in self._at:
             return self._at[cut]
         old = self.locate(cut)
@@ -173,7 +171,7 @@ class AttributeTree:
             old.right, new.parent = new, old
         else:
             assert following is not None
-            assert following.left is None, "the next in order is the leftmost on the right"
+            assert following.left is None, "the next in order is the leftmost of the right subtree"
             following.left, new.parent = new, following
         for each in (old, new, following):
             self._touch(each)
@@ -187,7 +185,7 @@ class AttributeTree:
             self._merge(each)
 
     def _merge(self, gone: PartitionNode) -> None:
-        """Join a sub-space, which nothing sets apart any more, to the one before it."""
+        """Merge a partition, whose lower cut has no users, into the one before it."""
         before, after = gone.before, gone.after
         assert before is not None
         before.high, before.after = gone.high, after
@@ -203,10 +201,10 @@ class AttributeTree:
             self._touch(each)
         self._changed[gone.low] = None
         self._rebalance(above or below)
-        self._rebalance(before)  # It reaches further now, and need not lie on the way up from where the other was.
+        self._rebalance(before)  # Its range has grown, and it need not be an ancestor of the removed node.
 
     def _exchange(self, one: PartitionNode, other: PartitionNode) -> None:
-        """Let two nodes of the tree change places; `other` is the next in order, below `one` on the right."""
+        """Exchange the positions of two nodes; `other` is the next in order, in the right subtree of `one`."""
         near = [one.parent, one.left, one.right, other.parent, other.right]
         parent, left, right = one.parent, one.left, one.right
         far_parent, far_right = other.parent, other.right
@@ -225,7 +223,7 @@ class AttributeTree:
             self._touch(each)
 
     def _replace(self, old: PartitionNode, new: PartitionNode | None) -> None:
-        """Put `new` where `old` hangs."""
+        """Put `new` in the position of `old`."""
         above = old.parent
         if new is not None:
             new.parent = above
@@ -240,7 +238,7 @@ class AttributeTree:
     # ── Balance ──────────────────────────────────────────────────────────────
 
     def _rebalance(self, start: PartitionNode | None) -> None:
-        """From here up to the root: heights, what subtrees cover, and rotations where one side has become too high."""
+        """From here up to the root: update heights and ranges, and rotate where one side has become too high."""
         each = start
         while each is not None:
             self._measure(each)

@@ -1,9 +1,9 @@
-"""CDM: a subscriber counts, event by event, the attributes in which one of its interests has matched.
+"""CDM as published: a subscriber counts, for each event, the attributes in which an interest has matched.
 
-Each attribute of an event finds its own way to the subscribers whose interest it lies in.
-An interest is met when all its attributes have said so. They are kept as a set, so one
-that says it twice counts once. An event of which some attribute got lost would be counted
-for ever; counts therefore end after a while, and are bounded in number, the oldest first.
+Each attribute of an event reaches the subscribers whose interest it matches by a path of its own. The subscriber
+accepts the event when all attributes of the interest have matched. It stores them as a set, so that an attribute that
+arrives twice counts once. If an attribute of an event is lost, the count never completes; so counts expire, and their
+number is bounded: the oldest is evicted first.
 """
 
 from __future__ import annotations
@@ -13,48 +13,49 @@ from dataclasses import dataclass, field
 
 from tidings.overlay.messages import EventId, SubscriptionId
 
-PARTIAL_S = 30.0  # How long the attributes of one event may be apart.
-PARTIAL_MAX = 100_000  # Counts kept at a node.
+PARTIAL_S = 30.0  # The longest time between the first and the last attribute of one event.
+PARTIAL_MAX = 100_000  # Counts of one node.
 
 
 @dataclass(slots=True)
 class _Count:
-    until: float
+    expires_at: float
     matched: dict[str, None] = field(default_factory=dict)
 
 
 class ConjunctionCounter:
-    """What has matched so far, for interests that are not met yet."""
+    """The attributes that have matched so far, for interests that have not matched completely."""
 
     def __init__(self, *, partial_s: float = PARTIAL_S, at_most: int = PARTIAL_MAX) -> None:
         self.partial_s, self.at_most = partial_s, at_most
         self._counts: OrderedDict[tuple[EventId, SubscriptionId], _Count] = OrderedDict()
-        self.forgotten = 0
+        self.dropped = 0
+        """Counts that expired or were evicted."""
 
     def __len__(self) -> int:
         return len(self._counts)
 
     def matched(self, event: EventId, id: SubscriptionId, name: str, needed: int, now: float) -> bool:
-        """Whether, with this attribute, all that are needed have matched. Then the count is over."""
+        """Whether, with this attribute, all that are needed have matched. The count then ends."""
         self.expire(now)
         count = self._counts.setdefault((event, id), _Count(now + self.partial_s))
         count.matched[name] = None
         if len(count.matched) < needed:
-            self._bound()
+            self._evict()
             return False
         del self._counts[event, id]
         return True
 
     def expire(self, now: float) -> None:
-        """Forget events of which nothing more will come. Counts end in the order in which they began."""
+        """Drop expired counts. They expire in the order in which they began."""
         while self._counts:
             key = next(iter(self._counts))
-            if self._counts[key].until > now:
+            if self._counts[key].expires_at > now:
                 return
             del self._counts[key]
-            self.forgotten += 1
+            self.dropped += 1
 
-    def _bound(self) -> None:
+    def _evict(self) -> None:
         if len(self._counts) > self.at_most:
             self._counts.popitem(last=False)
-            self.forgotten += 1
+            self.dropped += 1

@@ -1,11 +1,12 @@
-"""What nodes of CBDLO say to each other, beyond the lower layer (`random_graph`).
+"""What nodes of CBDLO send each other, besides the messages of the random graph.
 
-    events           Walk, TreeStep, Match; in answer Found, Astray, Reached, Stale
-    subscribing      Register, Unregister; in answer Registered, Elsewhere
-    the tree         Place, Vacate, Copy, Absorb, Inherit, Moved; in answer Done, Refused
-    upkeep           Renew, Renewed, Ping, Pong, Missing, Probe, Rival
+    events           Walk, TreeStep, Match; in answer TopologyFound, WalkFailed, SubscribersNotified, StaleAccessPoint
+    registration     Register, Unregister; in answer Registered, NotCoordinator
+    the tree         AssignPartition, RevokePartition, Replicate, AbsorbTopology, TakeOver, TopologyMoved;
+                     in answer RequestDone, RequestRefused
+    periodic         RenewLease, LeaseRenewed, Ping, Pong, PeerSuspected, Probe, DuplicateTopology
 
-What has a `request` is sent again until it is answered with that number.
+A message with a `request` number is retransmitted until it is answered with that number.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from tidings.overlay.random_graph.random_walk import WalkPath
 
 
 class PartitionRef(msgspec.Struct, frozen=True, array_like=True):
-    """A sub-space, by its lower cut, and who looks after it."""
+    """A partition, by its lower cut, and its owner."""
 
     low: Cut
     owner: Peer
 
 
 class PartitionState(msgspec.Struct, frozen=True, array_like=True):
-    """A sub-space as its owner knows it. A new owner begins a new `epoch`; any change is a new `version`."""
+    """A partition as its owner knows it. A new owner begins a new `epoch`; each change is a new `version`."""
 
     low: Cut
     high: Cut
@@ -47,7 +48,7 @@ class PartitionState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PartitionSummary(NamedTuple):
-    """What an owner says of a sub-space it looks after."""
+    """What an owner reports of a partition, for the coordinator to compare."""
 
     low: Cut
     epoch: int
@@ -59,7 +60,7 @@ class PartitionSummary(NamedTuple):
 
 
 class Walk(Message, frozen=True):
-    """One attribute of an event, looking for somebody who knows the way into its topology."""
+    """An event on a random walk to the topology of one of its attributes."""
 
     packet: Packet
     axis: AttributeAxis
@@ -69,7 +70,7 @@ class Walk(Message, frozen=True):
 
 
 class TreeStep(Message, frozen=True):
-    """One attribute of an event, in its topology, on its way to the sub-space that holds its value."""
+    """An event inside the topology of one of its attributes, on its way to the partition that contains its value."""
 
     packet: Packet
     axis: AttributeAxis
@@ -80,7 +81,7 @@ class TreeStep(Message, frozen=True):
 
 
 class Match(Message, frozen=True):
-    """An event whose attribute lies in these interests of yours. Call 0 wants no answer."""
+    """An event for the subscriber with these interests. Request 0 needs no answer."""
 
     request: int
     packet: Packet
@@ -89,14 +90,14 @@ class Match(Message, frozen=True):
 
 
 class TopologyFound(Message, frozen=True, tag="Found"):
-    """The walk has come to a member of the topology."""
+    """To the publisher: the walk has reached a member of the topology."""
 
     event: EventId
     axis: AttributeAxis
 
 
 class WalkFailed(Message, frozen=True, tag="Astray"):
-    """The walk has ended and found nobody."""
+    """To the publisher: the walk has ended without finding the topology."""
 
     event: EventId
     axis: AttributeAxis
@@ -104,23 +105,23 @@ class WalkFailed(Message, frozen=True, tag="Astray"):
 
 
 class SubscribersNotified(Message, frozen=True, tag="Reached"):
-    """Everybody registered where the event belongs has it."""
+    """To the publisher: all subscribers registered in the event's partition have the event."""
 
     event: EventId
     axis: AttributeAxis
 
 
 class StaleAccessPoint(Message, frozen=True, tag="Stale"):
-    """I do not know the way into this topology any more."""
+    """The sender is no longer a member of this attribute's topology."""
 
     axis: AttributeAxis
 
 
-# ── Subscribing ────────────────────────────────────────────────────────────────
+# ── Registration ───────────────────────────────────────────────────────────────
 
 
 class Register(Message, frozen=True):
-    """Note this interest in all sub-spaces that it covers."""
+    """A subscriber asks the coordinator to store its interest in all partitions that the interest covers."""
 
     request: int
     axis: AttributeAxis
@@ -129,7 +130,7 @@ class Register(Message, frozen=True):
 
 
 class Unregister(Message, frozen=True):
-    """Forget this interest."""
+    """A subscriber withdraws its interest."""
 
     request: int
     axis: AttributeAxis
@@ -138,14 +139,14 @@ class Unregister(Message, frozen=True):
 
 
 class Registered(Message, frozen=True):
-    """It is known wherever it must be; `anchor` is a way into the tree."""
+    """All owners and replicas have stored the interest; `anchor` is a partition to enter the tree by."""
 
     request: int
     anchor: PartitionRef | None
 
 
 class NotCoordinator(Message, frozen=True, tag="Elsewhere"):
-    """I am not the steward of that; if I know who is, it is this one's."""
+    """The sender does not coordinate that topology; `now` is the topology that replaced it, if the sender knows."""
 
     request: int
     axis: AttributeAxis
@@ -157,20 +158,20 @@ class NotCoordinator(Message, frozen=True, tag="Elsewhere"):
 
 
 class AssignPartition(Message, frozen=True, tag="Place"):
-    """Look after this sub-space, or know what has changed about it."""
+    """The coordinator assigns a partition to an owner, or tells its owner what has changed."""
 
     request: int
     axis: AttributeAxis
     tree: TreeId
-    space: PartitionState
+    state: PartitionState
     whole: bool
-    """Whether this is all there is to know, or what has changed since the last version."""
+    """Whether `added` holds all registrations, or only those since the last version."""
     added: tuple[Registration, ...]
     gone: tuple[SubscriptionId, ...]
 
 
 class RevokePartition(Message, frozen=True, tag="Vacate"):
-    """No longer look after a sub-space, unless in a later reign than this."""
+    """The coordinator takes a partition from its owner, unless it was assigned again in a later epoch."""
 
     request: int
     axis: AttributeAxis
@@ -180,9 +181,9 @@ class RevokePartition(Message, frozen=True, tag="Vacate"):
 
 
 class Replicate(Message, frozen=True, tag="Copy"):
-    """For a deputy: what is registered. `since` tells when it became one, `serial` which change this belongs to.
+    """Changed registrations for a replica, which is one `since` that round; `serial` is the round of this change.
 
-    The first in rank takes the steward's place; the next if that one does not.
+    The replica of rank 0 takes over from a failed coordinator; the next one does if rank 0 fails too.
     """
 
     request: int
@@ -196,7 +197,7 @@ class Replicate(Message, frozen=True, tag="Copy"):
 
 
 class AbsorbTopology(Message, frozen=True, tag="Absorb"):
-    """Two topologies of one attribute are one too many: take over these registrations of mine."""
+    """The coordinator of one topology hands its registrations to that of another, for the same attribute."""
 
     request: int
     axis: AttributeAxis
@@ -205,7 +206,7 @@ class AbsorbTopology(Message, frozen=True, tag="Absorb"):
 
 
 class TakeOver(Message, frozen=True, tag="Inherit"):
-    """For a deputy: I am going, be the steward."""
+    """A coordinator that leaves asks a replica to become the coordinator."""
 
     request: int
     axis: AttributeAxis
@@ -213,7 +214,7 @@ class TakeOver(Message, frozen=True, tag="Inherit"):
 
 
 class TopologyMoved(Message, frozen=True, tag="Moved"):
-    """The topology you are in is now this one."""
+    """To the members of a topology: another one has replaced it."""
 
     request: int
     axis: AttributeAxis
@@ -222,35 +223,35 @@ class TopologyMoved(Message, frozen=True, tag="Moved"):
 
 
 class RequestDone(Message, frozen=True, tag="Done"):
-    """What the call asked for is done."""
+    """The receiver has carried out the request."""
 
     request: int
 
 
 class RequestRefused(Message, frozen=True, tag="Refused"):
-    """I am not as you think: I have begun a new life, say, and do not know what you build on."""
+    """The receiver lacks the state that the request builds on: it has restarted, for example."""
 
     request: int
 
 
-# ── Upkeep ─────────────────────────────────────────────────────────────────────
+# ── Periodic ───────────────────────────────────────────────────────────────────
 
 
 class RenewLease(Message, frozen=True, tag="Renew"):
-    """I am still here, with these interests, and look after these sub-spaces."""
+    """A member is alive, with these interests and these partitions."""
 
     chatter: ClassVar[bool] = True
     axis: AttributeAxis
     tree: TreeId
     me: Peer
     ids: tuple[SubscriptionId, ...]
-    held: tuple[PartitionSummary, ...]
+    owned: tuple[PartitionSummary, ...]
     complete: bool = True
-    """Whether these are all; a list that is too long is cut."""
+    """Whether the lists are complete; one that is too long is truncated."""
 
 
 class LeaseRenewed(Message, frozen=True, tag="Renewed"):
-    """Noted. These interests of yours I do not know; `anchor` is a way into the tree."""
+    """The coordinator's answer: the interests that it does not know, and a partition to enter the tree by."""
 
     chatter: ClassVar[bool] = True
     axis: AttributeAxis
@@ -260,20 +261,20 @@ class LeaseRenewed(Message, frozen=True, tag="Renewed"):
 
 
 class Ping(Message, frozen=True):
-    """Are you there?"""
+    """The receiver answers with Pong."""
 
     chatter: ClassVar[bool] = True
 
 
 class Pong(Message, frozen=True):
-    """Yes, in this life."""
+    """The sender is alive, in this incarnation."""
 
     chatter: ClassVar[bool] = True
     incarnation: int
 
 
 class PeerSuspected(Message, frozen=True, tag="Missing"):
-    """A neighbour of mine in the tree does not answer."""
+    """To the coordinator: a member does not answer the sender."""
 
     chatter: ClassVar[bool] = True
     axis: AttributeAxis
@@ -282,14 +283,14 @@ class PeerSuspected(Message, frozen=True, tag="Missing"):
 
 
 class Probe(Message, frozen=True):
-    """Others say that you, in this life, do not answer."""
+    """The coordinator asks a suspected member whether it still runs in this incarnation."""
 
     request: int
     incarnation: int
 
 
 class DuplicateTopology(Message, frozen=True, tag="Rival"):
-    """There is another topology for an attribute of yours."""
+    """There is another topology for the same attribute."""
 
     chatter: ClassVar[bool] = True
     axis: AttributeAxis

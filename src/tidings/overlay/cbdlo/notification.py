@@ -1,9 +1,10 @@
-"""From a sub-space of CBDLO to all who are registered in it, and word back to the publisher when they have the event.
+"""From a partition to the subscribers registered in it, and a confirmation to the publisher.
 
-    paper    Match to each, and that is all
-    robust   each is called until it answers or is given up; then the publisher hears `SubscribersNotified`
+    paper    the owner sends Match to each subscriber, once
+    robust   the owner retransmits Match until each subscriber has answered or is given up, and then sends
+             SubscribersNotified to the publisher
 
-An event that was told once is not told again, however often it comes.
+An owner notifies its subscribers of an event once, however often the event arrives.
 """
 
 from __future__ import annotations
@@ -20,72 +21,75 @@ from tidings.overlay.random_graph.partition import AttributeAxis
 from tidings.overlay.retransmit import Requests
 from tidings.overlay.router import Effect, Send
 
-JOBS_MAX = 65_536  # Events that others are being told of.
+NOTIFYING_MAX = 65_536  # Events whose subscribers have not all answered.
 
 Key: TypeAlias = tuple[EventId, AttributeAxis]
 
 
 @dataclass(slots=True)
-class _Job:
-    """An event that those registered in a sub-space here are being told of."""
+class _Notification:
+    """An event whose subscribers have not all answered."""
 
     origin: NodeId
-    open: int = 0
+    pending: int = 0
 
 
 class MatchNotifier:
-    """What one node tells those who are registered in its sub-spaces."""
+    """Notifies the subscribers that are registered in a node's partitions."""
 
-    def __init__(self, requests: Requests, *, robust: bool, whole: bool) -> None:
-        """`whole`: whole interests are matched here, and a publisher has told itself; else subscribers count attributes."""
-        self._requests, self._robust, self._whole = requests, robust, whole
-        self._jobs: dict[Key, _Job] = {}
-        self._told = SeenIds[Key](SEEN_MAX)
+    def __init__(self, requests: Requests, *, reliable: bool, whole: bool) -> None:
+        """`whole`: whole interests are matched here, and a publisher delivers to its own subscribers itself."""
+        self._requests, self._reliable, self._whole = requests, reliable, whole
+        self._notifying: dict[Key, _Notification] = {}
+        self._notified = SeenIds[Key](SEEN_MAX)
 
     def __len__(self) -> int:
-        return len(self._jobs)
+        return len(self._notifying)
 
-    def tell(self, said: TreeStep, registered: Mapping[SubscriptionId, Registration], now: float) -> list[Effect]:
-        """Tell everybody registered in a sub-space, and then the publisher that it is done."""
-        key = (said.packet.header.id, said.axis)
-        if key in self._jobs:
+    def notify(self, step: TreeStep, registered: Mapping[SubscriptionId, Registration], now: float) -> list[Effect]:
+        """Notify all subscribers of a partition; when all have answered, confirm it to the publisher."""
+        key = (step.packet.header.id, step.axis)
+        if key in self._notifying:
             return []
-        if key in self._told:
-            return [Send(said.origin.id, SubscribersNotified(*key))] if self._robust else []
-        told = self._meant(said.packet, registered)
-        if not self._robust:
-            self._told.add(key)
-            return [Send(peer, Match(0, said.packet, said.axis, tuple(ids))) for peer, ids in told.items()]
+        if key in self._notified:
+            return [Send(step.origin.id, SubscribersNotified(*key))] if self._reliable else []
+        recipients = self._recipients(step.packet, registered)
+        if not self._reliable:
+            self._notified.add(key)
+            return [Send(peer, Match(0, step.packet, step.axis, tuple(ids))) for peer, ids in recipients.items()]
         if self._whole:
-            told.pop(said.origin.id, None)  # It has told itself.
-        return self._tell_all(key, said, told, now)
+            recipients.pop(step.origin.id, None)  # It delivers to itself.
+        return self._request_all(key, step, recipients, now)
 
-    def one_told(self, key: Key) -> list[Effect]:
-        """One of those who were called has answered, or will not."""
-        job = self._jobs.get(key)
-        if job is None:
+    def answered(self, key: Key) -> list[Effect]:
+        """One subscriber has answered, or is given up."""
+        notification = self._notifying.get(key)
+        if notification is None:
             return []
-        job.open -= 1
-        if job.open:
+        notification.pending -= 1
+        if notification.pending:
             return []
-        del self._jobs[key]
-        self._told.add(key)
-        return [Send(job.origin, SubscribersNotified(*key))]
+        del self._notifying[key]
+        self._notified.add(key)
+        return [Send(notification.origin, SubscribersNotified(*key))]
 
-    def _meant(
+    def _recipients(
         self, packet: Packet, registered: Mapping[SubscriptionId, Registration]
     ) -> dict[NodeId, list[SubscriptionId]]:
-        told: dict[NodeId, list[SubscriptionId]] = {}
+        recipients: dict[NodeId, list[SubscriptionId]] = {}
         for id, each in registered.items():
             if not self._whole or each.interest.matches(packet):
-                told.setdefault(each.peer.id, []).append(id)
-        return told
+                recipients.setdefault(each.peer.id, []).append(id)
+        return recipients
 
-    def _tell_all(self, key: Key, said: TreeStep, told: dict[NodeId, list[SubscriptionId]], now: float) -> list[Effect]:
+    def _request_all(
+        self, key: Key, step: TreeStep, recipients: dict[NodeId, list[SubscriptionId]], now: float
+    ) -> list[Effect]:
         effects: list[Effect] = []
-        self._jobs[key] = job = _Job(said.origin.id, 1)
-        for peer, ids in told.items():
-            job.open += 1
-            make = lambda n, ids=ids: Match(n, said.packet, said.axis, tuple(ids))  # noqa: E731
+        # One more than there are recipients, so that no answer completes it before all requests are made.
+        self._notifying[key] = notification = _Notification(step.origin.id, 1)
+        for peer, ids in recipients.items():
+            notification.pending += 1
+            make = lambda n, ids=ids: Match(n, step.packet, step.axis, tuple(ids))  # noqa: E731
             effects += self._requests.send(peer, make, ("match", *key), now)
-        return [*effects, *self.one_told(key)]
+        return [*effects, *self.answered(key)]

@@ -1,10 +1,9 @@
-"""The estate of a node: the sub-spaces it looks after, and which way from there.
+"""The partitions that a node owns, and the next hop from there to the partition that contains a value.
 
-    tree only      up until the subtree holds the value, then down: at most twice the tree's height
-    with fingers   to whatever is known that lies nearest to the value without passing it
+    tree links only   up until the subtree contains the value, then down: at most twice the height of the tree
+    with fingers      to the known partition that is nearest to the value and does not pass it
 
-Either way a walk through the tree comes to no node twice: a node begins with the best of
-all the sub-spaces it has.
+Either way an event never visits a node twice: a node starts from the best of all partitions it owns.
 """
 
 from __future__ import annotations
@@ -26,156 +25,149 @@ from tidings.overlay.messages import NodeId, SubscriptionId
 from tidings.overlay.random_graph.access_points import TreeId
 from tidings.overlay.random_graph.partition import AttributeAxis, Cut
 
-SPACES_MAX = 1 << 20  # Sub-spaces of one node, all attributes together.
+PARTITIONS_MAX = 1 << 20  # Of one node, all attributes together.
 
 
 @dataclass(slots=True)
 class OwnedPartition:
-    """A sub-space that this node looks after, and who is registered there."""
+    """A partition that this node owns, and the interests registered there."""
 
-    space: PartitionState
+    state: PartitionState
     registered: dict[SubscriptionId, Registration] = field(default_factory=dict)
 
 
 class OwnedPartitions:
-    """All sub-spaces of one node."""
+    """All partitions of one node."""
 
     def __init__(self, *, fingers: bool) -> None:
         self.fingers = fingers
-        self._spaces: dict[AttributeAxis, dict[TreeId, dict[Cut, OwnedPartition]]] = {}
+        self._partitions: dict[AttributeAxis, dict[TreeId, dict[Cut, OwnedPartition]]] = {}
 
     def __len__(self) -> int:
-        return sum(len(spaces) for trees in self._spaces.values() for spaces in trees.values())
+        return sum(len(owned) for trees in self._partitions.values() for owned in trees.values())
 
     def axes(self) -> list[AttributeAxis]:
-        return list(self._spaces)
+        return list(self._partitions)
 
     def trees(self, axis: AttributeAxis) -> list[TreeId]:
-        """The topologies of an attribute that this node has sub-spaces of."""
-        return list(self._spaces.get(axis, ()))
+        """The topologies of an attribute in which this node owns partitions."""
+        return list(self._partitions.get(axis, ()))
 
-    def spaces(self, axis: AttributeAxis, tree: TreeId) -> dict[Cut, OwnedPartition]:
-        return self._spaces.get(axis, {}).get(tree, {})
+    def partitions(self, axis: AttributeAxis, tree: TreeId) -> dict[Cut, OwnedPartition]:
+        return self._partitions.get(axis, {}).get(tree, {})
 
-    def held(self, axis: AttributeAxis, tree: TreeId) -> list[PartitionSummary]:
-        """What this node looks after in one topology, in few words."""
+    def summary(self, axis: AttributeAxis, tree: TreeId) -> list[PartitionSummary]:
+        """What this node owns in one topology, for the coordinator to compare."""
         return [
-            PartitionSummary(low, each.space.epoch, each.space.version, len(each.registered))
-            for low, each in self.spaces(axis, tree).items()
+            PartitionSummary(low, each.state.epoch, each.state.version, len(each.registered))
+            for low, each in self.partitions(axis, tree).items()
         ]
 
     def neighbours(self) -> Iterator[tuple[AttributeAxis, TreeId, PartitionRef]]:
-        """Who looks after what lies on either side. So each owner is watched by two, whatever its place in the tree."""
-        for axis, trees in self._spaces.items():
-            for tree, spaces in trees.items():
-                for each in spaces.values():
-                    for ref in (each.space.before, each.space.after):
+        """The partitions on either side of those owned. So each owner is monitored by two others."""
+        for axis, trees in self._partitions.items():
+            for tree, owned in trees.items():
+                for each in owned.values():
+                    for ref in (each.state.before, each.state.after):
                         if ref is not None:
                             yield axis, tree, ref
 
-    def place(self, said: AssignPartition) -> bool:
-        """Look after a sub-space as the steward says; False where it builds on what is not known here."""
-        spaces = self._spaces.setdefault(said.axis, {}).setdefault(said.tree, {})
-        old, new = spaces.get(said.space.low), said.space
-        if old is None or old.space.epoch < new.epoch:
-            if not said.whole:
-                self._tidy(said.axis, said.tree)
+    def assign(self, message: AssignPartition) -> bool:
+        """Take a partition, or a change to one; False if the change builds on a version that this node lacks."""
+        owned = self._partitions.setdefault(message.axis, {}).setdefault(message.tree, {})
+        old, new = owned.get(message.state.low), message.state
+        if old is None or old.state.epoch < new.epoch:
+            if not message.whole:
+                self._tidy(message.axis, message.tree)
                 return False
-            spaces[new.low] = old = OwnedPartition(new)
-        if (old.space.epoch, old.space.version) <= (new.epoch, new.version):  # Else it is an old word, come late.
-            old.space = new
-            for id in said.gone:
+            owned[new.low] = old = OwnedPartition(new)
+        if (old.state.epoch, old.state.version) <= (new.epoch, new.version):  # Else it is an old message, delayed.
+            old.state = new
+            for id in message.gone:
                 old.registered.pop(id, None)
-            old.registered.update((each.interest.id, each) for each in said.added)
+            old.registered.update((each.interest.id, each) for each in message.added)
         return True
 
-    def vacate(self, said: RevokePartition) -> None:
-        """No longer look after a sub-space, unless it was given back meanwhile."""
-        self.drop(said.axis, said.tree, said.low, said.epoch)
-
-    def drop(self, axis: AttributeAxis, tree: TreeId, low: Cut, epoch: int) -> None:
-        spaces = self.spaces(axis, tree)
-        if low in spaces and spaces[low].space.epoch <= epoch:
-            del spaces[low]
-            self._tidy(axis, tree)
+    def revoke(self, message: RevokePartition) -> None:
+        """Give up a partition, unless it was assigned again in a later epoch."""
+        owned = self.partitions(message.axis, message.tree)
+        if message.low in owned and owned[message.low].state.epoch <= message.epoch:
+            del owned[message.low]
+            self._tidy(message.axis, message.tree)
 
     def leave(self, axis: AttributeAxis, tree: TreeId) -> None:
-        """A topology is no more."""
-        self._spaces.get(axis, {}).pop(tree, None)
+        """Give up all partitions of a topology that has ended."""
+        self._partitions.get(axis, {}).pop(tree, None)
         self._tidy(axis, tree)
 
-    # ── Which way ────────────────────────────────────────────────────────────
+    # ── The next hop ─────────────────────────────────────────────────────────
 
-    def towards(
-        self, axis: AttributeAxis, tree: TreeId, place: Cut, *, surely: bool = False
+    def route(
+        self, axis: AttributeAxis, tree: TreeId, position: Cut, *, fingers: bool = True
     ) -> OwnedPartition | PartitionRef | None:
-        """The sub-space that holds the place, if it is here; else where to go on; None if this node has nothing."""
-        spaces = self.spaces(axis, tree)
-        if not spaces:
-            return None
-        for low, each in spaces.items():
-            if low <= place < each.space.high:
-                return each
-        return _nearest(spaces, place, surely) if self.fingers else _up_or_down(spaces, place)
+        """The partition that contains the position if this node owns it, else the next hop; None if it owns nothing.
 
-    def avoid(self, peer: NodeId) -> None:
-        """Somebody is not there: no short cuts by way of it. The other links are the steward's to mend."""
-        for trees in self._spaces.values():
-            for spaces in trees.values():
-                for each in spaces.values():
-                    if any(ref.owner.id == peer for ref in each.space.fingers):
-                        left = tuple(ref for ref in each.space.fingers if ref.owner.id != peer)
-                        each.space = msgspec.structs.replace(each.space, fingers=left)
+        Fingers may be stale. Without them only the links are used that the coordinator keeps up to date.
+        """
+        owned = self.partitions(axis, tree)
+        if not owned:
+            return None
+        for low, each in owned.items():
+            if low <= position < each.state.high:
+                return each
+        return _nearest(owned, position, fingers) if self.fingers else _up_or_down(owned, position)
+
+    def drop_fingers(self, peer: NodeId) -> None:
+        """A peer does not answer: take no shortcuts through it. The coordinator repairs the other links."""
+        for trees in self._partitions.values():
+            for owned in trees.values():
+                for each in owned.values():
+                    if any(ref.owner.id == peer for ref in each.state.fingers):
+                        left = tuple(ref for ref in each.state.fingers if ref.owner.id != peer)
+                        each.state = msgspec.structs.replace(each.state, fingers=left)
 
     def _tidy(self, axis: AttributeAxis, tree: TreeId) -> None:
-        trees = self._spaces.get(axis, {})
+        trees = self._partitions.get(axis, {})
         if tree in trees and not trees[tree]:
             del trees[tree]
-        if axis in self._spaces and not trees:
-            del self._spaces[axis]
+        if axis in self._partitions and not trees:
+            del self._partitions[axis]
 
 
-def _nearest(spaces: dict[Cut, OwnedPartition], place: Cut, surely: bool) -> PartitionRef | None:
-    """Of all that is known the nearest on this side, or the one that must hold it."""
-    below = [space for space in spaces.values() if space.space.low <= place]
+def _nearest(owned: dict[Cut, OwnedPartition], position: Cut, fingers: bool) -> PartitionRef | None:
+    """The known partition nearest to the position on this side, or the one that must contain it."""
+    below = [each for each in owned.values() if each.state.low <= position]
     if below:
-        best = max(below, key=lambda each: each.space.low).space
-        ahead = [ref for ref in _known(best, surely) if best.low < ref.low <= place]
+        best = max(below, key=lambda each: each.state.low).state
+        ahead = [ref for ref in _links(best, fingers) if best.low < ref.low <= position]
         return max(ahead, key=lambda ref: ref.low, default=best.after)
-    best = min(spaces.values(), key=lambda each: each.space.low).space
-    if best.before is not None and best.before.low <= place:
+    best = min(owned.values(), key=lambda each: each.state.low).state
+    if best.before is not None and best.before.low <= position:
         return best.before
-    back = [ref for ref in _known(best, surely) if place < ref.low < best.low]
+    back = [ref for ref in _links(best, fingers) if position < ref.low < best.low]
     return min(back, key=lambda ref: ref.low, default=best.before)
 
 
-def _up_or_down(spaces: dict[Cut, OwnedPartition], place: Cut) -> PartitionRef | None:
-    """Down from the smallest subtree that holds the place; else up from the largest there is."""
-    around = [each.space for each in spaces.values() if each.space.first <= place < each.space.last]
-    if around:
-        space = max(around, key=lambda each: (each.first, _Downwards(each.last)))
-        return space.left if place < space.low else space.right
-    widest = [each.space for each in spaces.values()]
-    return min(widest, key=lambda each: (each.first, _Downwards(each.last))).parent
+def _up_or_down(owned: dict[Cut, OwnedPartition], position: Cut) -> PartitionRef | None:
+    """Down from the smallest subtree that contains the position; if none does, up from the largest subtree."""
+    containing = [each.state for each in owned.values() if each.state.first <= position < each.state.last]
+    if containing:
+        best = max(containing, key=lambda each: (each.first, _Descending(each.last)))
+        return best.left if position < best.low else best.right
+    states = [each.state for each in owned.values()]
+    return min(states, key=lambda each: (each.first, _Descending(each.last))).parent
 
 
 @dataclass(frozen=True, slots=True)
-class _Downwards:
-    """A cut that sorts the other way round."""
+class _Descending:
+    """A cut that sorts in descending order."""
 
     cut: Cut
 
-    def __lt__(self, other: _Downwards) -> bool:
+    def __lt__(self, other: _Descending) -> bool:
         return other.cut < self.cut
 
 
-def _known(space: PartitionState, surely: bool) -> Iterator[PartitionRef]:
-    yield from (ref for ref in (space.parent, space.left, space.right, space.before, space.after) if ref is not None)
-    yield from () if surely else space.fingers
-
-
-def owners_of(
-    refs: Iterator[tuple[AttributeAxis, TreeId, PartitionRef]], me: NodeId
-) -> dict[NodeId, tuple[AttributeAxis, TreeId, PartitionRef]]:
-    """Each of the nodes spoken of once, this one apart."""
-    return {ref.owner.id: (axis, tree, ref) for axis, tree, ref in refs if ref.owner.id != me}
+def _links(state: PartitionState, fingers: bool) -> Iterator[PartitionRef]:
+    yield from (ref for ref in (state.parent, state.left, state.right, state.before, state.after) if ref is not None)
+    yield from state.fingers if fingers else ()

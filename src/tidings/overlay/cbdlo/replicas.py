@@ -1,4 +1,4 @@
-"""What a node keeps in case others are gone: copies for a steward, and what became of topologies."""
+"""State that survives the failure of other nodes: replicated registrations, and which topologies have ended."""
 
 from __future__ import annotations
 
@@ -12,104 +12,111 @@ from tidings.overlay.messages import NodeId, SubscriptionId
 from tidings.overlay.random_graph.access_points import TreeId
 from tidings.overlay.random_graph.partition import AttributeAxis
 
-COPIES_MAX = 1024  # Topologies that one node is deputy of.
-FATES_MAX = 4096  # Topologies that are no more, or do not answer.
-DEAD_S = 30.0  # How long a topology whose steward did not answer is not tried again.
-SILENT_BEATS = 4  # Beats without a sign of life until somebody is thought missing.
+REPLICAS_MAX = 1024  # Topologies that one node is a replica of.
+RETIRED_MAX = 4096  # Topologies that have ended, or do not answer.
+UNREACHABLE_S = 30.0  # How long a topology whose coordinator did not answer is not tried again.
+SILENT_PERIODS = 4  # Periods without a sign of life until a node is suspected.
 
 
 @dataclass(slots=True)
-class _Copied:
+class _Replica:
+    """The registrations of one topology."""
+
     rank: int
     since: int
     serial: int = 0
     silent: int = 0
+    """Periods since the coordinator last answered."""
     registrations: dict[SubscriptionId, Registration] = field(default_factory=dict)
 
 
 class ReplicaStore:
-    """All registrations of the topologies that this node is deputy of, and how long their stewards have been silent."""
+    """All registrations of the topologies that this node is a replica of."""
 
     def __init__(self) -> None:
-        self._copied: dict[tuple[AttributeAxis, TreeId], _Copied] = {}
+        self._replicas: dict[tuple[AttributeAxis, TreeId], _Replica] = {}
 
     def __len__(self) -> int:
-        return len(self._copied)
+        return len(self._replicas)
 
-    def take(self, said: Replicate) -> bool:
-        """Note what a steward says; False where it builds on what is not known here. An old word changes nothing."""
-        key = (said.axis, said.tree)
-        copied = self._copied.get(key)
-        if copied is None or copied.since < said.since:
-            if said.since != said.serial or len(self._copied) >= COPIES_MAX:
+    def apply(self, message: Replicate) -> bool:
+        """Store a coordinator's changes; False if they build on changes that this node lacks. Late ones are ignored."""
+        key = (message.axis, message.tree)
+        replica = self._replicas.get(key)
+        if replica is None or replica.since < message.since:
+            if message.since != message.serial or len(self._replicas) >= REPLICAS_MAX:
                 return False
-            self._copied[key] = copied = _Copied(said.rank, said.since)
-        if copied.since == said.since and copied.serial <= said.serial:
-            copied.rank, copied.serial = said.rank, said.serial
-            for id in said.gone:
-                copied.registrations.pop(id, None)
-            copied.registrations.update((each.interest.id, each) for each in said.added)
+            self._replicas[key] = replica = _Replica(message.rank, message.since)
+        if replica.since == message.since and replica.serial <= message.serial:
+            replica.rank, replica.serial = message.rank, message.serial
+            for id in message.gone:
+                replica.registrations.pop(id, None)
+            replica.registrations.update((each.interest.id, each) for each in message.added)
         return True
 
     def release(self, axis: AttributeAxis, tree: TreeId) -> list[Registration] | None:
-        """Keep copies of a topology no longer; returns what there was, or None if there were none."""
-        copied = self._copied.pop((axis, tree), None)
-        return list(copied.registrations.values()) if copied else None
+        """Stop being a replica of a topology; returns its registrations, or None if this node was no replica of it."""
+        replica = self._replicas.pop((axis, tree), None)
+        return list(replica.registrations.values()) if replica else None
 
     def registrations(self, axis: AttributeAxis, tree: TreeId) -> dict[SubscriptionId, Registration]:
-        copied = self._copied.get((axis, tree))
-        return copied.registrations if copied else {}
+        replica = self._replicas.get((axis, tree))
+        return replica.registrations if replica else {}
 
     def topologies(self) -> list[tuple[AttributeAxis, TreeId]]:
-        return list(self._copied)
+        return list(self._replicas)
 
-    def heard(self, coordinator: NodeId) -> None:
-        """A sign of life from a steward."""
-        for (_, tree), copied in self._copied.items():
+    def coordinator_alive(self, coordinator: NodeId) -> None:
+        """A coordinator has answered."""
+        for (_, tree), replica in self._replicas.items():
             if tree.coordinator.id == coordinator:
-                copied.silent = 0
+                replica.silent = 0
 
-    def beat(self) -> Iterator[tuple[AttributeAxis, TreeId, bool]]:
-        """All of them, and whether it is time to take the steward's place: the second deputy gives the first a chance."""
-        for (axis, tree), copied in list(self._copied.items()):
-            copied.silent += 1
-            yield axis, tree, copied.silent > SILENT_BEATS * (1 + copied.rank)
+    def count_period(self) -> Iterator[tuple[AttributeAxis, TreeId, bool]]:
+        """Each topology, and whether to take over from its coordinator. The replica of rank 1 waits twice as long."""
+        for (axis, tree), replica in list(self._replicas.items()):
+            replica.silent += 1
+            yield axis, tree, replica.silent > SILENT_PERIODS * (1 + replica.rank)
 
     def holdings(self) -> dict[str, tuple[int, int]]:
-        return {"copies": (len(self._copied), COPIES_MAX)}
+        return {"copies": (len(self._replicas), REPLICAS_MAX)}
 
 
 class RetiredTopologies:
-    """What became of topologies: those that are part of others now, and those that do not answer."""
+    """Topologies that have merged into others, and topologies whose coordinator does not answer."""
 
     def __init__(self) -> None:
-        self._moved: OrderedDict[tuple[AttributeAxis, TreeId], TreeId] = OrderedDict()
-        self._dead: OrderedDict[tuple[AttributeAxis, TreeId], float] = OrderedDict()
+        self._merged: OrderedDict[tuple[AttributeAxis, TreeId], TreeId] = OrderedDict()
+        self._unreachable: OrderedDict[tuple[AttributeAxis, TreeId], float] = OrderedDict()
 
-    def moved(self, axis: AttributeAxis, old: TreeId, new: TreeId) -> None:
-        """One has become part of another, which so is alive."""
+    def merged(self, axis: AttributeAxis, old: TreeId, new: TreeId) -> None:
+        """One topology has merged into another, which therefore exists."""
         self.alive(axis, new)
-        self._moved[axis, old] = new
-        if len(self._moved) > FATES_MAX:
-            self._moved.popitem(last=False)
+        self._merged[axis, old] = new
+        if len(self._merged) > RETIRED_MAX:
+            self._merged.popitem(last=False)
 
-    def dead(self, axis: AttributeAxis, tree: TreeId, now: float) -> None:
-        """The steward of one does not answer."""
-        self._dead[axis, tree] = now + DEAD_S
-        if len(self._dead) > FATES_MAX:
-            self._dead.popitem(last=False)
+    def unreachable(self, axis: AttributeAxis, tree: TreeId, now: float) -> None:
+        """The coordinator of a topology does not answer."""
+        self._unreachable[axis, tree] = now + UNREACHABLE_S
+        if len(self._unreachable) > RETIRED_MAX:
+            self._unreachable.popitem(last=False)
 
     def alive(self, axis: AttributeAxis, tree: TreeId) -> None:
-        """One is there, whatever was thought of it."""
-        self._dead.pop((axis, tree), None)
-        self._moved.pop((axis, tree), None)
+        """A topology exists, whatever was recorded of it."""
+        self._unreachable.pop((axis, tree), None)
+        self._merged.pop((axis, tree), None)
 
     def successor(self, axis: AttributeAxis, tree: TreeId) -> TreeId | None:
-        return self._moved.get((axis, tree))
+        """The topology that this one has merged into."""
+        return self._merged.get((axis, tree))
 
-    def is_gone(self, axis: AttributeAxis, tree: TreeId, now: float) -> bool:
-        """Whether it is of no use to ask for it."""
-        return self._dead.get((axis, tree), 0.0) > now or (axis, tree) in self._moved
+    def is_retired(self, axis: AttributeAxis, tree: TreeId, now: float) -> bool:
+        """Whether it is useless to contact a topology."""
+        return self._unreachable.get((axis, tree), 0.0) > now or (axis, tree) in self._merged
 
     def holdings(self) -> dict[str, tuple[int, int]]:
-        return {"topologies gone": (len(self._moved), FATES_MAX), "topologies silent": (len(self._dead), FATES_MAX)}
+        return {
+            "topologies gone": (len(self._merged), RETIRED_MAX),
+            "topologies silent": (len(self._unreachable), RETIRED_MAX),
+        }

@@ -1,31 +1,13 @@
-"""CBDLO: random walks below, a balanced tree for each attribute above (content-based, double-layer overlay).
+"""One node of CBDLO: the random graph below, the topologies of attributes above, and the events between them.
 
-The lower layer is a random graph (see `sampling`). An event goes through it once for each
-of its attributes, by random walk (`crawl`), until it meets a node that is a member of the
-attribute's topology or knows one (`access`). The upper layer is a tree of sub-spaces for
-each attribute (`attribute_tree`, kept by a `stewardship`, seen from a node as
-`topologies`): the event is handed to the one sub-space that holds its value, and from
-there to all who are registered in it (`cdm`).
-
-    publisher ⇢ walk ⇢ walk ⇢ access point → tree → tree → owner of the sub-space → subscribers
-
-                        profile "paper"                     profile "robust", the default
-    walks               one for each attribute, not         two, after a look into one's own table; acknowledged
-                        acknowledged                        when everybody has the event, else tried again
-    matching            each attribute by itself, counted   the whole interest, at the sub-space; an interest
-                        by the subscriber                   is filed under its two narrowest attributes
-    access points       as heard                            rare attributes as likely as popular ones
-    way in the tree     parents and children                the nearest sub-space known
-    a new topology      is found by gossip                  is also announced once to everybody
+The package's docstring has the theory of operation.
 """
 
 from __future__ import annotations
 
 from random import Random
-from typing import Literal, TypeAlias
 
-from tidings.errors import InputError
-from tidings.overlay.cbdlo.conjunction_counter import PARTIAL_MAX, PARTIAL_S, ConjunctionCounter
+from tidings.overlay.cbdlo.conjunction_counter import ConjunctionCounter
 from tidings.overlay.cbdlo.coordinator import Coordinator
 from tidings.overlay.cbdlo.messages import (
     CbdloMessage,
@@ -45,20 +27,20 @@ from tidings.overlay.cbdlo.messages import (
     Walk,
     WalkFailed,
 )
-from tidings.overlay.cbdlo.notification import JOBS_MAX, MatchNotifier
+from tidings.overlay.cbdlo.notification import NOTIFYING_MAX, MatchNotifier
+from tidings.overlay.cbdlo.options import CbdloOptions
 from tidings.overlay.cbdlo.owned_partitions import OwnedPartition
 from tidings.overlay.cbdlo.publications import OpenPublications
 from tidings.overlay.cbdlo.upper_layer import UpperLayer
 from tidings.overlay.dedup import SEEN_MAX, SeenIds
 from tidings.overlay.interest import Interest
 from tidings.overlay.messages import EventId, Message, NodeId, Packet, Peer, SubscriptionId
-from tidings.overlay.random_graph.access_points import TABLE_SIZE, AccessPoint, Policy
-from tidings.overlay.random_graph.cyclon import VIEW_SIZE
-from tidings.overlay.random_graph.graph import PERIOD_S, HelloReply
-from tidings.overlay.random_graph.partition import INDEXED_MAX, AttributeAxis, axes_of, position_of
+from tidings.overlay.random_graph.access_points import AccessPoint
+from tidings.overlay.random_graph.graph import HelloReply, RandomGraph
+from tidings.overlay.random_graph.partition import AttributeAxis, axes_of, position_of
 from tidings.overlay.random_graph.random_walk import HOPS_MAX, WalkPath, next_step
-from tidings.overlay.random_graph.router import GraphRouter, on_a_random_graph
-from tidings.overlay.retransmit import Pending
+from tidings.overlay.random_graph.router import GraphRouter, graph_protocol
+from tidings.overlay.retransmit import Pending, Requests
 from tidings.overlay.router import (
     WHATEVER_HAPPENS,
     Completed,
@@ -71,342 +53,291 @@ from tidings.overlay.router import (
     WakeAt,
 )
 
-TREE_STEPS_MAX = 128  # Four times the height of a tree of a million sub-spaces, and some.
-LEAVE_S = 30.0
-LEAVE_LOOK_S = 0.5
-
-Profile: TypeAlias = Literal["robust", "paper"]
-Mode: TypeAlias = Literal["full", "count"]
+TREE_STEPS_MAX = 128  # More than four times the height of a tree of a million partitions.
+LEAVE_S = 30.0  # How long a leaving node waits at most until no other node depends on it.
+LEAVE_CHECK_S = 0.5
 
 
 class Cbdlo(GraphRouter[CbdloMessage]):
-    """One node's part in CBDLO."""
+    """One node of CBDLO."""
 
-    def __init__(
-        self,
-        me: Peer,
-        rng: Random,
-        *,
-        profile: Profile = "robust",
-        mode: Mode | None = None,
-        policy: Policy | None = None,
-        walkers: int | None = None,
-        retries: int | None = None,
-        fingers: bool | None = None,
-        indexed_max: int = INDEXED_MAX,
-        view_size: int = VIEW_SIZE,
-        table_size: int = TABLE_SIZE,
-        hops_max: int = HOPS_MAX,
-        trace_max: int = HOPS_MAX,
-        period_s: float = PERIOD_S,
-        partial_s: float = PARTIAL_S,
-        partial_max: int = PARTIAL_MAX,
-    ) -> None:
-        """What is None is as the profile has it. `period_s=0` does without routine talk, for worlds that stand still."""
-        _check_choices(profile, mode)
-        _check_limits(hops_max, trace_max, period_s, indexed_max)
-        robust = profile == "robust"
+    def __init__(self, me: Peer, rng: Random, options: CbdloOptions) -> None:
+        self.me, self.options, self._rng = me, options, rng
+        self._requests = Requests()
         super().__init__(
-            me, rng, view_size=view_size, table_size=table_size, hops_max=hops_max, period_s=period_s,
-            policy=policy or ("balanced" if robust else "naive"), announces=robust,
+            RandomGraph(
+                me, rng, self._requests, options.graph,
+                adverts=self._adverts, on_access_point=self._on_access_point,
+            )
         )  # fmt: skip
-        self.robust, self.trace_max = robust, trace_max
-        self.mode: Mode = mode or ("full" if robust else "count")
-        self.walkers = walkers if walkers is not None else (2 if robust else 1)
-        self.retries = retries if retries is not None else 2
-        self.topologies = self._upper(indexed_max, robust if fingers is None else fingers)
-        self.teller = MatchNotifier(self.requests, robust=robust, whole=self.mode == "full")
-        self.counters = ConjunctionCounter(partial_s=partial_s, at_most=partial_max)
-        self.errands = OpenPublications(self, walkers=self.walkers, retries=self.retries)
+        self._sampler, self._table = self.graph.sampler, self.graph.table
+        self.upper = UpperLayer(me, self.graph, self._requests, rng, options)
+        self._notifier = MatchNotifier(self._requests, reliable=options.reliable, whole=options.mode == "full")
+        self.counter = ConjunctionCounter(partial_s=options.partial_s, at_most=options.partial_max)
+        self._publications = OpenPublications(me, self._table, self._sampler, self._enter_as_member, options)
         self._routed = SeenIds[tuple[EventId, AttributeAxis, int]](SEEN_MAX)
         self._delivered = SeenIds[EventId](SEEN_MAX)
 
-    def _upper(self, indexed_max: int, fingers: bool) -> UpperLayer:
-        indexed = indexed_max if self.mode == "full" else None
-        return UpperLayer(
-            self.me, self, self.table, self.requests, self._rng, indexed_max=indexed, fingers=fingers
-        )  # fmt: skip
-
-    # ── Coming and going ─────────────────────────────────────────────────────
+    # ── The router's life ────────────────────────────────────────────────────
 
     def leave(self, now: float) -> list[Effect]:
-        effects = self.topologies.leave(now)
-        return self._here([*effects, WakeAt(now + LEAVE_LOOK_S, ("leaving", now + LEAVE_S))], now)
-
-    # ── What is asked of it ──────────────────────────────────────────────────
+        effects = self.upper.leave(now)
+        return self._looped([*effects, WakeAt(now + LEAVE_CHECK_S, ("leaving", now + LEAVE_S))], now)
 
     def subscribe(self, interest: Interest, now: float) -> list[Effect]:
-        return self._here(self.topologies.subscribe(interest, now), now)
+        return self._looped(self.upper.subscribe(interest, now), now)
 
     def unsubscribe(self, id: SubscriptionId, now: float) -> list[Effect]:
-        return self._here(self.topologies.unsubscribe(id, now), now)
+        return self._looped(self.upper.unsubscribe(id, now), now)
 
     def publish(self, packet: Packet, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        if self.robust and self.mode == "full" and self.topologies.wants(packet):
+        reliable = self.options.reliable
+        if reliable and self.options.mode == "full" and self.upper.matches(packet):
             effects += self._deliver(packet)
-        for axis in self._axes(packet):
-            effects += self.errands.begin(packet, axis, now) if self.robust else self._walk_once(packet, axis, now)
-        return self._here(effects, now)
+        for axis in self._routed_by(packet):
+            effects += self._publications.begin(packet, axis, now) if reliable else self._walk_once(packet, axis, now)
+        return self._looped(effects, now)
 
     def receive(self, sender: NodeId, message: CbdloMessage, now: float) -> list[Effect]:
-        return self._here(self._take(sender, message, now), now)
+        return self._looped(self._receive(sender, message, now), now)
 
     def wake(self, token: Token, now: float) -> list[Effect]:
         match token:
             case ("beat",):
-                return self._here(self._beat(now), now)
+                return self._looped(self._run_period(now), now)
             case ("call", int(number), int(tries)):
-                effects, lost = self.requests.overdue(number, tries, now)
-                return self._here([*effects, *(self._lost(lost, now) if lost else ())], now)
+                effects, unanswered = self._requests.overdue(number, tries, now)
+                return self._looped([*effects, *(self._unanswered(unanswered, now) if unanswered else ())], now)
             case ("event", EventId() as event, AttributeAxis() as axis, int(attempt)):
-                return self._here(self.errands.overdue((event, axis), attempt, now), now)
+                return self._looped(self._publications.overdue((event, axis), attempt, now), now)
             case ("leaving", float(until)):
-                return self._look_whether_gone(until, now)
-        return self._here(self.topologies.wake(token, now), now)
+                return self._check_left(until, now)
+        return self._looped(self.upper.wake(token, now), now)
 
     def unsent(self, to: NodeId, message: CbdloMessage, now: float) -> list[Effect]:
-        """A walk goes on elsewhere; who waits for an answer gets none."""
-        self._forget(to)
-        effects = [effect for request in self.requests.take_back(to) for effect in self._lost(request, now)]
+        """A walk takes another way; requests to this peer are given up."""
+        effects = self._drop(to, now)
         if isinstance(message, Walk):
-            effects += self._step(message, self._stepped_back(message.path), now)
+            effects += self._step(message, self._without_last_hop(message.path), now)
         elif isinstance(message, TreeStep) and message.steps == 0 and message.origin.id != self.me.id:
-            effects += self._walk(message, self._stepped_back(message.path), now)
-        return self._here(effects, now)
+            effects += self._walk(message, self._without_last_hop(message.path), now)
+        return self._looped(effects, now)
 
     def peer_down(self, peer: NodeId, now: float) -> list[Effect]:
-        self._forget(peer)
-        return self._here(
-            [effect for request in self.requests.take_back(peer) for effect in self._lost(request, now)], now
-        )
+        return self._looped(self._drop(peer, now), now)
 
     def holdings(self) -> dict[str, tuple[int, int]]:
         return {
-            **self.sampler.holdings(),
-            **self.table.holdings(),
-            **self.topologies.holdings(),
-            "calls": (len(self.requests), self.requests.at_most),
-            **self.errands.holdings(),
-            "events being told": (len(self.teller), JOBS_MAX),
-            "partial matches": (len(self.counters), self.counters.at_most),
+            **self._sampler.holdings(),
+            **self._table.holdings(),
+            **self.upper.holdings(),
+            "calls": (len(self._requests), self._requests.at_most),
+            **self._publications.holdings(),
+            "events being told": (len(self._notifier), NOTIFYING_MAX),
+            "partial matches": (len(self.counter), self.counter.at_most),
             "seen": (len(self._delivered), SEEN_MAX),
         }
 
-    # ── What the upper layer asks ────────────────────────────────────────────
-
-    def announce(self, point: AccessPoint) -> list[Effect]:
-        return self.graph.announce(point)
-
-    def search(self, axis: AttributeAxis) -> list[Effect]:
-        return self.graph.search(axis)
-
-    def is_ready(self) -> bool:
-        return self.graph.stage == "ready"
-
     # ── Messages ─────────────────────────────────────────────────────────────
 
-    def _here(self, effects: list[Effect], now: float) -> list[Effect]:
-        """What a node has to tell itself it hears at once."""
+    def _looped(self, effects: list[Effect], now: float) -> list[Effect]:
+        """Carry out at once what a node sends to itself."""
         done: list[Effect] = []
         waiting = list(effects)
         while waiting:
             effect = waiting.pop(0)
             if isinstance(effect, Send) and effect.to == self.me.id:
-                waiting = [*self._take(self.me.id, effect.message, now), *waiting]
+                waiting = [*self._receive(self.me.id, effect.message, now), *waiting]
             else:
                 done.append(effect)
         return done
 
-    def _take(self, sender: NodeId, message: Message, now: float) -> list[Effect]:
+    def _receive(self, sender: NodeId, message: Message, now: float) -> list[Effect]:
         match message:
             case Walk():
                 return self._on_walk(sender, message, now)
             case TreeStep():
-                return self.enter(sender, message, now)
+                return self._enter(sender, message, now)
             case Match():
                 return self._on_match(sender, message, now)
             case TopologyFound() | WalkFailed() | SubscribersNotified():
-                return self.errands.hear(message, now)
+                return self._publications.receive(message, now)
             case (
-                RequestDone(request)
-                | RequestRefused(request)
-                | Registered(request)
-                | NotCoordinator(request)
-                | HelloReply(request)
+                RequestDone(number)
+                | RequestRefused(number)
+                | Registered(number)
+                | NotCoordinator(number)
+                | HelloReply(number)
             ):
-                answered = self.requests.answered(request, sender)
-                return self._answered(answered, message, now) if answered else []
+                request = self._requests.answered(number, sender)
+                return self._answered(request, message, now) if request else []
             case Ping():
                 return [Send(sender, Pong(self.me.incarnation))]
-            case Probe(request, incarnation):
+            case Probe(number, incarnation):
                 same = incarnation == self.me.incarnation
-                return [Send(sender, RequestDone(request) if same else RequestRefused(request))]
+                return [Send(sender, RequestDone(number) if same else RequestRefused(number))]
             case StaleAccessPoint(axis):
-                self.table.drop(axis, sender)
+                self._table.drop(axis, sender)
                 return []
-        handled = self.topologies.receive(sender, message, now)
+        handled = self.upper.receive(sender, message, now)
         return handled if handled is not None else self.graph.receive(sender, message, now)
 
     def _answered(self, request: Pending[int], answer: Message, now: float) -> list[Effect]:
         match request.about:
             case ("match", EventId() as event, AttributeAxis() as axis):
-                return self.teller.one_told((event, axis))
+                return self._notifier.answered((event, axis))
             case ("hello", _) if isinstance(answer, HelloReply):
-                return self.graph.welcomed(answer, now)
-        return self.topologies.answered(request, answer, now)
+                return self.graph.joined(answer, now)
+        return self.upper.answered(request, answer, now)
 
-    def _lost(self, request: Pending[int], now: float) -> list[Effect]:
+    def _unanswered(self, request: Pending[int], now: float) -> list[Effect]:
         match request.about:
             case ("match", EventId() as event, AttributeAxis() as axis):
-                return [*self.topologies.missing(axis, request.to), *self.teller.one_told((event, axis))]
+                return [*self.upper.report_suspect(axis, request.to), *self._notifier.answered((event, axis))]
             case ("hello", _):
-                return self.graph.knock(now)
-        return self.topologies.lost(request, now)
+                return self.graph.try_next_contact(now)
+        return self.upper.unanswered(request, now)
 
     # ── Lower layer ──────────────────────────────────────────────────────────
 
-    def _beat(self, now: float) -> list[Effect]:
-        self.counters.expire(now)
-        return [*self.topologies.beat(now), *self.graph.beat(now)]
+    def _run_period(self, now: float) -> list[Effect]:
+        self.counter.expire(now)
+        return [*self.upper.run_period(now), *self.graph.exchange(now)]
 
     def _adverts(self) -> list[AccessPoint]:
-        return self.topologies.adverts()
+        return self.upper.adverts()
 
-    def _heard(self, point: AccessPoint, now: float) -> list[Effect]:
-        if self.topologies.is_gone(point.axis, point.tree, now):
+    def _on_access_point(self, point: AccessPoint, now: float) -> list[Effect]:
+        if self.upper.is_retired(point.axis, point.tree, now):
             return []
-        self.table.hear(point)
-        self.errands.expect(point.axis)
-        return self.topologies.hear(point, now)
+        self._table.add(point)
+        self._publications.topology_exists(point.axis)
+        return self.upper.on_access_point(point, now)
 
-    def _forget(self, peer: NodeId) -> None:
-        self.sampler.drop(peer)
-        self.table.drop_peer(peer)
-        self.topologies.estate.avoid(peer)
+    def _drop(self, peer: NodeId, now: float) -> list[Effect]:
+        """Forget a peer that does not answer, and give up all requests to it."""
+        self.graph.drop(peer)
+        self.upper.drop_fingers(peer)
+        return [effect for request in self._requests.take_back(peer) for effect in self._unanswered(request, now)]
 
-    def _look_whether_gone(self, until: float, now: float) -> list[Effect]:
-        busy = len(self.errands) or len(self.teller) or len(self.requests) or not self.topologies.is_idle()
+    def _check_left(self, until: float, now: float) -> list[Effect]:
+        """Complete the leave once no other node depends on this one, or time is up."""
+        busy = len(self._publications) or len(self._notifier) or len(self._requests) or not self.upper.is_idle()
         if busy and now < until:
-            return [WakeAt(now + LEAVE_LOOK_S, ("leaving", until))]
+            return [WakeAt(now + LEAVE_CHECK_S, ("leaving", until))]
         return [Completed("leave")]
 
-    # ── The walk of an event ─────────────────────────────────────────────────
+    # ── Random walks of events ───────────────────────────────────────────────
 
-    def _axes(self, packet: Packet) -> list[AttributeAxis]:
-        """Where an event is looked for: by its attributes, and by its type alone only where that is known to be wanted."""
-        return [axis for axis in axes_of(packet) if axis.name or self.topologies.is_member(axis) or self.table.at(axis)]
+    def _routed_by(self, packet: Packet) -> list[AttributeAxis]:
+        """The axes that an event is routed by: its attributes, and its type if that is known to have a topology."""
+        return [axis for axis in axes_of(packet) if axis.name or self.upper.is_member(axis) or self._table.at(axis)]
 
     def _walk_once(self, packet: Packet, axis: AttributeAxis, now: float) -> list[Effect]:
-        """As published: one walk, and nobody asks what becomes of it."""
-        said = Walk(packet, axis, self.me, 1, WalkPath(self.hops_max))
-        return self._step(said, said.path, now)
+        """As published: one walk, without acknowledgement."""
+        walk = Walk(packet, axis, self.me, 1, WalkPath(self.options.graph.hops_max))
+        return self._step(walk, walk.path, now)
 
-    def _on_walk(self, sender: NodeId, said: Walk, now: float) -> list[Effect]:
-        if said.path.hops_max > self.hops_max or len(said.path.trace) > max(self.trace_max, HOPS_MAX):
-            return []  # No walk of this protocol's.
-        looked: list[Effect] = []
-        if not said.path.is_jump:
-            looked.append(Count("match_ops", len(self.table)))
-            into = TreeStep(said.packet, said.axis, said.origin, said.attempt, said.path)
-            if self.topologies.is_member(said.axis):
-                return [*looked, Count("hits"), *self.enter(sender, into, now)]
-            entries = dict.fromkeys(point.peer.id for point in self.table.at(said.axis))
+    def _on_walk(self, sender: NodeId, walk: Walk, now: float) -> list[Effect]:
+        options = self.options
+        too_long = len(walk.path.trace) > max(options.trace_max, HOPS_MAX)
+        if walk.path.hops_max > options.graph.hops_max or too_long:
+            return []  # No correct node sends such a walk.
+        counts: list[Effect] = []
+        if not walk.path.is_jump:
+            counts.append(Count("match_ops", len(self._table)))
+            step = TreeStep(walk.packet, walk.axis, walk.origin, walk.attempt, walk.path)
+            if self.upper.is_member(walk.axis):
+                return [*counts, Count("hits"), *self._enter(sender, step, now)]
+            entries = dict.fromkeys(point.peer.id for point in self._table.at(walk.axis))
             if entries:
-                chosen = list(entries) if self.robust else [self._rng.choice(list(entries))]
-                return [*looked, Count("hits"), *(Send(entry, into) for entry in chosen)]
-        return [*looked, *self._walk(said, said.path, now)]
+                chosen = list(entries) if options.reliable else [self._rng.choice(list(entries))]
+                return [*counts, Count("hits"), *(Send(entry, step) for entry in chosen)]
+        return [*counts, *self._walk(walk, walk.path, now)]
 
-    def _walk(self, said: Walk | TreeStep, path: WalkPath, now: float) -> list[Effect]:
+    def _walk(self, message: Walk | TreeStep, path: WalkPath, now: float) -> list[Effect]:
         if path.is_over:
-            return self._fail(said)
-        return self._step(said, path, now)
+            return self._fail(message)
+        return self._step(message, path, now)
 
-    def _step(self, said: Walk | TreeStep, path: WalkPath, now: float) -> list[Effect]:
-        step = next_step(path, self.me, self.sampler.view(), self._rng, self.trace_max)
+    def _step(self, message: Walk | TreeStep, path: WalkPath, now: float) -> list[Effect]:
+        step = next_step(path, self.me, self._sampler.view(), self._rng, self.options.trace_max)
         if step is None:
-            return self._fail(said)
+            return self._fail(message)
         blocked = [Count("walks blocked")] if step.path.is_jump else []
-        return [*blocked, Send(step.to.id, Walk(said.packet, said.axis, said.origin, said.attempt, step.path))]
+        walk = Walk(message.packet, message.axis, message.origin, message.attempt, step.path)
+        return [*blocked, Send(step.to.id, walk)]
 
-    def _stepped_back(self, path: WalkPath) -> WalkPath:
-        """A step that came to nothing does not count."""
-        return WalkPath(
-            path.hops_max, max(0, path.hop - 1), path.round, tuple(p for p in path.trace if p.id != self.me.id)
-        )
+    def _without_last_hop(self, path: WalkPath) -> WalkPath:
+        """A hop to a peer that does not answer does not count."""
+        trace = tuple(peer for peer in path.trace if peer.id != self.me.id)
+        return WalkPath(path.hops_max, max(0, path.hop - 1), path.round, trace)
 
-    def _fail(self, said: Walk | TreeStep) -> list[Effect]:
-        failed: list[Effect] = [Count("walks astray")]
-        if self.robust:
-            failed.append(Send(said.origin.id, WalkFailed(said.packet.header.id, said.axis, said.attempt)))
-        return failed
+    def _fail(self, message: Walk | TreeStep) -> list[Effect]:
+        effects: list[Effect] = [Count("walks astray")]
+        if self.options.reliable:
+            failed = WalkFailed(message.packet.header.id, message.axis, message.attempt)
+            effects.append(Send(message.origin.id, failed))
+        return effects
 
-    # ── The tree ─────────────────────────────────────────────────────────────
+    # ── Routing in the tree ──────────────────────────────────────────────────
 
-    def enter(self, sender: NodeId, said: TreeStep, now: float) -> list[Effect]:
-        """Take an event that has come to a topology of which this node is a member, one step nearer to its sub-space."""
-        event, axis = said.packet.header.id, said.axis
-        if said.steps > TREE_STEPS_MAX or not self._routed.add((event, axis, said.attempt)):
+    def _enter_as_member(self, step: TreeStep, now: float) -> list[Effect] | None:
+        """Route an event of this node in the tree; None if this node is no member of the topology."""
+        return self._enter(self.me.id, step, now) if self.upper.is_member(step.axis) else None
+
+    def _enter(self, sender: NodeId, step: TreeStep, now: float) -> list[Effect]:
+        """Route an event one step closer to its partition, or notify the partition's subscribers."""
+        event, axis = step.packet.header.id, step.axis
+        if step.steps > TREE_STEPS_MAX or not self._routed.add((event, axis, step.attempt)):
             return []
-        way = self.topologies.towards(axis, position_of(said.packet.view, axis), tries=said.attempt - 1)
-        if way is None:
-            return self._on_stale(sender, said, now)
-        word: list[Effect] = []
-        if said.steps == 0 and self.robust and said.origin.id != self.me.id:
-            word.append(Send(said.origin.id, TopologyFound(event, axis)))
-        match way:
+        target = self.upper.route(axis, position_of(step.packet.view, axis), tries=step.attempt - 1)
+        if target is None:
+            return self._on_stale(sender, step, now)
+        found: list[Effect] = []
+        if step.steps == 0 and self.options.reliable and step.origin.id != self.me.id:
+            found.append(Send(step.origin.id, TopologyFound(event, axis)))
+        match target:
             case PartitionRef(_, owner):
-                on = TreeStep(said.packet, axis, said.origin, said.attempt, said.path, said.steps + 1)
-                return [*word, Count("match_ops"), Count("tree steps"), Send(owner.id, on)]
+                forwarded = TreeStep(step.packet, axis, step.origin, step.attempt, step.path, step.steps + 1)
+                return [*found, Count("match_ops"), Count("tree steps"), Send(owner.id, forwarded)]
             case OwnedPartition(_, registered):
-                return [*word, *self.teller.tell(said, registered, now)]
+                return [*found, *self._notifier.notify(step, registered, now)]
             case Coordinator():
-                everybody = {each.interest.id: each for each in way.interested()}
-                return [*word, *self.teller.tell(said, everybody, now)]
+                registered = {each.interest.id: each for each in target.registrations()}
+                return [*found, *self._notifier.notify(step, registered, now)]
 
-    def _on_stale(self, sender: NodeId, said: TreeStep, now: float) -> list[Effect]:
-        """This node has left the topology: whoever thought otherwise is told, and the walk begins again from here."""
+    def _on_stale(self, sender: NodeId, step: TreeStep, now: float) -> list[Effect]:
+        """This node has left the topology: tell the sender, and restart the walk from here with half the hops."""
         effects: list[Effect] = [Count("stale access points")]
         if sender != self.me.id:
-            effects.append(Send(sender, StaleAccessPoint(said.axis)))
-        half = said.path.halved()
-        if half.hops_max == 0 or said.steps > 0:
-            return [*effects, *self._fail(said)]
-        return [*effects, *self._step(said, half, now)]
+            effects.append(Send(sender, StaleAccessPoint(step.axis)))
+        half = step.path.halved()
+        if half.hops_max == 0 or step.steps > 0:
+            return [*effects, *self._fail(step)]
+        return [*effects, *self._step(step, half, now)]
 
-    # ── The subscriber ───────────────────────────────────────────────────────
+    # ── Matching at the subscriber ───────────────────────────────────────────
 
-    def _on_match(self, sender: NodeId, said: Match, now: float) -> list[Effect]:
-        answer: list[Effect] = [Send(sender, RequestDone(said.request))] if said.request else []
-        if self.mode == "full":
-            met = self.topologies.wants(said.packet)
+    def _on_match(self, sender: NodeId, message: Match, now: float) -> list[Effect]:
+        answer: list[Effect] = [Send(sender, RequestDone(message.request))] if message.request else []
+        if self.options.mode == "full":
+            matches = self.upper.matches(message.packet)
         else:
-            event = said.packet.header.id
-            met = sum(self._counted(event, id, said.axis, now) for id in said.ids) > 0  # All of them are counted.
-        return [*answer, *(self._deliver(said.packet) if met else ())]
+            event = message.packet.header.id  # The sum counts for every interest; any() would stop at the first.
+            matches = sum(self._count(event, id, message.axis, now) for id in message.ids) > 0
+        return [*answer, *(self._deliver(message.packet) if matches else ())]
 
-    def _counted(self, event: EventId, id: SubscriptionId, axis: AttributeAxis, now: float) -> bool:
-        own = self.topologies.own.get(id)
-        if own is None or axis not in own.axes or event in self._delivered:
+    def _count(self, event: EventId, id: SubscriptionId, axis: AttributeAxis, now: float) -> bool:
+        axes = self.upper.axes_of(id)
+        if axis not in axes or event in self._delivered:
             return False
-        return self.counters.matched(event, id, axis.name, len(own.axes), now)
+        return self.counter.matched(event, id, axis.name, len(axes), now)
 
     def _deliver(self, packet: Packet) -> list[Effect]:
         return [Deliver(packet)] if self._delivered.add(packet.header.id) else []
 
 
-def _check_choices(profile: str, mode: str | None) -> None:
-    if profile not in ("robust", "paper") or mode not in ("full", "count", None):
-        raise InputError(f"expected profile robust or paper and mode full or count, got {profile}, {mode}")
-
-
-def _check_limits(hops_max: int, trace_max: int, period_s: float, indexed_max: int) -> None:
-    if hops_max < 1 or trace_max < 0 or period_s < 0 or indexed_max < 1:
-        raise InputError(
-            "expected hops_max ≥ 1, trace_max ≥ 0, period_s ≥ 0 and indexed_max ≥ 1, "
-            f"got {hops_max}, {trace_max}, {period_s}, {indexed_max}"
-        )
-
-
 GUARANTEES = WHATEVER_HAPPENS | {Guarantee.JOINS_LIVE, Guarantee.LEAVES_CLEANLY}
-PROTOCOL = on_a_random_graph("cbdlo", Cbdlo, CbdloMessage, GUARANTEES)
+PROTOCOL = graph_protocol("cbdlo", Cbdlo, CbdloOptions.of, CbdloMessage, GUARANTEES)

@@ -1,23 +1,21 @@
-"""The upper layer of CBDLO at one node: its own interests, and the attributes it is steward or deputy of.
+"""The upper layer of CBDLO at one node, which may play all roles at once.
 
-A node may play all parts at once:
+    subscriber     registers the interests of the node (`subscriber`)
+    owner          stores the interests that cover its partitions, and monitors its neighbours (`owned_partitions`)
+    replica        stores the registrations of a topology, and takes over from a failed coordinator (`replicas`)
+    coordinator    of topologies that it has founded or taken over (`coordinator`)
 
-    a member    registers what its own subscribers want (`membership`)
-    an owner    looks after sub-spaces at whose cuts it has interests (`estate`)
-    a deputy    keeps copies for a steward, and takes its place if it dies (`replicas`)
-    a steward   of what it has founded or taken over (`office`, `stewardship`)
-
-Two topologies of one attribute come about when two nodes found one at once, when a
-network is split, or when a steward is taken for dead. Whoever hears of both tells the
-steward of the later one, which hands everything to the other.
+An attribute may have two topologies: when two nodes found one at once, when the network was split, or when a
+coordinator was wrongly taken for failed. A node that learns of both notifies the coordinator of the later one, which
+then merges into the earlier.
 """
 
 from __future__ import annotations
 
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
-from tidings.overlay.cbdlo.coordinator import Coordinator
+from tidings.overlay.cbdlo.coordinator import Coordinator, Coordinators
 from tidings.overlay.cbdlo.messages import (
     AbsorbTopology,
     AssignPartition,
@@ -39,323 +37,355 @@ from tidings.overlay.cbdlo.messages import (
     TopologyMoved,
     Unregister,
 )
-from tidings.overlay.cbdlo.owned_partitions import SPACES_MAX, OwnedPartition, OwnedPartitions, owners_of
-from tidings.overlay.cbdlo.replicas import SILENT_BEATS, ReplicaStore, RetiredTopologies
-from tidings.overlay.cbdlo.subscriber import NAMED_MAX, OWN_MAX, LowerLayer, SubscriberRole
+from tidings.overlay.cbdlo.options import CbdloOptions
+from tidings.overlay.cbdlo.owned_partitions import PARTITIONS_MAX, OwnedPartition, OwnedPartitions
+from tidings.overlay.cbdlo.replicas import SILENT_PERIODS, ReplicaStore, RetiredTopologies
+from tidings.overlay.cbdlo.subscriber import INTERESTS_MAX, NAMED_MAX, SEARCH_S, SubscriberRole, TopologySearch
 from tidings.overlay.interest import Interest
 from tidings.overlay.messages import Message, NodeId, Packet, Peer, SubscriptionId
-from tidings.overlay.random_graph.access_points import AccessPoint, AccessTable, TreeId
+from tidings.overlay.random_graph.access_points import AccessPoint, TreeId
 from tidings.overlay.random_graph.partition import BOTTOM, AttributeAxis, Cut
 from tidings.overlay.retransmit import Pending, Requests
-from tidings.overlay.router import Count, Effect, Send
+from tidings.overlay.router import Count, Effect, Send, WakeAt
 
-RENEW_BEATS = 5  # A member says so often that it is still there.
-ASK_STEWARD_TRIES = 3  # How often an event is tried by the links of the tree before its way is left to the steward.
+RENEW_PERIODS = 5  # Periods between two renewals of a member's lease.
+TRUST_S = 4.0  # How long a founder waits for news of an older topology before it confirms anything.
+TREE_TRIES = 3  # How often an event is routed along the tree before the coordinator routes it.
+
+
+class LowerLayer(TopologySearch, Protocol):
+    """What the upper layer asks of the lower."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the node has joined the network."""
+
+    def announce(self, point: AccessPoint) -> list[Effect]:
+        """Announce a new topology to all nodes."""
 
 
 class UpperLayer:
-    """All that one node has to do with the topologies of attributes."""
+    """All roles that one node plays in the topologies of attributes."""
 
-    def __init__(
-        self,
-        me: Peer,
-        lower: LowerLayer,
-        table: AccessTable,
-        requests: Requests,
-        rng: Random,
-        *,
-        indexed_max: int | None,
-        fingers: bool,
-    ) -> None:
+    def __init__(self, me: Peer, lower: LowerLayer, requests: Requests, rng: Random, options: CbdloOptions) -> None:
         self.me, self._lower, self._requests = me, lower, requests
-        self.estate = OwnedPartitions(fingers=fingers)
-        self.copies = ReplicaStore()
-        self._fates = RetiredTopologies()
-        self.membership = SubscriberRole(
-            me, lower, table, requests, rng, self.estate, self.copies, self._fates,
-            indexed_max=indexed_max, fingers=fingers,
+        self.owned = OwnedPartitions(fingers=options.fingers)
+        self.replicas = ReplicaStore()
+        self._retired = RetiredTopologies()
+        self.subscriber = SubscriberRole(
+            me, lower, requests, rng, self.owned, self._retired,
+            coordinates=self._coordinates, indexed_max=options.indexed,
         )  # fmt: skip
-        self.own, self.members = self.membership.own, self.membership.members
-        self.office = self.membership.office
-        self.coordinators = self.office.by_axis
-        self._silent: dict[NodeId, int] = {}
-        self._beats = rng.randrange(RENEW_BEATS)
+        self.coordinators = Coordinators(me, requests, self._retired, self.subscriber, fingers=options.fingers)
+        self._silent: dict[NodeId, int] = {}  # Periods since each neighbour last answered.
+        self._periods = rng.randrange(RENEW_PERIODS)
 
-    # ── Wanting ──────────────────────────────────────────────────────────────
+    # ── Subscribing ──────────────────────────────────────────────────────────
 
     def subscribe(self, interest: Interest, now: float) -> list[Effect]:
-        return self.membership.subscribe(interest, now)
+        return self.subscriber.subscribe(interest, now)
 
     def unsubscribe(self, id: SubscriptionId, now: float) -> list[Effect]:
-        return self.membership.unsubscribe(id, now)
+        return self.subscriber.unsubscribe(id, now)
 
-    def wants(self, packet: Packet) -> bool:
-        """Whether any of this node's interests matches."""
-        return any(own.interest.matches(packet) for own in self.own.values())
+    def matches(self, packet: Packet) -> bool:
+        """Whether any interest of this node matches."""
+        return self.subscriber.matches(packet)
+
+    def axes_of(self, id: SubscriptionId) -> list[AttributeAxis]:
+        """The attributes that an interest of this node is indexed under; none if it has been withdrawn."""
+        indexed = self.subscriber.interests.get(id)
+        return indexed.axes if indexed else []
 
     def is_member(self, axis: AttributeAxis) -> bool:
-        """Whether this node knows the way in the attribute's topology: it has sub-spaces, a way to one, or the plan."""
-        member = self.members.get(axis)
-        return (
-            bool(self.estate.trees(axis))
-            or axis in self.coordinators
-            or (member is not None and member.anchor is not None)
-        )
+        """Whether this node can route in the attribute's topology: as owner, as coordinator, or by an anchor."""
+        membership = self.subscriber.memberships.get(axis)
+        has_anchor = membership is not None and membership.anchor is not None
+        return bool(self.owned.trees(axis)) or axis in self.coordinators or has_anchor
 
     def adverts(self) -> list[AccessPoint]:
-        """This node as an access point to all it is a member of."""
+        """This node as an access point to each topology that it is a member of."""
         return [
-            AccessPoint(axis, self.me, member.tree)
-            for axis, member in self.members.items()
-            if member.tree is not None and self.is_member(axis)
+            AccessPoint(axis, self.me, membership.tree)
+            for axis, membership in self.subscriber.memberships.items()
+            if membership.tree is not None and self.is_member(axis)
         ]
 
     def is_idle(self) -> bool:
-        """Whether nobody depends on this node."""
-        return (
-            not self.membership.is_ending
-            and not len(self.estate)
-            and all(s.is_empty for s in self.coordinators.values())
-        )
+        """Whether no other node depends on this one."""
+        coordinators = self.coordinators.by_axis.values()
+        return not self.subscriber.is_withdrawing and not len(self.owned) and all(c.is_empty for c in coordinators)
 
-    # ── Which way an event goes ──────────────────────────────────────────────
+    # ── Routing ──────────────────────────────────────────────────────────────
 
-    def towards(
-        self, axis: AttributeAxis, place: Cut | None, *, tries: int = 0
+    def route(
+        self, axis: AttributeAxis, position: Cut | None, *, tries: int = 0
     ) -> OwnedPartition | PartitionRef | Coordinator | None:
-        """Where the sub-space is that holds a place: here, or which way; the steward knows all of an unknown place.
+        """The partition that contains a position if this node owns it, else the next hop; None if it is no member.
 
-        What did not arrive goes only where the steward keeps the links up to date, and in the end by the steward itself.
+        Only the coordinator can route an event whose position is unknown. An event that was lost is routed without
+        fingers, which may be stale, and after TREE_TRIES by the coordinator.
         """
-        coordinator, member = self.coordinators.get(axis), self.members.get(axis)
-        tree = member.tree if member is not None and self.is_member(axis) else None
-        by_steward = None if tree is None or coordinator is not None else PartitionRef(BOTTOM, tree.coordinator)
-        if place is None:
-            return coordinator or by_steward
-        trees = self.estate.trees(axis)
+        coordinator, membership = self.coordinators.by_axis.get(axis), self.subscriber.memberships.get(axis)
+        tree = membership.tree if membership is not None and self.is_member(axis) else None
+        to_coordinator = None if tree is None or coordinator is not None else PartitionRef(BOTTOM, tree.coordinator)
+        if position is None:
+            return coordinator or to_coordinator
+        trees = self.owned.trees(axis)
         best = tree if tree in trees else (trees[0] if trees else None)
-        found = self.estate.towards(axis, best, place, surely=tries > 0) if best is not None else None
-        if isinstance(found, OwnedPartition) or (found is not None and tries < ASK_STEWARD_TRIES):
+        found = self.owned.route(axis, best, position, fingers=tries == 0) if best is not None else None
+        if isinstance(found, OwnedPartition) or (found is not None and tries < TREE_TRIES):
             return found
         if coordinator is not None:
-            return coordinator.owner_of(place)
-        anchor = member.anchor if member is not None and tries == 0 else None
-        return anchor if anchor is not None and anchor.owner.id != self.me.id else by_steward
+            return coordinator.owner_of(position)
+        anchor = membership.anchor if membership is not None and tries == 0 else None
+        return anchor if anchor is not None and anchor.owner.id != self.me.id else to_coordinator
 
     # ── Messages ─────────────────────────────────────────────────────────────
 
     def receive(self, sender: NodeId, message: Message, now: float) -> list[Effect] | None:
-        """Take a message that concerns topologies; None if it does not."""
+        """Handle a message of the upper layer; None if it is of another."""
         self._silent.pop(sender, None)
         match message:
-            case AssignPartition():
-                answer = RequestDone(message.request) if self._may_place(message) else RequestRefused(message.request)
-                return [Send(sender, answer)]
+            case AssignPartition(request):
+                assigned = len(self.owned) < PARTITIONS_MAX and self.owned.assign(message)
+                return [Send(sender, RequestDone(request) if assigned else RequestRefused(request))]
             case RevokePartition(request):
-                self.estate.vacate(message)
+                self.owned.revoke(message)
                 return [Send(sender, RequestDone(request))]
             case Register() | Unregister() | AbsorbTopology():
-                return self.office.asked(sender, message, now)
-            case Replicate():
-                return self._copy(sender, message)
+                return self.coordinators.on_request(sender, message, now)
+            case Replicate(request, axis, tree):
+                applied = self._retired.successor(axis, tree) is None and self.replicas.apply(message)
+                return [Send(sender, RequestDone(request) if applied else RequestRefused(request))]
             case TakeOver(request, axis, tree):
                 return [Send(sender, RequestDone(request)), *self._take_over(axis, tree, now)]
             case TopologyMoved(request, axis, old, new):
-                return [Send(sender, RequestDone(request)), *self.membership.move(axis, old, new, now)]
-            case RenewLease() | PeerSuspected():
-                return self.office.kept_up(sender, message, now)
+                return [Send(sender, RequestDone(request)), *self._move(axis, old, new, now)]
+            case RenewLease():
+                return self.coordinators.on_renew_lease(sender, message, now)
+            case PeerSuspected():
+                return self.coordinators.on_peer_suspected(message, now)
             case LeaseRenewed():
-                return self.membership.renewed(message, now)
+                return self.subscriber.lease_renewed(message, now)
             case DuplicateTopology(axis, tree):
-                return self._rival(axis, tree, now)
+                return self._on_duplicate(axis, tree, now)
             case Pong(incarnation):
-                return self._alive(sender, incarnation, now)
+                return self._on_pong(sender, incarnation, now)
         return None
 
     def answered(self, request: Pending[int], answer: Message, now: float) -> list[Effect]:
-        """One of this room's calls has been answered."""
+        """A request of the upper layer has been answered."""
         match request.about, answer:
             case ("register", SubscriptionId() as id, axis, tree), Registered(_, anchor):
-                return self.membership.confirmed(id, axis, tree, anchor)
-            case ("register" | "unregister" as what, SubscriptionId() as id, axis, tree), NotCoordinator(_, _, _, new):
-                return self.membership.elsewhere(what, id, axis, tree, new, now)
+                return self.subscriber.registered(id, axis, tree, anchor)
+            case ("register", SubscriptionId(), axis, tree), NotCoordinator(_, _, _, new):
+                if new is None:
+                    return self.subscriber.coordinator_lost(axis, tree, now)
+                return self._move(axis, tree, new, now)
+            case ("unregister", SubscriptionId() as id, axis, _), NotCoordinator(_, _, _, new):
+                return self.subscriber.unregister_elsewhere(id, axis, new, now)
             case ("unregister", SubscriptionId() as id, axis, _), _:
-                return self.membership.ended(id, axis)
+                return self.subscriber.unregistered(id, axis)
             case ("round", axis, tree, low), _:
-                return self.office.acknowledged(axis, tree, low if isinstance(answer, RequestRefused) else None, now)
+                refused = low if isinstance(answer, RequestRefused) else None
+                return self.coordinators.acknowledged(axis, tree, refused, now)
             case ("absorb", axis, tree, int(merger)), RequestDone():
-                return self.office.absorbed(axis, tree, merger, now)
+                effects, winner = self.coordinators.batch_absorbed(axis, tree, merger, now)
+                return [*effects, *(self._move(axis, tree, winner, now) if winner is not None else ())]
             case ("absorb", axis, tree, int(merger)), _:
-                return self.office.not_absorbed(axis, tree, merger, now)
+                return self.coordinators.merger_failed(axis, tree, merger, now)
             case ("probe", axis, tree, peer), RequestRefused():
-                return self.office.doubt(axis, tree, peer, now)
+                return self.coordinators.suspect(axis, tree, peer, now)
         return []
 
-    def lost(self, request: Pending[int], now: float) -> list[Effect]:
-        """One of this room's calls will not be answered."""
+    def unanswered(self, request: Pending[int], now: float) -> list[Effect]:
+        """A request of the upper layer is given up."""
         match request.about:
             case ("register", SubscriptionId(), axis, tree):
-                return self.membership.orphaned(axis, tree, now)
+                return self.subscriber.coordinator_lost(axis, tree, now)
             case ("unregister", SubscriptionId() as id, axis, _):
-                return self.membership.ended(id, axis)
+                return self.subscriber.unregistered(id, axis)
             case ("round", axis, tree, _):
-                return [
-                    *self.office.doubt(axis, tree, request.to, now),
-                    *self.office.acknowledged(axis, tree, None, now),
-                ]
+                effects = self.coordinators.suspect(axis, tree, request.to, now)
+                return [*effects, *self.coordinators.acknowledged(axis, tree, None, now)]
             case ("absorb", axis, tree, int(merger)):
-                return self.office.not_absorbed(axis, tree, merger, now)
+                return self.coordinators.merger_failed(axis, tree, merger, now)
             case ("probe", axis, tree, peer):
-                return self.office.doubt(axis, tree, peer, now)
+                return self.coordinators.suspect(axis, tree, peer, now)
         return []
 
     def wake(self, token: Any, now: float) -> list[Effect]:
-        """A wake that this room asked for."""
+        """A wake of the upper layer."""
         match token:
             case ("trusted", axis):
-                return self.office.run(self.coordinators.get(axis), now)
+                return self.coordinators.run(self.coordinators.by_axis.get(axis), now)
             case ("found", axis, int(attempt)):
-                member = self.members.get(axis)
-                return (
-                    self.membership.found(axis, now) if member and member.attempt == attempt and not member.tree else []
-                )
+                return self._found_topology(axis, attempt, now) if self.subscriber.should_found(axis, attempt) else []
             case ("orphan", axis, tree, int(attempt)):
-                member = self.members.get(axis)
-                is_lost = member is not None and member.attempt == attempt and member.tree == tree
-                return self.membership.seek_anew(axis, now) if is_lost else []
+                return self.subscriber.search_again(axis, tree, attempt, now)
         return []
 
-    def hear(self, point: AccessPoint, now: float) -> list[Effect]:
-        """Word of a topology: welcome to those who look for one, a rival to those who have another."""
+    def on_access_point(self, point: AccessPoint, now: float) -> list[Effect]:
+        """Join the topology if this node searches for one; if it knows another one, have the two merge."""
         axis, tree = point.axis, point.tree
-        if self._fates.is_gone(axis, tree, now) or tree.coordinator.id == self.me.id:
+        if self._retired.is_retired(axis, tree, now) or tree.coordinator.id == self.me.id:
             return []
-        member = self.members.get(axis)
-        if member is not None and member.tree is None:
-            return self.membership.adopt(axis, tree, now)
+        membership = self.subscriber.memberships.get(axis)
+        if membership is not None and membership.tree is None:
+            return self.subscriber.adopt(axis, tree, now)
         if axis in self.coordinators:
-            return self._rival(axis, tree, now)
-        if member is not None and member.tree is not None and member.tree != tree:
-            early, late = sorted((member.tree, tree), key=lambda each: each.order)
+            return self._on_duplicate(axis, tree, now)
+        if membership is not None and membership.tree is not None and membership.tree != tree:
+            early, late = sorted((membership.tree, tree), key=lambda each: each.order)
             return [Send(late.coordinator.id, DuplicateTopology(axis, early))]
         return []
 
-    def is_gone(self, axis: AttributeAxis, tree: TreeId, now: float) -> bool:
-        """Whether a topology is known to be no more, or not to answer."""
-        return self._fates.is_gone(axis, tree, now)
+    def is_retired(self, axis: AttributeAxis, tree: TreeId, now: float) -> bool:
+        """Whether a topology has ended or does not answer."""
+        return self._retired.is_retired(axis, tree, now)
 
-    def missing(self, axis: AttributeAxis, peer: NodeId) -> list[Effect]:
-        """Somebody registered with an attribute does not answer: let its steward look."""
-        trees = self.estate.trees(axis)
-        return [Send(tree.coordinator.id, PeerSuspected(axis, tree, peer)) for tree in trees]
+    def report_suspect(self, axis: AttributeAxis, peer: NodeId) -> list[Effect]:
+        """A subscriber does not answer: have the coordinator probe it."""
+        return [Send(tree.coordinator.id, PeerSuspected(axis, tree, peer)) for tree in self.owned.trees(axis)]
 
-    def beat(self, now: float) -> list[Effect]:
-        """What is done on schedule: renew, look after those one depends on, let leases end."""
-        self._beats += 1
+    def drop_fingers(self, peer: NodeId) -> None:
+        """A peer does not answer: take no shortcuts through it."""
+        self.owned.drop_fingers(peer)
+
+    # ── Periodic work, leaving ───────────────────────────────────────────────
+
+    def run_period(self, now: float) -> list[Effect]:
+        """Renew leases, monitor the nodes this one depends on, expire the leases of others."""
+        self._periods += 1
         effects: list[Effect] = []
-        if self._beats % RENEW_BEATS == 0:
-            effects += self.membership.renew_all(now)
-        effects += self._watch_neighbours()
-        effects += self._watch_stewards(now)
-        for coordinator in list(self.coordinators.values()):
-            coordinator.expire(now)
-            effects += self.office.run(coordinator, now)
-            self.office.retire(coordinator)
+        if self._periods % RENEW_PERIODS == 0:
+            effects += self.subscriber.renew_leases(now)
+        effects += self._monitor_neighbours()
+        effects += self._monitor_coordinators(now)
+        for coordinator in list(self.coordinators.by_axis.values()):
+            coordinator.expire_leases(now)
+            effects += self.coordinators.run(coordinator, now)
+            self._retire_if_unused(coordinator)
         return effects
 
     def leave(self, now: float) -> list[Effect]:
-        """Have deputies take over what this node is steward of."""
+        """Withdraw all interests, and have replicas take over the topologies that this node coordinates."""
         effects: list[Effect] = []
-        for id in list(self.own):
+        for id in list(self.subscriber.interests):
             effects += self.unsubscribe(id, now)
-        for coordinator in self.coordinators.values():
-            for heir in list(coordinator.replicas)[:1]:
-                make = lambda n, s=coordinator: TakeOver(n, s.axis, s.tree)  # noqa: E731
-                effects += self._requests.send(heir, make, ("inherit", coordinator.axis, coordinator.tree), now)
+        for coordinator in self.coordinators.by_axis.values():
+            axis, tree = coordinator.axis, coordinator.tree
+            for replica in list(coordinator.replicas)[:1]:
+                make = lambda n, axis=axis, tree=tree: TakeOver(n, axis, tree)  # noqa: E731
+                effects += self._requests.send(replica, make, ("inherit", axis, tree), now)
         return effects
 
     def holdings(self) -> dict[str, tuple[int, int]]:
         held: dict[str, tuple[int, int]] = {
-            "own interests": (len(self.own), OWN_MAX),
-            "sub-spaces": (len(self.estate), SPACES_MAX),
-            **self.copies.holdings(),
-            **self._fates.holdings(),
+            "own interests": (len(self.subscriber.interests), INTERESTS_MAX),
+            "sub-spaces": (len(self.owned), PARTITIONS_MAX),
+            **self.replicas.holdings(),
+            **self._retired.holdings(),
         }
-        for coordinator in self.coordinators.values():
+        for coordinator in self.coordinators.by_axis.values():
             held |= {f"{kind} of {coordinator.axis.name}": counts for kind, counts in coordinator.holdings().items()}
         return held
 
-    # ── An owner ─────────────────────────────────────────────────────────────
+    # ── Founding, taking over, moving ────────────────────────────────────────
 
-    def _may_place(self, said: AssignPartition) -> bool:
-        return len(self.estate) < SPACES_MAX and self.estate.place(said)
+    def _coordinates(self, axis: AttributeAxis) -> bool:
+        return axis in self.coordinators
 
-    def _watch_neighbours(self) -> list[Effect]:
-        """Ask those who look after the sub-spaces around whether they are there; tell the steward of those who are not."""
-        effects: list[Effect] = []
-        near = owners_of(self.estate.neighbours(), self.me.id)
-        self._silent = {id: self._silent.get(id, 0) + 1 for id in near}
-        for id, (axis, tree, _) in near.items():
-            effects.append(Send(id, Ping()))
-            if self._silent[id] > SILENT_BEATS:
-                effects.append(Send(tree.coordinator.id, PeerSuspected(axis, tree, id)))
-        return effects
-
-    def _alive(self, sender: NodeId, incarnation: int, now: float) -> list[Effect]:
-        """A neighbour or a steward answers; in a later life it is not the one it was."""
-        effects: list[Effect] = []
-        for axis, tree, ref in list(self.estate.neighbours()) if incarnation else []:
-            if ref.owner.id == sender and ref.owner.incarnation < incarnation:
-                effects.append(Send(tree.coordinator.id, PeerSuspected(axis, tree, sender)))
-        self.copies.heard(sender)
-        for axis, tree in self.copies.topologies():
-            if tree.coordinator.id == sender and tree.coordinator.incarnation < incarnation:
-                effects += self._take_over(axis, tree, now)
-        return list(dict.fromkeys(effects)) if len(effects) < NAMED_MAX else effects
-
-    # ── A deputy ─────────────────────────────────────────────────────────────
-
-    def _copy(self, sender: NodeId, said: Replicate) -> list[Effect]:
-        wanted = self._fates.successor(said.axis, said.tree) is None and self.copies.take(said)
-        return [Send(sender, RequestDone(said.request) if wanted else RequestRefused(said.request))]
-
-    def _watch_stewards(self, now: float) -> list[Effect]:
-        effects: list[Effect] = []
-        for axis, tree, is_time in self.copies.beat():
-            effects.append(Send(tree.coordinator.id, Ping()))
-            if is_time:
-                effects += self._take_over(axis, tree, now)
-        return effects
+    def _found_topology(self, axis: AttributeAxis, attempt: int, now: float) -> list[Effect]:
+        """No node knows of a topology: become the coordinator of a new one, and announce it."""
+        if not self._lower.is_ready:
+            return [WakeAt(now + SEARCH_S, ("found", axis, attempt))]
+        coordinator = self.coordinators.found(axis, now + TRUST_S)
+        return [
+            Count("topologies founded"),
+            WakeAt(coordinator.trusted_from, ("trusted", axis)),
+            *self._lower.announce(AccessPoint(axis, self.me, coordinator.tree)),
+            *self.subscriber.adopt(axis, coordinator.tree, now),
+        ]
 
     def _take_over(self, axis: AttributeAxis, old: TreeId, now: float) -> list[Effect]:
-        """Be the steward instead of one that is gone, with all that it had registered."""
-        copied = self.copies.release(axis, old)
-        if copied is None:
+        """Replace a failed coordinator, with all registrations that it replicated here."""
+        registrations = self.replicas.release(axis, old)
+        if registrations is None:
             return []
-        coordinator = self.coordinators.get(axis) or self.office.found(axis, now)
-        self.office.take_in(coordinator, copied, now)
-        coordinator.doubt(old.coordinator.id)
-        self._fates.dead(axis, old, now)
-        effects: list[Effect] = [Count("topologies taken over"), *self.office.run(coordinator, now)]
+        coordinator = self.coordinators.by_axis.get(axis) or self.coordinators.found(axis, now)
+        self.coordinators.register_all(coordinator, registrations, now)
+        coordinator.suspect(old.coordinator.id)
+        self._retired.unreachable(axis, old, now)
+        effects: list[Effect] = [Count("topologies taken over"), *self.coordinators.run(coordinator, now)]
         effects += self._lower.announce(AccessPoint(axis, self.me, coordinator.tree))
-        for peer in {each.peer.id: None for each in copied}:
+        for peer in {each.peer.id: None for each in registrations}:
             make = lambda n: TopologyMoved(n, axis, old, coordinator.tree)  # noqa: E731
             effects += self._requests.send(peer, make, ("moved",), now)
         return effects
 
-    # ── Two topologies of one attribute ──────────────────────────────────────
+    def _move(self, axis: AttributeAxis, old: TreeId, new: TreeId, now: float) -> list[Effect]:
+        """Another topology has replaced one."""
+        coordinator = self.coordinators.of(axis, old)
+        if coordinator is not None:
+            return self.coordinators.superseded(coordinator, new, now)
+        self._lower.table.drop_tree(axis, old)
+        self._retired.merged(axis, old, new)
+        self.replicas.release(axis, old)
+        self.owned.leave(axis, old)
+        return self.subscriber.moved(axis, old, new, now)
 
-    def _rival(self, axis: AttributeAxis, other: TreeId, now: float) -> list[Effect]:
-        """There is another topology for an attribute: the later one becomes part of the earlier."""
-        coordinator = self.coordinators.get(axis)
-        if coordinator is None:
-            member = self.members.get(axis)
-            if (
-                member is not None
-                and member.tree is not None
-                and member.tree != other
-                and not self._fates.is_gone(axis, other, now)
-            ):
-                return self.membership.adopt(axis, other, now) if member.missed else []
+    def _on_duplicate(self, axis: AttributeAxis, other: TreeId, now: float) -> list[Effect]:
+        """There is another topology: a coordinator merges the two, a member whose coordinator is silent moves there."""
+        coordinator = self.coordinators.by_axis.get(axis)
+        if coordinator is not None:
+            return self.coordinators.on_duplicate(coordinator, other, now)
+        membership = self.subscriber.memberships.get(axis)
+        if membership is None or membership.tree in (None, other) or not membership.missed:
             return []
-        return self.office.rival(coordinator, other, now)
+        return [] if self._retired.is_retired(axis, other, now) else self.subscriber.adopt(axis, other, now)
+
+    def _retire_if_unused(self, coordinator: Coordinator) -> None:
+        """End a topology without members, unless this node is about to become one."""
+        axis, tree = coordinator.axis, coordinator.tree
+        if not coordinator.is_empty or self.subscriber.is_indexed(axis):
+            return
+        del self.coordinators.by_axis[axis]
+        self.owned.leave(axis, tree)
+        if self.subscriber.topology_of(axis) == tree:
+            del self.subscriber.memberships[axis]
+
+    # ── Failure detection ────────────────────────────────────────────────────
+
+    def _monitor_neighbours(self) -> list[Effect]:
+        """Ping the owners of neighbouring partitions, and report those that are silent to the coordinator."""
+        near = {ref.owner.id: (axis, tree) for axis, tree, ref in self.owned.neighbours() if ref.owner.id != self.me.id}
+        self._silent = {id: self._silent.get(id, 0) + 1 for id in near}
+        effects: list[Effect] = []
+        for id, (axis, tree) in near.items():
+            effects.append(Send(id, Ping()))
+            if self._silent[id] > SILENT_PERIODS:
+                effects.append(Send(tree.coordinator.id, PeerSuspected(axis, tree, id)))
+        return effects
+
+    def _monitor_coordinators(self, now: float) -> list[Effect]:
+        """As a replica: ping the coordinator, and take over from one that has been silent for too long."""
+        effects: list[Effect] = []
+        for axis, tree, has_failed in self.replicas.count_period():
+            effects.append(Send(tree.coordinator.id, Ping()))
+            if has_failed:
+                effects += self._take_over(axis, tree, now)
+        return effects
+
+    def _on_pong(self, sender: NodeId, incarnation: int, now: float) -> list[Effect]:
+        """A neighbour or a coordinator is alive; if it has restarted, it has lost its state and counts as failed."""
+        effects: list[Effect] = []
+        for axis, tree, ref in list(self.owned.neighbours()) if incarnation else []:
+            if ref.owner.id == sender and ref.owner.incarnation < incarnation:
+                effects.append(Send(tree.coordinator.id, PeerSuspected(axis, tree, sender)))
+        self.replicas.coordinator_alive(sender)
+        for axis, tree in self.replicas.topologies():
+            if tree.coordinator.id == sender and tree.coordinator.incarnation < incarnation:
+                effects += self._take_over(axis, tree, now)
+        return list(dict.fromkeys(effects)) if len(effects) < NAMED_MAX else effects

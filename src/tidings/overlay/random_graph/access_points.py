@@ -1,15 +1,14 @@
-"""Access points: for some attributes, a node that knows the way into the attribute's topology.
+"""The access point table: for some attributes, a member of the topology of that attribute.
 
-What a node has heard of from others, at most `size` entries. How a full table decides
-what to keep is its policy:
+A node fills its table, of at most `size` entries, from what other nodes advertise. What a full table keeps depends on
+its policy:
 
-    naive      keep everything heard, throw out anything: attributes spoken of often crowd out the rare ones
-    balanced   one entry for an attribute (two while it has two topologies), and a rare one as likely as a popular one
+    naive      it takes every advertisement and evicts a random entry, so that popular attributes displace rare ones
+    balanced   one entry for each attribute (two while it has two topologies), rare attributes as likely as popular ones
 
-A balanced table draws a rank for each attribute, once, when it first hears of it, and keeps
-the attributes of the lowest ranks. To be spoken of often brings no second draw, so however
-lopsided the gossip, a full table is a uniform choice among all attributes, and no table
-follows its neighbours'.
+A balanced table draws a random rank for each attribute when it first hears of it, and keeps the attributes of the
+lowest ranks. An attribute that is advertised often does not get a second draw. So however uneven the gossip is, a full
+table is a uniform sample of all attributes, and the tables of neighbours are independent of each other.
 """
 
 from __future__ import annotations
@@ -24,28 +23,28 @@ from tidings.errors import InputError
 from tidings.overlay.messages import NodeId, Peer
 from tidings.overlay.random_graph.partition import AttributeAxis
 
-TABLE_SIZE = 100  # The paper's.
-AGE_MAX = 30  # Exchanges until an entry that nobody has confirmed is dropped.
-RANKS_MAX = 4096  # Attributes whose rank is remembered; beyond that all are drawn anew.
-TOPOLOGIES_MAX = 2  # For one attribute, in a balanced table: two that are about to be merged.
+TABLE_SIZE = 100  # As in the paper.
+AGE_MAX = 30  # Exchanges until an entry that no node has confirmed is dropped.
+RANKS_MAX = 4096  # Attributes whose rank is remembered; when full, all ranks are drawn again.
+TOPOLOGIES_MAX = 2  # Of one attribute, in a balanced table: two that are about to merge.
 
 Policy: TypeAlias = Literal["naive", "balanced"]
 
 
 class TreeId(msgspec.Struct, frozen=True, array_like=True):
-    """Names one topology of an attribute for good: its steward, and a number that the steward gave it."""
+    """The permanent id of one topology of an attribute: its coordinator, and a number that the coordinator gave it."""
 
     coordinator: Peer
     number: int
 
     @property
     def order(self) -> tuple[NodeId, int, int]:
-        """Of two topologies of one attribute the smaller stays when they merge."""
+        """When two topologies of one attribute merge, the smaller one remains."""
         return self.coordinator.id, self.coordinator.incarnation, self.number
 
 
 class AccessPoint(msgspec.Struct, frozen=True, array_like=True):
-    """A member of an attribute's topology, and how long ago it said so."""
+    """A member of an attribute's topology, and the number of exchanges since it advertised itself."""
 
     axis: AttributeAxis
     peer: Peer
@@ -74,37 +73,37 @@ class AccessTable:
     def axes(self) -> list[AttributeAxis]:
         return list(self._by_axis)
 
-    def hear(self, point: AccessPoint) -> None:
-        """Take note of an access point, or not, as the policy has it."""
+    def add(self, point: AccessPoint) -> None:
+        """Add an access point if the policy admits it."""
         if not self.size or point.peer.id == self.me.id or point.age > AGE_MAX:
             return
         if self.policy == "naive":
             self._insert(point, evicted=self._rng.randrange)
-        elif not self._renew(point) and self._is_chosen(point.axis):
+        elif not self._refresh(point) and self._is_admitted(point.axis):
             self._insert(point, evicted=self._highest)
 
-    def grow_older(self) -> None:
-        """Once for each exchange: entries that nobody has confirmed for long are dropped."""
+    def increase_ages(self) -> None:
+        """Once for each exchange: drop the entries that no node has confirmed for long."""
         self._keep([AccessPoint(p.axis, p.peer, p.tree, p.age + 1) for p in self._points if p.age < AGE_MAX])
 
     def drop(self, axis: AttributeAxis, peer: NodeId) -> None:
-        """This one turned out not to know the way."""
+        """Remove a peer that has left the attribute's topology."""
         self._keep([p for p in self._points if p.axis != axis or p.peer.id != peer])
 
     def drop_tree(self, axis: AttributeAxis, tree: TreeId) -> None:
-        """A topology is no more."""
+        """Remove a topology that no longer exists."""
         self._keep([p for p in self._points if p.axis != axis or p.tree != tree])
 
     def drop_peer(self, peer: NodeId) -> None:
-        """A node is not there."""
+        """Remove a node that does not answer."""
         self._keep([p for p in self._points if p.peer.id != peer])
 
     def sample(self, count: int) -> list[AccessPoint]:
-        """Some entries, drawn at random, to pass on."""
+        """Up to `count` entries, drawn at random, to advertise further."""
         return self._rng.sample(self._points, min(count, len(self._points)))
 
     def fill(self, points: Sequence[AccessPoint]) -> None:
-        """Take these as they are, for networks that begin with full tables."""
+        """Replace the table by these entries, for networks that begin with full tables."""
         self._keep(list(points[: self.size]))
 
     def holdings(self) -> dict[str, tuple[int, int]]:
@@ -112,8 +111,8 @@ class AccessTable:
 
     # ── Private steps ────────────────────────────────────────────────────────
 
-    def _renew(self, point: AccessPoint) -> bool:
-        """Whether the attribute has its entries already; the fresher word is kept."""
+    def _refresh(self, point: AccessPoint) -> bool:
+        """Whether the attribute already has its entries; of two for one topology the younger is kept."""
         mine = self._by_axis.get(point.axis, [])
         for old in mine:
             if old.tree == point.tree:
@@ -135,13 +134,13 @@ class AccessTable:
             rank = self._ranks[axis] = self._rng.random()
         return rank
 
-    def _is_chosen(self, axis: AttributeAxis) -> bool:
-        """Whether there is room, or somebody of a higher rank to make it."""
+    def _is_admitted(self, axis: AttributeAxis) -> bool:
+        """Whether the table has a free slot, or an entry of a higher rank to evict."""
         count = len(self._points)
         return count < self.size or self._rank(axis) < self._rank(self._points[self._highest(count)].axis)
 
     def _highest(self, count: int) -> int:
-        return max(range(count), key=lambda place: self._rank(self._points[place].axis))
+        return max(range(count), key=lambda index: self._rank(self._points[index].axis))
 
     def _insert(self, point: AccessPoint, *, evicted: Callable[[int], int]) -> None:
         if len(self._points) >= self.size:

@@ -1,11 +1,11 @@
-"""Peer sampling: a small view of a large network that never stops changing (Cyclon).
+"""Peer sampling by Cyclon: a small, random, constantly refreshed view of a large network.
 
-Every node knows a few others, each with an age. From time to time it takes the oldest of
-them and the two exchange part of what they know. Who answers is known afresh, who does
-not is known no more, and the whole stays a random graph however nodes come and go.
+Each node keeps a few peers, each with an age. Once a period it picks the oldest one, and the two exchange some of
+their entries. A peer that answers comes back with age zero, one that does not is dropped, and the overlay stays a
+random graph while nodes join and leave.
 
-A network that was split would stay so, as each half forgets the other. So a view keeps
-some of those it has lost, and now and then asks one of them again.
+Plain Cyclon never repairs a network split, because each half forgets the other. So a view also remembers some of the
+peers it has dropped, and the graph tries one of them again from time to time.
 """
 
 from __future__ import annotations
@@ -19,132 +19,131 @@ import msgspec
 from tidings.errors import InputError
 from tidings.overlay.messages import NodeId, Peer
 
-VIEW_SIZE = 10  # The paper's.
+VIEW_SIZE = 10  # As in the paper.
 AGE_MAX = 65_535
-LOST_MAX = 32  # Peers that fell silent and are asked again some day.
+LOST_MAX = 32  # Peers that stopped answering and are tried again later.
 
 
 class ViewEntry(msgspec.Struct, frozen=True, array_like=True):
-    """A peer, and how many exchanges ago it was heard of first-hand."""
+    """A peer, and the number of exchanges since it last spoke for itself."""
 
     peer: Peer
     age: int = 0
 
 
 class PeerSampler:
-    """The view of one node: at most `size` others, never itself, nobody twice."""
+    """The view of one node: at most `size` other nodes, each once."""
 
     def __init__(self, me: Peer, rng: Random, *, size: int = VIEW_SIZE) -> None:
         if size < 1:
             raise InputError(f"expected a view of at least 1 peer, got {size}")
         self.me, self.size, self._rng = me, size, rng
         self.shuffle_size = min(size, max(3, size // 2))
-        self._known: dict[NodeId, ViewEntry] = {}
+        self._entries: dict[NodeId, ViewEntry] = {}
         self._lost: OrderedDict[NodeId, Peer] = OrderedDict()
-        self._offered: OrderedDict[NodeId, tuple[NodeId, ...]] = (
-            OrderedDict()
-        )  # To whom an exchange was proposed, and with whom.
+        # Which entries were offered to each partner that has not answered yet.
+        self._offered: OrderedDict[NodeId, tuple[NodeId, ...]] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._entries)
 
     def __contains__(self, id: NodeId) -> bool:
-        return id in self._known
+        return id in self._entries
 
     def view(self) -> list[Peer]:
-        """Everybody in view."""
-        return [known.peer for known in self._known.values()]
+        """All peers in the view."""
+        return [entry.peer for entry in self._entries.values()]
 
     def sample(self, count: int) -> list[Peer]:
-        """Some of the view, drawn at random."""
+        """Up to `count` peers of the view, drawn at random."""
         view = self.view()
         return self._rng.sample(view, min(count, len(view)))
 
     def fill(self, peers: Iterable[Peer]) -> None:
-        """Take these into view as long as there is room."""
+        """Add these peers until the view is full."""
         for peer in peers:
-            self._take(ViewEntry(peer))
+            self._add(ViewEntry(peer))
 
-    # ── Exchanging ───────────────────────────────────────────────────────────
+    # ── The exchange ─────────────────────────────────────────────────────────
 
     def propose(self) -> tuple[Peer, tuple[ViewEntry, ...]] | None:
-        """Whom to exchange with next, and what to send: the oldest, who is out of view until it answers."""
-        self._known = {id: ViewEntry(known.peer, min(known.age + 1, AGE_MAX)) for id, known in self._known.items()}
+        """The partner of the next exchange and the entries for it. The partner leaves the view until it answers."""
+        self._entries = {id: ViewEntry(entry.peer, min(entry.age + 1, AGE_MAX)) for id, entry in self._entries.items()}
         partner = self._oldest()
         if partner is None:
             return None
-        del self._known[partner.id]
+        del self._entries[partner.id]
         offered = self._draw(self.shuffle_size - 1)
-        self._offered[partner.id] = tuple(known.peer.id for known in offered)
+        self._offered[partner.id] = tuple(entry.peer.id for entry in offered)
         self._lose(partner)
         return partner, (*offered, ViewEntry(self.me))
 
     def answer(self, received: Sequence[ViewEntry]) -> tuple[ViewEntry, ...]:
-        """What to send back to somebody who proposed an exchange; what it sent is merged."""
+        """Merge the entries of a node that proposed an exchange; returns the entries to answer with."""
         offered = self._draw(self.shuffle_size)
-        self._merge(received, [known.peer.id for known in offered])
+        self._merge(received, [entry.peer.id for entry in offered])
         return tuple(offered)
 
     def answered(self, by: NodeId, received: Sequence[ViewEntry]) -> None:
-        """A partner has answered."""
+        """Merge the answer of a partner, which is alive and may return to the view."""
         partner = self._lost.pop(by, None)
         self._merge(received, list(self._offered.pop(by, ())))
-        if partner is not None and len(self._known) < self.size:
-            self._take(ViewEntry(partner))
+        if partner is not None and len(self._entries) < self.size:
+            self._add(ViewEntry(partner))
 
     def swap(self, newcomer: Peer) -> ViewEntry | None:
-        """Take a newcomer into view, in exchange for somebody it gets in return if the view was full."""
-        if newcomer.id in self._known or newcomer.id == self.me.id:
+        """Add a newcomer. If the view is full, the newcomer replaces a random entry, which is returned."""
+        if newcomer.id in self._entries or newcomer.id == self.me.id:
             return None
-        given = None
-        if len(self._known) >= self.size:
-            given = self._known.pop(self._rng.choice(list(self._known)))
-        self._take(ViewEntry(newcomer))
-        return given
+        replaced = None
+        if len(self._entries) >= self.size:
+            replaced = self._entries.pop(self._rng.choice(list(self._entries)))
+        self._add(ViewEntry(newcomer))
+        return replaced
 
     def drop(self, id: NodeId) -> None:
-        """A peer is not there; it may be again some day."""
-        known = self._known.pop(id, None)
-        if known is not None:
-            self._lose(known.peer)
+        """Remove a peer that does not answer; it may be tried again later."""
+        entry = self._entries.pop(id, None)
+        if entry is not None:
+            self._lose(entry.peer)
 
-    def once_lost(self) -> Peer | None:
-        """Somebody who fell silent, at random: if it is back the network may have been split and be whole again."""
+    def random_lost(self) -> Peer | None:
+        """A random peer that was dropped. If it answers, a network split may have healed."""
         return self._rng.choice(list(self._lost.values())) if self._lost else None
 
     def holdings(self) -> dict[str, tuple[int, int]]:
-        return {"view": (len(self._known), self.size), "lost peers": (len(self._lost), LOST_MAX)}
+        return {"view": (len(self._entries), self.size), "lost peers": (len(self._lost), LOST_MAX)}
 
     # ── Private steps ────────────────────────────────────────────────────────
 
     def _oldest(self) -> Peer | None:
-        if not self._known:
+        if not self._entries:
             return None
-        return max(self._known.values(), key=lambda known: known.age).peer
+        return max(self._entries.values(), key=lambda entry: entry.age).peer
 
     def _draw(self, count: int) -> list[ViewEntry]:
-        known = list(self._known.values())
-        return self._rng.sample(known, min(count, len(known)))
+        entries = list(self._entries.values())
+        return self._rng.sample(entries, min(count, len(entries)))
 
     def _merge(self, received: Sequence[ViewEntry], replaceable: list[NodeId]) -> None:
-        """First into empty slots, then in place of what was sent away, never of others."""
-        for known in received[: self.shuffle_size + 1]:
-            if known.peer.id == self.me.id or known.peer.id in self._known:
-                self._freshen(known)
+        """Fill free slots first, then replace the entries that were sent away, never others."""
+        for entry in received[: self.shuffle_size + 1]:
+            if entry.peer.id == self.me.id or entry.peer.id in self._entries:
+                self._refresh(entry)
                 continue
-            while len(self._known) >= self.size and replaceable:
-                self._known.pop(replaceable.pop(), None)
-            self._take(known)
+            while len(self._entries) >= self.size and replaceable:
+                self._entries.pop(replaceable.pop(), None)
+            self._add(entry)
 
-    def _freshen(self, known: ViewEntry) -> None:
-        mine = self._known.get(known.peer.id)
-        if mine is not None and (known.peer.incarnation, -known.age) > (mine.peer.incarnation, -mine.age):
-            self._known[known.peer.id] = known
+    def _refresh(self, entry: ViewEntry) -> None:
+        mine = self._entries.get(entry.peer.id)
+        if mine is not None and (entry.peer.incarnation, -entry.age) > (mine.peer.incarnation, -mine.age):
+            self._entries[entry.peer.id] = entry
 
-    def _take(self, known: ViewEntry) -> None:
-        if known.peer.id != self.me.id and known.peer.id not in self._known and len(self._known) < self.size:
-            self._known[known.peer.id] = known
-            self._lost.pop(known.peer.id, None)
+    def _add(self, entry: ViewEntry) -> None:
+        if entry.peer.id != self.me.id and entry.peer.id not in self._entries and len(self._entries) < self.size:
+            self._entries[entry.peer.id] = entry
+            self._lost.pop(entry.peer.id, None)
 
     def _lose(self, peer: Peer) -> None:
         self._lost[peer.id] = peer

@@ -1,8 +1,7 @@
-"""Cuts: where the value range of an attribute is divided, and what an interest asks of one attribute.
+"""How the value range of an attribute is cut, and which part of it an interest covers.
 
-A cut lies just below a key. Keys of different types do not compare, so a cut carries the
-rank of its type; `BOTTOM` is below all keys and `TOP` above. A sub-space is what lies
-from one cut up to, and without, the next.
+A cut lies just below a key. Keys of different types do not compare, so a cut also has the rank of its type. `BOTTOM`
+is below all keys and `TOP` above them. A partition of the range goes from one cut up to, but not including, the next.
 
 >>> cut_at(5) < cut_at(7) < cut_at("a") < TOP
 True
@@ -19,17 +18,17 @@ from tidings.filters import View
 from tidings.overlay.interest import Box, Extent, Interest, Span, key_of
 from tidings.overlay.messages import Packet
 
-SPANS_MAX = 64  # Of one interest on one attribute; a list of more is taken as one span from first to last.
-INDEXED_MAX = 2  # Attributes under which an interest is filed where each sub-space checks all of it.
+SPANS_MAX = 64  # Of one interest on one attribute; a longer list counts as one span from the first to the last.
+INDEXED_MAX = 2  # Attributes that an interest is indexed under where each partition checks the whole interest.
 _KEY_MAX = 2**63  # One above the largest whole number that an event may have.
 _CLASSES: tuple[type, ...] = (int, int, str, bytes, int)  # By rank: bottom, numbers, texts, bytes, top.
 
 
 class Cut(msgspec.Struct, frozen=True, order=True, array_like=True):
-    """A place between two keys. Ordered by rank, then by key."""
+    """A position between two keys. Ordered by rank, then by key."""
 
     rank: int
-    key: Any = 0  # Of Key: a union of text and bytes is more than msgspec can decode, so it is checked below.
+    key: Any = 0  # Of Key: msgspec cannot decode a union of text and bytes, so the class is checked below.
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < len(_CLASSES) or self.key.__class__ is not _CLASSES[self.rank]:
@@ -40,14 +39,14 @@ BOTTOM, TOP = Cut(0), Cut(4)
 
 
 class AttributeAxis(NamedTuple):
-    """One attribute of one event type; the empty name stands for events of the type whatever their attributes."""
+    """One attribute of one event type. The empty name is the type's own axis: every event of the type lies on it."""
 
     type: str
     name: str
 
 
 class Interval(NamedTuple):
-    """Everything from `low` up to, and without, `high`."""
+    """Everything from `low` up to, but not including, `high`."""
 
     low: Cut
     high: Cut
@@ -57,7 +56,7 @@ EVERYWHERE = Interval(BOTTOM, TOP)
 
 
 def cut_at(key: Key) -> Cut:
-    """The cut just below a key: also where an event with this key stands."""
+    """The cut just below a key, which is also the position of an event with this key."""
     if isinstance(key, str):
         return Cut(2, key)
     if isinstance(key, bytes):
@@ -66,10 +65,11 @@ def cut_at(key: Key) -> Cut:
 
 
 def position_of(view: View, axis: AttributeAxis) -> Cut | None:
-    """Where an event stands on an axis; None where this node cannot tell, or it has no such attribute.
+    """The position of an event on an axis; None if this node cannot read the attribute or the event lacks it.
 
-    >>> place_of(View({"x": 3}), Axis("Quake", "x")) == cut_at(3), place_of(View({"x": 3}), Axis("Quake", ""))
-    (True, Cut(rank=0, key=0))
+    >>> axis, type_axis = AttributeAxis("Quake", "x"), AttributeAxis("Quake", "")
+    >>> position_of(View({"x": 3}), axis) == cut_at(3), position_of(View({"x": 3}), type_axis) == BOTTOM
+    (True, True)
     """
     if not axis.name:
         return BOTTOM
@@ -78,16 +78,16 @@ def position_of(view: View, axis: AttributeAxis) -> Cut | None:
 
 
 def axes_of(packet: Packet) -> list[AttributeAxis]:
-    """The axes on which an event may be wanted: its attributes, readable or not, and the nameless one."""
+    """The axes that an event is routed by: its attributes, readable or not, and the axis of its type."""
     names = [*sorted(packet.view.values), *packet.view.hidden, ""]
     return [AttributeAxis(packet.header.type, name) for name in names]
 
 
 def indexed_axes(interest: Interest, at_most: int | None = INDEXED_MAX) -> list[AttributeAxis]:
-    """The axes under which an interest is filed: each event it wants has a place, within its stretches, on all of them.
+    """The axes that an interest is indexed under: each event it matches has a position in its intervals on all of them.
 
-    The narrowest first, and no more than `at_most`. One that says nothing certain of any
-    single attribute is filed under the nameless axis.
+    The narrowest come first, and there are at most `at_most`. An interest that does not restrict any single attribute
+    is indexed under the axis of its type.
     """
     boxes = interest.wanted.boxes()
     names = [name for name in boxes[0] if all(_bounded(box, name) for box in boxes)] if boxes else []
@@ -96,7 +96,7 @@ def indexed_axes(interest: Interest, at_most: int | None = INDEXED_MAX) -> list[
 
 
 def intervals_of(interest: Interest, axis: AttributeAxis) -> list[Interval]:
-    """What an interest wants of one axis, in order and apart. Everything, where this node cannot read it."""
+    """The intervals that an interest covers on one axis, in order and disjoint; the whole axis if it is unreadable."""
     boxes = interest.wanted.boxes()
     if not axis.name or not all(_bounded(box, axis.name) for box in boxes):
         return [EVERYWHERE]
@@ -120,7 +120,7 @@ def _bounded(box: Box, name: str) -> bool:
 
 
 def _width(boxes: tuple[Box, ...], name: str) -> float:
-    """How much of an axis is wanted; without a bound, or of texts, more than any range of numbers."""
+    """How much of an axis an interest covers. Open intervals and texts count as wider than any range of numbers."""
     ends = [(low, high) for box in boxes for low, high in box[name].spans]
     if not all(isinstance(low, int) and isinstance(high, int) for low, high in ends):
         return float(2 * _KEY_MAX + len(ends))

@@ -1,11 +1,10 @@
-"""CRAWL: a random walk that remembers where it has been, until it meets somebody who knows the way.
+"""CRAWL: a random walk with a trace, which ends at the first node that knows where the message has to go.
 
-A walk carries a *trace*, the nodes it came through last, and goes on to a neighbour that
-is not among them, so it runs in no short circles. Where every neighbour is in the trace
-the walk is *blocked*: it begins again at a node of the trace, drawn at random, with half as
-many hops. Halving bounds it all: from H hops a walk takes fewer than 2 H.
+A walk carries a *trace*, the nodes it visited last, and continues to a neighbour that is not among them, so it does
+not run in short circles. Where every neighbour is in the trace the walk is *blocked*. It then restarts at a random node
+of the trace with half as many hops. Halving bounds the total: a walk of H hops takes fewer than 2 H.
 
-    A ─ B ─ C ─ D ─ E ─ F       at F, trace A…E, the walk is blocked: on from C, say, with 10 // 2 hops
+    A ─ B ─ C ─ D ─ E ─ F       at F, with the trace A…E, the walk is blocked: it restarts at C, say, with 10 // 2 hops
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ import msgspec
 
 from tidings.overlay.messages import Peer
 
-HOPS_MAX = 10  # The paper's.
+HOPS_MAX = 10  # As in the paper.
 
 
 class WalkPath(msgspec.Struct, frozen=True, array_like=True):
-    """How far a walk has come: its trace, its hops since it last began, how many it may take, and how often it began."""
+    """The progress of a walk: the hop limit, the hops since the last restart, the number of restarts, the trace."""
 
     hops_max: int = HOPS_MAX
     hop: int = 0
@@ -31,20 +30,21 @@ class WalkPath(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_jump(self) -> bool:
-        """Whether it has just come back to a node it was at before, where nothing new can be known."""
+        """Whether the walk has just restarted at a node that it visited before, whose table need not be read again."""
         return self.round > 0 and self.hop == 0
 
     @property
     def is_over(self) -> bool:
+        """Whether the walk has used up its hops."""
         return self.hop >= self.hops_max
 
     def halved(self) -> WalkPath:
-        """A new beginning with half the hops."""
+        """The path of the walk after a restart with half the hops."""
         return WalkPath(self.hops_max // 2, 0, self.round + 1, self.trace)
 
 
 class WalkStep(NamedTuple):
-    """Where a walk goes next."""
+    """The next node of a walk, and its path there."""
 
     to: Peer
     path: WalkPath
@@ -53,17 +53,17 @@ class WalkStep(NamedTuple):
 def next_step(
     path: WalkPath, me: Peer, view: Sequence[Peer], rng: Random, trace_max: int = HOPS_MAX
 ) -> WalkStep | None:
-    """The next step of a walk that is at `me`; None where it ends here."""
+    """The next step of a walk that is at `me`; None if the walk ends here."""
     trace = (*path.trace, me)[-trace_max:] if trace_max else ()
-    been = {peer.id for peer in trace}
-    fresh = [peer for peer in view if peer.id not in been]
+    visited = {peer.id for peer in trace}
+    fresh = [peer for peer in view if peer.id not in visited]
     if fresh:
         return WalkStep(rng.choice(fresh), WalkPath(path.hops_max, path.hop + 1, path.round, trace))
     return restarted(WalkPath(path.hops_max, path.hop, path.round, trace), me, rng)
 
 
 def restarted(path: WalkPath, me: Peer, rng: Random) -> WalkStep | None:
-    """A blocked walk begins again at a node of its trace; None if it has no hops left or has been nowhere else."""
+    """Restart a blocked walk at a node of its trace; None if no hops are left or the trace has no other node."""
     elsewhere = [peer for peer in path.trace if peer.id != me.id]
     half = path.halved()
     return WalkStep(rng.choice(elsewhere), half) if half.hops_max > 0 and elsewhere else None

@@ -13,7 +13,7 @@ from tidings.sim import TOPOLOGIES, World, topology
 QUAKE = Packet(Header(EventId("x", 0, 1), "Quake"), View({"magnitude": 7}))
 
 
-def test_a_first_copy_is_delivered_and_passed_to_all_but_the_sender() -> None:
+def test_a_first_copy_is_delivered_and_forwarded_to_all_but_the_sender() -> None:
     node = Flooding(neighbours=["a", "b", "c"])
     onward = Flood(QUAKE, hops_left=2)
     assert node.receive("b", Flood(QUAKE, hops_left=3), now=0.0) == [
@@ -36,7 +36,7 @@ def test_a_copy_without_hops_left_is_only_delivered() -> None:
 
 @pytest.mark.parametrize("kind", TOPOLOGIES)
 def test_a_flood_takes_two_messages_a_link_less_one_a_node(kind: str) -> None:
-    """Q5: exactly 2E - (N - 1), and everyone is reached."""
+    """Exactly 2E - (N - 1), and every node is reached."""
     for seed in range(5):
         graph = topology(kind, 60, Random(seed))
         world = World("flooding", topology=graph, seed=seed)

@@ -1,4 +1,4 @@
-"""TERA on a handful of nodes: topics grow together, and who subscribes passes on."""
+"""TERA on a few nodes: the overlays of a topic merge, and its subscribers forward."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def a_bench(**options: Any) -> Bench:
     return Bench(PROTOCOL, IDS, delay_s=0.01, **options)
 
 
-def test_subscribers_of_a_topic_find_each_other_and_drop_what_they_do_not_want() -> None:
+def test_subscribers_of_a_topic_find_each_other_and_drop_what_does_not_match() -> None:
     bench = a_bench()
     for id, low in (("n1", 0), ("n2", 0), ("n3", 100), ("n4", 0)):
         bench.subscribe(id, Ranges.of(x=(low, low + 50)))
@@ -31,11 +31,11 @@ def test_subscribers_of_a_topic_find_each_other_and_drop_what_they_do_not_want()
     event = bench.publish("n7", x=7)
     bench.run(70.0)
     assert sorted(node for node, id in bench.delivered if id == event) == ["n1", "n2", "n4"]
-    passed_on = {sender for sender, _, said in bench.sent if isinstance(said, TopicFlood)}
-    assert "n3" in passed_on, "who does not want this event passes it on to others of the topic"
+    forwarded_by = {sender for sender, _, message in bench.sent if isinstance(message, TopicFlood)}
+    assert "n3" in forwarded_by, "a subscriber forwards also the events of the topic that it drops"
 
 
-def test_who_has_unsubscribed_passes_nothing_on() -> None:
+def test_a_node_that_has_unsubscribed_leaves_the_topic() -> None:
     bench = a_bench()
     wish = bench.subscribe("n1", Ranges.of(x=(0, 50)))
     bench.run(30.0)
@@ -43,7 +43,7 @@ def test_who_has_unsubscribed_passes_nothing_on() -> None:
     assert bench.routers["n1"].topics == {}
 
 
-def test_a_topic_that_nobody_subscribes_to_is_looked_for_so_many_hops_and_no_more() -> None:
+def test_a_walk_for_a_topic_without_subscribers_ends_at_the_hop_limit() -> None:
     bench = a_bench(hops_max=4)
     bench.run(10.0)
     bench.publish("n7", x=7)
@@ -52,6 +52,6 @@ def test_a_topic_that_nobody_subscribes_to_is_looked_for_so_many_hops_and_no_mor
 
 
 @pytest.mark.parametrize("options", [{"hops_max": 0}, {"period_s": -1}, {"wings": 2}], ids=str)
-def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         protocol("tera").build(Place(Peer("a"), (), Random(0)), **options)

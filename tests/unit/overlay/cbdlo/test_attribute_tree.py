@@ -1,4 +1,4 @@
-"""The tree of sub-spaces: cut where interests begin and end, and found from anywhere (INV-08)."""
+"""The tree of partitions: cut at the bounds of interests, and routable from everywhere (CBDLO-INV-08)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidings.overlay.cbdlo.attribute_tree import AttributeTree, Registration
 from tidings.overlay.random_graph.partition import BOTTOM, TOP, cut_at, intervals_of
 
 
-def test_the_range_is_cut_where_interests_begin_and_end() -> None:
+def test_the_range_is_cut_at_the_bounds_of_interests() -> None:
     tree = a_tree([(3, 6), (5, 8)])
     assert [(each.low, each.high) for each in tree] == [
         (BOTTOM, cut_at(3)),
@@ -25,12 +25,12 @@ def test_the_range_is_cut_where_interests_begin_and_end() -> None:
     check_tree(tree)
 
 
-def test_a_sub_space_belongs_to_whoever_asked_for_the_cut() -> None:
+def test_a_partition_belongs_to_the_node_whose_interest_made_the_cut() -> None:
     tree = a_tree([(3, 6), (5, 8)])
     assert [each.owner.id for each in tree] == ["founder", "n0", "n1", "n0", "n1"]
 
 
-def test_a_cut_is_closed_when_its_last_user_goes_and_not_before() -> None:
+def test_a_cut_is_removed_with_its_last_user_and_not_before() -> None:
     tree = a_tree([(3, 6), (3, 8)])
     tree.unregister(wish(0, 3, 6).id)
     assert [each.low for each in tree] == [BOTTOM, cut_at(3), cut_at(9)]
@@ -47,7 +47,7 @@ def test_an_interest_of_the_same_id_is_replaced() -> None:
     assert len(tree.registrations()) == 1
 
 
-def test_what_wants_everything_cuts_nothing() -> None:
+def test_an_interest_in_everything_makes_no_cut() -> None:
     tree = AttributeTree(Peer("founder"))
     everything = Interest(SubscriptionId("a", 0, 1), "Event", Everything())
     tree.register(Registration(Peer("a"), everything), intervals_of(everything, SPACE_AXIS))
@@ -55,7 +55,7 @@ def test_what_wants_everything_cuts_nothing() -> None:
     check_tree(tree)
 
 
-def test_only_what_has_changed_is_told() -> None:
+def test_only_changed_partitions_are_listed() -> None:
     tree = a_tree([(10 * k, 10 * k + 5) for k in range(64)])
     tree.changed()
     late = wish(99, 322, 323)
@@ -68,18 +68,18 @@ def test_only_what_has_changed_is_told() -> None:
 
 @pytest.mark.parametrize("fingers", [False, True])
 @pytest.mark.parametrize("seed", range(6))
-def test_every_sub_space_is_found_from_every_other(seed: int, fingers: bool) -> None:
-    """INV-08: within twice the height, or within the height and one by the nearest known."""
+def test_every_partition_is_reached_from_every_other(seed: int, fingers: bool) -> None:
+    """CBDLO-INV-08: within twice the height, or within the height and one with fingers."""
     rng = Random(seed)
     tree = a_tree([(low, low + rng.randrange(30)) for low in rng.sample(range(200), 25)])
     height = tree.root.height
     for goal, steps in routes_between(tree, fingers=fingers):
-        assert goal, "the sub-space was found"
+        assert goal, "the partition was reached"
         assert steps <= (height + 1 if fingers else 2 * height)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_no_owner_is_passed_twice_however_many_sub_spaces_it_has(seed: int) -> None:
+def test_no_owner_is_visited_twice_however_many_partitions_it_has(seed: int) -> None:
     rng = Random(seed)
     tree = a_tree([(low, low + rng.randrange(60)) for low in rng.sample(range(300), 40)], owners=7)
     for fingers in (False, True):

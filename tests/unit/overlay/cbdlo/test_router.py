@@ -1,4 +1,4 @@
-"""CBDLO on a handful of nodes: walks, access points, counting, stewards, and what it makes of nonsense."""
+"""CBDLO on a few nodes: walks, access points, counting, coordinators, and messages of faulty peers."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ from tidings.overlay.cbdlo.messages import (
     Walk,
     WalkFailed,
 )
+from tidings.overlay.cbdlo.options import CbdloOptions
+from tidings.overlay.cbdlo.options import CbdloOptions
 from tidings.overlay.cbdlo.router import PROTOCOL, Cbdlo
 from tidings.overlay.random_graph.access_points import AccessPoint, TreeId
 from tidings.overlay.random_graph.partition import BOTTOM, AttributeAxis
@@ -52,7 +54,7 @@ def a_bench(ids: list[NodeId] = IDS, **options: Any) -> Bench:
 
 
 def a_node(id: NodeId = "me", **options: Any) -> Cbdlo:
-    return Cbdlo(Peer(id), Random(0), **{**STILL, **options})
+    return Cbdlo(Peer(id), Random(0), CbdloOptions.of(**{**STILL, **options}))
 
 
 def a_packet(seq: int = 1, origin: NodeId = "far", **values: Any) -> Packet:
@@ -63,23 +65,23 @@ def sent(effects: list[Any], kind: type) -> list[tuple[NodeId, Any]]:
     return [(each.to, each.message) for each in effects if isinstance(each, Send) and isinstance(each.message, kind)]
 
 
-def teach(bench: Bench) -> None:
-    """Have everybody know all access points, as gossip would in the end."""
-    points = [point for router in bench.routers.values() for point in router.topologies.adverts()]
+def fill_tables(bench: Bench) -> None:
+    """Give every node all access points, as gossip would in the end."""
+    points = [point for router in bench.routers.values() for point in router.upper.adverts()]
     for router in bench.routers.values():
         for point in points:
-            router.table.hear(point)
+            router.graph.table.add(point)
 
 
 def a_network_of_three_wishes(**options: Any) -> Bench:
     bench = a_bench(**options)
     bench.subscribe("n1", Ranges.of(x=(0, 50)))
     bench.run(20.0)
-    teach(bench)
+    fill_tables(bench)
     bench.subscribe("n2", Ranges.of(x=(40, 90), y=(0, 9)))
     bench.subscribe("n3", Ranges.of(x=(45, 60)))
     bench.run(60.0)
-    teach(bench)
+    fill_tables(bench)
     return bench
 
 
@@ -88,7 +90,7 @@ def a_network_of_three_wishes(**options: Any) -> Bench:
 
 @pytest.mark.parametrize("profile", ["robust", "paper"])
 def test_an_event_reaches_exactly_those_whose_whole_condition_it_meets(profile: str) -> None:
-    """INV-01, INV-02, INV-03, in both profiles."""
+    """CBDLO-INV-01, CBDLO-INV-02, CBDLO-INV-03, in both profiles."""
     bench = a_network_of_three_wishes(profile=profile)
     for values, wanted in (
         ({"x": 47, "y": 3}, ["n1", "n2", "n3"]),
@@ -100,20 +102,20 @@ def test_an_event_reaches_exactly_those_whose_whole_condition_it_meets(profile: 
         assert sorted(node for node, id in bench.delivered if id == event) == wanted
 
 
-def test_a_subscription_is_completed_once_its_sub_spaces_and_two_deputies_know_it() -> None:
+def test_a_subscription_is_completed_once_its_partitions_and_two_replicas_have_it() -> None:
     bench = a_network_of_three_wishes()
     assert [(node, asked) for node, asked, _ in bench.completed if asked == "subscribe"] == [
         ("n1", "subscribe"),
         ("n3", "subscribe"),
         ("n2", "subscribe"),
     ]
-    coordinator = bench.routers["n1"].topologies.coordinators[X]
+    coordinator = bench.routers["n1"].upper.coordinators.by_axis[X]
     assert sorted(coordinator.replicas) == ["n2", "n3"]
-    copies = bench.routers["n2"].topologies.copies.registrations(X, coordinator.tree)
-    assert sorted(id.origin for id in copies) == ["n1", "n2", "n3"]
+    replicated = bench.routers["n2"].upper.replicas.registrations(X, coordinator.tree)
+    assert sorted(id.origin for id in replicated) == ["n1", "n2", "n3"]
 
 
-def test_a_publisher_is_told_when_everybody_has_its_event() -> None:
+def test_a_publication_is_completed_when_all_subscribers_have_the_event() -> None:
     bench = a_network_of_three_wishes()
     event = bench.publish("n5", x=47, y=3)
     bench.run(200.0)
@@ -121,8 +123,8 @@ def test_a_publisher_is_told_when_everybody_has_its_event() -> None:
 
 
 @pytest.mark.parametrize("profile", ["robust", "paper"])
-def test_nothing_is_told_twice_however_often_it_is_said(profile: str) -> None:
-    """INV-02: every message of a delivery comes three times."""
+def test_nothing_is_delivered_twice_however_often_a_message_arrives(profile: str) -> None:
+    """CBDLO-INV-02: every message of a delivery arrives three times."""
     bench = a_network_of_three_wishes(profile=profile)
     event = bench.publish("n5", x=47, y=3)
     bench.run(200.0)
@@ -134,16 +136,16 @@ def test_nothing_is_told_twice_however_often_it_is_said(profile: str) -> None:
     assert sorted(node for node, id in bench.delivered if id == event) == ["n1", "n2", "n3"]
 
 
-def test_what_is_taken_back_is_forgotten_everywhere_and_its_cuts_are_closed() -> None:
+def test_a_withdrawn_interest_is_removed_everywhere_and_so_are_its_cuts() -> None:
     bench = a_network_of_three_wishes()
-    coordinator = bench.routers["n1"].topologies.coordinators[X]
+    coordinator = bench.routers["n1"].upper.coordinators.by_axis[X]
     before = len(coordinator.plan)
-    taken = next(id for id in bench.routers["n3"].topologies.own)
+    taken = next(id for id in bench.routers["n3"].upper.subscriber.interests)
     bench.unsubscribe(taken)
     bench.run(300.0)
     assert ("n3", "unsubscribe", taken) in bench.completed
     assert len(coordinator.plan) < before
-    assert len(bench.routers["n3"].topologies.estate) == 0
+    assert len(bench.routers["n3"].upper.owned) == 0
     event = bench.publish("n5", x=50)
     bench.run(600.0)
     assert [node for node, id in bench.delivered if id == event] == ["n1"]
@@ -151,7 +153,7 @@ def test_what_is_taken_back_is_forgotten_everywhere_and_its_cuts_are_closed() ->
 
 def test_an_interest_of_the_same_id_replaces_the_other() -> None:
     bench = a_network_of_three_wishes()
-    id = next(id for id in bench.routers["n3"].topologies.own)
+    id = next(id for id in bench.routers["n3"].upper.subscriber.interests)
     again = Interest(id, TYPE, Ranges.of(x=(95, 99)))
     bench.do("n3", bench.routers["n3"].subscribe(again, bench.now))
     bench.run(300.0)
@@ -160,7 +162,7 @@ def test_an_interest_of_the_same_id_replaces_the_other() -> None:
     assert [event for node, event in bench.delivered if node == "n3"] == events[1:]
 
 
-def test_who_wants_everything_of_a_type_is_found_by_the_type_alone() -> None:
+def test_a_subscriber_of_all_events_of_a_type_is_found_by_the_type_alone() -> None:
     bench = a_bench()
     bench.subscribe("n4", Everything())
     bench.run(60.0)
@@ -169,7 +171,7 @@ def test_who_wants_everything_of_a_type_is_found_by_the_type_alone() -> None:
     assert bench.delivered == [("n4", event)]
 
 
-def test_an_event_that_a_node_in_the_tree_cannot_read_goes_to_all_who_may_want_it() -> None:
+def test_an_event_that_the_tree_cannot_read_goes_to_all_whose_interest_may_match() -> None:
     bench = a_network_of_three_wishes()
     sealed = Packet(Header(EventId("n5", 0, 77), TYPE), View({}, hidden=("x",)))
     bench.do("n5", bench.routers["n5"].publish(sealed, bench.now))
@@ -177,8 +179,8 @@ def test_an_event_that_a_node_in_the_tree_cannot_read_goes_to_all_who_may_want_i
     assert {"n1", "n3"} <= {node for node, event in bench.delivered if event == sealed.header.id}
 
 
-def test_an_attribute_that_nobody_wants_is_looked_for_and_then_left_alone() -> None:
-    """GAP-21."""
+def test_an_attribute_without_subscribers_is_searched_for_and_then_skipped() -> None:
+    """CBDLO-GAP-21."""
     bench = a_bench()
     bench.publish("n5", z=1)
     bench.run(50.0)
@@ -196,78 +198,78 @@ def a_walk(path: WalkPath | None = None, **values: Any) -> Walk:
     return Walk(a_packet(**values or {"x": 3}), X, Peer("far"), 1, path or WalkPath(10, 1, 0, (Peer("far"),)))
 
 
-def test_a_walk_goes_on_to_a_neighbour_that_it_has_not_passed() -> None:
+def test_a_walk_continues_to_a_neighbour_that_it_has_not_visited() -> None:
     node = a_node()
-    node.sampler.fill([Peer("far"), Peer("next")])
+    node.graph.sampler.fill([Peer("far"), Peer("next")])
     ((to, message),) = sent(node.receive("far", a_walk(), 0.0), Walk)
     assert to == "next"
     assert [peer.id for peer in message.path.trace] == ["far", "me"]
 
 
-def test_a_walk_that_meets_an_access_point_goes_into_the_tree() -> None:
+def test_a_walk_that_finds_an_access_point_enters_the_tree() -> None:
     node = a_node()
-    node.table.hear(AccessPoint(X, Peer("entry"), TreeId(Peer("s"), 1)))
+    node.graph.table.add(AccessPoint(X, Peer("entry"), TreeId(Peer("s"), 1)))
     ((to, message),) = sent(node.receive("far", a_walk(), 0.0), TreeStep)
     assert (to, message.axis) == ("entry", X)
 
 
-def test_a_walk_without_hops_left_ends_and_its_publisher_is_told_only_if_robust() -> None:
-    for profile, told in (("robust", 1), ("paper", 0)):
+def test_a_walk_without_hops_left_ends_and_the_publisher_learns_of_it_only_if_robust() -> None:
+    for profile, answers in (("robust", 1), ("paper", 0)):
         node = a_node(profile=profile)
-        node.sampler.fill([Peer("next")])
+        node.graph.sampler.fill([Peer("next")])
         over = node.receive("far", a_walk(WalkPath(10, 10, 0, (Peer("far"),))), 0.0)
-        assert len(sent(over, WalkFailed)) == told
+        assert len(sent(over, WalkFailed)) == answers
         assert not sent(over, Walk)
 
 
 def test_only_the_robust_publisher_looks_into_its_own_table() -> None:
-    """GAP-13."""
+    """CBDLO-GAP-13."""
     for profile, kind in (("robust", TreeStep), ("paper", Walk)):
         node = a_node(profile=profile)
-        node.sampler.fill([Peer("next")])
-        node.table.hear(AccessPoint(X, Peer("entry"), TreeId(Peer("s"), 1)))
+        node.graph.sampler.fill([Peer("next")])
+        node.graph.table.add(AccessPoint(X, Peer("entry"), TreeId(Peer("s"), 1)))
         assert len(sent(node.publish(a_packet(origin="me", x=3), 0.0), kind)) == 1
 
 
-def test_an_access_point_that_has_left_says_so_and_walks_on_with_half_the_hops() -> None:
-    """INV-11."""
+def test_an_access_point_that_has_left_reports_it_and_restarts_the_walk_with_half_the_hops() -> None:
+    """CBDLO-INV-11."""
     node = a_node()
-    node.sampler.fill([Peer("next")])
+    node.graph.sampler.fill([Peer("next")])
     walk = a_walk()
     effects = node.receive("knows", TreeStep(walk.packet, X, walk.origin, 1, walk.path), 0.0)
     assert sent(effects, StaleAccessPoint) == [("knows", StaleAccessPoint(X))]
     ((_, next_step),) = sent(effects, Walk)
     assert (next_step.path.hops_max, next_step.path.round) == (5, 1)
     other = a_node("knows")
-    other.table.hear(AccessPoint(X, Peer("me"), TreeId(Peer("s"), 1)))
+    other.graph.table.add(AccessPoint(X, Peer("me"), TreeId(Peer("s"), 1)))
     other.receive("me", StaleAccessPoint(X), 0.0)
-    assert other.table.at(X) == []
+    assert other.graph.table.at(X) == []
 
 
-def test_a_stale_access_point_with_no_hops_to_give_ends_the_walk() -> None:
+def test_a_stale_access_point_ends_a_walk_that_has_no_hops_left() -> None:
     node = a_node()
-    node.sampler.fill([Peer("next")])
+    node.graph.sampler.fill([Peer("next")])
     walk = a_walk(WalkPath(1, 1, 3, (Peer("far"),)))
     effects = node.receive("knows", TreeStep(walk.packet, X, walk.origin, 1, walk.path), 0.0)
     assert not sent(effects, Walk)
     assert len(sent(effects, WalkFailed)) == 1
 
 
-def test_a_walk_into_a_node_that_is_gone_takes_another_way_without_losing_a_hop() -> None:
+def test_a_walk_to_a_failed_node_takes_another_way_without_losing_a_hop() -> None:
     node = a_node()
-    node.sampler.fill([Peer("gone"), Peer("next")])
+    node.graph.sampler.fill([Peer("gone"), Peer("next")])
     bounced = Walk(a_packet(x=3), X, Peer("far"), 1, WalkPath(10, 2, 0, (Peer("far"), Peer("me"))))
     ((to, message),) = sent(node.unsent("gone", bounced, 0.0), Walk)
     assert (to, message.path.hop) == ("next", 2)
-    assert "gone" not in node.sampler
+    assert "gone" not in node.graph.sampler
 
 
-# ── What others may say ──────────────────────────────────────────────────────
+# ── Messages of faulty peers ─────────────────────────────────────────────────
 
 
-def test_nonsense_is_neither_an_error_nor_believed() -> None:
+def test_nonsense_neither_raises_nor_is_believed() -> None:
     node = a_node()
-    node.sampler.fill([Peer("next")])
+    node.graph.sampler.fill([Peer("next")])
     tree, id = TreeId(Peer("s"), 1), SubscriptionId("liar", 0, 1)
     nonsense: list[Any] = [
         TopologyFound(EventId("me", 0, 1), X),
@@ -282,13 +284,13 @@ def test_nonsense_is_neither_an_error_nor_believed() -> None:
     for message in nonsense:
         effects = node.receive("liar", message, 0.0)
         assert not any(isinstance(each, Deliver) for each in effects)
-    assert not sent(node.receive("liar", nonsense[6], 0.0), Walk), "a walk that would never end is not passed on"
+    assert not sent(node.receive("liar", nonsense[6], 0.0), Walk), "a walk that would never end is not forwarded"
 
 
-def test_nobody_can_register_or_unregister_for_another() -> None:
+def test_a_node_cannot_unregister_the_interest_of_another() -> None:
     bench = a_network_of_three_wishes()
-    coordinator = bench.routers["n1"].topologies.coordinators[X]
-    id = next(each.interest.id for each in coordinator.interested() if each.peer.id == "n3")
+    coordinator = bench.routers["n1"].upper.coordinators.by_axis[X]
+    id = next(each.interest.id for each in coordinator.registrations() if each.peer.id == "n3")
     bench.do("n1", bench.routers["n1"].receive("n2", Unregister(9, X, coordinator.tree, id), bench.now))
     bench.run(300.0)
     assert coordinator.plan.registration(id) is not None
@@ -307,14 +309,14 @@ def test_nobody_can_register_or_unregister_for_another() -> None:
     ],
     ids=str,
 )
-def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         protocol("cbdlo").build(Place(Peer("a"), (), Random(0)), **options)
 
 
-def test_what_a_node_remembers_it_joins_by() -> None:
+def test_a_restarted_node_joins_through_the_peers_it_remembers() -> None:
     node = a_node()
-    node.sampler.fill([Peer("a"), Peer("b")])
+    node.graph.sampler.fill([Peer("a"), Peer("b")])
     effects = a_node().start(0.0, node.memory())
     assert [each.to for each in effects if isinstance(each, Send)] == ["a"]
     assert a_node().start(0.0, b"rubbish") == a_node().start(0.0)

@@ -1,4 +1,4 @@
-"""The table of access points, and what a full one keeps."""
+"""The table of access points, and what a full table keeps."""
 
 from __future__ import annotations
 
@@ -28,95 +28,95 @@ def names(table: AccessTable) -> list[str]:
 
 
 def rare_share(policy: Policy) -> float:
-    """How many entries are of rare attributes: of twenty attributes five are spoken of nine times in ten."""
+    """The share of rare attributes among the entries: nine advertisements in ten are of five attributes in twenty."""
     seen: Counter[bool] = Counter()
     for seed in range(30):
         table, rng = AccessTable(ME, Random(seed), size=5, policy=policy), Random(seed)
         for _ in range(600):
             popular = rng.random() < 0.9
-            table.hear(point(f"popular{rng.randrange(5)}" if popular else f"rare{rng.randrange(15)}"))
+            table.add(point(f"popular{rng.randrange(5)}" if popular else f"rare{rng.randrange(15)}"))
         seen.update(entry.axis.name.startswith("rare") for entry in table.sample(5))
     return seen[True] / seen.total()
 
 
-def test_a_balanced_table_has_one_entry_for_an_attribute_and_keeps_the_fresher() -> None:
+def test_a_balanced_table_has_one_entry_for_an_attribute_and_keeps_the_youngest() -> None:
     table = a_table()
     for age, peer in ((5, "old"), (1, "new"), (3, "between")):
-        table.hear(point("x", peer, age=age))
+        table.add(point("x", peer, age=age))
     assert [each.peer.id for each in table.at(AttributeAxis("Event", "x"))] == ["new"]
 
 
-def test_it_has_two_while_an_attribute_has_two_topologies() -> None:
+def test_a_table_has_two_entries_while_an_attribute_has_two_topologies() -> None:
     table = a_table()
-    table.hear(point("x"))
-    table.hear(point("x", tree=OTHER))
+    table.add(point("x"))
+    table.add(point("x", tree=OTHER))
     assert len(table.at(AttributeAxis("Event", "x"))) == 2
     table.drop_tree(AttributeAxis("Event", "x"), OTHER)
     assert [each.tree for each in table.at(AttributeAxis("Event", "x"))] == [TREE]
 
 
 @pytest.mark.parametrize("policy", ["naive", "balanced"])
-def test_a_table_is_never_larger_than_it_may_be(policy: Policy) -> None:
-    """INV-S6."""
+def test_a_table_never_exceeds_its_size(policy: Policy) -> None:
+    """CBDLO-INV-S6."""
     table, rng = a_table(5, policy), Random(1)
     for _ in range(500):
-        table.hear(point(f"a{rng.randrange(50)}"))
+        table.add(point(f"a{rng.randrange(50)}"))
         assert len(table) <= 5
     assert len(table) == 5
 
 
-def test_rare_attributes_are_as_visible_as_popular_ones_only_if_balanced() -> None:
+def test_only_a_balanced_table_has_rare_attributes_as_often_as_popular_ones() -> None:
     naive, balanced = rare_share("naive"), rare_share("balanced")
-    assert naive < 0.2, "one word in ten is of a rare attribute"
+    assert naive < 0.2, "one advertisement in ten is of a rare attribute"
     assert 0.65 < balanced < 0.85, "three attributes in four are rare"
 
 
-def test_tables_that_hear_the_same_do_not_keep_the_same() -> None:
+def test_tables_that_get_the_same_gossip_keep_different_attributes() -> None:
     """Forty tables, one gossip: every attribute is in about a fifth of them."""
     tables = [AccessTable(ME, Random(seed), size=4) for seed in range(40)]
     for turn in range(200):
         for table in tables:
-            table.hear(point(f"a{turn * 7 % 20}"))
+            table.add(point(f"a{turn * 7 % 20}"))
     kept = Counter(name for table in tables for name in names(table))
     assert len(kept) == 20
     assert max(kept.values()) < 20, "eight on average"
     assert len({frozenset(names(table)) for table in tables}) > 35
 
 
-def test_a_table_keeps_what_it_has_chosen_however_often_others_are_spoken_of() -> None:
+def test_a_table_keeps_its_attributes_however_often_others_are_advertised() -> None:
     table = a_table()
     for turn in range(60):
-        table.hear(point(f"a{turn % 20}"))
+        table.add(point(f"a{turn % 20}"))
     chosen = names(table)
     for turn in range(200):
-        table.hear(point(f"a{turn % 5}"))
+        table.add(point(f"a{turn % 5}"))
     assert sorted(names(table)) == sorted(chosen)
 
 
-def test_an_entry_that_nobody_confirms_dies() -> None:
+def test_an_entry_that_is_not_confirmed_expires() -> None:
     table = a_table()
-    table.hear(point("x"))
+    table.add(point("x"))
     for _ in range(AGE_MAX):
-        table.grow_older()
+        table.increase_ages()
     assert names(table) == ["x"]
-    table.grow_older()
+    table.increase_ages()
     assert names(table) == []
 
 
-def test_who_does_not_know_the_way_is_dropped() -> None:
+def test_a_peer_that_has_left_the_topology_is_dropped() -> None:
     table = a_table()
-    table.hear(point("x", "p"))
-    table.hear(point("y", "p"))
+    table.add(point("x", "p"))
+    table.add(point("y", "p"))
     table.drop(AttributeAxis("Event", "x"), "p")
     assert names(table) == ["y"]
     table.drop_peer("p")
     assert names(table) == []
 
 
-def test_a_node_is_no_access_point_to_itself_and_old_news_is_none() -> None:
+def test_a_table_takes_neither_its_own_node_nor_expired_entries() -> None:
     table = a_table()
-    table.hear(point("x", "me"))
-    table.hear(point("y", age=AGE_MAX + 1))
+    table.add(point("x", "me"))
+    table.add(point("y", age=AGE_MAX + 1))
     assert len(table) == 0
 
 

@@ -1,4 +1,4 @@
-"""The view of one node (INV-S6)."""
+"""The view of one node (CBDLO-INV-S6)."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def ids(sampler: PeerSampler) -> set[str]:
     return {peer.id for peer in sampler.view()}
 
 
-def test_a_view_is_bounded_and_holds_nobody_twice_and_not_itself() -> None:
+def test_a_view_is_bounded_and_has_each_peer_once_and_not_its_own_node() -> None:
     sampler = a_sampler(size=3, known="aab")
     sampler.fill([ME, Peer("c"), Peer("d")])
     assert [peer.id for peer in sampler.view()] == ["a", "b", "c"]
 
 
-def test_a_view_of_nobody_is_refused() -> None:
+def test_a_view_of_size_zero_is_refused() -> None:
     with pytest.raises(InputError):
         PeerSampler(ME, Random(0), size=0)
 
 
-def test_an_exchange_goes_to_the_oldest_who_is_out_of_view_until_it_answers() -> None:
+def test_an_exchange_goes_to_the_oldest_peer_which_leaves_the_view_until_it_answers() -> None:
     sampler = a_sampler()
     sampler.answer([])
     first = sampler.propose()
@@ -46,7 +46,7 @@ def test_an_exchange_goes_to_the_oldest_who_is_out_of_view_until_it_answers() ->
     assert "x" in sampler
 
 
-def test_what_comes_in_takes_the_place_of_what_was_sent_and_of_nothing_else() -> None:
+def test_received_entries_replace_those_that_were_sent_and_no_others() -> None:
     for seed in range(50):
         sampler = a_sampler(seed=seed)
         before = ids(sampler)
@@ -55,7 +55,7 @@ def test_what_comes_in_takes_the_place_of_what_was_sent_and_of_nothing_else() ->
         assert len(sampler) == 4
 
 
-def test_who_is_heard_of_afresh_gets_younger_and_in_a_later_life_is_replaced() -> None:
+def test_a_peer_of_a_later_incarnation_replaces_the_earlier_one() -> None:
     sampler = a_sampler(size=2, known="a")
     sampler.propose()
     sampler.fill([Peer("a")])
@@ -63,7 +63,7 @@ def test_who_is_heard_of_afresh_gets_younger_and_in_a_later_life_is_replaced() -
     assert sampler.view() == [Peer("a", incarnation=2)]
 
 
-def test_a_newcomer_takes_somebodys_place_and_gets_that_one_in_return() -> None:
+def test_a_newcomer_replaces_a_peer_and_gets_it_in_return() -> None:
     sampler = a_sampler()
     given = sampler.swap(Peer("new"))
     assert given is not None
@@ -71,15 +71,15 @@ def test_a_newcomer_takes_somebodys_place_and_gets_that_one_in_return() -> None:
     assert sampler.swap(Peer("new")) is None
 
 
-def test_who_was_lost_may_be_asked_again() -> None:
+def test_a_lost_peer_may_be_tried_again() -> None:
     sampler = a_sampler()
     sampler.drop("a")
-    assert sampler.once_lost() == Peer("a")
+    assert sampler.random_lost() == Peer("a")
     sampler.fill([Peer("a")])
-    assert sampler.once_lost() is None
+    assert sampler.random_lost() is None
 
 
-def test_those_lost_are_bounded() -> None:
+def test_the_lost_peers_are_bounded() -> None:
     sampler = a_sampler(size=1, known="")
     for number in range(2 * LOST_MAX):
         sampler.fill([Peer(f"p{number}")])

@@ -1,4 +1,4 @@
-"""Cuts, and what an interest asks of one attribute."""
+"""Cuts, and the intervals that an interest covers on one attribute."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ def test_a_cut_that_does_not_compare_is_refused(wrong: tuple[int, Any]) -> None:
         Cut(*wrong)
 
 
-def test_a_range_is_one_stretch() -> None:
+def test_a_range_is_one_interval() -> None:
     assert intervals_of(interest(Ranges.of(x=(3, 7))), X) == [Interval(cut_at(3), cut_at(8))]
 
 
-def test_an_interest_is_filed_under_its_narrowest_attributes() -> None:
+def test_an_interest_is_indexed_under_its_narrowest_attributes() -> None:
     wanted = interest(Ranges.of(a=(0, 90), b=(0, 9), c=(0, 30)))
     assert indexed_axes(wanted) == [AttributeAxis("Event", "b"), AttributeAxis("Event", "c")]
     assert len(indexed_axes(wanted, None)) == 3
 
 
-def test_what_says_nothing_of_one_attribute_is_filed_under_none() -> None:
-    nameless = [AttributeAxis("Event", "")]
-    assert indexed_axes(interest(Everything())) == nameless
+def test_an_interest_that_restricts_no_single_attribute_is_indexed_under_its_type() -> None:
+    of_type = [AttributeAxis("Event", "")]
+    assert indexed_axes(interest(Everything())) == of_type
     assert indexed_axes(sql("speed > 3 OR area = 'EC2'")) == [AttributeAxis("Plate", "")]
     assert indexed_axes(sql("speed > 3 OR speed IS NULL")) == [AttributeAxis("Plate", "")]
 
@@ -76,17 +76,17 @@ def test_an_open_end_reaches_the_end_of_the_range() -> None:
     assert intervals_of(wanted, AttributeAxis("Plate", "plate")) == [Interval(cut_at("m"), TOP)]
 
 
-def test_what_cannot_be_read_is_everywhere() -> None:
+def test_an_unreadable_interest_covers_the_whole_axis() -> None:
     assert intervals_of(interest(Everything(exact=False)), X) == [EVERYWHERE]
 
 
-def test_a_list_that_is_too_long_is_one_stretch() -> None:
+def test_a_list_that_is_too_long_is_one_interval() -> None:
     words = ", ".join(f"'{index:03}'" for index in range(SPANS_MAX + 1))
     wanted = sql(f"plate IN ({words})")
     assert len(intervals_of(wanted, AttributeAxis("Plate", "plate"))) == 1
 
 
-def test_an_event_has_a_place_where_its_value_can_be_read() -> None:
+def test_an_event_has_a_position_where_its_value_can_be_read() -> None:
     view = View({"x": 3}, hidden=("y",))
     assert position_of(view, X) == cut_at(3)
     assert position_of(view, AttributeAxis("Event", "y")) is None
@@ -95,12 +95,12 @@ def test_an_event_has_a_place_where_its_value_can_be_read() -> None:
     assert [axis.name for axis in axes_of(packet)] == ["x", "y", ""]
 
 
-def test_where_an_event_is_wanted_its_place_lies_in_a_stretch() -> None:
+def test_the_position_of_a_matching_event_lies_in_an_interval() -> None:
     for wanted in (sql("speed > 2.5 AND speed <= 7"), sql("plate LIKE 'AB%'"), sql("area IN ('EC2', 'WC1')")):
         for values in ({"speed": 2.5, "plate": "AB12", "area": "WC1"}, {"speed": 7.0, "plate": "AC", "area": "W"}):
             packet = Packet(Header(EventId("a", 0, 1), "Plate"), View(values))
             for axis in indexed_axes(wanted):
-                place = position_of(packet.view, axis)
-                assert place is not None
-                inside = any(low <= place < high for low, high in intervals_of(wanted, axis))
+                position = position_of(packet.view, axis)
+                assert position is not None
+                inside = any(low <= position < high for low, high in intervals_of(wanted, axis))
                 assert inside or not wanted.matches(packet)

@@ -1,4 +1,4 @@
-"""The walk: no short circles, a new beginning only where it is blocked, and an end (INV-04 to INV-06)."""
+"""The random walk: no short circles, a restart only where it is blocked, and an end (CBDLO-INV-04 to CBDLO-INV-06)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHAIN = graph(A="B", B="AC", C="BD", D="CE", E="DF", F="E")  # The paper's figur
 def walked(
     views: Graph, start: str, seed: int, *, hops_max: int = HOPS_MAX, trace_max: int = HOPS_MAX
 ) -> list[WalkPath]:
-    """All steps of a walk that never finds anybody, as the nodes it comes to get them."""
+    """All steps of a walk that never finds its target."""
     rng, here, path, steps = Random(seed), start, WalkPath(hops_max), []
     while path.is_jump or not path.is_over:
         step = next_step(path, Peer(here), views[here], rng, trace_max)
@@ -44,7 +44,7 @@ def a_random_graph(seed: int) -> Graph:
     return {n: [Peer(o) for o in rng.sample(nodes, min(degree, len(nodes))) if o != n] for n in nodes}
 
 
-def test_a_walk_at_the_end_of_a_chain_begins_again_with_half_the_hops() -> None:
+def test_a_walk_at_the_end_of_a_chain_restarts_with_half_the_hops() -> None:
     steps = walked(CHAIN, "A", seed=1)
     jump = next(index for index, path in enumerate(steps) if path.is_jump)
     assert [path.hop for path in steps[:jump]] == [1, 2, 3, 4, 5]
@@ -52,8 +52,8 @@ def test_a_walk_at_the_end_of_a_chain_begins_again_with_half_the_hops() -> None:
     assert [peer.id for peer in steps[jump].trace] == list("ABCDEF")
 
 
-def test_a_walk_begins_again_exactly_where_all_neighbours_are_in_its_trace() -> None:
-    """INV-06."""
+def test_a_walk_restarts_exactly_where_all_neighbours_are_in_its_trace() -> None:
+    """CBDLO-INV-06."""
     seen = 0
     for seed in range(300):
         rng, trace = Random(seed), tuple(Peer(n) for n in Random(seed).sample("BCDEFG", 3))
@@ -68,7 +68,7 @@ def test_a_walk_begins_again_exactly_where_all_neighbours_are_in_its_trace() -> 
 
 
 def test_every_walk_ends_within_twice_its_hops() -> None:
-    """INV-04: stars, chains, random graphs and nodes that know nobody."""
+    """CBDLO-INV-04: stars, chains, random graphs and nodes without neighbours."""
     for seed in range(3000):
         views, hops_max = a_random_graph(seed), Random(seed).randrange(1, 20)
         steps = walked(views, "n0", seed, hops_max=hops_max)
@@ -77,8 +77,8 @@ def test_every_walk_ends_within_twice_its_hops() -> None:
         assert all(path.hops_max > 0 for path in steps)
 
 
-def test_no_node_comes_twice_within_a_trace() -> None:
-    """INV-05."""
+def test_no_node_occurs_twice_within_a_trace() -> None:
+    """CBDLO-INV-05."""
     for seed in range(200):
         for path in walked(a_random_graph(seed), "n0", seed):
             if path.round == 0:
@@ -92,5 +92,5 @@ def test_without_a_trace_a_walk_may_turn_back() -> None:
     )
 
 
-def test_a_node_that_knows_nobody_ends_a_walk() -> None:
+def test_a_walk_ends_at_a_node_without_neighbours() -> None:
     assert next_step(WalkPath(10), Peer("A"), [], Random(0)) is None
