@@ -111,7 +111,7 @@ def test_other_representatives_of_the_same_ranges_change_nothing_P4(seed: int) -
     world = a_world(seed, node_count=60, mode="paper", alternates=1)
     rng = Random(seed)
     for router in routers(world):
-        table = router.ring._table
+        table = router.ring.table
         for cell in table:
             table[cell] = [rng.choice([other.peer for other in world.nodes if other.id.startswith(cell)])]
     event = world.publish(0, {"x": 50})

@@ -1,4 +1,4 @@
-"""What brokers of the immune protocol say to each other. (How they come to say it is in `immune`.)"""
+"""The messages of immune routing, beside those of reverse paths."""
 
 from __future__ import annotations
 

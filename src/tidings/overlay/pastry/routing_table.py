@@ -60,7 +60,7 @@ class RoutingState:
         self._allowed = frozenset(self.digits)
         self._cw: list[tuple[int, Peer]] = []  # By distance clockwise, nearest first.
         self._ccw: list[tuple[int, Peer]] = []
-        self._table: dict[str, list[Peer]] = {}
+        self.table: dict[str, list[Peer]] = {}  # By cell, best first.
         self._empty: dict[str, float] = {}  # Cells known to be empty, and until when.
 
     # ── Cells ────────────────────────────────────────────────────────────────
@@ -82,7 +82,7 @@ class RoutingState:
     def in_range(self, prefix: str) -> list[Peer]:
         """Nodes of this range that may be sent to, best first; there may be others."""
         doubted = self.doubted
-        on_search_ended = {peer.id: peer for peer in self._table.get(prefix, ()) if peer.id not in doubted}
+        on_search_ended = {peer.id: peer for peer in self.table.get(prefix, ()) if peer.id not in doubted}
         for side in (self._cw, self._ccw):
             for _, peer in side:
                 if peer.id.startswith(prefix) and peer.id not in doubted:
@@ -91,7 +91,7 @@ class RoutingState:
 
     def is_empty(self, cell: str, now: float) -> bool:
         """Whether nobody is in this cell of this node, for sure."""
-        if cell in self._table:
+        if cell in self.table:
             return False
         if self._empty.get(cell, now) > now:
             return True
@@ -122,12 +122,12 @@ class RoutingState:
 
     def known(self) -> list[Peer]:
         """Leaves and table, each once."""
-        rest = (peer for peers in self._table.values() for peer in peers)
+        rest = (peer for peers in self.table.values() for peer in peers)
         return list({peer.id: peer for peer in (*self.leaves(), *rest)}.values())
 
     def knows(self, id: NodeId) -> Peer | None:
         """The peer of this id, if it has a place here."""
-        for peer in self._table.get(self.cell(id), ()):
+        for peer in self.table.get(self.cell(id), ()):
             if peer.id == id:
                 return peer
         return next((peer for _, peer in (*self._cw, *self._ccw) if peer.id == id), None)
@@ -145,11 +145,11 @@ class RoutingState:
         return [side[-1][1] for side in (self._cw, self._ccw) if side and len(side) < self.half]
 
     def entries(self) -> list[Peer]:
-        return [peer for peers in self._table.values() for peer in peers]
+        return [peer for peers in self.table.values() for peer in peers]
 
     def primaries(self) -> list[Peer]:
         """The first node of each cell."""
-        return [peers[0] for peers in self._table.values()]
+        return [peers[0] for peers in self.table.values()]
 
     # ── Ways ─────────────────────────────────────────────────────────────────
 
@@ -161,7 +161,7 @@ class RoutingState:
             nearest = min((self.me.id, *usable), key=lambda node: self.away(node, target))
             return nearest if nearest != self.me.id else None
         row = shared(self.me.id, key)
-        for peer in self._table.get(key[: row + 1], ()):
+        for peer in self.table.get(key[: row + 1], ()):
             if peer.id not in self.doubted:
                 return peer.id
         return self._detour(target, key, row)
@@ -173,7 +173,7 @@ class RoutingState:
         """
         target, row = int(key, self.base), shared(self.me.id, key)
         told = {peer.id: peer for peer in self.leaves()}
-        for cell, peers in self._table.items():
+        for cell, peers in self.table.items():
             if len(cell) <= row + 1 and (rows or key.startswith(cell)):
                 told.update((peer.id, peer) for peer in peers)
         by_place = sorted(self.known(), key=lambda peer: (int(peer.id, self.base) - target) % self.size)
@@ -207,7 +207,7 @@ class RoutingState:
             self.drop(peer.id)
         cell = self.cell(peer.id)
         self._empty.pop(cell, None)
-        entries = self._table.setdefault(cell, [])
+        entries = self.table.setdefault(cell, [])
         is_entry = len(entries) < self.alternates
         if is_entry:
             entries.append(peer)
@@ -222,18 +222,18 @@ class RoutingState:
             return True
         if len(self._ccw) < self.half or self.size - cw < self._ccw[-1][0]:
             return True
-        return not self._table.get(self.cell(peer.id))
+        return not self.table.get(self.cell(peer.id))
 
     def drop(self, id: NodeId) -> None:
         """Forget a node."""
         self._cw = [leaf for leaf in self._cw if leaf[1].id != id]
         self._ccw = [leaf for leaf in self._ccw if leaf[1].id != id]
         cell = self.cell(id)
-        on_node_left = [peer for peer in self._table.get(cell, ()) if peer.id != id]
+        on_node_left = [peer for peer in self.table.get(cell, ()) if peer.id != id]
         if on_node_left:
-            self._table[cell] = on_node_left
+            self.table[cell] = on_node_left
         else:
-            self._table.pop(cell, None)
+            self.table.pop(cell, None)
 
     def is_node(self, peer: Peer) -> bool:
         """Whether this can be another node at all; what comes from peers may be anything."""
@@ -250,7 +250,7 @@ class RoutingState:
         cells = (self.base - 1) * self.length
         return {
             "leaves": (len(self._cw) + len(self._ccw), 2 * self.half),
-            "table": (sum(map(len, self._table.values())), cells * self.alternates),
+            "table": (sum(map(len, self.table.values())), cells * self.alternates),
             "empty cells": (len(self._empty), cells),
         }
 
@@ -311,7 +311,7 @@ class RoutingState:
         if where is None:
             self._empty[cell] = float("inf")
         else:
-            self._table[cell] = [peers[place] for place in pick(*where)]
+            self.table[cell] = [peers[place] for place in pick(*where)]
 
 
 _Pick = Callable[[int, int], Collection[int]]

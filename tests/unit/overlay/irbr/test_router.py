@@ -75,7 +75,7 @@ def spread_count(bench: Bench) -> int:
 
 def prefer(bench: Bench, id: NodeId, cell: str, first: NodeId) -> None:
     """Have a node's table begin a cell with this node, as in the paper's drawing."""
-    peers = bench.routers[id].ring._table[cell]
+    peers = bench.routers[id].ring.table[cell]
     peers.sort(key=lambda peer: peer.id != first)
 
 
