@@ -22,7 +22,7 @@ from tidings.overlay.cbdlo.owned_partitions import Holding
 from tidings.overlay.cbdlo.router import Cbdlo
 from tidings.overlay.random_graph.partition import Axis, stretches_of
 from tidings.security import Mode
-from tidings.sim import Plan, World, check_safe, run
+from tidings.sim import SimulationPlan, World, check_safe, run
 
 X = Axis("Event", "x")
 
@@ -313,7 +313,9 @@ def test_partial_matches_are_forgotten_when_nothing_more_can_come() -> None:
 
 @pytest.mark.parametrize("faults", ["loss and repeats", "everything"])
 def test_as_published_it_may_lose_events_and_does_nothing_else_wrong(faults: str) -> None:
-    world = run(Plan("cbdlo", seed=1, node_count=NODE_COUNT, faults=FAULTS[faults](1), options={"profile": "paper"}))
+    world = run(
+        SimulationPlan("cbdlo", seed=1, node_count=NODE_COUNT, faults=FAULTS[faults](1), options={"profile": "paper"})
+    )
     check_safe(world, crossings_max=16)
 
 

@@ -95,7 +95,8 @@ def test_in_interest_mode_each_message_reaches_somebody_who_wants_it_P9(seed: in
 def test_the_living_all_hear_once_however_many_crash_P3(seed: int, reliability: str, bounces: bool) -> None:
     rng = Random(seed)
     options = {**STILL, "reliability": reliability, "mode": "paper", "obituaries": False}
-    world = World("irbr", node_count=100, seed=seed, bounces=bounces, options=options)
+    world = World("irbr", node_count=100, seed=seed, options=options)
+    world.bounces = bounces
     for node in rng.sample(range(100), 30):
         world.subscribe(node, Ranges.of(x=(0, 99)))
     world.run_until_quiet()

@@ -11,14 +11,18 @@ from collections.abc import Iterator
 from itertools import islice
 
 from tidings.overlay import EventId, NodeId, SubscriptionId
-from tidings.sim.trace import CheckFailed, Publication, Subscription, Trace
+from tidings.sim.trace import CheckFailed, Publication, SimulationTrace, SubscriptionRecord
 from tidings.sim.world import World
 
 SHOWN_MAX = 5  # Examples in a message; the rest is counted.
 
 
 def check_nothing_lost(
-    trace: Trace, *, calm_s: float | None = None, flight_s: float = 5.0, parts: dict[NodeId, int] | None = None
+    trace: SimulationTrace,
+    *,
+    calm_s: float | None = None,
+    flight_s: float = 5.0,
+    parts: dict[NodeId, int] | None = None,
 ) -> None:
     """Every event reached every subscription that was known everywhere before the event was published.
 
@@ -38,7 +42,7 @@ def check_nothing_lost(
     _none_of(missing, trace)
 
 
-def check_nothing_twice(trace: Trace) -> None:
+def check_nothing_twice(trace: SimulationTrace) -> None:
     """No subscription was told of an event twice, and no router delivered one twice."""
     notices = Counter((notice.event, notice.subscription) for notice in trace.notices)
     _none_of([f"{_named(e)} reached {_named(s)} {n} times" for (e, s), n in notices.items() if n > 1], trace)
@@ -47,7 +51,7 @@ def check_nothing_twice(trace: Trace) -> None:
     _none_of([f"{_named(event)} was delivered {n} times at {node}" for event, node, n in twice], trace)
 
 
-def check_nothing_unwanted(trace: Trace) -> None:
+def check_nothing_unwanted(trace: SimulationTrace) -> None:
     """Nobody was told of an event that it had not asked for, or had taken back its wish for before it was published."""
     wrong = []
     for notice in trace.notices:
@@ -59,13 +63,13 @@ def check_nothing_unwanted(trace: Trace) -> None:
     _none_of(wrong, trace)
 
 
-def check_nothing_invented(trace: Trace) -> None:
+def check_nothing_invented(trace: SimulationTrace) -> None:
     """What was delivered had been published."""
     unknown = [event for event, _ in trace.deliveries if event not in trace.publications]
     _none_of([f"{_named(event)} was delivered and never published" for event in unknown], trace)
 
 
-def check_no_loops(trace: Trace, *, crossings_max: int = 1) -> None:
+def check_no_loops(trace: SimulationTrace, *, crossings_max: int = 1) -> None:
     """No event crossed the same link in the same direction more often than it may.
 
     More than once only where messages are sent again for want of an answer.
@@ -101,7 +105,7 @@ def check_safe(world: World, *, crossings_max: int = 1) -> None:
     check_bounded(world)
 
 
-def _owed(trace: Trace, publication: Publication) -> Iterator[SubscriptionId]:
+def _owed(trace: SimulationTrace, publication: Publication) -> Iterator[SubscriptionId]:
     """The subscriptions that a publication must reach, if nothing but their own nodes is in the way."""
     for id, wish in trace.subscriptions.items():
         stayed = _stayed_up(trace, wish.node, wish.asked_at) and _stayed_up(trace, publication.node, publication.at)
@@ -109,11 +113,11 @@ def _owed(trace: Trace, publication: Publication) -> Iterator[SubscriptionId]:
             yield id
 
 
-def _in_force(wish: Subscription, at: float) -> bool:
+def _in_force(wish: SubscriptionRecord, at: float) -> bool:
     return wish.completed_at is not None and wish.completed_at < at and wish.dropped_at is None
 
 
-def _stayed_up(trace: Trace, node: NodeId, since: float) -> bool:
+def _stayed_up(trace: SimulationTrace, node: NodeId, since: float) -> bool:
     return all(end <= since for _, end in trace.absences.get(node, ()))
 
 
@@ -121,7 +125,7 @@ def _named(id: EventId | SubscriptionId) -> str:
     return ":".join(map(str, id))
 
 
-def _none_of(wrongs: list[str], trace: Trace) -> None:
+def _none_of(wrongs: list[str], trace: SimulationTrace) -> None:
     if wrongs:
         more = f"\n… and {len(wrongs) - SHOWN_MAX} more" if len(wrongs) > SHOWN_MAX else ""
         raise CheckFailed("\n".join(islice(wrongs, SHOWN_MAX)) + more, trace)

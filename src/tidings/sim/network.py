@@ -44,7 +44,7 @@ class Weather(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 CALM = Weather()
 
 
-class Space(Protocol):
+class DelaySpace(Protocol):
     """How far apart nodes are. Any node number has its place, also one that joins later."""
 
     def delay_s(self, a: int, b: int) -> float:

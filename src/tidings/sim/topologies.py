@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 
 from tidings.errors import InputError, did_you_mean
-from tidings.sim.network import Flat, Plane, Space, TransitStub
+from tidings.sim.network import DelaySpace, Flat, Plane, TransitStub
 
 Link = tuple[int, int]  # Smaller number first.
 
@@ -24,7 +24,7 @@ class Topology:
 
     node_count: int
     links: tuple[Link, ...]
-    space: Space
+    space: DelaySpace
 
     def neighbours(self) -> list[list[int]]:
         """For each node the others it has a link to, in the order of the links."""

@@ -50,7 +50,7 @@ class Publication:
 
 
 @dataclass(slots=True)
-class Subscription:
+class SubscriptionRecord:
     """A subscription's life: when it was asked for, known everywhere, taken back, and done with."""
 
     interest: Interest
@@ -62,7 +62,7 @@ class Subscription:
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class Notification:
     """A subscription was told of an event."""
 
     at: float
@@ -71,7 +71,7 @@ class Notice:
 
 
 @dataclass(slots=True)
-class Trace:
+class SimulationTrace:
     """All that happened. Rows are kept only if `recording`; counts and the ledger always."""
 
     recording: bool = True
@@ -83,8 +83,8 @@ class Trace:
     counted: Counter[str] = field(default_factory=Counter)
     """What routers counted, and what became of messages: lost, missed, repeated."""
     publications: dict[EventId, Publication] = field(default_factory=dict)
-    subscriptions: dict[SubscriptionId, Subscription] = field(default_factory=dict)
-    notices: list[Notice] = field(default_factory=list)
+    subscriptions: dict[SubscriptionId, SubscriptionRecord] = field(default_factory=dict)
+    notices: list[Notification] = field(default_factory=list)
     deliveries: Counter[tuple[EventId, NodeId]] = field(default_factory=Counter)
     absences: dict[NodeId, list[list[float]]] = field(default_factory=dict)
     """For each node that was ever down, from when to when; infinity if for good."""
@@ -129,7 +129,7 @@ class Trace:
 class CheckFailed(AssertionError):
     """A world did what no world may do. The message ends with the command that shows it again."""
 
-    def __init__(self, what: str, trace: Trace) -> None:
+    def __init__(self, what: str, trace: SimulationTrace) -> None:
         super().__init__(what + (f"\nto see it again:\n  {trace.rerun}" if trace.rerun else ""))
 
 
