@@ -25,7 +25,18 @@ from importlib import import_module
 from tidings.errors import InputError, did_you_mean
 from tidings.filters import View
 from tidings.overlay.immune.global_construction import Graph, Roles, guarded, literal, spanning_tree
-from tidings.overlay.interest import AnyWanted, Box, Everything, Extent, Interest, Ranges, Span, Sql, Wanted, key_of
+from tidings.overlay.interest import (
+    AnyWanted,
+    Box,
+    Everything,
+    Extent,
+    Interest,
+    InterestFilter,
+    Ranges,
+    Span,
+    Sql,
+    key_of,
+)
 from tidings.overlay.messages import (
     SEALED,
     Codec,
@@ -97,6 +108,7 @@ __all__ = [
     "Header",
     "Hop",
     "Interest",
+    "InterestFilter",
     "Message",
     "NodeId",
     "Packet",
@@ -116,7 +128,6 @@ __all__ = [
     "Trip",
     "View",
     "WakeAt",
-    "Wanted",
     "guarded",
     "hops_max",
     "key_of",

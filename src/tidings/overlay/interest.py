@@ -58,7 +58,7 @@ class Extent(NamedTuple):
 Box: TypeAlias = dict[str, Extent]  # One extent for each constrained attribute; the others are unbounded.
 
 
-class Wanted(Protocol):
+class InterestFilter(Protocol):
     """The readable part of an interest, in whatever form it comes."""
 
     @property

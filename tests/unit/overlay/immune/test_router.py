@@ -56,10 +56,10 @@ def graph_of(world: World) -> Graph:
 
 
 def wrong_with(world: World) -> list[str]:
-    """J1 to J4 of the roles that the nodes have, and whether both ends of an election agree."""
+    """IMMUNE-J1 to IMMUNE-J4 of the roles that the nodes have, and whether both ends of an election agree."""
     nodes = {node.id: node for node in nodes_of(world)}
     roles = roles_of(list(nodes.values()))
-    found = [each for each in wrongs(graph_of(world), roles) if not each.startswith("J5")]
+    found = [each for each in wrongs(graph_of(world), roles) if not each.startswith("IMMUNE-J5")]
     for node in nodes.values():
         found += [
             f"{node.id} is unknown to {node.state.upper}"
@@ -105,7 +105,7 @@ def copies_received(world: World) -> Counter[str]:
 @settings(max_examples=40)
 @given(graphs(), st.integers(0, 6), st.data())
 def test_everyone_is_reached_and_immune_nodes_once(forward: str, graph: Graph, delta: int, data: st.DataObject) -> None:
-    """Q1, Q2 and Q4 on any connected graph, from any node."""
+    """IMMUNE-Q1, IMMUNE-Q2 and IMMUNE-Q4 on any connected graph, from any node."""
     names = list(graph)
     links = tuple((a, b) for a, name in enumerate(names) for b in sorted(map(names.index, graph[name])) if a < b)
     origin = data.draw(st.integers(0, len(names) - 1))
@@ -123,7 +123,7 @@ def test_everyone_is_reached_and_immune_nodes_once(forward: str, graph: Graph, d
 
 
 def most_copies(world: World) -> int:
-    """Q4: what core_flood takes."""
+    """IMMUNE-Q4: what core_flood takes."""
     core = [node for node in nodes_of(world) if node.state.in_core]
     ends = sum(len(node.state.core_neighbours()) for node in core)
     return len(world.nodes) - len(core) + ends - (len(core) - 1)
@@ -171,7 +171,7 @@ def test_the_literal_steps_leave_about_a_tenth_uncovered() -> None:
 
 @pytest.mark.parametrize("kind", ["barabasi-albert", "random", "ring", "planar", "transit-stub"])
 def test_the_nodes_come_to_a_right_construction_by_talking(kind: str) -> None:
-    """Q3: J1 to J5, on any connected graph."""
+    """IMMUNE-Q3: IMMUNE-J1 to IMMUNE-J5, on any connected graph."""
     world = World("immune", topology=topology(kind, 40, Random(kind)), seed=1, settled=False, recording=False)
     world.run_for(90.0)
     assert wrong_with(world) == []
@@ -190,7 +190,7 @@ def test_nodes_by_themselves_find_a_core_as_small_as_seen_from_above() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_no_schedule_of_demotions_tears_the_core(seed: int) -> None:
-    """Q7: J4 at every instant, however messages are delayed, overtaken, repeated and lost."""
+    """IMMUNE-Q7: IMMUNE-J4 at every instant, however messages are delayed, overtaken, repeated and lost."""
     weather = Weather(loss=0.1 * (seed % 2), repeat=0.1, jitter_s=0.3, reorder=True)
     graph = topology(["barabasi-albert", "random", "planar"][seed % 3], 30, Random(seed))
     world = World("immune", topology=graph, seed=seed, settled=False, weather=weather, recording=False)
@@ -206,7 +206,7 @@ def test_no_schedule_of_demotions_tears_the_core(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_after_any_crash_that_leaves_the_graph_connected_the_roles_are_right_again(seed: int) -> None:
-    """Q3, second half: within thirty heartbeats."""
+    """IMMUNE-Q3, second half: within thirty heartbeats."""
     world = World("immune", topology=scale_free(seed, 40), seed=seed, recording=False)
     world.run_for(10.0)
     world.crash(busiest_that_is_no_bottleneck(world))
@@ -270,7 +270,7 @@ def test_an_epoch_takes_the_ranks_anew() -> None:
 
 
 def test_unused_links_stay_open() -> None:
-    """J6: they are only not used."""
+    """IMMUNE-J6: they are only not used."""
     world = World("immune", topology=scale_free(4, 40), seed=4, recording=False)
     world.run_for(20.0)
     for node, near in zip(nodes_of(world), world.topology.neighbours(), strict=True):

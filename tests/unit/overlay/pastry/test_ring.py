@@ -75,7 +75,7 @@ def settled(ids: list[str], **options: Any) -> dict[str, RoutingState]:
 
 
 @given(ids_of_three, ids_of_three)
-def test_every_other_id_lies_in_exactly_one_cell_I1(mine: str, other: str) -> None:
+def test_every_other_id_lies_in_exactly_one_cell_IRBR_I1(mine: str, other: str) -> None:
     places = RoutingState(Peer(mine), base=4)
     cells = [cell for row in range(3) for cell in places.cells(row)]
     holding = [cell for cell in cells if other.startswith(cell)]
