@@ -49,7 +49,7 @@ class Backoff:
 
 
 @dataclass(slots=True)
-class PendingMessage(Generic[K]):
+class Pending(Generic[K]):
     """One message that has not been acknowledged."""
 
     key: K
@@ -75,7 +75,7 @@ class RetransmitQueue(Generic[K]):
 
     def __init__(self, backoff: Backoff, *, at_most: int = PENDING_MAX) -> None:
         self.backoff, self.at_most = backoff, at_most
-        self._pending: OrderedDict[K, PendingMessage[K]] = OrderedDict()
+        self._pending: OrderedDict[K, Pending[K]] = OrderedDict()
 
     def add(
         self, key: K, to: NodeId, message: Any, now: float, *, about: Any = None, tries_max: int | None = None
@@ -85,10 +85,10 @@ class RetransmitQueue(Generic[K]):
         if len(self._pending) >= self.at_most:
             self._pending.popitem(last=False)
         due = now + self.backoff.wait_s(1)
-        self._pending[key] = PendingMessage(key, to, message, due, tries_max or self.backoff.tries_max, about)
+        self._pending[key] = Pending(key, to, message, due, tries_max or self.backoff.tries_max, about)
         return due
 
-    def overdue(self, key: K, now: float) -> PendingMessage[K] | None:
+    def overdue(self, key: K, now: float) -> Pending[K] | None:
         """What should have been acknowledged by now; None if it was, or was tried again since."""
         pending = self._pending.get(key)
         return pending if pending is not None and pending.due <= now else None
@@ -103,21 +103,21 @@ class RetransmitQueue(Generic[K]):
         pending.due = now + self.backoff.wait_s(pending.tries)
         return pending.due
 
-    def acknowledge(self, key: K, by: NodeId | None = None) -> PendingMessage[K] | None:
+    def acknowledge(self, key: K, by: NodeId | None = None) -> Pending[K] | None:
         """What this acknowledges; None if nothing is pending, or it was sent to another than `by`."""
         pending = self._pending.get(key)
         if pending is None or (by is not None and pending.to != by):
             return None
         return self._pending.pop(key)
 
-    def get(self, key: K) -> PendingMessage[K] | None:
+    def get(self, key: K) -> Pending[K] | None:
         return self._pending.get(key)
 
     def keys_to(self, peer: NodeId) -> list[K]:
         """The keys of what was sent to this peer, oldest first."""
         return [key for key, pending in self._pending.items() if pending.to == peer]
 
-    def take_back(self, to: NodeId) -> list[PendingMessage[K]]:
+    def take_back(self, to: NodeId) -> list[Pending[K]]:
         """Everything that was sent to a peer that is gone; it is pending no more."""
         return [self._pending.pop(key) for key in self.keys_to(to)]
 
@@ -166,11 +166,11 @@ class Requests:
         due = self._queue.add(self._made, to, message, now, about=about, tries_max=tries_max)
         return [Send(to, message), self._wake(self._made, 1, due)]
 
-    def answered(self, number: int, by: NodeId) -> PendingMessage[int] | None:
+    def answered(self, number: int, by: NodeId) -> Pending[int] | None:
         """The request that this answers; None if none is open, or it was put to somebody else."""
         return self._queue.acknowledge(number, by)
 
-    def overdue(self, number: int, tries: int, now: float) -> tuple[list[Effect], PendingMessage[int] | None]:
+    def overdue(self, number: int, tries: int, now: float) -> tuple[list[Effect], Pending[int] | None]:
         """What to send again; or the request, if it was tried often enough and is given up."""
         pending = self._queue.get(number)
         if pending is None or pending.tries != tries:
@@ -180,7 +180,7 @@ class Requests:
             return [], pending
         return [Send(pending.to, pending.message), self._wake(number, pending.tries, due)], None
 
-    def take_back(self, to: NodeId) -> list[PendingMessage[int]]:
+    def take_back(self, to: NodeId) -> list[Pending[int]]:
         """All requests to a node that is gone; they are open no more."""
         return self._queue.take_back(to)
 

@@ -58,7 +58,7 @@ from tidings.overlay.random_graph.graph import PERIOD_S, Welcome
 from tidings.overlay.random_graph.partition import INDEXED_MAX, Axis, axes_of, place_of
 from tidings.overlay.random_graph.random_walk import HOPS_MAX, Path, onward
 from tidings.overlay.random_graph.router import GraphRouter, on_a_random_graph
-from tidings.overlay.retransmit import PendingMessage
+from tidings.overlay.retransmit import Pending
 from tidings.overlay.router import (
     WHATEVER_HAPPENS,
     Completed,
@@ -240,7 +240,7 @@ class Cbdlo(GraphRouter[CbdloMessage]):
         handled = self.topologies.receive(sender, message, now)
         return handled if handled is not None else self.graph.receive(sender, message, now)
 
-    def _answered(self, call: PendingMessage[int], answer: Message, now: float) -> list[Effect]:
+    def _answered(self, call: Pending[int], answer: Message, now: float) -> list[Effect]:
         match call.about:
             case ("match", EventId() as event, Axis() as axis):
                 return self.teller.one_told((event, axis))
@@ -248,7 +248,7 @@ class Cbdlo(GraphRouter[CbdloMessage]):
                 return self.graph.welcomed(answer, now)
         return self.topologies.answered(call, answer, now)
 
-    def _lost(self, call: PendingMessage[int], now: float) -> list[Effect]:
+    def _lost(self, call: Pending[int], now: float) -> list[Effect]:
         match call.about:
             case ("match", EventId() as event, Axis() as axis):
                 return [*self.topologies.missing(axis, call.to), *self.teller.one_told((event, axis))]

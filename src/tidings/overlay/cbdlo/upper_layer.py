@@ -46,7 +46,7 @@ from tidings.overlay.interest import Interest
 from tidings.overlay.messages import Message, NodeId, Packet, Peer, SubscriptionId
 from tidings.overlay.random_graph.access_points import AccessPoint, AccessTable, Tree
 from tidings.overlay.random_graph.partition import BOTTOM, Axis, Cut
-from tidings.overlay.retransmit import PendingMessage, Requests
+from tidings.overlay.retransmit import Pending, Requests
 from tidings.overlay.router import Count, Effect, Send
 
 RENEW_BEATS = 5  # A member says so often that it is still there.
@@ -166,7 +166,7 @@ class Topologies:
                 return self._alive(sender, incarnation, now)
         return None
 
-    def answered(self, call: PendingMessage[int], answer: Message, now: float) -> list[Effect]:
+    def answered(self, call: Pending[int], answer: Message, now: float) -> list[Effect]:
         """One of this room's calls has been answered."""
         match call.about, answer:
             case ("register", SubscriptionId() as id, axis, tree), Registered(_, anchor):
@@ -185,7 +185,7 @@ class Topologies:
                 return self.office.doubt(axis, tree, peer, now)
         return []
 
-    def lost(self, call: PendingMessage[int], now: float) -> list[Effect]:
+    def lost(self, call: Pending[int], now: float) -> list[Effect]:
         """One of this room's calls will not be answered."""
         match call.about:
             case ("register", SubscriptionId(), axis, tree):
