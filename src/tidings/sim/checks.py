@@ -28,22 +28,22 @@ def check_nothing_lost(
 
     Only those of nodes that stayed up. With `calm_s`, events published during a
     disturbance, up to `flight_s` before one or `calm_s` after it are excused. With `parts`
-    (see `World.parts`) nothing is owed from one part of a broken graph to another.
+    (see `World.parts`) no event has to cross from one part of a broken graph to another.
     """
-    told = {(notice.event, notice.subscription) for notice in trace.notices}
+    delivered = {(notice.event, notice.subscription) for notice in trace.notices}
     windows = [] if calm_s is None else [(begin - flight_s, end + calm_s) for begin, end in trace.disturbances]
     missing = [
         f"{_named(event)} did not reach subscription {_named(id)}"
         for event, publication in trace.publications.items()
         if not any(begin <= publication.at <= end for begin, end in windows)
-        for id in _owed(trace, publication)
-        if (event, id) not in told and (not parts or parts.get(publication.node) == parts.get(id.origin))
+        for id in _must_reach(trace, publication)
+        if (event, id) not in delivered and (not parts or parts.get(publication.node) == parts.get(id.origin))
     ]
     _none_of(missing, trace)
 
 
 def check_nothing_twice(trace: SimulationTrace) -> None:
-    """No subscription was told of an event twice, and no router delivered one twice."""
+    """No subscription got an event twice, and no router delivered one twice."""
     notices = Counter((notice.event, notice.subscription) for notice in trace.notices)
     _none_of([f"{_named(e)} reached {_named(s)} {n} times" for (e, s), n in notices.items() if n > 1], trace)
     restarted = {node for node, spans in trace.absences.items() if any(end != float("inf") for _, end in spans)}
@@ -52,7 +52,7 @@ def check_nothing_twice(trace: SimulationTrace) -> None:
 
 
 def check_nothing_unwanted(trace: SimulationTrace) -> None:
-    """Nobody was told of an event that it had not asked for, or had taken back its wish for before it was published."""
+    """No subscription got an event that it does not match, or that was published after it was withdrawn."""
     wrong = []
     for notice in trace.notices:
         publication, wish = trace.publications[notice.event], trace.subscriptions[notice.subscription]
@@ -91,7 +91,7 @@ def check_bounded(world: World) -> None:
 
 
 def check_quiet(world: World) -> None:
-    """Nothing is on its way but what is said on schedule."""
+    """Nothing is on its way but what is sent on schedule."""
     if not world.is_quiet():
         raise CheckFailed("the world is not quiet", world.trace)
 
@@ -105,7 +105,7 @@ def check_safe(world: World, *, crossings_max: int = 1) -> None:
     check_bounded(world)
 
 
-def _owed(trace: SimulationTrace, publication: Publication) -> Iterator[SubscriptionId]:
+def _must_reach(trace: SimulationTrace, publication: Publication) -> Iterator[SubscriptionId]:
     """The subscriptions that a publication must reach, if nothing but their own nodes is in the way."""
     for id, wish in trace.subscriptions.items():
         stayed = _stayed_up(trace, wish.node, wish.asked_at) and _stayed_up(trace, publication.node, publication.at)

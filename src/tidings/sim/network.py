@@ -1,7 +1,7 @@
-"""Links: how long a message takes, and what may happen to it on the way.
+"""The simulated network: delays between nodes, loss, duplication and reordering.
 
-`Weather` is what the network does to every message alike: it can change while a world
-runs. A *space* says how far two nodes are apart; it is laid out once and never changes.
+`Weather` applies to every message alike and can change while a world runs. A delay space
+says how far two nodes are apart; it never changes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A plan: a whole run as one piece of data, so that a failure can be handed to somebody else.
 
-The run has five acts. The nodes *settle*; subscribers say what they want; the *storm*
-comes, faults and events together; the world is left in *calm* to mend itself; and more
-events follow, which a protocol that keeps its promises brings to everyone.
+A run has five phases. The nodes *settle*; nodes subscribe; the *storm* brings faults and
+events together; in the *calm* the network repairs itself; and more events follow, which a
+protocol that keeps its guarantees delivers to every subscriber.
 
 A plan that fails is *shrunk*: faults are left out, then nodes, events and subscriptions,
 as long as it still fails. Found by trying parts of the list of faults, halves first. (Not
@@ -81,7 +81,7 @@ def run(plan: SimulationPlan, *, recording: bool = True) -> World:
 
 
 def judge(plan: SimulationPlan) -> World:
-    """Run a plan and hold the protocol to what it promises; raises CheckFailed if it breaks a promise."""
+    """Run a plan and check the protocol's guarantees; raises CheckFailed if it breaks one."""
     world = run(plan)
     check_safe(world, crossings_max=crossings_allowed(plan))
     check_quiet(world)
@@ -154,7 +154,7 @@ _NEEDED: dict[type, Guarantee] = {
 
 
 def _needed(plan: SimulationPlan) -> set[Guarantee]:
-    """What a protocol must have promised to be blamed for a loss under this plan."""
+    """The guarantees that a loss under this plan would break."""
     needed = {_NEEDED[type(fault)] for fault in plan.faults if type(fault) in _NEEDED}
     if any(isinstance(fault, NodeJoin) for fault in plan.faults):
         on_graph = protocol(plan.protocol).on_graph

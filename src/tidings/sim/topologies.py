@@ -1,7 +1,7 @@
-"""Graphs of nodes: who has a link to whom, and how far apart they are.
+"""Topologies: which nodes have links, and how far apart they are.
 
-Each is a function of its parameters and a seeded source of chance, and gives a connected
-graph unless it says otherwise. A protocol that makes its own links takes only the space.
+Each is a function of its parameters and a seeded random generator, and gives a connected
+graph unless it says otherwise. A protocol that makes its own links uses only the delays.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Every row is a moment, what happened, at which node and, where there is one, wit
 peer, which message and about which event or subscription. Two runs are the same run
 exactly if their digests are equal.
 
-Beside the rows a trace keeps the ledger that the checks read: what was published, who had
-asked for what and when, who was told, and when the world was disturbed.
+Beside the rows a trace keeps what the checks read: publications, subscriptions with their
+times, notifications, and when the world was disturbed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Publication:
 
 @dataclass(slots=True)
 class SubscriptionRecord:
-    """A subscription's life: when it was asked for, known everywhere, taken back, and done with."""
+    """A subscription: when it was made, known everywhere, withdrawn, and gone."""
 
     interest: Interest
     node: NodeId
@@ -63,7 +63,7 @@ class SubscriptionRecord:
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """A subscription was told of an event."""
+    """An event was delivered to a subscription."""
 
     at: float
     event: EventId
@@ -72,7 +72,7 @@ class Notification:
 
 @dataclass(slots=True)
 class SimulationTrace:
-    """All that happened. Rows are kept only if `recording`; counts and the ledger always."""
+    """All that happened. Rows are kept only if `recording`; counts and records always."""
 
     recording: bool = True
     rerun: str = ""
@@ -127,7 +127,7 @@ class SimulationTrace:
 
 
 class CheckFailed(AssertionError):
-    """A world did what no world may do. The message ends with the command that shows it again."""
+    """A run broke a rule of every run. The message ends with the command that repeats it."""
 
     def __init__(self, what: str, trace: SimulationTrace) -> None:
         super().__init__(what + (f"\nto see it again:\n  {trace.rerun}" if trace.rerun else ""))

@@ -1,20 +1,19 @@
-"""Reverse pointers: adverts spread to everyone, subscriptions walk back, events follow.
+"""Reverse-path forwarding: adverts are broadcast, subscriptions travel back along their paths, events follow.
 
 A node that begins to publish events of a type *advertises* it. Every node that the advert
 reaches keeps a pointer to the neighbour it first came from, so the pointers of one advert
 form a tree with the publisher at its root. An interest travels along them to the
-publisher and leaves at every node who wants what behind which link; one that is covered
-by an interest sent before stays where it is. Events then go only where they are wanted,
-once, because they run down a tree.
+publisher, and every node on the way remembers the link it came from; an interest that one
+sent before covers stops. Events then follow a tree, so they reach each interested node once.
 
-    publish, first of a type   → advertise, and spread the event to everyone
+    publish, first of a type   → advertise, and broadcast the event
     publish, advert settled    → Forward down the tree where an interest matches
-    subscribe                  → Sub up the tree of each advert of the type; Confirm comes back from the root
-    unsubscribe                → Sub what the interest covered; when that is confirmed, Unsub
+    subscribe                  → AdvertSubscribe up the tree of each advert; AdvertConfirm comes back from the root
+    unsubscribe                → AdvertSubscribe what the interest covered; once confirmed, AdvertUnsubscribe
 
 While an advert is young, or its tree had to be laid anew because a link broke, events are
-spread to everyone: too much for a while, never too little. How an advert or an event is
-spread is the affair of the protocol that stands on top, and so is the clock.
+broadcast: too much for a while, never too little. The router broadcasts, sends and keeps
+the time.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class Advert(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AdvertSubscribe(Message, frozen=True, tag="Sub"):
-    """The sender wants this of the advert, for itself or for somebody behind it."""
+    """The sender has this interest in the advert's events, its own or that of a node behind it."""
 
     advert: Advert
     interest: Interest
@@ -68,7 +67,7 @@ class AdvertConfirm(Message, frozen=True, tag="Confirm"):
 
 
 class AdvertUnsubscribe(Message, frozen=True, tag="Unsub"):
-    """The sender no longer wants this of the advert."""
+    """The sender withdraws this interest."""
 
     advert: Advert
     id: SubscriptionId
@@ -82,7 +81,7 @@ class Forward(Message, frozen=True):
 
 
 class Forwarded(Message, frozen=True):
-    """Thanks for the event."""
+    """I have received the event."""
 
     id: EventId
 
@@ -110,7 +109,7 @@ class AdvertTree:
 
 
 class ReversePaths:
-    """One node's pointers and the interests laid along them."""
+    """One node's reverse paths, and the interests sent along them."""
 
     def __init__(self, me: NodeId, incarnation: int, *, wait_s: float, settle_s: float) -> None:
         self.me, self.incarnation, self.settle_s = me, incarnation, settle_s
@@ -124,7 +123,7 @@ class ReversePaths:
         self._asked: dict[SubscriptionId, dict[AdvertId, None]] = {}
         """For each own interest not completed yet, the adverts that have not confirmed it."""
 
-    # ── What the protocol on top asks ──────────────────────────────────────────
+    # ── Queries and changes by the router ───────────────────────────────────────
 
     def new_advert(self, packet: Packet, now: float) -> Advert | None:
         """A new advert to be spread before this packet of ours, or None if there is one already."""
@@ -149,7 +148,7 @@ class ReversePaths:
         return tree is not None and now >= tree.since + self.settle_s
 
     def learn(self, advert: Advert, sender: NodeId, now: float) -> list[Effect]:
-        """An advert came: point to where it came from, and send our wishes and those behind us there."""
+        """A new advert: lay the path back to its sender, and send our interests along it."""
         known = self.trees.get(advert.id)
         if self.is_own(advert.id) or (known and known.advert.seq >= advert.seq):
             return []
@@ -183,7 +182,7 @@ class ReversePaths:
         return self._fingerprint[1]
 
     def on_neighbour_lost(self, peer: NodeId, now: float) -> None:
-        """A neighbour seems to be gone. What it wanted is kept, and tried, for a while: it may have been misjudged."""
+        """A neighbour seems to be gone. Its interests are kept for a while, for it may be alive."""
         for tree in self.trees.values():
             if peer in tree.wanted:
                 tree.fading.setdefault(peer, now + FADE * self.settle_s)
@@ -192,12 +191,12 @@ class ReversePaths:
                 self._laid += 1
 
     def give_up_on(self, peer: NodeId) -> None:
-        """A neighbour is known to be down: nothing more is tried."""
+        """A neighbour is known to be down: stop sending to it."""
         for key in self._calls.keys_to(peer):
             self._calls.acknowledge(key)
 
     def expire(self, now: float) -> list[Effect]:
-        """Take back what was wanted only by neighbours that stayed away."""
+        """Withdraw the interests of neighbours that did not come back."""
         effects: list[Effect] = []
         for tree in self.trees.values():
             for peer in [peer for peer, until in tree.fading.items() if until <= now]:
@@ -220,7 +219,7 @@ class ReversePaths:
         return [tree.advert for tree in broken]
 
     def subscribe(self, interest: Interest, now: float) -> list[Effect]:
-        """Done when every publisher of the type that we know of has confirmed it."""
+        """Completed when every known publisher of the type has confirmed it."""
         self._own[interest.id] = interest
         trees = [t for t in self.trees.values() if t.advert.id.type == interest.type and t.pointer is not None]
         self._asked[interest.id] = {tree.advert.id: None for tree in trees}
@@ -230,7 +229,7 @@ class ReversePaths:
         return effects + self._completed_if_all(interest.id)
 
     def unsubscribe(self, id: SubscriptionId, now: float) -> list[Effect]:
-        """Done at once: what still comes is not delivered. The publishers learn of it in their time."""
+        """Completed at once: what still comes is not delivered. The publishers learn of it later."""
         gone = self._own.pop(id, None)
         self._asked.pop(id, None)
         effects: list[Effect] = []
@@ -240,7 +239,7 @@ class ReversePaths:
         return [*effects, Completed("unsubscribe", id)]
 
     def down(self, packet: Packet, advert: Advert, sender: NodeId | None, now: float) -> list[Effect]:
-        """Send a packet to every neighbour behind which somebody wants it."""
+        """Send a packet to every neighbour with a matching interest behind it."""
         tree = self.trees.get(advert.id)
         if tree is None:
             return []
@@ -255,7 +254,7 @@ class ReversePaths:
         return self.trees[AdvertId(self.me, self.incarnation, packet.header.type)].advert
 
     def receive(self, sender: NodeId, message: PathMessage, now: float) -> list[Effect]:
-        """Take one of our messages. (Forward is for the protocol on top, which knows what it has seen.)"""
+        """Handle a message. (The router handles Forward, for it knows what it has seen.)"""
         match message:
             case AdvertSubscribe(advert, interest):
                 return self._on_sub(sender, advert, interest, now)
@@ -313,7 +312,7 @@ class ReversePaths:
     def _send_up(
         self, tree: AdvertTree, interest: Interest, answer: tuple[NodeId, SubscriptionId], now: float
     ) -> list[Effect]:
-        """Have the publisher know of an interest, unless one that covers it is on its way already."""
+        """Send an interest towards the publisher, unless one that covers it has been sent."""
         if tree.pointer is None:
             return self._tell(tree, answer, now)
         cover = self._cover(tree, interest)
@@ -373,7 +372,7 @@ class ReversePaths:
         return self._take_back(tree, id, now)
 
     def _take_back(self, tree: AdvertTree, id: SubscriptionId, now: float) -> list[Effect]:
-        """Tell the publisher that an interest is gone, after it knows of those that relied on it."""
+        """Withdraw an interest at the publisher, once that knows the interests that it covered."""
         tree.waiting.pop(id, None)
         if id not in tree.sent or not tree.pointer or id in tree.retiring:
             return []
