@@ -145,7 +145,7 @@ class World:
         self._push(when, CALL, None, do, None, None)
 
     def run_for(self, seconds: float) -> None:
-        """Let so much time pass."""
+        """Let this much time pass."""
         until = self.now + seconds
         self._run(until, stop_when_quiet=False)
         self.now = until
@@ -157,7 +157,7 @@ class World:
             raise CheckFailed(f"not quiet after {within_s} s: {self._pending} steps are still to come", self.trace)
 
     def is_quiet(self) -> bool:
-        """Whether nothing is on its way but what is said on schedule."""
+        """Whether nothing is on its way but what is sent on schedule."""
         return self._pending == 0
 
     def _run(self, until: float, *, stop_when_quiet: bool) -> None:
@@ -181,7 +181,7 @@ class World:
     # ── What a test or an experiment does ──────────────────────────────────────
 
     def subscribe(self, node: int, wanted: AnyWanted, event_type: str = EVENT_TYPE) -> SubscriptionId:
-        """Have a node want something from now on."""
+        """Subscribe at a node."""
         member = self.nodes[node]
         member.subscriptions_made += 1
         id = SubscriptionId(member.id, member.peer.incarnation, member.subscriptions_made)
@@ -193,7 +193,7 @@ class World:
         return id
 
     def unsubscribe(self, id: SubscriptionId) -> None:
-        """Take a subscription back; one of a node that is down, or in a new life, is gone already."""
+        """Withdraw a subscription; one of a node that is down, or was restarted, is gone already."""
         member = self._by_id[id.origin]
         if not member.up or member.subscriptions.pop(id, None) is None:
             return
@@ -214,14 +214,14 @@ class World:
         return id
 
     def publish_some(self, count: int, *, over_s: float = 10.0, draw: Callable[[Random], Values] | None = None) -> None:
-        """Have nodes that are then up publish events in the next `over_s` seconds, and run until those are over."""
+        """Publish events at random live nodes within the next `over_s` seconds, and run for that long."""
         draw = draw or (lambda rng: {"x": rng.randrange(1000)})
         for _ in range(count):
             self.at(self.now + self.rng.uniform(0, over_s), lambda: self._publish_anywhere(draw))
         self.run_for(over_s)
 
     def crash(self, node: int) -> None:
-        """Switch a node off."""
+        """Stop a node without notice."""
         member = self.nodes[node]
         if member.up:
             member.up = False
@@ -229,7 +229,7 @@ class World:
             self.trace.note(self.now, "crash", member.id)
 
     def restart(self, node: int, *, memory: bool = True) -> None:
-        """Start a new life of a node that is down. With memory it takes up its old subscriptions, under new ids."""
+        """Start a new incarnation of a node that is down. With memory it subscribes again, under new ids."""
         member = self.nodes[node]
         if member.up or member.leaving:
             return
@@ -242,13 +242,13 @@ class World:
         self.trace.note(self.now, "restart", member.id, what="with memory" if memory else "")
         if kept or self.protocol.on_graph:
             self._carry_out(member, member.router.start(self.now, kept))
-        else:  # It remembers nobody, so it comes to the network like a newcomer.
+        else:  # It remembers no peers, so it joins like a newcomer.
             self._carry_out(member, member.router.join(self._peers(3, but=node), self.now))
         for each in wanted:
             self.subscribe(node, each)
 
     def join(self, contacts: int = 3) -> int:
-        """Bring in a new node that knows some of those that are up; returns its number."""
+        """Add a node that knows some live nodes; returns its number."""
         index = len(self.nodes)
         known = self._contacts(contacts)
         member = self._add(index, [self.nodes[k].index for k in known] if self.protocol.on_graph else [])
@@ -261,7 +261,7 @@ class World:
         return index
 
     def leave(self, node: int) -> None:
-        """Have a node say goodbye; it is switched off when it may go."""
+        """Have a node leave; it is stopped when its router is done."""
         member = self.nodes[node]
         if member.up and not member.leaving:
             member.leaving = True
@@ -277,14 +277,14 @@ class World:
 
     @contextmanager
     def split(self, side: Sequence[int] | None = None) -> Iterator[None]:
-        """While this lasts no message passes between `side`, half of the nodes if not said, and the rest."""
+        """While this lasts no message passes between `side`, by default half of the nodes, and the rest."""
         half = side if side is not None else self.rng.sample(range(len(self.nodes)), len(self.nodes) // 2)
         self.cut_off(half)
         yield
         self.heal()
 
     def strike(self, faults: Sequence[Fault]) -> None:
-        """Let these faults happen, their times counted from now."""
+        """Schedule these faults, their times counted from now."""
         for fault in faults:
             self.at(self.now + fault.at, lambda fault=fault: begin(fault, self))  # type: ignore[misc]
             if isinstance(fault, NetworkSplit | Slow | Storm):
@@ -293,10 +293,10 @@ class World:
             else:
                 self.trace.disturbances.append([self.now + fault.at, self.now + fault.at])
 
-    # ── Who is there ───────────────────────────────────────────────────────────
+    # ── Nodes that are up ──────────────────────────────────────────────────────────
 
     def up(self) -> list[int]:
-        """The nodes that are up, and not about to go."""
+        """The nodes that are up and not leaving."""
         return [member.index for member in self.nodes if member.up and not member.leaving]
 
     @property
@@ -382,7 +382,7 @@ class World:
         heappush(self._heap, (arrival, self._order, kind, target, message, member.peer.id, None))
 
     def _describe(self, message: Any) -> tuple[str, Any, int, list[int], int]:
-        """What a trace says of a message; kept until the next one, for one message often goes to many."""
+        """How a trace describes a message; cached until the next one, for one message often goes to many nodes."""
         if message.__class__ is EncodedMessage:
             name, size, about, chatter = message.name, len(message.raw), message.about, message.message.chatter
         else:
@@ -417,7 +417,7 @@ class World:
             self.trace.note(self.now, "lose", member.id, to, name, about)
 
     def _miss(self, member: SimulatedNode, sender: NodeId, message: Message | EncodedMessage) -> None:
-        """A message came to a node that is down. Over TCP its sender would be told so."""
+        """A message came to a node that is down. Over TCP its sender would get an error."""
         self.trace.counted["missed"] += 1
         name = message.name if isinstance(message, EncodedMessage) else name_of(message)
         self.trace.note(self.now, "miss", member.id, sender, name)
@@ -455,21 +455,21 @@ class World:
         self.trace.note(self.now, "split", "", what=f"{len(side)} nodes cut off")
 
     def heal(self) -> None:
-        """There is one network again."""
+        """End the split."""
         for member in self.nodes:
             member.side = 0
         self._split = False
         self.trace.note(self.now, "heal", "")
 
     def set_weather(self, weather: Weather) -> None:
-        """From now on the network treats messages like this."""
+        """Change what the network does to messages."""
         weather.check()
         self.weather, self._weather_calm = weather, weather.calm
 
     # ── The nodes ──────────────────────────────────────────────────────────────
 
     def _found(self, settled: bool) -> None:
-        """Make all the nodes the world begins with, and start them."""
+        """Create the first nodes, and start them."""
         self._ids = [self._name(index) for index in range(self.topology.node_count)]
         for index, links in enumerate(self.topology.neighbours()):
             self._add(index, links)
