@@ -20,7 +20,7 @@ from tidings.node.filter_encoding import UNREAD
 from tidings.node.key_distribution import CODEC, CONTROL, AskedIn, LetIn, News, TurnedAway
 from tidings.overlay import EventId, Header, Interest, Packet, Peer, SubscriptionId, View
 from tidings.overlay.baselines.flooding import Flood
-from tidings.overlay.hermes.multicast_tree import Want
+from tidings.overlay.hermes.messages import InterestRequest
 from tidings.sim import START_MS
 
 
@@ -89,7 +89,7 @@ def test_no_interest_makes_a_node_raise() -> None:
     @given(mangled(good) | st.binary(max_size=100))
     def run(envelope: bytes) -> None:
         interest = Interest(id, PLATES.type_id.hex(), UNREAD, envelope)
-        raw = other._codec.encode(Want(interest, 1))
+        raw = other._codec.encode(InterestRequest(interest, 1))
         node.receive(other.me.id, raw, 0.0)
 
     run()
