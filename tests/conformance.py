@@ -16,7 +16,7 @@ import pytest
 from tidings.overlay import NAMES, Codec, Guarantee, protocol
 from tidings.sim import (
     Fault,
-    Plan,
+    SimulationPlan,
     Workload,
     World,
     comings_and_goings,
@@ -59,7 +59,7 @@ FAULTS: dict[str, Callable[[int], tuple[Fault, ...]]] = {
 
 def it_keeps_its_guarantees(name: str, seed: int, faults: tuple[Fault, ...], **options: Any) -> None:
     """Under these faults, whatever the seed."""
-    plan = Plan(name, seed=seed, node_count=NODE_COUNT, faults=faults, options=options)
+    plan = SimulationPlan(name, seed=seed, node_count=NODE_COUNT, faults=faults, options=options)
     if failure(plan) is not None:
         judge(shrunk(plan))  # Raises: the smaller plan fails as well.
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.conformance import FAULTS, NODE_COUNT, PROTOCOLS
 from tests.live import chaos
 from tests.pipeline.kills import killed_again_and_again
-from tidings.sim import Plan, failure, shrunk
+from tidings.sim import SimulationPlan, failure, shrunk
 
 WORLDS = ("simulated", "live", "spark")
 
@@ -48,13 +48,13 @@ def soak(protocols: Sequence[str], seed: int, until: float) -> int:
         for name in protocols:
             for kind in FAULTS:
                 runs += 1
-                failures += not holds(Plan(name, seed=seed, node_count=NODE_COUNT, faults=FAULTS[kind](seed)))
+                failures += not holds(SimulationPlan(name, seed=seed, node_count=NODE_COUNT, faults=FAULTS[kind](seed)))
         seed += 1
     print(f"{runs} simulated runs, {failures} failures, next seed {seed}")
     return failures
 
 
-def holds(plan: Plan) -> bool:
+def holds(plan: SimulationPlan) -> bool:
     if failure(plan) is None:
         return True
     print(f"{failure(shrunk(plan))}\n", flush=True)

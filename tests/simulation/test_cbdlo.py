@@ -22,7 +22,7 @@ from tidings.overlay.cbdlo.owned_partitions import OwnedPartition
 from tidings.overlay.cbdlo.router import Cbdlo
 from tidings.overlay.random_graph.partition import AttributeAxis, intervals_of
 from tidings.security import Mode
-from tidings.sim import Plan, World, check_safe, run
+from tidings.sim import SimulationPlan, World, check_safe, run
 
 X = AttributeAxis("Event", "x")
 
@@ -312,8 +312,10 @@ def test_incomplete_counts_expire() -> None:
 
 
 @pytest.mark.parametrize("faults", ["loss and repeats", "everything"])
-def test_as_published_it_may_lose_events_and_is_safe_otherwise(faults: str) -> None:
-    world = run(Plan("cbdlo", seed=1, node_count=NODE_COUNT, faults=FAULTS[faults](1), options={"profile": "paper"}))
+def test_as_published_it_may_lose_events_and_does_nothing_else_wrong(faults: str) -> None:
+    world = run(
+        SimulationPlan("cbdlo", seed=1, node_count=NODE_COUNT, faults=FAULTS[faults](1), options={"profile": "paper"})
+    )
     check_safe(world, crossings_max=16)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests import conformance
 from tests.conformance import FAULTS, PROTOCOLS, everything
-from tidings.sim import Plan, run
+from tidings.sim import SimulationPlan, run
 
 SEED = 1
 
@@ -49,17 +49,15 @@ def test_the_same_seed_gives_the_same_run_to_the_last_bit_whatever_the_hash_seed
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_another_seed_gives_another_run(protocol: str) -> None:
-    one, other = (run(Plan(protocol, seed=seed, node_count=8)).trace.digest() for seed in (SEED, SEED + 1))
+    one, other = (run(SimulationPlan(protocol, seed=seed, node_count=8)).trace.digest() for seed in (SEED, SEED + 1))
     assert one != other
 
 
 @functools.cache
 def digests(hash_seed: str, protocols: tuple[str, ...]) -> dict[str, str]:
     """What runs of these protocols, one after the other, come to in a process of its own with this hash seed."""
-    program = (
-        "import sys; from tidings.sim import Plan, run\nfor p in sys.argv[1:]: print(run(Plan.read(p)).trace.digest())"
-    )
-    plans = [Plan(protocol, seed=SEED, faults=everything(SEED)).written() for protocol in protocols]
+    program = "import sys; from tidings.sim import SimulationPlan, run\nfor p in sys.argv[1:]: print(run(SimulationPlan.read(p)).trace.digest())"
+    plans = [SimulationPlan(protocol, seed=SEED, faults=everything(SEED)).written() for protocol in protocols]
     env = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
     said = subprocess.run([sys.executable, "-c", program, *plans], env=env, capture_output=True, text=True, check=True)
     return dict(zip(protocols, said.stdout.split(), strict=True))

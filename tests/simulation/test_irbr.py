@@ -60,7 +60,7 @@ def received(world: World, event: EventId) -> Counter[NodeId]:
 @pytest.mark.parametrize("mode", ["interest", "paper"])
 @pytest.mark.parametrize("reliability", ["R0", "R1", "R2"])
 @pytest.mark.parametrize("seed", range(4))
-def test_each_interested_node_hears_once_and_nobody_else_P1(seed: int, reliability: str, mode: str) -> None:
+def test_each_interested_node_hears_once_and_nobody_else_IRBR_P1(seed: int, reliability: str, mode: str) -> None:
     world = a_world(seed, reliability=reliability, mode=mode)
     for x in (3, 50, 95):
         event = world.publish(world.rng.randrange(len(world.nodes)), {"x": x})
@@ -69,7 +69,7 @@ def test_each_interested_node_hears_once_and_nobody_else_P1(seed: int, reliabili
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_sent_once_no_node_gets_an_event_twice_P2(seed: int) -> None:
+def test_sent_once_no_node_gets_an_event_twice_IRBR_P2(seed: int) -> None:
     world = a_world(seed, reliability="R0", mode="paper")
     event = world.publish(0, {"x": 50})
     world.run_until_quiet()
@@ -77,7 +77,7 @@ def test_sent_once_no_node_gets_an_event_twice_P2(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_in_interest_mode_each_message_reaches_somebody_who_wants_it_P9(seed: int) -> None:
+def test_in_interest_mode_each_message_reaches_somebody_who_wants_it_IRBR_P9(seed: int) -> None:
     world = a_world(seed, node_count=60)
     publisher = world.nodes[0].id
     for x in range(0, 100, 9):
@@ -92,10 +92,11 @@ def test_in_interest_mode_each_message_reaches_somebody_who_wants_it_P9(seed: in
 @pytest.mark.parametrize("bounces", [True, False], ids=["bounced", "silent"])
 @pytest.mark.parametrize("reliability", ["R1", "R2"])
 @pytest.mark.parametrize("seed", range(4))
-def test_the_living_all_hear_once_however_many_crash_P3(seed: int, reliability: str, bounces: bool) -> None:
+def test_the_living_all_hear_once_however_many_crash_IRBR_P3(seed: int, reliability: str, bounces: bool) -> None:
     rng = Random(seed)
     options = {**STILL, "reliability": reliability, "mode": "paper", "obituaries": False}
-    world = World("irbr", node_count=100, seed=seed, bounces=bounces, options=options)
+    world = World("irbr", node_count=100, seed=seed, options=options)
+    world.bounces = bounces
     for node in rng.sample(range(100), 30):
         world.subscribe(node, Ranges.of(x=(0, 99)))
     world.run_until_quiet()
@@ -107,11 +108,11 @@ def test_the_living_all_hear_once_however_many_crash_P3(seed: int, reliability: 
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_other_representatives_of_the_same_ranges_change_nothing_P4(seed: int) -> None:
+def test_other_representatives_of_the_same_ranges_change_nothing_IRBR_P4(seed: int) -> None:
     world = a_world(seed, node_count=60, mode="paper", alternates=1)
     rng = Random(seed)
     for router in routers(world):
-        table = router.ring._table
+        table = router.ring.table
         for cell in table:
             table[cell] = [rng.choice([other.peer for other in world.nodes if other.id.startswith(cell)])]
     event = world.publish(0, {"x": 50})
@@ -123,7 +124,7 @@ def test_other_representatives_of_the_same_ranges_change_nothing_P4(seed: int) -
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_covering_saves_announcements_and_changes_nobody_s_notices_P8_P10(seed: int) -> None:
+def test_covering_saves_announcements_and_changes_nobody_s_notices_IRBR_P8_P10(seed: int) -> None:
     covering, plain = (a_world(seed, node_count=40, wishes=40, covering=choice) for choice in (True, False))
     for x in range(0, 100, 7):
         events = [world.publish(1, {"x": x}) for world in (covering, plain)]
@@ -147,7 +148,7 @@ def test_the_more_interests_there_are_the_less_a_new_one_costs() -> None:
 
 
 def uncovered(bench: Bench, at: NodeId) -> list[Any]:
-    """Stable subscriptions of which this node knows nothing that covers them, against I4."""
+    """Stable subscriptions of which this node knows nothing that covers them, against IRBR-I4."""
     router = bench.routers[at]
     missing = []
     for id in [id for id in bench.routers if id != at]:
@@ -158,7 +159,7 @@ def uncovered(bench: Bench, at: NodeId) -> list[Any]:
 
 
 def change_minds(seed: int, **options: Any) -> tuple[Bench, int]:
-    """Twelve nodes (k = 3, L = 4) subscribe and unsubscribe 40 times, all at once; I4 is looked at after every message."""
+    """Twelve nodes (k = 3, L = 4) subscribe and unsubscribe 40 times, all at once; IRBR-I4 is looked at after every message."""
     rng = Random(seed)
     ids = sorted(rng.sample([a + b + c + d for a in "012" for b in "012" for c in "012" for d in "012"], 12))
     bench = Bench(protocol("irbr"), ids, seed=seed, base=3, **QUIET, **options)
@@ -177,7 +178,7 @@ def change_minds(seed: int, **options: Any) -> tuple[Bench, int]:
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_a_stable_subscription_is_known_to_all_at_every_moment_P6(seed: int) -> None:
+def test_a_stable_subscription_is_known_to_all_at_every_moment_IRBR_P6(seed: int) -> None:
     bench, violations = change_minds(seed)
     assert violations == 0
     for router in bench.routers.values():
@@ -185,7 +186,7 @@ def test_a_stable_subscription_is_known_to_all_at_every_moment_P6(seed: int) -> 
         assert all(own.stable for own in router.own.values())
         entries = [e for cell in router.table.cells() for e in router.table.under(cell)]
         live = [e for e in entries if e.state is not EntryState.GONE]
-        assert all(e.id in bench.routers[e.origin.id].own for e in live), "I5: a stale entry"
+        assert all(e.id in bench.routers[e.origin.id].own for e in live), "IRBR-I5: a stale entry"
         assert all(e.state is EntryState.LIVE for e in live)
 
 
@@ -205,7 +206,7 @@ def assert_knows_what_all_want(router: Irbr, world: World) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_joiner_knows_what_it_would_know_had_it_always_been_there_P7(seed: int) -> None:
+def test_a_joiner_knows_what_it_would_know_had_it_always_been_there_IRBR_P7(seed: int) -> None:
     world = a_world(seed, node_count=40, wishes=40)
     joined = [world.join() for _ in range(5)]
     world.run_until_quiet()
@@ -219,7 +220,7 @@ def test_a_joiner_knows_what_it_would_know_had_it_always_been_there_P7(seed: int
 
 @pytest.mark.parametrize("within_s", [0.0, 0.02, 0.2], ids=["at once", "in a flurry", "in haste"])
 @pytest.mark.parametrize("seed", range(5))
-def test_of_many_that_come_together_each_knows_what_all_want_P7(seed: int, within_s: float) -> None:
+def test_of_many_that_come_together_each_knows_what_all_want_IRBR_P7(seed: int, within_s: float) -> None:
     world, rng = a_world(seed, node_count=3, wishes=6), Random(seed)
     for _ in range(12):
         node = world.join()

@@ -1,23 +1,27 @@
-"""Which way: one node's part in each protocol, without clock, socket or keys.
+"""Routing protocols: one node's part in each, sans-IO, without clock, socket or keys.
 
-`router` is the contract, `wire` what crosses a link, `interest` what a router knows of a
-subscription; `liveness` and `seen` keep book for whoever needs it. Protocols are found by
-name, with `protocol(name)`. Most are a chapter of their own, with parts they stand on:
+A router takes what happens to its node (a message, a wake, a subscription) and returns effects, which a live broker or
+the simulator carries out. Protocols are found by name, with `protocol(name)`.
 
-    flooding, gossip     nothing
-    immune               immune_neighbour, immune_core; backbone, pointers
-    hermes, irbr         ring_router; ring with its places and lookup
-    hermes               trees, grove, tending
-    irbr                 ranges, announcing, custody, mourning, comparing
-    spanhop              the space: claims, ancestors, tiling, quantise, neighbourhood, upkeep
-                         the way through it: carrying, wayfinding, legs; mgnp and gnp
-                         who wants what in it: planting, sowing, keeping, notifying
-                         zones that change hands: moving, giving, taking
-    cbdlo, tera, simple  graph_router; random_graph, sampling, access, crawl, courier
-    cbdlo                errands, telling, cdm, cuts; topologies, membership, estate, attribute_tree, office, stewardship,
-                         deputies
+What all protocols share, in reading order:
 
-What a protocol says is in its `_messages`, and how a network of it begins that has stood for long in its `_settled`.
+    messages           identities, packets and messages; their encoding
+    interest           what a router knows of a subscription
+    router             the contract: `Router`, effects, `Protocol` and its `Guarantee`s
+    dedup              ids already handled
+    failure_detector   peers that have been silent for too long
+    retransmit         messages that are sent again until they are acknowledged
+
+One package per protocol, each with its theory of operation:
+
+    baselines          flooding, gossip, TERA and a simple random walk, to compare with
+    pastry             a ring of identifiers with prefix routing, below hermes and irbr
+    irbr               from range to range of the identifier space
+    hermes             a rendezvous and a multicast tree for each event type
+    immune             a small connected core that forwards for a scale-free network
+    spanhop            zones of the content space
+    random_graph       a random graph with access points, below cbdlo, tera and simple
+    cbdlo              one overlay per attribute, partitioned by value
 """
 
 from importlib import import_module
@@ -25,7 +29,18 @@ from importlib import import_module
 from tidings.errors import InputError, did_you_mean
 from tidings.filters import View
 from tidings.overlay.immune.global_construction import Graph, Roles, guarded, literal, spanning_tree
-from tidings.overlay.interest import AnyWanted, Box, Everything, Extent, Interest, Ranges, Span, Sql, Wanted, key_of
+from tidings.overlay.interest import (
+    AnyWanted,
+    Box,
+    Everything,
+    Extent,
+    Interest,
+    InterestFilter,
+    Ranges,
+    Span,
+    Sql,
+    key_of,
+)
 from tidings.overlay.messages import (
     SEALED,
     Codec,
@@ -97,6 +112,7 @@ __all__ = [
     "Header",
     "Hop",
     "Interest",
+    "InterestFilter",
     "Message",
     "NodeId",
     "Packet",
@@ -116,7 +132,6 @@ __all__ = [
     "Token",
     "View",
     "WakeAt",
-    "Wanted",
     "guarded",
     "hops_max",
     "key_of",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tidings.overlay.messages import NodeId
 
-MISSES_MAX = 3  # Heartbeats in a row that may fail to come; fewer takes a busy node for a dead one.
+MISSES_MAX = 3  # Heartbeats in a row that may be missed; with fewer, a busy node looks dead.
 
 
 class FailureDetector:
-    """When each watched peer was last heard, and which have been silent for too long.
+    """When each watched peer last sent something, and which have been silent for too long.
 
     >>> peers = FailureDetector(heartbeat_s=1.0)
     >>> peers.watch("a", now=0.0); peers.watch("b", now=0.0); peers.heard("b", now=2.5)
@@ -25,7 +25,7 @@ class FailureDetector:
         self._last_heard.setdefault(peer, now)
 
     def heard(self, peer: NodeId, now: float) -> None:
-        """A sign of life. Of a peer that is not watched it says nothing."""
+        """A watched peer has sent something; of other peers nothing is kept."""
         if peer in self._last_heard:
             self._last_heard[peer] = now
 
@@ -34,7 +34,7 @@ class FailureDetector:
         self._last_heard.pop(peer, None)
 
     def silent(self, now: float) -> list[NodeId]:
-        """Those not heard for `misses_max` heartbeats, in the order they were first watched."""
+        """Peers that sent nothing for `misses_max` heartbeats, in the order they were first watched."""
         deadline = now - self.heartbeat_s * self.misses_max
         return [peer for peer, last in self._last_heard.items() if last < deadline]
 

@@ -1,8 +1,8 @@
-"""What a router knows of a subscription: who wants it, of which type, and roughly what.
+"""Interests: what a router knows of a subscription, as far as it can read it.
 
-Roughly, because a router may be unable to read all of it. What it can read must never
-say no to an event that the subscriber wants; saying yes too often costs messages only,
-for the node matches exactly before it notifies.
+A router may be unable to read all of a condition. What it can read must never reject an
+event that the whole condition matches; accepting too many costs messages only, for the
+node matches exactly before it delivers.
 
     Ranges      a box of whole numbers, quick to match: the lab's and the tests' workloads
     Sql         a condition in SQL, as subscribers write them
@@ -58,28 +58,28 @@ class Extent(NamedTuple):
 Box: TypeAlias = dict[str, Extent]  # One extent for each constrained attribute; the others are unbounded.
 
 
-class Wanted(Protocol):
+class InterestFilter(Protocol):
     """The readable part of an interest, in whatever form it comes."""
 
     @property
     def exact(self) -> bool:
-        """Whether this says all that the subscriber said. If not, the truth is narrower."""
+        """Whether this is the whole condition. If not, the condition is narrower."""
 
     def matches(self, view: View) -> bool:
-        """Whether the event may be wanted, as far as the view tells. What is unknown counts as yes."""
+        """Whether the event may match, as far as the view tells. What is unknown counts as yes."""
 
     def covers(self, other: AnyWanted) -> bool:
-        """Whether this wants every event that `other` wants. May say False of a pair that does, never True wrongly."""
+        """Whether this matches every event that `other` matches. May be False for a pair that covers, never True wrongly."""
 
     def overlaps(self, other: AnyWanted) -> bool:
-        """Whether an event may be wanted by both. May say True of a pair without one, never False wrongly."""
+        """Whether some event may match both. May be True for a pair without one, never False wrongly."""
 
     def boxes(self) -> tuple[Box, ...]:
-        """Boxes that together hold every event that is wanted, and perhaps some that are not."""
+        """Boxes that together hold every matching event, and perhaps others."""
 
 
 class Everything(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """All events of the type. Not `exact` when it stands for something this node cannot read."""
+    """All events of the type. Not `exact` where this node cannot read the condition."""
 
     exact: bool = True
 
@@ -168,7 +168,7 @@ class Sql(msgspec.Struct, frozen=True, tag=True, array_like=True):
         for name, wanted_type in self.types:
             value = view.values.get(name)
             if value is not None and type_of(value).value != wanted_type:
-                return False  # An event that does not fit its type is nobody's.
+                return False  # An event that does not fit its type matches nothing.
         if not view.hidden and not view.opaque:
             return condition.matches(view.values)
         return filters.may_match(condition, view)
@@ -198,11 +198,11 @@ class Interest(msgspec.Struct, frozen=True, array_like=True):
     envelope: bytes = b""
 
     def matches(self, packet: Packet) -> bool:
-        """Whether the packet may be wanted here."""
+        """Whether the packet may match."""
         return self.type == packet.header.type and self.wanted.matches(packet.view)
 
     def covers(self, other: Interest) -> bool:
-        """Whether whoever sends for this interest need not be told of the other.
+        """Whether a node that forwards for this interest need not know the other.
 
         Errs only to the safe side. Interests that this node cannot wholly read cover and
         are covered only by themselves, as their readable parts say too little.
@@ -214,7 +214,7 @@ class Interest(msgspec.Struct, frozen=True, array_like=True):
         return self == other
 
     def overlaps(self, other: Interest) -> bool:
-        """Whether one event may be wanted by both."""
+        """Whether some event may match both."""
         return self.type == other.type and self.wanted.overlaps(other.wanted)
 
 

@@ -1,7 +1,7 @@
 """What crosses a link: messages, and the three things they carry.
 
     Peer      who a node is and where it is reached
-    Packet    an event on its way: a head all may read, what this node may read, and the sealed envelope
+    Packet    an event on its way: a header all may read, a view of what this node may read, the sealed envelope
     Interest  a subscription on its way: likewise (see `interest`)
 
 A message is a frozen msgspec struct derived from `Message`; its class name is its tag on
@@ -33,7 +33,7 @@ NodeId: TypeAlias = str
 
 
 class EventId(NamedTuple):
-    """Names an event for good: who published it, in which life of that node, and its number in that life."""
+    """Identifies an event: the node that published it, that node's incarnation, and a sequence number."""
 
     origin: NodeId
     incarnation: int
@@ -41,7 +41,7 @@ class EventId(NamedTuple):
 
 
 class SubscriptionId(NamedTuple):
-    """Names a subscription the same way: the node it was made at, its life, and its number in that life."""
+    """Identifies a subscription the same way: its node, that node's incarnation, and a sequence number."""
 
     origin: NodeId
     incarnation: int
@@ -51,7 +51,7 @@ class SubscriptionId(NamedTuple):
 class Message(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
     """The root of all messages. Fields may be added at the end, with a default, and never removed.
 
-    `chatter` marks what is said on schedule whether or not anything happens, such as
+    `chatter` marks what is sent on schedule whether or not anything happens, such as
     heartbeats: a world with nothing else on its links is quiet.
     """
 
@@ -59,7 +59,7 @@ class Message(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
 
 
 class Peer(msgspec.Struct, frozen=True, array_like=True):
-    """A node as others speak of it. A higher incarnation is a later life of the same node."""
+    """A node's identity and address. Each restart without state has a higher incarnation."""
 
     id: NodeId
     address: str = ""
@@ -77,9 +77,9 @@ SEALED = View({}, opaque=True)  # What a node without keys sees of an event seal
 
 
 class Packet(msgspec.Struct, frozen=True, array_like=True):
-    """An event on its way. Routers read the head and the view, and never touch the envelope.
+    """An event on its way. Routers read the header and the view, and never touch the envelope.
 
-    The view is this node's own and changes from hop to hop; head and envelope do not.
+    The view is this node's own and changes from hop to hop; header and envelope do not.
     """
 
     header: Header

@@ -1,9 +1,9 @@
-"""The contract: what one node does in a protocol, and what it may ask for.
+"""The contract: what a router takes, what it may answer, and how a protocol describes itself.
 
 A `Router` is one node's part in a protocol. It has no clock, no socket, no thread and no
-dice of its own: time comes in as `now` (seconds, only ever forward), chance as a seeded
-`random.Random` given when it is made, and what to do comes out as a list of effects that
-whoever runs it, a simulated world or a live broker, carries out in order.
+source of randomness of its own: time comes in as `now` (seconds, never backward),
+randomness as a seeded `random.Random` given when it is made. It returns a list of effects,
+which a simulated world or a live broker carries out in order.
 
     what happens to a node                  what it may answer
     start, join, leave                      Send       a message to a peer
@@ -12,14 +12,14 @@ whoever runs it, a simulated world or a live broker, carries out in order.
     unsent, peer_down, peer_up              Completed, Failed   something that was asked for
                                             Count      something worth counting
 
-A router sees views and never keys. It decides which way; whether a local subscription
-really matches, and what its reader may see, is decided after `Deliver` by the node. So a
-router may deliver too much, never too little, and each packet at most once.
+A router sees views and never keys. It chooses the next hop; after `Deliver` the node decides
+whether a local subscription really matches, and what its reader may see. So a router may
+deliver too much, never too little, and each packet at most once.
 
-Rules for everything in this room:
+Rules for every protocol:
 
-- The same calls in the same order give the same effects. Sets are for asking, not for walking.
-- All that a router keeps is bounded; `holdings` says how much there is and how much there may be.
+- The same calls in the same order give the same effects. No loop depends on the order of a set.
+- All state is bounded; `holdings` says how much there is and how much there may be.
 - A message from a peer may be late, repeated, out of order or a lie about the peer's own state.
   None of these may raise, loop or grow without bound.
 """
@@ -43,7 +43,7 @@ M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 R = TypeVar("R", bound="Router[Any]")
 
-Token: TypeAlias = Hashable  # What a router wants to be told when it wakes; a tuple of texts and numbers, say.
+Token: TypeAlias = Hashable  # What `wake` gives back to a router; a tuple of texts and numbers, say.
 Asked: TypeAlias = Literal["join", "leave", "publish", "subscribe", "unsubscribe"]
 
 
@@ -64,10 +64,10 @@ class Deliver(msgspec.Struct, frozen=True, gc=False):
 
 
 class WakeAt(msgspec.Struct, frozen=True, gc=False):
-    """Call `wake(token, when)`, not before `when`. Cannot be taken back: a router ignores what no longer concerns it.
+    """Call `wake(token, when)`, not before `when`. Cannot be cancelled: a router ignores a wake it no longer needs.
 
-    `idle` marks a routine that goes on for ever, such as the next heartbeat: a world in
-    which only such wakes are left is quiet.
+    `idle` marks a routine that never ends, such as the next heartbeat: a world in which
+    only such wakes are left is quiet.
     """
 
     when: float
@@ -76,14 +76,14 @@ class WakeAt(msgspec.Struct, frozen=True, gc=False):
 
 
 class Completed(msgspec.Struct, frozen=True, gc=False):
-    """What was asked for is done: the subscription is known wherever it must be, the leaver is missed by nobody."""
+    """A request is done: the subscription is known wherever it must be, or no node needs the leaver any more."""
 
     asked: Asked
     id: EventId | SubscriptionId | None = None  # None for join and leave.
 
 
 class Failed(msgspec.Struct, frozen=True, gc=False):
-    """What was asked for could not be done, and why; nothing of it is left behind."""
+    """A request could not be done, and why; nothing of it is left behind."""
 
     asked: Asked
     why: str
@@ -102,7 +102,7 @@ Effect: TypeAlias = Send | Deliver | WakeAt | Completed | Failed | Count
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a router stands when it is made."""
+    """Where a router is built: its node, its links and its randomness."""
 
     me: Peer
     neighbours: tuple[Peer, ...]
@@ -113,51 +113,50 @@ class Place:
 class Router(ABC, Generic[M]):
     """One node's part in a protocol.
 
-    Made, then started once with `start` (it stands in its place already: a broker of a
-    given graph, the first of a network, a restart with memory) or with `join` (it comes to a
-    network that exists). `publish` and `subscribe` before the join is completed are allowed and
-    wait, or work with what is known.
+    Built, then started once, with `start` (a broker of a given graph, the first node of a
+    network, a restart with memory) or with `join` (a newcomer to a network that exists). Calls of
+    `publish` and `subscribe` before the join is completed wait, or work with what is known.
     """
 
     def start(self, now: float, memory: bytes = b"") -> list[Effect]:
-        """Begin to take part. `memory` is what `memory()` gave in this node's last life, or nothing."""
+        """Begin to take part. `memory` is what `memory()` gave in this node's last incarnation, or nothing."""
         return [Completed("join")]
 
     def join(self, via: Sequence[Peer], now: float) -> list[Effect]:
-        """Come into the network through any of these peers; Completed or Failed follows."""
+        """Join the network through any of these peers; Completed or Failed follows."""
         return self.start(now)
 
     def leave(self, now: float) -> list[Effect]:
-        """Hand over what others need and go. The node is kept running until Completed or Failed."""
+        """Hand over what other nodes need and leave. The node keeps running until Completed or Failed."""
         return [Completed("leave")]
 
     @abstractmethod
     def publish(self, packet: Packet, now: float) -> list[Effect]:
-        """Bring `packet` to every node that wants it, this one included. Its id is new and its origin is this node."""
+        """Send `packet` to every interested node, this one included. Its id is new and its origin is this node."""
 
     def subscribe(self, interest: Interest, now: float) -> list[Effect]:
-        """Have matching packets come to this node. Those published after Completed do; earlier ones may.
+        """Deliver matching packets here. Those published after Completed arrive; earlier ones may.
 
-        Again with the same id: the interest has been replaced.
+        Called again with the same id, it replaces the interest.
         """
         return [Completed("subscribe", interest.id)]
 
     def unsubscribe(self, id: SubscriptionId, now: float) -> list[Effect]:
-        """Take back an interest of this node; one that it does not have is taken back already."""
+        """Withdraw an interest of this node; Completed at once if there is none of this id."""
         return [Completed("unsubscribe", id)]
 
     @abstractmethod
     def receive(self, sender: NodeId, message: M, now: float) -> list[Effect]:
-        """Take a message. The driver vouches for `sender`, and for nothing that the message says."""
+        """Handle a message. The driver has authenticated `sender`, and nothing in the message."""
 
     def wake(self, token: Token, now: float) -> list[Effect]:
-        """The moment a WakeAt asked for."""
+        """The moment that a WakeAt asked for has come."""
         return []
 
     def unsent(self, to: NodeId, message: M, now: float) -> list[Effect]:
-        """The driver knows that this message did not get through: the peer refused it or is not there.
+        """The driver knows that this message did not arrive: the peer refused it or is not there.
 
-        Only a hint: not every loss is noticed. Unless a protocol does better, the peer counts as down.
+        Only a hint: drivers do not notice every loss. By default the peer counts as down.
         """
         return self.peer_down(to, now)
 
@@ -170,20 +169,20 @@ class Router(ABC, Generic[M]):
         return []
 
     def links(self) -> tuple[NodeId, ...]:
-        """The peers this node would send to, for whoever draws the overlay."""
+        """The peers this node sends to, for drawing the overlay."""
         return ()
 
     def holdings(self) -> dict[str, tuple[int, int]]:
-        """What this node keeps: for each kind how many there are and how many there may be."""
+        """The size of this node's state: for each kind how many there are and how many there may be."""
         return {}
 
     def memory(self) -> bytes:
-        """What a restart with memory begins from. Local subscriptions are not in it: the node keeps those."""
+        """What a restart with memory begins from. It holds no local subscriptions: the node keeps those."""
         return b""
 
 
 def built(name: str, make: Callable[..., T], *arguments: Any, **options: Any) -> T:
-    """What `make` makes, with options that somebody has written down; raises InputError for one it does not know."""
+    """Calls `make` with options from a configuration; raises InputError for one it does not know."""
     try:
         return make(*arguments, **options)
     except TypeError as wrong:
@@ -205,7 +204,7 @@ def builder(name: str, make: Callable[..., R], options_class: Callable[..., Any]
 
 
 def remembered(memory: bytes) -> tuple[Peer, ...]:
-    """The peers that a former life kept as its memory; none if it is damaged, for then nothing in it is worth keeping."""
+    """The peers in the memory of a former incarnation; none if the bytes are damaged."""
     try:
         return msgspec.msgpack.decode(memory, type=tuple[Peer, ...]) if memory else ()
     except msgspec.MsgspecError:
@@ -233,9 +232,9 @@ WHATEVER_HAPPENS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """A protocol as it is found by name: how one node's part is made, what it says, what it promises.
+    """A protocol as found by name: how to build a router, its messages, its guarantees.
 
-    Each module of this room has one, called PROTOCOL.
+    The `router` module of each protocol has one, called PROTOCOL.
     """
 
     name: str
@@ -247,8 +246,8 @@ class Protocol:
     on_graph: bool = False
     """Whether it runs on links it is given (`Place.neighbours`) rather than making its own."""
     settle: Callable[[dict[NodeId, Router[Any]], float], None] | None = None
-    """Gives the routers of a whole network, before they start, what they would know once all had joined and the
-    talk had died down: a world of thousands then begins where it would end up. None: they find out by talking."""
+    """Gives the routers of a whole network, before they start, the state they would have once all had joined and
+    traffic had died down, so that a world of thousands begins there. None: they exchange messages."""
     name_node: Callable[[int, random.Random], NodeId] | None = None
     """Makes the id of a world's n-th node, where ids mean something to the protocol. None: any will do."""
     content_in_packets_only: bool = False

@@ -1,9 +1,18 @@
-"""The made-up world: many nodes of a protocol in one process, under one seed, with one outcome.
+"""Deterministic simulation: many nodes of a protocol in one process, under one seed, with one outcome.
 
-`World` runs them in virtual time over a made-up network; `faults` and `workloads` are
-what happens to them, as data; the `Trace` is what came of it and the checks judge it. A
-`Plan` is all of that in one piece that can be written down, replayed and shrunk. `NodeWorld` runs
-whole nodes, with rights and keys, where `World` runs bare routers.
+A `World` runs routers in virtual time over a simulated network, and a `NodeWorld` whole nodes, with rights and keys. A
+`SimulationPlan` describes a run completely, so that a failure can be stored, replayed and shrunk.
+
+Modules, in reading order:
+
+    network, topologies   delays between nodes, loss and reordering; who has a link to whom
+    workloads             subscriptions and events, drawn or recorded
+    faults                crashes, splits, storms, joins and leaves, as data; fault injection
+    world                 the discrete-event simulation
+    trace                 what happened, with counts and a digest
+    checks                what must hold for every run
+    plan                  a run as one piece of data; judging and shrinking it
+    federation, nodes     organisations with keys and rights; a world of whole nodes
 """
 
 from tidings.sim.checks import (
@@ -19,11 +28,11 @@ from tidings.sim.checks import (
 from tidings.sim.faults import (
     Crash,
     Fault,
-    Join,
-    Leave,
+    NetworkSplit,
+    NodeJoin,
+    NodeLeave,
     Restart,
     Slow,
-    Split,
     Storm,
     comings_and_goings,
     crashes,
@@ -33,11 +42,11 @@ from tidings.sim.faults import (
     split_and_heal,
 )
 from tidings.sim.federation import START_MS, Federation
-from tidings.sim.network import CALM, Flat, Plane, Space, TransitStub, Weather
+from tidings.sim.network import CALM, DelaySpace, Flat, Plane, TransitStub, Weather
 from tidings.sim.nodes import NodeWorld, Seat
-from tidings.sim.plan import Plan, failure, judge, run, shrunk
+from tidings.sim.plan import SimulationPlan, failure, judge, run, shrunk
 from tidings.sim.topologies import TOPOLOGIES, Topology, topology
-from tidings.sim.trace import CheckFailed, Row, Trace
+from tidings.sim.trace import CheckFailed, Row, SimulationTrace
 from tidings.sim.workloads import Workload
 from tidings.sim.world import World
 
@@ -47,23 +56,23 @@ __all__ = [
     "TOPOLOGIES",
     "CheckFailed",
     "Crash",
+    "DelaySpace",
     "Fault",
     "Federation",
     "Flat",
-    "Join",
-    "Leave",
+    "NetworkSplit",
+    "NodeJoin",
+    "NodeLeave",
     "NodeWorld",
-    "Plan",
     "Plane",
     "Restart",
     "Row",
     "Seat",
+    "SimulationPlan",
+    "SimulationTrace",
     "Slow",
-    "Space",
-    "Split",
     "Storm",
     "Topology",
-    "Trace",
     "TransitStub",
     "Weather",
     "Workload",

@@ -14,21 +14,21 @@ import sys
 from pathlib import Path
 
 from tidings.errors import TidingsError
-from tidings.sim.plan import Plan, failure, run, shrunk
+from tidings.sim.plan import SimulationPlan, failure, run, shrunk
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit code 0: the plan holds. 1: it fails. 2: it is no plan."""
     asked = _parser().parse_args(arguments)
     try:
-        plan = Plan.read(asked.plan if asked.plan.lstrip().startswith("{") else Path(asked.plan).read_text())
+        plan = SimulationPlan.read(asked.plan if asked.plan.lstrip().startswith("{") else Path(asked.plan).read_text())
         return _shrink(plan) if asked.what == "shrink" else _replay(plan, asked.show)
     except (TidingsError, OSError) as wrong:
         sys.stderr.write(f"{wrong}\n")
         return 2
 
 
-def _replay(plan: Plan, show: bool) -> int:
+def _replay(plan: SimulationPlan, show: bool) -> int:
     failed = failure(plan)
     if show:
         sys.stdout.write(run(plan).trace.timeline(rows_max=100_000) + "\n")
@@ -39,7 +39,7 @@ def _replay(plan: Plan, show: bool) -> int:
     return 1 if failed else 0
 
 
-def _shrink(plan: Plan) -> int:
+def _shrink(plan: SimulationPlan) -> int:
     if failure(plan) is None:
         sys.stderr.write("this plan holds; there is nothing to shrink\n")
         return 0

@@ -11,35 +11,39 @@ from collections.abc import Iterator
 from itertools import islice
 
 from tidings.overlay import EventId, NodeId, SubscriptionId
-from tidings.sim.trace import CheckFailed, Publication, Subscription, Trace
+from tidings.sim.trace import CheckFailed, Publication, SimulationTrace, SubscriptionRecord
 from tidings.sim.world import World
 
 SHOWN_MAX = 5  # Examples in a message; the rest is counted.
 
 
 def check_nothing_lost(
-    trace: Trace, *, calm_s: float | None = None, flight_s: float = 5.0, parts: dict[NodeId, int] | None = None
+    trace: SimulationTrace,
+    *,
+    calm_s: float | None = None,
+    flight_s: float = 5.0,
+    parts: dict[NodeId, int] | None = None,
 ) -> None:
     """Every event reached every subscription that was known everywhere before the event was published.
 
     Only those of nodes that stayed up. With `calm_s`, events published during a
     disturbance, up to `flight_s` before one or `calm_s` after it are excused. With `parts`
-    (see `World.parts`) nothing is owed from one part of a broken graph to another.
+    (see `World.parts`) no event has to cross from one part of a broken graph to another.
     """
-    told = {(notice.event, notice.subscription) for notice in trace.notices}
+    delivered = {(notice.event, notice.subscription) for notice in trace.notices}
     windows = [] if calm_s is None else [(begin - flight_s, end + calm_s) for begin, end in trace.disturbances]
     missing = [
         f"{_named(event)} did not reach subscription {_named(id)}"
         for event, publication in trace.publications.items()
         if not any(begin <= publication.at <= end for begin, end in windows)
-        for id in _owed(trace, publication)
-        if (event, id) not in told and (not parts or parts.get(publication.node) == parts.get(id.origin))
+        for id in _must_reach(trace, publication)
+        if (event, id) not in delivered and (not parts or parts.get(publication.node) == parts.get(id.origin))
     ]
     _none_of(missing, trace)
 
 
-def check_nothing_twice(trace: Trace) -> None:
-    """No subscription was told of an event twice, and no router delivered one twice."""
+def check_nothing_twice(trace: SimulationTrace) -> None:
+    """No subscription got an event twice, and no router delivered one twice."""
     notices = Counter((notice.event, notice.subscription) for notice in trace.notices)
     _none_of([f"{_named(e)} reached {_named(s)} {n} times" for (e, s), n in notices.items() if n > 1], trace)
     restarted = {node for node, spans in trace.absences.items() if any(end != float("inf") for _, end in spans)}
@@ -47,8 +51,8 @@ def check_nothing_twice(trace: Trace) -> None:
     _none_of([f"{_named(event)} was delivered {n} times at {node}" for event, node, n in twice], trace)
 
 
-def check_nothing_unwanted(trace: Trace) -> None:
-    """Nobody was told of an event that it had not asked for, or had taken back its wish for before it was published."""
+def check_nothing_unwanted(trace: SimulationTrace) -> None:
+    """No subscription got an event that it does not match, or that was published after it was withdrawn."""
     wrong = []
     for notice in trace.notices:
         publication, wish = trace.publications[notice.event], trace.subscriptions[notice.subscription]
@@ -59,13 +63,13 @@ def check_nothing_unwanted(trace: Trace) -> None:
     _none_of(wrong, trace)
 
 
-def check_nothing_invented(trace: Trace) -> None:
+def check_nothing_invented(trace: SimulationTrace) -> None:
     """What was delivered had been published."""
     unknown = [event for event, _ in trace.deliveries if event not in trace.publications]
     _none_of([f"{_named(event)} was delivered and never published" for event in unknown], trace)
 
 
-def check_no_loops(trace: Trace, *, crossings_max: int = 1) -> None:
+def check_no_loops(trace: SimulationTrace, *, crossings_max: int = 1) -> None:
     """No event crossed the same link in the same direction more often than it may.
 
     More than once only where messages are sent again for want of an answer.
@@ -87,7 +91,7 @@ def check_bounded(world: World) -> None:
 
 
 def check_quiet(world: World) -> None:
-    """Nothing is on its way but what is said on schedule."""
+    """Nothing is on its way but what is sent on schedule."""
     if not world.is_quiet():
         raise CheckFailed("the world is not quiet", world.trace)
 
@@ -101,7 +105,7 @@ def check_safe(world: World, *, crossings_max: int = 1) -> None:
     check_bounded(world)
 
 
-def _owed(trace: Trace, publication: Publication) -> Iterator[SubscriptionId]:
+def _must_reach(trace: SimulationTrace, publication: Publication) -> Iterator[SubscriptionId]:
     """The subscriptions that a publication must reach, if nothing but their own nodes is in the way."""
     for id, wish in trace.subscriptions.items():
         stayed = _stayed_up(trace, wish.node, wish.asked_at) and _stayed_up(trace, publication.node, publication.at)
@@ -109,11 +113,11 @@ def _owed(trace: Trace, publication: Publication) -> Iterator[SubscriptionId]:
             yield id
 
 
-def _in_force(wish: Subscription, at: float) -> bool:
+def _in_force(wish: SubscriptionRecord, at: float) -> bool:
     return wish.completed_at is not None and wish.completed_at < at and wish.dropped_at is None
 
 
-def _stayed_up(trace: Trace, node: NodeId, since: float) -> bool:
+def _stayed_up(trace: SimulationTrace, node: NodeId, since: float) -> bool:
     return all(end <= since for _, end in trace.absences.get(node, ()))
 
 
@@ -121,7 +125,7 @@ def _named(id: EventId | SubscriptionId) -> str:
     return ":".join(map(str, id))
 
 
-def _none_of(wrongs: list[str], trace: Trace) -> None:
+def _none_of(wrongs: list[str], trace: SimulationTrace) -> None:
     if wrongs:
         more = f"\n… and {len(wrongs) - SHOWN_MAX} more" if len(wrongs) > SHOWN_MAX else ""
         raise CheckFailed("\n".join(islice(wrongs, SHOWN_MAX)) + more, trace)

@@ -1,7 +1,7 @@
-"""Links: how long a message takes, and what may happen to it on the way.
+"""The simulated network: delays between nodes, loss, duplication and reordering.
 
-`Weather` is what the network does to every message alike: it can change while a world
-runs. A *space* says how far two nodes are apart; it is laid out once and never changes.
+`Weather` applies to every message alike and can change while a world runs. A delay space
+says how far two nodes are apart; it never changes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Weather(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 CALM = Weather()
 
 
-class Space(Protocol):
+class DelaySpace(Protocol):
     """How far apart nodes are. Any node number has its place, also one that joins later."""
 
     def delay_s(self, a: int, b: int) -> float:

@@ -48,9 +48,8 @@ from tidings.overlay import (
 )
 from tidings.security import BiscuitCapability, Identity, KeyManager, NotYet, SignedType
 from tidings.sim.federation import START_MS, Federation
-from tidings.sim.members import Carried, Member
-from tidings.sim.trace import Notice, Publication, Subscription
-from tidings.sim.world import World
+from tidings.sim.trace import Notification, Publication, SubscriptionRecord
+from tidings.sim.world import EncodedMessage, SimulatedNode, World
 
 Watch = Callable[[NodeId, NodeId, bytes], None]
 """Sees every frame: who sent it, to whom, and its bytes."""
@@ -74,13 +73,13 @@ class Seat(Router[Any]):
     def publish(self, packet: Packet, now: float) -> list[Effect]:
         raise AssertionError("a node publishes for its clients")
 
-    def receive(self, sender: NodeId, message: Carried, now: float) -> list[Effect]:
+    def receive(self, sender: NodeId, message: EncodedMessage, now: float) -> list[Effect]:
         return self.world.seated(self.node, self.node.receive(sender, message.raw, now))
 
     def wake(self, token: Any, now: float) -> list[Effect]:
         return self.world.seated(self.node, self.node.wake(token, now))
 
-    def unsent(self, to: NodeId, message: Carried, now: float) -> list[Effect]:
+    def unsent(self, to: NodeId, message: EncodedMessage, now: float) -> list[Effect]:
         return self.world.seated(self.node, self.node.unsent(to, message.message, now))
 
     def peer_down(self, peer: NodeId, now: float) -> list[Effect]:
@@ -185,7 +184,7 @@ class NodeWorld(World):
         one = next(one for one in node.subscriptions() if one.id == id)
         interest = Interest(id, one.type, Sql.of(one.condition))
         member.subscriptions[id] = interest
-        self.trace.subscriptions[id] = Subscription(interest, member.id, self.now)
+        self.trace.subscriptions[id] = SubscriptionRecord(interest, member.id, self.now)
         self.trace.note(self.now, "subscribe", member.id, about=id)
         self._carry_out(member, self.seated(node, effects))
         return id
@@ -234,7 +233,7 @@ class NodeWorld(World):
                         done.append(Send(to, carried))
                 case Notify():
                     self.told.append(effect)
-                    self.trace.notices.append(Notice(self.now, effect.event, effect.subscription))
+                    self.trace.notices.append(Notification(self.now, effect.event, effect.subscription))
                     self.trace.note(self.now, "notify", node.me.id, about=effect.event)
                 case Ended() | Refused() | Joined() | NotJoined() | LinkReady() | Keep() | KeepKeys():
                     self.effects.append((node.me.id, effect))
@@ -243,13 +242,13 @@ class NodeWorld(World):
                     done.append(effect)
         return done
 
-    def _frame(self, node: Node, to: NodeId, message: Message) -> Carried | None:
+    def _frame(self, node: Node, to: NodeId, message: Message) -> EncodedMessage | None:
         target = self._by_id.get(to)
         packet = getattr(message, "packet", None)
         about = packet.header.id if packet is not None else None
         name = name_of(message)
         if target is None or not target.up:
-            return Carried(b"", message, name, about)
+            return EncodedMessage(b"", message, name, about)
         self._introduce(node, target)
         try:
             raw = node.frame_for(to, message, self.now)
@@ -258,9 +257,9 @@ class NodeWorld(World):
             return None
         for watch in self._watches:
             watch(node.me.id, to, raw)
-        return Carried(raw, message, name, about)
+        return EncodedMessage(raw, message, name, about)
 
-    def _introduce(self, node: Node, target: Member) -> None:
+    def _introduce(self, node: Node, target: SimulatedNode) -> None:
         """What happens over a new TLS connection, at once."""
         seat = target.router
         assert isinstance(seat, Seat)
@@ -307,6 +306,6 @@ class NodeWorld(World):
         node.hold(self.federation.membership(self.organisation_of(index), identity).to_bytes(), self.now)
         return Seat(node, self)
 
-    def _router_of(self, member: Member) -> Router[Any]:
+    def _router_of(self, member: SimulatedNode) -> Router[Any]:
         assert isinstance(member.router, Seat)
         return member.router.node.router

@@ -1,8 +1,8 @@
 """A plan: a whole run as one piece of data, so that a failure can be handed to somebody else.
 
-The run has five acts. The nodes *settle*; subscribers say what they want; the *storm*
-comes, faults and events together; the world is left in *calm* to mend itself; and more
-events follow, which a protocol that keeps its promises brings to everyone.
+A run has five phases. The nodes *settle*; nodes subscribe; the *storm* brings faults and
+events together; in the *calm* the network repairs itself; and more events follow, which a
+protocol that keeps its guarantees delivers to every subscriber.
 
 A plan that fails is *shrunk*: faults are left out, then nodes, events and subscriptions,
 as long as it still fails. Found by trying parts of the list of faults, halves first. (Not
@@ -21,7 +21,7 @@ import msgspec
 from tidings.errors import InputError
 from tidings.overlay import Guarantee, protocol
 from tidings.sim.checks import check_nothing_lost, check_quiet, check_safe
-from tidings.sim.faults import Crash, Fault, Join, Leave, Restart, Slow, Split, Storm
+from tidings.sim.faults import Crash, Fault, NetworkSplit, NodeJoin, NodeLeave, Restart, Slow, Storm
 from tidings.sim.network import CALM, Weather
 from tidings.sim.topologies import topology
 from tidings.sim.trace import CheckFailed
@@ -31,7 +31,7 @@ from tidings.sim.world import World
 SHRINK_RUNS_MAX = 200  # A failing plan that is not small after so many runs is small enough.
 
 
-class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class SimulationPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Everything that a run depends on."""
 
     protocol: str
@@ -49,7 +49,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     calm_s: float = 60.0
 
     @classmethod
-    def read(cls, text: str) -> Plan:
+    def read(cls, text: str) -> SimulationPlan:
         """From JSON; raises InputError that says where it is wrong."""
         try:
             return msgspec.json.decode(text, type=cls)
@@ -65,7 +65,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         return f"python -m tidings.sim replay {shlex.quote(self.written())}"
 
 
-def run(plan: Plan, *, recording: bool = True) -> World:
+def run(plan: SimulationPlan, *, recording: bool = True) -> World:
     """The world after the whole run; raises CheckFailed if it does not fall quiet."""
     world = _world(plan, recording)
     world.run_for(plan.settle_s)
@@ -80,8 +80,8 @@ def run(plan: Plan, *, recording: bool = True) -> World:
     return world
 
 
-def judge(plan: Plan) -> World:
-    """Run a plan and hold the protocol to what it promises; raises CheckFailed if it breaks a promise."""
+def judge(plan: SimulationPlan) -> World:
+    """Run a plan and check the protocol's guarantees; raises CheckFailed if it breaks one."""
     world = run(plan)
     check_safe(world, crossings_max=crossings_allowed(plan))
     check_quiet(world)
@@ -92,7 +92,7 @@ def judge(plan: Plan) -> World:
     return world
 
 
-def failure(plan: Plan) -> CheckFailed | None:
+def failure(plan: SimulationPlan) -> CheckFailed | None:
     """What is wrong with a run of this plan, or None."""
     try:
         judge(plan)
@@ -101,7 +101,7 @@ def failure(plan: Plan) -> CheckFailed | None:
     return None
 
 
-def shrunk(plan: Plan, fails: Callable[[Plan], bool] | None = None) -> Plan:
+def shrunk(plan: SimulationPlan, fails: Callable[[SimulationPlan], bool] | None = None) -> SimulationPlan:
     """A smaller plan that fails too; the same plan if none was found."""
     trying = _Trying(fails or (lambda tried: failure(tried) is not None))
     plan = _fewer_faults(plan, trying)
@@ -110,12 +110,12 @@ def shrunk(plan: Plan, fails: Callable[[Plan], bool] | None = None) -> Plan:
     return _fewer_faults(plan, trying)
 
 
-def crossings_allowed(plan: Plan) -> int:
+def crossings_allowed(plan: SimulationPlan) -> int:
     """How often one event may cross one link: once, or as often as it may have been sent again."""
     return 1 if plan.weather.calm and not plan.faults else 16
 
 
-def _world(plan: Plan, recording: bool) -> World:
+def _world(plan: SimulationPlan, recording: bool) -> World:
     made = topology(plan.topology, plan.node_count, Random(f"topology/{plan.seed}"), **_fitting(plan))
     world = World(
         plan.protocol,
@@ -130,7 +130,7 @@ def _world(plan: Plan, recording: bool) -> World:
     return world
 
 
-def _fitting(plan: Plan) -> dict[str, Any]:
+def _fitting(plan: SimulationPlan) -> dict[str, Any]:
     """The topology's options, within what so few nodes allow: shrinking must not make a plan impossible."""
     if plan.topology != "barabasi-albert":
         return plan.topology_options
@@ -138,7 +138,7 @@ def _fitting(plan: Plan) -> dict[str, Any]:
     return {**options, "m": min(options["m"], options["m0"], plan.node_count)}
 
 
-def _subscribe_all(world: World, plan: Plan) -> None:
+def _subscribe_all(world: World, plan: SimulationPlan) -> None:
     rng = Random(f"subscribers/{plan.seed}")
     for wanted in plan.workload.wanted(rng):
         world.subscribe(rng.choice(world.up()), wanted)
@@ -147,22 +147,22 @@ def _subscribe_all(world: World, plan: Plan) -> None:
 _NEEDED: dict[type, Guarantee] = {
     Crash: Guarantee.SURVIVES_CRASHES,
     Restart: Guarantee.SURVIVES_CRASHES,
-    Split: Guarantee.SURVIVES_SPLIT,
+    NetworkSplit: Guarantee.SURVIVES_SPLIT,
     Storm: Guarantee.SURVIVES_LOSS,
-    Leave: Guarantee.LEAVES_CLEANLY,
+    NodeLeave: Guarantee.LEAVES_CLEANLY,
 }
 
 
-def _needed(plan: Plan) -> set[Guarantee]:
-    """What a protocol must have promised to be blamed for a loss under this plan."""
+def _needed(plan: SimulationPlan) -> set[Guarantee]:
+    """The guarantees that a loss under this plan would break."""
     needed = {_NEEDED[type(fault)] for fault in plan.faults if type(fault) in _NEEDED}
-    if any(isinstance(fault, Join) for fault in plan.faults):
+    if any(isinstance(fault, NodeJoin) for fault in plan.faults):
         on_graph = protocol(plan.protocol).on_graph
         needed.add(Guarantee.JOINS_BY_LINKS if on_graph else Guarantee.JOINS_LIVE)
     return needed if plan.weather.calm else needed | {Guarantee.SURVIVES_LOSS}
 
 
-def _breaks_nodes(plan: Plan) -> bool:
+def _breaks_nodes(plan: SimulationPlan) -> bool:
     """Whether events published meanwhile may be lost: not for a storm or a slow node alone."""
     return any(not isinstance(fault, Storm | Slow) for fault in plan.faults)
 
@@ -170,15 +170,15 @@ def _breaks_nodes(plan: Plan) -> bool:
 class _Trying:
     """Whether plans fail, asked at most SHRINK_RUNS_MAX times."""
 
-    def __init__(self, fails: Callable[[Plan], bool]) -> None:
+    def __init__(self, fails: Callable[[SimulationPlan], bool]) -> None:
         self._fails, self._left = fails, SHRINK_RUNS_MAX
 
-    def __call__(self, plan: Plan) -> bool:
+    def __call__(self, plan: SimulationPlan) -> bool:
         self._left -= 1
         return self._left >= 0 and self._fails(plan)
 
 
-def _fewer_faults(plan: Plan, fails: _Trying) -> Plan:
+def _fewer_faults(plan: SimulationPlan, fails: _Trying) -> SimulationPlan:
     """Leave out pieces of the list of faults, halves first, then smaller ones."""
     size = len(plan.faults)
     while size >= 1:
@@ -193,7 +193,7 @@ def _fewer_faults(plan: Plan, fails: _Trying) -> Plan:
     return plan
 
 
-def _smaller(plan: Plan, name: str, least: int, fails: _Trying) -> Plan:
+def _smaller(plan: SimulationPlan, name: str, least: int, fails: _Trying) -> SimulationPlan:
     """Halve a number, then take one off, for as long as the plan fails."""
     for part in (2, 1):
         while (smaller := _number(plan, name) // part - (part == 1)) >= least:
@@ -204,11 +204,11 @@ def _smaller(plan: Plan, name: str, least: int, fails: _Trying) -> Plan:
     return plan
 
 
-def _number(plan: Plan, name: str) -> int:
+def _number(plan: SimulationPlan, name: str) -> int:
     return int(getattr(plan if name == "node_count" else plan.workload, name))
 
 
-def _with_number(plan: Plan, name: str, number: int) -> Plan:
+def _with_number(plan: SimulationPlan, name: str, number: int) -> SimulationPlan:
     if name == "node_count":
         return msgspec.structs.replace(plan, node_count=number)
     return msgspec.structs.replace(plan, workload=msgspec.structs.replace(plan.workload, **{name: number}))

@@ -1,7 +1,7 @@
-"""Graphs of nodes: who has a link to whom, and how far apart they are.
+"""Topologies: which nodes have links, and how far apart they are.
 
-Each is a function of its parameters and a seeded source of chance, and gives a connected
-graph unless it says otherwise. A protocol that makes its own links takes only the space.
+Each is a function of its parameters and a seeded random generator, and gives a connected
+graph unless it says otherwise. A protocol that makes its own links uses only the delays.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 
 from tidings.errors import InputError, did_you_mean
-from tidings.sim.network import Flat, Plane, Space, TransitStub
+from tidings.sim.network import DelaySpace, Flat, Plane, TransitStub
 
 Link = tuple[int, int]  # Smaller number first.
 
@@ -24,7 +24,7 @@ class Topology:
 
     node_count: int
     links: tuple[Link, ...]
-    space: Space
+    space: DelaySpace
 
     def neighbours(self) -> list[list[int]]:
         """For each node the others it has a link to, in the order of the links."""

@@ -4,8 +4,8 @@ Every row is a moment, what happened, at which node and, where there is one, wit
 peer, which message and about which event or subscription. Two runs are the same run
 exactly if their digests are equal.
 
-Beside the rows a trace keeps the ledger that the checks read: what was published, who had
-asked for what and when, who was told, and when the world was disturbed.
+Beside the rows a trace keeps what the checks read: publications, subscriptions with their
+times, notifications, and when the world was disturbed.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Publication:
 
 
 @dataclass(slots=True)
-class Subscription:
-    """A subscription's life: when it was asked for, known everywhere, taken back, and done with."""
+class SubscriptionRecord:
+    """A subscription: when it was made, known everywhere, withdrawn, and gone."""
 
     interest: Interest
     node: NodeId
@@ -62,8 +62,8 @@ class Subscription:
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
-    """A subscription was told of an event."""
+class Notification:
+    """An event was delivered to a subscription."""
 
     at: float
     event: EventId
@@ -71,8 +71,8 @@ class Notice:
 
 
 @dataclass(slots=True)
-class Trace:
-    """All that happened. Rows are kept only if `recording`; counts and the ledger always."""
+class SimulationTrace:
+    """All that happened. Rows are kept only if `recording`; counts and records always."""
 
     recording: bool = True
     rerun: str = ""
@@ -83,8 +83,8 @@ class Trace:
     counted: Counter[str] = field(default_factory=Counter)
     """What routers counted, and what became of messages: lost, missed, repeated."""
     publications: dict[EventId, Publication] = field(default_factory=dict)
-    subscriptions: dict[SubscriptionId, Subscription] = field(default_factory=dict)
-    notices: list[Notice] = field(default_factory=list)
+    subscriptions: dict[SubscriptionId, SubscriptionRecord] = field(default_factory=dict)
+    notices: list[Notification] = field(default_factory=list)
     deliveries: Counter[tuple[EventId, NodeId]] = field(default_factory=Counter)
     absences: dict[NodeId, list[list[float]]] = field(default_factory=dict)
     """For each node that was ever down, from when to when; infinity if for good."""
@@ -127,9 +127,9 @@ class Trace:
 
 
 class CheckFailed(AssertionError):
-    """A world did what no world may do. The message ends with the command that shows it again."""
+    """A run broke a rule of every run. The message ends with the command that repeats it."""
 
-    def __init__(self, what: str, trace: Trace) -> None:
+    def __init__(self, what: str, trace: SimulationTrace) -> None:
         super().__init__(what + (f"\nto see it again:\n  {trace.rerun}" if trace.rerun else ""))
 
 

@@ -1,7 +1,7 @@
-"""Who wants what, and what happens: crowds of subscribers and streams of events, made up or recorded.
+"""Workloads: subscriptions and events, drawn at random or recorded.
 
-A workload is data. What it stands for is drawn from a seeded source of chance: first the
-subscriptions, then the values of events. Conditions are boxes of whole numbers on the
+A workload is data. A seeded generator draws first the subscriptions, then the values of
+events. Conditions are boxes of whole numbers on the
 axes `x`, `y`, … of a space of `extent` to a side.
 """
 
@@ -27,10 +27,10 @@ AXES = "xyzuvwabcdefgh"  # Names for as many axes as a made-up space may have.
 
 
 class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is wanted and said. `kind` says where in the space it happens:
+    """Subscriptions and events. `kind` says where in the space they lie:
 
     uniform   everywhere alike
-    zipf      at the k-th place with a weight of 1 / k^skew: few places are wanted and spoken of by most
+    zipf      at the k-th place with a weight of 1 / k^skew: most of it at few places
     hotspots  nine tenths of it within a few narrow spots
     recorded  at the points of a file of JSON lines, one event each, in order and then from the start
     """
@@ -46,7 +46,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     file: str = ""
 
     def check(self) -> None:
-        """Raises InputError for a workload that cannot be."""
+        """Raises InputError for impossible numbers."""
         if self.kind not in _POINTS:
             raise InputError(f"there is no workload {self.kind!r}; there are {', '.join(_POINTS)}")
         if not 1 <= self.axes <= len(AXES) or self.extent < 1 or not 1 <= self.width <= self.extent:

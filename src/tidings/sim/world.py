@@ -1,8 +1,10 @@
-"""The world: many nodes, one clock, one seed, one outcome.
+"""The world: a discrete-event simulation of many nodes with one clock, one seed and one outcome.
 
-Its time is in `clock`, what goes wrong in it is carried out by `striking`. Nothing in here
-depends on the order of a set, on the machine's clock or on its hash seed, so the same
-world run twice leaves the same trace to the last bit.
+A *step* is something that happens at a moment: a message arrives, a node wakes, a fault
+begins. Steps wait in a heap ordered by time and, within one moment, by when they were
+pushed. Time passes only in the methods that say `run`. Nothing depends on the order of a
+set, on the machine's clock or on its hash seed, so the same world run twice leaves the
+same trace to the last bit.
 
     >>> from tidings.overlay import Ranges
     >>> world = World("flooding", node_count=24, seed=7)
@@ -18,9 +20,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from heapq import heappush
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from random import Random
 from typing import Any, assert_never
+
+import msgspec
 
 from tidings.errors import InputError
 from tidings.overlay import (
@@ -48,21 +53,54 @@ from tidings.overlay import (
     protocol,
     size_of,
 )
-from tidings.sim.clock import BOUNCE, CALL, CHATTER, IDLE, MESSAGE, TAKEN, WAKE, Clock
-from tidings.sim.faults import Fault, Slow, Split, Storm
-from tidings.sim.members import Carried, Member
+from tidings.sim.faults import Fault, NetworkSplit, Slow, Storm, begin, end
 from tidings.sim.network import CALM, Weather
-from tidings.sim.striking import begin, end
 from tidings.sim.topologies import Topology, barabasi_albert
-from tidings.sim.trace import Notice, Publication, Subscription, Trace
+from tidings.sim.trace import CheckFailed, Notification, Publication, SimulationTrace, SubscriptionRecord
 from tidings.sim.workloads import Values
 
 EVENT_TYPE = "Event"  # The one type that made-up events have unless they say otherwise.
-LEAVE_WITHIN_S = 120.0  # A node that may not go by then goes anyway.
+LEAVE_WITHIN_S = 120.0  # A node that has not left by then is switched off.
+QUIET_WITHIN_S = 3600.0  # Virtual. A world that still sends an hour after the last event has a loop in it.
+
+# Kinds of steps. Chatter and idle wakes do not keep a world from being quiet.
+MESSAGE, CHATTER, WAKE, IDLE, CALL, BOUNCE, TAKEN = range(7)
+KEEPS_BUSY = (True, False, True, False, True, True, True)
 
 
-class World(Clock):
-    """A protocol, run by many nodes at once. Time stands still between calls that say `run`.
+class EncodedMessage(msgspec.Struct, frozen=True, gc=False):
+    """A message as bytes, made for one link by a node that seals (see `nodes`). The plain message is for bounces."""
+
+    raw: bytes
+    message: Any
+    name: str
+    about: Any
+
+
+@dataclass(slots=True, eq=False)
+class SimulatedNode:
+    """One node of the world: its router, its own subscriptions, and whether it is up."""
+
+    index: int
+    peer: Peer
+    router: Router[Any]
+    links: list[int]
+    up: bool = True
+    leaving: bool = False
+    side: int = 0  # Of a split.
+    each_s: float = 0.0  # How long it takes over a message, where it is slow.
+    busy_until: float = 0.0
+    subscriptions: dict[SubscriptionId, Interest] = field(default_factory=dict)
+    subscriptions_made: int = 0
+    events_published: int = 0
+
+    @property
+    def id(self) -> NodeId:
+        return self.peer.id
+
+
+class World:
+    """A protocol, run by many nodes at once. Time passes only in the methods that say `run`.
 
     Nodes are given by number. `settled` starts a protocol that can do so in the state in
     which everybody has joined; otherwise the nodes find each other by talking, which takes
@@ -78,14 +116,16 @@ class World(Clock):
         seed: int = 0,
         options: dict[str, Any] | None = None,
         weather: Weather = CALM,
-        faults: Sequence[Fault] = (),
         settled: bool = True,
-        bounces: bool = True,
         recording: bool = True,
     ) -> None:
         self.protocol = protocol(protocol_name) if isinstance(protocol_name, str) else protocol_name
-        self.seed, self.options, self.bounces = seed, options or {}, bounces
-        super().__init__(Trace(recording))
+        self.seed, self.options = seed, options or {}
+        self.bounces = True
+        """Whether a sender learns that a message came to a node that is down, as over TCP."""
+        self.now, self.trace = 0.0, SimulationTrace(recording)
+        self._heap: list[tuple[float, int, int, Any, Any, Any, Any]] = []
+        self._order = self._pending = 0
         self.rng = Random(f"world/{seed}")
         self._luck = Random(f"network/{seed}")
         self._split = False
@@ -94,27 +134,66 @@ class World(Clock):
         self.set_weather(weather)
         self.topology = topology or _usual_topology(self.protocol, node_count, seed)
         self._space = self.topology.space
-        self.nodes: list[Member] = []
-        self._by_id: dict[NodeId, Member] = {}
+        self.nodes: list[SimulatedNode] = []
+        self._by_id: dict[NodeId, SimulatedNode] = {}
         self._found(settled)
-        self.strike(faults)
+
+    # ── Time ───────────────────────────────────────────────────────────────────
+
+    def at(self, when: float, do: Callable[[], object]) -> None:
+        """Do something at a later moment."""
+        self._push(when, CALL, None, do, None, None)
+
+    def run_for(self, seconds: float) -> None:
+        """Let this much time pass."""
+        until = self.now + seconds
+        self._run(until, stop_when_quiet=False)
+        self.now = until
+
+    def run_until_quiet(self, within_s: float = QUIET_WITHIN_S) -> None:
+        """Let time pass until only heartbeats are left; raises CheckFailed if that takes too long."""
+        self._run(self.now + within_s, stop_when_quiet=True)
+        if self._pending:
+            raise CheckFailed(f"not quiet after {within_s} s: {self._pending} steps are still to come", self.trace)
+
+    def is_quiet(self) -> bool:
+        """Whether nothing is on its way but what is sent on schedule."""
+        return self._pending == 0
+
+    def _run(self, until: float, *, stop_when_quiet: bool) -> None:
+        # The inner loop. Messages are handled right here: a call more for each would cost a tenth of the speed.
+        heap, carry_out = self._heap, self._carry_out
+        while heap and heap[0][0] <= until and not (stop_when_quiet and not self._pending):
+            now, _, kind, member, what, who, extra = heappop(heap)
+            self.now = now
+            if KEEPS_BUSY[kind]:
+                self._pending -= 1
+            if kind <= CHATTER and member.up and not member.each_s:
+                carry_out(member, member.router.receive(who, what, now))
+            else:
+                self._step(kind, member, what, who, extra)
+
+    def _push(self, when: float, kind: int, member: SimulatedNode | None, what: Any, who: Any, extra: Any) -> None:
+        self._order += 1
+        self._pending += KEEPS_BUSY[kind]
+        heappush(self._heap, (when, self._order, kind, member, what, who, extra))
 
     # ── What a test or an experiment does ──────────────────────────────────────
 
     def subscribe(self, node: int, wanted: AnyWanted, event_type: str = EVENT_TYPE) -> SubscriptionId:
-        """Have a node want something from now on."""
+        """Subscribe at a node."""
         member = self.nodes[node]
         member.subscriptions_made += 1
         id = SubscriptionId(member.id, member.peer.incarnation, member.subscriptions_made)
         interest = Interest(id, event_type, wanted)
         member.subscriptions[id] = interest
-        self.trace.subscriptions[id] = Subscription(interest, member.id, self.now)
+        self.trace.subscriptions[id] = SubscriptionRecord(interest, member.id, self.now)
         self.trace.note(self.now, "subscribe", member.id, about=id)
         self._carry_out(member, member.router.subscribe(interest, self.now))
         return id
 
     def unsubscribe(self, id: SubscriptionId) -> None:
-        """Take a subscription back; one of a node that is down, or in a new life, is gone already."""
+        """Withdraw a subscription; one of a node that is down, or was restarted, is gone already."""
         member = self._by_id[id.origin]
         if not member.up or member.subscriptions.pop(id, None) is None:
             return
@@ -135,14 +214,14 @@ class World(Clock):
         return id
 
     def publish_some(self, count: int, *, over_s: float = 10.0, draw: Callable[[Random], Values] | None = None) -> None:
-        """Have nodes that are then up publish events in the next `over_s` seconds, and run until those are over."""
+        """Publish events at random live nodes within the next `over_s` seconds, and run for that long."""
         draw = draw or (lambda rng: {"x": rng.randrange(1000)})
         for _ in range(count):
             self.at(self.now + self.rng.uniform(0, over_s), lambda: self._publish_anywhere(draw))
         self.run_for(over_s)
 
     def crash(self, node: int) -> None:
-        """Switch a node off."""
+        """Stop a node without notice."""
         member = self.nodes[node]
         if member.up:
             member.up = False
@@ -150,7 +229,7 @@ class World(Clock):
             self.trace.note(self.now, "crash", member.id)
 
     def restart(self, node: int, *, memory: bool = True) -> None:
-        """Start a new life of a node that is down. With memory it takes up its old subscriptions, under new ids."""
+        """Start a new incarnation of a node that is down. With memory it subscribes again, under new ids."""
         member = self.nodes[node]
         if member.up or member.leaving:
             return
@@ -163,13 +242,13 @@ class World(Clock):
         self.trace.note(self.now, "restart", member.id, what="with memory" if memory else "")
         if kept or self.protocol.on_graph:
             self._carry_out(member, member.router.start(self.now, kept))
-        else:  # It remembers nobody, so it comes to the network like a newcomer.
+        else:  # It remembers no peers, so it joins like a newcomer.
             self._carry_out(member, member.router.join(self._peers(3, but=node), self.now))
         for each in wanted:
             self.subscribe(node, each)
 
     def join(self, contacts: int = 3) -> int:
-        """Bring in a new node that knows some of those that are up; returns its number."""
+        """Add a node that knows some live nodes; returns its number."""
         index = len(self.nodes)
         known = self._contacts(contacts)
         member = self._add(index, [self.nodes[k].index for k in known] if self.protocol.on_graph else [])
@@ -182,7 +261,7 @@ class World(Clock):
         return index
 
     def leave(self, node: int) -> None:
-        """Have a node say goodbye; it is switched off when it may go."""
+        """Have a node leave; it is stopped when its router is done."""
         member = self.nodes[node]
         if member.up and not member.leaving:
             member.leaving = True
@@ -192,32 +271,38 @@ class World(Clock):
             self.at(self.now + LEAVE_WITHIN_S, lambda: self.crash(node))
             self._carry_out(member, member.router.leave(self.now))
 
+    def slow_down(self, node: int, each_s: float) -> None:
+        """From now on a node takes this long over every message; 0 for no time at all."""
+        self.nodes[node].each_s = each_s
+
     @contextmanager
     def split(self, side: Sequence[int] | None = None) -> Iterator[None]:
-        """While this lasts no message passes between `side`, half of the nodes if not said, and the rest."""
+        """While this lasts no message passes between `side`, by default half of the nodes, and the rest."""
         half = side if side is not None else self.rng.sample(range(len(self.nodes)), len(self.nodes) // 2)
         self.cut_off(half)
         yield
         self.heal()
 
     def strike(self, faults: Sequence[Fault]) -> None:
-        """Let these faults happen, their times counted from now."""
+        """Schedule these faults, their times counted from now."""
         for fault in faults:
             self.at(self.now + fault.at, lambda fault=fault: begin(fault, self))  # type: ignore[misc]
-            if isinstance(fault, Split | Slow | Storm):
+            if isinstance(fault, NetworkSplit | Slow | Storm):
                 self.at(self.now + fault.until, lambda fault=fault: end(fault, self))  # type: ignore[misc]
                 self.trace.disturbances.append([self.now + fault.at, self.now + fault.until])
             else:
                 self.trace.disturbances.append([self.now + fault.at, self.now + fault.at])
 
-    # ── Who is there ───────────────────────────────────────────────────────────
+    # ── Nodes that are up ──────────────────────────────────────────────────────────
 
     def up(self) -> list[int]:
-        """The nodes that are up, and not about to go."""
+        """The nodes that are up and not leaving."""
         return [member.index for member in self.nodes if member.up and not member.leaving]
 
-    def up_count(self) -> int:
-        return len(self.up())
+    @property
+    def node_count(self) -> int:
+        """How many nodes there ever were."""
+        return len(self.nodes)
 
     def parts(self) -> dict[NodeId, int]:
         """For each node that is up, which part of the graph it is in: those in one part can reach each other."""
@@ -233,7 +318,7 @@ class World(Clock):
 
     # ── Steps and effects ──────────────────────────────────────────────────────
 
-    def _step(self, kind: int, member: Member, what: Any, who: Any, extra: Any) -> None:
+    def _step(self, kind: int, member: SimulatedNode, what: Any, who: Any, extra: Any) -> None:
         """Any step but a message that arrives at a node that is up and quick."""
         if kind == CALL:
             what()
@@ -250,14 +335,14 @@ class World(Clock):
         elif extra == member.peer.incarnation:
             self._carry_out(member, member.router.wake(what, self.now))
 
-    def _carry_out(self, member: Member, effects: list[Effect]) -> None:
+    def _carry_out(self, member: SimulatedNode, effects: list[Effect]) -> None:
         for effect in effects:
             if effect.__class__ is Send:
                 self._send(member, effect.to, effect.message)
             else:
                 self._carry_out_other(member, effect)
 
-    def _carry_out_other(self, member: Member, effect: Effect) -> None:
+    def _carry_out_other(self, member: SimulatedNode, effect: Effect) -> None:
         match effect:
             case Deliver(packet):
                 self._deliver(member, packet)
@@ -274,7 +359,7 @@ class World(Clock):
             case _:
                 assert_never(effect)
 
-    def _send(self, member: Member, to: NodeId, message: Message) -> None:
+    def _send(self, member: SimulatedNode, to: NodeId, message: Message) -> None:
         known, name, about, size, tally, kind = self._described
         if message is not known:
             name, about, size, tally, kind = self._describe(message)
@@ -297,8 +382,8 @@ class World(Clock):
         heappush(self._heap, (arrival, self._order, kind, target, message, member.peer.id, None))
 
     def _describe(self, message: Any) -> tuple[str, Any, int, list[int], int]:
-        """What a trace says of a message; kept until the next one, for one message often goes to many."""
-        if message.__class__ is Carried:
+        """How a trace describes a message; cached until the next one, for one message often goes to many nodes."""
+        if message.__class__ is EncodedMessage:
             name, size, about, chatter = message.name, len(message.raw), message.about, message.message.chatter
         else:
             name, size, chatter = name_of(message), size_of(message), message.chatter
@@ -310,7 +395,7 @@ class World(Clock):
         return name, about, size, tally, kind
 
     def _send_through_weather(
-        self, member: Member, target: Member, message: Message, arrival: float, kind: int
+        self, member: SimulatedNode, target: SimulatedNode, message: Message, arrival: float, kind: int
     ) -> None:
         luck, weather = self._luck, self.weather
         _, name, about, *_ = self._described
@@ -326,30 +411,31 @@ class World(Clock):
             self._push(late, kind, target, message, member.peer.id, None)
         self.trace.counted["repeated"] += copies - 1
 
-    def _lose(self, member: Member, to: NodeId, name: str, about: Any) -> None:
+    def _lose(self, member: SimulatedNode, to: NodeId, name: str, about: Any) -> None:
         self.trace.counted["lost"] += 1
         if self.trace.recording:
             self.trace.note(self.now, "lose", member.id, to, name, about)
 
-    def _miss(self, member: Member, sender: NodeId, message: Message) -> None:
-        """A message came to a node that is down. Over TCP its sender would be told so."""
+    def _miss(self, member: SimulatedNode, sender: NodeId, message: Message | EncodedMessage) -> None:
+        """A message came to a node that is down. Over TCP its sender would get an error."""
         self.trace.counted["missed"] += 1
-        self.trace.note(self.now, "miss", member.id, sender, name_of(message))
+        name = message.name if isinstance(message, EncodedMessage) else name_of(message)
+        self.trace.note(self.now, "miss", member.id, sender, name)
         back = self._by_id[sender]
         if self.bounces and not (self._split and back.side != member.side):
             delay_s = self._space.delay_s(member.index, back.index)
             self._push(self.now + delay_s, BOUNCE, back, message, member.id, None)
 
-    def _deliver(self, member: Member, packet: Packet) -> None:
+    def _deliver(self, member: SimulatedNode, packet: Packet) -> None:
         id = packet.header.id
         self.trace.deliveries[id, member.id] += 1
         self.trace.note(self.now, "deliver", member.id, about=id)
         for subscription, interest in member.subscriptions.items():
             if interest.matches(packet):
-                self.trace.notices.append(Notice(self.now, id, subscription))
+                self.trace.notices.append(Notification(self.now, id, subscription))
                 self.trace.note(self.now, "notify", member.id, what=str(subscription.seq), about=id)
 
-    def _complete(self, member: Member, asked: str, id: EventId | SubscriptionId | None) -> None:
+    def _complete(self, member: SimulatedNode, asked: str, id: EventId | SubscriptionId | None) -> None:
         self.trace.note(self.now, "completed", member.id, what=asked, about=id)
         subscription = self.trace.subscriptions.get(id) if isinstance(id, SubscriptionId) else None
         if asked == "leave" and member.leaving:
@@ -369,21 +455,21 @@ class World(Clock):
         self.trace.note(self.now, "split", "", what=f"{len(side)} nodes cut off")
 
     def heal(self) -> None:
-        """There is one network again."""
+        """End the split."""
         for member in self.nodes:
             member.side = 0
         self._split = False
         self.trace.note(self.now, "heal", "")
 
     def set_weather(self, weather: Weather) -> None:
-        """From now on the network treats messages like this."""
+        """Change what the network does to messages."""
         weather.check()
         self.weather, self._weather_calm = weather, weather.calm
 
     # ── The nodes ──────────────────────────────────────────────────────────────
 
     def _found(self, settled: bool) -> None:
-        """Make all the nodes the world begins with, and start them."""
+        """Create the first nodes, and start them."""
         self._ids = [self._name(index) for index in range(self.topology.node_count)]
         for index, links in enumerate(self.topology.neighbours()):
             self._add(index, links)
@@ -396,11 +482,11 @@ class World(Clock):
                 via = self.nodes[self.rng.randrange(member.index)].peer
                 self._carry_out(member, member.router.join([via], self.now))
 
-    def _add(self, index: int, links: list[int]) -> Member:
+    def _add(self, index: int, links: list[int]) -> SimulatedNode:
         if index == len(self._ids):
             self._ids.append(self._name(index))
         peer = Peer(self._ids[index], f"sim:{index}")
-        member = Member(index, peer, self._make_router(peer, links), links)
+        member = SimulatedNode(index, peer, self._make_router(peer, links), links)
         self.nodes.append(member)
         self._by_id[member.id] = member
         return member
@@ -410,7 +496,7 @@ class World(Clock):
         rng = Random(f"node/{self.seed}/{me.id}/{me.incarnation}")
         return self.protocol.build(Place(me, neighbours if self.protocol.on_graph else (), rng), **self.options)
 
-    def _router_of(self, member: Member) -> Router[Any]:
+    def _router_of(self, member: SimulatedNode) -> Router[Any]:
         return member.router
 
     def _name(self, index: int) -> NodeId:

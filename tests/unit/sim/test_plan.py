@@ -17,8 +17,8 @@ from tidings.overlay import Effect, Guarantee, NodeId, Packet, Protocol
 from tidings.overlay.baselines.flooding import Flood, Flooding
 from tidings.sim import (
     Crash,
-    Plan,
-    Split,
+    NetworkSplit,
+    SimulationPlan,
     Weather,
     Workload,
     comings_and_goings,
@@ -41,7 +41,7 @@ faults = st.one_of(
     seeds.map(lambda seed: slow_nodes(seed, 24)),
 )
 plans = st.builds(
-    Plan,
+    SimulationPlan,
     st.just("flooding"),
     seeds,
     faults=faults,
@@ -70,15 +70,15 @@ def buggy(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @given(plans)
-def test_a_plan_reads_back_as_it_was_written(plan: Plan) -> None:
-    assert Plan.read(plan.written()) == plan
+def test_a_plan_reads_back_as_it_was_written(plan: SimulationPlan) -> None:
+    assert SimulationPlan.read(plan.written()) == plan
 
 
 @given(plans)
-def test_the_command_of_a_plan_holds_the_whole_plan(plan: Plan) -> None:
+def test_the_command_of_a_plan_holds_the_whole_plan(plan: SimulationPlan) -> None:
     *command, written = shlex.split(plan.command())
     assert command == ["python", "-m", "tidings.sim", "replay"]
-    assert Plan.read(written) == plan
+    assert SimulationPlan.read(written) == plan
 
 
 @given(seeds)
@@ -91,18 +91,18 @@ def test_faults_are_in_order_and_about_nodes_there_are(seed: int) -> None:
 @pytest.mark.parametrize("text", ["", "[]", '{"protocol": 3}', '{"protocol":"flooding","colour":"red"}', '{"seed": 1}'])
 def test_what_is_no_plan_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="expected a plan"):
-        Plan.read(text)
+        SimulationPlan.read(text)
 
 
 def test_a_protocol_with_a_bug_fails_and_says_how_to_see_it_again(buggy: str) -> None:
-    failed = failure(Plan(buggy, seed=1))
+    failed = failure(SimulationPlan(buggy, seed=1))
     assert failed is not None
     assert "did not reach subscription" in str(failed)
     assert """python -m tidings.sim replay '{"protocol":"forgetful","seed":1}'""" in str(failed)
 
 
 def test_a_failing_plan_is_shrunk_to_what_matters(buggy: str) -> None:
-    big = Plan(buggy, seed=3, faults=slow_nodes(3, 24), workload=Workload(events=40))
+    big = SimulationPlan(buggy, seed=3, faults=slow_nodes(3, 24), workload=Workload(events=40))
     small = shrunk(big)
     assert failure(small) is not None
     assert small.faults == ()
@@ -112,26 +112,26 @@ def test_a_failing_plan_is_shrunk_to_what_matters(buggy: str) -> None:
 
 
 def test_shrinking_keeps_the_one_fault_that_matters() -> None:
-    many = (*crashes(1, 24), Split(3.0, until=9.0, side=(1, 2)), *slow_nodes(1, 24))
-    plan = Plan("flooding", faults=many)
-    small = shrunk(plan, fails=lambda tried: any(isinstance(fault, Split) for fault in tried.faults))
-    assert small.faults == (Split(3.0, until=9.0, side=(1, 2)),)
+    many = (*crashes(1, 24), NetworkSplit(3.0, until=9.0, side=(1, 2)), *slow_nodes(1, 24))
+    plan = SimulationPlan("flooding", faults=many)
+    small = shrunk(plan, fails=lambda tried: any(isinstance(fault, NetworkSplit) for fault in tried.faults))
+    assert small.faults == (NetworkSplit(3.0, until=9.0, side=(1, 2)),)
 
 
 def test_shrinking_ends_however_many_faults_there_are() -> None:
     asked = []
     rng = Random(1)
 
-    def sometimes(plan: Plan) -> bool:
+    def sometimes(plan: SimulationPlan) -> bool:
         asked.append(plan)
         return rng.random() < 0.5
 
-    shrunk(Plan("flooding", faults=tuple(Crash(float(i), i) for i in range(500))), sometimes)
+    shrunk(SimulationPlan("flooding", faults=tuple(Crash(float(i), i) for i in range(500))), sometimes)
     assert len(asked) <= 200
 
 
 def test_replaying_a_plan_that_holds_prints_its_digest(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    plan = Plan("flooding", seed=5)
+    plan = SimulationPlan("flooding", seed=5)
     (tmp_path / "plan.json").write_text(plan.written())
     assert main(["replay", plan.written()]) == 0
     assert capsys.readouterr().out.strip() == run(plan).trace.digest()
@@ -142,10 +142,10 @@ def test_replaying_a_plan_that_holds_prints_its_digest(capsys: pytest.CaptureFix
 
 
 def test_replaying_a_plan_that_fails_says_so(buggy: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["replay", Plan(buggy, seed=1).written()]) == 1
+    assert main(["replay", SimulationPlan(buggy, seed=1).written()]) == 1
     assert "did not reach" in capsys.readouterr().err
-    assert main(["shrink", Plan(buggy, seed=1).written()]) == 1
-    shorter = Plan.read(capsys.readouterr().out)
+    assert main(["shrink", SimulationPlan(buggy, seed=1).written()]) == 1
+    shorter = SimulationPlan.read(capsys.readouterr().out)
     assert shorter.node_count < 24
 
 
@@ -158,4 +158,4 @@ def test_bad_input_is_a_message_and_not_a_stack_trace(text: str, capsys: pytest.
 
 
 def test_a_plan_says_only_what_differs_from_the_usual() -> None:
-    assert msgspec.json.decode(Plan("flooding").written()) == {"protocol": "flooding"}
+    assert msgspec.json.decode(SimulationPlan("flooding").written()) == {"protocol": "flooding"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidings.sim import Trace, World
+from tidings.sim import SimulationTrace, World
 
 
 def a_world(seed: int = 3) -> World:
@@ -45,4 +45,4 @@ def test_counts_are_kept_without_recording() -> None:
     quiet.run_until_quiet()
     assert quiet.trace.rows == []
     assert quiet.trace.messages("Flood") == quiet.trace.messages() > 11
-    assert Trace().messages() == 0
+    assert SimulationTrace().messages() == 0

@@ -150,7 +150,8 @@ def test_a_message_to_a_node_that_is_down_bounces() -> None:
     world.run_until_quiet()
     assert heard(world, 0) == [(1.0, "unsent hi")]
     assert world.trace.counted["missed"] == 1
-    silent = World(from_first(Send("n0001", Note("hi"))), topology=PAIR, bounces=False)
+    silent = World(from_first(Send("n0001", Note("hi"))), topology=PAIR)
+    silent.bounces = False
     silent.crash(1)
     silent.run_until_quiet()
     assert heard(silent, 0) == []
@@ -168,7 +169,8 @@ def test_nothing_passes_a_split_and_everything_after_it() -> None:
 
 def test_a_slow_node_takes_its_messages_one_after_the_other() -> None:
     sends = [Send("n0001", Note(str(i))) for i in range(3)]
-    world = World(from_first(*sends), topology=PAIR, faults=[Slow(0.0, until=100.0, node=1, each_s=2.0)])
+    world = World(from_first(*sends), topology=PAIR)
+    world.strike([Slow(0.0, until=100.0, node=1, each_s=2.0)])
     world.run_until_quiet()
     assert heard(world, 1) == [(2.5, "0"), (4.5, "1"), (6.5, "2")]
 
@@ -211,13 +213,15 @@ def test_what_routers_count_is_in_the_trace() -> None:
 
 
 def test_faults_that_make_no_sense_do_nothing() -> None:
-    world = World("flooding", node_count=3, faults=[Crash(0.0, 99), Crash(1.0, 1), Crash(2.0, 1)])
+    world = World("flooding", node_count=3)
+    world.strike([Crash(0.0, 99), Crash(1.0, 1), Crash(2.0, 1)])
     world.run_until_quiet()
     assert world.up() == [0, 2]
 
 
 def test_a_storm_passes() -> None:
-    world = World("flooding", node_count=3, faults=[Storm(1.0, until=2.0, weather=Weather(loss=1.0))])
+    world = World("flooding", node_count=3)
+    world.strike([Storm(1.0, until=2.0, weather=Weather(loss=1.0))])
     world.run_for(1.5)
     assert world.weather.loss == 1.0
     world.run_for(1.0)

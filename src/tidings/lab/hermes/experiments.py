@@ -28,7 +28,7 @@ from tidings.sim import Flat, Topology, World
 ATTRIBUTE, MODEL_A, MODEL_B = "attribute encryption", "event encryption, model A", "event encryption, model B"
 SHORTCUT, REMEMBERED = "attribute, shortcut", "attribute, shortcut and known rendezvous"
 
-# No routine talk: nothing happens in these worlds but what is measured. Leaf sets as in the paper's time.
+# No periodic messages: nothing happens in these worlds but what is measured. Leaf sets as in the paper's time.
 _STILL = {"heartbeat_s": 0, "refresh_s": 0, "repair": False, "leaf_count": 16}
 _OPTIONS: dict[str, dict[str, Any]] = {
     ATTRIBUTE: {"shortcut": False},

@@ -1,13 +1,13 @@
 """IRBR, measured: events lost when nodes fail, and messages per event, against Scribe.
 
 The paper's setting is 1000 nodes. For figure 4(a) a share of them fails at once and
-somebody publishes before anything is repaired; the loss is the share of live interested
+a node publishes before anything is repaired; the loss is the share of live interested
 nodes that get nothing. For figure 4(b) nothing fails and the messages of one event are
 counted. The baseline is Scribe: hermes with one rendezvous, whose tree is built before
 the failures and not repaired.
 
-How many nodes were interested in figure 4(a) is not said; here 100. All want everything:
-what an event matches is not what these figures are about.
+The paper does not say how many nodes were interested in figure 4(a); here 100. All subscribe
+to everything: matching is not what these figures are about.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tidings.sim import Flat, Topology, World
 SCRIBE, R0, R1, R2, SILENT = "Scribe", "IRBR, R0", "IRBR, R1", "IRBR, R2", "IRBR, R2, silent crashes"
 PAPER_MODE, INTEREST_MODE = "IRBR, as published", "IRBR, interest"
 
-# No routine talk: nothing happens in these worlds but what is measured.
+# No periodic messages: nothing happens in these worlds but what is measured.
 _STILL = {"heartbeat_s": 0, "sync_s": 0}
 _SCRIBE = {"heartbeat_s": 0, "refresh_s": 0, "content": False, "shortcut": False, "repair": False}
 _PROTOCOLS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -50,7 +50,7 @@ def _protocols(parameters: Parameters) -> list[str]:
 
 
 def _network(parameters: Parameters, seed: int) -> World:
-    """A network in which everybody has joined and nobody wants anything yet."""
+    """A network in which all nodes have joined and none has subscribed yet."""
     name, options = _PROTOCOLS[_protocols(parameters)[0]]
     alone = Topology(parameters["node_count"], (), Flat())
     return World(name, topology=alone, seed=seed, options=options, recording=False)
@@ -61,7 +61,7 @@ def _draw(node_count: int, count: int, seed: int) -> list[int]:
 
 
 def _subscribe(world: World, nodes: Sequence[int]) -> None:
-    """Each wants everything, and is known wherever it must be before the next one asks."""
+    """Each subscribes to everything, and is known wherever it must be before the next one subscribes."""
     for node in nodes:
         world.subscribe(node, Everything())
         world.run_until_quiet()
@@ -94,7 +94,7 @@ def _lost(world: World, protocol: str, interested: Sequence[int], failed_percent
     world.publish(rng.choice(world.up()), {"x": 0})
     missing = {world.nodes[node].id for node in interested if world.nodes[node].up}
     live, until = len(missing), world.now + _PATIENCE_S
-    # Not until all is quiet: that would be to wait for the obituaries, which follow for minutes and change nothing.
+    # Not until all is quiet: the failure notices follow for minutes and change nothing.
     while missing and world.now < until and not world.is_quiet():
         world.run_for(_LOOK_S)
         missing -= {notice.subscription.origin for notice in world.trace.notices}

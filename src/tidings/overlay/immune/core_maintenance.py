@@ -1,14 +1,16 @@
-"""Immune, in the core: keeping it whole, and no larger than it has to be.
+"""Core maintenance: keeping the core connected, and no larger than it has to be.
 
-The best-ranked node of the core is its *root* and sends a beacon through it; who hears none
-is cut off, and who has neighbours that follow a better root looks for a way there. A member
-that nobody needs asks those around whether they hold together without it, and leaves.
+The best-ranked node of the core is its *root* and sends a beacon through it. A core node
+that gets no beacon is cut off, and one whose neighbours follow a better root searches for a
+path there. A member that nobody needs asks the core around it whether that stays connected
+without it, and leaves the core.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from tidings.overlay.dedup import SeenIds
 from tidings.overlay.immune import global_construction
@@ -29,19 +31,33 @@ from tidings.overlay.immune.neighbour_state import (
     BEACON_LOST_AFTER,
     NEIGHBOURS_MAX,
     SETTLED_AFTER,
-    ImmuneOptions,
-    Neighbour,
+    NeighbourState,
+    RootState,
+    root_rank,
 )
 from tidings.overlay.messages import NodeId
-from tidings.overlay.router import Count, Effect, Place, Send, WakeAt
+from tidings.overlay.router import Count, Effect, Send, WakeAt
 
-PATH_MAX = 32  # Nodes on a repair's way; the core is next to everyone, so three would do while all is well.
-ASKS_MAX = 12  # Times a core node tries to be let go in one epoch; then it stays.
-REPAIR_AFTER, ASK_WITHIN, PROMISE_FOR = 3, 2, 5  # In heartbeats.
+PATH_MAX = 32  # Nodes on the path of a repair; the core is next to everyone, so three would do while all is well.
+DEMOTION_TRIES_MAX = 12  # In one epoch; then the node stays in the core.
+REPAIR_AFTER, ASK_WITHIN, GRANTED_FOR = 3, 2, 5  # In heartbeats.
+
+
+class RoleChanges(Protocol):
+    """What core maintenance needs of the election of roles."""
+
+    def announce_role(self) -> list[Effect]:
+        """Send this node's status to all neighbours."""
+
+    def enter_core(self, now: float) -> None:
+        """Become a member of the core."""
+
+    def join_core(self, now: float) -> list[Effect]:
+        """Enter the core, unless this node is in it, and announce that."""
 
 
 @dataclass(slots=True)
-class _Ask:
+class _DemotionRound:
     """A question to the core within two hops, ours or one that we relay: who has yet to answer, and who is there."""
 
     round: int
@@ -50,245 +66,296 @@ class _Ask:
     asked: tuple[NodeId, ...] = ()
 
 
-class CoreMember(Neighbour):
-    """A node as far as it is, was or may come to be in the core."""
+class CoreMaintenance:
+    """One node's part in maintaining the core, in it or next to it."""
 
-    def __init__(self, place: Place, options: ImmuneOptions | None = None) -> None:
-        super().__init__(place, options)
+    def __init__(self, state: NeighbourState, roles: RoleChanges) -> None:
+        self._state, self._roles = state, roles
         self._beacon_seq = 0
         self._foreign_since: float | None = None
         self._repaired_at = -math.inf
         self._round = self._bridged = 0
-        self._ask: _Ask | None = None
-        self._relays: dict[tuple[NodeId, int], _Ask] = {}
-        self._promises: dict[NodeId, float] = {}
+        self._asking: _DemotionRound | None = None
+        self._relays: dict[tuple[NodeId, int], _DemotionRound] = {}
+        self.granted: dict[NodeId, float] = {}
+        """Candidates for whose demotion this node stays in the core, and until when."""
         self._repairs_seen = SeenIds[tuple[NodeId, int]](4096)
+
+    def tick(self, now: float) -> list[Effect]:
+        """Each heartbeat: follow the root, look for other pieces of the core, and consider leaving it."""
+        return self._keep_root(now) + self._find_other_pieces(now) + self._consider_demotion(now)
+
+    def expire(self, now: float) -> None:
+        """Forget grants that have run out."""
+        self.granted = {candidate: until for candidate, until in self.granted.items() if until >= now}
+
+    def receive(self, sender: NodeId, message: Any, now: float) -> list[Effect]:
+        """Take a message about the core from a neighbour."""
+        match message:
+            case Beacon():
+                return self._on_beacon(sender, message, now)
+            case Foreign():
+                return self._start_repair(now) if self._state.in_core else []
+            case Repair():
+                return self._on_repair(sender, message, now)
+            case RepairPath(round, path):
+                return self._on_repair_path(round, path)
+            case Bridge(path):
+                return self._on_bridge(path, now)
+            case DemoteAsk():
+                return self._on_ask(sender, message, now)
+            case DemoteGrant():
+                return self._on_grant(sender, message, now)
+            case DemoteDeny(candidate, round):
+                return self._on_deny(candidate, round)
+            case DemoteEnd(candidate, relayed):
+                return self._on_end(sender, candidate, relayed)
+        return []
+
+    def on_ask_timeout(self, round: int) -> list[Effect]:
+        """Not all have answered in time whether this node may leave the core."""
+        return self._stop_asking() if self._asking and self._asking.round == round else []
+
+    def holdings(self) -> dict[str, tuple[int, int]]:
+        return {
+            "relays": (len(self._relays), NEIGHBOURS_MAX),
+            "promises": (len(self.granted), NEIGHBOURS_MAX),
+        }
 
     # ── Root and epoch ─────────────────────────────────────────────────────────
 
     def _keep_root(self, now: float) -> list[Effect]:
-        """In the core: send the beacon on if it is ours, and notice when it no longer comes."""
-        if not self.core:
+        """In the core: send the beacon if this node is the root, and notice when none comes any more."""
+        state = self._state
+        if not state.in_core:
             return self._follow_upper(now)
-        if self.leaving:
+        if state.leaving:
             return []
         effects: list[Effect] = []
-        if self.root != self.id and now > self._beacon_at + BEACON_LOST_AFTER * self._beat:
-            self.root, self.root_degree, self.parent = self.id, self.degree, ""
-            self._shaky_until = now + SETTLED_AFTER * self._beat
-            effects += self._tell_all()
-        if self.root == self.id and now >= self._beacon_at + BEACON_EVERY * self._beat:
+        if state.root.id != state.id and now > state.beacon_at + BEACON_LOST_AFTER * state.beat_s:
+            state.root = RootState(state.id, state.degree)
+            state.unstable_until = now + SETTLED_AFTER * state.beat_s
+            effects += self._roles.announce_role()
+        if state.root.id == state.id and now >= state.beacon_at + BEACON_EVERY * state.beat_s:
             effects += self._send_beacon(now)
         return effects
 
     def _follow_upper(self, now: float) -> list[Effect]:
-        """An immune node's root and epoch are its upper's. In a new epoch it looks for a better upper."""
-        upper = self.near.get(self.upper)
-        self.root, self.root_degree = (upper.root, upper.root_degree) if upper else (self.id, self.degree)
-        if upper is None or upper.epoch <= self.epoch:
+        """An immune node's root and epoch are its upper's. In a new epoch it elects a better upper."""
+        state = self._state
+        upper = state.neighbours.get(state.upper)
+        state.root.id, state.root.degree = (upper.root, upper.root_degree) if upper else (state.id, state.degree)
+        if upper is None or upper.epoch <= state.epoch:
             return []
         self._enter_epoch(upper.epoch, now)
-        best = self._best_upper()
-        change: list[Effect] = [Send(best, Elect())] if not self.core and best not in ("", self.upper) else []
-        return self._tell_all() + change
+        best = state.best_upper()
+        change: list[Effect] = [Send(best, Elect())] if not state.in_core and best not in ("", state.upper) else []
+        return self._roles.announce_role() + change
 
     def _send_beacon(self, now: float) -> list[Effect]:
-        self._beacon_at = now
+        state = self._state
+        state.beacon_at = now
         self._beacon_seq += 1
-        if self.options.epoch_s and now >= self._epoch_at + self.options.epoch_s:
-            self._enter_epoch(self.epoch + 1, now)
-        beacon = Beacon(self.id, self.degree, self._beacon_seq, self.epoch)
-        return [Send(peer, beacon) for peer in self._core_near()]
+        if state.options.epoch_s and now >= state.epoch_at + state.options.epoch_s:
+            self._enter_epoch(state.epoch + 1, now)
+        beacon = Beacon(state.id, state.degree, self._beacon_seq, state.epoch)
+        return [Send(peer, beacon) for peer in state.core_neighbours()]
 
     def _on_beacon(self, sender: NodeId, beacon: Beacon, now: float) -> list[Effect]:
-        if not self.core or self.leaving or not self.near[sender].core:
+        state = self._state
+        if not state.in_core or state.leaving or not state.neighbours[sender].core:
             return []
-        theirs, ours = (-beacon.root_degree, beacon.root), (-self.root_degree, self.root)
-        if theirs > ours or beacon.root == self.id or (theirs == ours and beacon.seq <= self._beacon_seq):
+        theirs, ours = (-beacon.root_degree, beacon.root), state.root.rank
+        if theirs > ours or beacon.root == state.id or (theirs == ours and beacon.seq <= self._beacon_seq):
             return []
-        news = (self.root, self.parent) != (beacon.root, sender)
+        is_change = (state.root.id, state.root.parent) != (beacon.root, sender)
         if theirs < ours:
-            self._shaky_until = max(self._shaky_until, now + self._beat)
-        self.parent = sender  # Whoever brings a beacon first: those of one beacon form a tree, whatever has changed.
-        self.root, self.root_degree, self._beacon_seq, self._beacon_at = (
-            beacon.root,
-            beacon.root_degree,
-            beacon.seq,
-            now,
-        )
-        if beacon.epoch > self.epoch:
+            state.stay_unstable(now + state.beat_s)
+        # The parent is whoever brings a beacon first: the parents of one beacon form a tree, whatever has changed.
+        state.root = RootState(beacon.root, beacon.root_degree, sender)
+        self._beacon_seq, state.beacon_at = beacon.seq, now
+        if beacon.epoch > state.epoch:
             self._enter_epoch(beacon.epoch, now)
-        onward: list[Effect] = [Send(peer, beacon) for peer in self._core_near() if peer != sender]
-        return onward + (self._tell_all() if news else [])
+        onward: list[Effect] = [Send(peer, beacon) for peer in state.core_neighbours() if peer != sender]
+        return onward + (self._roles.announce_role() if is_change else [])
 
     def _enter_epoch(self, epoch: int, now: float) -> None:
-        """Take the ranks anew, and ask again who is needed in the core."""
-        grown = self.degree <= self.options.delta < len(self.near)
-        self.epoch, self._epoch_at, self.degree = epoch, now, len(self.near)
-        self.kept, self._asks, self._changed_at = False, 0, now
-        if grown and not self.core and self.upper:
-            self._enter_core(now)
+        """Take the ranks anew, and ask again which nodes the core needs."""
+        state = self._state
+        has_grown = state.degree <= state.options.delta < len(state.neighbours)
+        state.epoch, state.epoch_at, state.degree = epoch, now, len(state.neighbours)
+        state.kept, state.demotion_tries, state.changed_at = False, 0, now
+        if has_grown and not state.in_core and state.upper:
+            self._roles.enter_core(now)
 
     # ── Pieces of the core that lost each other ────────────────────────────────
 
-    def _look_for_others(self, now: float) -> list[Effect]:
+    def _find_other_pieces(self, now: float) -> list[Effect]:
         """A neighbour that follows a better root than ours for long is in another piece of the core."""
-        ours = (-self.root_degree, self.root)
-        others = [s for s in self.near.values() if s.decided and not s.leaving and (s.core or s.upper)]
-        if not any(self._root_rank(status) < ours for status in others):
+        state = self._state
+        ours = state.root.rank
+        others = [s for s in state.neighbours.values() if s.decided and not s.leaving and (s.core or s.upper)]
+        if not any(root_rank(status) < ours for status in others):
             self._foreign_since = None
             return []
         if self._foreign_since is None:
             self._foreign_since = now
-        if now < self._foreign_since + REPAIR_AFTER * self._beat:
+        if now < self._foreign_since + REPAIR_AFTER * state.beat_s:
             return []
-        if self.core:
-            self._shaky_until = max(self._shaky_until, now + SETTLED_AFTER * self._beat)
-            return self._repair(now)
-        return [Send(self.upper, Foreign())] if self.upper else []
+        if state.in_core:
+            state.stay_unstable(now + SETTLED_AFTER * state.beat_s)
+            return self._start_repair(now)
+        return [Send(state.upper, Foreign())] if state.upper else []
 
-    def _repair(self, now: float) -> list[Effect]:
-        """Start looking for a better-ranked piece, unless somebody has just done so."""
-        if now < self._repaired_at + SETTLED_AFTER * self._beat or self.leaving:
+    def _start_repair(self, now: float) -> list[Effect]:
+        """Search for a better-ranked piece, unless a node of this piece has just done so."""
+        state = self._state
+        if now < self._repaired_at + SETTLED_AFTER * state.beat_s or state.leaving:
             return []
         self._repaired_at = now
         self._round += 1
-        search = Repair(self.root, self.root_degree, self._round, (self.id,))
-        self._repairs_seen.add((self.id, self._round))
-        return [Count("repair"), *(Send(peer, search) for peer in self.near)]
+        search = Repair(state.root.id, state.root.degree, self._round, (state.id,))
+        self._repairs_seen.add((state.id, self._round))
+        return [Count("repair"), *(Send(peer, search) for peer in state.neighbours)]
 
     def _on_repair(self, sender: NodeId, search: Repair, now: float) -> list[Effect]:
-        path = search.path
+        state, path = self._state, search.path
         if not path or path[-1] != sender or len(path) >= PATH_MAX:
             return []
         if not self._repairs_seen.add((path[0], search.round)):
             return []
-        theirs, ours = (-search.root_degree, search.root), (-self.root_degree, self.root)
+        theirs, ours = (-search.root_degree, search.root), state.root.rank
         if theirs == ours:
             self._repaired_at = now
-        if self.core and not self.leaving and ours < theirs:
-            return [Send(sender, RepairPath(search.round, (*path, self.id)))]
-        onward = Repair(search.root, search.root_degree, search.round, (*path, self.id))
-        return [Send(peer, onward) for peer in self.near if peer not in path] if not self.leaving else []
+        if state.in_core and not state.leaving and ours < theirs:
+            return [Send(sender, RepairPath(search.round, (*path, state.id)))]
+        onward = Repair(search.root, search.root_degree, search.round, (*path, state.id))
+        return [Send(peer, onward) for peer in state.neighbours if peer not in path] if not state.leaving else []
 
     def _on_repair_path(self, round: int, path: tuple[NodeId, ...]) -> list[Effect]:
-        if self.id not in path:
+        state = self._state
+        if state.id not in path:
             return []
-        at = path.index(self.id)
+        at = path.index(state.id)
         if at > 0:
             return [Send(path[at - 1], RepairPath(round, path))]
-        if round <= self._bridged or not self.core or len(path) < 2:
+        if round <= self._bridged or not state.in_core or len(path) < 2:
             return []
         self._bridged = round
         return [Send(path[1], Bridge(path))]
 
     def _on_bridge(self, path: tuple[NodeId, ...], now: float) -> list[Effect]:
-        if self.id not in path or self.leaving:
+        state = self._state
+        if state.id not in path or state.leaving:
             return []
-        rest = path[path.index(self.id) + 1 :]
+        rest = path[path.index(state.id) + 1 :]
         onward: list[Effect] = [Send(rest[0], Bridge(path))] if rest else []
-        return (self._join_core(now) if not self.core else []) + onward
+        return (self._roles.join_core(now) if not state.in_core else []) + onward
 
     # ── Leaving the core ───────────────────────────────────────────────────────
 
-    def _consider_leaving_core(self, now: float) -> list[Effect]:
-        if not self._is_idle() or self._ask or self._promises or not self._core_near():
+    def _consider_demotion(self, now: float) -> list[Effect]:
+        state = self._state
+        if not state.is_idle() or self._asking or self.granted or not state.core_neighbours():
             return []
-        if any(self.near[peer].idle and self._rank(peer) > (-self.degree, self.id) for peer in self._core_near()):
+        if any(state.neighbours[peer].idle and state.rank(peer) > state.own_rank for peer in state.core_neighbours()):
             return []  # It goes first, and would only deny.
-        settled = now >= self._changed_at + SETTLED_AFTER * self._beat and now >= self._shaky_until
-        agreed = all(self.near[peer].root == self.root for peer in self._core_near())
-        if not settled or not agreed or not all(status.decided for status in self.near.values()):
+        is_settled = now >= state.changed_at + SETTLED_AFTER * state.beat_s and now >= state.unstable_until
+        is_agreed = all(state.neighbours[peer].root == state.root.id for peer in state.core_neighbours())
+        if not is_settled or not is_agreed or not all(status.decided for status in state.neighbours.values()):
             return []
-        if self.options.demotion == "literal":
-            return self._leave_core(self._core_near(), now)
-        self._asks += 1
-        if self._asks > ASKS_MAX:
-            self.kept = True
+        if state.options.demotion == "literal":
+            return self._leave_core(state.core_neighbours(), now)
+        state.demotion_tries += 1
+        if state.demotion_tries > DEMOTION_TRIES_MAX:
+            state.kept = True
             return [Count("kept")]
         return self._start_asking(now)
 
     def _start_asking(self, now: float) -> list[Effect]:
+        state = self._state
         self._round += 1
-        near = self._core_near()
-        self._ask = _Ask(self._round, dict.fromkeys(near), asked=tuple(near))
-        ask = DemoteAsk(self.id, self.degree, self._round, relayed=False)
-        within = WakeAt(now + ASK_WITHIN * self._beat, ("asked", self._round))
-        return [*(Send(peer, ask) for peer in self._ask.waiting), within]
+        near = state.core_neighbours()
+        self._asking = _DemotionRound(self._round, dict.fromkeys(near), asked=tuple(near))
+        ask = DemoteAsk(state.id, state.degree, self._round, relayed=False)
+        within = WakeAt(now + ASK_WITHIN * state.beat_s, ("asked", self._round))
+        return [*(Send(peer, ask) for peer in self._asking.waiting), within]
 
     def _on_ask(self, sender: NodeId, ask: DemoteAsk, now: float) -> list[Effect]:
-        candidate, round = ask.candidate, ask.round
-        if not self.core or self.leaving:
+        state, candidate, round = self._state, ask.candidate, ask.round
+        if not state.in_core or state.leaving:
             return [Send(sender, DemoteGrant(candidate, round, ()))]
-        if candidate == self.id or (not ask.relayed and candidate != sender):
+        if candidate == state.id or (not ask.relayed and candidate != sender):
             return []
-        if self._is_idle() and (-self.degree, self.id) > (-ask.degree, candidate):
+        if state.is_idle() and state.own_rank > (-ask.degree, candidate):
             return [Send(sender, DemoteDeny(candidate, round))]
-        effects = self._stop_asking() if self._ask else []
-        if len(self._promises) >= NEIGHBOURS_MAX or len(self._relays) >= NEIGHBOURS_MAX:
+        effects = self._stop_asking() if self._asking else []
+        if len(self.granted) >= NEIGHBOURS_MAX or len(self._relays) >= NEIGHBOURS_MAX:
             return [*effects, Send(sender, DemoteDeny(candidate, round))]
-        self._promises[candidate] = now + PROMISE_FOR * self._beat
-        others = [peer for peer in self._core_near() if peer != candidate]
+        self.granted[candidate] = now + GRANTED_FOR * state.beat_s
+        others = [peer for peer in state.core_neighbours() if peer != candidate]
         if ask.relayed or not others:
             return [*effects, Send(sender, DemoteGrant(candidate, round, (self._seen_here(),)))]
         self._relays = {key: relay for key, relay in self._relays.items() if key[0] != candidate}
-        self._relays[candidate, round] = _Ask(round, dict.fromkeys(others))
+        self._relays[candidate, round] = _DemotionRound(round, dict.fromkeys(others))
         onward = DemoteAsk(candidate, ask.degree, round, relayed=True)
         return effects + [Send(peer, onward) for peer in others]
 
     def _on_grant(self, sender: NodeId, grant: DemoteGrant, now: float) -> list[Effect]:
-        candidate, round = grant.candidate, grant.round
-        ask = self._ask if candidate == self.id else self._relays.get((candidate, round))
+        state, candidate, round = self._state, grant.candidate, grant.round
+        ask = self._asking if candidate == state.id else self._relays.get((candidate, round))
         if ask is None or ask.round != round or sender not in ask.waiting:
             return []
         del ask.waiting[sender]
         ask.seen.update(grant.seen)
         if ask.waiting:
             return []
-        if candidate == self.id:
-            return self._decide_on_leaving_core(ask, now)
+        if candidate == state.id:
+            return self._decide_demotion(ask, now)
         del self._relays[candidate, round]
-        seen = (self._seen_here(), *ask.seen.items()) if self.core else ()
+        seen = (self._seen_here(), *ask.seen.items()) if state.in_core else ()
         return [Send(candidate, DemoteGrant(candidate, round, seen))]
 
     def _seen_here(self) -> tuple[NodeId, tuple[NodeId, ...]]:
-        return self.id, tuple(self._core_near())
+        return self._state.id, tuple(self._state.core_neighbours())
 
     def _on_deny(self, candidate: NodeId, round: int) -> list[Effect]:
-        if candidate == self.id:
-            if self._ask and self._ask.round == round:
-                self._asks -= 1  # Being told to wait is no failure.
+        if candidate == self._state.id:
+            if self._asking and self._asking.round == round:
+                self._state.demotion_tries -= 1  # Having to wait is no failure.
                 return self._stop_asking()
             return []
         return [Send(candidate, DemoteDeny(candidate, round))] if self._relays.pop((candidate, round), None) else []
 
-    def _decide_on_leaving_core(self, ask: _Ask, now: float) -> list[Effect]:
-        """All within two hops stand still. Leave if those next to us are joined by what they have just confirmed."""
-        seen = {peer: theirs for peer, theirs in ask.seen.items() if peer != self.id}
-        near = [peer for peer in ask.asked if peer in self.near and peer in seen]
+    def _decide_demotion(self, ask: _DemotionRound, now: float) -> list[Effect]:
+        """All within two hops keep their roles. Leave if the core neighbours are connected by what they have confirmed."""
+        state = self._state
+        seen = {peer: theirs for peer, theirs in ask.seen.items() if peer != state.id}
+        near = [peer for peer in ask.asked if peer in state.neighbours and peer in seen]
         edges = {peer: [third for third in theirs if third in seen] for peer, theirs in seen.items()}
-        if not self._is_idle() or self._promises or now < self._shaky_until:
+        if not state.is_idle() or self.granted or now < state.unstable_until:
             return self._stop_asking()
         if near and global_construction.stay_connected(near, edges):
             return self._leave_core(near, now)
-        self.kept = True
+        state.kept = True
         return [Count("kept"), *self._stop_asking()]
 
     def _leave_core(self, near: list[NodeId], now: float) -> list[Effect]:
-        upper = min(near, key=lambda peer: (not self.near[peer].has_lowers, self._rank(peer)))
-        self.core, self.parent, self._changed_at = False, "", now
-        self.root, self.root_degree = self.near[upper].root, self.near[upper].root_degree
-        return [Count("demoted"), Send(upper, Elect()), *self._tell_all(), *self._stop_asking()]
+        state = self._state
+        upper = min(near, key=lambda peer: (not state.neighbours[peer].has_lowers, state.rank(peer)))
+        state.in_core, state.changed_at = False, now
+        state.root = RootState(state.neighbours[upper].root, state.neighbours[upper].root_degree)
+        return [Count("demoted"), Send(upper, Elect()), *self._roles.announce_role(), *self._stop_asking()]
 
     def _stop_asking(self) -> list[Effect]:
-        asked, self._ask = self._ask, None
-        end = DemoteEnd(self.id, relayed=False)
+        asked, self._asking = self._asking, None
+        end = DemoteEnd(self._state.id, relayed=False)
         return [Send(peer, end) for peer in asked.asked] if asked else []
 
     def _on_end(self, sender: NodeId, candidate: NodeId, relayed: bool) -> list[Effect]:
-        self._promises.pop(candidate, None)
+        self.granted.pop(candidate, None)
         self._relays = {key: relay for key, relay in self._relays.items() if key[0] != candidate}
         if relayed or sender != candidate:
             return []
         onward = DemoteEnd(candidate, relayed=True)
-        return [Send(peer, onward) for peer in self._core_near() if peer != candidate]
+        return [Send(peer, onward) for peer in self._state.core_neighbours() if peer != candidate]

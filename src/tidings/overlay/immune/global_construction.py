@@ -1,9 +1,9 @@
-"""Which nodes of a graph forward for all: the immune construction seen from above.
+"""The immune construction as a function of the whole graph: which nodes forward for all.
 
 Nodes with few links are made *immune*: they receive and never forward. Each elects one
-*upper* among its neighbours in the *core*, which forwards to it. What must come out is a
-core that is connected and next to everyone. `literal` follows the published three steps,
-which often miss that; `guarded` always gets there. Both are functions of the graph alone.
+*upper* among its neighbours in the *core*, which forwards to it. The result must be a core
+that is connected and next to every node. `literal` follows the published three steps, which
+often fail that; `guarded` never does. Both are functions of the graph alone.
 
 Rank decides everywhere: more links first, then the smaller id.
 """
@@ -60,9 +60,9 @@ def literal(graph: Graph, delta: int = 3) -> Roles:
 def guarded(graph: Graph, delta: int = 3, *, check: str = "global") -> Roles:
     """A connected core next to every node, in each connected part of the graph.
 
-    The core is first mended (promoting who is needed), then everyone elects, then members
-    that nobody elected are taken out one by one, worst rank first, unless their core
-    neighbours would fall apart. `check` says how far to look for another way between
+    First the core is completed (by promoting nodes), then every immune node elects, then
+    members that nobody elected are demoted one by one, worst rank first, unless their core
+    neighbours would lose each other. `check` says how far to look for another path between
     them: `local` within two hops, `global` anywhere.
     """
     graph = _in_order(graph, delta)
@@ -110,7 +110,7 @@ def ranked(graph: Graph) -> list[NodeId]:
 
 
 def _in_order(graph: Graph, delta: int) -> Graph:
-    """The graph, checked, with everything in one order: roles must not depend on who spoke first."""
+    """The graph, checked, in a fixed order: roles must not depend on the order of messages."""
     if not graph:
         raise InputError("expected a graph of at least one node")
     if delta < 0:

@@ -1,4 +1,4 @@
-"""What brokers of the immune protocol say to each other. (How they come to say it is in `immune`.)"""
+"""The messages of immune routing, beside those of reverse paths."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ class NeighbourStatus(msgspec.Struct, frozen=True, array_like=True):
     root_degree: int
     parent: NodeId
     neighbours: dict[NodeId, int]
-    """Those that answer, and how often each was taken for dead before: a change tells it that its tables are gone."""
+    """Those that answer, and how often each was declared dead: a change tells that neighbour that its state here is gone."""
     core_neighbours: tuple[NodeId, ...]
     adverts: int
     """A fingerprint of the adverts it knows."""
 
 
 class Hello(Message, frozen=True):
-    """I am here, and this is how I stand; on schedule."""
+    """My status, on schedule."""
 
     chatter: ClassVar[bool] = True
     status: NeighbourStatus
 
 
 class RoleChange(Message, frozen=True, tag="Role"):
-    """The same, because something has changed. Answered in kind if `asking`."""
+    """My status, because something has changed. Answered in kind if `asking`."""
 
     status: NeighbourStatus
     asking: bool = False
@@ -58,25 +58,25 @@ class Elect(Message, frozen=True):
 
 
 class ElectOk(Message, frozen=True):
-    """I am."""
+    """I am your upper."""
 
 
 class ElectNo(Message, frozen=True):
-    """I cannot: this is how I stand."""
+    """I cannot be your upper; this is my status."""
 
     status: NeighbourStatus
 
 
 class Release(Message, frozen=True):
-    """You need not be my upper any more."""
+    """You are no longer my upper."""
 
 
 class CorePromotion(Message, frozen=True, tag="Promote"):
-    """Join the core: I have nobody else."""
+    """Join the core: I have no other neighbour that could be my upper."""
 
 
 class Beacon(Message, frozen=True):
-    """The core as far as this goes hangs together, and this is its best-ranked node."""
+    """The core is connected as far as this travels, and this is its best-ranked node."""
 
     chatter: ClassVar[bool] = True
     root: NodeId
@@ -90,7 +90,7 @@ class Foreign(Message, frozen=True):
 
 
 class Repair(Message, frozen=True):
-    """Looking for a better-ranked piece of the core than that of `root`; `path` is the way so far."""
+    """A search for a better-ranked piece of the core than that of `root`; `path` is the path so far."""
 
     root: NodeId
     root_degree: int
@@ -99,7 +99,7 @@ class Repair(Message, frozen=True):
 
 
 class RepairPath(Message, frozen=True):
-    """Found one, at the end of this path; on its way back to the start."""
+    """The search has found one, at the end of this path; on its way back to the start."""
 
     round: int
     path: tuple[NodeId, ...]
@@ -121,7 +121,7 @@ class DemoteAsk(Message, frozen=True):
 
 
 class DemoteGrant(Message, frozen=True):
-    """It may, for all I and those next to me care. `seen` are those of us in the core, each with its core neighbours."""
+    """It may, as far as I and my neighbours are concerned. `seen` are those of us in the core, with their core neighbours."""
 
     candidate: NodeId
     round: int
@@ -129,7 +129,7 @@ class DemoteGrant(Message, frozen=True):
 
 
 class DemoteDeny(Message, frozen=True):
-    """It must wait."""
+    """The candidate must wait."""
 
     candidate: NodeId
     round: int
@@ -143,25 +143,25 @@ class DemoteEnd(Message, frozen=True):
 
 
 class LeaveNotice(Message, frozen=True, tag="Bye"):
-    """I am gone."""
+    """I leave the network."""
 
 
 class EventBroadcast(Message, frozen=True, tag="Spread"):
-    """An event for everyone. `safe`: pass it to all your neighbours, whatever your role."""
+    """An event for every node. `safe`: forward it to all neighbours, whatever your role."""
 
     packet: Packet
     safe: bool = False
 
 
 class Advertise(Message, frozen=True):
-    """An advert for everyone, spread like an event."""
+    """An advert for every node, broadcast like an event."""
 
     advert: Advert
     safe: bool = False
 
 
 class RenewAdvert(Message, frozen=True, tag="Renew"):
-    """For everyone, so that it reaches the publisher: the tree of this advert is broken, found by `asker` the n-th time."""
+    """For every node, so that it reaches the publisher: the tree of this advert is broken, reported by `asker` the n-th time."""
 
     advert: Advert
     asker: NodeId
@@ -170,19 +170,19 @@ class RenewAdvert(Message, frozen=True, tag="Renew"):
 
 
 class BroadcastAck(Message, frozen=True, tag="Ack"):
-    """Thanks for what you spread."""
+    """I have received this broadcast."""
 
     key: str
 
 
 class AdvertRequest(Message, frozen=True, tag="Pull"):
-    """Which adverts are there?"""
+    """Which adverts do you know?"""
 
     chatter: ClassVar[bool] = True
 
 
 class AdvertList(Message, frozen=True, tag="Adverts"):
-    """These."""
+    """The adverts I know."""
 
     chatter: ClassVar[bool] = True
 
@@ -198,7 +198,7 @@ ImmuneMessage: TypeAlias = (
 
 
 def key_of(message: BroadcastMessage) -> str:
-    """What tells it from everything else that is spread."""
+    """The key that identifies a broadcast."""
     match message:
         case EventBroadcast(packet):
             origin, incarnation, seq = packet.header.id

@@ -1,25 +1,27 @@
-"""A network of Immune as it is when everybody has greeted everybody: roles, the tree of the core, and who knows what of whom.
+"""A whole network of immune routing as it is once every node has greeted its neighbours: roles, beacon tree, statuses.
 
-The same as talk would have made it, made at once, for worlds that begin with it.
+Computed at once, with the result that messages would have had, for simulations that begin with it.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 from tidings.overlay.immune import global_construction
+from tidings.overlay.immune.neighbour_state import NeighbourState
 from tidings.overlay.messages import NodeId
 from tidings.overlay.router import Router
 
-if TYPE_CHECKING:
-    from tidings.overlay.immune.router import Immune
+
+class _HasState(Protocol):
+    state: NeighbourState
 
 
 def settle(routers: dict[NodeId, Router[Any]], now: float) -> None:
-    """Give a whole network the roles that the construction, seen from above, gives it."""
-    nodes = {id: cast("Immune", router) for id, router in routers.items()}
-    graph = {id: list(node.wires) for id, node in nodes.items()}
+    """Give a whole network the roles that the construction gives it with the whole graph in view."""
+    nodes = {id: cast("_HasState", router).state for id, router in routers.items()}
+    graph = {id: list(node.links) for id, node in nodes.items()}
     options = next(iter(nodes.values())).options
     if options.demotion == "literal":
         roles = global_construction.literal(graph, options.delta)
@@ -28,12 +30,12 @@ def settle(routers: dict[NodeId, Router[Any]], now: float) -> None:
     parents = global_construction.spanning_tree(graph, roles.core)
     lowers = roles.lowers()
     for id, node in nodes.items():
-        node.decided, node.core, node.kept = True, id in lowers, id in roles.kept
+        node.decided, node.in_core, node.kept = True, id in lowers, id in roles.kept
         node.upper = roles.upper.get(id) or ""
         node.lowers = dict.fromkeys(lowers.get(id, ()), now)
-        node.parent = parents.get(id) or ""
-        node.root = _root(parents, id if node.core else node.upper)
-        node.root_degree = len(graph[node.root]) if node.root else 0
+        node.root.parent = parents.get(id) or ""
+        node.root.id = _root(parents, id if node.in_core else node.upper)
+        node.root.degree = len(graph[node.root.id]) if node.root.id else 0
     _introduce(nodes)
 
 
@@ -43,11 +45,11 @@ def _root(parents: dict[NodeId, NodeId | None], node: NodeId) -> NodeId:
     return node
 
 
-def _introduce(nodes: dict[NodeId, Immune]) -> None:
-    """Let everyone know how its neighbours stand, and how those see theirs."""
-    for _ in range(2):  # The second time round a status names the core neighbours that the first has made known.
-        statuses = {id: node._status() for id, node in nodes.items()}
+def _introduce(nodes: dict[NodeId, NeighbourState]) -> None:
+    """Give every node the statuses of its neighbours."""
+    for _ in range(2):  # In the second pass a status names the core neighbours that the first has made known.
+        statuses = {id: node.status(adverts=0) for id, node in nodes.items()}
         for node in nodes.values():
-            node.near = {peer: statuses[peer] for peer in node.wires}
+            node.neighbours = {peer: statuses[peer] for peer in node.links}
     for id, node in nodes.items():
-        node._children = {peer: math.inf for peer in node.wires if nodes[peer].parent == id}
+        node.children = {peer: math.inf for peer in node.links if nodes[peer].root.parent == id}

@@ -1,20 +1,19 @@
-"""Reverse pointers: adverts spread to everyone, subscriptions walk back, events follow.
+"""Reverse-path forwarding: adverts are broadcast, subscriptions travel back along their paths, events follow.
 
 A node that begins to publish events of a type *advertises* it. Every node that the advert
 reaches keeps a pointer to the neighbour it first came from, so the pointers of one advert
 form a tree with the publisher at its root. An interest travels along them to the
-publisher and leaves at every node who wants what behind which link; one that is covered
-by an interest sent before stays where it is. Events then go only where they are wanted,
-once, because they run down a tree.
+publisher, and every node on the way remembers the link it came from; an interest that one
+sent before covers stops. Events then follow a tree, so they reach each interested node once.
 
-    publish, first of a type   → advertise, and spread the event to everyone
+    publish, first of a type   → advertise, and broadcast the event
     publish, advert settled    → Forward down the tree where an interest matches
-    subscribe                  → Sub up the tree of each advert of the type; Confirm comes back from the root
-    unsubscribe                → Sub what the interest covered; when that is confirmed, Unsub
+    subscribe                  → AdvertSubscribe up the tree of each advert; AdvertConfirm comes back from the root
+    unsubscribe                → AdvertSubscribe what the interest covered; once confirmed, AdvertUnsubscribe
 
 While an advert is young, or its tree had to be laid anew because a link broke, events are
-spread to everyone: too much for a while, never too little. How an advert or an event is
-spread is the affair of the protocol that stands on top, and so is the clock.
+broadcast: too much for a while, never too little. The router broadcasts, sends and keeps
+the time.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class Advert(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AdvertSubscribe(Message, frozen=True, tag="Sub"):
-    """The sender wants this of the advert, for itself or for somebody behind it."""
+    """The sender has this interest in the advert's events, its own or that of a node behind it."""
 
     advert: Advert
     interest: Interest
@@ -68,7 +67,7 @@ class AdvertConfirm(Message, frozen=True, tag="Confirm"):
 
 
 class AdvertUnsubscribe(Message, frozen=True, tag="Unsub"):
-    """The sender no longer wants this of the advert."""
+    """The sender withdraws this interest."""
 
     advert: Advert
     id: SubscriptionId
@@ -82,7 +81,7 @@ class Forward(Message, frozen=True):
 
 
 class Forwarded(Message, frozen=True):
-    """Thanks for the event."""
+    """I have received the event."""
 
     id: EventId
 
@@ -91,7 +90,7 @@ PathMessage: TypeAlias = AdvertSubscribe | AdvertConfirm | AdvertUnsubscribe | F
 
 
 @dataclass(slots=True)
-class _Tree:
+class AdvertTree:
     """What one node knows of one advert."""
 
     advert: Advert
@@ -110,11 +109,11 @@ class _Tree:
 
 
 class ReversePaths:
-    """One node's pointers and the interests laid along them."""
+    """One node's reverse paths, and the interests sent along them."""
 
     def __init__(self, me: NodeId, incarnation: int, *, wait_s: float, settle_s: float) -> None:
         self.me, self.incarnation, self.settle_s = me, incarnation, settle_s
-        self._trees: dict[AdvertId, _Tree] = {}
+        self.trees: dict[AdvertId, AdvertTree] = {}
         self._own: dict[SubscriptionId, Interest] = {}
         self._laid = 0  # Trees laid or lost so far: whether the fingerprint is still right.
         self._fingerprint: tuple[tuple[int, int], int] = ((-1, 0), 0)
@@ -124,40 +123,40 @@ class ReversePaths:
         self._asked: dict[SubscriptionId, dict[AdvertId, None]] = {}
         """For each own interest not completed yet, the adverts that have not confirmed it."""
 
-    # ── What the protocol on top asks ──────────────────────────────────────────
+    # ── Queries and changes by the router ───────────────────────────────────────
 
-    def advert_for(self, packet: Packet, now: float) -> Advert | None:
+    def new_advert(self, packet: Packet, now: float) -> Advert | None:
         """A new advert to be spread before this packet of ours, or None if there is one already."""
         id = AdvertId(self.me, self.incarnation, packet.header.type)
-        return None if id in self._trees else self.renew(id, now)
+        return None if id in self.trees else self.renew(id, now)
 
     def renew(self, id: AdvertId, now: float) -> Advert:
         """An advert of ours that lays a new tree."""
-        old = self._trees.get(id)
+        old = self.trees.get(id)
         advert = Advert(id, old.advert.seq + 1 if old else 1)
-        self._trees[id] = _Tree(advert, None, now)
+        self.trees[id] = AdvertTree(advert, None, now)
         self._laid += 1
         return advert
 
-    def ours(self, id: AdvertId) -> bool:
+    def is_own(self, id: AdvertId) -> bool:
         """Whether this is an advert of this node in its present life."""
         return (id.origin, id.incarnation) == (self.me, self.incarnation)
 
-    def settled(self, packet: Packet, now: float) -> bool:
+    def is_settled(self, packet: Packet, now: float) -> bool:
         """Whether the tree for this packet of ours has had the time to be laid."""
-        tree = self._trees.get(AdvertId(self.me, self.incarnation, packet.header.type))
+        tree = self.trees.get(AdvertId(self.me, self.incarnation, packet.header.type))
         return tree is not None and now >= tree.since + self.settle_s
 
     def learn(self, advert: Advert, sender: NodeId, now: float) -> list[Effect]:
-        """An advert came: point to where it came from, and send our wishes and those behind us there."""
-        known = self._trees.get(advert.id)
-        if self.ours(advert.id) or (known and known.advert.seq >= advert.seq):
+        """A new advert: lay the path back to its sender, and send our interests along it."""
+        known = self.trees.get(advert.id)
+        if self.is_own(advert.id) or (known and known.advert.seq >= advert.seq):
             return []
-        if known is None and len(self._trees) >= ADVERTS_MAX:
+        if known is None and len(self.trees) >= ADVERTS_MAX:
             return [Count("advert refused")]
-        for older in [id for id in self._trees if _earlier_life(id, advert.id)]:
-            del self._trees[older]
-        tree = self._trees[advert.id] = _Tree(advert, sender, now)
+        for older in [id for id in self.trees if _earlier_life(id, advert.id)]:
+            del self.trees[older]
+        tree = self.trees[advert.id] = AdvertTree(advert, sender, now)
         self._laid += 1
         effects: list[Effect] = []
         for interest in self._own.values():
@@ -167,39 +166,39 @@ class ReversePaths:
 
     def advert(self, id: AdvertId) -> Advert | None:
         """The newest advert of this id that we know."""
-        tree = self._trees.get(id)
+        tree = self.trees.get(id)
         return tree.advert if tree else None
 
     def known(self) -> tuple[Advert, ...]:
         """All adverts, for a newcomer."""
-        return tuple(tree.advert for tree in self._trees.values() if tree.pointer != LOST)
+        return tuple(tree.advert for tree in self.trees.values() if tree.pointer != LOST)
 
     def fingerprint(self) -> int:
         """The same for nodes that know the same adverts."""
-        size = len(self._trees)
+        size = len(self.trees)
         if self._fingerprint[0] != (size, self._laid):
             parts = sorted(f"{a.id.origin}/{a.id.incarnation}/{a.id.type}/{a.seq}" for a in self.known())
             self._fingerprint = ((size, self._laid), crc32("\n".join(parts).encode()))
         return self._fingerprint[1]
 
-    def lost(self, peer: NodeId, now: float) -> None:
-        """A neighbour seems to be gone. What it wanted is kept, and tried, for a while: it may have been misjudged."""
-        for tree in self._trees.values():
+    def on_neighbour_lost(self, peer: NodeId, now: float) -> None:
+        """A neighbour seems to be gone. Its interests are kept for a while, for it may be alive."""
+        for tree in self.trees.values():
             if peer in tree.wanted:
                 tree.fading.setdefault(peer, now + FADE * self.settle_s)
             if tree.pointer == peer:  # For good: what was sent there is not known to have arrived.
                 tree.pointer, tree.ask_at = LOST, now
                 self._laid += 1
 
-    def hang_up(self, peer: NodeId) -> None:
-        """A neighbour is known to be down: nothing more is tried."""
+    def give_up_on(self, peer: NodeId) -> None:
+        """A neighbour is known to be down: stop sending to it."""
         for key in self._calls.keys_to(peer):
             self._calls.acknowledge(key)
 
-    def fade(self, now: float) -> list[Effect]:
-        """Take back what was wanted only by neighbours that stayed away."""
+    def expire(self, now: float) -> list[Effect]:
+        """Withdraw the interests of neighbours that did not come back."""
         effects: list[Effect] = []
-        for tree in self._trees.values():
+        for tree in self.trees.values():
             for peer in [peer for peer, until in tree.fading.items() if until <= now]:
                 del tree.fading[peer]
                 for id in tree.wanted.pop(peer, {}):
@@ -211,18 +210,18 @@ class ReversePaths:
 
         Asked ever more rarely; a publisher that never answers is forgotten.
         """
-        broken = [tree for tree in self._trees.values() if tree.pointer == LOST and (at_once or tree.ask_at <= now)]
+        broken = [tree for tree in self.trees.values() if tree.pointer == LOST and (at_once or tree.ask_at <= now)]
         for tree in broken:
             tree.asked_again += 1
             tree.ask_at = now + self.settle_s * 2**tree.asked_again
             if tree.asked_again > TRIES_MAX:
-                del self._trees[tree.advert.id]
+                del self.trees[tree.advert.id]
         return [tree.advert for tree in broken]
 
     def subscribe(self, interest: Interest, now: float) -> list[Effect]:
-        """Done when every publisher of the type that we know of has confirmed it."""
+        """Completed when every known publisher of the type has confirmed it."""
         self._own[interest.id] = interest
-        trees = [t for t in self._trees.values() if t.advert.id.type == interest.type and t.pointer is not None]
+        trees = [t for t in self.trees.values() if t.advert.id.type == interest.type and t.pointer is not None]
         self._asked[interest.id] = {tree.advert.id: None for tree in trees}
         effects: list[Effect] = []
         for tree in trees:
@@ -230,18 +229,18 @@ class ReversePaths:
         return effects + self._completed_if_all(interest.id)
 
     def unsubscribe(self, id: SubscriptionId, now: float) -> list[Effect]:
-        """Done at once: what still comes is not delivered. The publishers learn of it in their time."""
+        """Completed at once: what still comes is not delivered. The publishers learn of it later."""
         gone = self._own.pop(id, None)
         self._asked.pop(id, None)
         effects: list[Effect] = []
         if gone:
-            for tree in self._trees.values():
+            for tree in self.trees.values():
                 effects += self._take_back(tree, id, now)
         return [*effects, Completed("unsubscribe", id)]
 
     def down(self, packet: Packet, advert: Advert, sender: NodeId | None, now: float) -> list[Effect]:
-        """Send a packet to every neighbour behind which somebody wants it."""
-        tree = self._trees.get(advert.id)
+        """Send a packet to every neighbour with a matching interest behind it."""
+        tree = self.trees.get(advert.id)
         if tree is None:
             return []
         effects: list[Effect] = []
@@ -250,12 +249,12 @@ class ReversePaths:
                 effects += self._call(("event", packet.header.id, peer), peer, Forward(packet, advert), now)
         return effects
 
-    def ours_for(self, packet: Packet) -> Advert:
+    def own_advert(self, packet: Packet) -> Advert:
         """The advert that covers a packet of this node."""
-        return self._trees[AdvertId(self.me, self.incarnation, packet.header.type)].advert
+        return self.trees[AdvertId(self.me, self.incarnation, packet.header.type)].advert
 
     def receive(self, sender: NodeId, message: PathMessage, now: float) -> list[Effect]:
-        """Take one of our messages. (Forward is for the protocol on top, which knows what it has seen.)"""
+        """Handle a message. (The router handles Forward, for it knows what it has seen.)"""
         match message:
             case AdvertSubscribe(advert, interest):
                 return self._on_sub(sender, advert, interest, now)
@@ -269,7 +268,7 @@ class ReversePaths:
             case Forward():
                 return []
 
-    def call_again(self, key: tuple[str, object, NodeId], now: float) -> list[Effect]:
+    def retransmit(self, key: tuple[str, object, NodeId], now: float) -> list[Effect]:
         """The wake of an unanswered message."""
         waiting = self._calls.get(key)
         if waiting is None:
@@ -281,9 +280,9 @@ class ReversePaths:
 
     def holdings(self) -> dict[str, tuple[int, int]]:
         """What is kept, and at most how much."""
-        interests = sum(len(each) for tree in self._trees.values() for each in tree.wanted.values())
+        interests = sum(len(each) for tree in self.trees.values() for each in tree.wanted.values())
         return {
-            "adverts": (len(self._trees), ADVERTS_MAX),
+            "adverts": (len(self.trees), ADVERTS_MAX),
             "interests": (interests, INTERESTS_MAX),
             "unanswered": (len(self._calls), self._calls.at_most),
         }
@@ -299,7 +298,7 @@ class ReversePaths:
     # ── Steps ──────────────────────────────────────────────────────────────────
 
     def _on_sub(self, sender: NodeId, advert: Advert, interest: Interest, now: float) -> list[Effect]:
-        tree = self._trees.get(advert.id)
+        tree = self.trees.get(advert.id)
         if tree is None or tree.advert.seq != advert.seq or tree.pointer == sender:
             return []
         if (advert, sender, interest.id) in self._gone:
@@ -311,9 +310,9 @@ class ReversePaths:
         return self._send_up(tree, interest, (sender, interest.id), now)
 
     def _send_up(
-        self, tree: _Tree, interest: Interest, answer: tuple[NodeId, SubscriptionId], now: float
+        self, tree: AdvertTree, interest: Interest, answer: tuple[NodeId, SubscriptionId], now: float
     ) -> list[Effect]:
-        """Have the publisher know of an interest, unless one that covers it is on its way already."""
+        """Send an interest towards the publisher, unless one that covers it has been sent."""
         if tree.pointer is None:
             return self._tell(tree, answer, now)
         cover = self._cover(tree, interest)
@@ -332,7 +331,7 @@ class ReversePaths:
             waiters.append(answer)
         return effects
 
-    def _cover(self, tree: _Tree, interest: Interest) -> SubscriptionId | None:
+    def _cover(self, tree: AdvertTree, interest: Interest) -> SubscriptionId | None:
         if interest.id in tree.sent:
             return interest.id
         live = (id for id in tree.sent if id not in tree.retiring)
@@ -340,7 +339,7 @@ class ReversePaths:
 
     def _on_confirm(self, sender: NodeId, advert: Advert, id: SubscriptionId, now: float) -> list[Effect]:
         self._calls.acknowledge(("sub", (advert, id), sender))
-        tree = self._trees.get(advert.id)
+        tree = self.trees.get(advert.id)
         if tree is None or tree.advert != advert or sender != tree.pointer or id not in tree.sent:
             return []
         tree.confirmed[id] = None
@@ -352,7 +351,7 @@ class ReversePaths:
             effects += self._retire_if_replaced(tree, retiring)
         return effects
 
-    def _tell(self, tree: _Tree, answer: tuple[NodeId, SubscriptionId], now: float) -> list[Effect]:
+    def _tell(self, tree: AdvertTree, answer: tuple[NodeId, SubscriptionId], now: float) -> list[Effect]:
         who, id = answer
         if who != self.me:
             return [Send(who, AdvertConfirm(tree.advert, id))]
@@ -367,13 +366,13 @@ class ReversePaths:
 
     def _on_unsub(self, sender: NodeId, advert: Advert, id: SubscriptionId, now: float) -> list[Effect]:
         self._gone.add((advert, sender, id))
-        tree = self._trees.get(advert.id)
+        tree = self.trees.get(advert.id)
         if tree is None or tree.advert != advert or tree.wanted.get(sender, {}).pop(id, None) is None:
             return []
         return self._take_back(tree, id, now)
 
-    def _take_back(self, tree: _Tree, id: SubscriptionId, now: float) -> list[Effect]:
-        """Tell the publisher that an interest is gone, after it knows of those that relied on it."""
+    def _take_back(self, tree: AdvertTree, id: SubscriptionId, now: float) -> list[Effect]:
+        """Withdraw an interest at the publisher, once that knows the interests that it covered."""
         tree.waiting.pop(id, None)
         if id not in tree.sent or not tree.pointer or id in tree.retiring:
             return []
@@ -385,7 +384,7 @@ class ReversePaths:
                 tree.retiring[id][interest.id] = None
         return effects + self._retire_if_replaced(tree, id)
 
-    def _retire_if_replaced(self, tree: _Tree, id: SubscriptionId) -> list[Effect]:
+    def _retire_if_replaced(self, tree: AdvertTree, id: SubscriptionId) -> list[Effect]:
         if tree.retiring.get(id) or not tree.pointer or id not in tree.retiring:
             return []
         del tree.retiring[id], tree.sent[id]
@@ -393,7 +392,7 @@ class ReversePaths:
         tree.confirmed.pop(id, None)
         return [Send(tree.pointer, AdvertUnsubscribe(tree.advert, id))]
 
-    def _all_wanted(self, tree: _Tree) -> list[tuple[NodeId, Interest]]:
+    def _all_wanted(self, tree: AdvertTree) -> list[tuple[NodeId, Interest]]:
         own = [(self.me, each) for each in self._own.values() if each.type == tree.advert.id.type]
         return own + [(peer, each) for peer, interests in tree.wanted.items() for each in interests.values()]
 

@@ -1,6 +1,6 @@
-"""A lookup: one node asks others, step by step, who stands nearest to a place on the circle.
+"""Iterative lookup: one node asks others, step by step, which nodes are nearest to a point on the circle.
 
-It keeps book of whom there is to ask and what each has said; asking is up to `ring`.
+A `Lookup` records which nodes there are to ask and what each answered; `ring` sends.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ AT_ONCE = 2  # Nodes asked at the same time in one lookup: one on each side of t
 
 
 class SearchResult(Enum):
-    """How a search for a node in a range ended that has none to show."""
+    """How a search of a range ended that found no node."""
 
-    EMPTY = auto()  # Both neighbours of the range have said that nobody is in it.
-    UNREACHED = auto()  # Somebody may be, but did not answer.
+    EMPTY = auto()  # Both neighbours of the range have said that it is empty.
+    UNREACHED = auto()  # A node may be in it, but did not answer.
 
 
 class _State(Enum):
@@ -32,10 +32,10 @@ class _State(Enum):
 
 @dataclass(slots=True)
 class Lookup:
-    """The search for whoever is next to a place on the circle, or for anybody in the range that begins there.
+    """The search for the node next to a point on the circle, or for any node in the range that begins there.
 
     It closes in from both sides: the nearest so far on each side is asked for nearer ones,
-    until both have answered. Then nobody unknown can be in between, for each knows its
+    until both have answered. Then no unknown node can be in between, for each knows its
     leaves.
     """
 
@@ -64,7 +64,7 @@ class Lookup:
         return [id for id, state in self._states.items() if state is _State.ASKED]
 
     def peers(self) -> list[Peer]:
-        """Those not known to be silent."""
+        """Nodes that have not failed to answer."""
         return [self._peers[id] for id in self._alive()]
 
     def anybody_answered(self) -> bool:
@@ -72,13 +72,13 @@ class Lookup:
 
     def to_ask(self) -> list[NodeId]:
         """The nearest on each side, if not asked yet, marked as asked."""
-        room = max(0, AT_ONCE - len(self.waiting()))
-        asked = [id for id in self._edges() if self._states[id] is _State.HEARD_OF][:room]
+        free = max(0, AT_ONCE - len(self.waiting()))
+        asked = [id for id in self._edges() if self._states[id] is _State.HEARD_OF][:free]
         self._states.update((id, _State.ASKED) for id in asked)
         return asked
 
     def outcome(self) -> Peer | SearchResult | None:
-        """What was found, or None while there is somebody to ask or to wait for."""
+        """The result, or None while there is a node to ask or to wait for."""
         if not self.is_join:
             for id, state in self._states.items():
                 if state is _State.ANSWERED and id.startswith(self.name):

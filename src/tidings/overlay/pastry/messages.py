@@ -1,4 +1,4 @@
-"""What nodes of a ring say to one another (see `ring`)."""
+"""The messages of the ring."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tidings.overlay.messages import Message, Peer
 
 
 class Heartbeat(Message, frozen=True):
-    """I am here. Now and then with the leaves I know, so that neighbours agree; `answer` asks for one back."""
+    """I am alive. Now and then with my leaf set, so that neighbours agree; `answer` asks for one back."""
 
     me: Peer
     leaves: tuple[Peer, ...] = ()
@@ -17,20 +17,20 @@ class Heartbeat(Message, frozen=True):
 
 
 class Ping(Message, frozen=True):
-    """Are you there? I am."""
+    """Are you alive? I am."""
 
     me: Peer
 
 
 class Pong(Message, frozen=True):
-    """I am, and these are near me."""
+    """I am alive, and this is my leaf set."""
 
     me: Peer
     leaves: tuple[Peer, ...]
 
 
 class LookupRequest(Message, frozen=True, tag="Where"):
-    """Whom do you know nearer to `key`? With `rows`, also all that a node standing there could use."""
+    """Which nodes do you know nearer to `key`? With `rows`, also all that a node at that key could use."""
 
     me: Peer
     key: str
@@ -38,7 +38,7 @@ class LookupRequest(Message, frozen=True, tag="Where"):
 
 
 class LookupReply(Message, frozen=True, tag="There"):
-    """These, my leaves among them."""
+    """These, with my leaf set among them."""
 
     me: Peer
     key: str

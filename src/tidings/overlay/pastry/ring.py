@@ -1,18 +1,4 @@
-"""Ring: a circle of nodes that keeps itself together (Pastry).
-
-Not a protocol by itself: `hermes` and `irbr` each hold a `Ring` and are its `RingApplication`. What
-a node knows of the circle is in `places`; here it speaks. Everything said about another
-node is checked by asking that node: nobody gets a place unheard.
-
-    Ping, Pong        are you there, and who is near you; also how a newcomer is introduced
-    Heartbeat         the same between leaves, on schedule, mostly without an answer
-    Where, There      who is nearer to this key: a node looks up keys step by step
-    Gone              a node that leaves says so
-
-Looking up step by step, rather than having others forward, keeps the patience with whoever
-asks: a dead node on the way costs one wait there, and no relay has to remember anything
-(docs/decisions/0040-lookups-are-stepwise.md).
-"""
+"""The ring: one node's place on the circle, kept up to date by messages. The package says how."""
 
 from __future__ import annotations
 
@@ -37,10 +23,10 @@ from tidings.overlay.router import Effect, Failed, Send, Token, WakeAt
 HEARTBEAT_S = 1.0
 ANSWER_S = 0.5  # More than a round trip round the world; doubles with every try.
 TRIES_MAX = 4  # With one message in five lost, a live node is given up once in sixty times, and then found again.
-PROBE_S = 60.0  # In this time every table entry is asked once whether it is still there.
-DEAD_PROBE_TICKS = 4  # One of the dead is asked this often, in heartbeats.
-DEAD_QUIET_S = 5.0  # How long hearsay about a node just found dead is not followed up: until others have noticed too.
-DEAD_MAX = 1024  # The dead that are asked now and then whether they are back, after a split for example.
+PROBE_S = 60.0  # In this time every entry of the routing table is probed once.
+DEAD_PROBE_TICKS = 4  # Heartbeats between two probes of a dead node.
+DEAD_QUIET_S = 5.0  # How long to ignore hearsay about a node just declared dead: until other nodes have noticed, too.
+DEAD_MAX = 1024  # Dead nodes that are probed now and then, for they may be back after a split.
 JOIN_TRIES_MAX = 5  # With pauses that double, a newcomer tries for some two minutes.
 JOIN_PAUSE_S = 4.0
 PINGS_MAX = 1024
@@ -91,10 +77,10 @@ class RingApplication(Protocol):
 
 
 class Ring(RoutingState):
-    """One node's place on the circle, kept up to date by talking.
+    """One node's routing state, kept up to date by messages.
 
-    A peer that does not answer is *doubted*: it keeps its place but is not sent to, until
-    it answers a ping or is given up as dead.
+    A peer that does not answer is *doubted* (suspected): it keeps its place but gets no
+    messages, until it answers a ping or counts as dead.
     """
 
     def __init__(
@@ -110,23 +96,23 @@ class Ring(RoutingState):
         self.heartbeat_s, self.answer_s = options.heartbeat_s, options.answer_s
         self.is_in = False
         self.has_failed = False  # To join, after all tries.
-        self._is_introducing = False  # A newcomer whose pings are being answered.
+        self._is_introducing = False  # A newcomer that waits for answers to its pings.
         self._contacts: tuple[Peer, ...] = ()
         self._joins_tried = 0
         self._application, self._rng = application, rng
         self._dead: OrderedDict[NodeId, tuple[Peer, float]] = OrderedDict()
         self._silence = FailureDetector(self.heartbeat_s)
-        self._lives: dict[NodeId, int] = {}  # Of the leaves: which life of theirs is known.
+        self._lives: dict[NodeId, int] = {}  # Of the leaves: their known incarnation.
         self._probed: dict[NodeId, float] = {}
         self._pings = RetransmitQueue[NodeId](Backoff(self.answer_s, TRIES_MAX), at_most=PINGS_MAX)
         self._lookups: dict[str, Lookup] = {}
         self._asks = RetransmitQueue[tuple[str, NodeId]](Backoff(self.answer_s, TRIES_MAX), at_most=ASKS_MAX)
         self._ticks, self._tick_at = 0, 0.0
 
-    # ── Coming and going ─────────────────────────────────────────────────────
+    # ── Joining and leaving ───────────────────────────────────────────────────
 
     def start(self, now: float) -> list[Effect]:
-        """Take the place as it is: alone, or where `settle` has put this node."""
+        """Begin with the state there is: alone, or as `settle` has filled it."""
         self.is_in = True
         for peer in self.leaves():
             self._watch(peer, now)
@@ -151,18 +137,18 @@ class Ring(RoutingState):
         return [Failed("join", why)]
 
     def leave(self, now: float) -> list[Effect]:
-        """Tell everybody this node knows."""
+        """Announce to every known node that this one leaves."""
         self.is_in = False
         return [Send(peer.id, NodeLeaving(self.me)) for peer in self.known()]
 
     def memory(self) -> bytes:
-        """Whom to ask for the way back after a restart."""
+        """The contacts for a restart."""
         return msgspec.msgpack.encode([*self.leaves(), *self.primaries()])
 
-    # ── Being told ───────────────────────────────────────────────────────────
+    # ── Receiving ────────────────────────────────────────────────────────────
 
     def receive(self, sender: NodeId, message: RingMessage, now: float) -> list[Effect]:
-        """Take a message of the ring."""
+        """Handle a message of the ring."""
         if self._is_routine(sender, message):
             self._silence.heard(sender, now)
             return []
@@ -188,13 +174,13 @@ class Ring(RoutingState):
                 return [*self._remove(peer, now), *self._application.on_node_left(peer, now)]
 
     def _is_routine(self, sender: NodeId, message: RingMessage) -> bool:
-        """A heartbeat that says nothing new, as nearly all do: worth telling apart, for they are most of the talk."""
+        """A heartbeat without news, as nearly all are: handled first, for heartbeats are most of the traffic."""
         if message.__class__ is not Heartbeat or message.leaves or message.answer:
             return False
         return self._lives.get(sender) == message.me.incarnation and sender not in self.doubted
 
     def wake(self, token: Token, now: float) -> list[Effect]:
-        """A moment this ring asked for; its tokens begin with "ring"."""
+        """A wake of this ring; its tokens begin with "ring"."""
         match token:
             case ("ring", "tick"):
                 return self._tick(now)
@@ -207,23 +193,23 @@ class Ring(RoutingState):
         return []
 
     def unsent(self, to: NodeId, message: Message | None, now: float) -> list[Effect]:
-        """The driver says that `to` cannot be reached: once is a doubt, a ping that bounces is certain."""
+        """The driver cannot reach `to`: any message raises suspicion, a ping that bounces is certain."""
         if isinstance(message, LookupRequest):
             return self._ask_failed(message.key, to, True, now)
         if isinstance(message, Ping):
             return self._give_up(to, now) if to in self.doubted else []
         if isinstance(message, Heartbeat) and not self.knows(to):
-            return []  # Asked whether it is back from the dead, and it is not.
+            return []  # A probe of a dead node, which is still dead.
         return self.doubt(to, now)
 
-    # ── Finding out ──────────────────────────────────────────────────────────
+    # ── Suspicion and search ────────────────────────────────────────────────────────
 
     def doubt(self, id: NodeId, now: float) -> list[Effect]:
-        """A node did not answer: it is not sent to until it answers a ping. `on_node_up` or `on_node_failed` may tell."""
+        """Suspect a node that did not answer: ping it; `on_node_up` or `on_node_failed` may follow."""
         return [] if id in self.doubted else self._ping(self.knows(id) or Peer(id), now)
 
     def check(self, peer: Peer, now: float) -> list[Effect]:
-        """See whether a node without a place here is there; `on_node_up` or `on_node_failed` may tell."""
+        """Ping a node that has no place here; `on_node_up` or `on_node_failed` may follow."""
         if not self.is_node(peer) or self.knows(peer.id) or peer.id in self.doubted:
             return []
         return self._ping(peer, now)
@@ -240,11 +226,11 @@ class Ring(RoutingState):
         return self._press_on(lookup, now)
 
     def is_dead(self, id: NodeId) -> bool:
-        """Whether this node was found dead and has not been heard since."""
+        """Whether this node counts as dead and has sent nothing since."""
         return id in self._dead
 
     def is_usable(self, id: NodeId) -> bool:
-        """Whether there is no reason to think that a message to this node would not arrive."""
+        """Whether this node is neither suspected nor dead."""
         return id not in self.doubted and id not in self._dead
 
     def holdings(self) -> dict[str, tuple[int, int]]:
@@ -256,7 +242,7 @@ class Ring(RoutingState):
             "asks": (len(self._asks), ASKS_MAX),
         }
 
-    # ── Who is alive ─────────────────────────────────────────────────────────
+    # ── Liveness ─────────────────────────────────────────────────────────────
 
     def _next_tick(self, now: float) -> list[Effect]:
         self._tick_at = now + self.heartbeat_s
@@ -264,7 +250,7 @@ class Ring(RoutingState):
 
     def _tick(self, now: float) -> list[Effect]:
         if not self.is_in or now < self._tick_at:
-            return []  # On the way in or out, or a tick of the time before that.
+            return []  # Joining or leaving, or a tick from before that.
         self._ticks += 1
         leaves = self.leaves()
         told = self._ticks % len(leaves) if leaves else 0
@@ -278,7 +264,7 @@ class Ring(RoutingState):
         return [*effects, *self._probe_table(now), *self._probe_dead(), *self._next_tick(now)]
 
     def _probe_table(self, now: float) -> list[Effect]:
-        """Ask a share of the table on every tick, so that each entry has its turn once in PROBE_S."""
+        """Probe a share of the table on every tick, so that each entry is probed once in PROBE_S."""
         effects: list[Effect] = []
         for id in [id for id, asked in self._probed.items() if asked < now - MISSES_MAX * self.heartbeat_s]:
             del self._probed[id]
@@ -290,19 +276,19 @@ class Ring(RoutingState):
         return effects
 
     def _probe_dead(self) -> list[Effect]:
-        """Nobody announces that a split has healed; so now and then one of the dead is asked."""
+        """Nobody announces that a split has healed, so now and then probe a dead node."""
         if not self._dead or self._ticks % DEAD_PROBE_TICKS:
             return []
         return [Send(self._rng.choice(tuple(self._dead)), Heartbeat(self.me, answer=True))]
 
     def _heard(self, peer: Peer, now: float) -> list[Effect]:
-        """A direct sign of life: the peer takes its place."""
+        """A message from the peer itself: it takes its place."""
         self._probed.pop(peer.id, None)
         if self.doubted.pop(peer.id, None):
             self._pings.acknowledge(peer.id)
         dead = self._dead.get(peer.id)
         if dead is not None and dead[0].incarnation > peer.incarnation:
-            return []  # Late words of an earlier life.
+            return []  # A late message of an earlier incarnation.
         self._dead.pop(peer.id, None)
         is_new = self.insert(peer)
         if (is_new or dead) and self.is_leaf(peer.id):
@@ -318,7 +304,7 @@ class Ring(RoutingState):
         self._lives.pop(id, None)
 
     def _hear_of(self, peers: Sequence[Peer], now: float) -> list[Effect]:
-        """Hearsay: those who would find a place are asked whether they are there."""
+        """Hearsay: ping those peers that would get a place here."""
         effects: list[Effect] = []
         for peer in peers[:HEARSAY_MAX]:
             if peer.id in self._lives or peer.id in self.doubted or not self.is_node(peer):
@@ -348,7 +334,7 @@ class Ring(RoutingState):
         return [Send(id, waiting.message), WakeAt(due, ("ring", "ping", id))]
 
     def _give_up(self, id: NodeId, now: float) -> list[Effect]:
-        """The node counts as dead."""
+        """From now on the node counts as dead."""
         peer = self.doubted.pop(id)
         self._pings.acknowledge(id)
         self._dead.pop(id, None)
@@ -358,7 +344,7 @@ class Ring(RoutingState):
         return [*self._remove(peer, now), *self._application.on_node_failed(peer, now), *self._finish_join(now)]
 
     def _remove(self, peer: Peer, now: float) -> list[Effect]:
-        """Take a node out and look for others to stand in its place."""
+        """Remove a node and look for others to take its place."""
         had_place, was_leaf, cell = self.knows(peer.id), self.is_leaf(peer.id), self.cell(peer.id)
         self.drop(peer.id)
         self._unwatch(peer.id)
@@ -373,10 +359,10 @@ class Ring(RoutingState):
         question = Heartbeat(self.me, tuple(self.leaves()), answer=True)
         return [Send(peer.id, question) for peer in self.ends()]
 
-    # ── Looking up ───────────────────────────────────────────────────────────
+    # ── Lookups ──────────────────────────────────────────────────────────────
 
     def _press_on(self, lookup: Lookup, now: float) -> list[Effect]:
-        """Ask whoever is to be asked next, or end the lookup."""
+        """Ask the next nodes, or end the lookup."""
         outcome = lookup.outcome()
         if outcome is not None:
             return self._ended(lookup, outcome, now)
@@ -428,7 +414,7 @@ class Ring(RoutingState):
         return prefix.ljust(self.length, self.digits[0])
 
     def _introduce_myself(self, lookup: Lookup, now: float) -> list[Effect]:
-        """The search for this node's own place has met those it needs to know: they are pinged, and so know it."""
+        """The lookup of this node's own id has found the nodes it must know: ping them, so that they know it, too."""
         if not lookup.anybody_answered():
             return self._fail_to_join("none of the contacts answered", now)
         heard = sorted(lookup.peers(), key=lambda peer: self.away(peer.id, self.at))
@@ -443,7 +429,7 @@ class Ring(RoutingState):
         return effects
 
     def _finish_join(self, now: float) -> list[Effect]:
-        """A newcomer is in when all it has pinged have been heard or given up."""
+        """A newcomer has joined when all nodes that it pinged have answered or count as dead."""
         if not self._is_introducing or self.doubted:
             return []
         self._is_introducing = False
@@ -454,6 +440,6 @@ class Ring(RoutingState):
 
 
 def settle(rings: Sequence[Ring], now: float) -> None:
-    """Give these nodes, the whole network, the places they would have if all had joined long ago."""
+    """Give these nodes, the whole network, the state they would have if all had joined long ago."""
     if rings:
         routing_table.settle(rings, rings[0]._rng)

@@ -1,7 +1,7 @@
-"""What hermes and irbr have in common: a router that stands on a ring.
+"""What Hermes and IRBR have in common: a router that runs on a ring.
 
-It comes and goes with the ring, and what reaches it before it is ready waits here: with
-half of what it has to know it would lose what others want.
+It joins and leaves with the ring. What arrives before it is ready waits here: with half of
+its tables it would prune what other nodes need.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RingRouter(Router[M], RingApplication):
     def __init__(self, me: Peer, rng: Random, options: PastryOptions) -> None:
         self.me, self._rng = me, rng
         self.ring = Ring(me, self, rng, options)
-        self._joined = False  # Whether this node came to a network that there was.
+        self._joined = False  # Whether this node joined a network that existed.
         self._held: list[tuple[NodeId, M]] = []
         self._unpublished: list[Packet] = []
 
@@ -53,7 +53,7 @@ class RingRouter(Router[M], RingApplication):
         return []
 
     def _catch_up(self, now: float) -> list[Effect]:
-        """This node has become ready: do what has been waiting for that."""
+        """This node has become ready: handle what has been waiting for that."""
         effects: list[Effect] = []
         held, self._held = self._held, []
         for sender, message in held:
@@ -85,10 +85,10 @@ def on_a_ring(
 
 
 def settle(routers: dict[NodeId, Router[Any]], now: float) -> None:
-    """Everybody has joined long ago, and nobody wants anything yet."""
+    """All nodes have joined long ago, and none has subscribed yet."""
     rings.settle([router.ring for router in routers.values() if isinstance(router, RingRouter)], now)
 
 
 def name_node(index: int, rng: Random) -> NodeId:
-    """A random place on a circle of 128 bits."""
+    """A random point on a circle of 128 bits."""
     return f"{rng.getrandbits(128):032x}"

@@ -1,8 +1,7 @@
-"""Places: whom a node knows on a circle of digit strings, and which way leads to a key.
+"""Routing state of Pastry: the nodes that one node knows, and the next hop to a key.
 
-The part of `ring` that only knows and never speaks. Ids are strings of digits, all of one
-length. A node sees every other node under exactly one *cell*, the first digits that the
-two share and one more:
+It knows and never sends. Ids are strings of digits, all of one length. A node sees every
+other node in exactly one *cell*, the first digits that the two share and one more:
 
     node 213, k = 4        row 0: 0.. 1.. 3..      row 1: 20. 22. 23.      row 2: 210 211 212
 
@@ -21,9 +20,9 @@ from tidings.errors import InputError
 from tidings.overlay.messages import NodeId, Peer
 
 LEAF_COUNT = 24  # Twelve on each side, as FreePastry: a gap takes twelve neighbours crashing at once.
-ALTERNATES = 3  # Nodes kept for each cell: one found dead is replaced without asking anybody.
-EMPTY_S = 600.0  # How long a cell found empty is taken for empty; a node that comes into it says so.
-NEAREST_TOLD = 2  # Known nodes named on each side of a key, beside the leaves and the key's own cell.
+ALTERNATES = 3  # Nodes kept for each cell: a dead one is replaced without asking anybody.
+EMPTY_S = 600.0  # How long a cell found empty counts as empty; a node that joins it announces that.
+NEAREST_TOLD = 2  # Nodes in a lookup reply on each side of the key, beside the leaves and the key's own cell.
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _FORMATS = {2: "b", 8: "o", 10: "d", 16: "x"}  # Bases in which Python writes numbers itself.
 ID_LENGTH_MAX = 128  # As many digits as 512 bits have in base 16.
@@ -44,9 +43,9 @@ def shared(one: str, other: str) -> int:
 
 
 class RoutingState:
-    """One node's place on the circle and the places of those it knows.
+    """One node's leaf set and routing table (the "node state" of the Pastry paper).
 
-    A node in `doubted` keeps its place but is not proposed for sending to.
+    A node in `doubted` keeps its place but is never a next hop.
     """
 
     def __init__(self, me: Peer, *, base: int = 16, leaf_count: int = LEAF_COUNT, alternates: int = ALTERNATES) -> None:
@@ -60,7 +59,7 @@ class RoutingState:
         self._allowed = frozenset(self.digits)
         self._cw: list[tuple[int, Peer]] = []  # By distance clockwise, nearest first.
         self._ccw: list[tuple[int, Peer]] = []
-        self._table: dict[str, list[Peer]] = {}
+        self.table: dict[str, list[Peer]] = {}  # By cell, best first.
         self._empty: dict[str, float] = {}  # Cells known to be empty, and until when.
 
     # ── Cells ────────────────────────────────────────────────────────────────
@@ -75,14 +74,14 @@ class RoutingState:
         return [mine[:row] + digit for digit in self.digits if digit != mine[row]]
 
     def depth(self) -> int:
-        """How many rows have anybody in them: no node shares more digits than the two neighbours do."""
+        """How many rows have nodes in them: no node shares more digits than the two neighbours do."""
         nearest = self.nearest()
         return shared(self.me.id, nearest.id) + 1 if nearest else 0
 
     def in_range(self, prefix: str) -> list[Peer]:
-        """Nodes of this range that may be sent to, best first; there may be others."""
+        """Known nodes of this range that are not suspected, best first."""
         doubted = self.doubted
-        on_search_ended = {peer.id: peer for peer in self._table.get(prefix, ()) if peer.id not in doubted}
+        on_search_ended = {peer.id: peer for peer in self.table.get(prefix, ()) if peer.id not in doubted}
         for side in (self._cw, self._ccw):
             for _, peer in side:
                 if peer.id.startswith(prefix) and peer.id not in doubted:
@@ -90,8 +89,8 @@ class RoutingState:
         return list(on_search_ended.values())
 
     def is_empty(self, cell: str, now: float) -> bool:
-        """Whether nobody is in this cell of this node, for sure."""
-        if cell in self._table:
+        """Whether this cell is certainly empty."""
+        if cell in self.table:
             return False
         if self._empty.get(cell, now) > now:
             return True
@@ -101,7 +100,7 @@ class RoutingState:
         return True
 
     def note_empty(self, cell: str, now: float) -> None:
-        """Both neighbours of the cell have said that nobody is in it."""
+        """Both neighbours of the cell have said that it is empty."""
         if len(cell) <= self.length and self.cell(cell) == cell:
             self._empty[cell] = now + EMPTY_S
 
@@ -122,12 +121,12 @@ class RoutingState:
 
     def known(self) -> list[Peer]:
         """Leaves and table, each once."""
-        rest = (peer for peers in self._table.values() for peer in peers)
+        rest = (peer for peers in self.table.values() for peer in peers)
         return list({peer.id: peer for peer in (*self.leaves(), *rest)}.values())
 
     def knows(self, id: NodeId) -> Peer | None:
         """The peer of this id, if it has a place here."""
-        for peer in self._table.get(self.cell(id), ()):
+        for peer in self.table.get(self.cell(id), ()):
             if peer.id == id:
                 return peer
         return next((peer for _, peer in (*self._cw, *self._ccw) if peer.id == id), None)
@@ -145,35 +144,35 @@ class RoutingState:
         return [side[-1][1] for side in (self._cw, self._ccw) if side and len(side) < self.half]
 
     def entries(self) -> list[Peer]:
-        return [peer for peers in self._table.values() for peer in peers]
+        return [peer for peers in self.table.values() for peer in peers]
 
     def primaries(self) -> list[Peer]:
         """The first node of each cell."""
-        return [peers[0] for peers in self._table.values()]
+        return [peers[0] for peers in self.table.values()]
 
-    # ── Ways ─────────────────────────────────────────────────────────────────
+    # ── Next hops ────────────────────────────────────────────────────────────
 
     def next_hop(self, key: str) -> NodeId | None:
-        """The next node on the way to whoever is nearest to `key`; None if that is this node."""
+        """The next hop to the node nearest to `key`; None if that is this node."""
         target = int(key, self.base)
         if self._spans(target):
             usable = (peer.id for peer in self.leaves() if peer.id not in self.doubted)
             nearest = min((self.me.id, *usable), key=lambda node: self.away(node, target))
             return nearest if nearest != self.me.id else None
         row = shared(self.me.id, key)
-        for peer in self._table.get(key[: row + 1], ()):
+        for peer in self.table.get(key[: row + 1], ()):
             if peer.id not in self.doubted:
                 return peer.id
         return self._detour(target, key, row)
 
     def nearer(self, key: str, *, rows: bool) -> tuple[Peer, ...]:
-        """What to tell somebody who looks for `key`: the leaves, the key's cell, and the nearest on both sides.
+        """The answer to a lookup of `key`: the leaves, the key's cell, and the nearest nodes on both sides.
 
-        With `rows`, also all of the table that a node standing at `key` could use.
+        With `rows`, also all of the table that a node at `key` could use.
         """
         target, row = int(key, self.base), shared(self.me.id, key)
         told = {peer.id: peer for peer in self.leaves()}
-        for cell, peers in self._table.items():
+        for cell, peers in self.table.items():
             if len(cell) <= row + 1 and (rows or key.startswith(cell)):
                 told.update((peer.id, peer) for peer in peers)
         by_place = sorted(self.known(), key=lambda peer: (int(peer.id, self.base) - target) % self.size)
@@ -181,7 +180,7 @@ class RoutingState:
         return tuple(peer for peer in told.values() if peer.id not in self.doubted)
 
     def key_of(self, digest: bytes) -> str:
-        """Where a name stands on the circle, given its hash."""
+        """The key of a hash on the circle."""
         place = int.from_bytes(digest, "big") % self.size
         if self.base in _FORMATS:
             return f"{place:0{self.length}{_FORMATS[self.base]}}"
@@ -199,7 +198,7 @@ class RoutingState:
     # ── Change ───────────────────────────────────────────────────────────────
 
     def insert(self, peer: Peer) -> bool:
-        """Whether the peer, or this life of it, has found a place that it did not have."""
+        """Give the peer a place; whether it, or this incarnation of it, did not have one."""
         known = self.knows(peer.id)
         if known is not None and known.incarnation >= peer.incarnation:
             return known.incarnation == peer.incarnation and not self.is_leaf(peer.id) and self._insert_leaf(peer)
@@ -207,7 +206,7 @@ class RoutingState:
             self.drop(peer.id)
         cell = self.cell(peer.id)
         self._empty.pop(cell, None)
-        entries = self._table.setdefault(cell, [])
+        entries = self.table.setdefault(cell, [])
         is_entry = len(entries) < self.alternates
         if is_entry:
             entries.append(peer)
@@ -222,21 +221,21 @@ class RoutingState:
             return True
         if len(self._ccw) < self.half or self.size - cw < self._ccw[-1][0]:
             return True
-        return not self._table.get(self.cell(peer.id))
+        return not self.table.get(self.cell(peer.id))
 
     def drop(self, id: NodeId) -> None:
         """Forget a node."""
         self._cw = [leaf for leaf in self._cw if leaf[1].id != id]
         self._ccw = [leaf for leaf in self._ccw if leaf[1].id != id]
         cell = self.cell(id)
-        on_node_left = [peer for peer in self._table.get(cell, ()) if peer.id != id]
+        on_node_left = [peer for peer in self.table.get(cell, ()) if peer.id != id]
         if on_node_left:
-            self._table[cell] = on_node_left
+            self.table[cell] = on_node_left
         else:
-            self._table.pop(cell, None)
+            self.table.pop(cell, None)
 
     def is_node(self, peer: Peer) -> bool:
-        """Whether this can be another node at all; what comes from peers may be anything."""
+        """Whether this is a valid other node; what peers send may be anything."""
         return peer.id != self.me.id and self.is_id(peer.id)
 
     def is_id(self, text: str) -> bool:
@@ -246,11 +245,11 @@ class RoutingState:
         return len(text) <= self.length and self._allowed.issuperset(text)
 
     def holdings(self) -> dict[str, tuple[int, int]]:
-        """How many places are kept and how many may be."""
+        """How many entries there are and how many there may be."""
         cells = (self.base - 1) * self.length
         return {
             "leaves": (len(self._cw) + len(self._ccw), 2 * self.half),
-            "table": (sum(map(len, self._table.values())), cells * self.alternates),
+            "table": (sum(map(len, self.table.values())), cells * self.alternates),
             "empty cells": (len(self._empty), cells),
         }
 
@@ -267,7 +266,7 @@ class RoutingState:
         return placed
 
     def _all_round(self) -> bool:
-        """Whether the leaves of both sides meet, so that they are everybody there is."""
+        """Whether the leaf sets of both sides meet, so that they are all nodes there are."""
         if not self._cw or not self._ccw:
             return True
         return self._cw[-1][0] + self._ccw[-1][0] >= self.size
@@ -277,7 +276,7 @@ class RoutingState:
         return self._all_round() or cw <= self._cw[-1][0] or self.size - cw <= self._ccw[-1][0]
 
     def _leaves_tell(self, cell: str) -> bool:
-        """Whether a cell lies wholly between leaves, so that whoever is in it is one of them."""
+        """Whether a cell lies wholly between leaves, so that every node in it is one of them."""
         if self._all_round():
             return True
         width: int = self.base ** (self.length - len(cell))
@@ -288,13 +287,13 @@ class RoutingState:
         return self.at - lowest <= self._ccw[-1][0]
 
     def _detour(self, target: int, key: str, row: int) -> NodeId | None:
-        """Where the table has a hole: any node that shares as many digits and is nearer."""
+        """For a hole in the table: any node that shares as many digits and is nearer."""
         mine = self.away(self.me.id, target)
         known = (peer.id for peer in self.known() if peer.id not in self.doubted)
         nearer = [away for id in known if shared(id, key) >= row and (away := self.away(id, target)) < mine]
         return min(nearer)[1] if nearer else None
 
-    def _stand(self, index: int, peers: Sequence[Peer], ranges: _Slices, pick: _Pick) -> None:
+    def _fill_from(self, index: int, peers: Sequence[Peer], ranges: _Slices, pick: _Pick) -> None:
         count, mine = len(peers), self.me.id
         reach = range(1, min(self.half, count - 1) + 1)
         values = ranges.values
@@ -311,7 +310,7 @@ class RoutingState:
         if where is None:
             self._empty[cell] = float("inf")
         else:
-            self._table[cell] = [peers[place] for place in pick(*where)]
+            self.table[cell] = [peers[place] for place in pick(*where)]
 
 
 _Pick = Callable[[int, int], Collection[int]]
@@ -333,11 +332,11 @@ class _Slices:
                     waiting.append((longer, places[0], places[-1] + 1))
 
 
-def settle(all_places: Iterable[RoutingState], rng: random.Random) -> None:
-    """Give these nodes, the whole network, perfect leaves and tables, as if all had joined long ago."""
-    order = sorted(all_places, key=lambda places: places.at)
-    peers = [places.me for places in order]
-    slices = _Slices([peer.id for peer in peers], [places.at for places in order])
+def settle(states: Iterable[RoutingState], rng: random.Random) -> None:
+    """Give these nodes, the whole network, perfect leaf sets and tables, as if all had joined long ago."""
+    order = sorted(states, key=lambda state: state.at)
+    peers = [state.me for state in order]
+    slices = _Slices([peer.id for peer in peers], [state.at for state in order])
 
     def pick(low: int, high: int) -> Collection[int]:
         wanted = order[0].alternates
@@ -348,8 +347,8 @@ def settle(all_places: Iterable[RoutingState], rng: random.Random) -> None:
             chosen[low + int(rng.random() * (high - low))] = None
         return chosen
 
-    for index, places in enumerate(order):
-        places._stand(index, peers, slices, pick)
+    for index, state in enumerate(order):
+        state._fill_from(index, peers, slices, pick)
 
 
 def _check_options(id: NodeId, base: int, leaf_count: int, alternates: int) -> None:

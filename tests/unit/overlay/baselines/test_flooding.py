@@ -36,7 +36,7 @@ def test_a_copy_without_hops_left_is_only_delivered() -> None:
 
 @pytest.mark.parametrize("kind", TOPOLOGIES)
 def test_a_flood_takes_two_messages_a_link_less_one_a_node(kind: str) -> None:
-    """Exactly 2E - (N - 1), and every node is reached."""
+    """IMMUNE-Q5: exactly 2E - (N - 1), and everyone is reached."""
     for seed in range(5):
         graph = topology(kind, 60, Random(seed))
         world = World("flooding", topology=graph, seed=seed)

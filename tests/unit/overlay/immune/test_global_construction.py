@@ -43,21 +43,21 @@ def reachable(graph: Graph, start: str, within: set[str]) -> set[str]:
 
 
 def wrongs(graph: Graph, roles: Roles) -> Iterator[str]:
-    """What is wrong with these roles, by J1 to J5."""
+    """What is wrong with these roles, by IMMUNE-J1 to IMMUNE-J5."""
     core = set(roles.core)
     if core & set(roles.upper) or core | set(roles.upper) != set(graph):
-        yield "J1: not everyone has exactly one role"
+        yield "IMMUNE-J1: not everyone has exactly one role"
     for node, upper in roles.upper.items():
         if upper not in core or upper not in graph[node]:
-            yield f"J2: {node} elected {upper}"
+            yield f"IMMUNE-J2: {node} elected {upper}"
     lowers = roles.lowers()
     if sorted(lower for each in lowers.values() for lower in each) != sorted(roles.upper):
-        yield "J3: the lowers are not the immune nodes"
+        yield "IMMUNE-J3: the lowers are not the immune nodes"
     if not core or reachable(graph, roles.core[0], core) != core:
-        yield "J4: the core is in pieces"
+        yield "IMMUNE-J4: the core is in pieces"
     idle = {node for node, each in lowers.items() if not each}
     if idle != set(roles.kept):
-        yield f"J5: {idle ^ set(roles.kept)} are not accounted for"
+        yield f"IMMUNE-J5: {idle ^ set(roles.kept)} are not accounted for"
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -71,7 +71,7 @@ def test_the_guarded_construction_is_right_on_every_connected_graph(check: str, 
 @given(graphs(), st.integers(0, 8), st.randoms(use_true_random=False))
 @settings(max_examples=30)
 def test_roles_do_not_depend_on_the_order_of_anything(graph: Graph, delta: int, rng: Random) -> None:
-    """Q8: the same graph and ids give the same roles."""
+    """IMMUNE-Q8: the same graph and ids give the same roles."""
     mixed = {node: rng.sample(list(graph[node]), len(graph[node])) for node in rng.sample(list(graph), len(graph))}
     assert guarded(mixed, delta) == guarded(graph, delta)
     assert literal(mixed, delta) == literal(graph, delta)
@@ -80,7 +80,7 @@ def test_roles_do_not_depend_on_the_order_of_anything(graph: Graph, delta: int, 
 @given(graphs(), st.integers(0, 8))
 @settings(max_examples=30)
 def test_the_literal_core_lies_above_the_threshold(graph: Graph, delta: int) -> None:
-    """Q6."""
+    """IMMUNE-Q6."""
     assert all(len(graph[node]) > delta for node in literal(graph, delta).core)
 
 

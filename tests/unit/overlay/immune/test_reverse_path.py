@@ -63,7 +63,7 @@ def test_a_subscription_is_complete_when_the_publisher_knows_of_it() -> None:
     assert world.trace.subscriptions[id].completed_at is None
     world.run_for(5.0)
     assert world.trace.subscriptions[id].completed_at is not None
-    assert any(id in wanted for tree in router(world, 0).paths._trees.values() for wanted in tree.wanted.values())
+    assert any(id in wanted for tree in router(world, 0).paths.trees.values() for wanted in tree.wanted.values())
 
 
 def test_a_covered_interest_is_not_forwarded() -> None:
@@ -97,7 +97,7 @@ def test_what_an_interest_covered_is_sent_before_it_is_taken_back() -> None:
 
 
 def interests_at(world: World, node: int) -> list[SubscriptionId]:
-    trees = router(world, node).paths._trees.values()
+    trees = router(world, node).paths.trees.values()
     return [id for tree in trees for wanted in tree.wanted.values() for id in wanted]
 
 
@@ -145,14 +145,14 @@ def test_a_broken_tree_is_laid_anew() -> None:
     parts = world.parts()
     owed = {id for id in wanted if parts.get(id.origin) == parts["n0023"]}
     assert {notice.subscription for notice in world.trace.notices if notice.event == event} == owed
-    assert max(tree.advert.seq for tree in router(world, 23).paths._trees.values()) > 1
+    assert max(tree.advert.seq for tree in router(world, 23).paths.trees.values()) > 1
 
 
 def _a_relay(world: World, publisher: str) -> int:
     """A node that others hear this publisher through."""
     through: dict[Any, int] = {}
     for member in world.nodes:
-        for id, tree in router(world, member.index).paths._trees.items():
+        for id, tree in router(world, member.index).paths.trees.items():
             if id.origin == publisher and tree.pointer and tree.pointer != publisher:
                 through[tree.pointer] = through.get(tree.pointer, 0) + 1
     return [member.id for member in world.nodes].index(max(through, key=lambda relay: through[relay]))

@@ -52,30 +52,32 @@ def nodes_of(world: World) -> list[Immune]:
 
 def graph_of(world: World) -> Graph:
     up = {node.id for node in nodes_of(world)}
-    return {node.id: [peer for peer in node.wires if peer in up] for node in nodes_of(world)}
+    return {node.id: [peer for peer in node.state.links if peer in up] for node in nodes_of(world)}
 
 
 def wrong_with(world: World) -> list[str]:
-    """J1 to J4 of the roles that the nodes have, and whether both ends of an election agree."""
+    """IMMUNE-J1 to IMMUNE-J4 of the roles that the nodes have, and whether both ends of an election agree."""
     nodes = {node.id: node for node in nodes_of(world)}
     roles = roles_of(list(nodes.values()))
-    found = [each for each in wrongs(graph_of(world), roles) if not each.startswith("J5")]
+    found = [each for each in wrongs(graph_of(world), roles) if not each.startswith("IMMUNE-J5")]
     for node in nodes.values():
         found += [
-            f"{node.id} is unknown to {node.upper}"
+            f"{node.id} is unknown to {node.state.upper}"
             for _ in [0]
-            if node.upper and node.id not in nodes[node.upper].lowers
+            if node.state.upper and node.id not in nodes[node.state.upper].state.lowers
         ]
-        found += [f"{lower} is no lower of {node.id}" for lower in node.lowers if nodes[lower].upper != node.id]
+        found += [
+            f"{lower} is no lower of {node.id}" for lower in node.state.lowers if nodes[lower].state.upper != node.id
+        ]
     return found
 
 
 def core_hangs_together(world: World) -> bool:
-    core = {node.id: node for node in nodes_of(world) if node.core}
+    core = {node.id: node for node in nodes_of(world) if node.state.in_core}
     reached = dict.fromkeys(list(core)[:1])
     waiting = list(reached)
     while waiting:
-        near = [peer for peer in core[waiting.pop()].wires if peer in core and peer not in reached]
+        near = [peer for peer in core[waiting.pop()].state.links if peer in core and peer not in reached]
         reached.update(dict.fromkeys(near))
         waiting += near
     return len(reached) == len(core) > 0
@@ -103,7 +105,7 @@ def copies_received(world: World) -> Counter[str]:
 @settings(max_examples=40)
 @given(graphs(), st.integers(0, 6), st.data())
 def test_everyone_is_reached_and_immune_nodes_once(forward: str, graph: Graph, delta: int, data: st.DataObject) -> None:
-    """Q1, Q2 and Q4 on any connected graph, from any node."""
+    """IMMUNE-Q1, IMMUNE-Q2 and IMMUNE-Q4 on any connected graph, from any node."""
     names = list(graph)
     links = tuple((a, b) for a, name in enumerate(names) for b in sorted(map(names.index, graph[name])) if a < b)
     origin = data.draw(st.integers(0, len(names) - 1))
@@ -111,7 +113,7 @@ def test_everyone_is_reached_and_immune_nodes_once(forward: str, graph: Graph, d
     assert len(world.trace.deliveries) == len(names)
     copies = copies_received(world)
     for index, node in enumerate(nodes_of(world)):
-        if not node.core:
+        if not node.state.in_core:
             assert copies[node.id] == (index != origin)
     assert sum(copies.values()) <= most_copies(world)
     if forward == "core_flood":
@@ -121,9 +123,9 @@ def test_everyone_is_reached_and_immune_nodes_once(forward: str, graph: Graph, d
 
 
 def most_copies(world: World) -> int:
-    """Q4: what core_flood takes."""
-    core = [node for node in nodes_of(world) if node.core]
-    ends = sum(len(node._core_near()) for node in core)
+    """IMMUNE-Q4: what core_flood takes."""
+    core = [node for node in nodes_of(world) if node.state.in_core]
+    ends = sum(len(node.state.core_neighbours()) for node in core)
     return len(world.nodes) - len(core) + ends - (len(core) - 1)
 
 
@@ -169,11 +171,11 @@ def test_the_literal_steps_leave_about_a_tenth_uncovered() -> None:
 
 @pytest.mark.parametrize("kind", ["barabasi-albert", "random", "ring", "planar", "transit-stub"])
 def test_the_nodes_come_to_a_right_construction_by_talking(kind: str) -> None:
-    """Q3: J1 to J5, on any connected graph."""
+    """IMMUNE-Q3: IMMUNE-J1 to IMMUNE-J5, on any connected graph."""
     world = World("immune", topology=topology(kind, 40, Random(kind)), seed=1, settled=False, recording=False)
     world.run_for(90.0)
     assert wrong_with(world) == []
-    assert all(node.lowers or node.kept for node in nodes_of(world) if node.core)
+    assert all(node.state.lowers or node.state.kept for node in nodes_of(world) if node.state.in_core)
 
 
 @pytest.mark.slow
@@ -182,13 +184,13 @@ def test_nodes_by_themselves_find_a_core_as_small_as_seen_from_above() -> None:
     for seed in range(3):
         world = World("immune", topology=scale_free(seed), seed=seed, settled=False, recording=False)
         world.run_for(60.0)
-        sizes.append(sum(node.core for node in nodes_of(world)))
+        sizes.append(sum(node.state.in_core for node in nodes_of(world)))
     assert 17 <= mean(sizes) <= 26  # From above, looking two hops far: 20.4 on average.
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_no_schedule_of_demotions_tears_the_core(seed: int) -> None:
-    """Q7: J4 at every instant, however messages are delayed, overtaken, repeated and lost."""
+    """IMMUNE-Q7: IMMUNE-J4 at every instant, however messages are delayed, overtaken, repeated and lost."""
     weather = Weather(loss=0.1 * (seed % 2), repeat=0.1, jitter_s=0.3, reorder=True)
     graph = topology(["barabasi-albert", "random", "planar"][seed % 3], 30, Random(seed))
     world = World("immune", topology=graph, seed=seed, settled=False, weather=weather, recording=False)
@@ -204,7 +206,7 @@ def test_no_schedule_of_demotions_tears_the_core(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_after_any_crash_that_leaves_the_graph_connected_the_roles_are_right_again(seed: int) -> None:
-    """Q3, second half: within thirty heartbeats."""
+    """IMMUNE-Q3, second half: within thirty heartbeats."""
     world = World("immune", topology=scale_free(seed, 40), seed=seed, recording=False)
     world.run_for(10.0)
     world.crash(busiest_that_is_no_bottleneck(world))
@@ -215,9 +217,9 @@ def test_after_any_crash_that_leaves_the_graph_connected_the_roles_are_right_aga
 def busiest_that_is_no_bottleneck(world: World) -> int:
     """The core node with the most lowers whose crash leaves the graph connected."""
     graph = graph_of(world)
-    for node in sorted(nodes_of(world), key=lambda node: -len(node.lowers)):
+    for node in sorted(nodes_of(world), key=lambda node: -len(node.state.lowers)):
         rest = set(graph) - {node.id}
-        if node.core and reachable(graph, min(rest), rest) == rest:
+        if node.state.in_core and reachable(graph, min(rest), rest) == rest:
             return [member.id for member in world.nodes].index(node.id)
     raise AssertionError("every core node is a bottleneck")
 
@@ -228,7 +230,7 @@ def test_after_a_split_heals_there_is_one_core_again() -> None:
         world.run_for(40.0)
     world.run_for(60.0)
     assert wrong_with(world) == []
-    assert len({node.root for node in nodes_of(world)}) == 1
+    assert len({node.state.root.id for node in nodes_of(world)}) == 1
 
 
 def test_a_newcomer_listens_and_has_an_upper() -> None:
@@ -237,13 +239,13 @@ def test_a_newcomer_listens_and_has_an_upper() -> None:
     new = world.join(contacts=3)
     world.run_for(10.0)
     assert wrong_with(world) == []
-    assert not nodes_of(world)[new].core
+    assert not nodes_of(world)[new].state.in_core
 
 
 def test_a_leaver_of_the_core_is_missed_by_nobody() -> None:
     world = World("immune", topology=scale_free(2, 40), seed=2)
     world.run_for(5.0)
-    hub = max(nodes_of(world), key=lambda node: len(node.lowers))
+    hub = max(nodes_of(world), key=lambda node: len(node.state.lowers))
     for node in range(40):
         world.subscribe(node, Ranges.of())
     world.leave([member.id for member in world.nodes].index(hub.id))
@@ -262,17 +264,17 @@ def test_an_epoch_takes_the_ranks_anew() -> None:
     for _ in range(6):
         world.join(contacts=3)
     world.run_for(70.0)
-    assert {node.epoch for node in nodes_of(world)} == {3}
+    assert {node.state.epoch for node in nodes_of(world)} == {3}
     assert wrong_with(world) == []
-    assert all(node.degree == len(node.near) for node in nodes_of(world) if node.core)
+    assert all(node.state.degree == len(node.state.neighbours) for node in nodes_of(world) if node.state.in_core)
 
 
 def test_unused_links_stay_open() -> None:
-    """J6: they are only not used."""
+    """IMMUNE-J6: they are only not used."""
     world = World("immune", topology=scale_free(4, 40), seed=4, recording=False)
     world.run_for(20.0)
     for node, near in zip(nodes_of(world), world.topology.neighbours(), strict=True):
-        assert sorted(node.near) == sorted(world.nodes[k].id for k in near)
+        assert sorted(node.state.neighbours) == sorted(world.nodes[k].id for k in near)
 
 
 def test_a_candidate_waits_for_a_worse_one() -> None:
@@ -280,11 +282,13 @@ def test_a_candidate_waits_for_a_worse_one() -> None:
     world = World("immune", topology=topology("ring", 3, Random(0)), seed=0, options={"delta": 1}, settled=False)
     world.run_for(2.0)
     better, worse = nodes_of(world)[0], nodes_of(world)[1]
-    assert better.core
-    assert worse.core
-    assert said(worse.receive(better.id, DemoteAsk(better.id, better.degree, 1, relayed=False), 2.0)) == [DemoteDeny]
-    assert said(better.receive(worse.id, DemoteAsk(worse.id, worse.degree, 1, relayed=False), 2.0)) == [DemoteAsk]
-    assert worse.id in better._promises  # It stays until the worse one has decided.
+    assert better.state.in_core
+    assert worse.state.in_core
+    assert said(worse.receive(better.id, DemoteAsk(better.id, better.state.degree, 1, relayed=False), 2.0)) == [
+        DemoteDeny
+    ]
+    assert said(better.receive(worse.id, DemoteAsk(worse.id, worse.state.degree, 1, relayed=False), 2.0)) == [DemoteAsk]
+    assert better.holdings()["promises"][0] == 1  # It stays until the worse one has decided.
 
 
 def said(effects: list[Effect]) -> list[type]:

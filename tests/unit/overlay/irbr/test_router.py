@@ -75,7 +75,7 @@ def spread_count(bench: Bench) -> int:
 
 def prefer(bench: Bench, id: NodeId, cell: str, first: NodeId) -> None:
     """Have a node's table begin a cell with this node, as in the paper's drawing."""
-    peers = bench.routers[id].ring._table[cell]
+    peers = bench.routers[id].ring.table[cell]
     peers.sort(key=lambda peer: peer.id != first)
 
 
@@ -153,7 +153,7 @@ def entry(
 
 
 @pytest.mark.parametrize("order", list(permutations(range(4))))
-def test_any_order_and_repetition_of_words_gives_the_same_table_P5(order: tuple[int, ...]) -> None:
+def test_any_order_and_repetition_of_words_gives_the_same_table_IRBR_P5(order: tuple[int, ...]) -> None:
     words = [
         entry("201", 1),
         entry("201", 2, EntryState.RETIRING),
@@ -166,14 +166,14 @@ def test_any_order_and_repetition_of_words_gives_the_same_table_P5(order: tuple[
     assert [(e.clock, e.state) for e in table.under("20")] == [(3, EntryState.GONE)]
 
 
-def test_an_older_word_never_replaces_a_newer_one_I3() -> None:
+def test_an_older_word_never_replaces_a_newer_one_IRBR_I3() -> None:
     table = FilterTable("213")
     table.merge(entry("201", 5), now=0.0)
     assert table.merge(entry("201", 4, EntryState.GONE), now=0.0) is None
     assert table.under("20")[0].state is EntryState.LIVE
 
 
-def test_every_entry_stands_under_the_cell_of_its_origin_I2() -> None:
+def test_every_entry_stands_under_the_cell_of_its_origin_IRBR_I2() -> None:
     table = FilterTable("213")
     for origin in ("001", "113", "201", "210", "300"):
         table.merge(entry(origin, 1), now=0.0)
@@ -248,7 +248,7 @@ def test_the_covered_interest_is_announced_before_its_cover_is_gone() -> None:
     assert bench.completed[-1] == ("210", "unsubscribe", cover)
 
 
-def test_two_equal_interests_do_not_hide_each_other_when_their_cover_goes_G5() -> None:
+def test_two_equal_interests_do_not_hide_each_other_when_their_cover_goes_IRBR_G5() -> None:
     bench = a_bench(FIGURE_3)
     cover = bench.subscribe("210", WIDE)
     bench.run()
@@ -272,7 +272,7 @@ def test_an_interest_covered_by_an_own_one_is_stable_at_once_and_costs_nothing()
     assert len(bench.sent) == before
 
 
-def test_an_equal_interest_in_the_deepest_range_costs_less_than_k_messages_P10() -> None:
+def test_an_equal_interest_in_the_deepest_range_costs_less_than_k_messages_IRBR_P10() -> None:
     bench = a_bench([a + b + c for a in "0123" for b in "0123" for c in "0123"])
     bench.subscribe("000", WIDE)
     bench.run()

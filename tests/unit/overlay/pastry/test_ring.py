@@ -1,4 +1,4 @@
-"""Places on the circle and how a ring keeps them up to date."""
+"""Routing state on the circle, and how a ring keeps it up to date."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ids_of_three = st.text("0123", min_size=3, max_size=3)
 
 
 class Told:
-    """A rider that notes what it is told."""
+    """An application that records its upcalls."""
 
     def __init__(self) -> None:
         self.news: list[tuple[Any, ...]] = []
@@ -71,11 +71,11 @@ def settled(ids: list[str], **options: Any) -> dict[str, RoutingState]:
     return places
 
 
-# ── Places ───────────────────────────────────────────────────────────────────
+# ── Routing state ────────────────────────────────────────────────────────────
 
 
 @given(ids_of_three, ids_of_three)
-def test_every_other_id_lies_in_exactly_one_cell_I1(mine: str, other: str) -> None:
+def test_every_other_id_lies_in_exactly_one_cell_IRBR_I1(mine: str, other: str) -> None:
     places = RoutingState(Peer(mine), base=4)
     cells = [cell for row in range(3) for cell in places.cells(row)]
     holding = [cell for cell in cells if other.startswith(cell)]
