@@ -250,7 +250,7 @@ def _no_rows(asked_type: EventType) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ZoneAxis:
-    """An attribute and its cuts: sorted keys, ints or bytes, as in `tidings.space.Axis` but coarse and for columns."""
+    """An attribute and its cuts: sorted keys, ints or bytes, as in `NaiveAxis` of `tidings.matching` but coarse and for columns."""
 
     attribute: Any
     cuts: Array
