@@ -6,15 +6,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidings.space import Tree, Zone, balance
+from tidings.space import KdTree, Zone, balance
 
 AXES_MAX = 3
 
 
 @st.composite
-def trees(draw: st.DrawFn) -> Tree:
+def trees(draw: st.DrawFn) -> KdTree:
     counts = draw(st.lists(st.integers(1, 12), min_size=1, max_size=AXES_MAX))
-    tree = Tree.whole(counts)
+    tree = KdTree.whole(counts)
     for _ in range(draw(st.integers(0, 10))):
         number = draw(st.integers(0, len(tree) - 1))
         axis = draw(st.integers(0, len(counts) - 1))
@@ -24,12 +24,12 @@ def trees(draw: st.DrawFn) -> Tree:
     return tree
 
 
-def every_point(tree: Tree) -> np.ndarray:
+def every_point(tree: KdTree) -> np.ndarray:
     return np.stack([axis.ravel() for axis in np.meshgrid(*map(np.arange, tree.cell_counts), indexing="ij")], 1)
 
 
 @given(trees())
-def test_zones_tile_the_space_and_locate_finds_the_one_of_each_point(tree: Tree) -> None:
+def test_zones_tile_the_space_and_locate_finds_the_one_of_each_point(tree: KdTree) -> None:
     zones, points = tree.zones(), every_point(tree)
     assert sum(zone.size for zone in zones) == len(points)
     for point, number in zip(points.tolist(), tree.locate(points)):
@@ -37,7 +37,7 @@ def test_zones_tile_the_space_and_locate_finds_the_one_of_each_point(tree: Tree)
 
 
 @given(trees(), st.data())
-def test_a_box_touches_exactly_the_zones_it_shares_points_with(tree: Tree, data: st.DataObject) -> None:
+def test_a_box_touches_exactly_the_zones_it_shares_points_with(tree: KdTree, data: st.DataObject) -> None:
     low = [data.draw(st.integers(0, count - 1)) for count in tree.cell_counts]
     high = [data.draw(st.integers(start + 1, count)) for start, count in zip(low, tree.cell_counts)]
     box = Zone(tuple(low), tuple(high))
@@ -47,7 +47,7 @@ def test_a_box_touches_exactly_the_zones_it_shares_points_with(tree: Tree, data:
 
 
 @given(trees())
-def test_merging_every_pair_leads_back_to_the_whole(tree: Tree) -> None:
+def test_merging_every_pair_leads_back_to_the_whole(tree: KdTree) -> None:
     while len(tree) > 1:
         before = len(tree)
         tree = tree.merge(_mergeable(tree))
@@ -55,7 +55,7 @@ def test_merging_every_pair_leads_back_to_the_whole(tree: Tree) -> None:
     assert tree.zones() == [Zone.whole(tree.cell_counts)]
 
 
-def _mergeable(tree: Tree) -> int:
+def _mergeable(tree: KdTree) -> int:
     deepest = int(np.flatnonzero(tree.axis != -1)[-1])  # The split made last has two leaves below it.
     return int(tree.left[tree.left[deepest]])
 

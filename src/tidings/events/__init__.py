@@ -1,13 +1,23 @@
-"""What is said: values and their order, event types, events, and how they come in and go out.
+"""Values and their order, event types, events, and their forms: records, Arrow, JSON, CloudEvents.
 
-Nothing here knows of conditions. A record becomes an `Event` by `Event.of`, a table
-becomes columns of an event type by `conform`, a CloudEvent either way by the second door,
-`from tidings.events import cloudevents`: apart, so that only who needs the SDK loads it.
+Nothing here knows of conditions. `Event.of` turns a record into an `Event`; `conform` turns a
+table into the columns of an event type. CloudEvents have a module of their own, `from
+tidings.events import cloudevents`, so that only its users load the SDK.
+
+In reading order:
+
+    values        the types of values, their order, and keys that sort like them
+    schema        event types: attributes, checking a record, evolution
+    event         one event, and its binary form
+    declaration   event types as TOML or JSON files
+    jsonform      events as JSON
+    arrow         event types and events as Arrow schemas and batches
+    cloudevents   events as CloudEvents
 """
 
 from tidings.events.arrow import (
     ARROW_TYPES,
-    HeadColumns,
+    HeaderColumns,
     arrow_schema,
     conform,
     event_type_from,
@@ -31,7 +41,7 @@ __all__ = [
     "Attribute",
     "Event",
     "EventType",
-    "HeadColumns",
+    "HeaderColumns",
     "Key",
     "Required",
     "Timestamp",

@@ -198,7 +198,7 @@ def _grouped(items: Sequence[Item], name_of: Callable[[Item], str]) -> dict[str,
         groups.setdefault(name_of(item).split(".")[0], []).append(item)
     for head, members in groups.items():
         if len(members) > 1 and any(name_of(member) == head for member in members):
-            raise EventError(f"{head!r} cannot be both a column and the parent of others, nor stand twice")
+            raise EventError(f"{head!r} cannot be both a column and the parent of others, nor occur twice")
     return groups
 
 
@@ -307,7 +307,7 @@ def _cast(column: Column, wanted: ValueType) -> Column:
 def _whole_doubles(column: Column) -> Column:
     """Integers as doubles. Arrow's own check stops at 2^53; many a larger one is a double, too."""
     doubles = column.cast(pa.float64(), safe=False)
-    # Compared from below as well: 2^63 is a double, and no processor says the same of it as an int64.
+    # Compared from below as well: 2^63 is a double, and processors disagree on it as an int64.
     fits = pc.less(doubles, float(2**64 if pa.types.is_uint64(column.type) else 2**63))
     back = pc.if_else(fits, doubles, 0.0).cast(column.type, safe=False)
     if not pc.all(pc.and_(fits, pc.equal(back, column)), min_count=0).as_py():
@@ -368,7 +368,7 @@ def _all_null(arrays: Sequence[pa.Array]) -> pa.Array:
 
 
 @dataclass(frozen=True, slots=True)
-class HeadColumns:
+class HeaderColumns:
     """The columns that say of each row which event it is; other names where a table has its own."""
 
     id: str = "event_id"
@@ -381,25 +381,29 @@ class HeadColumns:
         return EventType.of("event", (*texts, Attribute(self.time, ValueType.TIMESTAMP, True)))
 
 
-HEAD = HeadColumns()
+HEADER_COLUMNS = HeaderColumns()
 
 
-def to_batch(events: Sequence[Event], event_type: EventType, *, head: HeadColumns = HEAD) -> pa.RecordBatch:
-    """Events of one type as a batch: the head columns, then the event type's, flat."""
-    schema = _whole_type(event_type, head)
+def to_batch(
+    events: Sequence[Event], event_type: EventType, *, header: HeaderColumns = HEADER_COLUMNS
+) -> pa.RecordBatch:
+    """Events of one type as a batch: the header columns, then the event type's, flat."""
+    schema = _whole_type(event_type, header)
     for event in events:
         if event.type != event_type.name:
             raise EventError(f"expected events of {event_type.name}, got one of {event.type} with id {event.id!r}")
-    heads: list[list[Any]] = [[e.id for e in events], [e.source for e in events], [e.time for e in events]]
+    headers: list[list[Any]] = [[e.id for e in events], [e.source for e in events], [e.time for e in events]]
     values = ([e.values.get(a.name) for e in events] for a in event_type)
-    columns = [_array(content, a) for content, a in zip([*heads, *values], schema, strict=True)]
+    columns = [_array(content, a) for content, a in zip([*headers, *values], schema, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(schema))
 
 
-def from_batch(rows: pa.RecordBatch | pa.Table, event_type: EventType, *, head: HeadColumns = HEAD) -> list[Event]:
+def from_batch(
+    rows: pa.RecordBatch | pa.Table, event_type: EventType, *, header: HeaderColumns = HEADER_COLUMNS
+) -> list[Event]:
     """One event per row; the rows are checked and cast as `conform` does."""
-    flat = conform(rows, _whole_type(event_type, head))
-    for name in (head.id, head.source):
+    flat = conform(rows, _whole_type(event_type, header))
+    for name in (header.id, header.source):
         if (row := pc.index(flat.column(name), "").as_py()) >= 0:
             raise EventError(f"{event_type.name}: {name!r}: expected a text that is not empty, got '' in row {row}")
     columns = [_python_values(flat.column(name), flat.schema.field(name).type) for name in flat.schema.names]
@@ -425,11 +429,11 @@ def row_values(
     ]
 
 
-def _whole_type(event_type: EventType, head: HeadColumns) -> EventType:
+def _whole_type(event_type: EventType, header: HeaderColumns) -> EventType:
     try:
-        return EventType.of(event_type.name, (*head.event_type(), *event_type))
+        return EventType.of(event_type.name, (*header.event_type(), *event_type))
     except EventTypeError as wrong:
-        raise EventError(f"choose other names for the head columns: {wrong}") from None
+        raise EventError(f"choose other names for the header columns: {wrong}") from None
 
 
 def _array(content: list[Any], attribute: Attribute) -> pa.Array:

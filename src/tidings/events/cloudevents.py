@@ -190,7 +190,7 @@ def _check_content_type(content_type: object) -> None:
 
 
 def _distinct(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers by their names in small letters, which is all that tells HTTP headers apart."""
+    """The headers by their names in lower case, since HTTP ignores the case of names."""
     distinct: dict[str, str] = {}
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):

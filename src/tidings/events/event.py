@@ -1,4 +1,4 @@
-"""One event: what happened, said by whom, when, as values that fit its type.
+"""One event: who published it, when, and values that fit its type.
 
 An event has one form in bytes, `canonical`, made of the forms of its values, and both are
 read back strictly: what `decode_value` and `Event.from_canonical` accept is exactly what
@@ -45,7 +45,7 @@ class Event:
     ) -> Event:
         """A checked event; raises EventError naming the attribute that does not fit."""
         name = event_type.name
-        _check_head(name, id, source)
+        _check_header(name, id, source)
         try:
             moment = Timestamp(time)
         except EventError as wrong:
@@ -67,21 +67,21 @@ class Event:
         Every part is preceded by its length, attributes stand in the order of their names'
         bytes, and each value is written as `encode_value` does.
         """
-        head = [_text(self.id), _text(self.source), _text(self.type), _I64.pack(self.time)]
+        header = [_text(self.id), _text(self.source), _text(self.type), _I64.pack(self.time)]
         body = [_text(name) + encode_value(self.values[name]) for name in sorted(self.values)]
-        return b"".join([_MAGIC, *head, _U32.pack(len(body)), *body])
+        return b"".join([_MAGIC, *header, _U32.pack(len(body)), *body])
 
     @classmethod
     def from_canonical(cls, raw: bytes) -> Event:
         """The event whose canonical bytes these are; raises EventError for any others.
 
-        The values are whole but not yet checked against an event type: whoever reads a
-        stranger's bytes hands `event.values` to `EventType.check`.
+        The values are complete but not yet checked against an event type: a reader of untrusted
+        bytes passes `event.values` to `EventType.check`.
         """
         reader = _Reader(raw)
         reader.expect(_MAGIC)
         id, source, name, time = reader.text(), reader.text(), reader.text(), Timestamp(reader.int64())
-        _check_head(name, id, source)
+        _check_header(name, id, source)
         values = _read_values(reader)
         reader.end()
         return cls(id, source, name, time, MappingProxyType(values))
@@ -235,7 +235,7 @@ def _read_values(reader: _Reader) -> dict[str, Value]:
     return values
 
 
-def _check_head(type_name: str, id: str, source: str) -> None:
+def _check_header(type_name: str, id: str, source: str) -> None:
     for what, text in (("id", id), ("source", source)):
         try:
             if not ValueType.STRING.check(text):

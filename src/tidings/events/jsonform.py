@@ -9,7 +9,7 @@
 | timestamp | an RFC 3339 string; `"@µs"` for moments outside the years 1 to 9999 |
 | bytes | a string in base64 |
 
-An attribute `a.b` is nested. Reading is strict: a key that stands twice and a NaN without
+An attribute `a.b` is nested. Reading is strict: a key that occurs twice and a NaN without
 quotes are errors, and every error is an EventError with its reason.
 """
 
@@ -46,7 +46,7 @@ def read_values(body: bytes | str, event_type: EventType) -> dict[str, Value]:
 
 
 def parse_json(body: bytes | str) -> Any:
-    """What strict JSON says: UTF-8, every key once, no bare NaN. Raises EventError with the reason."""
+    """Parses strict JSON: UTF-8, every key once, no bare NaN. Raises EventError with the reason."""
     try:
         text = body.decode() if isinstance(body, bytes) else body
         return json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_no_constant)
@@ -71,7 +71,7 @@ def _no_constant(word: str) -> NoReturn:
 
 
 def typed(data: Mapping[str, Any], event_type: EventType, prefix: str = "") -> dict[str, Any]:
-    """`data` with texts turned into what the event type says they stand for; `Event.of` checks the rest."""
+    """`data` with texts converted to the types of their attributes; `Event.of` checks the rest."""
     return {key: _typed_value(prefix + key, value, event_type) for key, value in data.items()}
 
 

@@ -77,7 +77,7 @@ class EventType:
     def _freeze(self, name: str, attributes: tuple[Attribute, ...]) -> None:
         _check_type(name, attributes)
         folded: dict[str, Attribute | None] = {}
-        for a in attributes:  # A folded name that two attributes share stands for neither.
+        for a in attributes:  # A folded name that two attributes share names neither.
             folded[a.name.casefold()] = None if a.name.casefold() in folded else a
         for slot, content in (
             ("name", name),
@@ -96,7 +96,7 @@ class EventType:
         return isinstance(other, EventType) and (self.name, self.attributes) == (other.name, other.attributes)
 
     def __hash__(self) -> int:
-        return hash(self.name)  # Cheap, since caches are keyed by type; equality tells the rest.
+        return hash(self.name)  # Cheap, since caches are keyed by type; equality compares the rest.
 
     def __reduce__(self) -> tuple[Any, ...]:
         return EventType.of, (self.name, self.attributes)
@@ -141,7 +141,7 @@ class EventType:
         return values
 
     def _plainly_fits(self, record: dict[str, Any]) -> bool:
-        """Whether every value is one of its attribute's type as it stands, which is so of most records and quickly told."""
+        """Whether every value has its attribute's type already: true of most records, and quick to check."""
         classes = self._classes
         for name, value in record.items():
             kind = type(value)
@@ -184,7 +184,7 @@ class EventType:
 
     @classmethod
     def infer(cls, record: Mapping[str, Any], name: str = "Event") -> EventType:
-        """The type that one record shows, every attribute optional. A null tells nothing, so it gets NULL."""
+        """The type that one record shows, every attribute optional. A null shows no type, so its attribute gets NULL."""
         return cls.of(name, tuple(Attribute(key, _inferred(key, value)) for key, value in _flatten(_as_record(record))))
 
     @classmethod

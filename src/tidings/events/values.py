@@ -124,7 +124,7 @@ class ValueType(enum.Enum):
         return _convert(self, value)
 
     def key(self, value: Value) -> Key:
-        """Where `value` stands in the order of its type."""
+        """A key that sorts as `value` does among the values of its type."""
         if self is ValueType.DOUBLE:
             return double_key(value)  # type: ignore[arg-type]
         return int(value) if self.has_int_keys else value  # type: ignore[return-value]
@@ -159,7 +159,7 @@ _EXPECTED = {
 
 
 def type_of(value: object) -> ValueType:
-    """The type that `value` has as it stands; raises EventError where it has none."""
+    """The type of `value`, without conversion; raises EventError where it has none."""
     if isinstance(value, datetime):
         return ValueType.TIMESTAMP
     try:

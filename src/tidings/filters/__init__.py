@@ -1,9 +1,24 @@
-"""What is wanted: conditions in SQL over an event's attributes, and how they relate.
+"""Conditions in SQL over an event's attributes: what they mean, and how two of them relate.
 
-`parse` gives a `Condition`: one tree with several meanings that all agree. `evaluate` is the
-definition, `matches` the fast test, `to_spark` the text for Spark, `boxes` the normal form
-that spaces, indexes and routers work on. `covers` and `overlaps` compare two conditions;
-`may_match` answers for a node that cannot read every attribute.
+`parse` returns a `Condition`: one syntax tree with several forms that agree. `evaluate` is the
+definition, `matches` the fast test, `to_spark` the text for Spark, and `boxes` the normal form
+that indexes and routers work on. `covers` and `overlaps` compare two conditions; `may_match`
+answers for a node that cannot read every attribute.
+
+In reading order:
+
+    condition   a parsed condition and all that can be asked of it
+    syntax      the nodes of the syntax tree, and its canonical text
+    parse       from text to a typed tree
+    evaluate    three-valued evaluation: the definition
+    functions   the functions that conditions can call
+    intervals   sets of values of one attribute
+    normal      the normal form: a union of boxes
+    compile     the boxes as a closure
+    templates   conditions that differ only in their constants
+    cover       covering and overlap
+    view        conditions over attributes that cannot all be read
+    spark       the same as Spark SQL
 """
 
 from tidings.filters.condition import Condition, parse

@@ -1,8 +1,8 @@
 """A condition as a closure: `matches(values)`, for one event at a time.
 
-Built from the boxes, so it asks only what TRUE needs: each side becomes one small function
-over the attribute's value, and NULL, NaN and mixed numbers were settled when the intervals
-were made. Doubles are compared as doubles, not as keys, because that is what comes in.
+Built from the boxes, so it tests only what TRUE requires: each side becomes one small function
+of the attribute's value; the intervals already account for NULL, NaN and mixed numbers. Doubles
+are compared as doubles, not as keys, because values arrive as doubles.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from tidings.filters.normal import Box
 from tidings.filters.syntax import Node
 
 Test: TypeAlias = Callable[[Mapping[str, Value]], bool]
-_Lookup: TypeAlias = Callable[[Mapping[str, Any]], bool]  # A Test that trusts its value to be of the type.
+_Lookup: TypeAlias = Callable[[Mapping[str, Any]], bool]  # A Test that assumes a value of the right type.
 
 _NAN_KEY = ValueType.DOUBLE.key(math.nan)
 
-POINTS_MIN = 4  # From so many single values on, a set is asked rather than the intervals.
+POINTS_MIN = 4  # From so many single values on, a set is looked up instead of intervals.
 
 
 def compile_boxes(boxes: tuple[Box, ...]) -> Test:
-    """A closure that tells whether an event lies in any of the boxes, residuals TRUE."""
+    """A closure: whether an event lies in any of the boxes and the residuals of that box are TRUE."""
     return _any([_all([*(_side(*side) for side in box.sides), *map(_residual, box.residuals)]) for box in boxes])
 
 
@@ -57,7 +57,7 @@ def _interval(name: str, kind: ValueType, low: Any, high: Any) -> Test:
 
 
 def _double_side(name: str, side: Intervals) -> _Lookup:
-    """Closed bounds in doubles; NaN, which compares false with everything, is asked for apart."""
+    """Closed bounds in doubles; NaN, which compares false with everything, is tested separately."""
     nan = side.has_key(_NAN_KEY)
     bounds = [_closed(low, high) for low, high in side.pairs]
     if len(bounds) == 1 and not nan:

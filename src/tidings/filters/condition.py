@@ -1,4 +1,4 @@
-"""A condition: one text, one tree, and everything it can be asked."""
+"""A condition: one text, one syntax tree, and everything that can be asked of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidings.filters.templates import boxes_by_template, learn_template
 
 
 def parse(text: str, event_type: EventType | None = None) -> Condition:
-    """A condition over events of this type, checked: what can be wrong with it is said now.
+    """A condition over events of this type, checked: every error is raised here, none when an event comes.
 
     Without a type, the condition's own constants suggest one (see `guess_type`).
 
@@ -44,7 +44,7 @@ class Condition:
     def __init__(
         self, text: str, event_type: EventType, tree: Node | None = None, boxes: tuple[Box, ...] | None = None
     ) -> None:
-        """From `parse` only: what is not given is made of the text, which must be right."""
+        """Called by `parse` only: what is not given is derived from the text, which must be valid."""
         self.text = text
         self.event_type = event_type
         self._tree = tree
@@ -53,7 +53,7 @@ class Condition:
 
     @property
     def tree(self) -> Node:
-        """The syntax tree. A condition that came from a template has it made when first asked for."""
+        """The syntax tree; of a condition that came from a template, it is parsed on first use."""
         if self._tree is None:
             self._tree = parse_tree(self.text, self.event_type)
         return self._tree

@@ -1,4 +1,4 @@
-"""How two conditions relate, judged by their boxes. Both answers err one way only: towards no."""
+"""How two conditions relate, by their boxes. Both answers err on one side only: a wrong answer is always False."""
 
 from __future__ import annotations
 

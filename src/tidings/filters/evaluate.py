@@ -19,7 +19,7 @@ from tidings.filters.functions import call
 from tidings.filters.syntax import (
     And,
     Arithmetic,
-    Attribute,
+    AttributeRef,
     Call,
     Compare,
     In,
@@ -48,7 +48,7 @@ def evaluate(node: Node, values: Mapping[str, Value]) -> Any:
     match node:
         case Literal(value):
             return value
-        case Attribute(name):
+        case AttributeRef(name):
             return values.get(name)
         case Compare(op, left, right):
             return compare(op, evaluate(left, values), evaluate(right, values))

@@ -1,8 +1,8 @@
 r"""Sets of values of one attribute, as intervals of keys, with NULL in or out.
 
 An interval is half-open, `low <= key < high`. That is enough for every comparison, because
-each key has a next one: n + 1 for ints, and for texts and bytes the same with a zero
-character behind it. So `> 'a'` begins at 'a\0', and a prefix runs to the first text that no
+each key has a successor: n + 1 for ints, and for texts and bytes the same followed by a zero
+character. So `> 'a'` begins at 'a\0', and a prefix runs to the first text that no
 longer has it. `high` is None where texts and bytes have no end.
 """
 
@@ -35,7 +35,7 @@ DOMAIN: Final[dict[ValueType, tuple[Key, Key | None]]] = {
 
 
 class Intervals(Struct, frozen=True, gc=False):
-    """Disjoint, not touching, in ascending order; `null` tells whether NULL belongs too."""
+    """Disjoint, not touching, in ascending order; `null` says whether NULL belongs to the set, too."""
 
     type: ValueType
     pairs: Pairs

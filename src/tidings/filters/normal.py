@@ -1,12 +1,12 @@
 """The normal form: a condition as a union of boxes.
 
 A box has one set of intervals per attribute it constrains, and residual conditions for what
-is no interval (suffixes, arithmetic, two attributes). A condition is TRUE of an event exactly
-if some box holds its values and all residuals of that box are TRUE.
+is not an interval (suffixes, arithmetic, two attributes). A condition is TRUE of an event
+exactly if some box holds its values and all residuals of that box are TRUE.
 
-NULL needs no third value here. "Is TRUE" is asked of the tree from the top, and each NOT on
-the way down turns the question into "is FALSE": `NOT (a < 5)` asks where `a < 5` is FALSE,
-which is `a >= 5` and leaves NULL out by itself.
+NULL needs no third value here. The tree is descended with the question "where is this TRUE?",
+and each NOT turns it into "where is this FALSE?": `NOT (a < 5)` asks where `a < 5` is FALSE,
+which is `a >= 5` and excludes NULL by itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidings.filters.evaluate import evaluate
 from tidings.filters.intervals import Intervals, any_of, anything, comparing, nothing_but_null, with_prefix
 from tidings.filters.syntax import (
     And,
-    Attribute,
+    AttributeRef,
     Compare,
     In,
     IsNull,
@@ -59,7 +59,7 @@ class Box(Struct, frozen=True, gc=False):
         return " and ".join([*sides, *(f"«{format_tree(residual)}»" for residual in self.residuals)]) or "everything"
 
 
-# A box in the making: intervals by attribute, and residuals. No side is empty.
+# A box under construction: intervals by attribute, and residuals. No side is empty.
 Part: TypeAlias = tuple[dict[str, Intervals], tuple[Node, ...]]
 
 _EVERYTHING: Final[Part] = ({}, ())
@@ -94,13 +94,13 @@ def _other(node: Node, wanted: bool) -> list[Part]:
     match node:
         case Literal(value):
             return [_EVERYTHING] if value is wanted else []
-        case Attribute(name, ValueType.BOOL):
+        case AttributeRef(name, ValueType.BOOL):
             return [_side(name, comparing("=", ValueType.BOOL, wanted))]
-        case In(Attribute(name, kind), items) if all(isinstance(item, Literal) for item in items):
+        case In(AttributeRef(name, kind), items) if all(isinstance(item, Literal) for item in items):
             return _in(name, kind, [item.value for item in items], wanted)  # type: ignore[union-attr]
-        case Like(Attribute(name, ValueType.STRING), pattern):
+        case Like(AttributeRef(name, ValueType.STRING), pattern):
             return _like(node, name, pattern, wanted)
-        case IsNull(Attribute(name, kind)) if kind is not ValueType.NULL:
+        case IsNull(AttributeRef(name, kind)) if kind is not ValueType.NULL:
             return [_side(name, nothing_but_null(kind) if wanted else anything(kind))]
     if not attributes_of(node):
         return [_EVERYTHING] if evaluate(node, {}) is wanted else []
@@ -109,9 +109,9 @@ def _other(node: Node, wanted: bool) -> list[Part]:
 
 def _compare(node: Compare, wanted: bool) -> list[Part]:
     op, left, right = node.op, node.left, node.right
-    if type(left) is not Attribute:
+    if type(left) is not AttributeRef:
         op, left, right = MIRRORED[op], right, left
-    if type(left) is not Attribute or left.type is ValueType.NULL:
+    if type(left) is not AttributeRef or left.type is ValueType.NULL:
         return _other(node, wanted)
     if type(right) is Literal:
         value = right.value
@@ -153,7 +153,7 @@ def _side(name: str, side: Intervals) -> Part:
 def product(factors: list[list[Part]]) -> list[Part]:
     """Boxes that lie in one part of every factor."""
     single = [factor[0] for factor in factors if len(factor) == 1]
-    found = _meet(single)  # Those of one part first: they keep the product small.
+    found = _meet(single)  # Factors of one part first: they keep the product small.
     for factor in factors:
         if len(factor) != 1:
             if len(found) * len(factor) > BOXES_MAX:

@@ -1,8 +1,8 @@
-"""Text to typed tree, in one pass, with the exact spot of what is wrong.
+"""The parser: from text to a typed tree in one pass, with the exact position of an error.
 
-A regular expression cuts the text into words; precedence climbing turns them into nodes and
-checks their types on the way, against the event type. Words carry no positions: only an
-error needs one, and then the text is cut again up to the word in question.
+A regular expression splits the text into words; precedence climbing turns them into nodes and
+checks their types against the event type on the way. Words carry no positions: only an error
+needs one, and then the text is split again up to the word in question.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tidings.filters.syntax import (
     RESERVED,
     And,
     Arithmetic,
-    Attribute,
+    AttributeRef,
     Call,
     Compare,
     In,
@@ -89,14 +89,14 @@ def parse_tree(text: str, event_type: EventType | None = None) -> Node:
 
 
 def parse_value(text: str, event_type: EventType) -> Node:
-    """The tree of any expression, whether it is true or false or a value."""
+    """The tree of any expression: a condition or a value."""
     return _Parser(text, event_type).value()
 
 
 def guess_type(text: str) -> EventType:
     """The event type a condition seems to be about: each attribute has the type of what it is used with.
 
-    Numbers are taken for doubles, and what is used with nothing telling for a string.
+    Numbers are taken for doubles, and an attribute whose use shows no type for a string.
 
     >>> print(guess_type("price > 10 AND city = 'Rome' AND paid"))
     Event(price double, city string, paid bool)
@@ -234,7 +234,7 @@ class _Parser:
     def _exists(self) -> Node:
         start = self._at
         node = self._operand()
-        if not isinstance(node, Attribute):
+        if not isinstance(node, AttributeRef):
             self._fail("expected an attribute after EXISTS", at=start)
         return Not(IsNull(node))
 
@@ -362,7 +362,7 @@ class _Parser:
             self._fail(
                 f"{self._type.name} has no attribute {name!r}", at=self._at - 1, hint=hint, error=FilterTypeError
             )
-        return Attribute(found.name, found.type)
+        return AttributeRef(found.name, found.type)
 
     def _name(self, word: str) -> str:
         if word == "`":
@@ -519,7 +519,7 @@ class _Guesser(_Parser):
         if name not in self._seen:
             self._event_type({name: _STRING}, at=self._at - 1)
             self._seen[name] = None
-        return Attribute(name, _NULL_TYPE)
+        return AttributeRef(name, _NULL_TYPE)
 
     def _event_type(self, attributes: dict[str, ValueType], at: int) -> EventType:
         try:
@@ -541,20 +541,20 @@ class _Guesser(_Parser):
     def _must_compare(self, left: Node, right: Node, left_at: int, right_at: int) -> None:
         self._learn(left, right.type)
         self._learn(right, left.type)
-        if isinstance(left, Attribute) and isinstance(right, Attribute):
+        if isinstance(left, AttributeRef) and isinstance(right, AttributeRef):
             self._same.append((left.name, right.name))
         super()._must_compare(left, right, left_at, right_at)
 
     def _learn(self, node: Node, kind: ValueType) -> None:
-        if isinstance(node, Attribute) and kind is not _NULL_TYPE:
+        if isinstance(node, AttributeRef) and kind is not _NULL_TYPE:
             self._seen[node.name] = self._seen[node.name] or (_DOUBLE if kind is _INT else kind)
 
 
 @lru_cache(maxsize=256)  # More event types than one process is likely to mix; a miss costs only time.
-def _nodes_of(event_type: EventType) -> dict[str, Attribute]:
+def _nodes_of(event_type: EventType) -> dict[str, AttributeRef]:
     """One node for every mention of an attribute by its exact name, where that can mean nothing else."""
     other = RESERVED | {"TIMESTAMP"}
-    return {a.name: Attribute(a.name, a.type) for a in event_type if a.name.upper() not in other}
+    return {a.name: AttributeRef(a.name, a.type) for a in event_type if a.name.upper() not in other}
 
 
 def _unquote(word: str) -> str:

@@ -12,7 +12,7 @@ from tidings.filters.functions import FUNCTIONS
 from tidings.filters.syntax import (
     And,
     Arithmetic,
-    Attribute,
+    AttributeRef,
     Call,
     Compare,
     In,
@@ -38,7 +38,7 @@ def to_spark(node: Node) -> str:
     match node:
         case Literal():
             return _literal(node)
-        case Attribute(name):
+        case AttributeRef(name):
             return ".".join(f"`{part}`" for part in name.split("."))
         case Compare(op, left, right):
             return f"({_as(left, right.type)} {op} {_as(right, left.type)})"

@@ -25,11 +25,11 @@ BOOL: Final = ValueType.BOOL
 class Literal(Struct, frozen=True, gc=False):
     """A constant; NULL is the literal None of type NULL."""
 
-    value: Any  # A Value or None; which one, `type` tells.
+    value: Any  # A Value of type `type`, or None.
     type: ValueType
 
 
-class Attribute(Struct, frozen=True, gc=False):
+class AttributeRef(Struct, frozen=True, gc=False):
     """The value of one attribute of the event, NULL where it is absent."""
 
     name: str
@@ -113,7 +113,7 @@ class Call(Struct, frozen=True, gc=False):
     type: ValueType
 
 
-Node: TypeAlias = Literal | Attribute | Compare | In | Like | IsNull | Not | And | Or | Arithmetic | Negate | Call
+Node: TypeAlias = Literal | AttributeRef | Compare | In | Like | IsNull | Not | And | Or | Arithmetic | Negate | Call
 
 RESERVED: Final = frozenset(
     ["AND", "OR", "XOR", "NOT", "IN", "LIKE", "BETWEEN", "IS", "NULL", "TRUE", "FALSE", "EXISTS"]
@@ -153,7 +153,7 @@ def children(node: Node) -> tuple[Node, ...]:
 
 def attributes_of(node: Node) -> dict[str, ValueType]:
     """The attributes a tree mentions, in the order of first mention."""
-    if isinstance(node, Attribute):
+    if isinstance(node, AttributeRef):
         return {node.name: node.type}
     found: dict[str, ValueType] = {}
     for child in children(node):
@@ -199,7 +199,7 @@ def _format(node: Node) -> tuple[str, int]:
     match node:
         case Literal():
             return _literal(node)
-        case Attribute(name):
+        case AttributeRef(name):
             return quote_name(name), _ATOM
         case Compare(op, left, right):
             return f"{_inside(left, _COMPARE)} {op} {_inside(right, _COMPARE)}", _COMPARE

@@ -1,10 +1,10 @@
-"""A short cut for large sets: conditions that differ only in their constants are checked once.
+"""Templates for large sets: conditions that differ only in their constants are parsed and checked once.
 
 A million subscriptions have a few hundred *shapes*: the words of the text with every constant
-replaced by its type. Parsing, and the check of types, depend on nothing else. So the first
-condition of a shape is parsed in full, and if it compares attributes with constants only, it
-leaves a template behind that turns the constants of the next one straight into boxes.
-Whatever is not of that kind, or looks odd in any way, takes the long way.
+replaced by its type. Parsing and type checking depend on nothing else. So the first condition
+of a shape is parsed in full. If it compares attributes with constants only, it becomes a
+template, which turns the constants of the next condition of that shape directly into boxes.
+All other conditions, and those that are unusual in any way, are parsed.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from tidings.events import EventType, Timestamp, ValueType
 from tidings.filters.intervals import Intervals, any_of, comparing, with_prefix
 from tidings.filters.normal import MIRRORED, NEGATED, Box, Part, TooManyBoxes, as_boxes, parts_of, product, union
 from tidings.filters.parse import NUMBER, WORD
-from tidings.filters.syntax import And, Attribute, Compare, In, IsNull, Like, Literal, Node, Not, Or
+from tidings.filters.syntax import And, AttributeRef, Compare, In, IsNull, Like, Literal, Node, Not, Or
 
-WORDS_MAX: Final = 64  # Longer conditions are lists; they have a shape of their own and spend their time elsewhere.
+WORDS_MAX: Final = (
+    64  # Longer conditions are mostly lists, each with a shape of its own, and spend their time elsewhere.
+)
 SHAPES_MAX: Final = 4096  # Per event type. Beyond that, conditions of new shapes are parsed one by one.
 
 Shape: TypeAlias = tuple[str, ...]
-Template: TypeAlias = Callable[[list[Any]], list[Part]]  # From the constants, in order, to the boxes in the making.
+Template: TypeAlias = Callable[[list[Any]], list[Part]]  # From the constants, in order, to the parts of boxes.
 
 _DIGITS = frozenset("0123456789")
 
@@ -45,7 +47,7 @@ def boxes_by_template(text: str, event_type: EventType) -> tuple[Box, ...] | Non
 
 
 def learn_template(text: str, event_type: EventType, tree: Node) -> None:
-    """Remember what the parser made of the first condition of a shape, if that is simple enough."""
+    """Keeps a template of the first condition of a shape, if it is simple enough."""
     known = _templates_of(event_type)
     try:
         shape, constants = _shape_of(text)
@@ -111,7 +113,7 @@ class _Builder:
         return made if self._used == len(self._constants) else None
 
     def _build(self, node: Node, wanted: bool) -> Template:
-        """What tells where `node` is TRUE if `wanted`, else where it is FALSE; as `parts_of`."""
+        """The template for where `node` is TRUE if `wanted`, else for where it is FALSE; as `parts_of`."""
         match node:
             case And(args) | Or(args):
                 below = [self._build(arg, wanted) for arg in args]
@@ -119,16 +121,16 @@ class _Builder:
                 return lambda constants: combine([part(constants) for part in below])
             case Not(arg):
                 return self._build(arg, not wanted)
-            case Attribute() | IsNull(Attribute()) | Compare(_, Attribute(), Literal(bool())):
+            case AttributeRef() | IsNull(AttributeRef()) | Compare(_, AttributeRef(), Literal(bool())):
                 fixed = parts_of(node, wanted)
                 return lambda constants: fixed
-            case Compare(op, Attribute(name, kind), Literal(value)):
+            case Compare(op, AttributeRef(name, kind), Literal(value)):
                 return self._compare(op if wanted else NEGATED[op], name, kind, value)
-            case Compare(op, Literal(value), Attribute(name, kind)):
+            case Compare(op, Literal(value), AttributeRef(name, kind)):
                 return self._compare(MIRRORED[op if wanted else NEGATED[op]], name, kind, value)
-            case In(Attribute(name, kind), items):
+            case In(AttributeRef(name, kind), items):
                 return self._in(name, kind, items, wanted)
-            case Like(Attribute(name), pattern) if wanted:
+            case Like(AttributeRef(name), pattern) if wanted:
                 at = self._take(pattern)
                 return lambda constants: _part(name, _like(constants[at]))
         raise _Odd

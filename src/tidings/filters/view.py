@@ -14,7 +14,7 @@ from tidings.events import Timestamp, Value
 from tidings.filters.condition import Condition
 from tidings.filters.evaluate import evaluate
 from tidings.filters.normal import Box
-from tidings.filters.syntax import And, Attribute, Call, In, IsNull, Node, Not, Or, attributes_of, children
+from tidings.filters.syntax import And, AttributeRef, Call, In, IsNull, Node, Not, Or, attributes_of, children
 
 ATTRIBUTES_MAX = 4096  # In one view; as many as an event type may have.
 _VALUE_CLASSES = frozenset({bool, int, float, str, bytes, Timestamp})
@@ -77,7 +77,7 @@ def _may_be_true(residual: Node, view: View) -> bool:
 def _surely_null(node: Node, view: View) -> bool:
     """Whether a readable NULL makes the whole residual NULL, whatever the unreadable rest is."""
     match node:
-        case Attribute(name):
+        case AttributeRef(name):
             return not view.unknown(name) and view.values.get(name) is None
         case IsNull() | And() | Or():
             return False

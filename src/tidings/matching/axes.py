@@ -62,7 +62,7 @@ class Axes:
         return bool(self.arrays.kind[index] == _TEXT)
 
     def points(self, index: int) -> Array:
-        """Of a text axis, per cell that begins at a cut, whether it holds one text only (as good as always)."""
+        """Of a text axis, per cell that begins at a cut, whether it holds one text only (nearly always)."""
         row = self.arrays.rows[index]
         first, count = row[cells.AXIS_TEXTS], row[cells.AXIS_KEYS_END] - row[cells.AXIS_KEYS]
         offsets = self.arrays.text_ptr[first : first + count + 1]
@@ -94,7 +94,7 @@ class Axes:
 
 
 class _Column(NamedTuple):
-    """An Arrow array's buffers, without copying where that is possible: where they are, and what keeps them there."""
+    """An Arrow array's buffers, not copied where possible: their addresses, and the object that keeps them alive."""
 
     place: tuple[int, int, int, int, int]  # As `cells.COLUMN_*` say.
     keeps: Any
@@ -170,7 +170,7 @@ def make_axes(event_type: EventType, cuts: Mapping[int, Any]) -> Axes:
     arrays = match_kernels.AxisArrays(
         kind=np.array(kinds, np.int32),
         rows=np.array(rows, np.int64).reshape(-1, cells.AXIS_SIZE),
-        # A few more, because the last cuts are compared before it is asked whether they are there.
+        # Padded, because a kernel compares the next few cuts before it checks whether they exist.
         keys=np.concatenate([np.zeros(0, np.int64), *keys, np.zeros(cells.STRAIGHT, np.int64)]),
         table=np.concatenate([np.zeros(0, np.int32), *tables]),
         text_ptr=texts.offsets(),
@@ -241,9 +241,9 @@ def _shared_length(one: bytes, other: bytes) -> int:
 
 
 def _make_table(keys: Array) -> tuple[int, int, Array]:
-    """The first key that slot 0 takes, the bits a slot leaves out, and per slot how many keys come before it.
+    """The first key of slot 0, the bits that a slot ignores, and per slot how many keys come before it.
 
-    The slots span the middle of the keys, so that one far outlier does not crowd all others into one slot.
+    The slots span the middle of the keys, so that one far outlier does not push all others into one slot.
     """
     if not len(keys):
         return 0, 0, np.zeros(2, np.int32)

@@ -1,7 +1,7 @@
-"""Normalised conditions as columns: the form in which many of them travel and are indexed.
+"""Normalised conditions as columns: the form in which many of them are exchanged and indexed.
 
-`boxes_table` writes conditions as an Arrow table of `BOXES_SCHEMA`, one row each, so that
-many workers can parse and normalise in parallel and one can index what they made
+`boxes_table` writes conditions as an Arrow table of `BOXES_SCHEMA`, one row each. So many
+workers can parse and normalise in parallel, and one can index their tables
 (`Index.from_boxes`) without parsing anything again:
 
 | column | |
@@ -13,7 +13,7 @@ many workers can parse and normalise in parallel and one can index what they mad
 | boxes.residuals | texts of conditions that must be TRUE as well |
 
 Keys are those of `tidings.events.values`: ints, or the bytes of a text in UTF-8. An interval
-runs from `low` up to but not including `high`; null stands for the end of the domain.
+runs from `low` up to but not including `high`; null means the end of the domain.
 Intervals of a side ascend and do not touch.
 """
 
@@ -37,9 +37,9 @@ BLOCK_CONDITIONS = 8192  # Conditions that become columns together.
 
 
 def writable(array: Array) -> Array:
-    """The array, flat in memory and not marked read-only: kernels that take tuples are compiled for such ones only.
+    """The array, contiguous and not marked read-only: kernels that take tuples are compiled for such arrays only.
 
-    They write to none of them.
+    They do not write to them.
     """
     flat = np.ascontiguousarray(array)
     return flat if flat.flags.writeable else flat.copy()
@@ -125,7 +125,7 @@ def columns_of(
 
 
 def _columns_of_block(items: Sequence[tuple[str, Condition]], event_type: EventType) -> BoxColumns:
-    """One block, level by level: so each level is a walk in C over the one above, which takes half the time of loops."""
+    """One block, level by level: each level is one pass in C over the one above, twice as fast as loops in Python."""
     conditions = [condition for _, condition in items]
     boxes_of = [condition.boxes for condition in conditions]
     boxes = list(chain.from_iterable(boxes_of))
@@ -265,7 +265,7 @@ def _positions(names: pa.Array, event_type: EventType) -> Array:
     places = []
     for name in coded.dictionary.to_pylist():
         if name not in known:
-            event_type[name]  # Says which attribute is unknown, and the nearest one that is not.
+            event_type[name]  # Raises an error with the unknown attribute and the nearest known one.
         places.append(known[name])
     return np.array(places, np.int32)[coded.indices.to_numpy()] if places else np.zeros(0, np.int32)
 

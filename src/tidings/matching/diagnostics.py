@@ -16,15 +16,15 @@ from tidings.matching.grid import bucket_count
 from tidings.matching.kernels import match as match_kernels
 from tidings.matching.live_segment import LiveSegment
 
-LACKING = "is absent"
+ABSENT = "is absent"
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """`outcome` is what the condition is for the event (True, False, or None for NULL); `parts` decided it.
+    """`outcome` is the condition's value for the event (True, False, or None for NULL); `parts` decided it.
 
-    Where it did not match, `first` is the first predicate that failed, and `values` are the
-    event's values that the deciding parts look at.
+    If it did not match, `first` is the first predicate that failed. `values` are the event's
+    values that the deciding parts refer to.
     """
 
     id: str
@@ -42,7 +42,7 @@ class Explanation:
         if self.matched:
             return f"{self.id} matched: {' AND '.join(self.parts)}"
         seen = ", ".join(
-            f"{name} {LACKING if value is None else f'is {value!r}'}" for name, value in self.values.items()
+            f"{name} {ABSENT if value is None else f'is {value!r}'}" for name, value in self.values.items()
         )
         outcome = "NULL" if self.outcome is None else "FALSE"
         return f"{self.id} did not match: {self.first} is {outcome}{f', as {seen}' if seen else ''}"
@@ -60,7 +60,7 @@ def explain(id: str, condition: Condition, values: Mapping[str, Value]) -> Expla
 # ── Statistics ─────────────────────────────────────────────────────────────────
 
 
-EVERY_EVENT = "every event"  # What a grid without an axis stands for.
+EVERY_EVENT = "every event"  # What a grid without an axis covers.
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class PartStats:
-    """One part: subscriptions and those of them that are gone, boxes, bytes by what they are for, and its grids."""
+    """One segment: its subscriptions and how many of them were removed, boxes, bytes by use, and its grids."""
 
     subscriptions: int
     removed: int
@@ -94,7 +94,7 @@ class PartStats:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """An index: subscriptions, how many of them still wait to become a part, and its parts, oldest first."""
+    """An index: subscriptions, how many of them are in the write buffer, and its segments, oldest first."""
 
     subscriptions: int
     pending: int
@@ -118,7 +118,7 @@ class Effort(NamedTuple):
 
 
 def stats_of(parts: Sequence[LiveSegment], pending: int, size: int, event_type: EventType) -> Stats:
-    """The statistics of these parts."""
+    """The statistics of these segments."""
     return Stats(size, pending, tuple(_part_stats(part, event_type) for part in parts))
 
 

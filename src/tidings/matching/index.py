@@ -115,9 +115,9 @@ class Index:
             id = _checked_id(id)
         with self._writing:
             parts, pending, count, stamp, size = self._version
-            gone = self._remove(id, stamp + 1)
+            removed = self._remove(id, stamp + 1)
             pending.add(id, parsed)
-            self._version = _Version(parts, pending, count + 1, stamp + 1, size + 1 - gone)
+            self._version = _Version(parts, pending, count + 1, stamp + 1, size + 1 - removed)
             if count + 1 >= self._tuning.pending_max:
                 self._seal()
 
@@ -182,7 +182,7 @@ class Index:
         return self.match_numbers(events, threads=threads).to_table()
 
     def match_numbers(self, events: pa.Table | pa.RecordBatch, *, threads: int = 1) -> Matches:
-        """The same without turning numbers into ids, in no particular order: for a hundred million matches."""
+        """The same with numbers instead of ids, in no particular order: for a hundred million matches."""
         threads = min(max(threads, 1), THREADS_MAX)
         version = self._version
         parts = [*version.parts, *self._pending_part(version)]
@@ -191,7 +191,7 @@ class Index:
         )
 
     def explain(self, record: Mapping[str, Any], id: str) -> Explanation:
-        """Whether the event matches this subscription and, if not, what of its condition was not TRUE."""
+        """Whether the event matches this subscription and, if not, which part of its condition was not TRUE."""
         return explain(id, self.condition(id), self.event_type.check(record))
 
     def condition(self, id: str) -> Condition:
@@ -229,7 +229,7 @@ class Index:
         return stats_of(version.parts, version.pending_count, len(self), self.event_type)
 
     def effort(self, events: pa.Table | pa.RecordBatch) -> Effort:
-        """How much is looked at to match these events; they are matched for it."""
+        """How many entries a match of these events examines; matches them to find out."""
         version = self._version
         rows = conform(_as_table(events), self.event_type)
         parts = [*version.parts, *self._pending_part(version)]
@@ -302,7 +302,7 @@ class Index:
         self._version = _Version(parts, old.pending, old.pending_count, stamp, old.size + growth)
 
     def _remove(self, id: str, stamp: int) -> int:
-        """Marks the subscription with this id as gone from `stamp` on; returns how many there were, 0 or 1."""
+        """Marks the subscription with this id as removed from `stamp` on; returns how many there were, 0 or 1."""
         if self._version.pending.remove(id, stamp):
             return 1
         name = hashed(id)

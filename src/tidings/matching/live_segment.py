@@ -26,7 +26,7 @@ from tidings.matching.id_dictionary import IdDictionary
 from tidings.matching.kernels import match as match_kernels
 from tidings.matching.segment import Segment
 
-FIRST_STAMP = 1  # Of the first version; what is gone by then was never seen.
+FIRST_STAMP = 1  # Of the first version; what is removed by then was never visible.
 CACHED_BYTES_MAX = 2 << 20  # A smaller layout stays in the processor's cache, whatever the order of the events.
 UNORDERED_EVENTS_MAX = 256  # Ordering fewer events than that costs more than it saves.
 MATCHES_FIRST = 8  # Matches per event that memory is reserved for before any have been counted.
@@ -64,7 +64,7 @@ class LiveSegment:
         self._one = SingleEventMatcher(segment, event_type, EventPacker(event_type))
 
     def remove(self, numbers: Array, stamp: int) -> int:
-        """Marks subscriptions as gone from `stamp` on; returns how many were still there."""
+        """Marks subscriptions as removed from `stamp` on; returns how many were still there."""
         fresh = numbers[self.removed[numbers] == 0]
         self.removed[fresh] = stamp
         self.removed_count += len(fresh)

@@ -47,7 +47,7 @@ class Segment:
 def build(
     columns: BoxColumns, event_type: EventType, sample: pa.Table | None = None, workers: Workers = ALONE
 ) -> Segment:
-    """A segment of these subscriptions; `sample`, conformed events, tells which sides are likely."""
+    """A segment of these subscriptions; `sample`, conformed events, shows which sides are selective."""
     numbers, texts = _Bounds.of_numbers(columns, event_type), _Bounds.of_texts(columns)
     used = np.flatnonzero(np.bincount(columns.attribute)).tolist()
     cuts = workers.map(lambda attribute: _cuts(attribute, numbers, texts, event_type), used)

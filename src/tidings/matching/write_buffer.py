@@ -33,7 +33,7 @@ class WriteBuffer:
     def __init__(self) -> None:
         self._ids: list[str] = []
         self._conditions: list[Condition] = []
-        self._removed: list[int] = []  # 0, or the stamp from which on it is gone.
+        self._removed: list[int] = []  # 0, or the stamp from which on it is removed.
         self._places: dict[str, int] = {}  # Of an id, the last.
         self._prefix: tuple[int, LiveSegment | None] = (
             0,
@@ -51,7 +51,7 @@ class WriteBuffer:
         self._ids.append(id)
 
     def remove(self, id: str, stamp: int) -> bool:
-        """Marks one as gone from `stamp` on; returns whether it was there."""
+        """Marks one as removed from `stamp` on; returns whether it was there."""
         place = self._places.get(id)
         if place is None or self._removed[place]:
             return False

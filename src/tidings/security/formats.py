@@ -1,4 +1,4 @@
-"""Two ways to write things down: `modern`, the default, and `paper`, for reproducing figures.
+"""The two profiles of identifiers, nonces and associated data: `modern`, the default, and `paper`, for its figures.
 
 | | modern | paper |
 | --- | --- | --- |
@@ -51,7 +51,7 @@ class Profile:
         return self.suite == EAX
 
     def type_id(self, name: str) -> bytes:
-        """What names a type on the wire.
+        """The id of a type on the wire.
 
         >>> MODERN.type_id("pito.police.uk/Numberplate@1").hex()[:16]
         '57876ee7d3d16075'
@@ -59,14 +59,14 @@ class Profile:
         return _sha1(name) if self.is_paper else sha256(b"ps/type\0" + name.encode()).digest()
 
     def attr_id(self, type_name: str, attribute: str) -> bytes:
-        """What names an attribute on the wire. In the paper's way two types share the id of a shared name."""
+        """The id of an attribute on the wire. In the paper's profile two types share the id of a shared name."""
         if self.is_paper:
             return _sha1(attribute)
         return sha256(b"ps/attr\0" + type_name.encode() + b"\0" + attribute.encode()).digest()
 
     @property
     def no_id(self) -> bytes:
-        """Stands where an attribute's id would, when a whole event is meant."""
+        """Takes the place of an attribute's id where a whole event is meant."""
         return bytes(self.id_bytes)
 
     def nonce(self, sender_id: int, ts_ms: int, seq: int, publisher: bytes) -> bytes:
@@ -74,7 +74,7 @@ class Profile:
 
     @property
     def nonce_maker(self) -> NonceMaker:
-        """What makes nonces in this profile; asked for once, and not for each event."""
+        """The function that makes nonces in this profile; callers fetch it once, not for each event."""
         return _paper_nonce if self.is_paper else _modern_nonce
 
     def aad(self, mode: int, type_id: bytes, attr_id: bytes, epoch: int, manifest: bytes) -> bytes:
@@ -84,11 +84,11 @@ class Profile:
 
 
 def manifest_of(attr_ids: tuple[bytes, ...]) -> bytes:
-    """A digest of which attributes an event has: whoever reads one of them knows that none was taken or added."""
+    """A digest of which attributes an event has: a reader of any of them detects that one was dropped or added."""
     return sha256(b"ps/man/1\0" + _COUNT.pack(len(attr_ids)) + b"".join(attr_ids)).digest()
 
 
-NO_MANIFEST = bytes(32)  # A whole-event ciphertext says by itself which attributes there are.
+NO_MANIFEST = bytes(32)  # A whole-event ciphertext contains the list of its attributes.
 
 
 def _sha1(text: str) -> bytes:

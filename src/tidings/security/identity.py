@@ -1,4 +1,4 @@
-"""Who is who: an Ed25519 key is a participant, and an X25519 key is where secrets for it are sent.
+"""Identities: an Ed25519 key identifies a participant, and secrets for it are sealed to an X25519 key.
 
 Keys travel as their 32 raw bytes. People read them as `ed25519:` and 64 hex digits, the
 fingerprint, which is the key itself and nothing shorter: a prefix could be matched by trial.
@@ -28,12 +28,12 @@ from cryptography.hazmat.primitives.serialization import (
 from tidings.errors import InputError, PeerError
 
 RandomBytes: TypeAlias = Callable[[int], bytes]
-"""Where randomness comes from: `secrets.token_bytes` in earnest, a seeded source in tests."""
+"""A source of random bytes: `secrets.token_bytes` in production, a seeded source in tests."""
 
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 _PREFIX = "ed25519:"
-_ONE_USE_NONCE = bytes(12)  # Each sealing key is derived for one message, so one nonce serves them all.
+_ONE_USE_NONCE = bytes(12)  # Each sealing key is derived for one message, so a fixed nonce is safe.
 
 
 def fingerprint(public_key: bytes) -> str:
@@ -71,7 +71,7 @@ class Identity:
 
     def __post_init__(self) -> None:
         _need_key(self.secret, "an Ed25519 secret key")
-        # Worked out once: both cost more than a signature does.
+        # Computed once: both cost more than a signature does.
         object.__setattr__(self, "_key", Ed25519PrivateKey.from_private_bytes(self.secret))
         object.__setattr__(self, "public_key", self._key.public_key().public_bytes_raw())
 
@@ -105,7 +105,7 @@ class Identity:
 
 
 def verify_signature(public_key: bytes, signature: bytes, message: bytes, what: str) -> None:
-    """Returns if `public_key` signed `message`; else raises PeerError naming `what` was to be signed."""
+    """Returns if `public_key` signed `message`; else raises PeerError that names the message as `what`."""
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, message)
     except (InvalidSignature, ValueError):
@@ -130,7 +130,7 @@ class SealingKey:
         return X25519PrivateKey.from_private_bytes(self.secret).public_key().public_bytes_raw()
 
     def open(self, sealed: bytes, context: bytes) -> bytes:
-        """What was sealed for this key and this `context`; raises PeerError for anything else."""
+        """The message that was sealed for this key and this `context`; raises PeerError for anything else."""
         try:
             mine = X25519PrivateKey.from_private_bytes(self.secret)
             theirs = bytes(sealed[:KEY_BYTES])
@@ -148,20 +148,20 @@ def seal_to(public_key: bytes, message: bytes, context: bytes, random: RandomByt
 
     `context` says what the message is for; one sealed for another purpose does not open.
     """
-    passing = SealingKey(random(KEY_BYTES))
+    ephemeral = SealingKey(random(KEY_BYTES))
     try:
-        shared = X25519PrivateKey.from_private_bytes(passing.secret).exchange(
+        shared = X25519PrivateKey.from_private_bytes(ephemeral.secret).exchange(
             X25519PublicKey.from_public_bytes(public_key)
         )
     except ValueError:  # Not 32 bytes, or a point on which every secret agrees.
         raise PeerError(f"seal: {public_key.hex()[:80]!r} is no usable X25519 public key") from None
-    box = _box(shared, passing.public_key, public_key, context)
-    return passing.public_key + box.encrypt(_ONE_USE_NONCE, message, context)
+    box = _box(shared, ephemeral.public_key, public_key, context)
+    return ephemeral.public_key + box.encrypt(_ONE_USE_NONCE, message, context)
 
 
-def _box(shared: bytes, passing: bytes, recipient: bytes, context: bytes) -> AESGCM:
+def _box(shared: bytes, ephemeral: bytes, recipient: bytes, context: bytes) -> AESGCM:
     # Both public keys go into the salt, so that a sealed message is bound to its recipient.
-    return AESGCM(HKDF(SHA256(), 32, salt=passing + recipient, info=b"ps/seal/1\0" + context).derive(shared))
+    return AESGCM(HKDF(SHA256(), 32, salt=ephemeral + recipient, info=b"ps/seal/1\0" + context).derive(shared))
 
 
 def _need_key(raw: bytes, what: str) -> None:

@@ -1,8 +1,8 @@
-"""Signed event types: what an event looks like, how it is protected, and who answers for it.
+"""Signed event types: what an event looks like, how it is protected, and who is responsible for it.
 
 A type's name starts with its owner's key, so nobody can define somebody else's type. The
-signature is over the canonical CBOR of every other field; ids are recomputed from the name
-and never believed.
+signature is over the canonical CBOR of every other field; ids are always recomputed from the
+name and never taken from a message.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ I64_MIN, I64_MAX = -(2**63), 2**63 - 1
 
 
 class Mode(enum.IntEnum):
-    """What is sealed: nothing, the event as one, or each attribute by itself."""
+    """What is encrypted: nothing, the event as one, or each attribute by itself."""
 
     PLAIN = 0
     EVENT = 1
@@ -60,7 +60,7 @@ class SignedType:
     """An event type with its protection, signed by its owner. Compared by its canonical bytes.
 
     Made with `SignedType.make`, which signs; read with `SignedType.from_bytes`, after which
-    `verify` must be called before anything in it is believed.
+    `verify` must be called before anything in it is trusted.
     """
 
     event_type: EventType
@@ -115,7 +115,7 @@ class SignedType:
 
     @cached_property
     def group_ids(self) -> tuple[bytes, ...]:
-        """The key groups there are: one for the event, or one for each attribute, or none."""
+        """The key groups of the type: one for the event, one for each attribute, or none."""
         match self.mode:
             case Mode.PLAIN:
                 return ()
@@ -152,7 +152,7 @@ class SignedType:
         return read
 
     def verify(self, now_ms: int) -> None:
-        """Returns if the owner signed exactly this and it holds now; raises PeerError or Denied otherwise."""
+        """Returns if the owner signed exactly this and it is valid now; raises PeerError or Denied otherwise."""
         verify_signature(self.owner_key, self.signature, self.canonical(), f"event type {self.event_type.name!r}")
         if now_ms < self.not_before:
             raise Denied(f"validity: event type {self.name} holds from {self.not_before} ms, and it is {now_ms} ms")

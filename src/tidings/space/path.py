@@ -1,8 +1,8 @@
 """A path: the cuts that lead from the whole space to one zone, root first.
 
-Splits take the axes in turn: the cut at depth j is on axis `j mod d`. So a step needs only
-where it cuts and which side it takes, and a path says all there is to say about a zone:
-where it lies, which zones it was cut from, and what lies on the other side of each cut.
+Splits take the axes in turn: the cut at depth j is on axis `j mod d`. So a step consists of the
+position of the cut and the side taken, and a path determines everything about a zone: where it
+lies, which zones it was cut from, and what lies on the other side of each cut.
 
     >>> space = Space(2, 3)  # Two axes of 2**3 cells.
     >>> path = ((4, 0), (4, 1))  # The lower half of axis 0, of that the upper half of axis 1.
@@ -22,8 +22,8 @@ Step: TypeAlias = tuple[int, int]  # Where it cuts, and the side: 0 below the cu
 Path: TypeAlias = tuple[Step, ...]
 
 BITS = 32  # Of a coordinate: finer than any load can split, and a square of it still fits in 64 bits.
-ZONES_KEPT_MAX = 65_536  # Zones of paths worked out before; one more makes room by forgetting all.
-PATH_LENGTH_MAX = 4096  # Far more cuts than zones can take; what a stranger sends may be longer.
+ZONES_KEPT_MAX = 65_536  # Cached zones of paths; one more clears the cache.
+PATH_LENGTH_MAX = 4096  # Far more cuts than a zone can have; a longer path from the network is refused.
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Space:
         return known
 
     def has(self, path: Path) -> bool:
-        """Whether every step of a path, from whomever it came, cuts what it is given in two."""
+        """Whether a path, which may come from an untrusted peer, is valid: every step cuts its zone in two."""
         if path in self._zones:
             return True
         if len(path) > PATH_LENGTH_MAX or not all(side in (0, 1) for _, side in path):
@@ -74,7 +74,7 @@ class Space:
         return Zone(tuple(low), tuple(high))
 
     def can_split(self, path: Path) -> bool:
-        """Whether there is room for one more cut."""
+        """Whether the zone can be cut once more."""
         zone, axis = self.zone(path), len(path) % self.axes
         return zone.high[axis] - zone.low[axis] > 1
 

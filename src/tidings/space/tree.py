@@ -1,4 +1,4 @@
-"""A K-D tree: the space cut into zones, each leaf one zone, and quick ways down to them.
+"""A K-D tree: the space divided into zones, each leaf one zone, with fast searches over arrays.
 
     locate   a point  → the one zone it lies in
     touch    a box    → every zone that shares a point with it
@@ -6,7 +6,7 @@
     merge    two zones that were split from one → that one
     balance  so many zones, of nearly equal load
 
-A tree is a frozen value; each change gives a new one. Many points and boxes go down at once,
+A tree is a frozen value; each change returns a new one. Many points and boxes descend at once,
 a level at a time, as arrays: `cells[i, a]` is point i's cell on axis a, and box i covers
 cells from `low[i, a]` up to but not including `high[i, a]`.
 """
@@ -25,12 +25,12 @@ from tidings.space.zone import Zone
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 LEAF = -1
-CUTS_TRIED_MAX = 15  # Per axis and split: finer ones move the load by less than the sample can tell.
-EVENT_COST = 50.0  # What an event costs by itself, as boxes it would be compared with.
+CUTS_TRIED_MAX = 15  # Per axis and split: finer ones move the load by less than the sample resolves.
+EVENT_COST = 50.0  # The fixed cost of an event, in boxes that it would be compared with.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tree:
+class KdTree:
     """Node 0 is the root. Node n cuts `axis[n]` at cell `at[n]`, below it lies `left[n]`, from it on `right[n]`.
 
     A leaf has `axis` LEAF and its zone's number in `left`.
@@ -43,7 +43,7 @@ class Tree:
     right: Array
 
     @classmethod
-    def whole(cls, cell_counts: Sequence[int]) -> Tree:
+    def whole(cls, cell_counts: Sequence[int]) -> KdTree:
         """One zone: everything."""
         one = np.zeros(1, np.int64)
         return cls(tuple(cell_counts), one + LEAF, one, one, one)
@@ -89,15 +89,15 @@ class Tree:
         yield from self._walk(int(self.left[node]), below)
         yield from self._walk(int(self.right[node]), above)
 
-    def split(self, zone: int, axis: int, at: int) -> Tree:
+    def split(self, zone: int, axis: int, at: int) -> KdTree:
         """The zone cut in two: the lower part keeps its number, the upper one gets the next free number."""
         node, count, free = self._leaf(zone), len(self.axis), len(self)
         kinds, ats = _changed(self.axis, node, axis, [LEAF, LEAF]), _changed(self.at, node, at, [0, 0])
         left = _changed(self.left, node, count, [zone, free])
         right = _changed(self.right, node, count + 1, [0, 0])
-        return Tree(self.cell_counts, kinds, ats, left, right)
+        return KdTree(self.cell_counts, kinds, ats, left, right)
 
-    def merge(self, zone: int) -> Tree:
+    def merge(self, zone: int) -> KdTree:
         """Undoes the split that made `zone` and its neighbour, both of them leaves; the lower one's number stays.
 
         The last zone takes the number that falls free, so that numbers stay without gaps.
@@ -122,31 +122,31 @@ class Tree:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Balanced:
+class BalancedTree:
     """A tree, and the share of the whole load that each of its zones bears."""
 
-    tree: Tree
+    tree: KdTree
     share: Array
 
 
-def balance(cell_counts: Sequence[int], points: Array, low: Array, high: Array, *, zones_max: int) -> Balanced:
+def balance(cell_counts: Sequence[int], points: Array, low: Array, high: Array, *, zones_max: int) -> BalancedTree:
     """At most `zones_max` zones of nearly equal load, as a sample of points and boxes shows it.
 
     The load of a zone is its points, each compared with the boxes that touch the zone. The
     most loaded zone is split first, where it lowers its load most, until there are enough; a
     zone whose points all lie in one cell cannot be split and keeps its load.
     """
-    growth = _Growth(Tree.whole(cell_counts), points, low, high)
+    growth = _Growth(KdTree.whole(cell_counts), points, low, high)
     while len(growth.tree) < zones_max and growth.split_the_heaviest():
         pass
     loads = growth.loads()
-    return Balanced(growth.tree, loads / max(loads.sum(), 1.0))
+    return BalancedTree(growth.tree, loads / max(loads.sum(), 1.0))
 
 
 class _Growth:
     """A tree in the making, and what of the sample lies in each zone."""
 
-    def __init__(self, tree: Tree, points: Array, low: Array, high: Array) -> None:
+    def __init__(self, tree: KdTree, points: Array, low: Array, high: Array) -> None:
         self.tree = tree
         self._points, self._low, self._high = points, low, high
         self._within: dict[int, tuple[Array, Array]] = {0: (np.arange(len(points)), np.arange(len(low)))}
@@ -223,10 +223,10 @@ def _changed(column: Array, node: int, content: int, more: list[int]) -> Array:
     return new
 
 
-def _without(tree: Tree, nodes: list[int]) -> Tree:
+def _without(tree: KdTree, nodes: list[int]) -> KdTree:
     keep = np.ones(len(tree.axis), bool)
     keep[nodes] = False
     new_number = np.cumsum(keep) - 1
     inner = tree.axis != LEAF
     left, right = np.where(inner, new_number[tree.left], tree.left), np.where(inner, new_number[tree.right], 0)
-    return Tree(tree.cell_counts, tree.axis[keep], tree.at[keep], left[keep], right[keep])
+    return KdTree(tree.cell_counts, tree.axis[keep], tree.at[keep], left[keep], right[keep])

@@ -13,7 +13,7 @@ from tidings.errors import EventError, EventTypeError
 from tidings.events import (
     Event,
     EventType,
-    HeadColumns,
+    HeaderColumns,
     Required,
     Timestamp,
     arrow_schema,
@@ -251,13 +251,13 @@ def test_events_become_a_batch_and_come_back() -> None:
     assert from_batch(pa.Table.from_batches([batch]), Plate) == [a_sighting, a_sighting]
 
 
-def test_head_columns_may_have_other_names_and_must_where_an_attribute_has_theirs() -> None:
+def test_header_columns_may_have_other_names_and_must_where_an_attribute_has_theirs() -> None:
     own = EventType("Own", event_id=int)
     event = Event.of(own, {"event_id": 5}, id="1", source="s", time=0)
-    with pytest.raises(EventError, match="choose other names for the head columns"):
+    with pytest.raises(EventError, match="choose other names for the header columns"):
         to_batch([event], own)
-    head = HeadColumns(id="key")
-    assert from_batch(to_batch([event], own, head=head), own, head=head) == [event]
+    header = HeaderColumns(id="key")
+    assert from_batch(to_batch([event], own, header=header), own, header=header) == [event]
 
 
 def test_an_event_of_another_type_or_value_is_refused() -> None:

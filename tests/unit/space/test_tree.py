@@ -3,11 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tidings.space import Tree, Zone, balance
+from tidings.space import KdTree, Zone, balance
 
 
-def four_zones() -> Tree:
-    return Tree.whole([10, 10]).split(0, 0, 5).split(0, 1, 3).split(1, 1, 7)
+def four_zones() -> KdTree:
+    return KdTree.whole([10, 10]).split(0, 0, 5).split(0, 1, 3).split(1, 1, 7)
 
 
 def test_a_point_lies_in_the_zone_it_is_located_in() -> None:
@@ -29,7 +29,7 @@ def test_a_box_touches_the_zones_that_share_a_point_with_it_and_each_once() -> N
 
 
 def test_a_split_keeps_the_lower_parts_number_and_gives_the_upper_one_the_next() -> None:
-    assert Tree.whole([10]).split(0, 0, 4).zones() == [Zone((0,), (4,)), Zone((4,), (10,))]
+    assert KdTree.whole([10]).split(0, 0, 4).zones() == [Zone((0,), (4,)), Zone((4,), (10,))]
 
 
 def test_a_merge_undoes_a_split() -> None:
@@ -45,7 +45,7 @@ def test_a_merge_undoes_a_split() -> None:
 
 def test_the_whole_space_cannot_be_merged() -> None:
     with pytest.raises(AssertionError, match="no neighbour"):
-        Tree.whole([3]).merge(0)
+        KdTree.whole([3]).merge(0)
 
 
 def test_evenly_spread_points_get_zones_of_nearly_equal_load() -> None:

@@ -29,7 +29,7 @@ from tidings.events import INT_MIN, EventType, ValueType, conform
 from tidings.pipeline.matching.index_replica import Holding
 from tidings.pipeline.matching.match import INDEX_BOXES_MAX, match_rows, named
 from tidings.pipeline.matching.parse_subscriptions import WANTED_SCHEMA, Wanted, read_payload, write_payload
-from tidings.space import Balanced, Tree, balance
+from tidings.space import BalancedTree, KdTree, balance
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -71,7 +71,7 @@ class Seating:
     """Axes, tree, and for each zone its seats: from `first_seat[zone]` to `first_seat[zone + 1]`."""
 
     axes: tuple[ZoneAxis, ...]
-    tree: Tree
+    tree: KdTree
     first_seat: Array
     part_of_seat: Array
     part_count: int
@@ -107,7 +107,7 @@ def plan_seats(asked: DataFrame, wanted: Wanted, cores: int) -> Seating:
     return seated(axes, balanced, parts)
 
 
-def seated(axes: tuple[ZoneAxis, ...], balanced: Balanced, parts: int) -> Seating:
+def seated(axes: tuple[ZoneAxis, ...], balanced: BalancedTree, parts: int) -> Seating:
     """As many seats per zone as its load wants, and the seats dealt to parts, the heaviest first to the emptiest part."""
     seats = np.clip(np.ceil(balanced.share * parts - 0.5), 1, parts).astype(np.int64)
     loads = np.repeat(balanced.share / seats, seats)
@@ -250,7 +250,7 @@ def _no_rows(asked_type: EventType) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ZoneAxis:
-    """An attribute and its cuts: sorted keys, ints or bytes, as in `tidings.space.Axis` but coarse and for columns."""
+    """An attribute and its cuts: sorted keys, ints or bytes, as in `NaiveAxis` of `tidings.matching` but coarse and for columns."""
 
     attribute: Any
     cuts: Array

@@ -1,7 +1,7 @@
-"""Whole columns as plaintext and back: what `plaintext` does for one value, for many at once.
+"""Whole columns as plaintext and back: what `value_codec` does for one value, for many at once.
 
-The bytes are the very same. `plaintexts` takes a column without nulls that fits its type; `values`
-tells which rows it could read and leaves the others to whoever can say what is wrong with them.
+The bytes are the same. `plaintexts` takes a column without nulls that fits its type; `values` returns
+which rows it could read, and leaves it to the caller to say what is wrong with the others.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _sized(raw: pa.BinaryArray, value_type: ValueType) -> tuple[pa.Array, Number
         return bare, is_wrong
     try:
         return bare.cast(pa.string()), is_wrong
-    except pa.ArrowInvalid:  # Not UTF-8 somewhere; which of them is found the slow way.
+    except pa.ArrowInvalid:  # Some value is not UTF-8; the slow path finds out which.
         is_wrong |= np.array([not _is_text(text) for text in bare.to_pylist()], bool)
         return pc.if_else(pa.array(is_wrong), None, bare).cast(pa.string()), is_wrong
 

@@ -41,7 +41,7 @@ MayPublish: TypeAlias = Callable[[bytes, tuple[bytes, ...]], None]
 
 
 class UnknownEpoch(PeerError):
-    """A reader of this group lacks this epoch's key: it is late, or somebody changed the number."""
+    """This reader of the group lacks the epoch's key: the key is late, or somebody changed the number."""
 
     code = ErrorCode.EPOCH
 
@@ -70,7 +70,7 @@ class Opened(NamedTuple):
 
 
 class OpenPlan:
-    """What opening events with these attributes, in these epochs, takes."""
+    """Everything precomputed for opening events with these attributes, in these epochs."""
 
     __slots__ = ("attr_ids", "changes", "from_ms", "keys", "sealed", "steps", "to_ms", "unknown")
 
@@ -86,8 +86,8 @@ class OpenPlan:
 class Opener:
     """Opens events of one type with the keys of one ring.
 
-    `replay` belongs to a live reader: an event is then taken once, and while fresh; a reader of
-    history leaves it out. With `may_publish` an event must be signed, and by a key it lets pass.
+    `replay` is for a live reader: it accepts an event once, and while it is fresh; a reader of
+    history leaves it out. With `may_publish` an event must be signed by a key that it permits.
     """
 
     def __init__(
@@ -125,16 +125,16 @@ class Opener:
         """The event's readable attributes, or of those only the `wanted` ones.
 
         Raises PeerError naming the check that failed, and remembers nothing of such an event. An
-        event of which nothing could be checked is not remembered either: with no key and no
-        signature there is no telling it from a forged one. Where the reader is in a group and lacks
-        just this epoch it raises UnknownEpoch; a `relay`, which must not lose an event because a key
-        is late, takes the attribute for unreadable instead.
+        event of which nothing could be verified is not remembered either: without key and signature
+        it cannot be distinguished from a forged one. Where the reader is in a group and lacks just
+        this epoch it raises UnknownEpoch; a `relay`, which must not lose an event because a key is
+        late, treats the attribute as unreadable instead.
         """
         if cache == "trust" and (opened := self._by_shape(frame, now_ms, wanted)) is not None:
             return opened
         parts = frame if isinstance(frame, Frame) else split(frame)
         if not parts.raw.startswith(self._prefix):
-            raise PeerError(self._why_not_ours(parts))
+            raise PeerError(self._mismatch(parts))
         if self._replay is not None:
             self._replay.check(parts.type_id, parts.sender_id, parts.ts_ms, parts.seq, now_ms)
         plan = self.plan_for(parts)
@@ -166,7 +166,7 @@ class Opener:
         return self._decrypted(parts, plan, wanted)
 
     def _by_shape(self, frame: bytes | Frame, now_ms: int, wanted: Collection[str] | None) -> Opened | None:
-        """The event of a frame whose plaintext came along, if its shape is known; None leaves it to the long way."""
+        """The event of a frame with attached plaintext, if its shape is known; None if it must be read in full."""
         raw = frame if type(frame) is bytes else frame.raw  # type: ignore[union-attr]
         shape = self._shapes.get(len(raw))
         if shape is None:
@@ -270,7 +270,7 @@ class Opener:
         may_publish(signer, plan.attr_ids)
         return signer
 
-    def _why_not_ours(self, parts: Frame) -> str:
+    def _mismatch(self, parts: Frame) -> str:
         if parts.type_id != self._type.type_id:
             return f"type: the frame is of {parts.type_id.hex()[:16]}…, not {self._type.event_type.name}"
         if parts.suite != self._type.suite:
@@ -286,7 +286,7 @@ class Opener:
         return self._shapes.get(size) is not None
 
     def plan_for(self, parts: Frame) -> OpenPlan:
-        """What opening frames with these attributes in these epochs takes; raises PeerError if there are none such."""
+        """The plan for frames with these attributes in these epochs; raises PeerError if they cannot exist."""
         plan = self._plans.get(parts.heads)
         if plan is None or plan.changes != self._keyring.changes:
             plan = self._plan(parts)

@@ -1,4 +1,4 @@
-"""Sealing: an event becomes a frame that only rights open.
+"""Sealing: from an event to a frame that only holders of a right can open.
 
 `Sealer` is one worker of a publisher: it owns a sender id and never uses a moment twice.
 """
@@ -21,7 +21,7 @@ from tidings.security.identity import Identity
 from tidings.security.keys.keyring import KeyEpoch, Keyring
 from tidings.security.signed_type import Mode, PadPolicy, SignedType
 
-COUNT_EVERY = 65_536  # Events between two looks at how much a key has sealed; far below its limit.
+COUNT_EVERY = 65_536  # Events between two updates of a key's counters; far below its limit.
 
 Signing: TypeAlias = Literal["none", "each", "batch"]
 _MOMENT = struct.Struct(">QIH")  # The end of every header: millisecond, counter, flags.
@@ -29,7 +29,7 @@ _SIZES = tuple(U32.pack(size) for size in range(1024))
 
 
 class SealPlan:
-    """What sealing events with one set of attributes takes, until an epoch changes."""
+    """Everything precomputed for sealing events with one set of attributes, until an epoch changes."""
 
     __slots__ = ("blocks", "changes", "count", "end_ms", "keys", "left", "start_ms", "steps", "whole")
 
@@ -78,8 +78,8 @@ class Sealer:
     def seal(self, values: Mapping[str, Value], now_ms: int) -> bytes:
         """One event as a frame.
 
-        Raises NotYet where the clock or the next key has to be waited for, Denied where there is no
-        key or the manager was not heard of, EventError where the values do not fit the type.
+        Raises NotYet where the caller must wait for the clock or the next key, Denied where there is
+        no key or no recent beacon of the manager, EventError where the values do not fit the type.
         """
         frame = self._unsigned(values, now_ms)
         if self._signer is None or self._signing == "none":
@@ -152,7 +152,7 @@ class Sealer:
     # ── Making a plan ──
 
     def plan_for(self, names: tuple[str, ...], ts_ms: int, now_ms: int) -> SealPlan:
-        """What sealing events of this time with these attributes takes; for who seals many at once."""
+        """The plan for events of this time with these attributes; also for `BatchSealer`."""
         plan = self._plans.get(names)
         if plan is None or plan.changes != self._keyring.changes or not plan.start_ms <= ts_ms < plan.end_ms:
             plan = self._plan(names, ts_ms, now_ms)
@@ -176,7 +176,7 @@ class Sealer:
         return plan
 
     def _next_epoch(self, gids: Sequence[bytes], ts: int) -> int:
-        """Until when the plan holds: the next start of an epoch, or the end of the manager's last word."""
+        """Until when the plan is valid: the next start of an epoch, or the end of the manager's last beacon."""
         starts = (key.start_ms for gid in gids for key in self._keyring.epochs(gid) if key.start_ms > ts)
         return min(min(starts, default=FOREVER), self._keyring.vouched_until(gids))
 

@@ -27,7 +27,7 @@ _BUCKET = 256
 
 
 def encoder(value_type: ValueType, pad: PadPolicy) -> Encoder:
-    """What turns values of this type into plaintext."""
+    """The function that turns values of this type into plaintext."""
     plain = _encode_text if value_type is ValueType.STRING else encode_value
     if pad is PadPolicy.NONE:
         return plain  # type: ignore[return-value]
@@ -35,7 +35,7 @@ def encoder(value_type: ValueType, pad: PadPolicy) -> Encoder:
 
 
 def decoder(value_type: ValueType, pad: PadPolicy) -> Decoder:
-    """What turns plaintext back into a value of this type, or raises PeerError."""
+    """The function that turns plaintext back into a value of this type, or raises PeerError."""
     plain = _DECODERS[value_type]
     if pad is PadPolicy.NONE:
         return plain
@@ -50,7 +50,7 @@ def padded(raw: bytes) -> bytes:
 
 
 def unpadded(raw: bytes) -> bytes:
-    """What `padded` was given; raises PeerError for what it never writes."""
+    """The inverse of `padded`; raises PeerError for bytes that it never writes."""
     bare = raw.rstrip(b"\0")
     if not bare.endswith(b"\x80") or padded(bare[:-1]) != raw:
         raise PeerError("padding: not as it is written")

@@ -1,14 +1,14 @@
-"""Rights as tokens: carried by their holder, narrowed and checked without asking anybody.
+"""Rights as Biscuit tokens: carried by their holder, narrowed and verified offline.
 
-`Capability` is what the rest of Tidings sees. Behind it stands a Biscuit: an Ed25519 chain of
-blocks with Datalog in them. Block 0 is signed by the type's owner, a delegation is a
-third-party block signed by the holder until then, a narrowing is a plain block. Each block
-holds its grant twice: as facts, for reading, and as checks, which the verifier runs.
+The rest of Tidings sees a `Capability`. It is implemented by a Biscuit: an Ed25519 chain of
+blocks that contain Datalog. The type's owner signs block 0; a delegation is a third-party block
+that the present holder signs; a narrowing is a plain block. Each block holds its grant twice:
+as facts, for reading, and as checks, which the verifier runs.
 
-A block is accepted only if it is, byte for byte, what this file writes for its facts. So what
-`inspect` shows is what the checks enforce, and a block that says one thing and checks another
-is refused as a whole ("form"). A Biscuit is a bearer token; ours names its holder, and the
-verifier compares that with the key the other side has proven to hold.
+A block is accepted only if it is, byte for byte, what this module writes for its facts. So
+`inspect` shows what the checks enforce, and a block whose facts and checks differ is refused as
+a whole ("form"). A Biscuit is a bearer token; ours names its holder, and the verifier compares
+that with the key that the other side has proven to hold.
 
     token.verify(request, now_ms=…, proven_key=…, revoked=…)    returns, or raises Denied: "validity: …"
 """
@@ -42,7 +42,7 @@ from tidings.security.identity import Identity, RandomBytes, fingerprint
 from tidings.security.rights.reduction import ANY_TYPE, AccessRequest, Grant, OnlineTest, Right, reduce
 
 TOKEN_BYTES_MAX = 2**19  # Two full lists of 4096 attribute ids.
-BLOCKS_MAX = 32  # A right passed on more often than this has lost its way.
+BLOCKS_MAX = 32  # Far more delegations than an honest right has.
 ID_BYTES = 16
 RUN_TIME_MAX = timedelta(seconds=2)  # The library's own 1 ms refuses honest tokens on a busy machine.
 
@@ -52,7 +52,7 @@ class Capability(ABC):
 
     @abstractmethod
     def to_bytes(self) -> bytes:
-        """The token as it travels."""
+        """The token in its binary form."""
 
     @abstractmethod
     def inspect(self) -> tuple[Grant, ...]:
@@ -61,7 +61,7 @@ class Capability(ABC):
     @property
     @abstractmethod
     def revocation_ids(self) -> tuple[str, ...]:
-        """One id for each link; whoever revokes one revokes every token with that link in it."""
+        """One id for each link; revoking one revokes every token that contains the link."""
 
     @abstractmethod
     def narrow(self, grant: Grant, signer: Identity | None = None) -> Capability:
@@ -80,13 +80,13 @@ class Capability(ABC):
         """Returns if the token covers the request; raises Denied naming the check that failed."""
 
     def right(self) -> Right:
-        """What the chain comes to, whoever asks and whenever; raises Denied if it comes to nothing."""
+        """The right that the chain reduces to, apart from any request; raises Denied if nothing is left."""
         chain = self.inspect()
         return reduce(chain, chain[0].issuer or b"")
 
     @property
     def digest(self) -> bytes:
-        """Names this very token, for caches and audit trails."""
+        """A digest that identifies this token, for caches and audit trails."""
         return sha256(self.to_bytes()).digest()
 
 
@@ -108,7 +108,7 @@ class BiscuitCapability(Capability):
         except (BiscuitValidationError, ValueError):
             why = f"signature: not an unbroken token of {fingerprint(owner_key)}"
             raise Denied(why, code=ErrorCode.SIGNATURE) from None
-        if bytes(token.to_bytes()) != raw:  # Else one token would have many digests.
+        if bytes(token.to_bytes()) != raw:  # Otherwise one token would have many digests.
             raise Denied("form: the token has more in it than its links")
         return cls(bytes(raw), token, _read_chain(token, owner_key))
 
@@ -132,7 +132,7 @@ class BiscuitCapability(Capability):
         """Appends a link. It may ask for more than the token holds; it only ever gets what both allow.
 
         Raises InputError where `signer` and `grant.holder` do not go together, and Denied where the
-        chain would come to nothing: better told now than at the other side.
+        chain would come to nothing: better to say so now than to have it refused later.
         """
         if (signer is None) != (grant.holder is None):
             raise InputError("a delegation needs a new holder and the present one's signature; a narrowing neither")
@@ -191,7 +191,7 @@ class BiscuitCapability(Capability):
         return builder
 
     def _custody(self, code: list[str], facts: dict[str, Any], proven_key: bytes) -> dict[str, PublicKey]:
-        """Checks, one for each hand the right went through: who was named holder signed the next delegation."""
+        """Checks, one for each delegation: the holder named before it signed it."""
         scopes: dict[str, PublicKey] = {}
         hands = [link for link in self._chain if link.holder is not None]
         signers = [link.issuer or b"" for link in hands[1:]] + [proven_key]
@@ -218,7 +218,7 @@ def grant(owner: Identity, granted: Grant, random: RandomBytes) -> BiscuitCapabi
 
 
 class Verifier:
-    """Reads tokens, remembering the last ones: a signature costs a hundred times an encryption.
+    """Reads tokens and caches the latest: verifying a signature costs a hundred times an encryption.
 
     Remembers only that the signatures and the form are right. Time, holder and revocation are
     asked anew each time.
@@ -431,13 +431,13 @@ def _private(identity: Identity) -> PrivateKey:
     return PrivateKey.from_bytes(identity.secret, Algorithm.Ed25519)  # type: ignore[call-arg, attr-defined]
 
 
-# Blocks are compared as text, and only the library can print one: this key signs nothing that leaves the room.
+# Blocks are compared as text, and only the library can print one: this key signs nothing that leaves this module.
 _SCRATCH = _private(Identity(bytes(32)))
 _SCRATCH_TOKEN = BiscuitBuilder("scratch(true);").build(_SCRATCH)
 
 
 def token_of(text: str, where: str) -> bytes:
-    """The bytes of a token from its text. What is no Base64 at all is wrong input; one cut short is refused like a forged one."""
+    """The bytes of a token from its text. A text that is not Base64 is wrong input; a truncated token is refused as forged."""
     bare = text.strip().rstrip("=")
     if not re.fullmatch(r"[A-Za-z0-9_-]+", bare):
         # Not shown: it may be a private key, named by mistake.

@@ -1,7 +1,7 @@
-"""Who may publish events of a type, by key: for readers of tables, whom no network tells.
+"""Which keys may publish events of a type: for readers of tables, which are not connected to the network.
 
-A signature says which key made an event; this says whether that key may. A right counts at the
-time that the event was published, not when it is read: a table is read for years.
+A signature shows which key published an event; `PublisherRights` tells whether that key had the right
+to. What counts is the time of publication, not of reading: a table is read for years.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidings.security.rights.reduction import AccessRequest, Right
 
 @dataclass(frozen=True, slots=True)
 class PublisherRights:
-    """The rights to publish that a reader knows of. Rights that also need an online test count for nothing here."""
+    """The rights to publish that a reader knows of. Rights that also need an online test are ignored here."""
 
     rights: tuple[Right, ...]
 

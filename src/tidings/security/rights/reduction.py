@@ -1,12 +1,11 @@
-"""The law of rights: what a chain of grants comes to, as a plain function.
+"""Reduction: the right that a chain of grants allows, as a plain function.
 
 A chain starts with a grant by the type's owner. Each further link is either a delegation,
-signed by whoever held the right until then, or a narrowing that the holder put on itself.
-No link ever adds anything: `reduce` intersects. What tokens look like is not said here; the
-token format (capability.py) must agree with this file on every chain, and a property test
-sees to it.
+signed by the previous holder, or a restriction that the holder put on itself. No link ever adds
+anything: `reduce` intersects. This module knows no token format; the tokens of `biscuit` must
+agree with it on every chain, and a property test checks that they do.
 
-Times are milliseconds since 1970 and half-open: a right holds from `not_before` up to, and
+Times are milliseconds since 1970 and half-open: a right is valid from `not_before` up to, and
 not including, `not_after`.
 """
 
@@ -36,7 +35,7 @@ AttributeSet: TypeAlias = frozenset[bytes] | None
 
 @dataclass(frozen=True, slots=True, order=True)
 class OnlineTest:
-    """A right that also needs a yes from `url`, no older than `max_age_ms`."""
+    """A right that also needs a positive answer from `url`, no older than `max_age_ms`."""
 
     url: str
     max_age_ms: int
@@ -70,7 +69,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class AccessRequest:
-    """What somebody wants to do, now. Only membership of the network names no attributes."""
+    """What a holder asks to do. Only membership of the network names no attributes."""
 
     type_id: bytes | str
     action: str
@@ -87,7 +86,7 @@ class AccessRequest:
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """What a whole chain comes to: the 5-tuple that is left."""
+    """The right that a whole chain reduces to: the remaining 5-tuple."""
 
     holder: bytes
     type_id: bytes | str
@@ -104,7 +103,7 @@ class Right:
     ) -> None:
         """Returns if the request is covered; raises Denied naming the first check that fails.
 
-        `proven_key` is the key the other side proved to hold; `online` says when each url last said yes.
+        `proven_key` is the key the other side proved to hold; `online` is when each url last answered yes.
         """
         if proven_key != self.holder:
             raise Denied(f"holder: the right is {fingerprint(self.holder)}'s, not {fingerprint(proven_key)}'s")
@@ -137,7 +136,7 @@ class Right:
 
 
 def reduce(chain: Sequence[Grant], owner_key: bytes) -> Right:
-    """What `chain`, root first, comes to; raises Denied naming the link and the check where it breaks."""
+    """The right that `chain`, root first, reduces to; raises Denied naming the link and the check that fails."""
     if not chain or chain[0].issuer != owner_key or chain[0].holder is None:
         raise Denied(f"issuer: link 0 is not granted by the owner {fingerprint(owner_key)}")
     root = chain[0]
