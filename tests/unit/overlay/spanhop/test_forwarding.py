@@ -149,7 +149,7 @@ def dead(broker: RoutingState) -> list[Ancestor]:
     return [Ancestor(a.zone, tuple(RoutingEntry("dead", known.zone) for known in a.known)) for a in broker.ancestors]
 
 
-def test_without_ancestors_the_way_is_the_greedy_one() -> None:
+def test_without_ancestors_the_route_is_the_greedy_one() -> None:
     """SPANHOP-P4."""
     brokers = network("even", 64, 2)
     bare = {id: replace(broker, ancestors=[]) for id, broker in brokers.items()}
@@ -171,7 +171,7 @@ def point(rng: Random) -> tuple[int, ...]:
     return rng.randrange(SPACE.side), rng.randrange(SPACE.side)
 
 
-def test_a_message_that_comes_round_is_sent_on_greedily() -> None:
+def test_a_message_that_comes_to_a_broker_twice_goes_on_greedily() -> None:
     """A recorded neighbour far from where it was points back: without the guard this goes on for ever."""
     a, b = SPACE.zone(((1 << 31, 0),)), SPACE.zone(((1 << 31, 1), (1 << 31, 0)))
     c = SPACE.zone(((1 << 31, 1), (1 << 31, 1)))
@@ -196,7 +196,7 @@ def test_a_message_that_comes_round_is_sent_on_greedily() -> None:
     assert hop.route.greedy
 
 
-def test_round_a_dead_zone_there_is_a_way() -> None:
+def test_a_message_takes_a_detour_around_a_hole() -> None:
     """Without wrap and with a hole in the middle, the nearest neighbour is a dead end: the message goes round."""
     brokers = network("balanced", 64, 8, wrap=False)
     bare = {id: replace(broker, ancestors=[]) for id, broker in brokers.items()}

@@ -253,7 +253,7 @@ def hops(bench: Bench, start: NodeId, destination: tuple[int, ...]) -> int:
         at, route, count = hop.to, hop.route, count + 1
 
 
-def test_one_copy_goes_to_all_homes_that_lie_the_same_way() -> None:
+def test_one_copy_serves_all_homes_that_share_the_next_hop() -> None:
     """A multicast takes no more messages than one routed message to each home, here much fewer."""
     bench = a_bench(32, notify="multicast", profile="paper")
     for id in ids(32):
@@ -268,7 +268,7 @@ def test_one_copy_goes_to_all_homes_that_lie_the_same_way() -> None:
     assert len(told) < each / 2
 
 
-def test_a_home_that_cannot_be_reached_directly_is_reached_round_about() -> None:
+def test_a_home_that_cannot_be_reached_directly_is_reached_along_the_space() -> None:
     bench = a_bench(16)
     bench.subscribe("b05", Everything())
     bench.run()
@@ -284,7 +284,7 @@ def test_a_home_that_cannot_be_reached_directly_is_reached_round_about() -> None
     assert ("b05", event) in bench.delivered
 
 
-def test_what_does_not_get_through_goes_another_way() -> None:
+def test_a_message_that_bounces_takes_another_hop() -> None:
     bench = a_bench(16)
     bench.subscribe("b15", Everything())
     bench.run()
@@ -298,7 +298,7 @@ def test_what_does_not_get_through_goes_another_way() -> None:
     assert second.to not in ("b08", "b00")
 
 
-def test_a_message_without_an_answer_is_sent_again_and_then_another_way() -> None:
+def test_a_message_without_acknowledgement_is_retransmitted_and_then_takes_another_hop() -> None:
     bench = a_bench(16)
     b0 = bench.routers["b00"]
     packet = Packet(Header(EventId("b00", 0, 1), TYPE), View({"x": 990, "y": 990}))
@@ -316,7 +316,7 @@ def test_a_message_without_an_answer_is_sent_again_and_then_another_way() -> Non
     assert [b - a for a, b in pairwise(waits[:4])] == [2.0, 4.0, 8.0]
 
 
-def test_a_repeated_message_is_answered_and_goes_no_further() -> None:
+def test_a_repeated_message_is_acknowledged_and_goes_no_further() -> None:
     bench = a_bench(16)
     b0 = bench.routers["b00"]
     packet = Packet(Header(EventId("b03", 0, 1), TYPE), View({"x": 990, "y": 990}))
