@@ -1,4 +1,4 @@
-"""Laws of a partitioned space: zones tile it, every way ends at the owner, pieces cover a box once, boxes miss no event."""
+"""Laws of a partitioned space: zones tile it, every route ends at the owner, pieces cover a box once."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_neighbours_are_those_with_a_common_face(tiling: Tiling) -> None:
 @settings(max_examples=EXAMPLES)
 @given(tilings())
 def test_brokers_of_one_domain_have_the_same_ancestors_up_to_it(tiling: Tiling) -> None:
-    """SPANHOP-INV-4, SPANHOP-INV-5, SPANHOP-P10: the zones, not who was next to them."""
+    """SPANHOP-INV-4, SPANHOP-INV-5, SPANHOP-P10: the zones, not the recorded neighbours."""
     k = tiling.k
     for tile in tiling.tiles:
         assert len(tile.ancestors) == len(tile.path) // k + 1
@@ -137,14 +137,14 @@ def test_brokers_of_one_domain_have_the_same_ancestors_up_to_it(tiling: Tiling) 
 
 @settings(max_examples=EXAMPLES)
 @given(tilings())
-def test_who_was_recorded_in_a_zone_is_still_in_it(tiling: Tiling) -> None:
+def test_a_broker_recorded_in_a_zone_is_still_in_it(tiling: Tiling) -> None:
     """SPANHOP-INV-6, where nobody has moved: owners keep the lower part."""
     for tile in tiling.tiles:
         for known in tile.ancestors:
             assert all(within(tiling.tiles[broker].path, path) for broker, path in known)
 
 
-# ── Ways ─────────────────────────────────────────────────────────────────────
+# ── Routes ───────────────────────────────────────────────────────────────────
 
 
 def arrives(
@@ -161,7 +161,7 @@ def arrives(
 @settings(max_examples=EXAMPLES)
 @given(tilings(), st.integers(0, 100))
 def test_some_neighbour_is_always_nearer(tiling: Tiling, seed: int) -> None:
-    """The lemma that greedy routing rests on."""
+    """SPANHOP-LAW-1."""
     zones = [tiling.space.zone(tile.path) for tile in tiling.tiles]
     for at in points(tiling.space, Random(seed), 5):
         for number, tile in enumerate(tiling.tiles):
@@ -200,7 +200,7 @@ def test_a_message_arrives_however_stale_the_tables_of_ancestors_are(tiling: Til
 
 @settings(max_examples=EXAMPLES)
 @given(tilings(), st.integers(0, 100))
-def test_a_hop_by_ancestors_goes_to_somebody_inside_the_recorded_zone(tiling: Tiling, seed: int) -> None:
+def test_a_hop_by_ancestors_goes_to_a_broker_inside_the_recorded_zone(tiling: Tiling, seed: int) -> None:
     """SPANHOP-P3, where nobody has moved."""
     rng = Random(seed)
     for destination in points(tiling.space, rng, 5):

@@ -1,4 +1,4 @@
-"""Spanhop in a world: what brokers hold when the storm is over, and how far events travel."""
+"""Spanhop in simulated networks: the state after faults, and how many hops events take."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def check_records(world: World) -> None:
 
 
 @pytest.mark.parametrize("faults", FAULTS)
-def test_zones_and_records_are_in_order_when_the_storm_is_over(faults: str) -> None:
+def test_zones_and_records_are_consistent_again_after_faults(faults: str) -> None:
     """SPANHOP-P1, and every broker has one zone again."""
     world = World("spanhop", node_count=NODE_COUNT, seed=7)
     rng = Random(7)
@@ -75,7 +75,7 @@ def test_zones_and_records_are_in_order_when_the_storm_is_over(faults: str) -> N
     assert {len(router.zones.owned) for router in brokers(world).values()} == {1}
 
 
-def test_brokers_that_all_come_at_once_find_their_zones_by_talking() -> None:
+def test_brokers_that_all_join_at_once_find_their_zones() -> None:
     world = World("spanhop", node_count=NODE_COUNT, seed=3, settled=False)
     world.run_for(120.0)
     check_zones(world)
@@ -112,7 +112,7 @@ def test_events_take_half_of_log2_n_hops_with_ancestors_and_many_more_without(m:
     assert hops["greedy"] == pytest.approx(4.0, rel=0.06)
 
 
-def test_nobody_but_those_on_the_way_and_those_who_want_it_gets_an_event() -> None:
+def test_only_brokers_on_the_route_and_interested_ones_get_an_event() -> None:
     world = World("spanhop", node_count=64, seed=1, options=STILL)
     world.subscribe(5, Ranges.of(x=(0, 999)))
     world.run_until_quiet()
@@ -124,8 +124,8 @@ def test_nobody_but_those_on_the_way_and_those_who_want_it_gets_an_event() -> No
 
 
 @pytest.mark.parametrize("share", [0.05, 0.2])
-def test_events_for_live_zones_arrive_although_many_brokers_have_just_died(share: float) -> None:
-    """Dead brokers are found out when messages bounce, and gone round, or waited for until somebody takes their zone."""
+def test_events_for_live_zones_arrive_although_many_brokers_have_just_failed(share: float) -> None:
+    """Messages bounce off failed brokers, then go round them, or wait until a neighbour takes the zone over."""
     world = World("spanhop", node_count=128, seed=2, options={**STILL, "cut": "middle"})
     rng = Random(2)
     world.subscribe(0, Everything())
@@ -145,8 +145,8 @@ def _publish_into(world: World, start: int, owner: Spanhop) -> EventId:
     return world.publish(start, {"x": x, "y": y})
 
 
-def test_a_recorded_broker_is_in_the_zone_it_is_recorded_for_after_comings_and_goings() -> None:
-    """SPANHOP-INV-6, by upkeep: entries that came to be wrong are looked up again."""
+def test_a_recorded_broker_is_in_its_recorded_zone_after_joins_and_leaves() -> None:
+    """SPANHOP-INV-6, by refreshing tables: brokers look up entries that became wrong."""
     world = World("spanhop", node_count=NODE_COUNT, seed=4, options={"upkeep_s": 1.0, "refresh_s": 0})
     world.strike(FAULTS["comings and goings"](4))
     world.run_for(150.0)

@@ -45,7 +45,7 @@ def test_the_gap_to_greedy_routing_grows_and_all_tables_together_are_shorter_sti
     assert hops.mean(TOGETHER, 1024) < 0.8 * hops.mean(spanhop(4), 1024)
 
 
-def test_every_message_arrives_and_one_that_does_not_would_be_told(hops: Results) -> None:
+def test_every_message_arrives_and_a_lost_one_would_be_reported(hops: Results) -> None:
     chosen = experiment("spanhop-6")
     assert judged(chosen, "every message arrives", hops).verdict is Verdict.HOLDS
     lost = Results((*hops.rows, (GREEDY, 16.0, math.inf)))

@@ -85,7 +85,7 @@ def test_round_dead_brokers_it_goes_hop_for_hop_as_the_protocol_does(kind: str) 
     assert set(found.ended) <= {HERE, STUCK}
 
 
-def test_a_way_that_comes_round_goes_on_greedily_in_both() -> None:
+def test_a_route_that_comes_to_a_broker_twice_goes_on_greedily_in_both() -> None:
     network, known = both(2, "point", 512, 3, seed=5)
     tree, rng = known.tree, np.random.default_rng(1)
     sources, aims = rng.integers(0, len(tree), (2, 50_000))
@@ -123,7 +123,7 @@ def test_the_papers_example_goes_over_the_ninth_and_thirteenth_broker() -> None:
     assert routes(known, np.array([0]), aim, alive=without, traced=True).traces[0, :3].tolist() == [0, 4, 12]
 
 
-def test_who_stands_near_is_gone_to_instead() -> None:
+def test_a_near_broker_is_preferred_to_the_recorded_one() -> None:
     known = tables(balanced(2, 4), 4)
     aim = known.tree.points_in(np.array([15]), np.random.default_rng(1))
     near = np.full((16, len(known.recorded.broker)), -1, np.int32)
@@ -139,6 +139,6 @@ def test_m_is_a_power_of_two(m: int) -> None:
         tables(balanced(2, 3), m)
 
 
-def test_without_a_way_round_distances_have_room_for_31_bits_only() -> None:
+def test_distances_on_axes_with_ends_are_limited_to_31_bits() -> None:
     with pytest.raises(InputError, match="31 bits"):
         tables(balanced(2, 3), 4, wrap=False)

@@ -13,7 +13,7 @@ Snapshots grow old. A broker recorded as a neighbour may own a corner now from w
 table points back, and the published algorithm then loops for ever. Therefore a message
 carries its trace, and a broker that sees it a second time switches it to greedy routing for
 good. Greedy routing ends, because some adjacent zone is always nearer to a destination that
-is not here (SPANHOP-LEMMA-1).
+is not here (SPANHOP-LAW-1).
 
 Everything here is a function of plain data, so that brokers, simulations and checks share it.
 """

@@ -284,7 +284,7 @@ class Proximity:
 
     def records_in(self, owned: OwnedZone, zone: Zone) -> tuple[IndexPut, ...]:
         """The index records of an owned zone whose points lie in a part of it."""
-        if not self.low:  # Without bounds nobody can tell where a record belongs.
+        if not self.low:  # Without bounds the point of a record is unknown.
             return ()
         return tuple(put for put in owned.index.values() if self.point(put.at, put.path) in zone)
 

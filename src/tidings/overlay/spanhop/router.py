@@ -1,6 +1,6 @@
 """Spanhop's router: one broker's part in the protocol, its options, and how its parts work together.
 
-The package's docstring tells how the protocol works. The router holds no logic of its own
+The package's docstring explains how the protocol works. The router holds no logic of its own
 beyond the order of things: it hands each message and each deadline to the part that it
 concerns, and when the owned zones change it brings all parts up to date.
 """

@@ -1,4 +1,4 @@
-"""Which way through a partitioned space: the paper's figures, greedy progress, stale tables, dead brokers."""
+"""Forwarding: the paper's figures, greedy progress, stale tables, failed brokers, and acknowledged hops."""
 
 from __future__ import annotations
 
@@ -9,7 +9,22 @@ from random import Random
 import pytest
 
 from tidings.errors import InputError
-from tidings.overlay import Hop, NodeId, RouteHeader, RoutingState, Tiling, hops_max, next_hop
+from tidings.overlay import (
+    Count,
+    Effect,
+    Hop,
+    NodeId,
+    Peer,
+    RouteHeader,
+    RoutingState,
+    Send,
+    Tiling,
+    WakeAt,
+    hops_max,
+    next_hop,
+)
+from tidings.overlay.spanhop.forwarding import HopRetransmitter
+from tidings.overlay.spanhop.messages import DomainQuery, Routed
 from tidings.overlay.spanhop.next_hop import Ancestor, RoutingEntry, anyone, level_of
 from tidings.space import Space
 
@@ -84,7 +99,7 @@ def test_a_present_zone_among_the_ancestors_is_left_to_the_present_neighbours(fi
     assert (hop.to, hop.how) == ("B2", "neighbour")
 
 
-def test_who_is_nearest_by_network_goes_before_who_was_recorded(figure_3: Figure) -> None:
+def test_the_broker_nearest_by_network_is_preferred_to_the_recorded_one(figure_3: Figure) -> None:
     brokers, destination = figure_3
     b1 = brokers["B1"]
     known = tuple(each._replace(near="B12") if each.id == "B9" else each for each in b1.ancestors[1].known)
@@ -93,7 +108,7 @@ def test_who_is_nearest_by_network_goes_before_who_was_recorded(figure_3: Figure
     assert next_hop(b1, RouteHeader(destination), 2, alive=lambda each: each != "B12").to == "B9"
 
 
-def test_another_broker_of_the_zone_stands_in_for_a_dead_one(figure_3: Figure) -> None:
+def test_an_alternate_in_the_zone_replaces_a_dead_broker(figure_3: Figure) -> None:
     """The first of the paper's three cases."""
     brokers, destination = figure_3
     b1 = brokers["B1"]
@@ -116,7 +131,7 @@ def test_when_a_whole_domain_is_dead_a_smaller_span_is_taken() -> None:
 
 
 @pytest.mark.parametrize("layout", ["balanced", "even", "point"])
-def test_with_all_tables_of_ancestors_dead_a_message_still_arrives(layout: str) -> None:
+def test_with_all_brokers_in_the_tables_of_ancestors_dead_a_message_still_arrives(layout: str) -> None:
     """SPANHOP-P5, the third case: ancestors only make it quicker."""
     brokers = network(layout, 64, 2)
     rng = Random(4)
@@ -134,7 +149,7 @@ def dead(broker: RoutingState) -> list[Ancestor]:
     return [Ancestor(a.zone, tuple(RoutingEntry("dead", known.zone) for known in a.known)) for a in broker.ancestors]
 
 
-def test_without_ancestors_the_way_is_the_greedy_one() -> None:
+def test_without_ancestors_the_route_is_the_greedy_one() -> None:
     """SPANHOP-P4."""
     brokers = network("even", 64, 2)
     bare = {id: replace(broker, ancestors=[]) for id, broker in brokers.items()}
@@ -156,7 +171,7 @@ def point(rng: Random) -> tuple[int, ...]:
     return rng.randrange(SPACE.side), rng.randrange(SPACE.side)
 
 
-def test_a_message_that_comes_round_is_sent_on_greedily() -> None:
+def test_a_message_that_comes_to_a_broker_twice_goes_on_greedily() -> None:
     """A recorded neighbour far from where it was points back: without the guard this goes on for ever."""
     a, b = SPACE.zone(((1 << 31, 0),)), SPACE.zone(((1 << 31, 1), (1 << 31, 0)))
     c = SPACE.zone(((1 << 31, 1), (1 << 31, 1)))
@@ -181,7 +196,7 @@ def test_a_message_that_comes_round_is_sent_on_greedily() -> None:
     assert hop.route.greedy
 
 
-def test_round_a_dead_zone_there_is_a_way() -> None:
+def test_a_message_takes_a_detour_around_a_hole() -> None:
     """Without wrap and with a hole in the middle, the nearest neighbour is a dead end: the message goes round."""
     brokers = network("balanced", 64, 8, wrap=False)
     bare = {id: replace(broker, ancestors=[]) for id, broker in brokers.items()}
@@ -220,3 +235,52 @@ def test_the_shallowest_neighbour_is_split_to_be_even() -> None:
         return max(depths) - min(depths)
 
     assert spread(even) < spread(free)
+
+
+# ── Acknowledged hops ────────────────────────────────────────────────────────
+
+
+def a_message(number: int) -> Routed:
+    return Routed(number, RouteHeader((0, 0)), DomainQuery(Peer("a"), ()))
+
+
+def test_a_message_is_pending_until_its_receiver_acknowledges_it() -> None:
+    hops = HopRetransmitter(answer_s=1.0, first=0)
+    hops.send("b", a_message(hops.next_number()), 0.0)
+    hops.acknowledge(1, "c")
+    assert len(hops) == 1
+    hops.acknowledge(1, "b")
+    assert len(hops) == 0
+    assert hops.overdue(1, 1, 1.0) == ([], None)
+
+
+def test_a_hop_that_stays_silent_gets_a_message_four_times_and_then_it_comes_back() -> None:
+    hops = HopRetransmitter(answer_s=1.0, first=0)
+    effects: list[Effect] = hops.send("b", a_message(1), 0.0, rounds=2)
+    dues, failed = [], None
+    while failed is None:
+        (due,) = [effect.when for effect in effects if isinstance(effect, WakeAt)]
+        dues.append(due)
+        effects, failed = hops.overdue(1, len(dues), due)
+    assert dues == [1.0, 3.0, 7.0, 15.0]
+    assert (failed.to, failed.about, len(hops)) == ("b", 2, 0)
+
+
+def test_a_held_message_comes_back_after_a_wait_that_doubles_with_each_round() -> None:
+    hops = HopRetransmitter(answer_s=1.0, first=0)
+    for rounds, wait_s in enumerate((2.0, 4.0, 8.0, 16.0)):
+        assert WakeAt(wait_s, ("leg", rounds, 1)) in hops.hold(a_message(rounds), 0.0, rounds)
+        effects, back = hops.overdue(rounds, 1, wait_s)
+        assert effects == []
+        assert back is not None
+        assert back.to == ""
+    assert hops.hold(a_message(9), 0.0, 4) == [Count("given up")]
+
+
+def test_without_acknowledgements_nothing_is_kept_and_what_bounces_comes_back() -> None:
+    hops = HopRetransmitter(answer_s=1.0, first=0, reliable=False)
+    assert hops.send("b", a_message(1), 0.0) == [Send("b", a_message(1))]
+    assert len(hops) == 0
+    back = hops.bounced("b", a_message(1))
+    assert back is not None
+    assert (back.to, back.about) == ("b", 0)

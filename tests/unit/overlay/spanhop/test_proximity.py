@@ -99,7 +99,7 @@ def a_network(count: int = 16, **options: Any) -> tuple[Bench, dict[NodeId, Coor
 
 
 def placed(count: int = 16, **options: Any) -> tuple[Bench, dict[NodeId, Coordinates]]:
-    """Everybody has just found out where it is."""
+    """All brokers have just computed their coordinates."""
     bench, places = a_network(count, **options)
     for id, at in places.items():
         near = bench.routers[id].proximity
@@ -112,7 +112,7 @@ def placed(count: int = 16, **options: Any) -> tuple[Bench, dict[NodeId, Coordin
 
 
 def quietly(bench: Bench) -> None:
-    """Carry out what is on the way, without the pings that go on for ever."""
+    """Deliver what is in flight, without the pings that never end."""
     bench.run(until=bench.now)
 
 
@@ -136,7 +136,7 @@ def test_a_broker_has_a_record_at_its_point_in_each_of_its_ancestors_zones() -> 
         assert any(path[: len(put.path)] == put.path for path in bench.routers[put.peer.id].zones.owned)
 
 
-def test_a_query_finds_somebody_wherever_its_record_lies() -> None:
+def test_a_query_finds_a_record_wherever_it_lies() -> None:
     """SPANHOP-P12: every zone that has a record anywhere is answered with one."""
     bench, _ = placed()
     for id in bench.routers:
@@ -166,7 +166,7 @@ def test_the_chosen_broker_is_the_nearest_of_those_returned() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_whoever_is_near_is_inside_the_recorded_zone_also_where_that_is_no_level_of_its_own(seed: int) -> None:
+def test_a_preferred_broker_is_inside_the_recorded_zone_also_where_that_is_no_level_of_its_own(seed: int) -> None:
     """SPANHOP-P3: of a network that has grown by joins, most recorded zones are part of the level's zone asked about."""
     bench, _ = placed(40, layout="grown", join_policy="point", seed=seed)
     for id in bench.routers:
@@ -257,7 +257,7 @@ def test_of_neighbours_equally_near_the_aim_the_one_nearer_by_network_is_taken()
         )
 
 
-def test_neighbours_hear_where_one_is_with_the_next_heartbeat() -> None:
+def test_neighbours_learn_coordinates_with_the_next_heartbeat() -> None:
     bench, places = a_network(4, heartbeat_s=1.0)
     for id, at in places.items():
         bench.do(id, bench.routers[id].proximity.move_to(at, bench.now))
@@ -274,7 +274,7 @@ def test_nobody_is_nearest_of_nobody() -> None:
     assert nearest_of((0.0, 0.0), [(Peer("me"), (0.0, 0.0))], but="me") is None
 
 
-def test_whoever_was_told_of_a_record_hears_that_it_changed_and_asks_again() -> None:
+def test_a_broker_is_informed_when_its_answer_is_out_of_date_and_asks_again() -> None:
     bench, _ = placed()
     asker = bench.routers["b00"]
     bench.do("b00", asker.proximity.select(bench.now))
@@ -288,14 +288,14 @@ def test_whoever_was_told_of_a_record_hears_that_it_changed_and_asks_again() -> 
     assert any(f == "b00" and isinstance(m, Routed) and isinstance(m.payload, NearQuery) for f, _, m in since)
 
 
-def test_a_small_drift_is_not_worth_telling() -> None:
+def test_a_small_drift_is_not_published() -> None:
     bench, places = placed()
     x, y = places["b03"]
     bench.routers["b03"].proximity.at = (x + 1e-4, y)
     assert bench.routers["b03"].proximity.publish(bench.now) == []
 
 
-def test_records_go_with_a_leaver() -> None:
+def test_a_leaving_broker_withdraws_its_records() -> None:
     bench, _ = placed()
     bench.do("b05", bench.routers["b05"].proximity.withdraw(bench.now))
     quietly(bench)
@@ -339,7 +339,7 @@ def test_the_zone_asked_about_is_the_levels_zone_around_an_entry() -> None:
     assert level_zone(path[:1], 2) == ()
 
 
-def test_ways_are_shorter_by_network_with_as_many_hops() -> None:
+def test_routes_are_shorter_by_network_with_as_many_hops() -> None:
     ids = [f"b{number:03}" for number in range(256)]
     routers = {id: Spanhop(Peer(id), Random(id), SpanhopOptions(layout="balanced", proximity="vivaldi")) for id in ids}
     settle(dict(routers), 0.0)
@@ -365,7 +365,7 @@ def mean_way(routers: dict[NodeId, Spanhop], places: dict[NodeId, Coordinates]) 
     return hops / 200, length / 200
 
 
-def test_a_settled_index_is_the_one_that_talk_makes() -> None:
+def test_a_precomputed_index_is_the_one_that_messages_lead_to() -> None:
     bench, places = placed()
     made = {(holder, put.path, put.peer.id) for holder, put in records(bench)}
     low, high = bounds(list(places.values()), margin=0.0)

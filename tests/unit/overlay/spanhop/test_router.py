@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -58,7 +59,7 @@ from tidings.overlay.spanhop.messages import (
     ZoneClaim,
     ZoneDescriptor,
 )
-from tidings.overlay.spanhop.router import PROTOCOL, Spanhop
+from tidings.overlay.spanhop.router import PROTOCOL, Spanhop, SpanhopOptions
 from tidings.overlay.spanhop.zone_ownership import outranks, uncovered
 from tidings.overlay.spanhop.zone_transfer import cut_of
 from tidings.space import Path, Zone, halves, sibling
@@ -80,7 +81,7 @@ def sent(bench: Bench, kind: type) -> list[tuple[NodeId, NodeId, Any]]:
 
 
 def partition_of(bench: Bench) -> list[Path]:
-    """The zones of all brokers; together they must be the whole space, each point once (SPANHOP-INV-1)."""
+    """The zones of all brokers; together they are the whole space, each point once (SPANHOP-INV-1)."""
     space = next(iter(bench.routers.values())).zones.space
     paths = [path for router in bench.routers.values() for path in router.zones.owned]
     assert uncovered((), paths) == []
@@ -130,7 +131,7 @@ def owner(bench: Bench, **values: int) -> NodeId:
     return next(id for id, router in bench.routers.items() if router.zones.touching(event) is not None)
 
 
-# ── Planting and notifying ───────────────────────────────────────────────────
+# ── Placement and notification ───────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("mode", ["spanhop", "greedy"])
@@ -146,7 +147,7 @@ def test_each_zone_of_a_box_stores_it_once_and_nobody_else_does(count: int, mode
     assert sorted(name for name, _, _ in sent(bench, Stored)) == sorted(elsewhere)
 
 
-def test_an_event_is_told_once_to_each_home_that_wants_it() -> None:
+def test_each_home_with_a_matching_subscription_is_notified_once() -> None:
     """SPANHOP-P6."""
     bench = a_bench()
     bench.subscribe("b03", Ranges.of(x=(0, 500)))
@@ -160,8 +161,8 @@ def test_an_event_is_told_once_to_each_home_that_wants_it() -> None:
     assert len(sent(bench, Notification)) <= 2
 
 
-def test_what_was_taken_back_is_forgotten_everywhere_and_not_told() -> None:
-    """SPANHOP-P6, and tombstones: an old word about it that comes late changes nothing."""
+def test_a_deleted_subscription_is_forgotten_everywhere_and_not_notified() -> None:
+    """SPANHOP-P6, and tombstones: an old record that arrives late changes nothing."""
     bench = a_bench()
     sub = bench.subscribe("b03", Ranges.of(x=(0, 500)))
     bench.run()
@@ -178,7 +179,7 @@ def test_what_was_taken_back_is_forgotten_everywhere_and_not_told() -> None:
     assert bench.delivered == []
 
 
-def test_a_new_wish_under_an_old_id_replaces_it() -> None:
+def test_a_new_interest_under_an_old_id_replaces_it() -> None:
     bench = a_bench()
     sub = bench.subscribe("b03", Ranges.of(x=(0, 700)))
     bench.run()
@@ -191,7 +192,7 @@ def test_a_new_wish_under_an_old_id_replaces_it() -> None:
     assert bench.delivered == [("b03", event)]
 
 
-def test_a_wish_for_nothing_is_done_at_once() -> None:
+def test_an_interest_in_nothing_is_complete_at_once() -> None:
     bench = a_bench(4)
     sub = bench.subscribe("b01", Ranges.of(x=(5, 4)))
     assert bench.completed[-1] == ("b01", "subscribe", sub)
@@ -208,7 +209,7 @@ def test_absent_attributes_and_values_beyond_the_bounds_have_their_zones(values:
     assert bench.delivered == [("b05", event)]
 
 
-def test_an_event_that_cannot_be_read_goes_to_all_zones_it_may_lie_in_and_is_told_once() -> None:
+def test_an_event_that_cannot_be_read_goes_to_all_zones_it_may_lie_in_and_is_delivered_once() -> None:
     """SPANHOP-GAP-15."""
     bench = a_bench()
     bench.subscribe("b05", Ranges.of(x=(100, 900), y=(0, 400)))
@@ -225,7 +226,7 @@ def test_an_event_that_cannot_be_read_goes_to_all_zones_it_may_lie_in_and_is_tol
 
 
 @pytest.mark.parametrize("count", [16, 30])
-def test_multicast_tells_the_same_homes_as_unicast(count: int) -> None:
+def test_multicast_notifies_the_same_homes_as_unicast(count: int) -> None:
     reached, messages = {}, {}
     for notify in ("unicast", "multicast"):
         bench = a_bench(count, notify=notify, profile="paper")
@@ -252,7 +253,7 @@ def hops(bench: Bench, start: NodeId, destination: tuple[int, ...]) -> int:
         at, route, count = hop.to, hop.route, count + 1
 
 
-def test_one_copy_goes_to_all_homes_that_lie_the_same_way() -> None:
+def test_one_copy_serves_all_homes_that_share_the_next_hop() -> None:
     """A multicast takes no more messages than one routed message to each home, here much fewer."""
     bench = a_bench(32, notify="multicast", profile="paper")
     for id in ids(32):
@@ -267,7 +268,7 @@ def test_one_copy_goes_to_all_homes_that_lie_the_same_way() -> None:
     assert len(told) < each / 2
 
 
-def test_a_home_that_cannot_be_reached_directly_is_reached_round_about() -> None:
+def test_a_home_that_cannot_be_reached_directly_is_reached_along_the_space() -> None:
     bench = a_bench(16)
     bench.subscribe("b05", Everything())
     bench.run()
@@ -283,7 +284,7 @@ def test_a_home_that_cannot_be_reached_directly_is_reached_round_about() -> None
     assert ("b05", event) in bench.delivered
 
 
-def test_what_does_not_get_through_goes_another_way() -> None:
+def test_a_message_that_bounces_takes_another_hop() -> None:
     bench = a_bench(16)
     bench.subscribe("b15", Everything())
     bench.run()
@@ -297,7 +298,7 @@ def test_what_does_not_get_through_goes_another_way() -> None:
     assert second.to not in ("b08", "b00")
 
 
-def test_a_message_without_an_answer_is_sent_again_and_then_another_way() -> None:
+def test_a_message_without_acknowledgement_is_retransmitted_and_then_takes_another_hop() -> None:
     bench = a_bench(16)
     b0 = bench.routers["b00"]
     packet = Packet(Header(EventId("b00", 0, 1), TYPE), View({"x": 990, "y": 990}))
@@ -315,7 +316,7 @@ def test_a_message_without_an_answer_is_sent_again_and_then_another_way() -> Non
     assert [b - a for a, b in pairwise(waits[:4])] == [2.0, 4.0, 8.0]
 
 
-def test_a_repeated_message_is_answered_and_goes_no_further() -> None:
+def test_a_repeated_message_is_acknowledged_and_goes_no_further() -> None:
     bench = a_bench(16)
     b0 = bench.routers["b00"]
     packet = Packet(Header(EventId("b03", 0, 1), TYPE), View({"x": 990, "y": 990}))
@@ -509,7 +510,7 @@ def test_a_split_and_a_merge_restore_path_depth_ancestors_and_zone() -> None:
         assert after == before
 
 
-def test_who_is_busy_refuses_a_zone() -> None:
+def test_a_broker_that_gives_a_zone_refuses_another() -> None:
     bench = a_bench(4)
     b0 = bench.routers["b00"]
     path = next(iter(b0.zones.owned))
@@ -523,11 +524,11 @@ def a_descriptor(router: Any, path: Path) -> ZoneDescriptor:
     return ZoneDescriptor(ZoneClaim(path, 1), ((),), (router.zones.advertisement(),))
 
 
-# ── Deaths ───────────────────────────────────────────────────────────────────
+# ── Failures ─────────────────────────────────────────────────────────────────
 
 
-def dies(bench: Bench, id: NodeId) -> None:
-    """All who talk to it find out when their messages bounce."""
+def fails(bench: Bench, id: NodeId) -> None:
+    """A broker fails; all that send to it find out when their messages bounce."""
     del bench.routers[id]
     for other, router in list(bench.routers.items()):
         if id in router.links():
@@ -535,15 +536,15 @@ def dies(bench: Bench, id: NodeId) -> None:
 
 
 @pytest.mark.parametrize("victim", range(0, 16, 3))
-def test_the_zone_of_a_dead_broker_is_taken_over_with_its_subscriptions(victim: int) -> None:
-    """SPANHOP-P1, and replicas: nobody plants anything again in here."""
+def test_the_zone_of_a_failed_broker_is_taken_over_with_its_subscriptions(victim: int) -> None:
+    """SPANHOP-P1, and replicas: nothing is placed again in here."""
     bench = a_bench(16)
     home = "b05" if victim != 5 else "b06"
     bench.subscribe(home, Everything())
     bench.run()
     dead = f"b{victim:02}"
     zone = next(iter(bench.routers[dead].zones.owned.values())).zone
-    dies(bench, dead)
+    fails(bench, dead)
     bench.run(until=bench.now + 60.0)
     partition_of(bench)
     check_books(bench)
@@ -555,12 +556,12 @@ def test_the_zone_of_a_dead_broker_is_taken_over_with_its_subscriptions(victim: 
     assert bench.delivered == [(home, event)]
 
 
-def test_two_neighbours_that_die_together_are_both_replaced() -> None:
+def test_two_neighbours_that_fail_together_are_both_replaced() -> None:
     bench = a_bench(16)
     first = "b06"
     second = next(iter(bench.routers[first].zones.neighbours))
-    dies(bench, first)
-    dies(bench, second)
+    fails(bench, first)
+    fails(bench, second)
     bench.run(until=bench.now + 60.0)
     partition_of(bench)
 
@@ -572,7 +573,7 @@ def test_of_two_claims_the_later_counts_and_of_equals_that_of_the_smaller_id() -
     assert not outranks(early, "b", early, "a")
 
 
-def test_who_has_the_lower_claim_gives_up_that_part_and_keeps_the_rest() -> None:
+def test_a_broker_with_the_lower_claim_cedes_that_part_and_keeps_the_rest() -> None:
     bench = a_bench(2)
     b0 = bench.routers["b00"]
     path = next(iter(b0.zones.owned))
@@ -585,7 +586,7 @@ def test_who_has_the_lower_claim_gives_up_that_part_and_keeps_the_rest() -> None
     assert b0.stage == "joining"
 
 
-def test_a_lower_claim_is_told_of_the_higher_one() -> None:
+def test_the_higher_claim_is_advertised_to_the_broker_with_the_lower_one() -> None:
     bench = a_bench(2)
     b0 = bench.routers["b00"]
     path = next(iter(b0.zones.owned))
@@ -598,7 +599,7 @@ def test_a_lower_claim_is_told_of_the_higher_one() -> None:
 # ── The tables of ancestors ──────────────────────────────────────────────────
 
 
-def test_who_is_not_where_a_table_says_says_so_and_the_entry_is_looked_up_again() -> None:
+def test_a_broker_that_is_not_where_a_table_says_answers_so_and_the_entry_is_looked_up_again() -> None:
     bench = a_bench(16)
     b0 = bench.routers["b00"]
     owned = next(iter(b0.zones.owned.values()))
@@ -654,6 +655,25 @@ def test_entries_are_looked_up_now_and_then() -> None:
 def test_an_option_that_cannot_be_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         protocol("spanhop").build(Place(Peer("a"), (), Random(0)), **options)
+
+
+def as_given(options: SpanhopOptions) -> dict[str, Any]:
+    """Options as a configuration file gives them."""
+    return {each.name: getattr(options, each.name) for each in fields(options)}
+
+
+def test_the_preset_robust_has_the_defaults_and_the_preset_paper_sends_everything_once() -> None:
+    assert SpanhopOptions.robust() == SpanhopOptions()
+    published = SpanhopOptions.paper(axes={"x": (0, 9)})
+    assert (published.profile, published.m, published.join_policy) == ("paper", 8, "point")
+    assert dict(published.axes) == {"x": (0, 9)}
+    bench = Bench(PROTOCOL, ids(16), delay_s=0.0, **{**as_given(SpanhopOptions.paper()), **STILL, "layout": "balanced"})
+    bench.subscribe("b05", Everything())
+    bench.run()
+    event = bench.publish("b10", x=5, y=990)
+    bench.run()
+    assert bench.delivered == [("b05", event)]
+    assert sent(bench, HopAck) == []
 
 
 NONSENSE: list[SpanhopMessage] = [
