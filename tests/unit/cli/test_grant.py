@@ -85,8 +85,8 @@ def test_an_expired_token_and_one_for_later_are_refused(shell: Shell) -> None:
     token = shell.token("ccs", *SUBSCRIBE)
     refused(shell, "validity: expired at ", "grant", "inspect", token, "--at", "+31d")
     later = shell.token("later", *SUBSCRIBE, "--from", "+1d")
-    refused(shell, "validity: does not hold before ", "grant", "inspect", later)
-    refused(shell, "validity: does not hold before ", "grant", "narrow", later, "--until", "+2d")
+    refused(shell, "validity: not valid before ", "grant", "inspect", later)
+    refused(shell, "validity: not valid before ", "grant", "narrow", later, "--until", "+2d")
 
 
 def test_a_token_is_good_for_its_holder_action_and_attributes_only(shell: Shell) -> None:

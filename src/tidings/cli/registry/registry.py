@@ -21,7 +21,7 @@ from tidings.events import Timestamp
 from tidings.security import Identity, fingerprint
 
 if TYPE_CHECKING:
-    from tidings.store import Head, Registry
+    from tidings.store import AuditHead, Registry
 
 DEFAULT_REGISTRY = "tidings.db"
 KEY_FILE_BYTES_MAX = 16_384  # A PEM with one key is a few hundred bytes.
@@ -133,12 +133,12 @@ def _entry(opened: Registry, output: Output, after: int) -> list[Row]:
     ]
 
 
-def _head(noted: str) -> Head:
-    from tidings.store import Head
+def _head(noted: str) -> AuditHead:
+    from tidings.store import AuditHead
 
     position, _, digits = noted.partition(":")
     try:
-        return Head(int(position), bytes.fromhex(digits))
+        return AuditHead(int(position), bytes.fromhex(digits))
     except ValueError:
         raise InputError(
             f"expected POSITION:HASH as printed by `tidings registry verify`, got {noted[:80]!r}"

@@ -21,7 +21,7 @@ from tidings.cli.terminal import Output, OutputOption, Row, show, tell
 from tidings.security import SignedType, fingerprint
 
 if TYPE_CHECKING:
-    from tidings.store import Standing
+    from tidings.store import SubscriptionStatus
 
 app = typer.Typer(
     name="subscription",
@@ -57,7 +57,7 @@ def add(
     Example:
       tidings subscription add ccs-1 "plate LIKE 'A%'" --type Numberplate --key ccs.pem --token ccs.token
     """
-    from tidings.store import KeptSubscription, Standing
+    from tidings.store import KeptSubscription, SubscriptionStatus
 
     now, holder = now_ms(), read_key(key)
     with open_registry(registry) as opened:
@@ -72,7 +72,7 @@ def add(
         )
         if not opened.subscriptions.add(wanted, now_ms=now):
             tell("note: this very subscription was there already")
-    show([_row(Standing(wanted), signed)], output)
+    show([_row(SubscriptionStatus(wanted), signed)], output)
 
 
 @app.command("ls")
@@ -92,8 +92,8 @@ def list_subscriptions(
     with open_registry(registry) as opened:
         type_id = opened.types.find(type).type_id if type else None
         types = {signed.type_id: signed for signed in opened.types.all()}
-        standing = opened.subscriptions.standing(now_ms=now_ms(), type_id=type_id)
-    rows = [_row(one, types[one.subscription.type_id]) for one in standing if not (active and one.refused)]
+        statuses = opened.subscriptions.with_status(now_ms=now_ms(), type_id=type_id)
+    rows = [_row(one, types[one.subscription.type_id]) for one in statuses if not (active and one.refused)]
     show(rows, output, ("id", "subscriber", "type", "filter", "refused"))
 
 
@@ -110,7 +110,7 @@ def remove(id: IdArgument, key: KeyOption, registry: RegistryOption = DEFAULT_RE
         opened.subscriptions.remove(id, by_key=by_key, now_ms=now_ms())
 
 
-def _row(one: Standing, signed: SignedType) -> Row:
+def _row(one: SubscriptionStatus, signed: SignedType) -> Row:
     kept = one.subscription
     return {
         "id": kept.id,
