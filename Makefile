@@ -34,7 +34,7 @@ lint: $(READY) ## format and lint, without changing anything
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-format: $(READY) ## format, and mend what the linter can mend
+format: $(READY) ## format, and fix what the linter can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -58,7 +58,7 @@ lock: $(READY) ## pin the newest allowed versions, with hashes, in requirements.
 	    --no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
 	    --extra dev --extra bench --extra postgres --output-file requirements.lock pyproject.toml
 
-doctor: $(READY) ## is this machine ready, and if not, what mends it
+doctor: $(READY) ## is this machine ready, and if not, what fixes it
 	@$(BIN)/tidings doctor
 
 clean: ## remove .venv and everything that was built

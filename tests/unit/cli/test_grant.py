@@ -122,8 +122,8 @@ def test_revoking_the_last_link_leaves_the_first(shell: Shell) -> None:
     [
         (["--action", "publish"], "action: the token is not for publish"),
         (["--attribute", "plate", "--attribute", "location"], "attributes: the token does not cover"),
-        (["--until", "+60d"], "validity: the token holds"),
-        (["--from", "2020-01-01T00:00:00Z"], "validity: the token holds"),
+        (["--until", "+60d"], "validity: the token is valid only"),
+        (["--from", "2020-01-01T00:00:00Z"], "validity: the token is valid only"),
         (["--depth", "1"], "depth: "),
         (["--to", "yard", "--key", "ccs.pem"], "depth: "),
         (["--to", "yard", "--key", "yard.pem"], "depth: |holder: "),

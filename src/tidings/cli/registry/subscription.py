@@ -1,4 +1,4 @@
-"""`tidings subscription …`: conditions kept in the registry, each with the right to it."""
+"""`tidings subscription …`: conditions in the registry, each with the right to it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def add(
         Path | None, typer.Option("--token", metavar="FILE", help="Your right to it. The type's owner needs none.")
     ] = None,
     subscriber: Annotated[
-        str | None, typer.Option("--subscriber", metavar="NAME", help="Who receives; your domain's name if not said.")
+        str | None,
+        typer.Option("--subscriber", metavar="NAME", help="Who receives events. [default: your domain's name]"),
     ] = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     output: OutputOption = Output.TABLE,
@@ -71,18 +72,18 @@ def add(
             token=read_token(str(token)) if token else b"",
         )
         if not opened.subscriptions.add(wanted, now_ms=now):
-            tell("note: this very subscription was there already")
+            tell("note: this subscription was there already")
     show([_row(SubscriptionStatus(wanted), signed)], output)
 
 
 @app.command("ls")
 def list_subscriptions(
     type: Annotated[str | None, typer.Option("--type", metavar="NAME", help="Only those to this type.")] = None,
-    active: Annotated[bool, typer.Option("--active", help="Only those whose right holds now.")] = False,
+    active: Annotated[bool, typer.Option("--active", help="Only those whose right is valid now.")] = False,
     registry: RegistryOption = DEFAULT_REGISTRY,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List subscriptions, and whether the right to each still holds.
+    """List subscriptions, and whether the right to each is still valid.
 
     \b
     Examples:
