@@ -63,7 +63,7 @@ def test_the_package_travels_in_a_zip_and_unpacks_itself_once(tmp_path: Path) ->
     ("said", "error", "ours"),
     [
         ("x\njava.io.IOException: No space left on device", SetupError, "the disk is full"),
-        ("java.io.FileNotFoundException: /out/x (Permission denied)", SetupError, "no right"),
+        ("java.io.FileNotFoundException: /out/x (Permission denied)", SetupError, "no permission"),
         ("[FAILED_READ_FILE.NO_HINT] Encountered error while reading file a.parquet", InputError, "damaged"),
         ("something else\nSomeException: odd", SetupError, "Spark failed: SomeException: odd"),
     ],
