@@ -11,7 +11,7 @@ from benchmarks import workload as made
 from benchmarks.matching.contest import pin
 from benchmarks.matching.engine import Workload
 from benchmarks.pipeline.ours import kept_index
-from tidings.pipeline.matching.index_replica import Holding
+from tidings.pipeline.matching.index_replica import IndexReplica
 
 ROUNDS = 5
 
@@ -19,7 +19,7 @@ ROUNDS = 5
 def main(folder: str, size: str) -> None:
     pin(1)
     workload = Workload.open(Path(folder), size, made.EVENTS)
-    index = Holding.open(kept_index(Path(folder), size)).index  # Mapped, as workers have it.
+    index = IndexReplica.open(kept_index(Path(folder), size)).index  # Mapped, as workers have it.
     table = made.event_table(workload.events)
     index.match_numbers(table)  # Compiles, or loads what was compiled.
     taken = []

@@ -17,10 +17,10 @@ from benchmarks import workload as made
 from benchmarks.matching.engine import Workload
 from benchmarks.pipeline.usage import timed
 from tidings.pipeline import Matching, start
-from tidings.pipeline.matching.direct_parquet import match_with, tasks_for
-from tidings.pipeline.matching.index_distribution import Shipment
-from tidings.pipeline.matching.index_replica import Shipped, ship
-from tidings.pipeline.matching.match import MatchRows, deliveries_schema, select_asked
+from tidings.pipeline.matching.direct_parquet import match_with_index, tasks_for
+from tidings.pipeline.matching.index_distribution import FolderBroadcast
+from tidings.pipeline.matching.index_replica import DistributedIndex, distribute_index
+from tidings.pipeline.matching.match import MatchRows, deliveries_schema, project_events
 
 SUBSCRIPTION_FILES = 8
 # More than these come as the boxes that parsing makes of them: parsing a million would take as long as all other runs of
@@ -55,20 +55,20 @@ class _Job:
         is_parsed = count <= PARSED_MAX and not kept.exists()
         self.matching, parse_s = timed(lambda: self._matching(workload, count if is_parsed else SOME))
         if kept.exists():
-            self.shipped = Shipped(Shipment(self.spark, kept))
+            self.distributed = DistributedIndex(FolderBroadcast(self.spark, kept))
         else:
-            wanted = self.matching.wanted
-            tables = wanted.payloads() if is_parsed else _normalised(workload)
-            self.shipped, ship_s = timed(lambda: ship(self.spark, tables, wanted.asked_type))
+            wanted = self.matching.subscriptions
+            tables = wanted.tables() if is_parsed else _normalised(workload)
+            self.distributed, ship_s = timed(lambda: distribute_index(self.spark, tables, wanted.projected_type))
             self.told = {"parse_s": round(parse_s, 2) if is_parsed else None, "build_and_ship_s": round(ship_s, 2)}
-            shutil.copytree(self.shipped.shipment.folder(), kept)
-        assert self.shipped.holding().event_type == self.matching.wanted.asked_type
+            shutil.copytree(self.distributed.broadcast.folder(), kept)
+        assert self.distributed.replica().event_type == self.matching.subscriptions.projected_type
         self.run(self.folder / "events", self.folder / "out")  # Workers start, and open the index: once, too.
 
     def run(self, events: Path, out: Path) -> None:
         tasks = tasks_for(self.spark.read.parquet(str(events)), self.matching, str(out))
         assert tasks, "the workers read and write the files"
-        match_with(self.shipped, self.matching, tasks, str(out), self.compact)
+        match_with_index(self.distributed, self.matching, tasks, str(out), self.compact)
 
     def facts(self) -> dict[str, Any]:
         return self.told
@@ -106,6 +106,6 @@ class DataFrames(_Job):
 
     def run(self, events: Path, out: Path) -> None:
         rows = self.spark.read.parquet(str(events))
-        asked = select_asked(rows, self.matching.id, self.matching.wanted.asked_type)
+        asked = project_events(rows, self.matching.id, self.matching.subscriptions.projected_type)
         schema = deliveries_schema(rows.schema[self.matching.id].dataType, compact=True)
-        asked.mapInArrow(MatchRows(self.shipped, compact=True), schema).write.parquet(str(out))
+        asked.mapInArrow(MatchRows(self.distributed, compact=True), schema).write.parquet(str(out))

@@ -83,7 +83,7 @@ def test_a_run_stopped_with_ctrl_c_goes_on_where_it_stopped(spark: SparkSession,
     os.killpg(running.pid, signal.SIGINT)  # The whole group, as a terminal does.
     _, said = running.communicate(timeout=60)
     assert running.returncode == 130, said
-    assert "the same command goes on from there" in said
+    assert "the same command continues from there" in said
     assert "Traceback" not in said
     assert not (tmp_path / "results.parquet").exists()
     assert not list(tmp_path.glob(f"points/.*{DRAFT}"))

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.unit.security.london import CHARGE, DETECTIVE, NOW_MS, a_keyring, a_type, ids
 from tidings.events import EventType, Required, Timestamp, Value
-from tidings.pipeline import KeyFile, Leases, write_keys
+from tidings.pipeline import KeyFile, NonceLeases, write_keys
 from tidings.security import Right, Sealer, SignedType
 
 Sighting = EventType("Sighting", plate=Required(str), area=str, speed=float, lane=int, is_night=bool, seen_at=Timestamp)
@@ -61,7 +61,7 @@ def rights(signed_type: SignedType = SIGHTINGS) -> dict[str, Right]:
     }
 
 
-def leases(folder: Path, run: str = "run-1", first: int = 100) -> Leases:
+def leases(folder: Path, run: str = "run-1", first: int = 100) -> NonceLeases:
     """Leases whose ids are counted from `first`, as a registry would."""
     given = itertools.count(first)
-    return Leases(folder / "leases.json", run, lambda count: [next(given) for _ in range(count)], now_ms=NOW_MS)
+    return NonceLeases(folder / "leases.json", run, lambda count: [next(given) for _ in range(count)], now_ms=NOW_MS)

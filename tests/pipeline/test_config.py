@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tidings.errors import InputError, SetupError
-from tidings.pipeline import Counts, Ledger, delivery_id, read_pipeline
-from tidings.pipeline.state.batch_log import Entry
+from tidings.pipeline import BatchLog, Counts, delivery_id, read_pipeline
+from tidings.pipeline.state.batch_log import BatchEntry
 
 WHOLE = """
 name = "p"
@@ -66,29 +66,29 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_belongs_to_one_run_at_a_time(tmp_path: Path) -> None:
-    first = Ledger(str(tmp_path / "cp"))
+    first = BatchLog(str(tmp_path / "cp"))
     with pytest.raises(InputError, match="in use by another run"):
-        Ledger(str(tmp_path / "cp"))
+        BatchLog(str(tmp_path / "cp"))
     first.close()
-    Ledger(str(tmp_path / "cp")).close()
+    BatchLog(str(tmp_path / "cp")).close()
 
 
 def test_a_checkpoint_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SetupError, match="cannot write the checkpoint"):
-        Ledger(str(tmp_path / "file" / "cp"))
+        BatchLog(str(tmp_path / "file" / "cp"))
 
 
-def test_a_ledger_adds_up_what_is_done_and_only_that(tmp_path: Path) -> None:
-    ledger = Ledger(str(tmp_path))
-    ledger[0] = Entry(1, Counts(events=5, delivered_from=2, unmatched=2, quarantined=1, deliveries=9))
-    ledger[1] = Entry(1, Counts(events=1, unmatched=1))
-    ledger[2] = Entry(2)
-    assert ledger.totals() == Counts(events=6, delivered_from=2, unmatched=3, quarantined=1, deliveries=9)
-    assert ledger.totals().add_up()
-    assert ledger[2] == Entry(2)
-    assert ledger[3] is None
-    ledger.close()
+def test_a_batch_log_adds_up_what_is_done_and_only_that(tmp_path: Path) -> None:
+    log = BatchLog(str(tmp_path))
+    log[0] = BatchEntry(1, Counts(events=5, delivered_from=2, unmatched=2, quarantined=1, deliveries=9))
+    log[1] = BatchEntry(1, Counts(events=1, unmatched=1))
+    log[2] = BatchEntry(2)
+    assert log.totals() == Counts(events=6, delivered_from=2, unmatched=3, quarantined=1, deliveries=9)
+    assert log.totals().add_up()
+    assert log[2] == BatchEntry(2)
+    assert log[3] is None
+    log.close()
 
 
 def test_delivery_ids_differ_where_pairs_do_and_not_otherwise() -> None:

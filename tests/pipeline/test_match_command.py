@@ -103,7 +103,7 @@ def test_wrong_input_is_told_in_a_line(spark: SparkSession, tmp_path: Path) -> N
         (str(tmp_path / "empty.jsonl"), wanted, new, InputError, "no events to take the event type from"),
         (events, wanted, str(tmp_path / "full"), InputError, "is not empty"),
         (events, wanted, str(tmp_path / "file"), InputError, "is a file"),
-        (events, wanted, str(tmp_path / "file" / "below"), SetupError, "cannot be made"),
+        (events, wanted, str(tmp_path / "file" / "below"), SetupError, "cannot create a folder"),
     ]
     for events_path, wanted_path, out, error, said in cases:
         with pytest.raises(error, match=said) as raised:

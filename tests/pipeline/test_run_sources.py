@@ -1,4 +1,4 @@
-"""Events made up from a seed, subscriptions from a table, and checkpoints that do not grow with their history."""
+"""Events generated from a seed, subscriptions from a table, and checkpoints that do not grow with their history."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import pytest
 from tests.pipeline.sightings import Record, expected_pairs, sightings, subscriptions, write_lines
 from tests.pipeline.test_run import EVENTS, WANTED, delivered, lay_out, put_events
 from tidings.errors import InputError
-from tidings.pipeline import BatchDone, Counts, Ledger, Pipeline, read_pipeline, run
-from tidings.pipeline.matching.parse_subscriptions import WANTED_SCHEMA, read_payload, write_payload
-from tidings.pipeline.state import batch_log, subscription_versions
-from tidings.pipeline.state.batch_log import Entry
+from tidings.pipeline import BatchDone, BatchLog, Counts, Pipeline, read_pipeline, run
+from tidings.pipeline.matching.parse_subscriptions import SUBSCRIPTIONS_SCHEMA, read_payload, write_payload
+from tidings.pipeline.state.batch_log import BatchEntry
 from tidings.pipeline.state.subscription_versions import Version, VersionLog
+from tidings.pipeline.stream_job import StreamJob
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# ── Made-up events ───────────────────────────────────────────────────────────
+# ── Generated events ───────────────────────────────────────────────────────────
 
 
 def demo(folder: Path, more: str = "") -> Pipeline:
-    """A thousand made-up sightings in batches of 600."""
+    """A thousand generated sightings in batches of 600."""
     file = lay_out(folder)
     events = f'format = "demo"\nseed = 7\ncount = 1000\nrecords_per_batch = 600\n{more}'
     file.write_text(
@@ -117,7 +117,7 @@ def test_a_table_that_is_not_there_is_told(spark: SparkSession, tmp_path: Path) 
 
 def version(mark: str, added: list[str], removed: list[str]) -> Version:
     rows = [{"id": id, "condition": "TRUE", "boxes": [], "subscriber": mark} for id in added]
-    return Version(mark, write_payload(pa.Table.from_pylist(rows, schema=WANTED_SCHEMA)), removed)
+    return Version(mark, write_payload(pa.Table.from_pylist(rows, schema=SUBSCRIPTIONS_SCHEMA)), removed)
 
 
 def alive(log: VersionLog) -> list[tuple[str, str]]:
@@ -137,7 +137,7 @@ def test_folded_versions_say_the_same_in_one_file(tmp_path: Path) -> None:
         assert alive(opened) == before
         assert (opened.tip, opened.marks) == (3, ["2", "3"])
     assert sorted(file.name for file in tmp_path.iterdir()) == ["000000002.folded", "000000003.changes"]
-    assert read_payload(VersionLog(tmp_path)._folded().payload).num_rows == 2
+    assert read_payload(VersionLog(tmp_path).snapshot().payload).num_rows == 2
 
 
 def test_a_fold_cut_short_by_a_crash_leaves_nothing_wrong(tmp_path: Path) -> None:
@@ -152,8 +152,7 @@ def test_a_fold_cut_short_by_a_crash_leaves_nothing_wrong(tmp_path: Path) -> Non
     assert not (tmp_path / "000000001.changes").exists()
 
 
-def test_many_versions_leave_few_files(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscription_versions, "VERSIONS_MAX", 1)
+def test_many_versions_leave_few_files(spark: SparkSession, tmp_path: Path) -> None:
     pipeline = read_pipeline(lay_out(tmp_path))
     put_events(tmp_path, EVENTS[:800], 8)  # Four batches.
     more = subscriptions(5, seed=9)
@@ -163,7 +162,9 @@ def test_many_versions_leave_few_files(spark: SparkSession, tmp_path: Path, monk
             tmp_path / "subscriptions" / f"{done.batch + 2}.jsonl", [{**more[done.batch], "id": f"n{done.batch}"}]
         )
 
-    run(spark, pipeline, add_one)
+    batch_log = BatchLog(pipeline.checkpoint)
+    StreamJob(spark, pipeline, batch_log, add_one, versions_max=1).run()
+    batch_log.close()
     expected: list[tuple[str, str, str]] = []
     for batch in range(4):
         wanted = [*WANTED, *({**more[n], "id": f"n{n}"} for n in range(batch))]
@@ -172,17 +173,16 @@ def test_many_versions_leave_few_files(spark: SparkSession, tmp_path: Path, monk
     assert len(list((tmp_path / "checkpoint" / "subscriptions").iterdir())) <= 2
 
 
-def test_a_ledger_of_many_batches_is_a_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_log, "ENTRIES_MAX", 10)
-    book = Ledger(str(tmp_path))
+def test_a_log_of_many_batches_is_a_few_files(tmp_path: Path) -> None:
+    log = BatchLog(str(tmp_path), entries_max=10)
     for batch in range(100):
-        book[batch] = Entry(batch // 10)
-        book[batch] = Entry(batch // 10, Counts(events=2, unmatched=2))
-    book[100] = Entry(10)
-    book.close()
-    again = Ledger(str(tmp_path))
+        log[batch] = BatchEntry(batch // 10)
+        log[batch] = BatchEntry(batch // 10, Counts(events=2, unmatched=2))
+    log[100] = BatchEntry(10)
+    log.close()
+    again = BatchLog(str(tmp_path))
     assert again.totals() == Counts(events=200, unmatched=200)
     assert len(list(again.folder.iterdir())) <= 13
-    assert again[3] == Entry(8, Counts()), "long done, whatever it was"
-    assert (again[100], again[101]) == (Entry(10), None)
+    assert again[3] == BatchEntry(8, Counts()), "long done, whatever it was"
+    assert (again[100], again[101]) == (BatchEntry(10), None)
     again.close()

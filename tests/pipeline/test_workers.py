@@ -1,4 +1,4 @@
-"""What the door and the workers load, and when."""
+"""What the package and the workers load, and when."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_workers_are_forked_from_a_process_that_has_loaded_tidings(spark: SparkS
     assert all("tidings.pipeline.workers" in row.command for row in rows)
 
 
-def test_the_door_leaves_the_database_and_the_network_until_they_are_asked_for() -> None:
+def test_the_package_loads_the_database_and_the_network_at_first_use() -> None:
     program = (
         "import sys, tidings.pipeline; print(*({'sqlalchemy', 'tidings.net', 'tidings.store'} & set(sys.modules)))"
     )
@@ -39,7 +39,11 @@ def test_the_door_leaves_the_database_and_the_network_until_they_are_asked_for()
     assert done.stdout.split() == []
 
 
-def test_every_name_of_the_door_is_what_it_names_and_not_a_file() -> None:
+def test_every_public_name_is_an_object_and_not_a_module() -> None:
     found = {name: getattr(pipeline, name) for name in pipeline.__all__}
     assert [name for name, value in found.items() if isinstance(value, ModuleType)] == []
-    assert set(pipeline._HOME_OF) <= set(pipeline.__all__)
+
+
+def test_the_names_of_version_0_1_keep_working() -> None:
+    assert pipeline.Ledger is pipeline.BatchLog
+    assert (pipeline.Leases, pipeline.Metered) == (pipeline.NonceLeases, pipeline.BatchMetrics)

@@ -1,8 +1,12 @@
-"""`tidings …`: the terminal. Each command reads its options and calls one room.
+"""`tidings …`: the command line. Each command reads its options and calls one package.
 
-`frame` holds what all commands share: the option `-o`, tables and JSON lines, errors and
-exit codes. Every other file here is one command or one group of commands, and this page
-is their list.
+In reading order:
+
+    terminal                     what all commands share: the option `-o`, tables and JSON lines, errors, exit codes
+    doctor, filter, match, run   one command or group of commands each
+    lab                          `tidings lab …`
+    network/                     brokers, publishing, subscribing, traces, dead letters
+    registry/                    identities, domains, types, grants, subscriptions, the registry itself
 """
 
 from tidings.cli import doctor, terminal

@@ -1,4 +1,4 @@
-"""`tidings filter …`: a condition checked, explained, tried on an event, and written for Spark."""
+"""`tidings filter …`: checks a condition, explains it, tests it on an event, and writes it for Spark."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ EventOption: TypeAlias = Annotated[
 
 @app.command()
 def check(condition: ConditionArgument, type: TypeOption = None, output: OutputOption = Output.TABLE) -> None:
-    """Say whether a condition is right, and print it in canonical form.
+    """Check a condition, and print it in canonical form.
 
     \b
     Examples:
@@ -159,13 +159,13 @@ def _read_record(event: str) -> Mapping[str, Any]:
 
 
 def _type_of(record: Mapping[str, Any], condition: str) -> EventType:
-    """The record's own type, and NULL for what the condition mentions besides."""
+    """The record's own type, with NULL for other attributes that the condition mentions."""
     shown = EventType.infer(record)
     known = [attribute.name for attribute in shown]
     missing = [a.name for a in guess_type(condition) if shown.find(a.name) is None]
     for name in missing:
         hint = did_you_mean(name, known)
-        tell(f"note: the event has no {name!r}, which is NULL then{'; ' + hint if hint else ''}")
+        tell(f"note: the event has no {name!r}, so it is NULL{'; ' + hint if hint else ''}")
     return EventType.of(shown.name, (*shown, *(Attribute(name, ValueType.NULL) for name in missing)))
 
 

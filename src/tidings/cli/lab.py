@@ -1,4 +1,4 @@
-"""`tidings lab …`: which experiments there are, and running them."""
+"""`tidings lab …`: lists experiments, and runs them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ app = typer.Typer(
     help="Repeat the experiments of the papers: measured on Spark, drawn, and judged claim by claim.",
 )
 
-TELL_EVERY = 10  # Percent, where there is no terminal for a bar.
+TELL_EVERY = 10  # Percent, if there is no terminal for a progress bar.
 
 QuickOption = Annotated[bool, typer.Option("--quick", help="Fewer points and seeds: minutes instead of hours.")]
 SettingOption = Annotated[
@@ -63,7 +63,7 @@ def run_experiments(
     """Run experiments, draw their figures and judge the papers' claims by what was measured.
 
     Writes results.parquet, claims.json and figures/PAPER/FIGURE.png and .svg under --out.
-    Finished runs are kept in DIR/points: after an interruption the same command goes on
+    Finished runs are stored in DIR/points: after an interruption the same command continues
     from there. A claim that differs is a result, not a failure: the exit code is 0.
 
     \b
@@ -81,7 +81,7 @@ def run_experiments(
         with _shown_progress() as progress:
             report = run(chosen, out, master=master, progress=progress)
     except KeyboardInterrupt:
-        tell(f"stopped; finished runs are kept in {out / 'points'}, and the same command goes on from there")
+        tell(f"stopped; finished runs are in {out / 'points'}, and the same command continues from there")
         raise
     _show_report(report, output)
 
@@ -125,7 +125,7 @@ def _about(experiment: Experiment) -> dict[str, object]:
 
 @contextmanager
 def _shown_progress() -> Iterator[Progress]:
-    """A bar on a terminal; elsewhere a line for every tenth."""
+    """A progress bar on a terminal; elsewhere a line for every tenth."""
     if not sys.stderr.isatty():
         yield _TenthByTenth()
         return
@@ -139,13 +139,13 @@ def _shown_progress() -> Iterator[Progress]:
 
 
 class _TenthByTenth:
-    """Says how many runs are done, whenever another tenth is."""
+    """Prints how many runs are done, whenever another tenth is."""
 
     def __init__(self) -> None:
-        self._told = -1
+        self._printed = -1
 
     def __call__(self, done: int, total: int) -> None:
         reached = 100 * done // max(1, total) // TELL_EVERY
-        if reached > self._told:
-            self._told = reached
+        if reached > self._printed:
+            self._printed = reached
             tell(f"{done} of {total} runs done")

@@ -1,4 +1,4 @@
-"""`tidings match`: events and subscriptions in files, who gets what out, on Spark."""
+"""`tidings match`: matches events and subscriptions in files, on Spark."""
 
 from __future__ import annotations
 
@@ -40,8 +40,10 @@ def match(
     compact: Annotated[
         bool, typer.Option("--compact", help="One row per event, with a list of subscriptions.")
     ] = False,
-    plan: Annotated[str, typer.Option("--plan", metavar="auto|index|zones", help="How Spark goes about it.")] = "auto",
-    explain: Annotated[bool, typer.Option("--explain", help="Say which plan, and why; match nothing.")] = False,
+    plan: Annotated[str, typer.Option("--plan", metavar="auto|index|zones", help="The execution plan.")] = "auto",
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print the plan and the reason for it; match nothing.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what DIR holds.")] = False,
     master: MasterOption = None,
     conf: ConfOption = None,
@@ -50,8 +52,8 @@ def match(
     """Match events in files against subscriptions in files.
 
     Writes Parquet with event_id, subscription_id, subscriber to DIR. A subscription that
-    does not parse or does not fit the event type stops nothing: it goes to DIR/rejected
-    with its error, broken events go to DIR/quarantine, and the exit code is 1.
+    does not parse or does not fit the event type does not stop the match: it goes to
+    DIR/rejected with its error, broken events go to DIR/quarantine, and the exit code is 1.
 
     \b
     Examples:
@@ -80,7 +82,9 @@ def match(
 
 def _tell_of_rejects(outcome: Outcome) -> None:
     if outcome.rejected:
-        tell(f"{outcome.rejected:,} subscriptions cannot be used; why is in {outcome.out}/rejected, for example:")
+        tell(
+            f"{outcome.rejected:,} subscriptions cannot be used; the reasons are in {outcome.out}/rejected, for example:"
+        )
         tell("\n".join(f"  {line}" for line in outcome.example.splitlines()))
     if outcome.broken:
-        tell(f"{outcome.broken:,} events are broken; which and why is in {outcome.out}/quarantine")
+        tell(f"{outcome.broken:,} events are broken; they are in {outcome.out}/quarantine with the reasons")

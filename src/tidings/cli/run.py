@@ -1,4 +1,4 @@
-"""`tidings run`: a pipeline from a file, until it is stopped or its sources are empty."""
+"""`tidings run`: runs a pipeline that a file describes, until it is stopped or its sources are empty."""
 
 from __future__ import annotations
 
@@ -24,44 +24,45 @@ def run(
 ) -> None:
     """Match a stream of events against changing subscriptions, and deliver each match exactly once.
 
-    Runs until Ctrl-C, or until its sources are empty if the pipeline says so. Stop it or
-    kill it at any time: started again, it goes on where it stopped, and every delivery
-    stands in the sink once. The exit code is 1 where something was quarantined.
+    Runs until Ctrl-C, or until its sources are empty if it is configured so. You may stop or
+    kill it at any time: the next run continues where it stopped, and every delivery is in
+    the sink once. The exit code is 1 if something was quarantined.
 
     \b
     Examples:
       tidings run london.toml
       tidings run london.toml --master spark://host:7077 --conf spark.executor.memory=4g
     """
-    from tidings.pipeline import Ledger, Metered, parse_settings, read_pipeline, run, start
+    from tidings.pipeline import BatchLog, BatchMetrics, parse_settings, read_pipeline, run, start
 
     described = read_pipeline(pipeline)
     spark = start(f"tidings {described.name}", master, {**described.spark_settings(), **parse_settings(conf or [])})
     asked_to_stop = threading.Event()
-    for way_to_stop in (signal.SIGINT, signal.SIGTERM):  # After the start: Spark brings a handler of its own.
+    for way_to_stop in (signal.SIGINT, signal.SIGTERM):  # After the start, since Spark installs a handler of its own.
         signal.signal(way_to_stop, lambda *_: asked_to_stop.set())
-    meter = Metered(described.metrics, tell_of)
+    metrics = BatchMetrics(described.metrics, tell_of)
     stopped = False
     try:
-        counts = run(spark, described, meter, asked_to_stop.is_set)
+        counts = run(spark, described, metrics, asked_to_stop.is_set)
     except KeyboardInterrupt:
         stopped = True
-        ledger = Ledger(described.checkpoint)
-        counts = ledger.totals()
-        ledger.close()
+        batch_log = BatchLog(described.checkpoint)
+        counts = batch_log.totals()
+        batch_log.close()
     finally:
         spark.stop()
     show([counts_row(counts)], output)
     if stopped:
-        tell("stopped; the next run goes on from here")
+        tell("stopped; the next run continues from here")
         raise typer.Exit(EXIT_INTERRUPTED)
     if counts.quarantined:
-        tell(f"{counts.quarantined:,} events were quarantined; which and why is in {described.quarantine.path}/events")
+        folder = f"{described.quarantine.path}/events"
+        tell(f"{counts.quarantined:,} events were quarantined; they are in {folder} with the reasons")
         raise typer.Exit(EXIT_REJECTS)
 
 
 def tell_of(done: BatchDone) -> None:
-    """A line per batch on stderr."""
+    """Prints a line per batch on stderr."""
     counts, seconds = done.counts, max(done.seconds, 1e-3)
     parts = [
         f"batch {done.batch}",

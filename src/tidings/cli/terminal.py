@@ -1,4 +1,4 @@
-"""What every command shares: how rows are shown, how errors end, and which code the shell gets.
+"""What every command shares: how it prints rows, how it reports errors, and its exit code.
 
 | exit code | means |
 | --- | --- |
@@ -8,8 +8,7 @@
 | 3 | refused for lack of a right |
 | 130 | stopped with Ctrl-C |
 
-Data goes to stdout through `show`, everything else to stderr through `tell`. A stack trace
-means a fault of ours, never of what the caller typed.
+`show` prints data on stdout, `tell` everything else on stderr. A stack trace means a bug of ours, never wrong input.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from tidings.errors import Denied, InputError, PeerError, SetupError, TidingsErr
 
 EXIT_DONE, EXIT_REJECTS, EXIT_USAGE, EXIT_DENIED, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
 
-WIDTH_WITHOUT_TERMINAL = 10_000  # A file or a pipe has no edge: a row stays on one line.
+WIDTH_WITHOUT_TERMINAL = 10_000  # In a file or a pipe, a row stays on one line.
 
 Row: TypeAlias = Mapping[str, object]
 
@@ -49,7 +48,7 @@ OutputOption: TypeAlias = Annotated[
 
 
 def new_app() -> typer.Typer:
-    """The program without its commands: `--help`, `--version`, and no stack traces dressed up as help."""
+    """The program without its commands: `--help`, `--version`, and plain stack traces."""
     app = typer.Typer(
         name="tidings",
         no_args_is_help=True,
@@ -63,7 +62,7 @@ def new_app() -> typer.Typer:
 
 
 def show(rows: Iterable[Row], output: Output = Output.TABLE, columns: Sequence[str] = ()) -> None:
-    """Print rows on stdout: JSON lines as they come, or one table with `columns` (or the first row's keys)."""
+    """Print rows on stdout: as JSON lines, one at a time, or as a table with `columns` (or the first row's keys)."""
     if output is Output.JSON:
         for row in rows:
             print(json.dumps(row, ensure_ascii=False, default=str), flush=True)
@@ -78,23 +77,23 @@ def show(rows: Iterable[Row], output: Output = Output.TABLE, columns: Sequence[s
 
 
 def tell(text: str) -> None:
-    """Print progress, a note or an error on stderr, where it is not mistaken for data."""
+    """Print progress, a note or an error on stderr, separate from data."""
     print(text, file=sys.stderr, flush=True)
 
 
 def console() -> Console:
-    """Stdout with colours where a terminal wants them (NO_COLOR is honoured); prints text as it is."""
+    """Stdout, in colour on a terminal (unless NO_COLOR is set); prints text without markup."""
     width = None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL
     return Console(file=sys.stdout, width=width, markup=False, highlight=False, emoji=False)
 
 
 def run(app: typer.Typer) -> None:
-    """Run the command that the arguments name, and exit with the code its ending calls for."""
+    """Run the command that the arguments name, and exit with its code."""
     _escape_what_cannot_be_encoded()
     try:
         _run_and_flush(app)
     except BrokenPipeError:
-        _close_quietly()  # The reader, `head` perhaps, has seen enough: that is no fault.
+        _close_quietly()  # The reader, `head` perhaps, has seen enough: that is no error.
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except TidingsError as error:
@@ -125,9 +124,9 @@ def exit_code_of(error: TidingsError) -> int:
 
 @contextmanager
 def refusing_what_is_broken() -> Iterator[None]:
-    """For reading what somebody else has signed: altered, cut short, of an unknown form or suite, it is refused.
+    """For reading what another party has signed: refuses what was altered or truncated, or has an unknown format.
 
-    On a link such a thing is the sender's fault. In a file there is nobody to blame, only nothing to believe.
+    On a connection such input is the peer's fault (PeerError). In a file it is simply not to be trusted (Denied).
     """
     try:
         yield
@@ -148,12 +147,12 @@ def _tidings(
 ) -> None:
     """Content-based publish/subscribe across organisations.
 
-    A publisher says what happened, as a typed event. A subscriber says what it wants, as
-    an SQL condition over the event's attributes.
+    A publisher sends typed events. A subscriber registers an SQL condition over the
+    event's attributes, and receives the events for which it is TRUE.
 
     \b
     Start here:
-      tidings doctor                is this machine ready, and if not, what mends it
+      tidings doctor                is this machine ready, and if not, what fixes it
       tidings COMMAND --help        what a command does, with examples
 
     \b
@@ -170,17 +169,17 @@ def _run_and_flush(app: typer.Typer) -> None:
     try:
         app(prog_name="tidings")
     finally:
-        sys.stdout.flush()  # Here, so that a reader who has gone away is noticed while we can still be quiet.
+        sys.stdout.flush()  # Here, so that a broken pipe raises where `run` can handle it.
 
 
 def _escape_what_cannot_be_encoded() -> None:
-    """Bytes that were no UTF-8 in an argument, or signs a terminal lacks, are shown escaped instead of failing."""
+    """Escapes invalid UTF-8 of arguments, and characters that the terminal lacks, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
 
 
 def _close_quietly() -> None:
-    # What is still buffered goes nowhere; otherwise the interpreter complains about it on its way out.
+    # Discards what is still buffered; otherwise the interpreter reports it at exit.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(EXIT_DONE)

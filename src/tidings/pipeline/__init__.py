@@ -1,10 +1,25 @@
-"""Big data: events and subscriptions as Spark tables, matched in batch or as a stream, and delivered exactly once.
+"""Content-based matching on Spark: events and subscriptions as tables, in batch or as a stream, exactly once.
 
-`match` joins two tables. `Matching` is the same with a plan to look at and the rejected
-subscriptions. `match_files` goes from files to files, `run` runs a pipeline that a file
-describes until it is stopped or its sources are empty. `admit` opens sealed events, and `secure`
-seals deliveries for their recipients, with keys from a `KeyFile`. `LiveNetwork` is the Spark data
-source `tidings`, for who registers it.
+`match` joins two tables. `Matching` does the same, and also has the plan and the rejected subscriptions.
+`match_files` goes from files to files. `run` runs a pipeline that a file describes, until it is stopped or its
+sources are empty. `admit` decrypts events, and `secure` encrypts deliveries for their recipients, with keys from a
+`KeyFile`. `LiveNetwork` is the Spark data source `tidings`, to be registered with a session.
+
+In reading order:
+
+    tables       the tables that steps pass to one another, by their columns
+    session      starts Spark; errors of Spark as our own
+    workers      Python workers that are forked with Tidings already loaded
+    match_job    from files to files (`tidings match`)
+    config       the file that describes a pipeline
+    stream_job   the streaming job (`tidings run`), and its metrics
+    sources/     where events and subscriptions come from
+    matching/    the match itself: plans, index, batches
+    parquet/     result files that the workers write themselves
+    security/    decrypting events, encrypting deliveries
+    sinks/       where deliveries go
+    connectors/  Kafka, and the Spark data source `tidings`
+    state/       the checkpoint: batch log and subscription versions
 """
 
 from __future__ import annotations
@@ -13,8 +28,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tidings.pipeline.matching.match import Matching, Plan, PlanName, match
-
-# Loaded at once: they are named like their files, and a file that is loaded later takes its name here for itself.
 from tidings.pipeline.security.decrypt import admit, genuine, refused
 from tidings.pipeline.security.encrypt import secure
 from tidings.pipeline.security.recipients import Rest
@@ -23,16 +36,22 @@ if TYPE_CHECKING:
     from tidings.pipeline.config import Pipeline, read_pipeline
     from tidings.pipeline.connectors.spark_datasource import LiveNetwork
     from tidings.pipeline.match_job import Outcome, match_files
-    from tidings.pipeline.metrics import Metered
     from tidings.pipeline.security.keyfile import KeyFile, write_keys
-    from tidings.pipeline.security.nonce_leases import Leases, stamp, stamp_files
+    from tidings.pipeline.security.nonce_leases import NonceLeases, stamp, stamp_files
     from tidings.pipeline.session import parse_settings, start
-    from tidings.pipeline.state.batch_log import Counts, Ledger
-    from tidings.pipeline.stream_job import BatchDone, run
+    from tidings.pipeline.state.batch_log import BatchLog, Counts
+    from tidings.pipeline.stream_job import BatchDone, BatchMetrics, run
     from tidings.pipeline.tables import delivery_id
+
+    # Names of version 0.1, which keep working.
+    Ledger = BatchLog
+    Leases = NonceLeases
+    Metered = BatchMetrics
 
 __all__ = [
     "BatchDone",
+    "BatchLog",
+    "BatchMetrics",
     "Counts",
     "KeyFile",
     "Leases",
@@ -40,6 +59,7 @@ __all__ = [
     "LiveNetwork",
     "Matching",
     "Metered",
+    "NonceLeases",
     "Outcome",
     "Pipeline",
     "Plan",
@@ -61,24 +81,25 @@ __all__ = [
     "write_keys",
 ]
 
-# The registry's database, the live network and Spark's readers take a second to load. Every Python worker
-# passes this door and has no use for them. So these names are loaded when they are asked for.
-_HOMES = {
+# The registry's database, the live network and Spark's readers take a second to load. Every Python worker imports
+# this package and does not need them, so these names are loaded at first use.
+_MODULES = {
     "config": ("Pipeline", "read_pipeline"),
     "match_job": ("Outcome", "match_files"),
-    "stream_job": ("BatchDone", "run"),
+    "stream_job": ("BatchDone", "BatchMetrics", "run"),
     "security.keyfile": ("KeyFile", "write_keys"),
-    "security.nonce_leases": ("Leases", "stamp", "stamp_files"),
-    "state.batch_log": ("Counts", "Ledger"),
+    "security.nonce_leases": ("NonceLeases", "stamp", "stamp_files"),
+    "state.batch_log": ("BatchLog", "Counts"),
     "connectors.spark_datasource": ("LiveNetwork",),
-    "metrics": ("Metered",),
     "session": ("parse_settings", "start"),
     "tables": ("delivery_id",),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+_OLD_NAMES = {"Ledger": "BatchLog", "Leases": "NonceLeases", "Metered": "BatchMetrics"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
+    current = _OLD_NAMES.get(name, name)
+    if current not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULE_OF[current]}"), current)

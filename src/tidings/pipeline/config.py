@@ -1,7 +1,7 @@
-"""What a pipeline is: the file that `tidings run` reads, checked as a whole before anything starts.
+"""The configuration of a pipeline: the file that `tidings run` reads, validated before anything starts.
 
     name = "london"
-    checkpoint = "state"                  # what was done, so that a restart goes on from there
+    checkpoint = "state"                  # progress, so that a restart continues from there
 
     [events]
     format = "json"                       # json, parquet, csv, kafka, demo, tidings; frames, with [secure]
@@ -30,7 +30,7 @@
     [trigger]
     every_s = 2.0                         # or: until_empty = true
 
-Paths are taken from the folder that the file is in.
+Relative paths start at the file's own folder.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ import msgspec
 from tidings.errors import InputError
 from tidings.events import EventType, read_file
 
-# A message that was sent cannot be taken back: a task that fails ends the run, and the next one looks what is there.
-NOTHING_TWICE = {"spark.task.maxFailures": "1", "spark.speculation": "false"}
+# A Kafka message cannot be withdrawn. A failed task therefore ends the run, and the next run checks what was sent.
+NO_TASK_RETRIES = {"spark.task.maxFailures": "1", "spark.speculation": "false"}
 FILES_PER_BATCH = 100  # With files of some megabytes, a batch of a few seconds.
 RECORDS_PER_BATCH = 1_000_000
 DEMO_RATE = 1_000.0  # Events per second.
@@ -56,7 +56,7 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class EventsFrom(_Part, frozen=True, kw_only=True):
-    """Where events come from."""
+    """The source of events."""
 
     format: Literal["json", "parquet", "csv", "kafka", "demo", "frames", "tidings"]
     path: str = ""
@@ -77,7 +77,7 @@ class EventsFrom(_Part, frozen=True, kw_only=True):
 
 
 class SubscriptionsFrom(_Part, frozen=True, kw_only=True):
-    """Where subscriptions and their changes are put: a folder of JSON lines, a table, or a topic."""
+    """The source of subscriptions and their changes: a folder of JSON lines, a table, or a topic."""
 
     format: Literal["json", "table", "kafka"] = "json"
     path: str = ""
@@ -87,7 +87,7 @@ class SubscriptionsFrom(_Part, frozen=True, kw_only=True):
 
 
 class DeliveriesTo(_Part, frozen=True, kw_only=True):
-    """Where deliveries go; `with_event` adds the event itself, as JSON."""
+    """The sink of deliveries; `with_event` adds the event itself, as JSON."""
 
     format: Literal["parquet", "json", "kafka", "webhook", "tidings"] = "parquet"
     path: str = ""
@@ -101,27 +101,27 @@ class DeliveriesTo(_Part, frozen=True, kw_only=True):
 
 
 class QuarantineTo(_Part, frozen=True, kw_only=True):
-    """The folder for what is broken, with reasons and original bytes."""
+    """The folder for broken events and rejected subscriptions, with reasons and original bytes."""
 
     path: str
 
 
 class Trigger(_Part, frozen=True, kw_only=True):
-    """When the next batch begins; `until_empty` takes what is there and ends."""
+    """When the next batch begins; with `until_empty`, the run ends when the sources are empty."""
 
     every_s: float = 2.0
     until_empty: bool = False
 
 
-class Metrics(_Part, frozen=True, kw_only=True):
-    """The port on which Prometheus may ask."""
+class MetricsEndpoint(_Part, frozen=True, kw_only=True):
+    """The address that Prometheus scrapes."""
 
     port: int
     address: str = "127.0.0.1"
 
 
 class SecureBy(_Part, frozen=True, kw_only=True):
-    """By what sealed events are opened and deliveries sealed: the registry that knows the type, and a key file."""
+    """How sealed events are decrypted and deliveries encrypted: the registry that has the type, and a key file."""
 
     registry: str
     type: str
@@ -131,7 +131,7 @@ class SecureBy(_Part, frozen=True, kw_only=True):
 
 
 class Pipeline(_Part, frozen=True, kw_only=True):
-    """A whole pipeline; every path in it is absolute."""
+    """A pipeline; every path in it is absolute."""
 
     name: str
     checkpoint: str
@@ -141,15 +141,15 @@ class Pipeline(_Part, frozen=True, kw_only=True):
     quarantine: QuarantineTo
     secure: SecureBy | None = None
     trigger: Trigger = Trigger()
-    metrics: Metrics | None = None
+    metrics: MetricsEndpoint | None = None
     spark: dict[str, str] = {}
 
     def event_type(self) -> EventType | None:
         return read_file(self.events.type) if self.events.type else None
 
     def spark_settings(self) -> dict[str, str]:
-        """What Spark should be started with: what the sink needs, and what the file says, which goes first."""
-        return {**(NOTHING_TWICE if self.deliveries.format == "kafka" else {}), **self.spark}
+        """Settings for Spark: those that the sink needs, overridden by those in the file."""
+        return {**(NO_TASK_RETRIES if self.deliveries.format == "kafka" else {}), **self.spark}
 
 
 def read_pipeline(path: str | Path) -> Pipeline:
@@ -186,11 +186,13 @@ def _check(pipeline: Pipeline) -> None:
     _check_numbers(pipeline)
     where = pipeline.subscriptions
     if where.format == "table" and bool(where.path) == bool(where.table):
-        raise ValueError("subscriptions: expected either path, a folder of Parquet, or table, a name Spark knows")
+        raise ValueError(
+            "subscriptions: expected either path, a folder of Parquet, or table, a name in Spark's catalog"
+        )
     if (pipeline.events.format == "frames") != (pipeline.secure is not None):
-        raise ValueError("secure: needed with events of format 'frames', and for them alone")
+        raise ValueError("secure: needed with events of format 'frames', and only with them")
     if pipeline.secure is not None and pipeline.deliveries.format not in ("parquet", "json"):
-        raise ValueError(f"deliveries.format: sealed ones go to parquet or json, not {pipeline.deliveries.format}")
+        raise ValueError(f"deliveries.format: sealed deliveries need parquet or json, got {pipeline.deliveries.format}")
     wrong = [key for key in pipeline.spark if not key.startswith("spark.")]
     if wrong:
         raise ValueError(f'spark: expected settings such as "spark.executor.memory", got {wrong[0]!r}')

@@ -1,4 +1,7 @@
-"""Spark, started the way Tidings wants it: this Python in the workers, UTC, quiet, our package on every host."""
+"""Starts Spark as Tidings needs it: this Python in the workers, UTC, a quiet log, our package on every host.
+
+Also turns errors of Spark into our own, in one line and without a Java stack trace.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import atexit
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -16,8 +20,9 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import tidings
-from tidings.errors import InputError, SetupError
+from tidings.errors import InputError, SetupError, TidingsError
 
+LINE_MAX = 300  # Characters of an error of Spark that are shown.
 DEFAULT_MASTER = "local[*]"
 
 _SETTINGS = {
@@ -28,19 +33,19 @@ _SETTINGS = {
     "spark.sql.ansi.enabled": "true",
     # One Arrow batch is one round of the matching kernel, which is fastest from about this size on.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "16384",
-    # Snappy or LZ4 in Spark's own exchanges; zstd in files costs more than it saves here.
+    # Zstandard, Spark's alternative, costs more time here than it saves space.
     "spark.sql.parquet.compression.codec": "snappy",
 }
 
 _LOCAL_SETTINGS = {
-    "spark.sql.shuffle.partitions": "8",  # Spark's 200 are meant for a cluster.
+    "spark.sql.shuffle.partitions": "8",  # Spark's default of 200 is meant for a cluster.
     "spark.python.daemon.module": "tidings.pipeline.workers",
 }
 
 
 def start(name: str, master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """A Spark session; `settings` go before ours. Raises SetupError, without a Java stack, where it does not start."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Else workers are whichever python3 is on PATH.
+    """A Spark session; `settings` override ours. Raises SetupError if Spark does not start."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Otherwise workers run the python3 on PATH.
     master = master or os.environ.get("TIDINGS_MASTER") or DEFAULT_MASTER
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -54,7 +59,7 @@ def start(name: str, master: str | None = None, settings: Mapping[str, str] | No
         raise SetupError(
             f"Spark does not start with master {master!r}: {_first_line(error)}\ntry: tidings doctor"
         ) from None
-    _ship_package(session)
+    _send_package(session)
     return session
 
 
@@ -74,21 +79,52 @@ def parse_settings(pairs: list[str]) -> dict[str, str]:
 
 
 def is_local(session: SparkSession) -> bool:
-    """Whether executors live in the driver's own process."""
+    """Whether executors run in the driver's own process."""
     master = session.sparkContext.master or ""
     return master == "local" or master.startswith("local[")
 
 
-def _ship_package(session: SparkSession) -> None:
-    """Sends this very Tidings to executors on other hosts, which then need only its libraries."""
-    if is_local(session) or getattr(session, "_tidings_shipped", False):
+def spark_error(error: Exception) -> TidingsError:
+    """An error of Spark as our own, in one line: a file that cannot be read, a full disk."""
+    text = str(error)
+    for sign, kind, what in _SIGNS:
+        if sign in text:
+            return kind(f"{what}: {_line_with(text, sign)}")
+    from_python = re.findall(r"^[\w.]*[A-Z]\w*(?:Error|Invalid): .+$", text, re.MULTILINE)
+    return SetupError(f"Spark failed: {from_python[-1][:LINE_MAX] if from_python else _line_with(text, 'Exception')}")
+
+
+_SIGNS: tuple[tuple[str, type[TidingsError], str], ...] = (
+    ("No space left on device", SetupError, "the disk is full"),
+    ("Permission denied", SetupError, "no permission to read or write there"),
+    ("Mkdirs failed", SetupError, "cannot create a folder"),
+    ("Not a directory", SetupError, "cannot create a folder"),
+    ("ParentNotDirectoryException", SetupError, "cannot create a folder"),
+    ("the file is damaged, or no Parquet", InputError, "a file is damaged or not what its name says"),
+    ("FAILED_READ_FILE", InputError, "a file is damaged or not what its name says"),
+    ("is not a Parquet file", InputError, "a file is damaged or not what its name says"),
+    ("CANNOT_READ_FILE_FOOTER", InputError, "a file is damaged or not what its name says"),
+    ("PATH_NOT_FOUND", InputError, "no such file"),
+    ("MALFORMED", InputError, "a file is damaged or not what its name says"),
+    ("EventError", InputError, "an event does not fit its type"),
+)
+
+
+def _line_with(text: str, sign: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if sign in line]
+    return (lines or [text.strip().splitlines()[0] if text.strip() else "no reason given"])[0][:LINE_MAX]
+
+
+def _send_package(session: SparkSession) -> None:
+    """Sends this installation of Tidings to executors on other hosts, which then need only its dependencies."""
+    if is_local(session) or getattr(session, "_tidings_sent", False):
         return
-    session.sparkContext.addPyFile(str(_zipped_package()))
-    session._tidings_shipped = True  # type: ignore[attr-defined]
+    session.sparkContext.addPyFile(str(zipped_package()))
+    session._tidings_sent = True  # type: ignore[attr-defined]
 
 
-def _zipped_package() -> Path:
-    """The package in a zip that unpacks itself where it is first imported (see `_UNPACK`)."""
+def zipped_package() -> Path:
+    """The package as a zip file that unpacks itself where it is first imported (see `_UNPACK`)."""
     source = Path(tidings.__file__).parent
     files = sorted(source.rglob("*.py"))
     digest = hashlib.blake2b(b"".join(file.read_bytes() for file in files), digest_size=8).hexdigest()
@@ -96,7 +132,7 @@ def _zipped_package() -> Path:
     atexit.register(shutil.rmtree, target.parent, ignore_errors=True)
     with zipfile.ZipFile(target, "w") as archive:
         archive.writestr("tidings/__init__.py", _UNPACK.replace("DIGEST", digest))
-        # With them goes what Numba has compiled here; it looks at the times of the sources to know what is still good.
+        # Numba's cache is sent along. Numba trusts it only if the sources have the same modification times.
         for file in (*files, *sorted(source.rglob("*.nb[ci]"))):
             archive.write(file, Path("package/tidings") / file.relative_to(source))
         times = {str(file.relative_to(source)): file.stat().st_mtime_ns for file in files}
@@ -104,9 +140,9 @@ def _zipped_package() -> Path:
     return target
 
 
-# A package that is imported from a zip has no place for compiled kernels, and every worker would
-# compile them again, which takes minutes. So the zip holds only this, which unpacks the package
-# into a folder that all workers of the host share, now and in later jobs, and goes on from there.
+# A package that is imported from a zip has no folder for compiled kernels, so every worker would compile them again,
+# which takes minutes. The zip therefore holds this code, which unpacks the package into a folder that all workers
+# of the host share, now and in later jobs, and imports it from there.
 _UNPACK = """
 import json, os, shutil, tempfile, zipfile
 
@@ -134,5 +170,5 @@ with open(__file__) as _source:
 
 def _first_line(error: Exception) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if "Exception" in line or "Error" in line]
-    return (telling or lines or [type(error).__name__])[0].strip()[:300]
+    named = [line for line in lines if "Exception" in line or "Error" in line]
+    return (named or lines or [type(error).__name__])[0].strip()[:LINE_MAX]

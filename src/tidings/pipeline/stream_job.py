@@ -1,13 +1,16 @@
-"""The streaming job: records → EVENTS → MATCHES → DELIVERIES, batch by batch, each exactly once.
+"""The streaming job behind `tidings run`: records → EVENTS → MATCHES → DELIVERIES, batch by batch, exactly once.
 
-    ledger      which subscriptions does this batch go by?      written before the work
-    match       records → deliveries, broken ones, counts       one pass through the workers
-    quarantine  broken ones, with reason and original bytes
-    sink        deliveries                                      whole, or not at all
-    ledger      the counts; the batch is done
+A micro-batch goes through five steps:
 
-Kill it anywhere: the batch that was under way is run again, by the same subscriptions, and
-every step finds what it had finished. Spark's own checkpoint holds which records a batch has.
+    batch log   chooses the version of the subscriptions, and writes it to disk before the work begins
+    match       records → deliveries, broken records, counts, in one pass of the workers
+    quarantine  stores broken records with the reason and the original bytes
+    sink        stores the deliveries, all of them or none
+    batch log   writes the counts; the batch is done
+
+The job may be killed at any point. The next run repeats the unfinished batch with the same version of the
+subscriptions, and each step detects what it had already finished. Spark's own checkpoint records which records
+belong to a batch.
 """
 
 from __future__ import annotations
@@ -19,33 +22,36 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 from py4j.protocol import Py4JError
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 
-from tidings.errors import TidingsError
-from tidings.pipeline.config import Pipeline
-from tidings.pipeline.match_job import told
+from tidings.errors import SetupError, TidingsError
+from tidings.pipeline.config import MetricsEndpoint, Pipeline
 from tidings.pipeline.matching.batch_step import RESULTS_SCHEMA, MatchRecords, broken_of, counts_of, deliveries_of
-from tidings.pipeline.sinks.files import FileSink, Quarantine, Sink
+from tidings.pipeline.session import spark_error
+from tidings.pipeline.sinks.files import Quarantine
+from tidings.pipeline.sinks.sink import open_sink
 from tidings.pipeline.sources.streams import open_source
 from tidings.pipeline.sources.subscription_changes import change_source
-from tidings.pipeline.state.batch_log import Counts, Entry, Ledger
-from tidings.pipeline.state.subscription_versions import Changes, InForce
+from tidings.pipeline.state.batch_log import BatchEntry, BatchLog, Counts
+from tidings.pipeline.state.subscription_versions import VERSIONS_MAX, SubscriptionVersions, VersionIndex
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from tidings.pipeline.security.job import Secured
+    from tidings.pipeline.security.job import SecureStage
     from tidings.pipeline.security.step import AdmitMatchSecure
 
-POLL_S = 0.5  # How soon Ctrl-C and a failed query are noticed.
+POLL_S = 0.5  # How soon the job notices Ctrl-C or a failed query.
+SECONDS_BUCKETS = (0.5, 1, 2, 5, 10, 30, 60, 300)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchDone:
-    """What is told after each batch."""
+    """The report after each batch; `behind` says how much is waiting, if the source knows."""
 
     batch: int
     version: int
@@ -64,51 +70,59 @@ def run(
     watch: Watch = lambda done: None,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> Counts:
-    """Runs a pipeline until its sources are empty, if it says so, or until KeyboardInterrupt.
+    """Runs a pipeline until its sources are empty, if it is configured so, or until KeyboardInterrupt.
 
-    `is_stopped` is asked now and then; where it says yes, that is a KeyboardInterrupt, too.
-    Returns the counts over its whole life, earlier runs included. Raises InputError and
-    SetupError; whatever happens, the next run goes on where this one stopped.
+    The job calls `is_stopped` now and then, and raises KeyboardInterrupt when it returns True. Returns the counts of
+    all runs of this pipeline. Raises InputError and SetupError; in any case the next run continues
+    where this one stopped.
     """
-    ledger = Ledger(pipeline.checkpoint)
+    batch_log = BatchLog(pipeline.checkpoint)
     try:
-        ledger.lend_to(spark)
-        job = Job(spark, pipeline, ledger, watch)
-        job.is_stopped = is_stopped
-        job.run()
-        return ledger.totals()
+        batch_log.lock_for_spark(spark)
+        StreamJob(spark, pipeline, batch_log, watch, is_stopped).run()
+        return batch_log.totals()
     except (PySparkException, Py4JError) as wrong:
-        raise told(wrong) from None
+        raise spark_error(wrong) from None
     finally:
-        ledger.close()
+        batch_log.close()
 
 
-class Job:
-    """A pipeline that is under way."""
+class StreamJob:
+    """A pipeline as it runs. Builds a new base index after at most `versions_max` versions of the subscriptions."""
 
-    def __init__(self, spark: SparkSession, pipeline: Pipeline, ledger: Ledger, watch: Watch) -> None:
-        self.spark, self.pipeline, self.ledger, self.watch = spark, pipeline, ledger, watch
-        self.secured = _secured(spark, pipeline)
-        self.source = self.secured.source if self.secured else open_source(spark, pipeline)
-        changes_from = change_source(spark, pipeline.subscriptions, self.source.whole_type)
-        self.changes = Changes(spark, changes_from, pipeline.checkpoint, self.source.whole_type)
-        self.sink = _sink(spark, pipeline, self.source.whole_type.name)
+    def __init__(
+        self,
+        spark: SparkSession,
+        pipeline: Pipeline,
+        batch_log: BatchLog,
+        watch: Watch = lambda done: None,
+        is_stopped: Callable[[], bool] = lambda: False,
+        *,
+        versions_max: int = VERSIONS_MAX,
+    ) -> None:
+        self.spark, self.pipeline, self.batch_log = spark, pipeline, batch_log
+        self.watch, self.is_stopped = watch, is_stopped
+        self.secure = _secure_stage(spark, pipeline)
+        self.source = self.secure.source if self.secure else open_source(spark, pipeline)
+        whole_type = self.source.whole_type
+        changes = change_source(spark, pipeline.subscriptions, whole_type)
+        self.versions = SubscriptionVersions(spark, changes, pipeline.checkpoint, whole_type, versions_max=versions_max)
+        self.sink = open_sink(spark, pipeline.deliveries, checkpoint=pipeline.checkpoint, type_name=whole_type.name)
         self.quarantine = Quarantine(spark, pipeline.quarantine.path)
-        self.is_stopped: Callable[[], bool] = lambda: False
         self._query: StreamingQuery | None = None
         self._failure: BaseException | None = None
-        self._is_over = self._has_ended()
+        self._has_ended = self._is_exhausted()
 
     def run(self) -> None:
-        self.sink.get_ready()
-        self.quarantine.get_ready()
+        self.sink.prepare()
+        self.quarantine.prepare()
         self._query = self._start()
         try:
-            while not self._query.awaitTermination(POLL_S) and not self._is_over:  # type: ignore[arg-type]
+            while not self._query.awaitTermination(POLL_S) and not self._has_ended:  # type: ignore[arg-type]
                 if self.is_stopped():
                     raise KeyboardInterrupt
         except KeyboardInterrupt:
-            _hush(self.spark)
+            _silence(self.spark)
             raise
         except (PySparkException, Py4JError):
             if isinstance(self._failure, TidingsError):
@@ -119,7 +133,7 @@ class Job:
 
     def _start(self) -> StreamingQuery:
         trigger = self.pipeline.trigger
-        writer = self.source.stream.writeStream.queryName(self.pipeline.name).foreachBatch(self._batch_or_reason)
+        writer = self.source.stream.writeStream.queryName(self.pipeline.name).foreachBatch(self._try_batch)
         writer = writer.option("checkpointLocation", str(Path(self.pipeline.checkpoint) / "spark"))
         if trigger.until_empty and not self.source.count:
             writer = writer.trigger(availableNow=True)
@@ -128,104 +142,117 @@ class Job:
         query: StreamingQuery = writer.start()
         return query
 
-    def _batch_or_reason(self, records: DataFrame, number: int) -> None:
+    def _try_batch(self, records: DataFrame, number: int) -> None:
         try:
             self.batch(records, number)
-        except BaseException as wrong:  # Spark would keep only its text, deep within a Java stack.
+        except BaseException as wrong:  # Spark would keep only its text, deep within a Java stack trace.
             self._failure = wrong
             raise
 
     def batch(self, records: DataFrame, number: int) -> None:
         """One batch, from records to sink."""
         began = time.monotonic()
-        entry = self.ledger[number]
-        if self._is_over or (entry and entry.counts):
+        entry = self.batch_log[number]
+        if self._has_ended or (entry and entry.counts):
             return
         if entry is None:
-            entry = Entry(self.changes.scan(self.quarantine.put_subscriptions))
-            self.ledger[number] = entry
-        in_force = self.changes.at(entry.version)
-        counts = self._deliver(records, number, in_force)
-        self.ledger[number] = Entry(entry.version, counts)
-        self._is_over = self._has_ended()
+            entry = BatchEntry(self.versions.scan(self.quarantine.put_subscriptions))
+            self.batch_log[number] = entry
+        index = self.versions.at(entry.version)
+        counts = self._deliver(records, number, index)
+        self.batch_log[number] = BatchEntry(entry.version, counts)
+        self._has_ended = self._is_exhausted()
         seconds = time.monotonic() - began
-        self.watch(BatchDone(number, entry.version, in_force.count, counts, seconds, _behind(self._query)))
+        self.watch(BatchDone(number, entry.version, index.count, counts, seconds, _behind(self._query)))
 
-    def _has_ended(self) -> bool:
-        """Whether a source that counts has given all it has; what it gives afterwards are batches of nothing."""
-        return bool(self.source.count) and self.ledger.totals().events >= self.source.count
+    def _is_exhausted(self) -> bool:
+        """Whether a source with a fixed count has delivered all of it; its later batches are empty."""
+        return bool(self.source.count) and self.batch_log.totals().events >= self.source.count
 
-    def _deliver(self, records: DataFrame, number: int, in_force: InForce) -> Counts:
-        if self.secured:  # Frames are looked at twice, and finding second copies among them is dear. They are sealed.
+    def _deliver(self, records: DataFrame, number: int, index: VersionIndex) -> Counts:
+        if self.secure:  # Read twice, and removing duplicates is expensive. The cached frames are still encrypted.
             records = records.persist(StorageLevel.MEMORY_AND_DISK)
-        step = self._step(records, in_force)
+        step = self._step(records, index)
         results = records.mapInArrow(step, RESULTS_SCHEMA).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             counts = counts_of(results)
             if counts.quarantined:
                 self.quarantine.put_events(broken_of(results), number)
-            self.sink.put(self._deliveries(results, in_force.version), number)
+            self.sink.put(self._deliveries(results, index.version), number)
             return counts
         finally:
             results.unpersist()
             records.unpersist()
 
-    def _step(self, records: DataFrame, in_force: InForce) -> MatchRecords | AdmitMatchSecure:
-        if self.secured:
-            return self.secured.step(records, in_force, self.changes)
-        return MatchRecords(self.source, in_force, with_event=self.pipeline.deliveries.with_event)
+    def _step(self, records: DataFrame, index: VersionIndex) -> MatchRecords | AdmitMatchSecure:
+        if self.secure:
+            return self.secure.step(records, index, self.versions.subscriptions_at)
+        return MatchRecords(self.source, index, with_event=self.pipeline.deliveries.with_event)
 
     def _deliveries(self, results: DataFrame, version: int) -> DataFrame:
-        if self.secured:
-            return self.secured.sealed_of(results, version)
+        if self.secure:
+            return self.secure.sealed_of(results, version)
         return deliveries_of(results, version, self.pipeline.deliveries.with_event)
 
 
-def _hush(spark: SparkSession) -> None:
-    """Once we are stopped, the batch under way fails, as it is meant to; it will be run again. Stacks would be no news."""
+def _silence(spark: SparkSession) -> None:
+    """Suppresses stack traces of the interrupted batch: it fails by design, and the next run repeats it."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     spark.sparkContext.setLogLevel("OFF")
     java: Any = spark.sparkContext._jvm.java  # type: ignore[union-attr]
     java.lang.System.setErr(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))
 
 
-def _secured(spark: SparkSession, pipeline: Pipeline) -> Secured | None:
+def _secure_stage(spark: SparkSession, pipeline: Pipeline) -> SecureStage | None:
     if pipeline.secure is None:
         return None
-    from tidings.pipeline.security.job import Secured  # With the registry's database, which others need not load.
+    from tidings.pipeline.security.job import SecureStage  # Loads the registry's database, which others do not need.
 
-    return Secured(spark, pipeline, pipeline.secure)
-
-
-def _sink(spark: SparkSession, pipeline: Pipeline, type_name: str) -> Sink:
-    to = pipeline.deliveries
-    match to.format:
-        case "kafka":
-            from tidings.pipeline.connectors.kafka import KafkaSink
-
-            return KafkaSink(spark, to.servers, to.topic, pipeline.checkpoint)
-        case "webhook":
-            from tidings.pipeline.sinks.webhook import WebhookSink
-
-            return WebhookSink(to.urls, to.source, type_name)
-        case "tidings":
-            from tidings.pipeline.connectors.spark_datasource import LiveSink
-
-            return LiveSink(spark, to.client, to.type_name)
-        case _:
-            return FileSink(spark, to.path, to.format)
+    return SecureStage(spark, pipeline, pipeline.secure)
 
 
 def _behind(query: StreamingQuery | None) -> str:
-    """How much is waiting, as far as the source tells."""
+    """How much is waiting, as far as the source reports it."""
     progress = query.lastProgress if query is not None else None
     if progress is None:
         return ""
     metrics: dict[str, str] = {}
     for source in progress.sources:
         metrics |= dict(source.metrics or {})
-    told = [f"{metrics[key]} {word}" for key, word in _WAITING.items() if metrics.get(key) not in (None, "0", "0.0")]
-    return ", ".join(told)
+    waiting = [f"{metrics[key]} {word}" for key, word in _WAITING.items() if metrics.get(key) not in (None, "0", "0.0")]
+    return ", ".join(waiting)
 
 
 _WAITING = {"numFilesOutstanding": "files behind", "avgOffsetsBehindLatest": "records behind"}
+
+
+class BatchMetrics:
+    """A `Watch` that counts each batch for Prometheus, then calls `then`. Serves the metrics if `endpoint` is given."""
+
+    def __init__(self, endpoint: MetricsEndpoint | None, then: Watch) -> None:
+        self._then = then
+        self.registry = CollectorRegistry()
+        self._events = Counter("tidings_events", "Events by outcome.", ["outcome"], registry=self.registry)
+        self._deliveries = Counter("tidings_deliveries", "Deliveries written to the sink.", registry=self.registry)
+        self._version = Gauge("tidings_subscriptions_version", "Current version.", registry=self.registry)
+        self._count = Gauge("tidings_subscriptions", "Current subscriptions.", registry=self.registry)
+        self._seconds = Histogram(
+            "tidings_batch_seconds", "Duration of a batch.", buckets=SECONDS_BUCKETS, registry=self.registry
+        )
+        if endpoint is not None:
+            self._serve(endpoint)
+
+    def __call__(self, done: BatchDone) -> None:
+        for outcome in ("delivered_from", "unmatched", "quarantined"):
+            self._events.labels(outcome).inc(getattr(done.counts, outcome))
+        self._deliveries.inc(done.counts.deliveries)
+        self._version.set(done.version)
+        self._count.set(done.subscriptions)
+        self._seconds.observe(done.seconds)
+        self._then(done)
+
+    def _serve(self, endpoint: MetricsEndpoint) -> None:
+        try:
+            start_http_server(endpoint.port, endpoint.address, self.registry)
+        except OSError as wrong:
+            raise SetupError(f"cannot serve metrics on {endpoint.address}:{endpoint.port}: {wrong.strerror}") from None

@@ -1,6 +1,6 @@
-"""The tables that steps hand to one another, by their columns.
+"""The tables that the steps of a pipeline pass to one another, by their columns.
 
-EVENTS         id column, and any others
+EVENTS         an id column, and any others
 SUBSCRIPTIONS  id, subscriber, filter [, type]
 DELIVERIES     event_id, subscription_id, subscriber
 COMPACT        event_id, subscription_ids
@@ -21,14 +21,16 @@ from tidings.errors import InputError, did_you_mean
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-EVENT_IDS = ("event_id", "id")  # Where no id column is named, the first of these that is there.
+EVENT_IDS = ("event_id", "id")  # Where the caller names no id column, the first of these that exists.
 SUBSCRIPTION_COLUMNS = ("id", "subscriber", "filter")
+PAIR_NAMES = ["event_id", "subscription_id", "subscriber"]
+COMPACT_NAMES = ["event_id", "subscription_ids"]
 REJECTED_SCHEMA = "id string, subscriber string, filter string, error string"
 LISTED_MAX = 12  # Columns that an error lists.
 
 
 def id_column(events: DataFrame, wanted: str | None) -> str:
-    """The name of the id column: the wanted one, or `event_id`, or `id`. Raises InputError if there is none."""
+    """The name of the id column: `wanted`, or else `event_id` or `id`. Raises InputError if there is none."""
     for name in (wanted,) if wanted else EVENT_IDS:
         if name in events.columns:
             return name
@@ -37,13 +39,26 @@ def id_column(events: DataFrame, wanted: str | None) -> str:
 
 
 def check_subscriptions(subscriptions: DataFrame) -> None:
-    """Raises InputError if a column that every subscription needs is missing."""
+    """Raises InputError if a required column is missing."""
     missing = [name for name in SUBSCRIPTION_COLUMNS if name not in subscriptions.columns]
     if missing:
         raise InputError(
             f"the subscriptions need the columns id, subscriber and filter; {', '.join(missing)} missing, "
             f"they have {listed(subscriptions.columns)}"
         )
+
+
+def attribute_column(rows: DataFrame, name: str) -> Column:
+    """An attribute's column: a column of that name, or a field of a struct for a name with dots."""
+    if name in rows.columns:
+        return f.col(quoted(name))
+    return f.col(".".join(quoted(part) for part in name.split(".")))
+
+
+def attribute_column_or_null(rows: DataFrame, name: str) -> Column:
+    """The same, with NULL where the table has no such column."""
+    is_there = name in rows.columns or name.split(".", maxsplit=1)[0] in rows.columns
+    return attribute_column(rows, name) if is_there else f.lit(None)
 
 
 def listed(names: Iterable[str]) -> str:
@@ -54,14 +69,14 @@ def listed(names: Iterable[str]) -> str:
 
 
 def quoted(name: str) -> str:
-    """A column's name as Spark takes it, dots and all."""
+    """A column's name as Spark SQL takes it, dots included."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def delivery_id(event_id: str, subscription_id: str) -> str:
-    """Names a delivery: the same for the same event and subscription on every machine, in every run.
+    """The id of a delivery: the same for the same event and subscription on every machine, in every run.
 
-    128 bits of SHA-256 over both ids, the first behind its length, so that no two pairs run together.
+    128 bits of SHA-256 over both ids. The length of the first comes before it, so that no two pairs collide.
 
     >>> delivery_id("e1", "s1") == delivery_id("e1", "s1") != delivery_id("e1s", "1")
     True

@@ -1,16 +1,15 @@
-"""Python workers that are ready when they begin: forked from a process that has loaded Tidings already.
+"""The daemon that forks Spark's Python workers, with Tidings already loaded.
 
-Spark keeps one process per executor that forks its Python workers, and loads nothing into it,
-so that each worker loads everything by itself. For Tidings with its libraries this takes two
-seconds of a core, for every worker, and again when one has been idle for a minute. Here it is
-loaded once, before the first fork, and workers share its memory.
+Spark runs one daemon process per executor, which forks the Python workers. Spark's own daemon loads no libraries,
+so each worker has to load them by itself. For Tidings and its dependencies that takes two seconds of a core, for
+every worker, and again after a worker has been idle for a minute. This daemon loads them once, before the first
+fork, and workers share the memory.
 
-What is loaded must be safe to fork: Arrow's allocators and NumPy's BLAS start threads of their own,
-which mend themselves in the child; Numba's kernels have none.
+What it loads must be safe to fork: Arrow's allocators and NumPy's BLAS have threads of their own, which
+recover in the child process; Numba's kernels have none.
 
-Spark runs this module where `spark.python.daemon.module` names it. `start` sets that for executors in the
-driver's own process, which find Tidings where the driver does; on other hosts, the package arrives
-later than the process that would load it.
+Spark runs this module if `spark.python.daemon.module` names it. `start` sets that for local executors, which find
+Tidings where the driver does. On other hosts the package arrives after the daemon has started.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pyspark.daemon import manager
 
 LOADED = (
     "pyspark.worker",
-    "pandas",  # Arrow asks for it with the first Python list that it is given.
+    "pandas",  # Arrow imports it when it converts its first Python list.
     "pyarrow.parquet",
     "tidings.pipeline.matching.direct_parquet",
     "tidings.pipeline.security.step",

@@ -1,28 +1,41 @@
-"""What is kept: the registry of event types, domains, rights, subscriptions and keys, with its audit trail.
+"""The registry: event types, domains, rights, subscriptions and keys of an organisation, with an audit trail.
 
-`Registry.open` takes a file (SQLite) or a PostgreSQL URL. Its parts, `types`, `domains`, `grants`,
-`subscriptions`, `keys`, `audit` and `clock`, are small and speak in the values of the rooms below. Every
-change is one transaction with one entry in the audit trail; several programs may make them at once.
+`Registry.open` takes a file (SQLite) or a PostgreSQL URL. Its parts are `types`, `domains`, `grants`,
+`subscriptions`, `keys`, `audit` and `clock`; they take and return the values of the packages below. Every change is
+one transaction with one entry in the audit trail, and several programs may make changes at once.
+
+In reading order:
+
+    registry       `Registry`, which holds the parts
+    database       connections, snapshots, changes; errors of SQLite and PostgreSQL as our own
+    audit          the audit trail, a hash chain; and the check of a machine's clock against it
+    types          event types, as their owners signed them
+    domains        organisations and their keys
+    grants         tokens and revocations
+    subscriptions  conditions, each with the right to it
+    keys           durable state of key managers: sender ids, epochs, snapshots
+    tables         the tables, for queries
+    migrations     how the tables are created and changed
 """
 
-from tidings.store.audit import AuditEntry, Head
+from tidings.store.audit import AuditEntry, AuditHead
 from tidings.store.domains import Domain
 from tidings.store.grants import KnownGrant, Revocation, owner_of, refusal
 from tidings.store.keys import ManagerSnapshot, SealedEpoch
 from tidings.store.registry import Registry
-from tidings.store.subscriptions import KeptSubscription, Standing
+from tidings.store.subscriptions import KeptSubscription, SubscriptionStatus
 
 __all__ = [
     "AuditEntry",
+    "AuditHead",
     "Domain",
-    "Head",
     "KeptSubscription",
     "KnownGrant",
     "ManagerSnapshot",
     "Registry",
     "Revocation",
     "SealedEpoch",
-    "Standing",
+    "SubscriptionStatus",
     "owner_of",
     "refusal",
 ]

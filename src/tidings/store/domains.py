@@ -1,7 +1,7 @@
-"""Domains: the organisations we know by name, and which keys are theirs.
+"""Domains: organisations by name, with their public keys.
 
-A name is what one registry calls a key; it proves nothing to anybody else. It saves typing
-fingerprints, and it lets lists and audit trails be read.
+A name is local to a registry and proves nothing to anybody else. It saves typing fingerprints, and makes lists and
+audit trails readable.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidings.errors import InputError, did_you_mean
 from tidings.security import fingerprint, from_fingerprint
 from tidings.store import tables
 from tidings.store.database import Database
-from tidings.store.names import checked_name
+from tidings.store.tables import checked_name
 
 _listed = tables.domain_keys.c
 
@@ -36,10 +36,10 @@ class Domains:
         self._database = database
 
     def add(self, name: str, keys: Iterable[bytes], *, by: str, now_ms: int) -> bool:
-        """Gives keys to a domain, new or known; False if it had them all. A key belongs to one domain only."""
+        """Adds keys to a domain, new or known; False if it had them all. A key belongs to one domain only."""
         checked_name(name, "a domain's name")
         if name.startswith("ed25519:"):
-            raise InputError("a domain's name does not look like a key")
+            raise InputError("a domain's name must not look like a key")
         with self._database.change(by, now_ms) as change:
             owners = {row.key: row.domain for row in change.connection.execute(select(_listed.key, _listed.domain))}
             new = _new_keys(name, keys, owners)
@@ -52,7 +52,7 @@ class Domains:
         return True
 
     def remove(self, name: str, *, by: str, now_ms: int) -> None:
-        """Forgets a domain and its keys; rights that were given to the keys stay as they are."""
+        """Removes a domain and its keys; rights of the keys stay as they are."""
         checked_name(name, "a domain's name")
         with self._database.change(by, now_ms) as change:
             keys = change.connection.scalars(
@@ -72,20 +72,20 @@ class Domains:
         return [Domain(name, tuple(keys[name])) for name in sorted(keys)]
 
     def names(self) -> dict[bytes, str]:
-        """What each known key is called, for showing."""
+        """The domain's name of each known key, for display."""
         return {key: domain.name for domain in self.all() for key in domain.keys}
 
     def key_of(self, name: str) -> bytes:
-        """The key that a fingerprint, or the name of a domain with one key, stands for."""
+        """The key of a fingerprint, or of a domain that has one key."""
         if name.startswith("ed25519:"):
             return from_fingerprint(name)
         known = {domain.name: domain.keys for domain in self.all()}
         if name not in known:
-            hint = did_you_mean(name, known) or "`tidings domain ls` shows which there are"
+            hint = did_you_mean(name, known) or "`tidings domain ls` lists them"
             raise InputError(f"expected ed25519:… or the name of a domain, got {name[:100]!r}; {hint}")
         if len(known[name]) > 1:
             raise InputError(
-                f"{name} has {len(known[name])} keys; say which: {', '.join(map(fingerprint, known[name]))}"
+                f"{name} has {len(known[name])} keys; choose one: {', '.join(map(fingerprint, known[name]))}"
             )
         return known[name][0]
 

@@ -1,7 +1,7 @@
-"""Rights in the registry: which tokens were given to whom, and which links were taken back.
+"""Rights in the registry: which tokens were granted to whom, and which links were revoked.
 
-A token is good without the registry; it is kept here to be listed, and to be revoked without
-having it at hand. Revoking a link revokes every token that was made of it, known here or not.
+A token is valid without the registry. The registry stores it so that it can be listed, and revoked without having it
+at hand. Revoking a link revokes every token that was derived from it, whether the registry knows it or not.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from tidings.events import INT_MAX, INT_MIN, Timestamp
 from tidings.security import ANY_TYPE, BiscuitCapability, Grant, Right, fingerprint
 from tidings.store import tables
 from tidings.store.database import Database
-from tidings.store.names import TEXT_CHARACTERS_MAX, checked_name
+from tidings.store.tables import TEXT_CHARACTERS_MAX, checked_name
 from tidings.store.types import type_with_id
 
-IDS_AT_ONCE = 500  # Below the number of parameters that any SQLite takes in one statement.
+IDS_AT_ONCE = 500  # Below SQLite's limit of parameters in one statement.
 
 
 @dataclass(frozen=True, slots=True)
 class Revocation:
-    """A link that no longer counts: since when, by whose word, and why."""
+    """A revoked link: when, by whom, and why."""
 
     revocation_id: str
     revoked_ms: int
@@ -34,7 +34,7 @@ class Revocation:
 
 @dataclass(frozen=True, slots=True)
 class KnownGrant:
-    """A token that went through this registry, what it comes to, and what has become of it."""
+    """A token in this registry, the right that it amounts to, and which of its links are revoked."""
 
     token: BiscuitCapability
     right: Right
@@ -43,7 +43,7 @@ class KnownGrant:
     revoked: frozenset[str]
 
     def refusal(self, now_ms: int) -> str | None:
-        """Why nobody can use the token at `now_ms`, whatever they ask for; None if its holder can."""
+        """Why nobody can use the token at `now_ms`, whatever the request; None if its holder can."""
         return refusal(self.token, self.right, self.revoked, now_ms)
 
 
@@ -54,7 +54,7 @@ class Grants:
         self._database = database
 
     def add(self, token: BiscuitCapability, *, by: str, now_ms: int) -> bool:
-        """Keeps a token whose type is known; False if it was there. Raises Denied for one that comes to nothing."""
+        """Stores a token of a known type; False if it was stored already. Raises Denied for one without any right."""
         right, owner_key = token.right(), owner_of(token)
         with self._database.change(by, now_ms) as change:
             type_id = _type_id(change.connection, right, owner_key)
@@ -62,16 +62,16 @@ class Grants:
                 return False
             row = _row(token, right, type_id) | {"owner_key": owner_key, "added_ms": now_ms}
             change.execute(insert(tables.grants).values(row))
-            change.record("grant", token.digest.hex(), **_told(right))
+            change.record("grant", token.digest.hex(), **_details(right))
         return True
 
     def revoke(
         self, token: BiscuitCapability, *, by_key: bytes, now_ms: int, link: int | None = None, reason: str = ""
     ) -> str:
-        """Takes back one link of a token (the last, unless `link` says which), and gives its revocation id.
+        """Revokes one link of a token (the last, unless `link` says which), and returns its revocation id.
 
-        Whoever issued the link or one before it may, and whoever holds it. Raises Denied for others.
-        A second time changes nothing.
+        The issuer of the link or of one before it may do so, and the holder. Raises Denied for others.
+        Idempotent.
         """
         index = len(token.revocation_ids) - 1 if link is None else link
         _check_may_revoke(token.inspect(), index, by_key)
@@ -86,19 +86,19 @@ class Grants:
         return id
 
     def revoked(self, ids: Iterable[str]) -> frozenset[str]:
-        """Those of `ids` that have been revoked."""
+        """Those of `ids` that are revoked."""
         with self._database.read() as connection:
             return revoked_among(connection, tuple(ids))
 
     def revocations(self) -> list[Revocation]:
-        """Everything revoked, oldest first."""
+        """All revocations, oldest first."""
         order = (tables.revocations.c.revoked_ms, tables.revocations.c.revocation_id)
         with self._database.read() as connection:
             rows = connection.execute(select(tables.revocations).order_by(*order)).mappings()
             return [Revocation(**row) for row in rows]
 
     def all(self, *, type_id: bytes | None = None, holder: bytes | None = None) -> list[KnownGrant]:
-        """Known tokens, oldest first, of one type or one holder if so asked."""
+        """Known tokens, oldest first; optionally of one type or one holder."""
         query = select(tables.grants).order_by(tables.grants.c.added_ms, tables.grants.c.digest)
         if type_id is not None:
             query = query.where(tables.grants.c.type_id == type_id)
@@ -109,7 +109,7 @@ class Grants:
             return [_known(connection, row) for row in rows]
 
     def find(self, digest: str) -> KnownGrant:
-        """The known token whose digest starts with these hex digits; raises InputError unless it is one."""
+        """The known token whose digest starts with these hex digits; raises InputError unless there is exactly one."""
         found = [known for known in self.all() if known.token.digest.hex().startswith(digest)] if digest else []
         if len(found) != 1:
             raise InputError(f"{len(found) or 'no'} known grants have a digest that starts with {digest[:64]!r}")
@@ -117,7 +117,7 @@ class Grants:
 
 
 def owner_of(token: BiscuitCapability) -> bytes:
-    """Whose right it is in the first place."""
+    """The key that issued the first link."""
     issuer = token.inspect()[0].issuer
     assert issuer is not None, "a token is read against the key that started it"
     return issuer
@@ -129,13 +129,13 @@ def refusal(token: BiscuitCapability, right: Right, revoked: frozenset[str], now
         if id in revoked:
             return f"revoked: link {index} ({id[:16]}…) has been revoked"
     if now_ms < right.not_before:
-        return f"validity: does not hold before {_shown(right.not_before)}, and it is {_shown(now_ms)}"
+        return f"validity: not valid before {_iso(right.not_before)}, and it is {_iso(now_ms)}"
     if now_ms >= right.not_after:
-        return f"validity: expired at {_shown(right.not_after)}, and it is {_shown(now_ms)}"
+        return f"validity: expired at {_iso(right.not_after)}, and it is {_iso(now_ms)}"
     return None
 
 
-def _shown(ms: int) -> str:
+def _iso(ms: int) -> str:
     return Timestamp(max(INT_MIN, min(ms * 1000, INT_MAX))).iso()
 
 
@@ -153,14 +153,14 @@ def _runs(ids: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _known(connection: Connection, row: RowMapping) -> KnownGrant:
-    """A kept token, with its signatures checked anew."""
+    """A stored token, with its signatures verified again."""
     token = BiscuitCapability.from_bytes(row["token"], row["owner_key"])
     revoked = revoked_among(connection, token.revocation_ids)
     return KnownGrant(token, token.right(), row["owner_key"], row["added_ms"], revoked)
 
 
 def _type_id(connection: Connection, right: Right, owner_key: bytes) -> bytes | None:
-    """The id of the type a right is for, None for membership; raises Denied if another than its owner gave it."""
+    """The id of the right's type, None for membership; raises Denied if the type's owner did not issue it."""
     if right.type_id == ANY_TYPE:
         return None
     assert isinstance(right.type_id, bytes)
@@ -175,7 +175,7 @@ def _check_may_revoke(chain: Sequence[Grant], index: int, key: bytes) -> None:
         raise InputError(f"the token has the links 0 to {len(chain) - 1}, not {index}")
     concerned = {hand for link in chain[: index + 1] for hand in (link.issuer, link.holder)}
     if key not in concerned:
-        raise Denied(f"issuer: {fingerprint(key)} has neither given nor held link {index}")
+        raise Denied(f"issuer: {fingerprint(key)} neither issued nor holds link {index}")
 
 
 def _row(token: BiscuitCapability, right: Right, type_id: bytes | None) -> dict[str, object]:
@@ -189,8 +189,8 @@ def _row(token: BiscuitCapability, right: Right, type_id: bytes | None) -> dict[
     }
 
 
-def _told(right: Right) -> dict[str, object]:
-    """A right as the audit trail has it."""
+def _details(right: Right) -> dict[str, object]:
+    """A right as the audit trail shows it."""
     return {
         "holder": fingerprint(right.holder),
         "type_id": right.type_id if isinstance(right.type_id, str) else right.type_id.hex(),

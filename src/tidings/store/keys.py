@@ -1,13 +1,11 @@
-"""What a key manager must not forget: sender ids given out, keys in use, its own state.
+"""Durable state of key managers: allocated sender ids, keys in use, and the manager's own state.
 
-Nothing secret is readable here: keys and state come sealed and leave sealed, and this room never
-holds what opens them. What is kept are the promises that a restart or an old backup must not
-break: a sender id is given out once, an epoch has one key, a state is only ever followed by a
-newer one.
+Nothing secret is readable here: keys and state arrive encrypted and leave encrypted, and this package never has the
+key to them. The tables enforce what a restart or an old backup must not break: a sender id is allocated once, an
+epoch has one key, and a state is replaced only by a newer one.
 
-A type has one counter of sender ids, and it is here: a key manager that is made with
-`next_sender_id` asks it too, so brokers and table jobs never get the same id, and with it the
-same nonces.
+Each type has one counter of sender ids, here. A key manager with `next_sender_id` uses it, too, so brokers and Spark
+jobs never get the same id, and so never the same nonces.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ SEALED_BYTES_MAX = 2**28  # A manager's whole state; a thousand members in a tho
 
 @dataclass(frozen=True, slots=True)
 class SealedEpoch:
-    """The key of one group from `start_ms` to `end_ms` (None: still in use), sealed."""
+    """The encrypted key of one group from `start_ms` to `end_ms` (None: still in use)."""
 
     type_id: bytes
     gid: bytes
@@ -39,7 +37,7 @@ class SealedEpoch:
 
 @dataclass(frozen=True, slots=True)
 class ManagerSnapshot:
-    """A key manager's sealed state, and the generation it is of, for `KeyManager.import_state`."""
+    """A key manager's encrypted state and its generation, for `KeyManager.import_state`."""
 
     generation: int
     sealed_state: bytes
@@ -52,12 +50,12 @@ class Keys:
         self._database = database
 
     def new_sender_ids(self, type_id: bytes, count: int = 1, *, by: str, now_ms: int) -> range:
-        """Sender ids that were never given out before for this type, and never will be again.
+        """Allocates sender ids of this type, each of them only once.
 
-        They are on disk before this returns. Raises Denied when four bytes hold no more of them.
+        Writes them to disk before it returns. Raises Denied when all four-byte ids are used.
         """
         if not 1 <= count <= SENDER_ID_MAX:
-            raise InputError(f"expected to give out 1 to {SENDER_ID_MAX} sender ids, got {count}")
+            raise InputError(f"expected a count of 1 to {SENDER_ID_MAX} sender ids, got {count}")
         with self._database.change(by, now_ms) as change:
             first = _next_sender_id(change.connection, type_id)
             if first is None:
@@ -73,9 +71,9 @@ class Keys:
         return range(first, first + count)
 
     def add_epoch(self, new: SealedEpoch, *, by: str, now_ms: int) -> bool:
-        """Keeps the key of a group's next epoch, which ends the one before; False if this very one was there.
+        """Stores the key of a group's next epoch, which ends the one before; False if it was stored already.
 
-        Raises Denied for an epoch that has another key already, and for one that does not follow the last.
+        Raises Denied for an epoch that already has another key, and for one that does not follow the last.
         """
         _check_sealed(new.sealed)
         with self._database.change(by, now_ms) as change:
@@ -103,10 +101,10 @@ class Keys:
             return [SealedEpoch(**row) for row in connection.execute(query).mappings()]
 
     def save_manager(self, type_id: bytes, new: ManagerSnapshot, *, by: str, now_ms: int) -> None:
-        """Keeps a key manager's state; once this returns, what the state says may leave the machine.
+        """Stores a key manager's state. Once this returns, keys of that state may leave the machine.
 
-        Raises Denied unless the generation is newer than the kept one: a manager that runs twice, or
-        that was restored from a backup, would give the same keys out again.
+        Raises Denied unless the generation is newer than the stored one: a manager that runs twice, or that was
+        restored from a backup, would issue the same keys again.
         """
         _check_sealed(new.sealed_state)
         with self._database.change(by, now_ms) as change:
@@ -119,11 +117,11 @@ class Keys:
                 mine = tables.key_managers.c.type_id == type_id
                 change.execute(update(tables.key_managers).where(mine).values(values))
             else:
-                raise Denied(f"manager: generation {new.generation} is not newer than the kept one, {kept}")
+                raise Denied(f"manager: generation {new.generation} is not newer than the stored one, {kept}")
             change.record("save key manager", type_id.hex(), generation=new.generation)
 
     def manager(self, type_id: bytes) -> ManagerSnapshot | None:
-        """The newest state of a type's key manager, if one was ever kept."""
+        """The newest state of a type's key manager; None if none was ever stored."""
         columns = tables.key_managers.c
         query = select(columns.generation, columns.sealed_state).where(columns.type_id == type_id)
         with self._database.read() as connection:
@@ -139,10 +137,10 @@ def _last_epoch(connection: Connection, type_id: bytes, gid: bytes) -> SealedEpo
 
 
 def _refuse_another(connection: Connection, new: SealedEpoch) -> None:
-    """Raises Denied unless the very epoch is there. Its end is the successor's to say, and is not compared."""
+    """Raises Denied unless this epoch is stored as given. Its end is set by its successor, and is not compared."""
     row = connection.execute(select(tables.key_epochs).where(*_is(new))).mappings().one_or_none()
     if row is None or (row["start_ms"], row["sealed"]) != (new.start_ms, new.sealed):
-        raise Denied(f"epoch: group {new.gid.hex()[:16]}… has had epoch {new.epoch} already, with another key")
+        raise Denied(f"epoch: group {new.gid.hex()[:16]}… already had epoch {new.epoch}, with another key")
 
 
 def _check_follows(new: SealedEpoch, last: SealedEpoch) -> None:

@@ -1,8 +1,8 @@
-"""How a registry comes to the newest schema: small steps, numbered, forward only.
+"""Schema migrations: small numbered steps, forward only.
 
-A step that has been released is never edited; what it made is changed by a further step. All
-the steps a registry lacks are one transaction, behind the lock that every writer takes, so
-that of several programs that open it at once one migrates and the others find it done.
+A released step is never edited; a further step changes what it created. All steps that a registry lacks run in one
+transaction, under the lock that every writer takes. So if several programs open the registry at once, one of them
+migrates it and the others find it done.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from sqlalchemy import Connection, func, insert, inspect, select, text
 from tidings.errors import InputError
 from tidings.store import tables
 
-NOTHING_BEFORE = bytes(32)  # What the first entry of the audit trail follows.
+GENESIS_HASH = bytes(32)  # The previous hash of the first entry in the audit trail.
 
-# "tidings", as the number under which programs that migrate one PostgreSQL database wait for each other.
+# "tidings" as a number: the advisory lock of programs that migrate the same PostgreSQL database.
 _ADVISORY_LOCK = int.from_bytes(b"tidings", "big")
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class MigrationStep:
     """One step: statements for both databases, then those for one of them, with blank lines between.
 
-    `{bytes}` is what the database calls bytes, `{nothing}` how it writes NOTHING_BEFORE.
+    `{bytes}` is the database's type for bytes, `{nothing}` its literal for GENESIS_HASH.
     """
 
     what: str
@@ -42,12 +42,12 @@ class Step:
 
 
 _WORDS = {
-    "sqlite": {"{bytes}": "BLOB", "{nothing}": f"x'{NOTHING_BEFORE.hex()}'"},
-    "postgresql": {"{bytes}": "BYTEA", "{nothing}": f"decode('{NOTHING_BEFORE.hex()}', 'hex')"},
+    "sqlite": {"{bytes}": "BLOB", "{nothing}": f"x'{GENESIS_HASH.hex()}'"},
+    "postgresql": {"{bytes}": "BYTEA", "{nothing}": f"decode('{GENESIS_HASH.hex()}', 'hex')"},
 }
 
-STEPS: tuple[Step, ...] = (
-    Step(
+STEPS: tuple[MigrationStep, ...] = (
+    MigrationStep(
         "an audit trail that is only added to",
         """
         CREATE TABLE tidings_audit_head (
@@ -74,7 +74,7 @@ STEPS: tuple[Step, ...] = (
             FOR EACH STATEMENT EXECUTE FUNCTION tidings_audit_keep()
         """,
     ),
-    Step(
+    MigrationStep(
         "event types, and domains with their keys",
         """
         CREATE TABLE tidings_type (
@@ -88,7 +88,7 @@ STEPS: tuple[Step, ...] = (
             key {bytes} NOT NULL PRIMARY KEY, domain TEXT NOT NULL REFERENCES tidings_domain (name))
         """,
     ),
-    Step(
+    MigrationStep(
         "rights given and taken back, and subscriptions",
         """
         CREATE TABLE tidings_grant (
@@ -110,7 +110,7 @@ STEPS: tuple[Step, ...] = (
         CREATE INDEX tidings_subscription_type ON tidings_subscription (type_id)
         """,
     ),
-    Step(
+    MigrationStep(
         "what a key manager must not forget",
         """
         CREATE TABLE tidings_sender (
@@ -129,17 +129,17 @@ STEPS: tuple[Step, ...] = (
 
 
 def version_of(connection: Connection) -> int | None:
-    """The number of the last step taken; None where there is no registry yet."""
+    """The number of the last step that was applied; None if there is no registry yet."""
     if not inspect(connection).has_table(tables.schema.name):
         return None
     last: int | None = connection.scalar(select(func.max(tables.schema.c.version)))
     return last
 
 
-def migrate(connection: Connection, now_ms: int, where: str, steps: Sequence[Step] = STEPS) -> None:
-    """Takes the steps this registry lacks, within the transaction that `connection` is in.
+def migrate(connection: Connection, now_ms: int, where: str, steps: Sequence[MigrationStep] = STEPS) -> None:
+    """Applies the steps that this registry lacks, in the transaction of `connection`.
 
-    Raises InputError for a registry that a newer Tidings has been at, and for a file of another program.
+    Raises InputError for a registry of a newer Tidings, and for a file of another program.
     """
     dialect = connection.dialect.name
     if dialect == "postgresql":
@@ -157,16 +157,16 @@ def migrate(connection: Connection, now_ms: int, where: str, steps: Sequence[Ste
         connection.execute(insert(tables.schema).values(version=number, applied_ms=now_ms))
 
 
-def check_not_newer(version: int | None, where: str, steps: Sequence[Step] = STEPS) -> None:
+def check_not_newer(version: int | None, where: str, steps: Sequence[MigrationStep] = STEPS) -> None:
     if version is not None and version > len(steps):
         raise InputError(
-            f"{where} is a registry of a newer Tidings: its schema is {version}, this one knows {len(steps)};"
+            f"{where} is a registry of a newer Tidings: its schema version is {version}, this one has {len(steps)};"
             " upgrade Tidings, or name another registry"
         )
 
 
 def _refuse_another_programs(connection: Connection, where: str) -> None:
-    """A file is a registry's alone; a PostgreSQL database may be shared."""
+    """A registry does not share a file with other programs; a PostgreSQL database may be shared."""
     if connection.dialect.name != "sqlite":
         return
     if found := inspect(connection).get_table_names():

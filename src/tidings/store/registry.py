@@ -1,12 +1,11 @@
-"""The registry: one door to everything an organisation keeps about types, rights and keys."""
+"""The registry: the entry point to everything that an organisation stores about types, rights and keys."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from types import TracebackType
 
-from tidings.store.audit import Audit
-from tidings.store.clock import Clock
+from tidings.store.audit import Audit, RegistryClock
 from tidings.store.database import Database
 from tidings.store.domains import Domains
 from tidings.store.grants import Grants
@@ -21,7 +20,7 @@ class Registry:
         with Registry.open("tidings.db", now_ms=now) as registry:
             registry.types.declare(plates, by="police", now_ms=now)
 
-    Every change takes who makes it (`by`, for the audit trail) and when; nothing here reads a clock.
+    Every change takes its author (`by`, for the audit trail) and time; nothing here reads a clock.
     """
 
     def __init__(self, database: Database) -> None:
@@ -32,20 +31,20 @@ class Registry:
         self.subscriptions = Subscriptions(database)
         self.keys = Keys(database)
         self.audit = Audit(database)
-        self.clock = Clock(database)
-        self._database = database
+        self.clock = RegistryClock(database)
+        self.database = database
 
     @classmethod
     def open(cls, address: str | Path, *, now_ms: int, create: bool = True) -> Registry:
-        """The registry in a file, or behind a `postgresql://` URL; made, or brought up to date, if need be.
+        """The registry in a file, or at a `postgresql://` URL; created or migrated if necessary.
 
-        Raises InputError for something that is no registry, or a newer one, and with `create=False` for
-        one that is not there; SetupError for a file or server that cannot be used.
+        Raises InputError for something that is no registry, or a newer one, and with `create=False` for one that
+        does not exist; SetupError for a file or server that cannot be used.
         """
         return cls(Database.open(address, now_ms, create=create))
 
     def close(self) -> None:
-        self._database.close()
+        self.database.close()
 
     def __enter__(self) -> Registry:
         return self

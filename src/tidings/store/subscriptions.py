@@ -1,9 +1,8 @@
-"""Subscriptions: who wants what, with the right to want it.
+"""Subscriptions: conditions, each with the right to it.
 
-A subscription is kept only if its holder signed it and has a right to every attribute that its
-condition mentions; a condition on what one may not read would tell it by whether events come.
-Both are asked again whenever subscriptions are read for use: a right may have ended meanwhile.
-The owner of a type needs no right to it.
+The registry stores a subscription only if its holder signed it and has a right to every attribute that the condition
+mentions: otherwise deliveries would reveal values that the holder may not read. Both are checked again whenever
+subscriptions are read for use, since a right may have expired meanwhile. The owner of a type needs no right to it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from tidings.security import (
 from tidings.store import tables
 from tidings.store.database import Database
 from tidings.store.grants import revoked_among
-from tidings.store.names import checked_name
+from tidings.store.tables import checked_name
 from tidings.store.types import type_with_id
 
 
@@ -48,21 +47,21 @@ class KeptSubscription:
     def make(
         cls, holder: Identity, signed_type: SignedType, condition: str, *, id: str, subscriber: str, token: bytes = b""
     ) -> KeptSubscription:
-        """Checked against the type, put into canonical form, signed by its holder.
+        """A subscription that is checked against the type, in canonical form, and signed by its holder.
 
-        Raises FilterError where the condition does not fit the type.
+        Raises FilterError if the condition does not fit the type.
         """
         canonical = str(parse(condition, signed_type.event_type))
         bare = cls(id, signed_type.type_id, subscriber, canonical, holder.public_key, token)
         return replace(bare, signature=holder.sign(bare.signed_bytes()))
 
     def signed_bytes(self) -> bytes:
-        """What the holder signs. The token is not in it: a renewed one takes the old one's place."""
+        """What the holder signs: all but the token, which may be replaced by a renewed one."""
         content = [self.id, self.type_id.hex(), self.subscriber, self.condition]
         return b"tidings/subscription/1\0" + json.dumps(content, separators=(",", ":")).encode()
 
     def verify(self, signed_type: SignedType, revoked: frozenset[str], now_ms: int) -> Right | None:
-        """What its holder may see, None standing for the owner, who may see all.
+        """The right of its holder; None for the owner, who may read everything.
 
         Raises PeerError if the holder did not sign this, Denied if it has no right to it at `now_ms`.
         """
@@ -70,17 +69,17 @@ class KeptSubscription:
         if self.holder == signed_type.owner_key:
             return None
         if not self.token:
-            raise Denied(f"token: {fingerprint(self.holder)} is not the owner of the type, and shows no right to it")
+            raise Denied(f"token: {fingerprint(self.holder)} is not the owner of the type, and presents no right to it")
         token = BiscuitCapability.from_bytes(self.token, signed_type.owner_key)
         right = token.right()
-        request = AccessRequest(self.type_id, "subscribe", _asked(self.condition, signed_type, right))
+        request = AccessRequest(self.type_id, "subscribe", _mentioned(self.condition, signed_type, right))
         token.verify(request, now_ms=now_ms, proven_key=self.holder, revoked=revoked)
         return right
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """A subscription and how it stands: what its holder may see (None is everything), or why it is refused."""
+class SubscriptionStatus:
+    """A subscription with the right of its holder (None is everything), or the reason why it is refused."""
 
     subscription: KeptSubscription
     right: Right | None = None
@@ -94,7 +93,7 @@ class Subscriptions:
         self._database = database
 
     def add(self, wanted: KeptSubscription, *, now_ms: int) -> bool:
-        """Keeps a subscription; False if this very one was there. Under its own id, its holder may replace it.
+        """Stores a subscription; False if it was stored already. Its holder may replace it under the same id.
 
         Raises InputError for a type or condition that does not fit, PeerError or Denied for a missing right.
         """
@@ -110,11 +109,11 @@ class Subscriptions:
                 change.execute(delete(tables.subscriptions).where(tables.subscriptions.c.id == wanted.id))
             change.execute(insert(tables.subscriptions).values(**_row(wanted), added_ms=now_ms))
             action = "add subscription" if before is None else "replace subscription"
-            change.record(action, wanted.id, **_told(wanted))
+            change.record(action, wanted.id, **_details(wanted))
         return True
 
     def remove(self, id: str, *, by_key: bytes, now_ms: int) -> None:
-        """Forgets a subscription; its holder may, and the owner of its type. Raises Denied for others."""
+        """Removes a subscription. Its holder may do so, and the owner of its type; raises Denied for others."""
         checked_name(id, "a subscription's id")
         with self._database.change(fingerprint(by_key), now_ms) as change:
             kept = _kept(change.connection, id)
@@ -123,23 +122,23 @@ class Subscriptions:
             if by_key != type_with_id(change.connection, kept.type_id).owner_key:
                 _check_holder(kept, by_key)
             change.execute(delete(tables.subscriptions).where(tables.subscriptions.c.id == id))
-            change.record("remove subscription", id, **_told(kept))
+            change.record("remove subscription", id, **_details(kept))
 
     def all(self, *, type_id: bytes | None = None) -> list[KeptSubscription]:
-        """Every subscription, by id, whatever has become of its right."""
+        """Every subscription, by id, whether its right is still valid or not."""
         with self._database.read() as connection:
             return _all(connection, type_id)
 
-    def standing(self, *, now_ms: int, type_id: bytes | None = None) -> list[Standing]:
-        """Every subscription with what its holder may see at `now_ms`, or why it is refused."""
+    def with_status(self, *, now_ms: int, type_id: bytes | None = None) -> list[SubscriptionStatus]:
+        """Every subscription with the right of its holder at `now_ms`, or the reason why it is refused."""
         types: dict[bytes, SignedType] = {}
-        standing = []
+        statuses = []
         with self._database.read() as connection:
             for kept in _all(connection, type_id):
                 if kept.type_id not in types:
                     types[kept.type_id] = type_with_id(connection, kept.type_id)
-                standing.append(_standing(connection, kept, types[kept.type_id], now_ms))
-        return standing
+                statuses.append(_status(connection, kept, types[kept.type_id], now_ms))
+        return statuses
 
 
 def _check(connection: Connection, wanted: KeptSubscription, now_ms: int) -> None:
@@ -149,16 +148,16 @@ def _check(connection: Connection, wanted: KeptSubscription, now_ms: int) -> Non
     if canonical != wanted.condition:
         raise InputError(f"expected the condition in its canonical form, {canonical[:200]!r}")
     if "\0" in canonical:
-        raise InputError("expected a condition without NUL characters; not every database keeps them")
+        raise InputError("expected a condition without NUL characters, which not every database can store")
     wanted.verify(signed_type, _revoked(connection, wanted, signed_type), now_ms)
 
 
-def _standing(connection: Connection, kept: KeptSubscription, signed_type: SignedType, now_ms: int) -> Standing:
+def _status(connection: Connection, kept: KeptSubscription, signed_type: SignedType, now_ms: int) -> SubscriptionStatus:
     try:
         revoked = _revoked(connection, kept, signed_type)
-        return Standing(kept, right=kept.verify(signed_type, revoked, now_ms))
+        return SubscriptionStatus(kept, right=kept.verify(signed_type, revoked, now_ms))
     except (Denied, PeerError) as refused:
-        return Standing(kept, refused=str(refused))
+        return SubscriptionStatus(kept, refused=str(refused))
 
 
 def _revoked(connection: Connection, kept: KeptSubscription, signed_type: SignedType) -> frozenset[str]:
@@ -168,8 +167,8 @@ def _revoked(connection: Connection, kept: KeptSubscription, signed_type: Signed
     return revoked_among(connection, token.revocation_ids)
 
 
-def _asked(condition: str, signed_type: SignedType, right: Right) -> frozenset[bytes]:
-    """The attributes a condition mentions; for one that mentions none, any the right is for."""
+def _mentioned(condition: str, signed_type: SignedType, right: Right) -> frozenset[bytes]:
+    """The attributes that a condition mentions; if it mentions none, any that the right covers."""
     mentioned = parse(condition, signed_type.event_type).attributes
     if mentioned:
         return frozenset(signed_type.attr_id(name) for name in mentioned)
@@ -205,5 +204,5 @@ def _check_holder(kept: KeptSubscription, key: bytes) -> None:
         raise Denied(f"holder: subscription {kept.id!r} is {fingerprint(kept.holder)}'s, not {fingerprint(key)}'s")
 
 
-def _told(kept: KeptSubscription) -> dict[str, object]:
+def _details(kept: KeptSubscription) -> dict[str, object]:
     return {"type_id": kept.type_id.hex(), "subscriber": kept.subscriber, "condition": kept.condition}

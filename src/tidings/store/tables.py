@@ -1,15 +1,32 @@
-"""The registry's tables, as the newest migration leaves them.
+"""The registry's tables, as the newest migration leaves them, and what names in them may look like.
 
-Names carry a prefix, so that a registry may share a PostgreSQL database with others. Keys, ids
-and tokens are raw bytes, times are milliseconds since 1970. `migrations.py` makes the tables;
-this page is how the rest of the room speaks of them, and a test holds the two together.
+Table names have a prefix, so that a registry can share a PostgreSQL database. Keys, ids and tokens are raw bytes, and
+times are milliseconds since 1970. `migrations` creates the tables; these definitions are for queries, and
+a test compares the two.
 """
 
 from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, ForeignKey, LargeBinary, MetaData, Table, Text
 
+from tidings.errors import InputError
+
+NAME_CHARACTERS_MAX = 255  # As long as a file's name.
+TEXT_CHARACTERS_MAX = 4096  # For a reason: a paragraph or two.
+
 metadata = MetaData()
+
+
+def checked_name(text: str, what: str, characters_max: int = NAME_CHARACTERS_MAX) -> str:
+    """`text` unchanged; raises InputError unless it fits on one line and every database can store it.
+
+    >>> checked_name("ccs", "a domain")
+    'ccs'
+    """
+    if not 1 <= len(text) <= characters_max or not text.isprintable() or text != text.strip():
+        shown = ascii(text[:60])
+        raise InputError(f"expected {what} of 1 to {characters_max} printable characters, got {shown}")
+    return text
 
 
 def _type_id(*, primary_key: bool = False, nullable: bool = False) -> Column[bytes]:
@@ -74,7 +91,7 @@ grants = Table(
     "tidings_grant",
     metadata,
     Column("digest", LargeBinary, primary_key=True),
-    _type_id(nullable=True),  # Membership of the network is for no type.
+    _type_id(nullable=True),  # Membership of the network has no type.
     Column("owner_key", LargeBinary, nullable=False),
     Column("holder", LargeBinary, nullable=False),
     Column("not_before", BigInteger, nullable=False),

@@ -1,8 +1,8 @@
-"""Event types in the registry: as their owners signed them, every version for good.
+"""Event types in the registry: every version, as its owner signed it.
 
-A definition is never replaced: events and rights refer to it by an id that is made of its
-name, so a changed type is a new version. The signature is checked when a type comes in and
-again each time it is read, so that a row altered behind our back is noticed.
+A definition is never replaced: events and rights refer to it by an id that is derived from its name, so a changed type
+is a new version. The signature is verified when a type is stored and each time it is read, so a row that was
+altered in the database is detected.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Types:
         self._database = database
 
     def declare(self, signed: SignedType, *, by: str, now_ms: int) -> bool:
-        """Keeps a type; False if this very definition was there already.
+        """Stores a type; False if this definition was stored already.
 
-        Raises PeerError for one its owner did not sign, Denied for one that has expired, and
-        InputError where the same name and version is there with another definition.
+        Raises PeerError if its owner did not sign it, Denied if it has expired, and InputError if the same name and
+        version is stored with another definition.
         """
-        signed.verify(max(now_ms, signed.not_before))  # One for next week may be declared today.
+        signed.verify(max(now_ms, signed.not_before))  # A type that becomes valid next week may be declared today.
         with self._database.change(by, now_ms) as change:
             kept = change.connection.execute(_named(signed.name)).mappings().one_or_none()
             if kept is not None:
@@ -53,20 +53,20 @@ class Types:
             return type_with_id(connection, type_id)
 
     def find(self, name: str) -> SignedType:
-        """The type that a person means: `Numberplate` (its newest version), `Numberplate@1`, the full name, or the id.
+        """A type by any of its names: `Numberplate` (its newest version), `Numberplate@1`, the full name, or the id.
 
-        Raises InputError if there is none, and if two owners use the name, with the names to choose from.
+        Raises InputError if there is none, or if two owners use the name; the error then lists the full names.
         """
         with self._database.read() as connection:
             rows = connection.execute(_meant(name)).mappings().all() if name.isprintable() else []
             known = () if rows else connection.scalars(select(tables.types.c.local_name).distinct()).all()
         found = [_checked(row) for row in rows]
         if not found:
-            hint = did_you_mean(name, known) or "`tidings type ls` shows which there are"
+            hint = did_you_mean(name, known) or "`tidings type ls` lists them"
             raise InputError(f"the registry has no event type {name[:100]!r}; {hint}")
         if len({type.owner_key for type in found}) > 1:
             names = ", ".join(type.name for type in found[:5])
-            raise InputError(f"several owners have a type {name[:100]!r}; say which: {names}")
+            raise InputError(f"several owners have a type {name[:100]!r}; choose one: {names}")
         return max(found, key=attrgetter("version"))
 
 
@@ -108,15 +108,15 @@ def _row(signed: SignedType) -> dict[str, object]:
 def _refuse_another(signed: SignedType, kept: RowMapping) -> None:
     if kept["definition"] != signed.to_bytes():
         raise InputError(
-            f"{signed.event_type.name}@{signed.version} of {fingerprint(signed.owner_key)} is declared already, and"
-            f" differently; a changed type is a new version: --version {signed.version + 1}"
+            f"{signed.event_type.name}@{signed.version} of {fingerprint(signed.owner_key)} is already declared with"
+            f" another definition; a changed type is a new version: --version {signed.version + 1}"
         )
 
 
 def _checked(row: RowMapping) -> SignedType:
-    """The definition, if its owner signed it and the row's own columns agree with it."""
+    """The definition, if its owner signed it and the row's other columns agree with it."""
     signed = SignedType.from_bytes(row["definition"])
-    signed.verify(signed.not_before)  # The signature; whether it holds now is for the user to ask.
+    signed.verify(signed.not_before)  # Verifies the signature; callers check whether the type is valid now.
     if (signed.name, signed.type_id) != (row["name"], row["type_id"]):
         raise PeerError(f"type: the registry's row {row['name'][:200]!r} holds another type, {signed.name!r}")
     return signed

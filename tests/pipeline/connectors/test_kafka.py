@@ -21,7 +21,7 @@ from tests.pipeline.test_run import SMALL, wait_for
 from tidings.errors import SetupError
 from tidings.events import write_file
 from tidings.pipeline import BatchDone, delivery_id, read_pipeline, run
-from tidings.pipeline.connectors.kafka import KafkaSink, ends_of, read_topic
+from tidings.pipeline.connectors.kafka import KafkaSink, end_offsets, read_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,7 +88,7 @@ def test_without_the_connector_the_error_says_how_to_get_it(spark: SparkSession)
     with pytest.raises(SetupError, match="--conf spark.jars="):
         read_topic(spark, "localhost:9", "t", 10)
     with pytest.raises(SetupError, match="--conf spark.jars="):
-        ends_of(spark, "localhost:9", "t")
+        end_offsets(spark, "localhost:9", "t")
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,7 @@ def test_a_batch_that_was_half_sent_is_completed_and_not_repeated(kafka: Kafka, 
     whole = kafka.spark.createDataFrame([(f"d{n:03}", f"e{n}") for n in range(100)], ["delivery_id", "event_id"])
     for part in (whole.where("event_id < 'e5'"), whole, whole):
         sink = KafkaSink(kafka.spark, kafka.servers, "halves", str(tmp_path))
-        sink.get_ready()
+        sink.prepare()
         sink.put(part, 7)
     assert Counter(key for key, _ in received(kafka.spark, kafka.servers, "halves")) == Counter(
         f"d{n:03}" for n in range(100)
@@ -172,10 +172,7 @@ def start_run(file: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-def test_a_topic_that_is_not_there_ends_nowhere_and_no_broker_is_an_error(
-    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert ends_of(kafka.spark, kafka.servers, "no-such-topic") == {}
-    monkeypatch.setattr("tidings.pipeline.connectors.kafka.WAIT_MS_MAX", 500)
-    with pytest.raises(SetupError, match="does not tell about topic 'a'"):
-        ends_of(kafka.spark, "127.0.0.1:9", "a")
+def test_a_topic_that_does_not_exist_has_no_offsets_and_no_broker_is_an_error(kafka: Kafka) -> None:
+    assert end_offsets(kafka.spark, kafka.servers, "no-such-topic") == {}
+    with pytest.raises(SetupError, match="does not answer for topic 'a'"):
+        end_offsets(kafka.spark, "127.0.0.1:9", "a", wait_ms=500)

@@ -12,7 +12,7 @@ import pytest
 from tests.pipeline.sightings import expected_pairs, sightings, subscriptions, table
 from tidings.errors import InputError
 from tidings.pipeline import match_files
-from tidings.pipeline.matching.direct_parquet import Piece, _shared_out
+from tidings.pipeline.matching.direct_parquet import FileSlice, share_out
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,8 +77,8 @@ def test_a_damaged_file_among_good_ones_is_named_and_no_result_is_left(
 
 
 def test_work_is_shared_out_in_runs_of_about_equal_size() -> None:
-    pieces = [Piece("a", (n,), 10) for n in range(10)] + [Piece("b", (0,), 100)]
-    tasks = _shared_out(pieces, 2)
-    assert [piece for task in tasks for piece in task] == pieces
-    assert [sum(piece.size for piece in task) for task in tasks] == [50, 50, 100]
-    assert _shared_out([], 2) == []
+    slices = [FileSlice("a", (n,), 10) for n in range(10)] + [FileSlice("b", (0,), 100)]
+    tasks = share_out(slices, 2)
+    assert [file_slice for task in tasks for file_slice in task] == slices
+    assert [sum(file_slice.size for file_slice in task) for task in tasks] == [50, 50, 100]
+    assert share_out([], 2) == []

@@ -14,9 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidings.pipeline.parquet import pages
-from tidings.pipeline.parquet.list_writer import ListFile
-from tidings.pipeline.parquet.pages import packed, plain
+from tidings.pipeline.parquet.list_writer import PAGE_ITEMS, ListFile, bit_packed, plain
 from tidings.pipeline.parquet.thrift import Field, Items, Kind, decode, encode
 
 if TYPE_CHECKING:
@@ -47,9 +45,16 @@ structs = st.recursive(
 )
 
 
-def write(path: Path, groups: list[list[list[int]]], events: list[Any], id_type: pa.DataType) -> None:
+def write(
+    path: Path,
+    groups: list[list[list[int]]],
+    events: list[Any],
+    id_type: pa.DataType,
+    page_items: int = PAGE_ITEMS,
+) -> None:
     """A row group for each of `groups`, whose events come one after another."""
-    file, ends = ListFile(str(path), pa.array(TEXTS), id_type), [0, *accumulate(len(group) for group in groups)]
+    file = ListFile(str(path), pa.array(TEXTS), id_type, page_items=page_items)
+    ends = [0, *accumulate(len(group) for group in groups)]
     for group, start in zip(groups, ends):
         counts = np.array([len(numbers) for numbers in group], np.int32)
         flat = np.array([number for numbers in group for number in numbers], np.int32)
@@ -67,9 +72,9 @@ def test_decoding_undoes_encoding(fields: dict[int, Field]) -> None:
 
 
 @given(st.integers(1, 31).flatmap(lambda bits: st.tuples(st.just(bits), st.lists(st.integers(0, 2**bits - 1)))))
-def test_packed_numbers_stand_bit_behind_bit(case: tuple[int, list[int]]) -> None:
+def test_bit_packed_numbers_follow_one_another_without_a_gap(case: tuple[int, list[int]]) -> None:
     bits, numbers = case
-    whole = int.from_bytes(packed(np.array(numbers, np.int32), bits).tobytes(), "little")
+    whole = int.from_bytes(bit_packed(np.array(numbers, np.int32), bits).tobytes(), "little")
     assert whole == sum(number << at * bits for at, number in enumerate(numbers))
 
 
@@ -87,9 +92,7 @@ def test_what_arrow_reads_is_what_was_written(
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "lists.parquet"
     events = list(range(sum(len(group) for group in groups)))
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(pages, "PAGE_ITEMS", page_items)
-        write(path, groups, events, pa.int64())
+    write(path, groups, events, pa.int64(), page_items)
     found = pq.read_table(path)
     assert found["event_id"].to_pylist() == events
     assert found["subscription_ids"].to_pylist() == texts_of(groups)
@@ -112,13 +115,10 @@ def test_events_may_have_ids_of_any_type(tmp_path: Path, id_type: pa.DataType, i
     assert found["event_id"].combine_chunks() == pa.array(ids, id_type)
 
 
-def test_spark_reads_lists_of_many_pages_in_both_of_its_ways(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pages, "PAGE_ITEMS", 20)
+def test_spark_reads_lists_of_many_pages_in_both_of_its_ways(spark: SparkSession, tmp_path: Path) -> None:
     few, many = [[[5], [1, 2, 3]]], [[[n % 40, (7 * n) % 40] * (1 + n % 9) for n in range(100)]]
     groups = few + many  # The first has a dictionary of its own, the second that of all.
-    write(tmp_path / "lists.parquet", groups, list(range(102)), pa.int64())
+    write(tmp_path / "lists.parquet", groups, list(range(102)), pa.int64(), page_items=20)
     for vectorized in ("true", "false"):
         spark.conf.set("spark.sql.parquet.enableNestedColumnVectorizedReader", vectorized)
         rows = spark.read.parquet(str(tmp_path / "lists.parquet")).orderBy("event_id").collect()

@@ -253,7 +253,7 @@ def test_who_may_read_part_of_an_event_gets_none_that_is_sealed_as_one(spark: Sp
 def test_a_type_that_seals_nothing_shows_nobody_what_it_may_not_read(spark: SparkSession, tmp_path: Path) -> None:
     plain = a_type(event_type=Sighting, mode=Mode.PLAIN)
     only_area = replace(rights(plain)["charge"], attributes=frozenset({plain.attr_id("area")}))
-    with pytest.raises(Denied, match="does not seal 'plate' by itself"):
+    with pytest.raises(Denied, match="does not seal 'plate' separately"):
         _plan(spark, tmp_path, {"charge": only_area}, plain)
 
 

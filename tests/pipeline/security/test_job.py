@@ -59,8 +59,8 @@ def test_the_registry_and_the_keys_are_looked_for_beside_the_file(tmp_path: Path
     ("events", "deliveries", "more", "reason"),
     [
         ("frames", "parquet", "", "secure: needed with events of format 'frames'"),
-        ("parquet", "parquet", SECURE, "secure: needed with events of format 'frames', and for them alone"),
-        ("frames", "kafka", SECURE, "sealed ones go to parquet or json, not kafka"),
+        ("parquet", "parquet", SECURE, "secure: needed with events of format 'frames', and only with them"),
+        ("frames", "kafka", SECURE, "sealed deliveries need parquet or json, got kafka"),
         ("frames", "parquet", SECURE + 'rest = "shown"', "rest"),
     ],
 )

@@ -13,7 +13,7 @@ from tests.pipeline.london import SIGHTINGS, keys, leases, rights
 from tests.unit.security.london import NOW_MS, a_keyring, a_type, ids
 from tidings.errors import Denied
 from tidings.events import conform
-from tidings.pipeline.security.encrypt import Sealing
+from tidings.pipeline.security.encrypt import RecipientSealer
 from tidings.pipeline.security.recipients import CONDITIONAL_MAX, Recipient, Rest, recipients_of
 from tidings.security import Mode, Opener, Right
 
@@ -80,7 +80,7 @@ def test_rights_to_different_plates_are_a_right_to_either(tmp_path: Path) -> Non
 
 def test_more_conditional_rights_than_there_are_sender_ids_for_are_refused() -> None:
     many = [replace(LANES, constraints=(f"plate = 'P{number}'",)) for number in range(CONDITIONAL_MAX + 1)]
-    with pytest.raises(Denied, match="rights: 'charge' has 7 with conditions of their own"):
+    with pytest.raises(Denied, match="rights: 'charge' has 7 different conditional ones"):
         of(*many)
 
 
@@ -97,9 +97,9 @@ def test_of_an_event_that_is_sealed_as_one_rights_to_parts_do_not_add_up_to_a_pa
 def mail(folder: Path, events: pa.RecordBatch, recipients: tuple[Recipient, ...]) -> list[bytes]:
     """The frames that a subscriber of all these events gets."""
     senders = leases(folder).senders(["source"], [recipient.sender for recipient in recipients])
-    sealing = Sealing(SIGHTINGS, keys(folder), recipients, senders)
+    sealer = RecipientSealer(SIGHTINGS, keys(folder), recipients, senders)
     count = events.num_rows
     times, counters = np.full(count, NOW_MS), np.arange(count)
-    _, frames = sealing.seal(events, pa.array(["charge"] * count), pa.array(["source"] * count), times, counters)
+    _, frames = sealer.seal(events, pa.array(["charge"] * count), pa.array(["source"] * count), times, counters)
     found: list[bytes] = frames.to_pylist()
     return found

@@ -52,10 +52,9 @@ def receiver() -> Iterator[Receiver]:
         thread.join()
 
 
-def test_a_busy_receiver_is_tried_again(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhook, "FIRST_PAUSE_S", 0.001)
+def test_a_busy_receiver_is_tried_again(receiver: Receiver) -> None:
     receiver.codes += [503, 429]
-    assert webhook.post(receiver.url, b'[{"id": "1"}]') is None
+    assert webhook.post(receiver.url, b'[{"id": "1"}]', first_pause_s=0.001) is None
     assert receiver.received == [{"id": "1"}]
 
 
@@ -65,9 +64,8 @@ def test_a_receiver_that_refuses_is_asked_once(receiver: Receiver) -> None:
     assert receiver.codes == [403]
 
 
-def test_a_receiver_that_stays_away_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhook, "FIRST_PAUSE_S", 0.001)
-    said = webhook.post("http://127.0.0.1:9/", b"[]")
+def test_a_receiver_that_stays_away_is_given_up() -> None:
+    said = webhook.post("http://127.0.0.1:9/", b"[]", first_pause_s=0.001)
     assert said is not None
     assert said.endswith(", 5 times")
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.pipeline.sightings import Sighting
 from tidings.events import EventType, Timestamp, arrow_schema
-from tidings.pipeline.sources.validation import sort_lines, sort_rows
+from tidings.pipeline.sources.validation import validate_lines, validate_rows
 
 GOOD = b'{"event_id": "e1", "speed": 31, "position": {"lat": 51.5}, "more": [1, 2]}'
 
@@ -34,7 +34,7 @@ GOOD = b'{"event_id": "e1", "speed": 31, "position": {"lat": 51.5}, "more": [1, 
     ],
 )
 def test_a_broken_line_is_set_aside_with_its_reason(line: bytes, reason: str) -> None:
-    found = sort_lines(pa.array([GOOD, line, GOOD], pa.binary()), Sighting)
+    found = validate_lines(pa.array([GOOD, line, GOOD], pa.binary()), Sighting)
     assert found.kept.tolist() == [0, 2]
     assert found.good.column("speed").to_pylist() == [31.0, 31.0]
     [(row, said)] = found.broken
@@ -44,13 +44,13 @@ def test_a_broken_line_is_set_aside_with_its_reason(line: bytes, reason: str) ->
 
 def test_many_broken_lines_are_all_found_in_order() -> None:
     lines = [GOOD if number % 7 else b"{broken}" for number in range(500)]
-    found = sort_lines(pa.array(lines, pa.binary()), Sighting)
+    found = validate_lines(pa.array(lines, pa.binary()), Sighting)
     assert [row for row, _ in found.broken] == list(range(0, 500, 7))
     assert found.kept.tolist() == [number for number in range(500) if number % 7]
 
 
 def test_columns_come_out_as_the_event_type_has_them() -> None:
-    found = sort_lines(pa.array([GOOD], pa.binary()), Sighting)
+    found = validate_lines(pa.array([GOOD], pa.binary()), Sighting)
     assert found.good.schema == arrow_schema(Sighting)
     assert found.good.column("position.lat").to_pylist() == [51.5]
 
@@ -58,7 +58,7 @@ def test_columns_come_out_as_the_event_type_has_them() -> None:
 def test_moments_are_read_with_and_without_a_zone() -> None:
     Plate = EventType("Plate", seen_at=Timestamp)
     lines = [b'{"seen_at": "2026-01-01T08:00:00Z"}', b'{"seen_at": "2026-01-01T09:00:00.000001+01:00"}']
-    moments = sort_lines(pa.array([*lines, b'{"seen_at": 3}'], pa.binary()), Plate)
+    moments = validate_lines(pa.array([*lines, b'{"seen_at": 3}'], pa.binary()), Plate)
     assert moments.good.column(0).cast(pa.int64()).to_pylist() == [1767254400000000, 1767254400000001]
     assert [row for row, _ in moments.broken] == [2]
 
@@ -66,20 +66,20 @@ def test_moments_are_read_with_and_without_a_zone() -> None:
 def test_bytes_are_texts_in_base64() -> None:
     Plate = EventType("Plate", id=str, image={"small": bytes})
     lines = [b'{"id": "a", "image": {"small": "AAH/"}}', b'{"id": "b"}', b'{"id": "c", "image": {"small": "no!"}}']
-    found = sort_lines(pa.array(lines, pa.binary()), Plate)
+    found = validate_lines(pa.array(lines, pa.binary()), Plate)
     assert found.good.schema == arrow_schema(Plate)
     assert found.good.column("image.small").to_pylist() == [b"\x00\x01\xff", None]
     assert found.broken == ((2, "attribute 'image.small': expected bytes in base64, got 'no!'"),)
 
 
 def test_nothing_comes_of_nothing() -> None:
-    found = sort_lines(pa.array([], pa.binary()), Sighting)
+    found = validate_lines(pa.array([], pa.binary()), Sighting)
     assert (found.good.num_rows, found.kept.tolist(), found.broken) == (0, [], ())
 
 
 def test_rows_of_a_table_are_held_to_the_type_one_by_one() -> None:
     rows = pa.record_batch({"event_id": ["e1", None, "e3"], "speed": [2**53 + 1, 4, 5]})
-    found = sort_rows(rows, Sighting)
+    found = validate_rows(rows, Sighting)
     assert found.kept.tolist() == [2]
     assert [row for row, _ in found.broken] == [0, 1]
     assert "no double holds this integer" in found.broken[0][1]

@@ -203,5 +203,5 @@ def test_a_reader_who_has_seen_enough_causes_no_complaint(program: list[str], ar
 def test_doctor_speaks_json_lines() -> None:
     lines = run(TIDINGS, "doctor", "--no-spark", "-o", "json").stdout.splitlines()
     findings = [json.loads(line) for line in lines]
-    assert {"name", "ok", "says", "mend", "required"} == set(findings[0])
+    assert {"name", "ok", "says", "fix", "mend", "required"} == set(findings[0])
     assert "java" in [finding["name"] for finding in findings]

@@ -85,8 +85,8 @@ def test_an_expired_token_and_one_for_later_are_refused(shell: Shell) -> None:
     token = shell.token("ccs", *SUBSCRIBE)
     refused(shell, "validity: expired at ", "grant", "inspect", token, "--at", "+31d")
     later = shell.token("later", *SUBSCRIBE, "--from", "+1d")
-    refused(shell, "validity: does not hold before ", "grant", "inspect", later)
-    refused(shell, "validity: does not hold before ", "grant", "narrow", later, "--until", "+2d")
+    refused(shell, "validity: not valid before ", "grant", "inspect", later)
+    refused(shell, "validity: not valid before ", "grant", "narrow", later, "--until", "+2d")
 
 
 def test_a_token_is_good_for_its_holder_action_and_attributes_only(shell: Shell) -> None:
@@ -122,8 +122,8 @@ def test_revoking_the_last_link_leaves_the_first(shell: Shell) -> None:
     [
         (["--action", "publish"], "action: the token is not for publish"),
         (["--attribute", "plate", "--attribute", "location"], "attributes: the token does not cover"),
-        (["--until", "+60d"], "validity: the token holds"),
-        (["--from", "2020-01-01T00:00:00Z"], "validity: the token holds"),
+        (["--until", "+60d"], "validity: the token is valid only"),
+        (["--from", "2020-01-01T00:00:00Z"], "validity: the token is valid only"),
         (["--depth", "1"], "depth: "),
         (["--to", "yard", "--key", "ccs.pem"], "depth: "),
         (["--to", "yard", "--key", "yard.pem"], "depth: |holder: "),

@@ -185,7 +185,7 @@ def test_by_a_clock_behind_the_registry_s_last_change_nothing_is_done(shell: She
         ["registry", "clock"],
     ):
         said = refused(shell, "clock: it shows ", *command)
-        assert ("and the registry was changed at " in said.err, said.out) == (True, "")
+        assert ("but the registry was changed at " in said.err, said.out) == (True, "")
     assert shell.done("registry", "verify").out == before
 
 

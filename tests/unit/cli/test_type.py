@@ -21,7 +21,7 @@ def test_a_key_is_made_for_its_owners_eyes_only_and_never_overwritten(shell: She
     assert shell.done("identity", "show", "new.pem").out.strip() == made
     again = shell("identity", "new", "new.pem")
     assert (again.code, again.out) == (2, "")
-    assert "is there already" in again.err
+    assert "exists already" in again.err
     assert shell.done("identity", "show", "new.pem").out.strip() == made
 
 

@@ -32,7 +32,7 @@ def a_subscription(
 
 def tamper(address: str, *statements: str) -> None:
     """What somebody with the database in hand can do, past the registry."""
-    with closing(Database.open(address, NOW_MS)) as database, database._write() as connection:
+    with closing(Database.open(address, NOW_MS)) as database, database.transaction() as connection:
         for statement in statements:
             connection.execute(text(statement))
 

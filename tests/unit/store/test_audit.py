@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 from tests.unit.security.london import CAMERA, CHARGE, DETECTIVE, NOW_MS
 from tests.unit.store.police import BY_OWNER, declare_plates, tamper
 from tidings.errors import Denied
-from tidings.store import Head, Registry
+from tidings.store import AuditHead, Registry
 
 UNLOCK = {
     "sqlite": ["DROP TRIGGER tidings_audit_no_update", "DROP TRIGGER tidings_audit_no_delete"],
@@ -45,7 +45,7 @@ def test_the_hash_is_what_the_reference_says(registry: Registry) -> None:
         line = f'[{e.position},{e.at_ms},"{e.actor}","{e.action}","{e.subject}","{quoted}"]'
         assert e.hash == sha256(b"tidings/audit/1\0" + before + line.encode()).digest()
         before = e.hash
-    assert registry.audit.head() == registry.audit.verify() == Head(3, before)
+    assert registry.audit.head() == registry.audit.verify() == AuditHead(3, before)
 
 
 @pytest.mark.parametrize("statement", ["UPDATE tidings_audit SET actor = 'x'", "DELETE FROM tidings_audit"])
@@ -61,9 +61,9 @@ def test_the_database_itself_refuses_to_change_entries(registry: Registry, addre
         ("UPDATE tidings_audit SET actor = 'x' WHERE position = 2", "broken at entry 2"),
         ("UPDATE tidings_audit SET at_ms = at_ms + 1 WHERE position = 1", "broken at entry 1"),
         ("DELETE FROM tidings_audit WHERE position = 2", "broken at entry 2"),
-        ("DELETE FROM tidings_audit WHERE position = 3", "ends at entry 2, and should at 3"),
-        ("DELETE FROM tidings_audit", "ends at entry 0, and should at 3"),
-        ("UPDATE tidings_audit_head SET position = 2", "ends at entry 3, and should at 2"),
+        ("DELETE FROM tidings_audit WHERE position = 3", "ends at entry 2, but should end at 3"),
+        ("DELETE FROM tidings_audit", "ends at entry 0, but should end at 3"),
+        ("UPDATE tidings_audit_head SET position = 2", "ends at entry 3, but should end at 2"),
     ],
 )
 def test_what_was_altered_or_removed_is_found(registry: Registry, address: str, statement: str, why: str) -> None:
@@ -84,12 +84,12 @@ def test_a_trail_cut_off_together_with_its_head_is_found_by_a_head_noted_elsewhe
         f"UPDATE tidings_audit_head SET position = 2, hash = {shorter}",
     )
     assert registry.audit.verify().position == 2
-    with pytest.raises(Denied, match="does not go through entry 3"):
+    with pytest.raises(Denied, match="does not contain entry 3"):
         registry.audit.verify(noted)
 
 
 def test_a_noted_head_stays_good_while_the_trail_grows(registry: Registry) -> None:
-    noted = [Head(0, bytes(32)), registry.audit.verify()]
+    noted = [AuditHead(0, bytes(32)), registry.audit.verify()]
     registry.domains.add("cameras", [CAMERA.public_key], by="user me", now_ms=NOW_MS)
     for head in noted:
         assert registry.audit.verify(head).position == 4

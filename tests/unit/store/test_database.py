@@ -20,7 +20,6 @@ from tests.unit.security.london import NOW_MS, PLATES
 from tests.unit.store.police import actions, declare_plates
 from tidings.errors import InputError, SetupError, TidingsError
 from tidings.store import Registry, tables
-from tidings.store import database as database_module
 from tidings.store.database import Database
 
 # ── Changes ──
@@ -28,7 +27,7 @@ from tidings.store.database import Database
 
 @pytest.fixture
 def database(registry: Registry) -> Database:
-    return registry._database
+    return registry.database
 
 
 def test_a_change_that_fails_leaves_no_trace(registry: Registry, database: Database) -> None:
@@ -73,13 +72,14 @@ def test_readers_see_one_moment_while_a_writer_works(registry: Registry, address
     assert registry.types.all() == [PLATES]
 
 
-def test_who_waits_too_long_for_another_writer_is_told_so(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    Database.open(address, NOW_MS).close()
-    monkeypatch.setattr(database_module, "WAIT_S_MAX", 0.05)
+def test_who_waits_too_long_for_another_writer_is_told_so(address: str) -> None:
     with ExitStack() as stack:
-        one, other = (stack.enter_context(closing(Database.open(address, NOW_MS))) for _ in range(2))
+        one, other = (stack.enter_context(closing(Database.open(address, NOW_MS, wait_s_max=0.05))) for _ in range(2))
         stack.enter_context(one.change("one", NOW_MS))
-        with pytest.raises(SetupError, match="another program holds it; try again"), other.change("other", NOW_MS):
+        with (
+            pytest.raises(SetupError, match="was locked for 0.05 s by another program; try again"),
+            other.change("other", NOW_MS),
+        ):
             pass
 
 
@@ -91,7 +91,7 @@ def test_what_others_refer_to_cannot_be_removed(registry: Registry, database: Da
 
 
 def test_a_commit_is_on_disk_before_it_is_answered(address: str) -> None:
-    with closing(Database.open(address, NOW_MS)) as database, database._write() as connection:
+    with closing(Database.open(address, NOW_MS)) as database, database.transaction() as connection:
         if address.startswith("postgresql"):
             assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "on"
         else:
@@ -113,7 +113,7 @@ def test_a_registry_is_a_file_that_only_its_owner_reads(tmp_path: Path) -> None:
 
 
 def test_reading_makes_no_registry(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="there is no registry .*; `tidings type declare` makes one"):
+    with pytest.raises(InputError, match="there is no registry .*; `tidings type declare` creates one"):
         Registry.open(tmp_path / "none.db", now_ms=NOW_MS, create=False)
     (tmp_path / "empty.db").touch()
     with pytest.raises(InputError, match="holds no registry yet"):
@@ -144,7 +144,11 @@ def cut_short(folder: Path) -> Path:
         (not_a_database, InputError, "is not a registry: it is no SQLite file"),
         (cut_short, InputError, "is damaged: restore it from a backup"),
         (lambda folder: folder, InputError, "is a folder; expected a file"),
-        (lambda folder: folder / "no" / "such.db", InputError, "cannot be made: No such file or directory"),
+        (
+            lambda folder: folder / "no" / "such.db",
+            InputError,
+            "cannot create the registry .*: No such file or directory",
+        ),
     ],
 )
 def test_what_is_no_registry_is_told_in_words(
@@ -160,7 +164,7 @@ def test_a_read_only_registry_can_be_read_and_says_that_it_cannot_be_written(tmp
         declare_plates(registry)
     with Registry.open(f"sqlite:///file:{tmp_path / 'a.db'}?mode=ro&uri=true", now_ms=NOW_MS) as registry:
         assert registry.types.all() == [PLATES]
-        with pytest.raises(SetupError, match="cannot be written: give yourself the right"):
+        with pytest.raises(SetupError, match="is read-only: change the permissions"):
             registry.domains.add("ccs", [bytes(32)], by="me", now_ms=NOW_MS)
 
 
@@ -192,17 +196,17 @@ def test_a_file_or_folder_without_the_right_to_write_is_told(tmp_path: Path, wha
     )
     tmp_path.chmod(0o700)
     assert said.stderr == ""
-    assert "cannot be written: give yourself" in said.stdout or "cannot be made: Permission denied" in said.stdout
+    assert "is read-only: change the permissions" in said.stdout or "Permission denied" in said.stdout
 
 
 def test_a_full_disk_loses_nothing_and_is_told(tmp_path: Path) -> None:
     with Registry.open(tmp_path / "a.db", now_ms=NOW_MS) as registry:
-        with registry._database._engine.connect() as connection:
+        with registry.database.read() as connection:
             raw = connection.connection.driver_connection
             assert isinstance(raw, sqlite3.Connection)
             (pages,) = raw.execute("PRAGMA page_count").fetchone()
             raw.execute(f"PRAGMA max_page_count = {pages}")
-        with pytest.raises(SetupError, match="no room left on its disk"):
+        with pytest.raises(SetupError, match="the disk is full"):
             fill(registry)
         assert registry.audit.verify().position == len(registry.domains.all())
 
@@ -221,9 +225,9 @@ def fill(registry: Registry) -> None:
         ("mysql://user:secret@host/db", "a registry is a file or a postgresql:// URL, not mysql://"),
         ("postgresql+asyncpg://user:secret@host/db", "not postgresql\\+asyncpg://"),
         ("postgresql://user:secret@host:port/db", "cannot be read; expected postgresql://user:password@host"),
-        ("sqlite://", "kept in a file"),
-        (":memory:", "kept in a file"),
-        ("", "kept in a file"),
+        ("sqlite://", "expected the path of a file"),
+        (":memory:", "expected the path of a file"),
+        ("", "expected the path of a file"),
     ],
 )
 def test_addresses_that_lead_nowhere_are_told_without_their_password(address: str, why: str) -> None:
@@ -258,10 +262,10 @@ def test_a_server_that_is_not_there_is_told_without_the_password() -> None:
 @pytest.mark.live
 def test_a_wrong_password_user_or_database_is_told(postgres: PostgresServer) -> None:
     for url, why in (
-        (postgres.url(password="wr0ng"), "refuses this user or password"),
-        (postgres.url(user="nobody-known"), "refuses this user or password"),
-        (postgres.url("no_such_database"), "names a database the server does not have"),
-        (f"postgresql://tester@127.0.0.1:{postgres.port}/postgres", "refuses this user or password"),
+        (postgres.url(password="wr0ng"), "rejects this user or password"),
+        (postgres.url(user="nobody-known"), "rejects this user or password"),
+        (postgres.url("no_such_database"), "names a database that does not exist"),
+        (f"postgresql://tester@127.0.0.1:{postgres.port}/postgres", "rejects this user or password"),
     ):
         with pytest.raises(InputError, match=why) as told:
             Registry.open(url, now_ms=NOW_MS)
@@ -275,7 +279,7 @@ def test_a_user_without_rights_on_the_tables_is_told(postgres: PostgresServer) -
     Registry.open(url, now_ms=NOW_MS).close()
     name = url.rpartition("/")[2]
     postgres.run_sql(url, f"CREATE USER guest_{name} PASSWORD 'guest'")
-    with pytest.raises(SetupError, match="does not let this user do that"):
+    with pytest.raises(SetupError, match="does not permit this user to do that"):
         Registry.open(postgres.url(name, user=f"guest_{name}", password="guest"), now_ms=NOW_MS)
 
 

@@ -29,7 +29,7 @@ def test_a_key_is_meant_by_its_fingerprint_or_by_a_domain_that_has_no_other(regi
     add(registry, "police", CAMERA.public_key, DETECTIVE.public_key)
     assert registry.domains.key_of("ccs") == CHARGE.public_key
     assert registry.domains.key_of(fingerprint(CAMERA.public_key)) == CAMERA.public_key
-    with pytest.raises(InputError, match="police has 2 keys; say which: ed25519:"):
+    with pytest.raises(InputError, match="police has 2 keys; choose one: ed25519:"):
         registry.domains.key_of("police")
     with pytest.raises(InputError, match="did you mean 'ccs'"):
         registry.domains.key_of("css")

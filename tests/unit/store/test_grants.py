@@ -69,7 +69,7 @@ def test_an_expired_and_a_coming_right_say_so(registry: Registry) -> None:
     registry.grants.add(a_token(), by=BY_OWNER, now_ms=NOW_MS)
     (known,) = registry.grants.all()
     assert known.refusal(NOW_MS - 1) == (
-        "validity: does not hold before 2025-11-15T23:04:00.123000Z, and it is 2025-11-15T23:04:00.122000Z"
+        "validity: not valid before 2025-11-15T23:04:00.123000Z, and it is 2025-11-15T23:04:00.122000Z"
     )
     assert str(known.refusal(NOW_MS + DAY_MS)).startswith("validity: expired at 2025-11-16")
 
@@ -103,7 +103,7 @@ def test_whoever_gave_or_held_a_link_may_revoke_it(registry: Registry, who: Iden
 @pytest.mark.parametrize(("who", "link"), [(STRANGER, 0), (STRANGER, 1), (CHARGE, 0), (CAMERA, 1)])
 def test_nobody_else_may(registry: Registry, who: Identity, link: int) -> None:
     token = a_token(DETECTIVE, delegate=True, max_depth=1).narrow(a_grant(CHARGE), DETECTIVE)
-    with pytest.raises(Denied, match="has neither given nor held"):
+    with pytest.raises(Denied, match="neither issued nor holds"):
         registry.grants.revoke(token, by_key=who.public_key, now_ms=NOW_MS, link=link)
     assert registry.grants.revocations() == []
 

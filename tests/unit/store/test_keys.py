@@ -117,7 +117,7 @@ def test_a_manager_that_runs_twice_is_noticed(registry: Registry) -> None:
     assert registry.keys.manager(PLATES.type_id) is None
     save(PLATES.type_id, ManagerSnapshot(1, b"sealed"), by="one", now_ms=NOW_MS)
     for generation in (1, 0):
-        with pytest.raises(Denied, match="is not newer than the kept one, 1"):
+        with pytest.raises(Denied, match="is not newer than the stored one, 1"):
             save(PLATES.type_id, ManagerSnapshot(generation, b"other"), by="another", now_ms=NOW_MS)
     save(PLATES.type_id, ManagerSnapshot(2, b"more"), by="one", now_ms=NOW_MS)
     assert registry.keys.manager(PLATES.type_id) == ManagerSnapshot(2, b"more")

@@ -14,9 +14,9 @@ from tests.unit.store.police import declare_plates
 from tidings.errors import InputError
 from tidings.store import Registry, tables
 from tidings.store.database import Database
-from tidings.store.migrations import STEPS, Step, version_of
+from tidings.store.migrations import STEPS, MigrationStep, version_of
 
-ONE_MORE = Step("a further step", "CREATE TABLE tidings_extra (id BIGINT NOT NULL PRIMARY KEY)")
+ONE_MORE = MigrationStep("a further step", "CREATE TABLE tidings_extra (id BIGINT NOT NULL PRIMARY KEY)")
 
 
 def versions(database: Database) -> list[int]:
@@ -61,14 +61,14 @@ def test_what_an_older_registry_holds_stays(address: str) -> None:
 
 def test_a_registry_of_a_newer_tidings_is_left_alone(address: str) -> None:
     Database.open(address, NOW_MS, steps=(*STEPS, ONE_MORE)).close()
-    newer = f"newer Tidings: its schema is {len(STEPS) + 1}, this one knows {len(STEPS)}; upgrade Tidings"
+    newer = f"newer Tidings: its schema version is {len(STEPS) + 1}, this one has {len(STEPS)}; upgrade Tidings"
     with pytest.raises(InputError, match=newer):
         Registry.open(address, now_ms=NOW_MS)
 
 
 def test_a_step_that_fails_leaves_the_registry_as_it_was(address: str) -> None:
     Database.open(address, NOW_MS).close()
-    half = Step("half", "CREATE TABLE tidings_half (id BIGINT)\n\nINSERT INTO no_such_table VALUES (1)")
+    half = MigrationStep("half", "CREATE TABLE tidings_half (id BIGINT)\n\nINSERT INTO no_such_table VALUES (1)")
     with pytest.raises(Exception, match="no_such_table"):
         Database.open(address, NOW_MS, steps=(*STEPS, half))
     with closing(Database.open(address, NOW_MS)) as database, database.read() as connection:

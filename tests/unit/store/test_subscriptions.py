@@ -45,8 +45,8 @@ def test_a_subscription_with_a_right_is_kept_in_canonical_form(registry: Registr
 
 def test_the_owner_of_a_type_needs_no_token(registry: Registry) -> None:
     registry.subscriptions.add(a_subscription(holder=OWNER, token=b""), now_ms=NOW_MS)
-    (standing,) = registry.subscriptions.standing(now_ms=NOW_MS)
-    assert (standing.right, standing.refused) == (None, None)
+    (with_status,) = registry.subscriptions.with_status(now_ms=NOW_MS)
+    assert (with_status.right, with_status.refused) == (None, None)
 
 
 def test_a_condition_that_does_not_fit_the_type_is_not_made() -> None:
@@ -56,7 +56,7 @@ def test_a_condition_that_does_not_fit_the_type_is_not_made() -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[], KeptSubscription], type[Exception], str]] = {
-    "no token": (lambda: a_subscription(token=b""), Denied, "token: .* shows no right"),
+    "no token": (lambda: a_subscription(token=b""), Denied, "token: .* presents no right"),
     "another's token": (lambda: a_subscription(token=a_token(DETECTIVE).to_bytes()), Denied, "holder: the right is"),
     "an expired token": (
         lambda: a_subscription(token=a_token(not_before=0, not_after=NOW_MS).to_bytes()),
@@ -129,24 +129,24 @@ def test_an_over_delegated_token_gives_no_subscription(registry: Registry) -> No
     assert registry.subscriptions.all() == []
 
 
-def test_standing_tells_what_each_holder_may_see_and_who_may_no_longer(registry: Registry) -> None:
+def test_the_status_tells_what_each_holder_may_read_and_who_may_no_longer(registry: Registry) -> None:
     token = a_token(attributes=ids(PLATES, "plate"))
     registry.subscriptions.add(a_subscription("TRUE", token=token.to_bytes()), now_ms=NOW_MS)
-    (standing,) = registry.subscriptions.standing(now_ms=NOW_MS, type_id=PLATES.type_id)
-    assert standing.right is not None
-    assert standing.right.attributes == ids(PLATES, "plate")
-    (later,) = registry.subscriptions.standing(now_ms=NOW_MS + DAY_MS)
+    (with_status,) = registry.subscriptions.with_status(now_ms=NOW_MS, type_id=PLATES.type_id)
+    assert with_status.right is not None
+    assert with_status.right.attributes == ids(PLATES, "plate")
+    (later,) = registry.subscriptions.with_status(now_ms=NOW_MS + DAY_MS)
     assert later.right is None
     assert str(later.refused).startswith("validity: link 0")
     registry.grants.revoke(token, by_key=CHARGE.public_key, now_ms=NOW_MS)
-    assert str(registry.subscriptions.standing(now_ms=NOW_MS)[0].refused).startswith("revoked: link 0")
+    assert str(registry.subscriptions.with_status(now_ms=NOW_MS)[0].refused).startswith("revoked: link 0")
 
 
 def test_a_condition_altered_in_the_database_does_not_stand(registry: Registry, address: str) -> None:
     registry.subscriptions.add(a_subscription(), now_ms=NOW_MS)
     tamper(address, "UPDATE tidings_subscription SET condition = 'TRUE'")
-    (standing,) = registry.subscriptions.standing(now_ms=NOW_MS)
-    assert str(standing.refused).startswith("signature: subscription 'ccs-1'")
+    (with_status,) = registry.subscriptions.with_status(now_ms=NOW_MS)
+    assert str(with_status.refused).startswith("signature: subscription 'ccs-1'")
 
 
 def test_a_holder_replaces_its_own_subscription_and_nobody_elses(registry: Registry) -> None:

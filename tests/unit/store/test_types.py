@@ -37,7 +37,7 @@ def test_declaring_the_very_same_again_changes_nothing(registry: Registry) -> No
 
 def test_a_declared_version_is_not_replaced(registry: Registry) -> None:
     declare_plates(registry)
-    with pytest.raises(InputError, match="differently; a changed type is a new version: --version 2"):
+    with pytest.raises(InputError, match="another definition; a changed type is a new version: --version 2"):
         registry.types.declare(a_type(mode=Mode.EVENT), by="owner", now_ms=NOW_MS)
     assert registry.types.find("Numberplate") == PLATES
 

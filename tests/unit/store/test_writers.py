@@ -73,7 +73,7 @@ def test_processes_that_open_a_new_registry_at_once_migrate_it_once(address: str
     with Registry.open(address, now_ms=NOW_MS, create=False) as registry:
         assert [domain.name for domain in registry.domains.all()] == [f"d{n}" for n in range(PROCESSES)]
         assert registry.audit.verify().position == PROCESSES
-        with registry._database.read() as connection:
+        with registry.database.read() as connection:
             assert connection.scalar(select(func.count()).select_from(tables.schema)) == len(STEPS)
 
 

@@ -1,4 +1,4 @@
-"""`tidings broker …`: run a broker, look at one, have one drained; and what all live commands share."""
+"""`tidings broker …`: run, inspect and drain a broker; and what all commands of the live network share."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ app = typer.Typer(
     name="broker",
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Run a broker of the live network, look at it, drain it.",
+    help="Run a broker of the live network, show its status, drain it.",
 )
 
 
@@ -84,14 +84,14 @@ def run(
 ) -> None:
     """Run a broker until Ctrl-C, SIGTERM or `tidings broker drain`.
 
-    What it needs to know stands in a file, is given by options, or both: an option counts instead of what the file
-    says. Limits and options of the overlay stand in the file only. Paths in the file are relative to it.
+    Its configuration comes from a file, from options, or from both: an option overrides the file. Limits and
+    options of the overlay can only be set in the file. Relative paths in the file start at its folder.
 
-    Stop it or kill it at any time: what it has acknowledged is on disk, and started again it goes on. It
-    says on stdout when it listens and when it is part of the network; its log is on stderr, as JSON lines.
+    You may stop or kill it at any time: what it has acknowledged is on disk, and after a restart it continues. It
+    prints on stdout when it listens and when it has joined the network; its log is on stderr, as JSON lines.
 
-    It does not start, and exits with 3 and the reason, with a type that is not as its owner signed it, with
-    a clock that has stepped back, or with a key manager's state that is older than one it had before.
+    It refuses to start, and exits with 3 and the reason, if a type is not as its owner signed it, if the clock was
+    set back, or if a key manager's state is older than one that it had before.
 
     \b
     Examples:
@@ -131,7 +131,7 @@ def _say(output: Output, row: dict[str, Any]) -> None:
 
 @app.command()
 def status(who: AsOption, output: OutputOption = Output.TABLE) -> None:
-    """Show what a broker is doing: its links, clients, types, what it owes and what it holds.
+    """Show a broker's status: its links, clients, types, pending deliveries and stored events.
 
     \b
     Examples:
@@ -147,18 +147,18 @@ def status(who: AsOption, output: OutputOption = Output.TABLE) -> None:
 
 @app.command()
 def drain(who: AsOption, output: OutputOption = Output.TABLE) -> None:
-    """Have a broker take no new events, hand over what it owes, leave the network and stop.
+    """Drain a broker: it accepts no new events, sends its pending deliveries, leaves the network and stops.
 
     \b
     Example:
       tidings broker drain --as police/camera/client.toml
     """
     asked(who, "drain")
-    tell("the broker drains; it stops by itself when nothing is owed any more")
+    tell("the broker is draining; it stops by itself when no delivery is pending")
 
 
 def asked(who: Path, what: str, **options: Any) -> list[dict[str, Any]]:
-    """What a broker answers to one question."""
+    """A broker's answer to one query."""
 
     async def ask(client: Client) -> list[dict[str, Any]]:
         return await client.ask(what, **options)
@@ -167,7 +167,7 @@ def asked(who: Path, what: str, **options: Any) -> list[dict[str, Any]]:
 
 
 def as_client(who: Path, work: Callable[[Client], Coroutine[Any, Any, _T]]) -> _T:
-    """Do something as a connected client, and hang up."""
+    """Connect as a client, do some work, and disconnect."""
     from tidings.net import Client
 
     async def connected() -> _T:

@@ -1,4 +1,4 @@
-"""What `tidings broker run` is told by options, each in place of the same word in broker.toml."""
+"""The options of `tidings broker run`; each overrides the entry of the same name in broker.toml."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-NameOption: TypeAlias = Annotated[str | None, typer.Option(help="What the broker is called.")]
+NameOption: TypeAlias = Annotated[str | None, typer.Option(help="The broker's name.")]
 DomainOption: TypeAlias = Annotated[
     str | None, typer.Option(help="Its organisation, whose authority has signed its certificate.")
 ]
@@ -26,7 +26,7 @@ DataOption: TypeAlias = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="Where its journal and its registry are.")
 ]
 OverlayOption: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="NAME", help="How events find their way; the same at all brokers (irbr).")
+    str | None, typer.Option(metavar="NAME", help="The routing protocol; the same at all brokers (irbr).")
 ]
 NetworkKeyOption: TypeAlias = Annotated[
     str | None, typer.Option(metavar="ed25519:…", help="Whose join-net tokens make a broker a member.")
@@ -54,7 +54,7 @@ GatewayOption: TypeAlias = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Where the HTTP gateway listens.")
 ]
 GatewayCertificateOption: TypeAlias = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="What the gateway shows to browsers, with --gateway-key.")
+    Path | None, typer.Option(metavar="FILE", help="The gateway's certificate for browsers, with --gateway-key.")
 ]
 GatewayKeyOption: TypeAlias = Annotated[Path | None, typer.Option(metavar="FILE", help="That certificate's key.")]
 GatewayOriginsOption: TypeAlias = Annotated[
@@ -62,12 +62,12 @@ GatewayOriginsOption: TypeAlias = Annotated[
     typer.Option("--gateway-origin", metavar="URL", help="Whose pages may use the gateway, too. May be repeated."),
 ]
 MetricsOption: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Where the Prometheus page is.")
+    str | None, typer.Option(metavar="HOST:PORT", help="Where Prometheus scrapes its metrics.")
 ]
 PeersOption: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--peer", metavar="HOST:PORT=KEY", help="Another broker, and the key it has. May be repeated."),
+    typer.Option("--peer", metavar="HOST:PORT=KEY", help="Another broker, and its public key. May be repeated."),
 ]
 CaptureOption: TypeAlias = Annotated[
-    Path | None, typer.Option(metavar="FOLDER", help="Write down there what is sent to other brokers.")
+    Path | None, typer.Option(metavar="FOLDER", help="Record here what is sent to other brokers.")
 ]

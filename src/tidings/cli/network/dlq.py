@@ -38,7 +38,7 @@ def replay(
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Put dead letters behind their subscriptions again.
+    """Queue dead letters for delivery again.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`tidings envelope FILE`: what an event's envelope shows to whoever has no key."""
+"""`tidings envelope FILE`: what an event's envelope reveals without a key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from tidings.cli.registry.registry import DEFAULT_REGISTRY, RegistryOption, show_moment
-from tidings.cli.registry.tokens import STDIN, Known
+from tidings.cli.registry.tokens import STDIN, TokenContext
 from tidings.cli.terminal import Output, OutputOption, Row, refusing_what_is_broken, show
 from tidings.security import FRAME_BYTES_MAX, Frame, Mode, SignedType, split, suite_of
 
@@ -27,10 +27,10 @@ def envelope(
     registry: RegistryOption = DEFAULT_REGISTRY,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show what an envelope tells without any key: its type, sender, time, cipher and sealed attributes.
+    """Show what an envelope reveals without a key: its type, sender, time, cipher and sealed attributes.
 
-    Values are never shown, those that a relay sent along in plain neither. Refused, with
-    exit code 3, is what was cut short or is of a version or cipher that this program does not know.
+    Values are never shown, not even those that a relay has added in plain text. An envelope that is
+    truncated, or of an unknown version or cipher, is refused with exit code 3.
 
     \b
     Examples:
@@ -39,7 +39,7 @@ def envelope(
     """
     with refusing_what_is_broken():
         frame = split(_bytes_of(_read(file)))
-        signed = Known.of(registry).types.get(frame.type_id)
+        signed = TokenContext.of(registry).types.get(frame.type_id)
         attributes = list(_attributes(frame, signed))
     if output is Output.JSON:
         show([{**_head(frame, signed), "attributes": attributes}], output)
@@ -57,7 +57,7 @@ def _read(file: str) -> bytes:
 
 
 def _bytes_of(raw: bytes) -> bytes:
-    """An envelope as it is, or as a text of it: its header holds bytes that no text has."""
+    """Decodes hexadecimal or base64 text; other bytes are an envelope itself, whose header cannot be such text."""
     text = raw.strip()
     for decode in (binascii.unhexlify, _from_base64):
         try:
@@ -88,7 +88,7 @@ def _head(frame: Frame, signed: SignedType | None) -> dict[str, object]:
 
 
 def _attributes(frame: Frame, signed: SignedType | None) -> Iterator[Row]:
-    """Each attribute there is, the epoch of its key and how long it is sealed; for a whole event, one row."""
+    """Each attribute with the epoch of its key and its encrypted length; one row for an event that is sealed as one."""
     if frame.mode == Mode.EVENT:
         yield {"attribute": "(the event)", "epoch": int.from_bytes(frame.heads[0]), "bytes": len(frame.bodies[0])}
         return

@@ -1,4 +1,4 @@
-"""`tidings init`: a network of three organisations for development, in one folder."""
+"""`tidings init`: a development network of three organisations, in one folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from tidings.cli.terminal import Output, OutputOption, show, tell
 
 
-class Sealing(enum.StrEnum):
+class SealingMode(enum.StrEnum):
     """What of an event is sealed between organisations."""
 
     PLAIN = "plain"
@@ -21,18 +21,18 @@ class Sealing(enum.StrEnum):
 
 def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is not there yet, or is empty.")],
-    overlay: Annotated[str, typer.Option("--overlay", metavar="NAME", help="How events find their way.")] = "irbr",
-    mode: Annotated[Sealing, typer.Option("--mode", help="What is sealed.")] = Sealing.ATTRIBUTE,
+    overlay: Annotated[str, typer.Option("--overlay", metavar="NAME", help="The routing protocol.")] = "irbr",
+    mode: Annotated[SealingMode, typer.Option("--mode", help="What is sealed.")] = SealingMode.ATTRIBUTE,
     first_port: Annotated[
         int, typer.Option("--port", metavar="N", help="Of the first broker; the others follow.", min=1, max=65000)
     ] = 7401,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Make keys, certificates, an event type, rights and configuration for three organisations.
+    """Create keys, certificates, an event type, rights and configuration for three organisations.
 
     The police owns the type Numberplate and publishes; the congestion charge (ccs) may read plates, the yard
     everything about one car. Run each broker in a terminal of its own, then subscribe and publish. For
-    development: all secrets lie in one folder.
+    development only: all secrets are in one folder.
 
     \b
     Example:
@@ -42,7 +42,7 @@ def init(
     from tidings.overlay import protocol
     from tidings.security import Mode
 
-    protocol(overlay)  # Raises for a name there is not.
+    protocol(overlay)  # Raises for an unknown name.
     laid = lay_out(folder, Layout(overlay=overlay, mode=Mode[mode.name], first_port=first_port))
     rows = [{"is": "broker", "name": name, "file": str(file)} for name, file in laid.brokers.items()]
     rows += [{"is": "client", "name": name, "file": str(file)} for name, file in laid.clients.items()]

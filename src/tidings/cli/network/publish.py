@@ -1,4 +1,4 @@
-"""`tidings publish`: say what happened, to one's broker."""
+"""`tidings publish`: sends events to one's broker."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def publish(
     file: Annotated[str | None, typer.Option("--file", metavar="FILE", help="JSON lines; - reads stdin.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Publish events; the command ends when all of them are on the broker's disk.
+    """Publish events; the command ends when the broker has all of them on disk.
 
-    An event that does not fit its type is told of and left out, and the exit code is 1 then.
+    An event that does not fit its type is reported and skipped, and the exit code is then 1.
 
     \b
     Examples:

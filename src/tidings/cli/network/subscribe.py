@@ -1,4 +1,4 @@
-"""`tidings subscribe`: hear of what happens, as it happens."""
+"""`tidings subscribe`: prints matching events as they arrive."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def subscribe(
     who: AsOption = Path("client.toml"),
     count: Annotated[int, typer.Option("--count", metavar="N", help="End after so many events; 0 goes on.", min=0)] = 0,
     durable: Annotated[
-        str, typer.Option("--durable", metavar="NAME", help="Have events kept under this name while away.")
+        str, typer.Option("--durable", metavar="NAME", help="Make the subscription durable, under this name.")
     ] = "",
     begins: Annotated[
         str | None,
         typer.Option("--from", metavar="TIME", help="Begin in the past: 2026-12-01T00:00:00Z; needs --durable."),
     ] = None,
-    forget: Annotated[bool, typer.Option("--forget", help="Give the durable subscription up for good.")] = False,
+    forget: Annotated[bool, typer.Option("--forget", help="Delete the durable subscription.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Print events for which the condition is TRUE, one on a line, until Ctrl-C or --count.
 
-    With --durable, events that come while nobody listens wait, and each is printed once: the next call
-    with the same name goes on where the last one ended.
+    With --durable, the broker stores events while you are not connected, and each is printed once: the next
+    call with the same name continues where the last one ended.
 
     \b
     Examples:

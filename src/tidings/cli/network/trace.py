@@ -1,4 +1,4 @@
-"""`tidings trace`: where an event went, who could read what of it, and who was told."""
+"""`tidings trace`: the route of an event, what each broker could read of it, and who received it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def trace(
     who: AsOption = Path("client.toml"),
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show the way of a recent event: each broker that had it, when, what it could read, and whom it told.
+    """Show the route of a recent event: each broker that had it, when, what it could read, and to whom it delivered.
 
-    Your broker asks those it had the event from and sent it to, and they ask on. Each speaks for itself. Names of
-    attributes are shown and never values. Which subscriptions were told, and why others were not, is shown for
-    brokers of your own organisation.
+    Your broker asks its neighbours on the event's route, and they ask theirs. Each broker reports for itself. The
+    trace shows names of attributes, never values. Which subscriptions received the event, and why others did not,
+    is shown only for brokers of your own organisation.
 
     \b
     Example:
@@ -28,7 +28,7 @@ def trace(
     """
     hops = asked(who, "trace", event=event)
     if not hops:
-        tell("no broker that was asked remembers this event")
+        tell("no broker on the route remembers this event")
         raise typer.Exit(EXIT_REJECTS)
     rows = [{**hop, "after_ms": round(1000 * (hops[0]["ago_s"] - hop["ago_s"]), 3)} for hop in hops]
     show(rows if output is Output.JSON else map(_brief, rows), output)

@@ -1,4 +1,4 @@
-"""`tidings domain …`: names for the organisations whose keys we know, and which of them we are linked with."""
+"""`tidings domain …`: names for organisations and their keys, and trust between organisations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ app = typer.Typer(
     name="domain",
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Name the organisations whose keys you know, so that commands and lists can.",
+    help="Name the organisations whose keys you know, and link organisations.",
 )
 
 
@@ -28,10 +28,9 @@ def add(
     keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="Its public keys: ed25519:…")],
     registry: RegistryOption = DEFAULT_REGISTRY,
 ) -> None:
-    """Book an organisation's public keys under a name.
+    """Register an organisation's public keys under a name.
 
-    The name is yours alone and proves nothing: make sure by other means that the key is
-    theirs.
+    The name is local and proves nothing: verify by other means that the key is theirs.
 
     \b
     Example:
@@ -55,7 +54,7 @@ def remove(
     name: Annotated[str, typer.Argument(metavar="NAME", help="As `tidings domain ls` shows it.")],
     registry: RegistryOption = DEFAULT_REGISTRY,
 ) -> None:
-    """Forget an organisation's name and keys. Rights given to its keys stay: revoke them by themselves."""
+    """Remove an organisation's name and keys. Rights of its keys stay: revoke them separately."""
     with open_registry(registry) as opened:
         opened.domains.remove(name, by=actor(), now_ms=now_ms())
 
@@ -71,16 +70,17 @@ def trust(
         typer.Option("--network", metavar="FILE", help="The network's private key; default: network.pem beside it."),
     ] = None,
     registry: Annotated[
-        str | None, typer.Option("--registry", metavar="URL", help="Book the other's key under its name there, too.")
+        str | None,
+        typer.Option("--registry", metavar="URL", help="Also register the other's key there, under its name."),
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Link two organisations, so that what is published at one reaches who may read it at the other.
+    """Link two organisations, so that events of one reach those who may read them at the other.
 
-    With both folders at hand, all of it: each trusts the other's authority, their brokers know and dial each other, those that
-    are new to the network get tokens for it, and each knows the types of the other. With the other's certificate alone: it is
-    trusted by your brokers and clients, and each side does its own part. What the other may publish and read is said by
-    rights (`tidings grant`). Make sure by other means that the certificate is theirs.
+    With both folders, this does everything: each side trusts the other's authority, their brokers know and connect
+    to each other, brokers that are new to the network get tokens for it, and each side has the other's types. With only
+    the other's certificate, your brokers and clients trust it, and the other side does the same. Rights
+    (`tidings grant`) decide what the other may publish and read. Verify by other means that the certificate is theirs.
 
     \b
     Examples:
@@ -98,7 +98,7 @@ def trust(
         with open_registry(registry, create=True) as opened:
             opened.domains.add(name, [key], by=actor(), now_ms=now_ms())
     show([{"domain": name, "key": fingerprint(key), "file": str(file)} for file in changed], output)
-    tell("brokers that run take it up when they are started again" if changed else f"note: {name} is linked already")
+    tell("restart running brokers, so that they use it" if changed else f"note: {name} is linked already")
 
 
 def _authority(file: Path) -> tuple[str, bytes, bytes]:
@@ -112,7 +112,7 @@ def _authority(file: Path) -> tuple[str, bytes, bytes]:
         (read,) = x509.load_pem_x509_certificates(pem)
         read.verify_directly_issued_by(read)
         is_authority = read.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    except Exception:  # noqa: BLE001  There are as many ways to be no certificate as classes of errors.
+    except Exception:  # noqa: BLE001  An invalid certificate can raise errors of many classes.
         is_authority = False
     if not is_authority:
         raise InputError(f"{file}: expected the certificate of one authority, signed by itself")

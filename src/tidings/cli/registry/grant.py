@@ -1,4 +1,4 @@
-"""`tidings grant …`: rights as tokens, given, looked into, narrowed, taken back and listed."""
+"""`tidings grant …`: rights as tokens: issued, inspected, narrowed, revoked and listed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import secrets
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
@@ -25,7 +25,7 @@ from tidings.cli.registry.registry import (
 from tidings.cli.registry.tokens import (
     GRANT_COLUMNS,
     STDIN,
-    Known,
+    TokenContext,
     grant_row,
     link_row,
     read_token,
@@ -49,20 +49,17 @@ from tidings.security import (
 )
 from tidings.security import grant as new_token
 
-if TYPE_CHECKING:
-    pass
-
-DEFAULT_VALIDITY = "+30d"  # A right that ends soon is the cheapest to take back.
+DEFAULT_VALIDITY = "+30d"  # A right that expires soon needs no revocation.
 
 app = typer.Typer(
     name="grant",
     no_args_is_help=True,
     rich_markup_mode=None,
     invoke_without_command=True,
-    help="""Give a right to an event type, as a token that its holder carries.
+    help="""Grant a right to an event type, as a token that its holder presents.
 
-    Only the type's owner can. The token names its holder's key and is of no use to others;
-    it is checked without asking anybody, and it can be narrowed and passed on, never widened.
+    Only the type's owner can. The token is bound to its holder's key and useless to others.
+    It is verified offline, and can be narrowed and delegated, never widened.
 
     \b
     Examples:
@@ -88,7 +85,7 @@ WhereOption: TypeAlias = Annotated[
     typer.Option("--where", metavar="CONDITION", help="Only events of which this is TRUE; may be repeated."),
 ]
 DepthOption: TypeAlias = Annotated[
-    int, typer.Option("--depth", metavar="N", help="How many times it may be passed on; 0 is not at all.")
+    int, typer.Option("--depth", metavar="N", help="How many times it may be delegated; 0 is not at all.")
 ]
 OutOption: TypeAlias = Annotated[
     Path | None, typer.Option("--out", metavar="FILE", help="Write the token here instead of to stdout.")
@@ -96,7 +93,7 @@ OutOption: TypeAlias = Annotated[
 OwnerOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--owner", metavar="WHO", help="Who gave the right: ed25519:… or a domain. Else asked of the registry."
+        "--owner", metavar="WHO", help="Who issued the right: ed25519:… or a domain. Default: as in the registry."
     ),
 ]
 
@@ -149,22 +146,24 @@ def inspect(
     token: TokenArgument,
     holder: Annotated[
         str | None,
-        typer.Option("--holder", metavar="WHO", help="Would it be good for this holder? ed25519:… or a domain."),
+        typer.Option("--holder", metavar="WHO", help="Check it for this holder: ed25519:… or a domain."),
     ] = None,
-    action: Annotated[str | None, typer.Option("--action", metavar="ACTION", help="And for this action?")] = None,
+    action: Annotated[str | None, typer.Option("--action", metavar="ACTION", help="Check it for this action.")] = None,
     type: Annotated[
-        str | None, typer.Option("--type", metavar="NAME", help="And for events of this type? '*' is membership.")
+        str | None, typer.Option("--type", metavar="NAME", help="Check it for this event type; '*' is membership.")
     ] = None,
     attribute: AttributesOption = None,
-    at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="At another time than now.")] = None,
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="TIME", help="Check it at this time instead of now.")
+    ] = None,
     owner: OwnerOption = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show a token's links and what they come to; exit with 3, and the reason, if it cannot be used.
+    """Show a token's links and its resulting right; exit with 3, and the reason, if it cannot be used.
 
-    Refused are tokens that are expired, not yet valid, revoked, passed on too often, cut
-    short or altered; and, where --holder, --action and --type ask, any that do not cover just that.
+    A token is refused if it is expired, not yet valid, revoked, delegated too often, truncated
+    or altered; and, with --holder, --action and --type, if it does not cover that.
 
     \b
     Examples:
@@ -173,13 +172,13 @@ def inspect(
       tidings grant inspect ccs.token --at 2027-01-01T00:00:00Z -o json
     """
     raw, now = read_token(token), now_ms()
-    known = Known.of(registry)
-    found = known.read(raw, owner)
-    refused = _refusal(found, known, moment(at, now, now), holder, action, attribute, type)
+    context = TokenContext.of(registry)
+    found = context.read(raw, owner)
+    refused = _refusal(found, context, moment(at, now, now), holder, action, attribute, type)
     if output is Output.JSON:
-        show([token_json(found, known, refused)], output)
+        show([token_json(found, context, refused)], output)
     else:
-        show([link_row(found, index, known) for index in range(len(found.inspect()))])
+        show([link_row(found, index, context) for index in range(len(found.inspect()))])
     if refused is not None:
         raise refused
 
@@ -187,8 +186,8 @@ def inspect(
 @app.command()
 def narrow(
     token: TokenArgument,
-    to: Annotated[str | None, typer.Option("--to", metavar="WHO", help="Pass it on: to ed25519:… or a domain.")] = None,
-    key: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="The holder's key, to pass it on.")] = None,
+    to: Annotated[str | None, typer.Option("--to", metavar="WHO", help="Delegate it to ed25519:… or a domain.")] = None,
+    key: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="The holder's key, to delegate it.")] = None,
     action: ActionsOption = None,
     attribute: AttributesOption = None,
     where: WhereOption = None,
@@ -200,25 +199,25 @@ def narrow(
     registry: RegistryOption = DEFAULT_REGISTRY,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Make a narrower token of a token: for yourself, or with --to and your --key for somebody else.
+    """Derive a narrower token: for yourself, or with --to and your --key for somebody else.
 
-    What is not said stays as it is. Asking for more than the token gives is refused. Nobody
-    needs to be asked: the type's owner will accept the result.
+    Options that you leave out stay as they are. More than the token allows is refused. This
+    works offline, and the type's owner accepts the result.
 
     \b
     Examples:
       tidings grant narrow ccs.token --until +1h > errand.token
       tidings grant narrow ccs.token --to auditors --key ccs.pem --attribute plate > auditors.token
     """
-    now, known = now_ms(), Known.of(registry)
-    found = known.read(read_token(token), owner)
-    if (refused := _refusal(found, known, now)) is not None:
+    now, context = now_ms(), TokenContext.of(registry)
+    found = context.read(read_token(token), owner)
+    if (refused := _refusal(found, context, now)) is not None:
         raise refused
-    right, signed = found.right(), known.type_of(found)
+    right, signed = found.right(), context.type_of(found)
     asked = Grant(
         type_id=right.type_id,
         actions=frozenset(action) if action else right.actions,
-        holder=known.key_of(to) if to else None,
+        holder=context.key_of(to) if to else None,
         attributes=_attribute_ids(attribute, signed, needs_type=True) if attribute else None,
         not_before=moment(begins, right.not_before, now),
         not_after=moment(ends, right.not_after, now),
@@ -240,10 +239,10 @@ def revoke(
     registry: RegistryOption = DEFAULT_REGISTRY,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Take a right back: no token with this link in it is accepted any more.
+    """Revoke a right: no token that contains this link is accepted any more.
 
-    Whoever gave the link can, or gave one before it, or holds it. Key managers and brokers
-    that use this registry refuse the token from now on, and everything that was made of it.
+    The issuer of the link or of one before it can do so, and its holder. Key managers and brokers
+    that use this registry refuse the token from now on, and every token derived from it.
 
     \b
     Examples:
@@ -254,8 +253,8 @@ def revoke(
     by_key, now = read_key(key).public_key, now_ms()
     with open_registry(registry) as opened:
         named = token == STDIN or Path(token).is_file() or not re.fullmatch("[0-9a-f]{4,64}", token)
-        known = Known.of_open(opened, registry)
-        found = known.read(read_token(token), owner) if named else opened.grants.find(token).token
+        context = TokenContext.of_open(opened, registry)
+        found = context.read(read_token(token), owner) if named else opened.grants.find(token).token
         id = opened.grants.revoke(found, by_key=by_key, now_ms=now, link=link, reason=reason)
     show([{"revoked": id}], output)
 
@@ -267,7 +266,7 @@ def list_grants(
     registry: RegistryOption = DEFAULT_REGISTRY,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List the rights given with this registry, and what has become of them.
+    """List the rights in this registry, and their state.
 
     \b
     Examples:
@@ -275,14 +274,14 @@ def list_grants(
       tidings grant ls -o json | jq 'select(.refused == null)'
     """
     with open_registry(registry) as opened:
-        known = Known.of_open(opened, registry)
+        context = TokenContext.of_open(opened, registry)
         type_id = opened.types.find(type).type_id if type else None
         grants = opened.grants.all(type_id=type_id, holder=opened.domains.key_of(holder) if holder else None)
     now = now_ms()
-    show([grant_row(one, known, now, output) for one in grants], output, GRANT_COLUMNS)
+    show([grant_row(one, context, now, output) for one in grants], output, GRANT_COLUMNS)
 
 
-# ── Handing out ──────────────────────────────────────────────────────────────
+# ── Output ───────────────────────────────────────────────────────────────────
 
 
 def _hand_out(token: BiscuitCapability, out: Path | None, output: Output) -> None:
@@ -297,7 +296,7 @@ def _hand_out(token: BiscuitCapability, out: Path | None, output: Output) -> Non
         tell(f"wrote {out}")
 
 
-# ── What is asked for ────────────────────────────────────────────────────────
+# ── Requested rights ─────────────────────────────────────────────────────────
 
 
 def _check_may_grant(signed: SignedType, owner: Identity, now: int) -> None:
@@ -327,25 +326,25 @@ def _constraints(texts: Iterable[str] | None, signed: SignedType | None) -> tupl
 
 
 def _refuse_wider(asked: Grant, right: Right) -> None:
-    """A link may say more than the right has, and would get no more; whoever asks for it should know."""
+    """A link may request more than the right allows, without effect; an error is more helpful."""
     if wider := sorted(asked.actions - right.actions):
         raise Denied(f"action: the token is not for {', '.join(wider)}")
     if asked.attributes is not None and not right.covers(sorted(asked.attributes)):
         raise Denied("attributes: the token does not cover every attribute asked for")
     if asked.not_before < right.not_before or asked.not_after > right.not_after:
         raise Denied(
-            f"validity: the token holds from {shown_moment(right.not_before)} to {shown_moment(right.not_after)}, no longer"
+            f"validity: the token is valid only from {shown_moment(right.not_before)} to {shown_moment(right.not_after)}"
         )
     left = right.depth - (asked.holder is not None)
     if left < asked.steps:
-        raise Denied(f"depth: the token may be passed on {right.depth} more times")
+        raise Denied(f"depth: the token may be delegated {right.depth} more times")
 
 
 def _signer(to: str | None, key: Path | None, right: Right) -> Identity | None:
     if to is None:
         return None
     if key is None:
-        raise InputError("passing a token on needs the present holder's private key: --key FILE")
+        raise InputError("delegating a token needs the present holder's private key: --key FILE")
     signer = read_key(key)
     if signer.public_key != right.holder:
         raise Denied(f"holder: the right is {fingerprint(right.holder)}'s, not {fingerprint(signer.public_key)}'s")
@@ -354,7 +353,7 @@ def _signer(to: str | None, key: Path | None, right: Right) -> Identity | None:
 
 def _refusal(
     token: BiscuitCapability,
-    known: Known,
+    context: TokenContext,
     at_ms: int,
     holder: str | None = None,
     action: str | None = None,
@@ -365,16 +364,16 @@ def _refusal(
     from tidings.store import refusal
 
     try:
-        right, revoked = token.right(), known.revoked(token)
+        right, revoked = token.right(), context.revoked(token)
         if (why := refusal(token, right, revoked, at_ms)) is not None:
             return Denied(why)
-        if type is not None and known.type_id_of(type) != right.type_id:
+        if type is not None and context.type_id_of(type) != right.type_id:
             return Denied(
-                f"type: the right is to {type_name(right.type_id, known.type_of(token))}, not to {type[:100]}"
+                f"type: the right is to {type_name(right.type_id, context.type_of(token))}, not to {type[:100]}"
             )
-        proven = known.key_of(holder) if holder else right.holder
+        proven = context.key_of(holder) if holder else right.holder
         for one in [action] if action else sorted(right.actions):
-            request = AccessRequest(right.type_id, one, _requested(one, attributes, known.type_of(token), right))
+            request = AccessRequest(right.type_id, one, _requested(one, attributes, context.type_of(token), right))
             token.verify(request, now_ms=at_ms, proven_key=proven, revoked=revoked, online=_assumed_yes(right, at_ms))
     except Denied as refused:
         return refused
@@ -382,7 +381,7 @@ def _refusal(
 
 
 def _assumed_yes(right: Right, at_ms: int) -> dict[str, int]:
-    """Online tests are asked by whoever checks the token in earnest, not here."""
+    """Online tests are for whoever enforces the token; here they count as passed."""
     return {test.url: at_ms for test in right.online}
 
 

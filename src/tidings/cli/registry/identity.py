@@ -1,4 +1,4 @@
-"""`tidings identity …`: make a key pair, and show its public half."""
+"""`tidings identity …`: creates a key pair, and shows its public key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ app = typer.Typer(
     name="identity",
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Make a key pair, and show its public half: who you are to others.",
+    help="Create a key pair, and show its public key: who you are to others.",
 )
 
 FileArgument: TypeAlias = Annotated[Path, typer.Argument(metavar="FILE", help="The private key, as PKCS#8 PEM.")]
@@ -26,11 +26,11 @@ FileArgument: TypeAlias = Annotated[Path, typer.Argument(metavar="FILE", help="T
 
 @app.command()
 def new(file: FileArgument, output: OutputOption = Output.TABLE) -> None:
-    """Make a new key in FILE, which only you can read, and print its public half.
+    """Create a private key in FILE, which only you can read, and print the public key.
 
-    The public half, ed25519:…, is who you are: give it to whoever grants you rights. The
-    file is the proof; whoever has it is you. With TIDINGS_KEY_PASSWORD set, the file is
-    encrypted, and the same variable opens it.
+    The public key, ed25519:…, is your identity: give it to whoever grants you rights. Whoever
+    has the file can act as you. If TIDINGS_KEY_PASSWORD is set, the file is encrypted with
+    it, and the same variable decrypts it.
 
     \b
     Example:
@@ -40,7 +40,7 @@ def new(file: FileArgument, output: OutputOption = Output.TABLE) -> None:
     try:
         opened = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     except FileExistsError:
-        raise InputError(f"{file} is there already, and a key is not overwritten; name another file") from None
+        raise InputError(f"{file} exists already, and a key is not overwritten; name another file") from None
     with os.fdopen(opened, "wb") as stream:
         stream.write(made.to_pem(key_password()))
     _show_public(made, output)
@@ -48,7 +48,7 @@ def new(file: FileArgument, output: OutputOption = Output.TABLE) -> None:
 
 @app.command("show")
 def show_identity(file: FileArgument, output: OutputOption = Output.TABLE) -> None:
-    """Print the public half of the key in FILE.
+    """Print the public key of the private key in FILE.
 
     \b
     Example:

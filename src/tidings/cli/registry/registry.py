@@ -1,6 +1,6 @@
 """`tidings registry …`: the audit trail and the clock; and what all commands that use a registry share.
 
-Those are the options that name a registry, a key or a moment, and how times and keys are shown.
+They share the options for a registry, a key or a time, and the display of times and keys.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidings.events import Timestamp
 from tidings.security import Identity, fingerprint
 
 if TYPE_CHECKING:
-    from tidings.store import Head, Registry
+    from tidings.store import AuditHead, Registry
 
 DEFAULT_REGISTRY = "tidings.db"
 KEY_FILE_BYTES_MAX = 16_384  # A PEM with one key is a few hundred bytes.
@@ -37,7 +37,7 @@ RegistryOption: TypeAlias = Annotated[
     ),
 ]
 KeyOption: TypeAlias = Annotated[
-    Path, typer.Option("--key", metavar="FILE", help="Your private key, as made by `tidings identity new`.")
+    Path, typer.Option("--key", metavar="FILE", help="Your private key, from `tidings identity new`.")
 ]
 FromOption: TypeAlias = Annotated[
     str | None, typer.Option("--from", metavar="TIME", help="When it begins: 2026-12-01T00:00:00Z, or +2h from now.")
@@ -57,7 +57,7 @@ def audit(
     registry: RegistryOption = DEFAULT_REGISTRY,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List every change ever made: when, by whom, what.
+    """List every change to the registry: when, by whom, what.
 
     \b
     Examples:
@@ -76,10 +76,10 @@ def verify(
     registry: RegistryOption = DEFAULT_REGISTRY,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Check that no entry of the audit trail was altered or removed, and print where it ends.
+    """Check that no entry of the audit trail was altered or removed, and print its head.
 
-    Keep what it prints outside the registry, and give it back with --noted the next time:
-    then a trail whose end was cut off is noticed too. Exits with 3 if the trail is broken.
+    Store what it prints outside the registry, and pass it with --noted the next time: then a
+    truncated trail is detected, too. Exits with 3 if the trail is broken.
 
     \b
     Example:
@@ -95,15 +95,15 @@ def verify(
 
 @app.command()
 def clock(
-    accept: Annotated[bool, typer.Option("--accept", help="This machine's clock is right: go on by it.")] = False,
+    accept: Annotated[bool, typer.Option("--accept", help="Accept this machine's clock as right.")] = False,
     registry: RegistryOption = DEFAULT_REGISTRY,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Hold this machine's clock against the registry's last change; exit with 3 if it is an hour behind or more.
+    """Compare this machine's clock with the registry's last change; exit with 3 if it is an hour behind or more.
 
-    All commands refuse to act by such a clock: expired rights would hold again. If the clock
-    is right, and the one that made the last change was ahead, --accept says so; the audit
-    trail keeps that.
+    All commands refuse to act by such a clock: expired rights would be valid again. If this
+    clock is right, and the clock of the last change was ahead, use --accept; the audit trail
+    records that.
 
     \b
     Example:
@@ -133,12 +133,12 @@ def _entry(opened: Registry, output: Output, after: int) -> list[Row]:
     ]
 
 
-def _head(noted: str) -> Head:
-    from tidings.store import Head
+def _head(noted: str) -> AuditHead:
+    from tidings.store import AuditHead
 
     position, _, digits = noted.partition(":")
     try:
-        return Head(int(position), bytes.fromhex(digits))
+        return AuditHead(int(position), bytes.fromhex(digits))
     except ValueError:
         raise InputError(
             f"expected POSITION:HASH as printed by `tidings registry verify`, got {noted[:80]!r}"
@@ -149,11 +149,11 @@ def _head(noted: str) -> Head:
 
 
 def open_registry(address: str, *, create: bool = False, any_clock: bool = False) -> Registry:
-    """The registry that `--registry` names; it is made only where `create` says so.
+    """The registry that `--registry` names; created only with `create`.
 
-    Raises Denied if this machine's clock has stepped back since the registry was changed, save with `any_clock`.
+    Raises Denied if this machine's clock is behind the registry's last change, unless `any_clock` is set.
     """
-    from tidings.store import Registry  # Here, so that only who uses a registry waits for SQLAlchemy.
+    from tidings.store import Registry  # Here, so that other commands do not load SQLAlchemy.
 
     opened = Registry.open(address, now_ms=now_ms(), create=create)
     if not any_clock:
@@ -174,7 +174,7 @@ def now_ms() -> int:
 
 
 def actor() -> str:
-    """Who changes the registry, where no key says it: the user of this machine."""
+    """Who changes the registry if no key says so: the user of this machine."""
     try:
         return f"user {getpass.getuser()}"
     except (KeyError, OSError):  # A container may run under a number without a name.
@@ -182,15 +182,15 @@ def actor() -> str:
 
 
 def read_key(file: Path) -> Identity:
-    """The private key in a file; TIDINGS_KEY_PASSWORD opens one that has a password."""
+    """The private key in a file; TIDINGS_KEY_PASSWORD decrypts one that has a password."""
     with file.open("rb") as stream:
         if stat.S_IMODE(os.fstat(stream.fileno()).st_mode) & 0o077:
-            tell(f"note: others can read the private key in {file}; mend it: chmod 600 {file}")
+            tell(f"note: others can read the private key in {file}; to fix: chmod 600 {file}")
         pem = stream.read(KEY_FILE_BYTES_MAX)
     try:
         return Identity.from_pem(pem, key_password())
     except InputError as wrong:
-        raise InputError(f"{file}: {wrong}; `tidings identity new` makes one") from None
+        raise InputError(f"{file}: {wrong}; `tidings identity new` creates one") from None
 
 
 def key_password() -> bytes | None:
@@ -202,7 +202,7 @@ _FROM_NOW = re.compile(r"\+([0-9]{1,9})([smhdw])")
 
 
 def moment(text: str | None, otherwise_ms: int, now: int) -> int:
-    """A moment in ms since 1970: ISO 8601, or +30d from `now`; `otherwise_ms` where none was given."""
+    """A time in ms since 1970: ISO 8601, or +30d from `now`; `otherwise_ms` if none was given."""
     if text is None:
         return otherwise_ms
     if match := _FROM_NOW.fullmatch(text):
@@ -214,10 +214,10 @@ def moment(text: str | None, otherwise_ms: int, now: int) -> int:
 
 
 def show_moment(ms: int) -> str | None:
-    """ISO 8601; None for the ends of time, which stand for no limit."""
+    """ISO 8601; None for the extreme values that mean no limit."""
     return None if ms in (0, FOR_EVER_MS) or abs(ms) > FOR_EVER_MS // 1000 else Timestamp(ms * 1000).iso()
 
 
 def show_key(key: bytes, names: dict[bytes, str], output: Output = Output.TABLE) -> str:
-    """A key by its domain's name if it has one, else by its fingerprint; for a program always the latter."""
+    """A key as its domain's name if it has one, else as its fingerprint; in JSON always the latter."""
     return fingerprint(key) if output is Output.JSON else names.get(key, fingerprint(key))

@@ -1,4 +1,4 @@
-"""`tidings subscription …`: conditions kept in the registry, each with the right to it."""
+"""`tidings subscription …`: conditions in the registry, each with the right to it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tidings.cli.terminal import Output, OutputOption, Row, show, tell
 from tidings.security import SignedType, fingerprint
 
 if TYPE_CHECKING:
-    from tidings.store import Standing
+    from tidings.store import SubscriptionStatus
 
 app = typer.Typer(
     name="subscription",
@@ -43,7 +43,8 @@ def add(
         Path | None, typer.Option("--token", metavar="FILE", help="Your right to it. The type's owner needs none.")
     ] = None,
     subscriber: Annotated[
-        str | None, typer.Option("--subscriber", metavar="NAME", help="Who receives; your domain's name if not said.")
+        str | None,
+        typer.Option("--subscriber", metavar="NAME", help="Who receives events. [default: your domain's name]"),
     ] = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     output: OutputOption = Output.TABLE,
@@ -57,7 +58,7 @@ def add(
     Example:
       tidings subscription add ccs-1 "plate LIKE 'A%'" --type Numberplate --key ccs.pem --token ccs.token
     """
-    from tidings.store import KeptSubscription, Standing
+    from tidings.store import KeptSubscription, SubscriptionStatus
 
     now, holder = now_ms(), read_key(key)
     with open_registry(registry) as opened:
@@ -71,18 +72,18 @@ def add(
             token=read_token(str(token)) if token else b"",
         )
         if not opened.subscriptions.add(wanted, now_ms=now):
-            tell("note: this very subscription was there already")
-    show([_row(Standing(wanted), signed)], output)
+            tell("note: this subscription was there already")
+    show([_row(SubscriptionStatus(wanted), signed)], output)
 
 
 @app.command("ls")
 def list_subscriptions(
     type: Annotated[str | None, typer.Option("--type", metavar="NAME", help="Only those to this type.")] = None,
-    active: Annotated[bool, typer.Option("--active", help="Only those whose right holds now.")] = False,
+    active: Annotated[bool, typer.Option("--active", help="Only those whose right is valid now.")] = False,
     registry: RegistryOption = DEFAULT_REGISTRY,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List subscriptions, and whether the right to each still holds.
+    """List subscriptions, and whether the right to each is still valid.
 
     \b
     Examples:
@@ -92,8 +93,8 @@ def list_subscriptions(
     with open_registry(registry) as opened:
         type_id = opened.types.find(type).type_id if type else None
         types = {signed.type_id: signed for signed in opened.types.all()}
-        standing = opened.subscriptions.standing(now_ms=now_ms(), type_id=type_id)
-    rows = [_row(one, types[one.subscription.type_id]) for one in standing if not (active and one.refused)]
+        statuses = opened.subscriptions.with_status(now_ms=now_ms(), type_id=type_id)
+    rows = [_row(one, types[one.subscription.type_id]) for one in statuses if not (active and one.refused)]
     show(rows, output, ("id", "subscriber", "type", "filter", "refused"))
 
 
@@ -110,7 +111,7 @@ def remove(id: IdArgument, key: KeyOption, registry: RegistryOption = DEFAULT_RE
         opened.subscriptions.remove(id, by_key=by_key, now_ms=now_ms())
 
 
-def _row(one: Standing, signed: SignedType) -> Row:
+def _row(one: SubscriptionStatus, signed: SignedType) -> Row:
     kept = one.subscription
     return {
         "id": kept.id,

@@ -1,4 +1,4 @@
-"""Tokens at the terminal: read from files, looked up in a registry if there is one, and shown."""
+"""Tokens on the command line: read from files, looked up in a registry if there is one, and displayed."""
 
 from __future__ import annotations
 
@@ -29,39 +29,39 @@ def read_token(file: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What a registry knows that helps to read tokens; nothing, where there is none."""
+class TokenContext:
+    """The types and names of a registry that are needed to read tokens; empty if there is no registry."""
 
     types: dict[bytes, SignedType]
     names: dict[bytes, str]
     registry: str | None
 
     @classmethod
-    def of(cls, registry: str) -> Known:
-        """Of the registry if there is one: tokens can be read and narrowed without."""
+    def of(cls, registry: str) -> TokenContext:
+        """From a registry, if it exists: tokens can be read and narrowed without one."""
         if "://" not in registry and not Path(registry).exists():
             return cls({}, {}, None)
         with open_registry(registry) as opened:
             return cls.of_open(opened, registry)
 
     @classmethod
-    def of_open(cls, opened: Registry, registry: str) -> Known:
+    def of_open(cls, opened: Registry, registry: str) -> TokenContext:
         return cls({signed.type_id: signed for signed in opened.types.all()}, opened.domains.names(), registry)
 
     def read(self, raw: bytes, owner: str | None) -> BiscuitCapability:
-        """The token, if one of the owners we know of started it, or the one that --owner names."""
+        """The token, if one of the known owners issued it, or the one that --owner names."""
         if owner is not None:
             return BiscuitCapability.from_bytes(raw, self.key_of(owner))
         owners = dict.fromkeys((*(signed.owner_key for signed in self.types.values()), *self.names))
         if not owners:
-            raise InputError("whose token is this? No registry knows; name its owner: --owner ed25519:…")
+            raise InputError("the token's owner is unknown without a registry; name it: --owner ed25519:…")
         for key in owners:
             try:
                 return BiscuitCapability.from_bytes(raw, key)
             except Denied as refused:
                 if refused.code is not ErrorCode.SIGNATURE:
                     raise
-        why = "signature: not an unbroken token of any owner the registry knows; --owner names another"
+        why = "signature: not a valid token of any owner in the registry; --owner names another"
         raise Denied(why, code=ErrorCode.SIGNATURE)
 
     def key_of(self, name: str) -> bytes:
@@ -83,7 +83,7 @@ class Known:
             return ANY_TYPE
         if self.registry is None:
             if not re.fullmatch("[0-9a-f]{64}", name):
-                raise InputError("which type is that? There is no registry here; --type takes its id of 64 digits then")
+                raise InputError("without a registry, expected --type as an id of 64 hexadecimal digits")
             return bytes.fromhex(name)
         with open_registry(self.registry) as opened:
             return opened.types.find(name).type_id
@@ -95,7 +95,7 @@ class Known:
             return opened.grants.revoked(token.revocation_ids)
 
 
-# ── How rights are shown ─────────────────────────────────────────────────────
+# ── Display ──────────────────────────────────────────────────────────────────
 
 GRANT_COLUMNS = ("digest", "type", "holder", "actions", "attributes", "until", "state")
 
@@ -121,13 +121,13 @@ def type_name(type_id: bytes | str, signed: SignedType | None) -> str:
     )
 
 
-def link_row(token: BiscuitCapability, index: int, known: Known) -> Row:
-    link, signed = token.inspect()[index], known.type_of(token)
+def link_row(token: BiscuitCapability, index: int, context: TokenContext) -> Row:
+    link, signed = token.inspect()[index], context.type_of(token)
     attributes = _attribute_names(link.attributes, signed)
     return {
         "link": index,
-        "by": show_key(link.issuer, known.names) if link.issuer else "the holder",
-        "to": show_key(link.holder, known.names) if link.holder else "itself",
+        "by": show_key(link.issuer, context.names) if link.issuer else "the holder",
+        "to": show_key(link.holder, context.names) if link.holder else "itself",
         "type": type_name(link.type_id, signed),
         "actions": ", ".join(sorted(link.actions)),
         "attributes": "all" if attributes is None else ", ".join(attributes),
@@ -153,10 +153,10 @@ def _link_json(link: Grant, signed: SignedType | None, revocation_id: str) -> di
     }
 
 
-def token_json(token: BiscuitCapability, known: Known, refused: TidingsError | None) -> Row:
+def token_json(token: BiscuitCapability, context: TokenContext, refused: TidingsError | None) -> Row:
     from tidings.store import owner_of
 
-    chain, signed = token.inspect(), known.type_of(token)
+    chain, signed = token.inspect(), context.type_of(token)
     links = [_link_json(link, signed, id) for link, id in zip(chain, token.revocation_ids, strict=True)]
     said = {"digest": token.digest.hex(), "owner": fingerprint(owner_of(token))}
     said["type"] = type_name(chain[0].type_id, signed)
@@ -164,7 +164,7 @@ def token_json(token: BiscuitCapability, known: Known, refused: TidingsError | N
 
 
 def _right_json(token: BiscuitCapability, signed: SignedType | None) -> dict[str, Any]:
-    """What the chain comes to; nothing, where it comes to nothing."""
+    """The resulting right of the chain; empty if there is none."""
     try:
         right = token.right()
     except Denied:
@@ -180,15 +180,15 @@ def _right_json(token: BiscuitCapability, signed: SignedType | None) -> dict[str
     }
 
 
-def grant_row(one: KnownGrant, known: Known, now: int, output: Output) -> Row:
-    signed, why = known.type_of(one.token), one.refusal(now)
+def grant_row(one: KnownGrant, context: TokenContext, now: int, output: Output) -> Row:
+    signed, why = context.type_of(one.token), one.refusal(now)
     if output is Output.JSON:
-        return token_json(one.token, known, Denied(why) if why else None)
+        return token_json(one.token, context, Denied(why) if why else None)
     attributes = _attribute_names(one.right.attributes, signed)
     return {
         "digest": one.token.digest.hex()[:12],
         "type": type_name(one.right.type_id, signed),
-        "holder": show_key(one.right.holder, known.names),
+        "holder": show_key(one.right.holder, context.names),
         "actions": ", ".join(sorted(one.right.actions)),
         "attributes": "all" if attributes is None else ", ".join(attributes),
         "until": shown_moment(one.right.not_after),

@@ -1,4 +1,4 @@
-"""`tidings type …`: event types signed by their owners, declared, listed, shown and verified."""
+"""`tidings type …`: event types that their owners signed: declared, listed, shown and verified."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tidings.errors import Denied, InputError
 from tidings.events import read_file
 from tidings.security import PROFILES, Mode, PadPolicy, SignedType, fingerprint, from_fingerprint
 
-SIGNED_FILE_BYTES_MAX = 2**20 + 1  # One more than a definition may have, so that a longer one is noticed.
+SIGNED_FILE_BYTES_MAX = 2**20 + 1  # One more than a definition may have, so that a longer one is detected.
 
 app = typer.Typer(
     name="type",
@@ -44,7 +44,7 @@ NameArgument: TypeAlias = Annotated[
 
 
 class ModeChoice(enum.StrEnum):
-    """What is sealed of an event."""
+    """What of an event is encrypted."""
 
     ATTRIBUTE = "attribute"
     EVENT = "event"
@@ -67,9 +67,9 @@ def declare(
         ModeChoice, typer.Option("--mode", help="Seal each attribute by itself, the event as one, or nothing.")
     ] = ModeChoice.ATTRIBUTE,
     key_manager: Annotated[
-        str | None, typer.Option("--key-manager", metavar="WHO", help="Who hands out the keys; you, if not said.")
+        str | None, typer.Option("--key-manager", metavar="WHO", help="Who distributes the keys. [default: you]")
     ] = None,
-    pad: Annotated[PadPolicy, typer.Option("--pad", help="Hide how long values are, in steps.")] = PadPolicy.NONE,
+    pad: Annotated[PadPolicy, typer.Option("--pad", help="Pad values, to hide their length.")] = PadPolicy.NONE,
     profile: Annotated[ProfileChoice, typer.Option("--profile", help="Ciphers.")] = ProfileChoice.MODERN,
     begins: FromOption = None,
     ends: UntilOption = None,
@@ -79,7 +79,7 @@ def declare(
     """Sign an event type with your key and put it into the registry.
 
     You own the type: its name begins with your key, so nobody else can declare it, and
-    only you can give rights to it. The registry is made if it is not there yet. A declared
+    only you can grant rights to it. The registry is created if it does not exist. A declared
     version never changes.
 
     \b
@@ -103,7 +103,7 @@ def declare(
             not_after=moment(ends, FOR_EVER_MS, now),
         )
         if not opened.types.declare(signed, by=fingerprint(owner.public_key), now_ms=now):
-            tell("note: this very type was declared before")
+            tell("note: this type was declared before")
     show([_summary(signed, {}, output)], output)
 
 
@@ -127,7 +127,7 @@ def import_type(
         if owner is not None:
             _check_owner(signed, opened.domains.key_of(owner))
         if not opened.types.declare(signed, by=actor(), now_ms=now_ms()):
-            tell("note: this very type was there already")
+            tell("note: this type was there already")
     show([_summary(signed, {}, output)], output)
 
 
@@ -155,7 +155,7 @@ def show_type(
     registry: RegistryOption = DEFAULT_REGISTRY,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show a type: its attributes, how its events are protected, who answers for it.
+    """Show a type: its attributes, how its events are protected, and its owner.
 
     \b
     Examples:
@@ -187,10 +187,10 @@ def verify(
     registry: RegistryOption = DEFAULT_REGISTRY,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Check that a type is exactly what its owner signed, and that it holds now.
+    """Check that a type is exactly what its owner signed, and that it is valid now.
 
-    Exits with 3, and the reason, for one that was altered or cut short, has an unknown
-    suite, has expired, does not hold yet, or is somebody else's.
+    Exits with 3, and the reason, if it was altered or truncated, has an unknown suite, has
+    expired, is not yet valid, or has another owner.
 
     \b
     Examples:

@@ -1,12 +1,12 @@
 """Kafka topics as source and sink, through Spark's own connector, which comes as jars (`spark.jars`).
 
-The connector by itself repeats deliveries when a batch is run again. Here a batch first notes,
-in the checkpoint, where the topic ends. If it is run again, what it had already written lies
-behind that mark, by delivery id, and only the rest is sent. A run begins only when the Spark of
-an earlier one has ended (`tidings.pipeline.state.batch_log`), so nobody else is still sending.
+The connector alone would send a repeated batch twice. Here the sink first writes a mark to the checkpoint: the
+topic's end offsets. If the batch is repeated, the messages that it had already sent are behind that mark, by
+delivery id, and only the rest is sent. A run begins only after the Spark of an earlier run has ended
+(`tidings.pipeline.state.batch_log`), so no other process is still sending.
 
-Within a batch nothing is tried twice: a task that fails ends the run (`config.NOTHING_TWICE`), and the
-next one looks at the mark. Kafka's producer itself repeats no message.
+Within a batch no task is retried: a failed task ends the run (`config.NO_TASK_RETRIES`), and the next run looks at
+the mark. Kafka's producer is idempotent.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
 from tidings.errors import SetupError
-from tidings.pipeline.state.batch_log import write_whole
+from tidings.pipeline.state.batch_log import write_atomically
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-MARKS_KEPT = 8  # Only the latest batch can be run again; a few more help whoever looks into a checkpoint.
-WAIT_MS_MAX = 20_000  # For a broker to answer where a topic ends.
-EARLIEST = -2  # Kafka's word for the first offset there is.
+MARKS_KEPT = 8  # Only the latest batch can be repeated; a few more help whoever inspects a checkpoint.
+WAIT_MS_MAX = 20_000  # For Kafka to answer with a topic's end offsets.
+EARLIEST = -2  # Spark's number for the first available offset.
 
 _NO_CONNECTOR = (
     "Spark's Kafka connector is missing: give spark-sql-kafka-0-10_2.13 and what it needs as "
@@ -38,7 +38,7 @@ _BYTES = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
 
 
 def read_topic(spark: SparkSession, servers: str, topic: str, records_per_batch: int) -> DataFrame:
-    """The topic's messages from the beginning, as a stream of bytes in a column `value`. Raises SetupError."""
+    """The topic's messages from the beginning, as a stream with a binary column `value`. Raises SetupError."""
     reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", topic)
     reader = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", records_per_batch)
     try:
@@ -50,41 +50,41 @@ def read_topic(spark: SparkSession, servers: str, topic: str, records_per_batch:
 def read_between(
     spark: SparkSession, servers: str, topic: str, since: Mapping[str, int], until: Mapping[str, int] | None = None
 ) -> DataFrame:
-    """The messages from these offsets on, up to those: key, value, partition, offset."""
+    """The messages between these offsets: key, value, partition, offset."""
     reader = spark.read.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", topic)
     if until is None:
-        until = ends_of(spark, servers, topic)
+        until = end_offsets(spark, servers, topic)
     starts = {partition: since.get(partition, EARLIEST) for partition in until}
     reader = reader.option("startingOffsets", json.dumps({topic: starts}))
     reader = reader.option("endingOffsets", json.dumps({topic: dict(until)}))
     return reader.load().select("key", "value", "partition", "offset")
 
 
-def ends_of(spark: SparkSession, servers: str, topic: str) -> dict[str, int]:
-    """By partition, the offset that the next message will have; none for a topic that is not there. Raises SetupError."""
+def end_offsets(spark: SparkSession, servers: str, topic: str, *, wait_ms: int = WAIT_MS_MAX) -> dict[str, int]:
+    """The next offset of each partition; none for a topic that does not exist. Raises SetupError."""
     jvm: Any = spark.sparkContext._jvm
-    consumer = _consumer(jvm, servers)
+    consumer = _consumer(jvm, servers, wait_ms)
     try:
         return _ends(jvm, consumer, topic)
     except Py4JError as wrong:
-        raise SetupError(f"Kafka at {servers!r} does not tell about topic {topic!r}: {_cause(wrong)}") from None
+        raise SetupError(f"Kafka at {servers!r} does not answer for topic {topic!r}: {_cause(wrong)}") from None
     finally:
         consumer.close()
 
 
-def _consumer(jvm: Any, servers: str) -> Any:
+def _consumer(jvm: Any, servers: str, wait_ms: int) -> Any:
     settings = jvm.java.util.Properties()
-    waits = {"default.api.timeout.ms": WAIT_MS_MAX, "request.timeout.ms": WAIT_MS_MAX}
+    waits = {"default.api.timeout.ms": wait_ms, "request.timeout.ms": wait_ms}
     formats = {"key.deserializer": _BYTES, "value.deserializer": _BYTES}
     where = {"bootstrap.servers": servers, "allow.auto.create.topics": "false"}
     for key, value in {**where, **waits, **formats}.items():
         settings.put(key, str(value))
     try:
         return jvm.org.apache.kafka.clients.consumer.KafkaConsumer(settings)
-    except TypeError:  # What Py4J says of a class that is not there.
+    except TypeError:  # What Py4J raises for a class that does not exist.
         raise SetupError(_NO_CONNECTOR) from None
     except Py4JError as wrong:
-        raise SetupError(f"Kafka at {servers!r} cannot be reached: {_cause(wrong)}") from None
+        raise SetupError(f"cannot reach Kafka at {servers!r}: {_cause(wrong)}") from None
 
 
 def _ends(jvm: Any, consumer: Any, topic: str) -> dict[str, int]:
@@ -96,35 +96,35 @@ def _ends(jvm: Any, consumer: Any, topic: str) -> dict[str, int]:
 
 
 class KafkaSink:
-    """Deliveries as JSON messages, keyed by delivery id; each once, however often its batch is run."""
+    """Deliveries as JSON messages, keyed by delivery id; each is sent once, however often its batch is repeated."""
 
     def __init__(self, spark: SparkSession, servers: str, topic: str, checkpoint: str) -> None:
         self.spark, self.servers, self.topic = spark, servers, topic
         self.marks = Path(checkpoint) / "kafka"
 
-    def get_ready(self) -> None:
-        """Raises SetupError where Kafka does not answer, before anything is matched."""
+    def prepare(self) -> None:
+        """Raises SetupError if Kafka does not answer, before anything is matched."""
         self.marks.mkdir(parents=True, exist_ok=True)
-        ends_of(self.spark, self.servers, self.topic)
+        end_offsets(self.spark, self.servers, self.topic)
 
     def put(self, deliveries: DataFrame, batch: int) -> None:
         mark = self.marks / f"{batch:09}.json"
         if mark.exists():
             deliveries = deliveries.join(self._sent_since(json.loads(mark.read_text())), "delivery_id", "left_anti")
         else:
-            write_whole(mark, json.dumps(ends_of(self.spark, self.servers, self.topic)).encode())
-            self._drop_old_marks()
+            write_atomically(mark, json.dumps(end_offsets(self.spark, self.servers, self.topic)).encode())
+            self._delete_old_marks()
         messages = deliveries.select(f.col("delivery_id").alias("key"), f.to_json(f.struct("*")).alias("value"))
         writer = messages.write.format("kafka").option("kafka.bootstrap.servers", self.servers)
         writer.option("topic", self.topic).option("kafka.acks", "all").save()
 
     def _sent_since(self, mark: dict[str, int]) -> DataFrame:
-        if not ends_of(self.spark, self.servers, self.topic):
+        if not end_offsets(self.spark, self.servers, self.topic):
             return self.spark.createDataFrame([], "delivery_id string")
         sent = read_between(self.spark, self.servers, self.topic, mark)
         return sent.select(f.col("key").cast("string").alias("delivery_id")).distinct()
 
-    def _drop_old_marks(self) -> None:
+    def _delete_old_marks(self) -> None:
         for old in sorted(self.marks.glob("[0-9]*.json"))[:-MARKS_KEPT]:
             old.unlink()
 

@@ -1,15 +1,15 @@
-"""Spark plugged into the live network: `spark.readStream.format("tidings")` and `df.writeStream.format("tidings")`.
+"""The Spark data source `tidings`: the live network as a stream to read from and to write to.
 
     spark.dataSource.register(LiveNetwork)                       once in a session
 
     seen = (spark.readStream.format("tidings").option("client", "london/police/desk/client.toml")
             .option("type", "Numberplate").option("subscription", "spark").option("where", "speed > 20").load())
-    (told.writeStream.format("tidings").option("client", "london/police/camera/client.toml")
+    (rows.writeStream.format("tidings").option("client", "london/police/camera/client.toml")
          .option("type", "Numberplate").option("checkpointLocation", "state").start())
 
-Each event comes into the table once, and each row of a table becomes one event, whichever of Spark,
-its workers and the brokers are killed and started again. What a plan shows of a participant is
-where its file is; keys and tokens are read where they are used.
+Each event appears in the table once, and each row of a table becomes one event, even if Spark, its workers or the
+brokers are killed and restarted. A query plan shows only the path of the client's file; workers read keys and
+tokens from it when they need them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from tidings.errors import InputError, did_you_mean
 from tidings.events import EventType, Timestamp, from_declaration
 from tidings.net import BlockingClient
 from tidings.pipeline.config import EventsFrom
-from tidings.pipeline.sinks.live import LiveBatchWriter, LiveStreamWriter, Where
+from tidings.pipeline.sinks.live import LiveBatchWriter, LiveSinkOptions, LiveStreamWriter
 from tidings.pipeline.sources.files import spark_schema
-from tidings.pipeline.sources.live import EVENTS_PER_BATCH_MAX, LiveReader, Wanted
+from tidings.pipeline.sources.live import EVENTS_PER_BATCH_MAX, LiveReader, LiveSourceOptions
 from tidings.pipeline.tables import quoted
 
 if TYPE_CHECKING:
@@ -40,17 +40,17 @@ _WRITES = ("client", "type", "id", "path", "checkpointLocation", "queryName")  #
 
 
 class LiveNetwork(DataSource):
-    """The live network as a data source: read as a stream, written as a stream or at once.
+    """The live network as a data source: readable as a stream, writable as a stream or a batch.
 
     | option | |
     | --- | --- |
     | `client` | file of the client to read or publish as |
-    | `type` | name of the event type, as its broker knows it |
-    | `subscription` | reading: name of the durable subscription; one query at a time reads it |
-    | `where` | reading: the condition; all events without it |
-    | `since` | reading: where a new subscription begins, as an ISO time; else with what is published from now on |
-    | `maxEventsPerTrigger` | reading: at most so many per batch, up to 2048, which is what a broker sends ahead |
-    | `id` | reading: the column for event ids (`event_id`); writing: a column whose values name the events |
+    | `type` | name of the event type, as its broker has it |
+    | `subscription` | reading: name of the durable subscription; one query at a time can read it |
+    | `where` | reading: the condition; without it, all events |
+    | `since` | reading: where a new subscription begins, as an ISO time; without it, now |
+    | `maxEventsPerTrigger` | reading: the largest batch, up to 2048, the broker's window |
+    | `id` | reading: the column for event ids (`event_id`); writing: a column with an idempotency key per event |
     """
 
     @classmethod
@@ -58,11 +58,11 @@ class LiveNetwork(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        wanted = self._wanted()
-        declared = type_at(wanted.client, wanted.type)
-        if wanted.id in declared:
-            raise InputError(f"{declared.name} has an attribute {wanted.id!r}; name the column of ids with option id")
-        return StructType([StructField(wanted.id, StringType()), *spark_schema(declared)])
+        source = self._source_options()
+        declared = type_at(source.client, source.type)
+        if source.id in declared:
+            raise InputError(f"{declared.name} has an attribute {source.id!r}; name the column of ids with option id")
+        return StructType([StructField(source.id, StringType()), *spark_schema(declared)])
 
     def reader(self, schema: StructType) -> NoReturn:
         raise InputError(
@@ -70,19 +70,19 @@ class LiveNetwork(DataSource):
         )
 
     def streamReader(self, schema: StructType) -> LiveReader:  # noqa: N802
-        return LiveReader(self._wanted(), schema)
+        return LiveReader(self._source_options(), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> LiveStreamWriter:  # noqa: N802
-        return LiveStreamWriter(self._where())
+        return LiveStreamWriter(self._sink_options())
 
     def writer(self, schema: StructType, overwrite: bool) -> LiveBatchWriter:
         if overwrite:
-            raise InputError('what is published stays so: expected mode("append")')
-        return LiveBatchWriter(self._where())
+            raise InputError('published events cannot be withdrawn: expected mode("append")')
+        return LiveBatchWriter(self._sink_options())
 
-    def _wanted(self) -> Wanted:
+    def _source_options(self) -> LiveSourceOptions:
         options = _checked(self.options, _READS, needed=("client", "type", "subscription"))
-        return Wanted(
+        return LiveSourceOptions(
             client=options["client"],
             type=options["type"],
             subscription=options["subscription"],
@@ -92,15 +92,15 @@ class LiveNetwork(DataSource):
             id=options.get("id", ID),
         )
 
-    def _where(self) -> Where:
+    def _sink_options(self) -> LiveSinkOptions:
         options = _checked(self.options, _WRITES, needed=("client", "type"))
-        return Where(options["client"], options["type"], options.get("id", ""))
+        return LiveSinkOptions(options["client"], options["type"], options.get("id", ""))
 
 
 class LiveSink:
-    """Deliveries published as events of a type, which says by its attributes what of a delivery they carry.
+    """Publishes deliveries as events of a type, with those columns that the type has attributes for.
 
-    An event is named by its delivery's id, so a batch that is put again is published once.
+    The delivery id is the idempotency key, so a repeated batch is published once.
     """
 
     def __init__(self, spark: SparkSession, client: str, type: str) -> None:
@@ -108,8 +108,8 @@ class LiveSink:
         self.client, self.type = client, type
         self._attributes: set[str] = set()
 
-    def get_ready(self) -> None:
-        """Asks the broker for the type. Raises InputError if there is none, PeerError if nobody answers."""
+    def prepare(self) -> None:
+        """Asks the broker for the type. Raises InputError if it has none, PeerError if it does not answer."""
         self._attributes = {attribute.name for attribute in type_at(self.client, self.type)}
 
     def put(self, deliveries: DataFrame, batch: int) -> None:
@@ -119,7 +119,7 @@ class LiveSink:
 
 
 def read_live(spark: SparkSession, events: EventsFrom, id: str) -> DataFrame:
-    """The stream that a pipeline's `[events]` of format `tidings` describes."""
+    """The stream of a pipeline's `[events]` of format `tidings`."""
     spark.dataSource.register(LiveNetwork)
     reader = spark.readStream.format(NAME).option("client", events.client).option("type", events.type_name)
     reader = reader.option("subscription", events.subscription).option("where", events.where).option("id", id)
@@ -127,14 +127,14 @@ def read_live(spark: SparkSession, events: EventsFrom, id: str) -> DataFrame:
 
 
 def type_at(client: str, name: str) -> EventType:
-    """An event type as a client's broker knows it."""
+    """An event type, from a client's broker."""
     with BlockingClient(client) as connected:
         (declared,) = connected.ask("type", name=name)
     return from_declaration(declared)
 
 
 def _checked(options: Mapping[str, Any], known: Sequence[str], *, needed: Sequence[str]) -> dict[str, str]:
-    """The options by their names in lower case, as Spark tells them apart. Raises InputError."""
+    """The options by their names in lower case: Spark's options are case-insensitive. Raises InputError."""
     given = {name.lower(): str(value) for name, value in options.items()}
     for name in given:
         if name not in {each.lower() for each in known}:

@@ -1,7 +1,7 @@
-"""One pass through the workers: records → RESULTS, a table of deliveries, broken records and counts, told apart by `kind`.
+"""One pass of a worker over a micro-batch: records → RESULTS, a table of deliveries, broken records and counts.
 
-Everything that a batch gives comes out of one pass, so that records are read, checked and
-matched once, and the counts are those of the very rows that go to the sink.
+A column `kind` distinguishes the three. Since one pass produces them all, records are read, validated and matched
+once, and the counts belong to exactly the rows that go to the sink.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pyspark.sql import functions as f
 
 from tidings.pipeline.sources.files import NO_FIT
 from tidings.pipeline.sources.streams import Source
-from tidings.pipeline.sources.validation import original_of, sort_lines, sort_rows
+from tidings.pipeline.sources.validation import original_of, validate_lines, validate_rows
 from tidings.pipeline.state.batch_log import Counts
-from tidings.pipeline.state.subscription_versions import InForce
-from tidings.pipeline.tables import delivery_id_column
+from tidings.pipeline.state.subscription_versions import VersionIndex
+from tidings.pipeline.tables import PAIR_NAMES, delivery_id_column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -43,10 +43,10 @@ RESULTS_SCHEMA = (
 
 
 class MatchRecords:
-    """mapInArrow: records → deliveries, broken records and counts, told apart by `kind`."""
+    """mapInArrow: records → RESULTS."""
 
-    def __init__(self, source: Source, in_force: InForce, *, with_event: bool) -> None:
-        self.source, self.in_force, self.with_event = source, in_force, with_event
+    def __init__(self, source: Source, index: VersionIndex, *, with_event: bool) -> None:
+        self.source, self.index, self.with_event = source, index, with_event
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -56,18 +56,18 @@ class MatchRecords:
         if admitted.reasons:
             reasons, originals = pa.array(admitted.reasons, pa.string()), pa.array(admitted.originals, pa.binary())
             yield results_of(BROKEN, len(reasons), reason=reasons, original=originals)
-        is_wanted, pairs = np.zeros(admitted.rows.num_rows, bool), 0
+        is_matched, pairs = np.zeros(admitted.rows.num_rows, bool), 0
         ids = admitted.rows.column(self.source.id).cast(pa.string())
-        for start, found in self.in_force.match_in_rounds(admitted.rows):
-            is_wanted[start + found.events] = True
+        for start, found in self.index.match_in_rounds(admitted.rows):
+            is_matched[start + found.events] = True
             pairs += len(found.events)
             if len(found.events):
                 yield self._deliveries(found.pairs(ids.slice(start)), admitted.texts, start + found.events)
-        counts = [len(is_wanted) + len(admitted.reasons), int(is_wanted.sum()), len(admitted.reasons), pairs]
+        counts = [len(is_matched) + len(admitted.reasons), int(is_matched.sum()), len(admitted.reasons), pairs]
         yield results_of(COUNT, 1, counts=pa.array([counts], pa.list_(pa.int64())))
 
     def _deliveries(self, pairs: pa.RecordBatch, texts: pa.Array, events: Any) -> pa.RecordBatch:
-        columns = {name: pairs.column(name) for name in ("event_id", "subscription_id", "subscriber")}
+        columns = {name: pairs.column(name) for name in PAIR_NAMES}
         if self.with_event:
             columns["event"] = texts.take(pa.array(events))
         return results_of(DELIVERY, pairs.num_rows, **columns)
@@ -78,7 +78,7 @@ class MatchRecords:
 
 @dataclass(frozen=True, slots=True)
 class _Admitted:
-    """Good rows with their texts as JSON, and of the others the reasons and the originals."""
+    """Valid rows with their records as JSON, and the reasons and original bytes of the others."""
 
     rows: pa.RecordBatch
     texts: pa.Array
@@ -88,7 +88,7 @@ class _Admitted:
 
 def _admit_lines(batch: pa.RecordBatch, source: Source) -> _Admitted:
     lines = batch.column("value")
-    found = sort_lines(lines, source.whole_type)
+    found = validate_lines(lines, source.whole_type)
     originals = [lines[row].as_py() or b"" for row, _ in found.broken]
     texts = lines.take(pa.array(found.kept)).cast(pa.string())
     return _Admitted(_one_batch(found.good), texts, [reason for _, reason in found.broken], originals)
@@ -101,7 +101,7 @@ def _admit_rows(batch: pa.RecordBatch, source: Source) -> _Admitted:
         [batch.column(f"_{at}") for at in range(len(source.whole_type.attributes))],
         [attribute.name for attribute in source.whole_type],
     ).filter(readable)
-    found = sort_rows(typed, source.whole_type)
+    found = validate_rows(typed, source.whole_type)
     originals = [original_of(typed, row) for row, _ in found.broken]
     unreadable = corrupt.drop_null().to_pylist()
     reasons = [*(reason for _, reason in found.broken), *(NO_FIT for _ in unreadable)]
@@ -115,27 +115,27 @@ def _one_batch(table: pa.Table) -> pa.RecordBatch:
 
 
 def results_of(kind: int, count: int, **columns: pa.Array) -> pa.RecordBatch:
-    """Rows of one kind, with these columns and no others."""
+    """Rows of one kind: these columns, and null in the others."""
     kinds = pa.array(np.full(count, kind, np.int8))
     arrays = [columns.get(field.name, pa.nulls(count, field.type)) for field in list(RESULTS)[1:]]
     return pa.RecordBatch.from_arrays([kinds, *arrays], schema=RESULTS)
 
 
 def counts_of(results: DataFrame) -> Counts:
-    """What became of the records."""
-    parts = [f.sum(f.col("counts")[at]) for at in range(4)]  # One row comes to the driver.
-    events, wanted, broken, pairs = (
+    """How many records were delivered, unmatched and quarantined."""
+    parts = [f.sum(f.col("counts")[at]) for at in range(4)]  # The driver collects one row.
+    events, matched, broken, pairs = (
         number or 0 for number in results.where(f.col("kind") == COUNT).agg(*parts).collect()[0]
     )
     counts = Counts(
-        events=events, delivered_from=wanted, unmatched=events - wanted - broken, quarantined=broken, deliveries=pairs
+        events=events, delivered_from=matched, unmatched=events - matched - broken, quarantined=broken, deliveries=pairs
     )
     assert counts.unmatched >= 0, f"counts do not add up: {counts}"
     return counts
 
 
 def deliveries_of(results: DataFrame, version: int, with_event: bool) -> DataFrame:
-    """The rows that a sink gets."""
+    """The rows for the sink."""
     event_id, subscription_id = f.col("event_id"), f.col("subscription_id")
     return results.where(f.col("kind") == DELIVERY).select(
         delivery_id_column(event_id, subscription_id).alias("delivery_id"),
@@ -148,5 +148,5 @@ def deliveries_of(results: DataFrame, version: int, with_event: bool) -> DataFra
 
 
 def broken_of(results: DataFrame) -> DataFrame:
-    """The rows that the quarantine gets."""
+    """The rows for the quarantine."""
     return results.where(f.col("kind") == BROKEN).select("reason", "original")

@@ -1,13 +1,13 @@
-"""Parquet to Parquet without a detour: the workers themselves read, match and write files; Spark moves no rows.
+"""From Parquet to Parquet directly: workers read, match and write the files themselves, and Spark moves no rows.
 
-What passes between Spark and a Python worker is turned from columns into rows and back, twice,
-which costs more than the matching. Where events are Parquet files that every worker can
-open, a task is a list of row groups instead, and what it gives back to Spark is how much it wrote.
+Rows that pass between Spark and a Python worker are converted from columns to rows and back, twice, which costs
+more than the matching. Where events are Parquet files that every worker can open, a task is a list of row groups
+instead, and it returns to Spark only how much it wrote.
 
-Each task writes a file of its own aside. When all are done, the driver moves those of the tasks
-that counted to their place, so that a failed or repeated task leaves nothing behind.
+Each task writes its own file in a staging folder. When all tasks are done, the driver moves the files of the
+successful attempts into place, so a failed or repeated task leaves nothing behind.
 
-Only where the index goes to the events: those that meet subscriptions in zones have to travel, which is Spark's to do.
+This serves only the plan that sends the index to the events. The partitioned plan needs Spark's shuffle.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ import pyarrow.parquet as pq
 
 from tidings.errors import InputError
 from tidings.events import EventType, conform
-from tidings.pipeline.matching.index_replica import ROWS_MAX, Shipped, ship
+from tidings.pipeline.matching.index_replica import ROWS_MAX, DistributedIndex, distribute_index
 from tidings.pipeline.matching.match import Matching, PlanName
 from tidings.pipeline.parquet.row_groups import RowGroups
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-FILES_MAX = 10_000  # Footers that the driver reads to share out the work; with more, Spark lists them in parallel.
-TASKS_PER_CORE = 2  # A core that has drawn quick row groups gets others.
+FILES_MAX = 10_000  # Footers that the driver reads to divide the work; with more files, Spark reads them in parallel.
+TASKS_PER_CORE = 2  # A core with fast row groups gets more of them.
 TASK_BYTES_MAX = 256 << 20
-ASIDE = "_aside"
+STAGING = "_aside"
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class FileSlice:
     """Row groups of one file."""
 
     path: str
@@ -48,103 +48,115 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """What a task has done: the file it wrote, and how many deliveries are in it."""
+class TaskOutput:
+    """The file that a task wrote, and the number of deliveries in it."""
 
     name: str
     deliveries: int
 
 
-def tasks_for(events: DataFrame, matching: Matching, out: str) -> list[list[Piece]]:
-    """The work, shared out; nothing where it must go through Spark. Raises InputError for a damaged file."""
+def tasks_for(events: DataFrame, matching: Matching, out: str) -> list[list[FileSlice]]:
+    """The work, divided into tasks; none if it must go through Spark. Raises InputError for a damaged file."""
     if matching.plan.name is not PlanName.INDEX or "://" in out:
         return []
     files = [_local_path(name) for name in sorted(events.inputFiles()[: FILES_MAX + 1])]
     if not files or len(files) > FILES_MAX or None in files:
         return []
-    asked = {name.split(".")[0] for name in (matching.id, *(a.name for a in matching.wanted.asked_type))}
-    pieces: list[Piece] = []
+    needed = {name.split(".")[0] for name in (matching.id, *(a.name for a in matching.subscriptions.projected_type))}
+    slices: list[FileSlice] = []
     for file in filter(None, files):
         footer = _footer(file)
-        if not asked <= set(footer.schema.to_arrow_schema().names):  # Partition columns, or a file of another make.
+        if not needed <= set(
+            footer.schema.to_arrow_schema().names
+        ):  # Partition columns, or files of different schemas.
             return []
-        pieces += [Piece(file, (g,), footer.row_group(g).total_byte_size) for g in range(footer.num_row_groups)]
-    return _shared_out(pieces, events.sparkSession.sparkContext.defaultParallelism)
+        slices += [FileSlice(file, (g,), footer.row_group(g).total_byte_size) for g in range(footer.num_row_groups)]
+    return share_out(slices, events.sparkSession.sparkContext.defaultParallelism)
 
 
-def match_direct(matching: Matching, tasks: list[list[Piece]], out: str, compact: bool) -> int:
-    """Does the work; returns how many deliveries there are. In `out` stand whole results, or none."""
-    shipped = ship(matching.events.sparkSession, matching.wanted.payloads(), matching.wanted.asked_type)
-    return match_with(shipped, matching, tasks, out, compact)
+def match_files_directly(matching: Matching, tasks: list[list[FileSlice]], out: str, compact: bool) -> int:
+    """Runs the tasks, and returns the number of deliveries. Leaves complete results in `out`, or none."""
+    subscriptions = matching.subscriptions
+    index = distribute_index(matching.events.sparkSession, subscriptions.tables(), subscriptions.projected_type)
+    return match_with_index(index, matching, tasks, out, compact)
 
 
-def match_with(shipped: Shipped, matching: Matching, tasks: list[list[Piece]], out: str, compact: bool) -> int:
-    """The same with an index that is on its way already."""
-    spark, folder = matching.events.sparkSession, Path(out).resolve()  # Executors are at home elsewhere.
-    aside = folder / f"{ASIDE}-{uuid.uuid4().hex}"
-    aside.mkdir(parents=True)
+def match_with_index(
+    index: DistributedIndex, matching: Matching, tasks: list[list[FileSlice]], out: str, compact: bool
+) -> int:
+    """The same with an index that is distributed already."""
+    spark, folder = matching.events.sparkSession, Path(out).resolve()  # Executors have another working directory.
+    staging = folder / f"{STAGING}-{uuid.uuid4().hex}"
+    staging.mkdir(parents=True)
     try:
-        work = MatchFiles(shipped, matching.wanted.asked_type, matching.id, _id_type(matching), compact, str(aside))
-        # To the driver comes a name and a number for each task, however much it wrote.
-        written: list[Written] = spark.sparkContext.parallelize(tasks, len(tasks)).map(work).collect()
+        projected_type = matching.subscriptions.projected_type
+        work = MatchFiles(index, projected_type, matching.id, _id_type(matching), compact, str(staging))
+        # The driver collects a name and a number for each task, however much it wrote.
+        written: list[TaskOutput] = spark.sparkContext.parallelize(tasks, len(tasks)).map(work).collect()
         for number, part in enumerate(written):
-            (aside / part.name).rename(folder / f"part-{number:05}.snappy.parquet")
+            (staging / part.name).rename(folder / f"part-{number:05}.snappy.parquet")
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
     (folder / "_SUCCESS").touch()
     return sum(part.deliveries for part in written)
 
 
 class MatchFiles:
-    """A task: pieces of Parquet → a Parquet file of deliveries, through the index that is mapped on this host."""
+    """A task: row groups of Parquet files → a Parquet file of deliveries, by this host's replica of the index."""
 
     def __init__(
-        self, shipped: Shipped, asked_type: EventType, id: str, id_type: pa.DataType, compact: bool, aside: str
+        self,
+        index: DistributedIndex,
+        projected_type: EventType,
+        id: str,
+        id_type: pa.DataType,
+        compact: bool,
+        staging: str,
     ) -> None:
-        self.shipped, self.asked_type, self.id, self.id_type = shipped, asked_type, id, id_type
-        self.compact, self.aside = compact, aside
+        self.index, self.projected_type, self.id, self.id_type = index, projected_type, id, id_type
+        self.compact, self.staging = compact, staging
 
-    def __call__(self, pieces: list[Piece]) -> Written:
-        name, holding = f"{uuid.uuid4().hex}.parquet", self.shipped.holding()
-        with RowGroups(str(Path(self.aside) / name), holding, self.id_type, compact=self.compact) as out:
-            for batch in read_pieces(pieces, self._columns()):
+    def __call__(self, slices: list[FileSlice]) -> TaskOutput:
+        name, replica = f"{uuid.uuid4().hex}.parquet", self.index.replica()
+        with RowGroups(str(Path(self.staging) / name), replica, self.id_type, compact=self.compact) as out:
+            for batch in read_slices(slices, self._columns()):
                 ids = batch.column(self.id).cast(self.id_type)
-                for start, found in holding.match_in_rounds(_flat(batch, self.asked_type)):
+                for start, found in replica.match_in_rounds(_flat(batch, self.projected_type)):
                     out.add(ids.slice(start), found)
-        return Written(name, out.pairs)
+        return TaskOutput(name, out.pairs)
 
     def _columns(self) -> list[str]:
-        return [self.id, *(a.name for a in self.asked_type if a.name != self.id)]
+        return [self.id, *(a.name for a in self.projected_type if a.name != self.id)]
 
 
-def read_pieces(pieces: list[Piece], columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of row groups, in batches that suit the kernel. Raises InputError for a damaged file."""
-    for piece in pieces:
+def read_slices(slices: list[FileSlice], columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of these row groups, in batches that suit the kernel. Raises InputError for a damaged file."""
+    for file_slice in slices:
         try:
-            with pq.ParquetFile(piece.path, memory_map=True) as file:
-                yield from file.iter_batches(ROWS_MAX, list(piece.groups), columns, use_threads=False)
+            with pq.ParquetFile(file_slice.path, memory_map=True) as file:
+                yield from file.iter_batches(ROWS_MAX, list(file_slice.groups), columns, use_threads=False)
         except (pa.ArrowInvalid, OSError) as wrong:
-            raise _damaged(piece.path, wrong) from None
+            raise _damaged(file_slice.path, wrong) from None
 
 
-def _flat(batch: pa.RecordBatch, asked_type: EventType) -> pa.RecordBatch:
-    """With a column for each attribute; the index checks them, so that those which are flat already are checked once."""
-    is_flat = all(attribute.name in batch.schema.names for attribute in asked_type)
-    return batch if is_flat else conform(batch, asked_type)
+def _flat(batch: pa.RecordBatch, projected_type: EventType) -> pa.RecordBatch:
+    """The batch with one column per attribute. A flat batch passes unchecked here, since the index checks it."""
+    is_flat = all(attribute.name in batch.schema.names for attribute in projected_type)
+    return batch if is_flat else conform(batch, projected_type)
 
 
-def _shared_out(pieces: list[Piece], cores: int) -> list[list[Piece]]:
-    """Runs of pieces of about equal size, so that a task reads few files."""
-    total = sum(piece.size for piece in pieces)
+def share_out(slices: list[FileSlice], cores: int) -> list[list[FileSlice]]:
+    """Divides slices into runs of about equal size, so that a task reads few files."""
+    total = sum(file_slice.size for file_slice in slices)
     goal = max(1, min(TASK_BYTES_MAX, -(-total // (TASKS_PER_CORE * cores))))
-    tasks: list[list[Piece]] = []
+    tasks: list[list[FileSlice]] = []
     filled = goal
-    for piece in pieces:
+    for file_slice in slices:
         if filled >= goal:
             tasks.append([])
             filled = 0
-        tasks[-1].append(piece)
-        filled += piece.size
+        tasks[-1].append(file_slice)
+        filled += file_slice.size
     return tasks
 
 

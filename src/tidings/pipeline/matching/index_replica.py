@@ -1,7 +1,12 @@
-"""What a worker matches with: an index, and for each number that it answers the subscription and who made it.
+"""The index as a worker uses it, and the pairs that it finds.
 
-A holding is a folder of flat files. Whoever opens it maps them and shares their pages with
-all others on the host. Numbers are the rows of the table it was written from.
+An index replica is a folder of flat files: the index, and the id and subscriber of each subscription number that
+the index returns. Numbers are rows of the table that the replica was built from. Workers map the files into
+memory, so all workers of a host share one copy of the pages.
+
+    driver    distribute_index(subscriptions)   builds the replica once and broadcasts its folder
+    worker    DistributedIndex.replica()        opens it once per process
+              replica.match_in_rounds(events)   → MatchedPairs, in rounds of bounded size
 """
 
 from __future__ import annotations
@@ -13,145 +18,209 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
+from numba import njit
 
 from tidings.events import EventType
 from tidings.matching import BOXES_SCHEMA, Index
-from tidings.pipeline.matching.grouping import Numbers, by_event, ends_of
-from tidings.pipeline.matching.index_distribution import Shipment
-from tidings.pipeline.matching.parse_subscriptions import WANTED_SCHEMA
+from tidings.pipeline.matching.index_distribution import FolderBroadcast
+from tidings.pipeline.matching.parse_subscriptions import SUBSCRIPTIONS_SCHEMA
+from tidings.pipeline.tables import COMPACT_NAMES, PAIR_NAMES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-INDEX_FOLDER, PEOPLE_FILE = "index", "subscribers.arrow"
-OPEN_MAX = 4  # Holdings that a worker keeps open: the one in force, its changes, and their predecessors.
-# Pairs that one round of the kernel should give: enough to be fast, few enough that events
-# which match everything do not fill a worker's memory.
+Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+INDEX_FOLDER, SUBSCRIBERS_FILE = "index", "subscribers.arrow"
+OPEN_MAX = 4  # Replicas that a worker keeps open: the current base, its delta, and their predecessors.
+# The number of pairs that one round of the kernel should return: enough to be fast, and few enough
+# that events which match everything do not fill a worker's memory.
 PAIRS_PER_ROUND = 2_000_000
-ROWS_FIRST, ROWS_MAX = 1_024, 32_768  # More than these the index itself cuts into several rounds.
+ROWS_FIRST, ROWS_MAX = 1_024, 32_768  # The index itself cuts larger batches into several rounds.
+
+
+# ── Pairs ────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """Pairs of event rows and subscription numbers, in no particular order, with the names of the latter."""
+class MatchedPairs:
+    """Pairs of event rows and subscription numbers, in no particular order, with the subscriptions' names."""
 
     events: Numbers
     numbers: Numbers
     ids: pa.Array
     subscribers: pa.Array
 
-    def without(self, is_gone: Numbers) -> Found:
-        """Leaves out the subscriptions that are gone."""
-        here = ~is_gone[self.numbers]
-        return Found(self.events[here], self.numbers[here], self.ids, self.subscribers)
+    def without(self, is_removed: Numbers) -> MatchedPairs:
+        """The pairs whose subscription number is not marked as removed."""
+        here = ~is_removed[self.numbers]
+        return MatchedPairs(self.events[here], self.numbers[here], self.ids, self.subscribers)
 
     def pairs(self, event_ids: pa.Array) -> pa.RecordBatch:
-        """A row per pair."""
+        """One row per pair."""
         numbers = pa.array(self.numbers)
         columns = [event_ids.take(pa.array(self.events)), self.ids.take(numbers), self.subscribers.take(numbers)]
         return pa.RecordBatch.from_arrays(columns, PAIR_NAMES)
 
     def compact(self, event_ids: pa.Array) -> pa.RecordBatch:
-        """A row per event that somebody wants, with the list of subscriptions."""
-        rows, counts, numbers = by_event(self.events, self.numbers)
-        lists = pa.ListArray.from_arrays(pa.array(ends_of(counts)), self.ids.take(pa.array(numbers)))
+        """One row per event that matches, with the list of its subscriptions."""
+        rows, counts, numbers = group_by_event(self.events, self.numbers)
+        lists = pa.ListArray.from_arrays(pa.array(list_offsets(counts)), self.ids.take(pa.array(numbers)))
         return pa.RecordBatch.from_arrays([event_ids.take(pa.array(rows)), lists], COMPACT_NAMES)
 
 
-COMPACT_NAMES, PAIR_NAMES = ["event_id", "subscription_ids"], ["event_id", "subscription_id", "subscriber"]
+def group_by_event(events: Numbers, numbers: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    """The rows that occur in `events`, ascending; how often each does; and their numbers, concatenated.
+
+    >>> [array.tolist() for array in group_by_event(np.array([4, 1, 4], np.int32), np.array([7, 8, 9], np.int32))]
+    [[1, 4], [1, 2], [8, 7, 9]]
+    """
+    counts = np.zeros(int(events.max()) + 1, np.int32)
+    grouped = np.empty(len(numbers), np.int32)
+    _group(events, numbers, counts, grouped)
+    rows = np.flatnonzero(counts)
+    return rows, counts[rows], grouped
 
 
-class Pace:
-    """How many rows the next round takes: so many that it gives about PAIRS_PER_ROUND, growing with care."""
+def list_offsets(counts: Numbers) -> Numbers:
+    """Arrow's offsets for consecutive lists of these lengths.
 
-    def __init__(self, subscription_count: int) -> None:
-        # As if every event matched everything, until there is something to go by.
-        self.rows = max(1, min(ROWS_FIRST, PAIRS_PER_ROUND // max(subscription_count, 1)))
+    >>> list_offsets(np.array([1, 2])).tolist()
+    [0, 1, 3]
+    """
+    offsets = np.zeros(len(counts) + 1, np.int32)
+    np.cumsum(counts, out=offsets[1:])
+    return offsets
+
+
+def dictionary_codes(numbers: Numbers, count: int) -> tuple[Numbers, Numbers]:
+    """Numbers below `count` as codes into a dictionary of those that occur, and that dictionary, ascending.
+
+    >>> [array.tolist() for array in dictionary_codes(np.array([7, 2, 7], np.int32), 9)]
+    [[1, 0, 1], [2, 7]]
+    """
+    occurs = np.zeros(count, np.int32)
+    occurs[numbers] = 1
+    code = np.cumsum(occurs, dtype=np.int32) - 1
+    return code[numbers], np.flatnonzero(occurs)
+
+
+@njit(cache=True, nogil=True)
+def _group(events: Any, numbers: Any, counts: Any, grouped: Any) -> None:
+    """A counting sort, since row numbers of a round are small. Leaves in `counts[row]` how often the row occurs."""
+    for at in range(len(events)):
+        counts[events[at]] += 1
+    place = np.empty(len(counts), np.int64)
+    end = 0
+    for row in range(len(counts)):
+        place[row] = end
+        end += counts[row]
+    for at in range(len(events)):
+        row = events[at]
+        grouped[place[row]] = numbers[at]
+        place[row] += 1
+
+
+# ── The replica ──────────────────────────────────────────────────────────────
+
+
+class RoundSizer:
+    """Chooses how many rows the next round takes, so that it returns about PAIRS_PER_ROUND pairs."""
+
+    def __init__(self, subscription_count: int, rows_max: int = ROWS_MAX) -> None:
+        # The first round assumes that every event matches every subscription.
+        self.rows = max(1, min(ROWS_FIRST, rows_max, PAIRS_PER_ROUND // max(subscription_count, 1)))
+        self._rows_max = rows_max
 
     def learn(self, rows: int, pairs: int) -> None:
-        """That so many rows gave so many pairs."""
+        """Adapts to a round of `rows` rows that returned `pairs` pairs; grows fourfold at most."""
         fitting = PAIRS_PER_ROUND * rows // max(pairs, 1)
-        self.rows = max(1, min(fitting, 4 * self.rows, ROWS_MAX))
+        self.rows = max(1, min(fitting, 4 * self.rows, self._rows_max))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Holding:
-    """An index over `event_type`, and the ids and subscribers of its numbers."""
+class IndexReplica:
+    """An index over `event_type`, with the ids and subscribers of its subscription numbers."""
 
     index: Index
     event_type: EventType
     ids: pa.Array
     subscribers: pa.Array
-    pace: Pace
+    round_sizer: RoundSizer
 
     @classmethod
-    def of(cls, wanted: pa.Table, event_type: EventType) -> Holding:
-        """From a table of WANTED_SCHEMA, no id of which stands twice."""
-        index = Index.from_boxes(wanted.select(BOXES_SCHEMA.names), event_type)
-        return cls(index, event_type, _one_chunk(wanted, "id"), _one_chunk(wanted, "subscriber"), Pace(len(wanted)))
+    def of(cls, subscriptions: pa.Table, event_type: EventType, *, rows_max: int = ROWS_MAX) -> IndexReplica:
+        """Built from a table of SUBSCRIPTIONS_SCHEMA in which every id is unique."""
+        index = Index.from_boxes(subscriptions.select(BOXES_SCHEMA.names), event_type)
+        columns = _one_chunk(subscriptions, "id"), _one_chunk(subscriptions, "subscriber")
+        return cls(index, event_type, *columns, RoundSizer(len(subscriptions), rows_max))
 
     @classmethod
-    def open(cls, folder: Path) -> Holding:
+    def open(cls, folder: Path) -> IndexReplica:
         index = Index.open(folder / INDEX_FOLDER)
-        people = pa.ipc.open_file(pa.memory_map(str(folder / PEOPLE_FILE))).read_all()
-        columns = _one_chunk(people, "id"), _one_chunk(people, "subscriber")
-        return cls(index, index.event_type, *columns, Pace(len(people)))
+        subscribers = pa.ipc.open_file(pa.memory_map(str(folder / SUBSCRIBERS_FILE))).read_all()
+        columns = _one_chunk(subscribers, "id"), _one_chunk(subscribers, "subscriber")
+        return cls(index, index.event_type, *columns, RoundSizer(len(subscribers)))
 
     def save(self, folder: Path) -> None:
         self.index.save(folder / INDEX_FOLDER)
-        people = pa.table({"id": self.ids, "subscriber": self.subscribers})
-        with pa.ipc.new_file(str(folder / PEOPLE_FILE), people.schema) as writer:
-            writer.write_table(people)
+        subscribers = pa.table({"id": self.ids, "subscriber": self.subscribers})
+        with pa.ipc.new_file(str(folder / SUBSCRIBERS_FILE), subscribers.schema) as writer:
+            writer.write_table(subscribers)
 
-    def match(self, rows: pa.RecordBatch) -> Found:
+    def match(self, rows: pa.RecordBatch) -> MatchedPairs:
         """The pairs of a batch whose columns fit the event type."""
         events, numbers, _ = self.index.match_numbers(rows)
-        return Found(events, numbers, self.ids, self.subscribers)
+        return MatchedPairs(events, numbers, self.ids, self.subscribers)
 
-    def match_in_rounds(self, batch: pa.RecordBatch) -> Iterator[tuple[int, Found]]:
-        """The same for a batch of any columns: where each round starts, and what it found counted from there."""
+    def match_in_rounds(self, batch: pa.RecordBatch) -> Iterator[tuple[int, MatchedPairs]]:
+        """The pairs of a batch with any columns: the first row of each round, and its pairs counted from there."""
         rows = batch.select([a.name for a in self.event_type if a.name in batch.schema.names])
         start = 0
         while start < batch.num_rows:
-            here = rows.slice(start, self.pace.rows)
+            here = rows.slice(start, self.round_sizer.rows)
             found = self.match(here)
-            self.pace.learn(here.num_rows, len(found.events))
+            self.round_sizer.learn(here.num_rows, len(found.events))
             yield start, found
             start += here.num_rows
 
 
-class Shipped:
-    """A holding on every host; a small thing to pickle."""
+def _one_chunk(table: pa.Table, name: str) -> pa.Array:
+    column = table.column(name)
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays([pa.array([], column.type), *column.chunks])
 
-    def __init__(self, shipment: Shipment) -> None:
-        self.shipment = shipment
 
-    def holding(self) -> Holding:
-        """Opened once per worker process, and mapped, so that workers share its pages."""
-        key = self.shipment.digest
+# ── On every host ────────────────────────────────────────────────────────────
+
+
+class DistributedIndex:
+    """A handle to an index that has a replica on every host. Small to pickle."""
+
+    def __init__(self, broadcast: FolderBroadcast) -> None:
+        self.broadcast = broadcast
+
+    def replica(self) -> IndexReplica:
+        """This host's replica, opened once per worker process."""
+        key = self.broadcast.digest
         if key not in _open:
-            _open[key] = Holding.open(self.shipment.folder())
+            _open[key] = IndexReplica.open(self.broadcast.folder())
             while len(_open) > OPEN_MAX:
                 _open.popitem(last=False)
         _open.move_to_end(key)
         return _open[key]
 
 
-_open: OrderedDict[str, Holding] = OrderedDict()
+_open: OrderedDict[str, IndexReplica] = OrderedDict()
 
 
-def ship(spark: SparkSession, wanted: Iterable[pa.Table], event_type: EventType) -> Shipped:
-    """Builds a holding once, in the driver, from tables of WANTED_SCHEMA, and sends it to every host."""
-    whole = pa.concat_tables([WANTED_SCHEMA.empty_table(), *wanted]).cast(WANTED_SCHEMA)
+def distribute_index(spark: SparkSession, subscriptions: Iterable[pa.Table], event_type: EventType) -> DistributedIndex:
+    """Builds an index in the driver, from tables of SUBSCRIPTIONS_SCHEMA, and sends it to every host."""
+    whole = pa.concat_tables([SUBSCRIPTIONS_SCHEMA.empty_table(), *subscriptions]).cast(SUBSCRIPTIONS_SCHEMA)
     folder = Path(tempfile.mkdtemp(prefix="tidings-index-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    Holding.of(whole, event_type).save(folder)
-    return Shipped(Shipment(spark, folder))
-
-
-def _one_chunk(table: pa.Table, name: str) -> pa.Array:
-    column = table.column(name)
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays([pa.array([], column.type), *column.chunks])
+    IndexReplica.of(whole, event_type).save(folder)
+    return DistributedIndex(FolderBroadcast(spark, folder))

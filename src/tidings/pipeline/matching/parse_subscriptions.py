@@ -1,9 +1,8 @@
-"""Subscriptions → normalised boxes, parsed by all workers in parallel; what does not parse is set aside.
+"""Subscriptions → boxes in normal form, parsed by all workers in parallel; what does not parse is rejected.
 
-Parsing is the dear part of a large set, so it happens once and where the rows are. A worker
-answers each batch of subscriptions with one row: the good ones as an Arrow stream (the
-columns of `BOXES_SCHEMA`, and the subscriber), the others with their errors. Spark moves
-these few rows without looking inside them.
+Parsing is the expensive part of a large set, so it happens once, and where the rows are. A worker turns each batch
+of subscriptions into one row: the good ones as a *payload*, an Arrow stream (the columns of `BOXES_SCHEMA`, and the
+subscriber), and the rejected ones with their errors. Spark moves these few rows without looking inside them.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ PARSED_SCHEMA = (
     "subscriptions long, box_count long, attributes array<string>, payload binary, "
     "rejected array<struct<id: string, subscriber: string, filter: string, error: string>>"
 )
-WANTED_SCHEMA = BOXES_SCHEMA.append(pa.field("subscriber", pa.string()))
+SUBSCRIPTIONS_SCHEMA = BOXES_SCHEMA.append(pa.field("subscriber", pa.string()))
 _REJECTED = pa.list_(pa.struct([(name, pa.string()) for name in ("id", "subscriber", "filter", "error")]))
 _PARSED = pa.schema(
     [
@@ -43,8 +42,8 @@ _PARSED = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
-    """How much a set of subscriptions is, and which attributes it asks about: what plans are chosen by."""
+class SubscriptionStats:
+    """The size of a set of subscriptions, and the attributes that it mentions: what the choice of a plan goes by."""
 
     subscriptions: int
     boxes: int
@@ -53,47 +52,49 @@ class Size:
     attributes: tuple[str, ...]
 
 
-class Wanted:
-    """Parsed subscriptions, kept by Spark until `forget`; parsed when first asked for something."""
+class ParsedSubscriptions:
+    """Parsed subscriptions: parsed at first use, and cached by Spark until `unpersist`."""
 
     def __init__(self, subscriptions: DataFrame, event_type: EventType) -> None:
         check_subscriptions(subscriptions)
         self.event_type = event_type
-        one_each = few_parts(_one_row_per_id(of_type(subscriptions, event_type)))
-        self.parsed = one_each.mapInArrow(_Parse(event_type), PARSED_SCHEMA).persist(StorageLevel.DISK_ONLY)
-        self._size: Size | None = None
+        one_each = coalesce_to_cores(_one_row_per_id(of_type(subscriptions, event_type)))
+        self.batches = one_each.mapInArrow(_Parse(event_type), PARSED_SCHEMA).persist(StorageLevel.DISK_ONLY)
+        self._stats: SubscriptionStats | None = None
 
     @property
-    def size(self) -> Size:
-        if self._size is None:
-            totals = self.parsed.agg(*_totals()).collect()[0]  # One row: sums, and names of the type's attributes.
+    def stats(self) -> SubscriptionStats:
+        if self._stats is None:
+            totals = self.batches.agg(*_totals()).collect()[0]  # One row: sums, and names of the type's attributes.
             subscriptions, boxes, payload_bytes, rejected = (total or 0 for total in totals[:-1])
-            self._size = Size(subscriptions, boxes, payload_bytes, rejected, tuple(sorted(totals[-1] or ())))
-        return self._size
+            self._stats = SubscriptionStats(
+                subscriptions, boxes, payload_bytes, rejected, tuple(sorted(totals[-1] or ()))
+            )
+        return self._stats
 
     @property
-    def asked_type(self) -> EventType:
-        """The event type cut down to the attributes that conditions ask about, all of them optional.
+    def projected_type(self) -> EventType:
+        """The event type, projected to the attributes that conditions mention, all of them optional.
 
-        Where they ask about none, one is kept all the same: a table of no columns has no rows.
+        If they mention none, one attribute stays: a table without columns has no rows.
         """
-        names = self.size.attributes or tuple(a.name for a in self.event_type)[:1]
-        asked = (self.event_type[name] for name in names)
-        return EventType.of(self.event_type.name, tuple(Attribute(a.name, a.type) for a in asked))
+        names = self.stats.attributes or tuple(a.name for a in self.event_type)[:1]
+        mentioned = (self.event_type[name] for name in names)
+        return EventType.of(self.event_type.name, tuple(Attribute(a.name, a.type) for a in mentioned))
 
     @property
     def rejected(self) -> DataFrame:
         """id, subscriber, filter, error of every subscription that cannot be used."""
-        return self.parsed.select(f.inline("rejected"))
+        return self.batches.select(f.inline("rejected"))
 
-    def payloads(self) -> Iterator[pa.Table]:
-        """The good ones, a worker's batch at a time, so that they never stand in the driver all at once."""
-        for row in self.parsed.where("subscriptions > 0").select("payload").toLocalIterator():
+    def tables(self) -> Iterator[pa.Table]:
+        """The good ones, one payload at a time, so that the driver never holds them all at once."""
+        for row in self.batches.where("subscriptions > 0").select("payload").toLocalIterator():
             yield read_payload(row.payload)
 
-    def forget(self) -> None:
-        """Frees what Spark keeps."""
-        self.parsed.unpersist()
+    def unpersist(self) -> None:
+        """Frees Spark's cache."""
+        self.batches.unpersist()
 
 
 Rejected: TypeAlias = dict[str, str | None]
@@ -102,7 +103,7 @@ Rejected: TypeAlias = dict[str, str | None]
 def parse_subscriptions(
     rows: Iterable[tuple[str | None, str | None, str | None, bool]], event_type: EventType
 ) -> tuple[pa.Table, set[str], list[Rejected]]:
-    """Rows of id, subscriber, filter, conflict → good ones as WANTED_SCHEMA, attributes they name, the others."""
+    """Rows of id, subscriber, filter, conflict → a table of SUBSCRIPTIONS_SCHEMA, the attributes in it, the rejected."""
     good: list[tuple[str, Condition]] = []
     subscribers: list[str | None] = []
     rejected: list[Rejected] = []
@@ -113,17 +114,17 @@ def parse_subscriptions(
         except (FilterError, ValueError) as wrong:
             rejected.append({"id": id, "subscriber": subscriber, "filter": text, "error": f"{_kind(wrong)}{wrong}"})
     boxes = boxes_table(good, event_type)
-    table = boxes.append_column(WANTED_SCHEMA.field("subscriber"), pa.array(subscribers, pa.string()))
-    return table, _asked(good, event_type), rejected
+    table = boxes.append_column(SUBSCRIPTIONS_SCHEMA.field("subscriber"), pa.array(subscribers, pa.string()))
+    return table, _mentioned(good, event_type), rejected
 
 
-def _asked(good: list[tuple[str, Condition]], event_type: EventType) -> set[str]:
-    """The attributes that these ask about. Looks no further than it takes to find all: most sets name them early."""
+def _mentioned(good: list[tuple[str, Condition]], event_type: EventType) -> set[str]:
+    """The attributes that conditions mention. Stops when it has found all: most sets mention them early."""
     names: set[str] = set()
-    for _, wanted in good:
+    for _, condition in good:
         if len(names) == len(event_type.attributes):
             break
-        names.update(wanted.attributes)
+        names.update(condition.attributes)
     return names
 
 
@@ -138,13 +139,13 @@ def read_payload(payload: bytes) -> pa.Table:
     return pa.ipc.open_stream(payload).read_all()
 
 
-def few_parts(rows: DataFrame) -> DataFrame:
-    """As many parts as there are cores: after a shuffle Spark may have hundreds, each of which costs a worker a start."""
+def coalesce_to_cores(rows: DataFrame) -> DataFrame:
+    """One partition per core: after a shuffle Spark may have hundreds, and each one starts a worker."""
     return rows.coalesce(rows.sparkSession.sparkContext.defaultParallelism)
 
 
 class _Parse:
-    """The worker's part; an object, so that it travels as a name and an event type."""
+    """mapInArrow: subscriptions → payloads. An object, so that Spark pickles only its name and the event type."""
 
     def __init__(self, event_type: EventType) -> None:
         self.event_type = event_type
@@ -179,17 +180,17 @@ def _kind(wrong: Exception) -> str:
 
 
 def of_type(subscriptions: DataFrame, event_type: EventType) -> DataFrame:
-    """Those that are for this event type, by name, or say nothing about it."""
+    """The subscriptions that name this event type, or none."""
     if "type" not in subscriptions.columns or event_type.name == UNNAMED:
         return subscriptions
     return subscriptions.where(f.col("type").isNull() | (f.col("type") == event_type.name))
 
 
-UNNAMED = "Event"  # What a type is called that was taken from a table: its subscriptions may call it anything.
+UNNAMED = "Event"  # The name of a type that was taken from a table: its subscriptions may call it anything.
 
 
 def _one_row_per_id(subscriptions: DataFrame) -> DataFrame:
-    """Equal subscriptions become one; different ones with the same id are marked as in conflict."""
+    """Merges equal subscriptions, and marks different ones with the same id as a conflict."""
     texts = [f.col(name).cast("string").alias(name) for name in ("id", "subscriber", "filter")]
     rest = f.struct("subscriber", "filter")
     grouped = subscriptions.select(*texts).groupBy("id").agg(f.min(rest).alias("least"), f.max(rest).alias("most"))

@@ -1,14 +1,14 @@
-"""Meet in zones: the plan for more subscriptions than one executor should hold.
+"""The partitioned plan, "meet in zones": for more subscriptions than one executor should hold.
 
-A K-D tree, balanced by a sample of events and subscriptions, cuts the space into zones. A
-subscription goes to every zone that one of its boxes touches, an event to the one it lies in,
-so that each executor holds the subscriptions of its zones only and each pair is found in
-exactly one place. A zone so hot that no cut divides it (many events with the same values) gets
-several **seats**: its subscriptions go to all of them, its events to one each, in turn.
+A K-D tree, balanced by a sample of events and subscriptions, cuts the attribute space into zones. A subscription
+goes to every zone that one of its boxes touches, an event to the zone that contains it. So each executor holds
+only the subscriptions of its zones, and each pair is found in exactly one place. A zone so hot that no cut divides
+it (many events with the same values) gets several **buckets**: its subscriptions are copied to all of them, and
+its events are spread over them.
 
-    events         ─ mapInArrow: seat ─┐
-                                       ├─ by part, then seat, subscriptions first ─ mapInArrow: match
-    subscriptions  ─ mapInArrow: seats ┘
+    events         ─ mapInArrow: bucket ──┐
+                                          ├─ by partition, then bucket, subscriptions first ─ mapInArrow: match
+    subscriptions  ─ mapInArrow: buckets ─┘
 """
 
 from __future__ import annotations
@@ -26,9 +26,14 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from tidings.events import INT_MIN, EventType, ValueType, conform
-from tidings.pipeline.matching.index_replica import Holding
+from tidings.pipeline.matching.index_replica import IndexReplica
 from tidings.pipeline.matching.match import INDEX_BOXES_MAX, match_rows, named
-from tidings.pipeline.matching.parse_subscriptions import WANTED_SCHEMA, Wanted, read_payload, write_payload
+from tidings.pipeline.matching.parse_subscriptions import (
+    SUBSCRIPTIONS_SCHEMA,
+    ParsedSubscriptions,
+    read_payload,
+    write_payload,
+)
 from tidings.space import BalancedTree, KdTree, balance
 
 if TYPE_CHECKING:
@@ -36,111 +41,112 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
-SAMPLE_MAX = 20_000  # Of events and of subscriptions: enough to place a few hundred cuts.
+SAMPLE_MAX = 20_000  # Events, and subscriptions: enough to place a few hundred cuts.
 CUTS_MAX = 127  # Per axis: zones are coarse, the index within a zone is not.
-ZONES_PER_PART = 2  # A part that has drawn a heavy zone gets a light one beside it.
-PARTS_PER_CORE = 2
+ZONES_PER_PARTITION = 2  # A partition with a heavy zone gets a light one beside it.
+PARTITIONS_PER_CORE = 2
 ZONES_MAX = 4_096
-SEED = 7  # The sample decides who does the work, never what comes out; fixed, so that runs are alike.
+SEED = 7  # Fixed, so that runs are alike. The sample decides where the work is done, never the result.
 
-PART, SEAT, PAYLOAD = "_part", "_seat", "_payload"
+PARTITION, BUCKET, PAYLOAD = "_partition", "_bucket", "_payload"
 
 
-def meet_in_zones(asked: DataFrame, wanted: Wanted, schema: StructType, compact: bool) -> DataFrame:
-    """Deliveries of `select_asked` events, as the other plan gives them."""
-    spark = asked.sparkSession
-    seating = plan_seats(asked, wanted, spark.sparkContext.defaultParallelism)
+def match_in_zones(
+    projected: DataFrame, subscriptions: ParsedSubscriptions, schema: StructType, compact: bool
+) -> DataFrame:
+    """The deliveries of events from `project_events`, equal to those of the other plan."""
+    spark = projected.sparkSession
+    plan = plan_buckets(projected, subscriptions, spark.sparkContext.defaultParallelism)
     placed = StructType(
-        [StructField(PART, IntegerType()), StructField(SEAT, IntegerType()), StructField(PAYLOAD, BinaryType())]
+        [StructField(PARTITION, IntegerType()), StructField(BUCKET, IntegerType()), StructField(PAYLOAD, BinaryType())]
     )
-    events = asked.mapInArrow(_SeatEvents(seating), StructType([*placed, *asked.schema]))
-    payloads = wanted.parsed.where("subscriptions > 0").select("payload")
-    subscriptions = payloads.mapInArrow(_SeatSubscriptions(seating), placed)
-    together = events.unionByName(subscriptions, allowMissingColumns=True)
-    by_seat = together.repartitionById(seating.part_count, f.col(PART)).sortWithinPartitions(
-        SEAT, f.col(PAYLOAD).isNull()
+    events = projected.mapInArrow(_AssignEvents(plan), StructType([*placed, *projected.schema]))
+    payloads = subscriptions.batches.where("subscriptions > 0").select("payload")
+    copies = payloads.mapInArrow(_AssignSubscriptions(plan), placed)
+    together = events.unionByName(copies, allowMissingColumns=True)
+    by_bucket = together.repartitionById(plan.partition_count, f.col(PARTITION)).sortWithinPartitions(
+        BUCKET, f.col(PAYLOAD).isNull()
     )
-    return by_seat.mapInArrow(_Meet(wanted.asked_type, compact), schema)
+    return by_bucket.mapInArrow(_MatchBuckets(subscriptions.projected_type, compact), schema)
 
 
 # ── The plan ─────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Seating:
-    """Axes, tree, and for each zone its seats: from `first_seat[zone]` to `first_seat[zone + 1]`."""
+class BucketPlan:
+    """Axes, tree, and the buckets of each zone: `first_bucket[zone]` up to `first_bucket[zone + 1]`."""
 
     axes: tuple[ZoneAxis, ...]
     tree: KdTree
-    first_seat: Array
-    part_of_seat: Array
-    part_count: int
+    first_bucket: Array
+    partition_of_bucket: Array
+    partition_count: int
 
     def of_events(self, rows: pa.Table) -> Array:
-        """The seat of each event; those of a zone with several take turns."""
+        """The bucket of each event; a zone with several buckets uses them in turn."""
         zone = self.tree.locate(cells_of(rows, self.axes))
-        seats = np.diff(self.first_seat)[zone]
-        return self.first_seat[zone] + np.arange(len(zone)) % seats
+        buckets = np.diff(self.first_bucket)[zone]
+        return self.first_bucket[zone] + np.arange(len(zone)) % buckets
 
-    def of_subscriptions(self, wanted: pa.Table) -> Iterator[tuple[int, Array]]:
-        """Each seat, and the rows of the subscriptions that go there."""
-        owner, low, high = boxes_in_cells(wanted, self.axes)
+    def of_subscriptions(self, subscriptions: pa.Table) -> Iterator[tuple[int, Array]]:
+        """Each bucket, and the rows of the subscriptions that it needs."""
+        owner, low, high = boxes_in_cells(subscriptions, self.axes)
         box, zone = self.tree.touch(low, high)
         pairs = np.unique(np.stack([zone, owner[box]], 1), axis=0)
         starts = np.flatnonzero(np.diff(pairs[:, 0], prepend=-1))
         for start, end in zip(starts, [*starts[1:], len(pairs)]):
             at = int(pairs[start, 0])
-            for seat in range(self.first_seat[at], self.first_seat[at + 1]):
-                yield seat, pairs[start:end, 1]
+            for bucket in range(self.first_bucket[at], self.first_bucket[at + 1]):
+                yield bucket, pairs[start:end, 1]
 
 
-def plan_seats(asked: DataFrame, wanted: Wanted, cores: int) -> Seating:
-    """From samples, whose size is bounded whatever the tables are."""
-    events = _sample_events(asked, wanted.asked_type)
-    subscriptions = _sample_subscriptions(wanted)
-    axes = make_axes(events, subscriptions, wanted.asked_type)
-    _, low, high = boxes_in_cells(subscriptions, axes)
-    parts = PARTS_PER_CORE * cores
-    zones_max = max(ZONES_PER_PART * parts, math.ceil(2 * wanted.size.boxes / INDEX_BOXES_MAX))
+def plan_buckets(projected: DataFrame, subscriptions: ParsedSubscriptions, cores: int) -> BucketPlan:
+    """Plans by samples, whose size is bounded however large the tables are."""
+    events, sample = _sample_events(projected, subscriptions.projected_type), _sample_subscriptions(subscriptions)
+    axes = make_axes(events, sample, subscriptions.projected_type)
+    _, low, high = boxes_in_cells(sample, axes)
+    partitions = PARTITIONS_PER_CORE * cores
+    zones_max = max(ZONES_PER_PARTITION * partitions, math.ceil(2 * subscriptions.stats.boxes / INDEX_BOXES_MAX))
     counts = [axis.cell_count for axis in axes]
     balanced = balance(counts, cells_of(events, axes), low, high, zones_max=min(zones_max, ZONES_MAX))
-    return seated(axes, balanced, parts)
+    return assign_buckets(axes, balanced, partitions)
 
 
-def seated(axes: tuple[ZoneAxis, ...], balanced: BalancedTree, parts: int) -> Seating:
-    """As many seats per zone as its load wants, and the seats dealt to parts, the heaviest first to the emptiest part."""
-    seats = np.clip(np.ceil(balanced.share * parts - 0.5), 1, parts).astype(np.int64)
-    loads = np.repeat(balanced.share / seats, seats)
-    part_of_seat = np.zeros(len(loads), np.int32)
-    filled = [(0.0, part) for part in range(parts)]
-    for seat in np.argsort(-loads, kind="stable"):
-        load, part = heapq.heappop(filled)
-        part_of_seat[seat] = part
-        heapq.heappush(filled, (load + float(loads[seat]), part))
-    return Seating(axes, balanced.tree, np.concatenate([[0], np.cumsum(seats)]), part_of_seat, parts)
+def assign_buckets(axes: tuple[ZoneAxis, ...], balanced: BalancedTree, partitions: int) -> BucketPlan:
+    """Gives each zone buckets by its load, and each bucket a partition: the heaviest first, to the least loaded one."""
+    buckets = np.clip(np.ceil(balanced.share * partitions - 0.5), 1, partitions).astype(np.int64)
+    loads = np.repeat(balanced.share / buckets, buckets)
+    partition_of_bucket = np.zeros(len(loads), np.int32)
+    loaded = [(0.0, partition) for partition in range(partitions)]
+    for bucket in np.argsort(-loads, kind="stable"):
+        load, partition = heapq.heappop(loaded)
+        partition_of_bucket[bucket] = partition
+        heapq.heappush(loaded, (load + float(loads[bucket]), partition))
+    return BucketPlan(axes, balanced.tree, np.concatenate([[0], np.cumsum(buckets)]), partition_of_bucket, partitions)
 
 
-def _sample_events(asked: DataFrame, asked_type: EventType) -> pa.Table:
-    count = asked.count()
+def _sample_events(projected: DataFrame, projected_type: EventType) -> pa.Table:
+    count = projected.count()
     share = min(1.0, SAMPLE_MAX / max(count, 1))
-    sample = (asked.sample(share, SEED) if share < 1 else asked).toArrow().combine_chunks()
+    sample = (projected.sample(share, SEED) if share < 1 else projected).toArrow().combine_chunks()
     batches = sample.to_batches()
-    return pa.Table.from_batches([named_and_fit(batch, asked_type) for batch in batches] or [_no_rows(asked_type)])
+    return pa.Table.from_batches([conformed(batch, projected_type) for batch in batches] or [_no_rows(projected_type)])
 
 
-def _sample_subscriptions(wanted: Wanted) -> pa.Table:
-    per_payload = max(1, SAMPLE_MAX * INDEX_ROWS // max(wanted.size.subscriptions, INDEX_ROWS))
-    payloads = wanted.parsed.where("subscriptions > 0").select("payload")
-    some = payloads.mapInArrow(_SomeOfEach(per_payload), "payload binary")
+def _sample_subscriptions(subscriptions: ParsedSubscriptions) -> pa.Table:
+    per_payload = max(1, SAMPLE_MAX * INDEX_ROWS // max(subscriptions.stats.subscriptions, INDEX_ROWS))
+    payloads = subscriptions.batches.where("subscriptions > 0").select("payload")
+    some = payloads.mapInArrow(_SampleEach(per_payload), "payload binary")
     tables = [read_payload(row.payload) for row in some.toLocalIterator()]
-    return pa.concat_tables([WANTED_SCHEMA.empty_table(), *tables])
+    return pa.concat_tables([SUBSCRIPTIONS_SCHEMA.empty_table(), *tables])
 
 
 INDEX_ROWS = 16_384  # Subscriptions in one payload, at most.
 
 
-class _SomeOfEach:
-    """mapInArrow: payloads → a few of each one's subscriptions."""
+class _SampleEach:
+    """mapInArrow: payloads → a sample of the subscriptions of each."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -153,96 +159,100 @@ class _SomeOfEach:
                 yield pa.RecordBatch.from_pydict({"payload": [write_payload(table.take(pa.array(some)))]})
 
 
-# ── To seats, and the match ──────────────────────────────────────────────────
+# ── Shuffle into buckets, and match ──────────────────────────────────────────
 
 
-class _SeatEvents:
-    """mapInArrow: events → the same with part and seat."""
+class _AssignEvents:
+    """mapInArrow: events → the same with partition and bucket."""
 
-    def __init__(self, seating: Seating) -> None:
-        self.seating = seating
+    def __init__(self, plan: BucketPlan) -> None:
+        self.plan = plan
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        asked_type = EventType.of("Event", tuple(axis.attribute for axis in self.seating.axes))
+        projected_type = EventType.of("Event", tuple(axis.attribute for axis in self.plan.axes))
         for batch in batches:
-            rows = pa.Table.from_batches([named_and_fit(batch, asked_type)])
-            seat = self.seating.of_events(rows)
-            placed = [pa.array(self.seating.part_of_seat[seat]), pa.array(seat.astype(np.int32))]
+            rows = pa.Table.from_batches([conformed(batch, projected_type)])
+            bucket = self.plan.of_events(rows)
+            placed = [pa.array(self.plan.partition_of_bucket[bucket]), pa.array(bucket.astype(np.int32))]
             nothing = pa.nulls(batch.num_rows, pa.binary())
             yield pa.RecordBatch.from_arrays(
-                [*placed, nothing, *batch.columns], [PART, SEAT, PAYLOAD, *batch.schema.names]
+                [*placed, nothing, *batch.columns], [PARTITION, BUCKET, PAYLOAD, *batch.schema.names]
             )
 
 
-class _SeatSubscriptions:
-    """mapInArrow: payloads → for each seat they touch, the payload of those that do."""
+class _AssignSubscriptions:
+    """mapInArrow: payloads → for each bucket, a payload of the subscriptions that it needs."""
 
-    def __init__(self, seating: Seating) -> None:
-        self.seating = seating
+    def __init__(self, plan: BucketPlan) -> None:
+        self.plan = plan
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for payload in batch.column("payload").to_pylist():
-                yield from self._seat(read_payload(payload))
+                yield from self._assigned(read_payload(payload))
 
-    def _seat(self, wanted: pa.Table) -> Iterator[pa.RecordBatch]:
-        for seat, rows in self.seating.of_subscriptions(wanted):
-            part = int(self.seating.part_of_seat[seat])
-            content = write_payload(wanted.take(pa.array(rows)))
-            columns = [pa.array([part], pa.int32()), pa.array([seat], pa.int32()), pa.array([content], pa.binary())]
-            yield pa.RecordBatch.from_arrays(columns, [PART, SEAT, PAYLOAD])
+    def _assigned(self, subscriptions: pa.Table) -> Iterator[pa.RecordBatch]:
+        for bucket, rows in self.plan.of_subscriptions(subscriptions):
+            partition = int(self.plan.partition_of_bucket[bucket])
+            content = write_payload(subscriptions.take(pa.array(rows)))
+            columns = [
+                pa.array([partition], pa.int32()),
+                pa.array([bucket], pa.int32()),
+                pa.array([content], pa.binary()),
+            ]
+            yield pa.RecordBatch.from_arrays(columns, [PARTITION, BUCKET, PAYLOAD])
 
 
-class _Meet:
-    """mapInArrow over a part, in the order of seats and subscriptions first: one seat's index at a time."""
+class _MatchBuckets:
+    """mapInArrow over a partition sorted by bucket, subscriptions first: holds the index of one bucket at a time."""
 
-    def __init__(self, asked_type: EventType, compact: bool) -> None:
-        self.asked_type, self.compact = asked_type, compact
+    def __init__(self, projected_type: EventType, compact: bool) -> None:
+        self.projected_type, self.compact = projected_type, compact
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        at_seat = _AtSeat(-1, self.asked_type)
+        current = _BucketIndex(-1, self.projected_type)
         for batch in batches:
             for run in _runs(batch):
-                seat = run.column(SEAT)[0].as_py()
-                if seat != at_seat.seat:
-                    at_seat = _AtSeat(seat, self.asked_type)
+                bucket = run.column(BUCKET)[0].as_py()
+                if bucket != current.bucket:
+                    current = _BucketIndex(bucket, self.projected_type)
                 if run.column(PAYLOAD).null_count == 0:
-                    at_seat.payloads += run.column(PAYLOAD).to_pylist()
-                elif at_seat.payloads:
-                    yield from match_rows(run, at_seat.holding(), self.compact)
+                    current.payloads += run.column(PAYLOAD).to_pylist()
+                elif current.payloads:
+                    yield from match_rows(run, current.replica(), self.compact)
 
 
-class _AtSeat:
-    """The subscriptions of one seat, indexed when the first event comes."""
+class _BucketIndex:
+    """The subscriptions of one bucket, indexed when its first event arrives."""
 
-    def __init__(self, seat: int, asked_type: EventType) -> None:
-        self.seat, self.asked_type = seat, asked_type
+    def __init__(self, bucket: int, projected_type: EventType) -> None:
+        self.bucket, self.projected_type = bucket, projected_type
         self.payloads: list[bytes] = []
-        self._holding: Holding | None = None
+        self._replica: IndexReplica | None = None
 
-    def holding(self) -> Holding:
-        if self._holding is None:
-            wanted = pa.concat_tables([read_payload(payload) for payload in self.payloads])
-            self._holding = Holding.of(wanted, self.asked_type)
-        return self._holding
+    def replica(self) -> IndexReplica:
+        if self._replica is None:
+            subscriptions = pa.concat_tables([read_payload(payload) for payload in self.payloads])
+            self._replica = IndexReplica.of(subscriptions, self.projected_type)
+        return self._replica
 
 
 def _runs(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Stretches of rows with the same seat, subscriptions and events apart."""
-    seats = batch.column(SEAT).to_numpy().astype(np.int64)
+    """Runs of consecutive rows with the same bucket, subscriptions and events separate."""
+    buckets = batch.column(BUCKET).to_numpy().astype(np.int64)
     kinds = batch.column(PAYLOAD).is_null().to_numpy(zero_copy_only=False)
-    starts = np.flatnonzero(np.diff(2 * seats + kinds, prepend=-1))
+    starts = np.flatnonzero(np.diff(2 * buckets + kinds, prepend=-1))
     for start, end in zip(starts, [*starts[1:], batch.num_rows]):
         yield batch.slice(start, end - start)
 
 
-def named_and_fit(batch: pa.RecordBatch, asked_type: EventType) -> pa.RecordBatch:
-    return conform(named(batch, asked_type), asked_type)
+def conformed(batch: pa.RecordBatch, projected_type: EventType) -> pa.RecordBatch:
+    return conform(named(batch, projected_type), projected_type)
 
 
-def _no_rows(asked_type: EventType) -> pa.RecordBatch:
+def _no_rows(projected_type: EventType) -> pa.RecordBatch:
     empty = pa.RecordBatch.from_pylist([], schema=pa.schema([]))
-    return conform(empty, asked_type)
+    return conform(empty, projected_type)
 
 
 # ── Axes of zones ────────────────────────────────────────────────────────────
@@ -263,15 +273,15 @@ class ZoneAxis:
         return np.searchsorted(self.cuts, keys, "right") + 1
 
     def behind(self, highs: Array) -> Array:
-        """The cell behind the last one that holds a key below each of `highs`."""
+        """The cell after the last one that holds a key below each of `highs`."""
         return np.searchsorted(self.cuts, highs, "left") + 2
 
 
-def make_axes(events: pa.Table, wanted: pa.Table, asked_type: EventType) -> tuple[ZoneAxis, ...]:
-    """Cuts where sampled events lie and where sampled subscriptions begin and end, evenly many of each between them."""
-    sides = _sides(wanted)
+def make_axes(events: pa.Table, subscriptions: pa.Table, projected_type: EventType) -> tuple[ZoneAxis, ...]:
+    """Cuts at quantiles of the sampled events' values and the sampled subscriptions' bounds."""
+    sides = _sides(subscriptions)
     axes = []
-    for position, attribute in enumerate(asked_type):
+    for position, attribute in enumerate(projected_type):
         keys, _ = _keys(events.column(position).combine_chunks(), attribute.type)
         low, high = sides.bounds(attribute.name, attribute.type)
         axes.append(ZoneAxis(attribute, _spread(np.concatenate([keys, low, high]))))
@@ -291,9 +301,9 @@ def cells_of(rows: pa.Table, axes: tuple[ZoneAxis, ...]) -> Array:
     return cells
 
 
-def boxes_in_cells(wanted: pa.Table, axes: tuple[ZoneAxis, ...]) -> tuple[Array, Array, Array]:
-    """Per box its subscription's row, and the cells it reaches at most: from `low` to before `high` on each axis."""
-    sides = _sides(wanted)
+def boxes_in_cells(subscriptions: pa.Table, axes: tuple[ZoneAxis, ...]) -> tuple[Array, Array, Array]:
+    """For each box its subscription's row, and the cells that it may touch on each axis: `low` up to `high`."""
+    sides = _sides(subscriptions)
     low = np.zeros((len(sides.owner), len(axes)), np.int64)
     high = np.tile(np.array([axis.cell_count for axis in axes], np.int64), (len(sides.owner), 1))
     for position, axis in enumerate(axes):
@@ -304,7 +314,7 @@ def boxes_in_cells(wanted: pa.Table, axes: tuple[ZoneAxis, ...]) -> tuple[Array,
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sides:
-    """The sides of boxes, flat; of each the hull of its intervals, None standing for an open end."""
+    """The sides of all boxes, flat: for each the hull of its intervals, with None for an open end."""
 
     owner: Array  # by box: the subscription's row
     box: Array  # by side
@@ -329,8 +339,8 @@ class _Sides:
         return low, high
 
 
-def _sides(wanted: pa.Table) -> _Sides:
-    boxes = _flat(wanted.column("boxes"))
+def _sides(subscriptions: pa.Table) -> _Sides:
+    boxes = _flat(subscriptions.column("boxes"))
     owner = pc.list_parent_indices(boxes).to_numpy()
     sides_of_box = boxes.flatten().field("sides")
     sides = sides_of_box.flatten()
@@ -348,7 +358,7 @@ def _sides(wanted: pa.Table) -> _Sides:
 
 
 def _hull(lists: pa.ListArray) -> tuple[Array, Array, Array]:
-    """Of each list of intervals the lowest bound and the highest, None where open, and whether the list is empty."""
+    """For each list of intervals the lowest and highest bound, None where open, and whether the list is empty."""
     offsets = lists.offsets.to_numpy()
     low, high = _bounds(lists.values.field("low")), _bounds(lists.values.field("high"))
     empty = offsets[1:] == offsets[:-1]
@@ -359,12 +369,12 @@ def _hull(lists: pa.ListArray) -> tuple[Array, Array, Array]:
 
 
 def _bounds(bounds: pa.Array) -> Array:
-    """As Python objects: with gaps, NumPy would make doubles of the ints, which cannot hold them."""
+    """As Python objects: with nulls, NumPy would convert the integers to doubles, which cannot hold them all."""
     return np.array([*bounds.to_pylist(), None], object)[:-1]
 
 
 def _keys(column: pa.Array, kind: ValueType) -> tuple[Array, Array]:
-    """The keys of the values that are there, and which rows have one."""
+    """The keys of the values that are not null, and which rows have one."""
     valid = column.is_valid().to_numpy(zero_copy_only=False)
     values = column.drop_null()
     match kind:
@@ -386,7 +396,7 @@ def _as_keys(bounds: Array, kind: ValueType) -> Array:
 
 
 def _spread(keys: Array) -> Array:
-    """At most CUTS_MAX of the keys, evenly many between them, each once."""
+    """At most CUTS_MAX distinct keys, at even quantiles."""
     ordered = np.sort(keys)
     if len(ordered) > CUTS_MAX:
         ordered = ordered[np.linspace(0, len(ordered) - 1, CUTS_MAX).astype(np.int64)]

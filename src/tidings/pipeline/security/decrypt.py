@@ -1,15 +1,15 @@
-"""FRAMES → ADMITTED: sealed events verified, and opened as far as a keyring goes.
+"""FRAMES → ADMITTED: sealed events, verified and decrypted as far as a keyring allows.
 
-Each frame is held to the same law as on a live broker: header, order and number of attributes,
-manifest, epoch and its time, tags. A row is then in one of three states:
+Each frame passes the same checks as on a live broker: header, order and number of attributes, manifest, epoch and
+its time, authentication tags. A row is then in one of three states:
 
-    ok         genuine; attributes whose keys are not on the ring are null
-    no_key     not a single key fits: another's mail, or an epoch that this ring lacks
-    auth_fail  altered, forged, cut short or no frame at all; of these only the header is kept
+    ok         authentic; attributes without a key on the ring are null
+    no_key     no key fits: the frame is for other readers, or of an epoch that this ring lacks
+    auth_fail  altered, forged, truncated or no frame at all; only the header of these is kept
 
-A second copy of an event is left out, after it was found genuine: a forged one under the same
-number must not keep the true one out. The rows of a table go to workers by their number, still
-sealed, so that nothing readable is ever exchanged. A stream remembers numbers and digests for a while.
+Duplicates are removed after verification: a forged frame with the number of a true one must not displace it. The
+rows of a table are shuffled by number while still encrypted, so no plaintext is ever exchanged. A stream remembers
+numbers and digests for a limited time.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ OK: Final = "ok"
 NO_KEY: Final = "no_key"
 AUTH_FAIL: Final = "auth_fail"
 HEADER_BYTES = 54
-STREAM_MEMORY = "10 minutes"  # For how long after its arrival a stream knows an event again.
+STREAM_MEMORY = "10 minutes"  # How long after an event's arrival a stream detects its duplicates.
 
 _STATES = pa.array([OK, NO_KEY, AUTH_FAIL])
 _NUMBER, _DIGEST, _ARRIVED, _NOW_MS = "_number", "_digest", "_arrived", "_now_ms"
-_HEAD_FIELDS = [
+_HEADER_FIELDS = [
     pa.field(STATE, pa.string()),
     pa.field(REASON, pa.string()),
     pa.field(EVENT_ID, pa.string()),
@@ -53,7 +53,7 @@ _HEAD_FIELDS = [
     pa.field(SEQ, pa.int64()),
     pa.field(HEADER, pa.binary()),
 ]
-# On several hosts, what executors exchange and spill has to be encrypted, too.
+# On several hosts, what executors exchange and spill must be encrypted, too.
 _ENCRYPTED = ("spark.io.encryption.enabled", "spark.network.crypto.enabled")
 
 
@@ -67,13 +67,12 @@ def admit(
     keep_duplicates: bool = False,
     publishers: PublisherRights | None = None,
 ) -> DataFrame:
-    """The events in `frames`, a table or stream with a binary column of them.
+    """The events in `frames`, a table or stream with a binary column of frames.
 
-    Gives `_state`, `_reason`, `_event_id`, `_sender_id`, `_ts_ms`, `_seq`, `_header` and the type's
-    attributes. `is_live` also refuses events older than grace and delay, as a broker does; readers of
-    history do not. With `publishers` an event must be signed by one of them, or it is `auth_fail` with the
-    reason. Raises InputError for a type whose cipher Spark lacks, SetupError on a cluster
-    that does not encrypt what it exchanges.
+    Returns `_state`, `_reason`, `_event_id`, `_sender_id`, `_ts_ms`, `_seq`, `_header` and the type's attributes.
+    With `is_live`, events older than grace and delay are refused, as a broker does; readers of history leave it off.
+    With `publishers`, an event must be signed by one of them, or else it is `auth_fail` with the reason. Raises
+    InputError for a type with a cipher that Spark lacks, SetupError on a cluster that does not encrypt its exchanges.
     """
     signed_type = for_spark(signed_type)
     check_encrypted(frames.sparkSession)
@@ -88,12 +87,12 @@ def admit(
 
 
 def genuine(admitted: DataFrame) -> DataFrame:
-    """The events that were found genuine, with their numbers and attributes."""
+    """The authentic events, with their numbers and attributes."""
     return admitted.where(f.col(STATE) == OK).drop(STATE, REASON, HEADER)
 
 
 def refused(admitted: DataFrame) -> DataFrame:
-    """QUARANTINE: what was altered or forged, with the reason, and of the frame no more than its header."""
+    """QUARANTINE: altered or forged frames, with the reason and the header only."""
     bad = admitted.where(f.col(STATE) == AUTH_FAIL)
     return bad.select(f.col(REASON).alias("reason"), f.col(HEADER).alias("original"))
 
@@ -101,20 +100,20 @@ def refused(admitted: DataFrame) -> DataFrame:
 def admitted_schema(signed_type: SignedType) -> StructType:
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    return from_arrow_schema(pa.schema([*_HEAD_FIELDS, *_event_fields(signed_type)]))
+    return from_arrow_schema(pa.schema([*_HEADER_FIELDS, *_event_fields(signed_type)]))
 
 
 def check_encrypted(spark: SparkSession) -> None:
-    """Raises SetupError where executors on other hosts would exchange or spill plaintext in the clear."""
+    """Raises SetupError if executors on other hosts would exchange or spill plaintext."""
     if is_local(spark):
         return
     off = [name for name in _ENCRYPTED if str(spark.conf.get(name, "false")).lower() != "true"]
     if off:
-        raise SetupError(f"opened events must not cross the network in the clear; set {' and '.join(off)} to true")
+        raise SetupError(f"decrypted events must not cross the network in the clear; set {' and '.join(off)} to true")
 
 
 class OpenFrames:
-    """mapInArrow: frames → states, numbers and attributes. Holds the path of the keys, never a key."""
+    """mapInArrow: frames → states, numbers and attributes. Holds the path of the key file, never a key."""
 
     def __init__(
         self,
@@ -149,7 +148,7 @@ class OpenFrames:
 
 
 def refuse_late(opened: OpenedBatch, now_ms: np.ndarray[tuple[int], np.dtype[np.int64]], fresh_ms: int) -> None:
-    """Turns away what is genuine but too old or too early for a live reader."""
+    """Refuses authentic events that are too old, or too far in the future, for a live reader."""
     late = (opened.states == State.OK) & (np.abs(now_ms - opened.moments.ts_ms) > fresh_ms)
     opened.states[late] = State.AUTH_FAIL
     for row in np.flatnonzero(late).tolist():
@@ -157,19 +156,19 @@ def refuse_late(opened: OpenedBatch, now_ms: np.ndarray[tuple[int], np.dtype[np.
 
 
 def admitted_rows(frames: pa.Array, opened: OpenedBatch) -> pa.RecordBatch:
-    """The rows of ADMITTED; values only where the state is ok, headers only where it is auth_fail."""
+    """The rows of ADMITTED, with values only if the state is ok, and headers only if it is auth_fail."""
     is_bad = opened.states == State.AUTH_FAIL
     headers = [frames[row].as_py() or b"" for row in np.flatnonzero(is_bad).tolist()]
     bare = pa.array([header[:HEADER_BYTES] for header in headers], pa.binary())
     columns = [
         _STATES.take(pa.array(opened.states)),
         _reasons(opened),
-        *head_columns(opened),
+        *header_columns(opened),
         _spread(bare, is_bad),
     ]
     events = opened.rows if (opened.states == State.OK).all() else _only_ok(opened)
     nested = nest(events)
-    schema = pa.schema([*_HEAD_FIELDS, *nested.schema])
+    schema = pa.schema([*_HEADER_FIELDS, *nested.schema])
     return pa.RecordBatch.from_arrays([*columns, *nested.columns], schema=schema)
 
 
@@ -179,8 +178,8 @@ def _reasons(opened: OpenedBatch) -> pa.Array:
     return pa.array([opened.reasons.get(row) for row in range(len(opened.states))], pa.string())
 
 
-def head_columns(opened: OpenedBatch) -> list[pa.Array]:
-    """Event id, sender id, millisecond and counter, null where there is no header."""
+def header_columns(opened: OpenedBatch) -> list[pa.Array]:
+    """Event id, sender id, millisecond and counter; null without a header."""
     moments, missing = opened.moments, ~opened.has_header
     numbers = [moments.sender_ids, moments.ts_ms, moments.seqs]
     shown = [pa.array(column, mask=missing) for column in numbers]
@@ -188,14 +187,14 @@ def head_columns(opened: OpenedBatch) -> list[pa.Array]:
 
 
 def event_ids(numbers: list[np.ndarray[tuple[int], np.dtype[np.int64]]], missing: object) -> pa.Array:
-    """sender-millisecond-counter: what names an event within its type."""
+    """sender-millisecond-counter, unique within the event type."""
     texts = [pa.array(column).cast(pa.string()) for column in numbers]
     joined = pc.binary_join_element_wise(*texts, "-")
     return pc.if_else(pa.array(missing), pa.scalar(None, pa.string()), joined)
 
 
 def _only_ok(opened: OpenedBatch) -> pa.RecordBatch:
-    """Values of rows that were turned away after they were opened do not go on."""
+    """The rows, without the values of those that were refused after decryption."""
     is_ok = pa.array(opened.states == State.OK)
     columns = [pc.if_else(is_ok, column, pa.scalar(None, column.type)) for column in opened.rows.columns]
     return pa.RecordBatch.from_arrays(columns, schema=opened.rows.schema)
@@ -213,10 +212,11 @@ def _event_fields(signed_type: SignedType) -> list[pa.Field]:
 
 
 def sealed_once(frames: DataFrame) -> DataFrame:
-    """A stream of frames without second copies.
+    """A stream of frames without duplicates.
 
-    Remembered by arrival and not by the time in the header: that one anybody could set to next
-    year, and everything else would be late. And by the bytes: a forged frame under a true one's number is another.
+    The watermark goes by arrival and not by the time in the header: anybody could set that to next year, and all
+    other frames would be late. The digest is part of the key, so a forged frame with a true one's number does not
+    displace it.
     """
     keyed = frames.select("*", _number().alias(_NUMBER), f.sha2(FRAME, 256).alias(_DIGEST))
     known = keyed.withColumn(_ARRIVED, f.current_timestamp()).withWatermark(_ARRIVED, STREAM_MEMORY)
@@ -224,7 +224,7 @@ def sealed_once(frames: DataFrame) -> DataFrame:
 
 
 def _number() -> Column:
-    """Sender, millisecond and counter, as the header has them."""
+    """Sender, millisecond and counter, as bytes of the header."""
     return f.substring(FRAME, 37, 16)
 
 

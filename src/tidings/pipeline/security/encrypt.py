@@ -1,16 +1,16 @@
-"""DELIVERIES → SEALED: each recipient's mail as frames that hold only what it may read.
+"""DELIVERIES → SEALED: each recipient's output as encrypted frames, of which it can read only what it may.
 
-What a recipient may not read is `left out` of its frames, or stays `sealed` in them under keys it
-has not got. Either way a delivery is one frame, byte for byte as a live publisher would write it
-with the same sender id and moment. Deliveries to somebody without a right, and those that the
-right's own conditions exclude, are not made at all.
+Attributes that a recipient may not read are `left out` of its frames, or stay `sealed` in them under keys that it
+does not have. Either way a delivery is one frame, byte for byte as a live publisher would write it with the same
+sender id and moment. Deliveries to a subscriber without a right, and those that the right's own conditions exclude,
+are dropped.
 
-    left out   a frame per event and recipient, with a sender id for each recipient; attributes that
-               the type requires stay in it, sealed
-    sealed     one frame per event, the same bytes for whoever gets it
+    left out   one frame per event and recipient, with a sender id for each recipient; attributes that
+               the type requires stay in it, encrypted
+    sealed     one frame per event, the same bytes for every recipient
 
-Two frames of one event that differ must not share a nonce, not even for equal values: from two
-tags under one nonce GCM's key can be worked out. Hence the sender ids by recipient.
+Two different frames of one event must not share a nonce, even for equal values: two tags under one nonce reveal
+GCM's authentication key. Hence a sender id for each recipient.
 """
 
 from __future__ import annotations
@@ -31,16 +31,15 @@ from tidings.matching import Index
 from tidings.pipeline.matching.match import named
 from tidings.pipeline.security.decrypt import check_encrypted
 from tidings.pipeline.security.keyfile import KeyFile, for_spark
-from tidings.pipeline.security.nonce_leases import SEQ, SOURCE, TS_MS, Leases, Senders
+from tidings.pipeline.security.nonce_leases import SEQ, SOURCE, TS_MS, NonceLeases, Senders
 from tidings.pipeline.security.recipients import Recipient, Rest, Rights, recipients_of
-from tidings.pipeline.tables import listed, quoted
+from tidings.pipeline.tables import PAIR_NAMES, attribute_column_or_null, listed
 from tidings.security import BatchMoments, SignedType
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
-IDS = ("event_id", "subscription_id", "subscriber")
-RIGHTS_KEPT = 256  # Conditions of rights that a worker keeps ready; more recipients than this take turns.
+RIGHTS_KEPT = 256  # Indexes of rights' conditions that a worker caches.
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 
@@ -50,41 +49,41 @@ def secure(
     signed_type: SignedType,
     rights: Rights,
     keys: KeyFile,
-    leases: Leases,
+    leases: NonceLeases,
     *,
     now_ms: int,
     rest: Rest = Rest.LEFT_OUT,
     sources: Iterable[str] | None = None,
 ) -> DataFrame:
-    """event_id, subscription_id, subscriber and frame, a row for each delivery that a right allows.
+    """event_id, subscription_id, subscriber and frame: one row for each delivery that a right allows.
 
-    `deliveries` have the type's attributes as columns, a subscriber, and a source and moment from
-    `stamp`; `rights` say what each subscriber may read, one right or several, which add up. Where the `sources` are not named, the
-    deliveries are read once more to learn them. Raises Denied for a right that does not hold now,
-    InputError for a type whose cipher Spark lacks, at once and not when rows are read.
+    `deliveries` have the type's attributes as columns, a subscriber, and a source and moment from `stamp`. `rights`
+    say what each subscriber may read; several rights of one subscriber add up. Without `sources`, the deliveries are
+    read once more to find them. Raises at once, not when rows are read: Denied for a right that is not
+    valid now, InputError for a type with a cipher that Spark lacks.
     """
     signed_type = for_spark(signed_type)
     check_encrypted(deliveries.sparkSession)
     _check_columns(deliveries)
     recipients = recipients_of(signed_type, rights, now_ms, rest)
     senders = leases.senders(sources or sources_of(deliveries), (recipient.sender for recipient in recipients))
-    sealing = Sealing(signed_type, keys, recipients, senders)
+    sealer = RecipientSealer(signed_type, keys, recipients, senders)
     event_type = signed_type.event_type
-    columns = [_column(deliveries, a.name).alias(f"_{at}") for at, a in enumerate(event_type)]
+    columns = [attribute_column_or_null(deliveries, a.name).alias(f"_{at}") for at, a in enumerate(event_type)]
     kept = [f.col(name) for name in (*_ids(deliveries), SOURCE, TS_MS, SEQ)]
-    return deliveries.select(*kept, *columns).mapInArrow(SealRows(sealing, _ids(deliveries)), sealed_schema(deliveries))
+    return deliveries.select(*kept, *columns).mapInArrow(SealRows(sealer, _ids(deliveries)), sealed_schema(deliveries))
 
 
 def sources_of(rows: DataFrame) -> list[str]:
-    """The sources that stamped rows are from. Raises InputError for a stream, which cannot be asked beforehand."""
+    """The sources of stamped rows. Raises InputError for a stream, whose sources are not known beforehand."""
     if rows.isStreaming:
         raise InputError("expected the sources of a stream to be named")
-    # As many rows as there are publishers, each of which needs a sender id of its own.
+    # The driver collects one row per publisher; each needs its own sender id.
     return sorted(row[0] for row in rows.select(SOURCE).distinct().collect() if row[0] is not None)
 
 
-class Sealing:
-    """How rows become mail; travels with a plan and holds no key."""
+class RecipientSealer:
+    """Encrypts rows for recipients. Part of a Spark plan, so it holds no key, only the key file's path."""
 
     def __init__(
         self, signed_type: SignedType, keys: KeyFile, recipients: tuple[Recipient, ...], senders: Senders
@@ -95,7 +94,7 @@ class Sealing:
     def seal(
         self, rows: pa.RecordBatch, subscribers: pa.Array, sources: pa.Array, ts_ms: Numbers, seqs: Numbers
     ) -> tuple[Numbers, pa.BinaryArray]:
-        """Which rows become mail, and their frames. Rows are as `conform` makes them."""
+        """The rows that a recipient may have, and their frames. Expects rows in the form that `conform` returns."""
         kept, frames = [np.zeros(0, np.int64)], [pa.array([], pa.binary())]
         for recipient in self.recipients:
             mine = self.readable(recipient, rows, subscribers)
@@ -108,12 +107,12 @@ class Sealing:
     def seal_for(
         self, recipient: Recipient, events: pa.RecordBatch, sources: pa.Array, ts_ms: Numbers, seqs: Numbers
     ) -> pa.BinaryArray:
-        """Frames of events that this recipient gets."""
+        """The frames of these events for this recipient."""
         moments = BatchMoments(self._sender_ids(recipient, sources), ts_ms, seqs)
         return self.keys.sealer(self.type).seal(events, moments, recipient.shown)
 
     def readable(self, recipient: Recipient, rows: pa.RecordBatch, subscribers: pa.Array) -> Numbers:
-        """The rows that are for this recipient, by its name and by what its rights say of each event."""
+        """The rows for this recipient, by its name and by the conditions of its rights."""
         mine: Numbers = np.flatnonzero(pc.equal(subscribers, recipient.name).to_numpy(zero_copy_only=False))
         if not (recipient.met or recipient.unmet) or not len(mine):
             return mine
@@ -135,14 +134,14 @@ class Sealing:
         try:
             ids = [self.senders[source, recipient.sender] for source in named_.dictionary.to_pylist()]
         except KeyError as missing:
-            raise SetupError(f"no sender id was leased for the source and recipient {missing}") from None
+            raise SetupError(f"no sender id is leased for the source and recipient {missing}") from None
         by_row: Numbers = np.array(ids, np.int64)[named_.indices.to_numpy()]
         return by_row
 
 
 @lru_cache(RIGHTS_KEPT)
 def _constraints(event_type: EventType, constraints: tuple[str, ...]) -> Index:
-    """An index of a right's conditions; an event must match every one of them."""
+    """An index of a right's conditions, all of which an event must match."""
     index = Index(event_type)
     index.add_all((str(number), condition) for number, condition in enumerate(constraints))
     return index
@@ -151,17 +150,17 @@ def _constraints(event_type: EventType, constraints: tuple[str, ...]) -> Index:
 class SealRows:
     """mapInArrow: deliveries with their events → ids and frames."""
 
-    def __init__(self, sealing: Sealing, ids: list[str]) -> None:
-        self.sealing, self.ids = sealing, ids
+    def __init__(self, sealer: RecipientSealer, ids: list[str]) -> None:
+        self.sealer, self.ids = sealer, ids
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        event_type = self.sealing.type.event_type
+        event_type = self.sealer.type.event_type
         for batch in batches:
             events = conform(named(batch, event_type), event_type)
             sources, ts_ms, seqs = (batch.column(name) for name in (SOURCE, TS_MS, SEQ))
             if sources.null_count or ts_ms.null_count or seqs.null_count:
                 raise InputError("a delivery has no source or moment; give each one with `stamp`")
-            kept, frames = self.sealing.seal(
+            kept, frames = self.sealer.seal(
                 events, batch.column("subscriber"), sources, ts_ms.to_numpy(), seqs.to_numpy()
             )
             rows = pa.array(kept)
@@ -175,7 +174,7 @@ def sealed_schema(deliveries: DataFrame) -> StructType:
 
 
 def _ids(deliveries: DataFrame) -> list[str]:
-    return [name for name in IDS if name in deliveries.columns]
+    return [name for name in PAIR_NAMES if name in deliveries.columns]
 
 
 def _check_columns(deliveries: DataFrame) -> None:
@@ -187,11 +186,3 @@ def _check_columns(deliveries: DataFrame) -> None:
         )
     if not isinstance(deliveries.schema["subscriber"].dataType, StringType):
         raise InputError("the deliveries need subscribers as text")
-
-
-def _column(deliveries: DataFrame, name: str) -> Column:
-    """An attribute's column, or a field of a struct, or nothing where the table has none."""
-    if name in deliveries.columns:
-        return f.col(quoted(name))
-    parts = name.split(".")
-    return f.col(".".join(map(quoted, parts))) if parts[0] in deliveries.columns else f.lit(None)

@@ -1,12 +1,12 @@
-"""A running pipeline with rights: frames in, mail out, and nothing readable anywhere between.
+"""A pipeline with access rights: frames in, frames for each recipient out, and no plaintext in between.
 
-    admit    each frame verified and opened                        ┐
-    match    by the attributes that this pipeline may read         ├ one pass through a worker
-    secure   each delivery sealed for its recipient, or withheld   ┘
+    admit    verifies and decrypts each frame                              ┐
+    match    matches by the attributes that this pipeline may read         ├ one pass of a worker
+    secure   encrypts each delivery for its recipient, or withholds it     ┘
 
-What leaves the worker is sealed again, so that neither a cache on disk nor a checkpoint holds an
-open event. Types, rights and sender ids come from the registry; it is asked at every batch, and a
-right that was revoked or has ended is gone with the next one. A subscriber is the domain of that name.
+What leaves a worker is encrypted again, so neither a cache on disk nor a checkpoint holds a decrypted event. Types,
+rights and sender ids come from the registry. The job asks it at every batch, so a revoked or expired right has no
+effect from the next batch on. A subscriber is the domain of that name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,20 +22,20 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import functions as f
 
-from tidings.errors import FilterError, InputError
+from tidings.errors import FilterError
 from tidings.events import Attribute, EventType, ValueType
 from tidings.filters import parse
 from tidings.pipeline.config import Pipeline, SecureBy
 from tidings.pipeline.matching.batch_step import DELIVERY
 from tidings.pipeline.security.decrypt import FRAME, check_encrypted, sealed_once
-from tidings.pipeline.security.encrypt import Sealing
+from tidings.pipeline.security.encrypt import RecipientSealer
 from tidings.pipeline.security.keyfile import KeyFile, for_spark
-from tidings.pipeline.security.nonce_leases import Leases, Senders
+from tidings.pipeline.security.nonce_leases import NonceLeases, Senders
 from tidings.pipeline.security.recipients import Recipient, Rest, recipients_of
 from tidings.pipeline.security.step import AdmitMatchSecure, Withheld
 from tidings.pipeline.sources.files import with_id
-from tidings.pipeline.sources.streams import Source
-from tidings.pipeline.state.subscription_versions import Changes, InForce
+from tidings.pipeline.sources.streams import Source, check_folder
+from tidings.pipeline.state.subscription_versions import VersionIndex
 from tidings.pipeline.tables import delivery_id_column
 from tidings.security import PublisherRights, Right, SignedType
 from tidings.store import Registry
@@ -48,8 +48,8 @@ EVENT_ID = "_event_id"
 _log = logging.getLogger("tidings.pipeline")
 
 
-class Secured:
-    """What a pipeline needs to open and seal, from its registry and key file."""
+class SecureStage:
+    """The driver's side of a secure pipeline: source, rights and sender ids, by the registry and the key file."""
 
     def __init__(self, spark: SparkSession, pipeline: Pipeline, by: SecureBy) -> None:
         check_encrypted(spark)
@@ -59,26 +59,33 @@ class Secured:
         self.keys.read(self.type)  # Raises SetupError now and not in a worker.
         self.source = self._source(spark)
         self._last: tuple[int, tuple[Recipient, ...], Withheld] | None = None
-        # Copies are forgotten with the next batch that brings something; a batch of nothing is not needed for it.
+        # Expired state for deduplication is dropped with the next batch that has data; no empty batch is needed.
         spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
 
-    def step(self, records: DataFrame, in_force: InForce, changes: Changes) -> AdmitMatchSecure:
-        """What a worker does with the batch at hand, by the rights that hold now."""
+    def step(
+        self, records: DataFrame, index: VersionIndex, subscriptions_at: Callable[[int], pa.Table]
+    ) -> AdmitMatchSecure:
+        """The worker's step for this batch, by the rights that are valid now.
+
+        `subscriptions_at` returns the subscriptions of a version.
+        """
         rest, rights = Rest(self.by.rest), self._rights()
         recipients = recipients_of(self.type, rights.to_subscribe, _now_ms(), rest)
         senders = self._senders(records, recipients) if rest is Rest.LEFT_OUT else Senders({})
-        sealing = Sealing(self.type, self.keys, recipients, senders)
-        withheld = self._withheld(changes, in_force.version, recipients)
-        return AdmitMatchSecure(in_force, sealing, rest, withheld, rights.to_publish if self.by.signed else None)
+        sealer = RecipientSealer(self.type, self.keys, recipients, senders)
+        withheld = self._withheld(subscriptions_at, index.version, recipients)
+        return AdmitMatchSecure(index, sealer, rest, withheld, rights.to_publish if self.by.signed else None)
 
-    def _withheld(self, changes: Changes, version: int, recipients: tuple[Recipient, ...]) -> Withheld:
-        """Found anew, and told, only when subscriptions or rights have changed."""
+    def _withheld(
+        self, subscriptions_at: Callable[[int], pa.Table], version: int, recipients: tuple[Recipient, ...]
+    ) -> Withheld:
+        """Computed, and logged, only when subscriptions or rights have changed."""
         if self._last is None or self._last[:2] != (version, recipients):
-            self._last = version, recipients, withheld(changes.log.changed(0, version)[0], self.type, recipients)
+            self._last = version, recipients, withheld(subscriptions_at(version), self.type, recipients)
         return self._last[2]
 
     def sealed_of(self, results: DataFrame, version: int) -> DataFrame:
-        """The rows that a sink gets."""
+        """The rows for the sink."""
         event_id, subscription_id = f.col("event_id"), f.col("subscription_id")
         return results.where(f.col("kind") == DELIVERY).select(
             delivery_id_column(event_id, subscription_id).alias("delivery_id"),
@@ -91,14 +98,13 @@ class Secured:
 
     def _source(self, spark: SparkSession) -> Source:
         events = self.pipeline.events
-        if "://" not in events.path and not Path(events.path).is_dir():
-            raise InputError(f"events.path: expected a folder that files are put into, got {events.path!r}")
+        check_folder(events.path)
         reader = spark.readStream.option("maxFilesPerTrigger", events.files_per_batch).schema(f"{FRAME} binary")
         whole = with_id(self.type.event_type, Attribute(EVENT_ID, ValueType.STRING, True))
         return Source(sealed_once(reader.parquet(events.path)), whole, EVENT_ID, is_lines=False)
 
-    def _rights(self) -> _InForce:
-        """The rights that hold now. One that asks for an online test does not: nobody here can make it."""
+    def _rights(self) -> _CurrentRights:
+        """The rights that are valid now, without those that need an online test, which a pipeline cannot make."""
         now_ms = _now_ms()
         with self._registry() as registry:
             names = registry.domains.names()
@@ -108,21 +114,21 @@ class Secured:
         for right in rights:
             if right.holder in names and "subscribe" in right.actions:
                 to_subscribe.setdefault(names[right.holder], []).append(right)
-        return _InForce(to_subscribe, PublisherRights.of(rights))
+        return _CurrentRights(to_subscribe, PublisherRights.of(rights))
 
     def _senders(self, records: DataFrame, recipients: Iterable[Recipient]) -> Senders:
-        """A sender id for each publisher of the batch and recipient, however often the batch is run."""
+        """A sender id for each publisher of the batch and recipient, the same if the batch is repeated."""
         number = f.conv(f.hex(f.substring(FRAME, 37, 4)), 16, 10)
-        # As many rows as there are publishers in the batch, not events.
+        # The driver collects one row per publisher in the batch, not per event.
         sources = [row[0] for row in records.select(number).distinct().collect() if row[0] is not None]
         held = hashlib.sha256(b"".join(self._groups_held())).hexdigest()[:16]
-        leases = Leases(
+        leases = NonceLeases(
             Path(self.pipeline.checkpoint) / "senders.json", f"{self.type.type_id.hex()}/{held}", self._take
         )
         return leases.senders(sources, (recipient.sender for recipient in recipients))
 
     def _groups_held(self) -> list[bytes]:
-        """With another key an event would be sealed with another attribute, and so needs another nonce."""
+        """The groups with keys here. With another key, frames would have another attribute, and need another nonce."""
         ring = self.keys.read(self.type)
         return [gid for gid in sorted(self.type.group_ids) if ring.epochs(gid)]
 
@@ -137,17 +143,18 @@ class Secured:
 
 
 @dataclass(frozen=True, slots=True)
-class _InForce:
-    """Who may do what, by the registry."""
+class _CurrentRights:
+    """The valid rights in the registry."""
 
     to_subscribe: dict[str, list[Right]]
     to_publish: PublisherRights
 
 
 def withheld(subscriptions: pa.Table, signed_type: SignedType, recipients: Iterable[Recipient]) -> Withheld:
-    """Of each recipient, the subscriptions that ask about what it may not read: whether mail comes would tell it.
+    """For each recipient, its subscriptions that mention attributes it may not read.
 
-    Conditions are only parsed where something is left out.
+    They are withheld because deliveries would reveal the values. Conditions are parsed only for recipients that may
+    not read everything.
     """
     ids, conditions, people = (subscriptions.column(name).to_pylist() for name in ("id", "condition", "subscriber"))
     known: dict[str, list[Recipient]] = {}
@@ -156,27 +163,27 @@ def withheld(subscriptions: pa.Table, signed_type: SignedType, recipients: Itera
     found: dict[Recipient, set[str]] = {}
     for id, condition, person in zip(ids, conditions, people, strict=True):
         if person not in known:
-            _log.warning("subscription %s: its subscriber has no right to read these events; nothing is delivered", id)
+            _log.warning("subscription %s: its subscriber has no right to read these events; withheld", id)
         for recipient in known.get(person, ()):
             if hidden := _hidden(condition, signed_type.event_type, recipient):
-                _log.warning("subscription %s: it asks about %s, which its subscriber may not read; %s", id, *hidden)
+                _log.warning("subscription %s mentions %s, which its subscriber may not read; %s", id, *hidden)
                 found.setdefault(recipient, set()).add(id)
     return {recipient: frozenset(asking) for recipient, asking in found.items()}
 
 
 def _hidden(condition: str, event_type: EventType, recipient: Recipient) -> tuple[str, str] | None:
-    """What a condition asks about that the recipient may not read, and of which events it gets nothing for it."""
+    """The attributes of a condition that the recipient may not read, and what follows for its deliveries."""
     if len(recipient.readable) == len(event_type.attributes):
         return None
-    outside = sorted(_asked(condition, event_type).difference(recipient.readable))
-    nothing = "nothing is delivered for it" + (", unless another of its rights shows it" if recipient.unmet else "")
-    return (", ".join(outside), nothing) if outside else None
+    outside = sorted(_mentioned(condition, event_type).difference(recipient.readable))
+    effect = "withheld" + (", unless another of its rights permits it" if recipient.unmet else "")
+    return (", ".join(outside), effect) if outside else None
 
 
-def _asked(condition: str, event_type: EventType) -> frozenset[str]:
+def _mentioned(condition: str, event_type: EventType) -> frozenset[str]:
     try:
         return frozenset(parse(condition, event_type).attributes)
-    except FilterError:  # It asks about the event's number, which is nobody's to ask for.
+    except FilterError:  # It mentions the event's number, which no right covers.
         return frozenset(attribute.name for attribute in event_type)
 
 

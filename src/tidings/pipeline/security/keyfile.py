@@ -1,9 +1,8 @@
-"""Keys for Spark: in a file that only its owner reads, never in a plan.
+"""Keys for Spark: in a file that only its owner can read, never in a query plan.
 
-Whatever is part of a plan ends up somewhere: in `explain`, in the web page, in event logs, in
-checkpoints, in the text of an error. So a plan holds the path of a key file, and each worker
-reads the file itself, once, as a daemon reads its keytab. Executors on other hosts need the file
-under the same path. A file that others may read is refused, not warned about.
+Whatever is part of a plan shows up somewhere: in `explain`, in Spark's web UI, in event logs, in checkpoints, in error
+messages. So a plan holds the path of a key file, and each worker reads the file itself, as a daemon reads its
+keytab. Executors on other hosts need the file under the same path. A file that others can read is refused.
 """
 
 from __future__ import annotations
@@ -24,51 +23,51 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 @dataclass(frozen=True, slots=True)
 class KeyFile:
-    """Where a keyring lies. All that travels with a plan."""
+    """The path of a keyring: all that a plan contains of it."""
 
     path: str
 
     def read(self, signed_type: SignedType) -> Keyring:
-        """The keyring; raises SetupError where the file is missing, or not its owner's alone, or damaged."""
+        """The keyring. Raises SetupError if the file is missing, damaged, or readable by others."""
         try:
             return Keyring.from_bytes(self._bytes(), signed_type)
         except OSError as wrong:
             raise SetupError(f"cannot read the key file {self.path!r}: {wrong.strerror}") from None
         except PeerError as wrong:
-            raise SetupError(f"{self.path!r} is no key file of {signed_type.event_type.name}: {wrong}") from None
+            raise SetupError(f"{self.path!r} is not a key file of {signed_type.event_type.name}: {wrong}") from None
 
     def opener(self, signed_type: SignedType, publishers: PublisherRights | None = None) -> BatchOpener:
-        """Built once per worker process and state of the file; its ciphers are used again and again."""
-        held = self._held(signed_type)
+        """Built once per worker process and version of the file, since ciphers are expensive to set up."""
+        loaded = self._loaded(signed_type)
         if publishers is None:
-            return held.opener
-        if held.signed is None or held.signed[0] != publishers:
-            held.signed = publishers, BatchOpener(signed_type, held.ring, publishers)
-        return held.signed[1]
+            return loaded.opener
+        if loaded.signed is None or loaded.signed[0] != publishers:
+            loaded.signed = publishers, BatchOpener(signed_type, loaded.ring, publishers)
+        return loaded.signed[1]
 
     def sealer(self, signed_type: SignedType) -> BatchSealer:
-        return self._held(signed_type).sealer
+        return self._loaded(signed_type).sealer
 
     def _bytes(self) -> bytes:
         file = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW)
         with os.fdopen(file, "rb") as opened:
             about = os.fstat(opened.fileno())
             if about.st_mode & _OTHERS or about.st_uid != os.getuid():
-                raise SetupError(f"{self.path!r} holds keys and is not its owner's alone; expected mode 600")
+                raise SetupError(f"{self.path!r} holds keys but others can read it; expected mode 600")
             return opened.read(KEY_FILE_BYTES_MAX)
 
-    def _held(self, signed_type: SignedType) -> _Held:
+    def _loaded(self, signed_type: SignedType) -> _LoadedKeys:
         name = (self.path, signed_type.type_id)
         state = self._state()
-        held = _held.get(name)
-        if held is None or held.state != state:
+        loaded = _loaded.get(name)
+        if loaded is None or loaded.state != state:
             ring = self.read(signed_type)
             opener, sealer = BatchOpener(signed_type, ring), BatchSealer(signed_type, ring)
-            held = _held[name] = _Held(state, ring, opener, sealer)
-        return held
+            loaded = _loaded[name] = _LoadedKeys(state, ring, opener, sealer)
+        return loaded
 
     def _state(self) -> tuple[int, int, int]:
-        """Changes whenever the file is replaced; new epochs are taken up with the next task."""
+        """Changes whenever the file is replaced, so the next task uses new epochs."""
         try:
             about = Path(self.path).stat()
         except OSError as wrong:
@@ -77,8 +76,8 @@ class KeyFile:
 
 
 @dataclass(slots=True)
-class _Held:
-    """What was made of a key file, in this process. `signed` opens only what known publishers have signed."""
+class _LoadedKeys:
+    """A key file as this process has loaded it. `signed` opens only what known publishers have signed."""
 
     state: tuple[int, int, int]
     ring: Keyring
@@ -87,30 +86,30 @@ class _Held:
     signed: tuple[PublisherRights, BatchOpener] | None = None
 
 
-_held: dict[tuple[str, bytes], _Held] = {}
+_loaded: dict[tuple[str, bytes], _LoadedKeys] = {}
 
 
 def write_keys(path: str | Path, keyring: Keyring) -> KeyFile:
-    """Puts a keyring where workers find it, for its owner alone, in one step: nobody reads half of it."""
+    """Writes a keyring for workers to a file that only its owner can read, atomically."""
     target = Path(path).absolute()
-    aside = target.with_name(f".{target.name}-{uuid.uuid4().hex}")
+    temporary = target.with_name(f".{target.name}-{uuid.uuid4().hex}")
     try:
-        file = os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        file = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         with os.fdopen(file, "wb") as opened:
             opened.write(keyring.to_bytes())
             opened.flush()
             os.fsync(opened.fileno())
-        aside.replace(target)
+        temporary.replace(target)
     except OSError as wrong:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise SetupError(f"cannot write the key file {str(target)!r}: {wrong.strerror}") from None
     return KeyFile(str(target))
 
 
 def for_spark(signed_type: SignedType) -> SignedType:
-    """The type as workers get it, which have its attributes in the order of their names.
+    """The type as workers need it, with attributes in the order of their names.
 
-    Raises InputError for a cipher that Spark lacks: what is sealed here must be readable with Spark alone.
+    Raises InputError for a cipher that Spark lacks: Spark alone must be able to decrypt what is encrypted here.
     """
     suite = suite_of(signed_type.suite)
     if not suite.in_spark:

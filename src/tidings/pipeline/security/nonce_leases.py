@@ -1,10 +1,10 @@
-"""Sender ids for table jobs, and moments for rows: the same row has the same nonce however often it is sealed.
+"""Nonces for Spark jobs: the same row gets the same nonce however often it is encrypted, and no other row gets it.
 
-A nonce is a sender id and a moment. A task that fails is run again, perhaps beside its first
-attempt, perhaps after a restart with other partitions; it must come to the same bytes, and no
-other row may come to its nonce. So nothing about a nonce is chosen by a task: the sender id
-belongs to a *source* (a file as it was, a topic's partition, a publisher) and a recipient, by a
-lease on disk, and the moment comes from the row's place in its source, or from its publisher.
+A nonce consists of a sender id and a moment. A failed task is repeated, perhaps beside its first attempt, perhaps
+after a restart with other partitions. It must produce the same bytes, and no other row may get its nonce. So a task
+chooses nothing about a nonce: the sender id belongs to a *source* (a version of a file, a topic's partition, a
+publisher) and a recipient, by a lease on disk, and the moment follows from the row's offset in its source, or
+comes from its publisher.
 """
 
 from __future__ import annotations
@@ -20,50 +20,50 @@ import msgspec
 from pyspark.sql import functions as f
 
 from tidings.errors import SetupError
-from tidings.pipeline.state.batch_log import write_whole
+from tidings.pipeline.state.batch_log import write_atomically
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 SOURCE, TS_MS, SEQ = "_source", "_ts_ms", "_seq"
-EVERYBODY = ""  # The recipient of frames that are the same for all.
+EVERYBODY = ""  # The recipient of frames that are the same for all recipients.
 SEQ_BITS = 20
 
 TakeSenderIds: TypeAlias = Callable[[int], Iterable[int]]
-"""So many sender ids that were never given out before, from a registry or a key manager."""
+"""Allocates this many unused sender ids, from a registry or a key manager."""
 
 Senders: TypeAlias = MappingProxyType[tuple[str, str], int]
 """The sender id of each (source, recipient)."""
 
 
-class _Kept(msgspec.Struct):
-    """A run's leases as the file has them."""
+class _LeaseFile(msgspec.Struct):
+    """A run's leases, as the file stores them."""
 
     run: str
     started_ms: int
     senders: dict[str, dict[str, int]]
 
 
-class Leases:
-    """The sender ids of one run, kept in a file of its own.
+class NonceLeases:
+    """The sender ids of one run, in a file of its own.
 
-    The same run gets the same ids again, and with them the same bytes; whoever changes the input
-    under an old source name must take another run. A lost file costs new ids, never a nonce twice.
+    The same run gets the same ids again, and with them the same bytes. If the input changes under the same source
+    name, use another run. A lost file costs new ids, but never repeats a nonce.
     """
 
     def __init__(self, path: str | Path, run: str, take: TakeSenderIds, *, now_ms: int | None = None) -> None:
         self._path, self._take = Path(path), take
-        self._kept = self._read(run) or _Kept(run, time.time_ns() // 1_000_000 if now_ms is None else now_ms, {})
+        self._leases = self._read(run) or _LeaseFile(run, time.time_ns() // 1_000_000 if now_ms is None else now_ms, {})
 
     @property
     def started_ms(self) -> int:
-        """When the run first began: the time that its rows are published at."""
-        return self._kept.started_ms
+        """When the run first began: the publication time of its rows."""
+        return self._leases.started_ms
 
     def senders(self, sources: Iterable[str], recipients: Iterable[str]) -> Senders:
-        """An id for every pair; new ones are on disk before this returns."""
+        """An id for every pair. Writes new ones to disk before it returns."""
         pairs = list(product(sorted(set(sources)), sorted(set(recipients))))
-        held = self._kept.senders
+        held = self._leases.senders
         missing = [(source, recipient) for source, recipient in pairs if recipient not in held.get(source, {})]
         if missing:
             for (source, recipient), id in zip(missing, self._take(len(missing)), strict=True):
@@ -71,25 +71,25 @@ class Leases:
             self._write()
         return MappingProxyType({(source, recipient): held[source][recipient] for source, recipient in pairs})
 
-    def _read(self, run: str) -> _Kept | None:
+    def _read(self, run: str) -> _LeaseFile | None:
         try:
-            kept = msgspec.json.decode(self._path.read_bytes(), type=_Kept)
+            leases = msgspec.json.decode(self._path.read_bytes(), type=_LeaseFile)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.DecodeError) as wrong:
             raise SetupError(f"cannot read the leases {str(self._path)!r}: {wrong}") from None
-        return kept if kept.run == run else None
+        return leases if leases.run == run else None
 
     def _write(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(self._path, msgspec.json.encode(self._kept))
+        write_atomically(self._path, msgspec.json.encode(self._leases))
 
 
 def stamp(rows: DataFrame, *, source: Column, offset: Column, started_ms: int) -> DataFrame:
-    """Each row with its source and its moment: its offset in the source, counted on from the run's start.
+    """Adds to each row its source and its moment, which is the run's start plus the row's offset in the source.
 
-    The caller answers for (source, offset) naming one row, the same at each reading: a topic's
-    partition and offset do. `row_number`, `rand` and `monotonically_increasing_id` do not.
+    (source, offset) must identify one row, the same one at each reading. A topic's partition and offset do;
+    `row_number`, `rand` and `monotonically_increasing_id` do not.
     """
     number = offset.cast("long")
     return rows.select(
@@ -103,7 +103,7 @@ def stamp(rows: DataFrame, *, source: Column, offset: Column, started_ms: int) -
 def stamp_files(rows: DataFrame, *, started_ms: int) -> DataFrame:
     """The same for rows read from Parquet files.
 
-    A file that was written anew is another source: its size and time are part of the name.
+    A file that was rewritten is another source: its size and modification time are part of the name.
     """
     about = f.col("_metadata")
     written = f.unix_micros(about["file_modification_time"]).cast("string")

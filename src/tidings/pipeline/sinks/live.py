@@ -1,9 +1,9 @@
 """A table → the live network: each row is published once, however often its batch is written.
 
-A broker publishes once what one client says under one name. A row's name is the value of its id
-column, if there is one. Else it is made of the query, the batch, the partition and the row's own values, with a
-number where a partition has equal rows: a batch that is run again gives the same names, in whichever
-order its rows come. All happens in the tasks; a task that fails and is tried again repeats itself word for word.
+A broker publishes only one event per client and idempotency key (the `names` of `publish_many`). The key of a row is
+the value of its id column, if there is one. Otherwise it consists of the query, the batch, the partition and
+the row's own values, with a counter for equal rows of a partition. So a repeated batch has the same keys, in
+whichever order its rows come. The tasks do all of this, and a repeated task sends the same keys again.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tidings.errors import InputError
 from tidings.events import EventType, Timestamp, conform, from_declaration
 from tidings.net import BlockingClient
 
-QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"  # As Spark tells its tasks.
+QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"  # Local properties that Spark sets for its tasks.
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
-    """As whom and as what to publish; `id` is the column that names the events, or nothing."""
+class LiveSinkOptions:
+    """The client and event type to publish as; `id` is the column with the events' keys, or empty."""
 
     client: str
     type: str
@@ -37,8 +37,8 @@ class Where:
 
 
 @dataclass(frozen=True, slots=True)
-class Said(WriterCommitMessage):
-    """How many rows of a partition are on the broker's disk."""
+class PublishedCount(WriterCommitMessage):
+    """The number of rows of a partition that the broker has on disk."""
 
     events: int
 
@@ -46,45 +46,45 @@ class Said(WriterCommitMessage):
 class LiveStreamWriter(DataSourceStreamArrowWriter):
     """Publishes the batches of a streaming query."""
 
-    def __init__(self, where: Where) -> None:
-        self.where = where
+    def __init__(self, options: LiveSinkOptions) -> None:
+        self.options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Said:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> PublishedCount:
         task = TaskContext.get()
         assert task is not None, "Spark writes in tasks"
         parts = (task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID), task.partitionId())
-        assert None not in parts, "Spark tells the tasks of a query which query and which batch"
-        return publish(iterator, self.where, "\0".join(map(str, parts)))
+        assert None not in parts, "Spark sets query and batch for the tasks of a streaming query"
+        return publish(iterator, self.options, "\0".join(map(str, parts)))
 
 
 class LiveBatchWriter(DataSourceArrowWriter):
     """Publishes a table. Without an id column, writing it twice publishes it twice."""
 
-    def __init__(self, where: Where) -> None:
-        self.where, self.run = where, secrets.token_hex(16)
+    def __init__(self, options: LiveSinkOptions) -> None:
+        self.options, self.run = options, secrets.token_hex(16)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Said:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> PublishedCount:
         task = TaskContext.get()
         assert task is not None, "Spark writes in tasks"
-        return publish(iterator, self.where, f"{self.run}\0{task.partitionId()}")
+        return publish(iterator, self.options, f"{self.run}\0{task.partitionId()}")
 
 
-def publish(batches: Iterable[pa.RecordBatch], where: Where, within: str) -> Said:
-    """Publishes rows; returns when all are on the broker's disk. `within` tells their names from those of other writes."""
+def publish(batches: Iterable[pa.RecordBatch], options: LiveSinkOptions, within: str) -> PublishedCount:
+    """Publishes rows; returns when the broker has all of them on disk. `within` makes keys unique to this write."""
     filled = (rows for rows in batches if rows.num_rows)
     first = next(filled, None)
     if first is None:
-        return Said(0)  # Many partitions are empty: no reason to dial.
-    with BlockingClient(where.client) as client:
-        (declared,) = client.ask("type", name=where.type)
+        return PublishedCount(0)  # Many partitions are empty, and need no connection.
+    with BlockingClient(options.client) as client:
+        (declared,) = client.ask("type", name=options.type)
         event_type = from_declaration(declared)
         equal: Counter[bytes] = Counter()
         count = 0
         for rows in chain([first], filled):
-            values = values_of(rows, event_type, where.id)
-            names = _ids(rows, where) if where.id else [_name(within, _digest(each), equal) for each in values]
-            count += len(client.publish_many(where.type, values, names=names))
-    return Said(count)
+            values = values_of(rows, event_type, options.id)
+            names = _ids(rows, options) if options.id else [_key(within, _digest(each), equal) for each in values]
+            count += len(client.publish_many(options.type, values, names=names))
+    return PublishedCount(count)
 
 
 def values_of(rows: pa.RecordBatch, event_type: EventType, id: str = "") -> list[Mapping[str, Any]]:
@@ -104,19 +104,21 @@ def _python(column: pa.Array) -> list[Any]:
     return [None if value is None else Timestamp(value) for value in column.cast(pa.int64()).to_pylist()]
 
 
-def _ids(rows: pa.RecordBatch, where: Where) -> list[str]:
-    if where.id not in rows.schema.names:
-        raise InputError(f"there is no column {where.id!r} to name events by; there are {', '.join(rows.schema.names)}")
-    ids = rows.column(where.id).cast(pa.string()).to_pylist()
+def _ids(rows: pa.RecordBatch, options: LiveSinkOptions) -> list[str]:
+    if options.id not in rows.schema.names:
+        raise InputError(
+            f"there is no column {options.id!r} to name events by; there are {', '.join(rows.schema.names)}"
+        )
+    ids = rows.column(options.id).cast(pa.string()).to_pylist()
     if None in ids:
-        raise InputError(f"{where.id}: expected a name for each event, got null")
-    return [f"id\0{where.type}\0{id}" for id in ids]
+        raise InputError(f"{options.id}: expected a name for each event, got null")
+    return [f"id\0{options.type}\0{id}" for id in ids]
 
 
 def _digest(values: Mapping[str, Any]) -> bytes:
     return hashlib.sha256(repr(list(values.items())).encode()).digest()
 
 
-def _name(within: str, digest: bytes, equal: Counter[bytes]) -> str:
+def _key(within: str, digest: bytes, equal: Counter[bytes]) -> str:
     equal[digest] += 1
     return f"row\0{within}\0{digest.hex()}\0{equal[digest]}"

@@ -1,9 +1,9 @@
 """Deliveries posted to their subscribers' URLs, as batches of CloudEvents.
 
-HTTP cannot promise exactly once, so this promises at least once with the same id: a batch that
-is run again after a crash posts the same CloudEvents, and a receiver that drops the ids it has
-seen receives each once. A receiver that is busy or away is tried again, a few times and ever
-more slowly; then the run stops with an error, and the next one begins with this batch.
+HTTP cannot guarantee exactly once, so the sink guarantees at least once with a stable id: a repeated batch posts the
+same CloudEvents, and a receiver that drops the ids it has seen gets each event once. If a receiver is busy or does
+not answer, the sink retries with exponential backoff. Then the run stops with an error, and the next run begins
+with this batch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 EVENTS_PER_POST = 100
 ATTEMPTS_MAX = 5
-FIRST_PAUSE_S = 0.2  # Doubled with each attempt: about six seconds in all.
+FIRST_PAUSE_S = 0.2  # Doubles with each attempt: three seconds in all.
 ANSWER_S_MAX = 30
 EVERYBODY = "*"
 
@@ -32,7 +32,7 @@ _POSTED = pa.schema([("posted", pa.int64()), ("error", pa.string())])
 
 
 class WebhookSink:
-    """Posts to `urls[subscriber]`, or to `urls["*"]` for everybody who has none."""
+    """Posts to `urls[subscriber]`, or to `urls["*"]` for subscribers without a URL of their own."""
 
     def __init__(self, urls: Mapping[str, str], source: str, type: str) -> None:
         wrong = [url for url in urls.values() if not url.startswith(("http://", "https://"))]
@@ -40,17 +40,17 @@ class WebhookSink:
             raise InputError(f"deliveries.urls: expected http:// or https://, got {wrong[0]!r}")
         self.post = _Post(dict(urls), source, type)
 
-    def get_ready(self) -> None:
-        """Nothing to prepare: a receiver that is away is noticed when there is something for it."""
+    def prepare(self) -> None:
+        """Does nothing: a receiver need not answer before there is something to post."""
 
     def put(self, deliveries: DataFrame, batch: int) -> None:
         failed = deliveries.mapInArrow(self.post, "posted long, error string").where("error IS NOT NULL").head()
         if failed is not None:
-            raise PeerError(f"batch {batch} could not be delivered: {failed.error}; the next run begins with it")
+            raise PeerError(f"cannot deliver batch {batch}: {failed.error}; the next run begins with it")
 
 
 class _Post:
-    """mapInArrow: deliveries → how many were posted, or why not."""
+    """mapInArrow: deliveries → the number posted, or the reason for a failure."""
 
     def __init__(self, urls: dict[str, str], source: str, type: str) -> None:
         self.urls, self.source, self.type = urls, source, type
@@ -79,12 +79,12 @@ class _Post:
         return {"posted": len(events), "error": None}
 
 
-def post(url: str, body: bytes) -> str | None:
-    """Posts a batch of CloudEvents; returns why that failed, or None."""
+def post(url: str, body: bytes, *, first_pause_s: float = FIRST_PAUSE_S) -> str | None:
+    """Posts a batch of CloudEvents; returns the reason for a failure, or None."""
     error = ""
     for attempt in range(ATTEMPTS_MAX):
         if attempt:
-            time.sleep(FIRST_PAUSE_S * 2 ** (attempt - 1))
+            time.sleep(first_pause_s * 2 ** (attempt - 1))
         headers = {"Content-Type": "application/cloudevents-batch+json"}
         request = urllib.request.Request(url, body, headers)  # noqa: S310  Checked to be HTTP when the sink is made.
         try:
@@ -92,7 +92,7 @@ def post(url: str, body: bytes) -> str | None:
                 return None
         except urllib.error.HTTPError as wrong:
             error = f"answered {wrong.code}"
-            if wrong.code < 500 and wrong.code != 429:  # It will not think better of it.
+            if wrong.code < 500 and wrong.code != 429:  # Another attempt would get the same answer.
                 return error
         except OSError as wrong:
             error = str(wrong)

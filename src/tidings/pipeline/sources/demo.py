@@ -1,8 +1,8 @@
-"""Made-up events, for trying a pipeline out: a pure function of a seed and a number, computed by Spark.
+"""Generated events, for trying out a pipeline: a pure function of a seed and a number, computed by Spark.
 
-The n-th event of a seed is the same in every run, on every machine and after every restart.
-Texts are words, numbers lie between 0 and 100, times are a second apart; `[events.values]` in
-the pipeline's file gives an attribute the values to choose from instead.
+The n-th event of a seed is the same in every run, on every machine and after every restart. Texts are words, numbers
+are between 0 and 100, and timestamps are one second apart. `[events.values]` in the pipeline's file gives
+an attribute other values to choose from.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 WORDS = ("amber", "brook", "cedar", "delta", "ember", "flint", "grove", "heath", "islet", "jetty")
 FIRST_MOMENT_S = 1_767_225_600  # 2026-01-01T00:00:00Z
 RANGE = 100
-PARTS_MAX = 8  # Parts of a batch; each is made by one task.
+PARTITIONS_MAX = 8  # Of a batch; one task generates each.
 
 Values: TypeAlias = Mapping[str, Sequence[str | int | float | bool]]
 
@@ -29,12 +29,14 @@ Values: TypeAlias = Mapping[str, Sequence[str | int | float | bool]]
 def demo_stream(
     spark: SparkSession, event_type: EventType, id: str, *, seed: int, per_batch: int, count: int, values: Values
 ) -> DataFrame:
-    """Columns of the event type, `per_batch` rows at a time, `count` in all or no end where that is 0."""
+    """Columns of the event type, `per_batch` rows at a time, `count` rows in all, or without end if that is 0."""
     unknown = [name for name in values if name not in event_type]
     if unknown:
         raise InputError(f"events.values: the event type has no attribute {unknown[0]!r}")
     reader = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", per_batch)
-    numbers = reader.option("numPartitions", min(PARTS_MAX, per_batch)).load().select(f.col("value").alias("number"))
+    numbers = (
+        reader.option("numPartitions", min(PARTITIONS_MAX, per_batch)).load().select(f.col("value").alias("number"))
+    )
     if count:
         numbers = numbers.where(f.col("number") < count)
     return numbers.select(*(_column(a, id, seed, values.get(a.name, ())).alias(a.name) for a in event_type))
@@ -43,23 +45,23 @@ def demo_stream(
 def _column(attribute: Attribute, id: str, seed: int, choices: Sequence[str | int | float | bool]) -> Column:
     if attribute.name == id:
         return _id(attribute)
-    chance = f.xxhash64(f.lit(seed), f.lit(attribute.name), f.col("number"))
+    draw = f.xxhash64(f.lit(seed), f.lit(attribute.name), f.col("number"))
     if choices:
         _check(attribute, choices)
-        return f.element_at(f.array(*map(f.lit, choices)), (f.pmod(chance, f.lit(len(choices))) + 1).cast("int"))
+        return f.element_at(f.array(*map(f.lit, choices)), (f.pmod(draw, f.lit(len(choices))) + 1).cast("int"))
     match attribute.type:
         case ValueType.STRING:
-            return f.element_at(f.array(*map(f.lit, WORDS)), (f.pmod(chance, f.lit(len(WORDS))) + 1).cast("int"))
+            return f.element_at(f.array(*map(f.lit, WORDS)), (f.pmod(draw, f.lit(len(WORDS))) + 1).cast("int"))
         case ValueType.INT:
-            return f.pmod(chance, f.lit(RANGE))
+            return f.pmod(draw, f.lit(RANGE))
         case ValueType.DOUBLE:
-            return f.pmod(chance, f.lit(1_000 * RANGE)) / 1_000
+            return f.pmod(draw, f.lit(1_000 * RANGE)) / 1_000
         case ValueType.BOOL:
-            return f.pmod(chance, f.lit(2)) == 0
+            return f.pmod(draw, f.lit(2)) == 0
         case ValueType.TIMESTAMP:
             return f.timestamp_seconds(f.col("number") + FIRST_MOMENT_S)
         case ValueType.BYTES:
-            return f.unhex(f.hex(chance))
+            return f.unhex(f.hex(draw))
         case ValueType.NULL:
             raise AssertionError("no attribute is declared to be NULL")
 

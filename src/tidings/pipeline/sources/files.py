@@ -1,7 +1,7 @@
 """Files → tables: events and subscriptions in Parquet, JSON lines or CSV, a file or a folder.
 
-With an event type, JSON and CSV are held to it and a record that does not fit is set aside.
-Without one, Spark reads the files' own schema, and the event type is taken from that.
+With an event type, JSON and CSV records are validated against it, and those that do not fit are returned separately.
+Without one, Spark infers the files' schema, and the event type follows from that.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 from tidings.errors import EventTypeError, InputError
 from tidings.events import Attribute, EventType, ValueType, arrow_schema, conform
 from tidings.pipeline.matching.parse_subscriptions import UNNAMED
-from tidings.pipeline.sources.validation import sort_lines
-from tidings.pipeline.tables import EVENT_IDS, quoted
+from tidings.pipeline.sources.validation import validate_lines
+from tidings.pipeline.tables import EVENT_IDS, id_column, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,7 +31,7 @@ FORMATS = {
     ".json": "json", ".jsonl": "json", ".ndjson": "json",
     ".csv": "csv",
 }  # fmt: skip
-PACKED = (".gz", ".bz2", ".zst", ".snappy", ".lz4")
+COMPRESSED = (".gz", ".bz2", ".zst", ".snappy", ".lz4")
 CORRUPT = "_corrupt_record"
 REASON, ORIGINAL = "_reason", "_original"
 NO_FIT = "does not fit the event type"
@@ -39,7 +39,7 @@ NO_FIT = "does not fit the event type"
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Events as a table of good ones, their type, the id's column, and the broken ones with reason and original."""
+    """A table of valid events, their type, the id column, and the broken ones with reason and original bytes."""
 
     rows: DataFrame
     event_type: EventType
@@ -49,14 +49,14 @@ class Events:
 
 
 def format_of(path: str) -> str:
-    """parquet, json or csv: by the name of the file, or of the first data file in the folder.
+    """parquet, json or csv, by the name of the file, or of the first data file in the folder.
 
     >>> format_of("events.jsonl.gz")
     'json'
     """
     for name in [path, *_names_within(path)]:
         suffixes = [suffix.lower() for suffix in Path(name).suffixes]
-        while suffixes and suffixes[-1] in PACKED:
+        while suffixes and suffixes[-1] in COMPRESSED:
             suffixes.pop()
         if suffixes and suffixes[-1] in FORMATS:
             return FORMATS[suffixes[-1]]
@@ -66,7 +66,7 @@ def format_of(path: str) -> str:
 
 
 def check_exists(path: str) -> None:
-    """Raises InputError for a local path that is not there; remote ones are left to Spark."""
+    """Raises InputError for a local path that does not exist; Spark checks remote ones."""
     if "://" not in path and not Path(path).exists():
         raise InputError(f"no such file or folder: {path!r}")
 
@@ -74,15 +74,15 @@ def check_exists(path: str) -> None:
 def read_events(
     spark: SparkSession, path: str, *, id: str | None = None, event_type: EventType | None = None
 ) -> Events:
-    """The events of a file or folder. Raises InputError naming what is missing or does not go together."""
+    """The events of a file or folder. Raises InputError that names what is missing or does not fit."""
     check_exists(path)
     kind = format_of(path)
     if kind == "json" and event_type:
-        return _lines_as_events(spark.read.text(path), event_type, _id_attribute(event_type, id))
+        return _lines_as_events(spark.read.text(path), event_type, id_attribute(event_type, id))
     rows = _read_typed(spark, path, kind, event_type, id)
     broken = None
     if CORRUPT in rows.columns:
-        rows = rows.persist(StorageLevel.DISK_ONLY)  # Spark asks for this: a corrupt column alone is not to be read.
+        rows = rows.persist(StorageLevel.DISK_ONLY)  # Spark refuses to query the corrupt column alone otherwise.
         broken = rows.where(f.col(CORRUPT).isNotNull()).select(
             f.lit("is not well-formed, or " + NO_FIT).alias("reason"), f.col(CORRUPT).cast("binary").alias("original")
         )
@@ -91,7 +91,7 @@ def read_events(
 
 
 def read_subscriptions(spark: SparkSession, path: str) -> DataFrame:
-    """The subscriptions of a file or folder, as they stand there; broken JSON lines have only an error to show."""
+    """The subscriptions of a file or folder, not yet parsed. A broken JSON line becomes a filter that is rejected."""
     check_exists(path)
     match format_of(path):
         case "parquet":
@@ -105,7 +105,7 @@ def read_subscriptions(spark: SparkSession, path: str) -> DataFrame:
 
 
 def type_of_table(rows: DataFrame, path: str = "the events") -> EventType:
-    """The event type that a table shows; columns that no attribute can hold are left out."""
+    """The event type of a table's schema, without columns of types that no attribute can have."""
     try:
         event_type = EventType.from_spark(UNNAMED, rows.schema, leave_out_others=True)
     except EventTypeError as wrong:
@@ -116,7 +116,7 @@ def type_of_table(rows: DataFrame, path: str = "the events") -> EventType:
 
 
 def check_fits(rows: DataFrame, event_type: EventType) -> None:
-    """Raises InputError where a column of the table is of another type than the attribute of its name."""
+    """Raises InputError if a column has another type than the attribute of its name."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     known = {attribute.name.split(".")[0] for attribute in event_type}
@@ -134,16 +134,16 @@ class ReadLines:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             lines = batch.column("value")
-            found = sort_lines(lines, self.event_type)
-            yield from self._good(found.good, lines.take(pa.array(found.kept)))
+            found = validate_lines(lines, self.event_type)
+            yield from self._valid(found.good, lines.take(pa.array(found.kept)))
             if found.broken:
                 rows, reasons = zip(*found.broken)
                 yield self._broken(lines.take(pa.array(rows)), pa.array(reasons))
 
-    def _good(self, good: pa.Table, originals: pa.Array) -> Iterator[pa.RecordBatch]:
+    def _valid(self, good: pa.Table, originals: pa.Array) -> Iterator[pa.RecordBatch]:
         originals = originals if self.keep_original else pa.nulls(len(good), pa.binary())
         columns = [*good.columns, pa.nulls(len(good), pa.string()), originals]
-        # By names alone: all batches must be of one schema, and in the broken ones nothing is required.
+        # Without the schema's nullability: all batches must have one schema, and broken rows are all null.
         yield from pa.Table.from_arrays(columns, [*good.schema.names, REASON, ORIGINAL]).to_batches()
 
     def _broken(self, originals: pa.Array, reasons: pa.Array) -> pa.RecordBatch:
@@ -154,7 +154,7 @@ class ReadLines:
 
 
 def spark_schema(event_type: EventType) -> StructType:
-    """The event type's columns, flat, as Spark has them, all of them nullable."""
+    """The event type's columns, flat, as a Spark schema in which all are nullable."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     schema = from_arrow_schema(arrow_schema(event_type))
@@ -173,21 +173,16 @@ def _lines_as_events(lines: DataFrame, event_type: EventType, id: Attribute) -> 
 
 
 def with_id(event_type: EventType, id: Attribute) -> EventType:
-    """The event type with its id as an attribute that is required."""
+    """The event type with its id as a required attribute."""
     others = (attribute for attribute in event_type if attribute.name != id.name)
     return EventType.of(event_type.name, (Attribute(id.name, id.type, True), *others))
 
 
-def _id_attribute(event_type: EventType, wanted: str | None) -> Attribute:
-    """The declared attribute, or a text that the type does not mention."""
+def id_attribute(event_type: EventType, wanted: str | None) -> Attribute:
+    """The attribute that is the id of events: a declared one, or else a string that the type does not declare."""
     declared = [name for name in EVENT_IDS if name in event_type]
     name = wanted or (declared[0] if declared else EVENT_IDS[0])
     return event_type[name] if name in event_type else Attribute(name, ValueType.STRING, True)
-
-
-def id_attribute(event_type: EventType, wanted: str | None) -> Attribute:
-    """Which attribute is the id of events whose records come with the type alone."""
-    return _id_attribute(event_type, wanted)
 
 
 def _read_typed(spark: SparkSession, path: str, kind: str, event_type: EventType | None, id: str | None) -> DataFrame:
@@ -206,7 +201,7 @@ def _read_csv(spark: SparkSession, path: str, event_type: EventType | None, id: 
     rows = reader.option("inferSchema", True).csv(path)
     if event_type is None:
         return rows
-    declared = {field.name: field for field in spark_schema(with_id(event_type, _id_attribute(event_type, id)))}
+    declared = {field.name: field for field in spark_schema(with_id(event_type, id_attribute(event_type, id)))}
     fields = [declared.get(name, StructField(name, StringType())) for name in rows.columns]
     schema = StructType([*fields, StructField(CORRUPT, StringType())])
     return reader.option("enforceSchema", False).option("columnNameOfCorruptRecord", CORRUPT).schema(schema).csv(path)
@@ -220,8 +215,6 @@ def _read(spark: SparkSession, kind: str, path: str) -> DataFrame:
 
 
 def _id_of(rows: DataFrame, wanted: str | None, path: str) -> str:
-    from tidings.pipeline.tables import id_column
-
     try:
         return id_column(rows, wanted)
     except InputError as wrong:

@@ -1,11 +1,11 @@
 """The live network → a streaming table: a durable subscription, read batch by batch.
 
-The checkpoint holds positions of the subscription. A batch is what lies between two of them, and the
-broker keeps it until the next batch is asked for, which Spark does once this one is in its commit log:
-only then is it acknowledged. Until then the same range gives the same rows, as often as it is asked for.
+The checkpoint holds positions of the subscription, and a batch is the range between two of them. The broker keeps the
+events of a batch until Spark asks for the next one, which it does once this batch is in its commit log. Only
+then are they acknowledged. Until then the same range returns the same rows, as often as Spark asks.
 
-    latestOffset(start)     all up to start is done: acknowledge it; hold what comes next, up to the limit
-    partitions(start, end)  the rows held; after a restart, fetched again
+    latestOffset(start)     acknowledges all up to start, which is done; buffers the next events, up to the limit
+    partitions(start, end)  the buffered rows; after a restart, fetched again
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tidings.errors import InputError, PeerError
 from tidings.events import Timestamp
 from tidings.net import BlockingClient, Received
 
-EVENTS_PER_BATCH_MAX = 2048  # A broker sends no further ahead of what is acknowledged.
-ANSWER_S_MAX = 60.0  # For an event that the broker says it has: long enough for it to be killed and started again.
+EVENTS_PER_BATCH_MAX = 2048  # The broker's window of unacknowledged events.
+ANSWER_S_MAX = 60.0  # For an event that the broker has: long enough for the broker to be killed and restarted.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What to read, and as whom."""
+class LiveSourceOptions:
+    """The client to read as, and the durable subscription to read."""
 
     client: str
     type: str
@@ -41,118 +41,118 @@ class Wanted:
     id: str = "event_id"
 
 
-class Reading:
-    """A durable subscription, read and not acknowledged except by `go_to`."""
+class DurableReader:
+    """A durable subscription; only `acknowledge` acknowledges events."""
 
-    def __init__(self, wanted: Wanted) -> None:
-        """Connects, and makes the subscription if there is none."""
-        self._wanted = wanted
-        self._client = BlockingClient(wanted.client)
+    def __init__(self, options: LiveSourceOptions) -> None:
+        """Connects, and creates the subscription if there is none."""
+        self._options = options
+        self._client = BlockingClient(options.client)
         self._subscribe(-1)
-        self._after, _ = self._reach()
-        self._held: list[Received] = []
+        self._after, _ = self._positions()
+        self._buffer: list[Received] = []
 
     @property
     def after(self) -> int:
-        """The last position that is done with."""
+        """The last position that is acknowledged."""
         return self._after
 
     @property
     def end(self) -> int:
-        """The last position there is at this moment."""
-        return self._reach()[1]
+        """The last position that the broker has now."""
+        return self._positions()[1]
 
-    def go_to(self, position: int) -> None:
-        """Everything up to `position` is done with. Raises InputError where the broker has another idea of it."""
+    def acknowledge(self, position: int) -> None:
+        """Acknowledges everything up to `position`. Raises InputError if that contradicts the broker's position."""
         if position == self._after:
             return
-        name, (acknowledged, end) = self._wanted.subscription, self._reach()
+        name, (acknowledged, end) = self._options.subscription, self._positions()
         if position < acknowledged:
             raise InputError(
-                f"the checkpoint has {name!r} at position {position}, and at its broker all up to {acknowledged} is"
-                " acknowledged: somebody else reads it, or the checkpoint is an old one"
+                f"the checkpoint has {name!r} at position {position}, but its broker has {acknowledged} as"
+                " acknowledged: another client reads the subscription, or the checkpoint is an old one"
             )
         if position > end:
             raise InputError(
-                f"the checkpoint has {name!r} at position {position}, and its broker at {end}: the subscription was"
-                " given up and made again; begin with a new checkpoint"
+                f"the checkpoint has {name!r} at position {position}, but its broker ends at {end}: the subscription"
+                " was deleted and created again; begin with a new checkpoint"
             )
         self._subscription.close()
         self._subscribe(position)
-        self._after, self._held = position, []
+        self._after, self._buffer = position, []
 
     def read(self, count: int, last: int) -> list[Received]:
-        """The first `count` events that are not done with, or those up to position `last`; the same ones again and again."""
-        while len(self._held) < count and (self._held[-1].position if self._held else self._after) < last:
-            self._held.append(self._next())
-        return [event for event in self._held[:count] if event.position <= last]
+        """The first `count` unacknowledged events, up to position `last`; the same ones at every call."""
+        while len(self._buffer) < count and (self._buffer[-1].position if self._buffer else self._after) < last:
+            self._buffer.append(self._next())
+        return [event for event in self._buffer[:count] if event.position <= last]
 
     def close(self) -> None:
         self._client.close()
 
     def _subscribe(self, after: int) -> None:
-        wanted = self._wanted
-        self._subscription = self._client.subscribe(  # Held: what is done with, Spark says.
-            wanted.type, wanted.condition, durable=wanted.subscription, since=wanted.since, after=after, hold=True
+        options = self._options
+        self._subscription = self._client.subscribe(  # With `hold`, since Spark decides what is acknowledged.
+            options.type, options.condition, durable=options.subscription, since=options.since, after=after, hold=True
         )
 
     def _next(self) -> Received:
         event = self._subscription.next(ANSWER_S_MAX)
         if event is None:
             raise PeerError(
-                f"the broker has more of {self._wanted.subscription!r} and sent none in {ANSWER_S_MAX:.0f} s:"
-                " does somebody else read it, too?"
+                f"the broker has more events of {self._options.subscription!r} but sent none in {ANSWER_S_MAX:.0f} s:"
+                " does another client read the subscription?"
             )
         return event
 
-    def _reach(self) -> tuple[int, int]:
-        """The last position acknowledged, and the last there is; if some were rejected, one that is a little lower."""
-        (found,) = (row for row in self._client.ask("durables") if row["name"] == self._wanted.subscription)
+    def _positions(self) -> tuple[int, int]:
+        """The last acknowledged position and the last position; lower by the rejected events, if there were any."""
+        (found,) = (row for row in self._client.ask("durables") if row["name"] == self._options.subscription)
         return found["acknowledged"], found["acknowledged"] + found["waiting"]
 
 
-class Rows(InputPartition):
-    """Rows on their way to a worker."""
+class RowsPartition(InputPartition):
+    """Rows for a worker."""
 
     def __init__(self, rows: pa.RecordBatch) -> None:
         super().__init__(rows)
 
 
 class LiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A durable subscription as Spark reads it. Connects when it is first asked for something."""
+    """A durable subscription as a Spark stream reader. Connects at first use."""
 
-    def __init__(self, wanted: Wanted, schema: StructType) -> None:
-        self.wanted, self.schema = wanted, schema
-        self._opened: Reading | None = None
-        self._target: int | None = None  # Where a query that takes what is there ends.
+    def __init__(self, options: LiveSourceOptions, schema: StructType) -> None:
+        self.options, self.schema = options, schema
+        self._opened: DurableReader | None = None
+        self._target: int | None = None  # The last position of a query with trigger(availableNow=True).
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        return {"position": self._reading.after}
+        return {"position": self._reader.after}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        return ReadMaxRows(self.wanted.events_per_batch)
+        return ReadMaxRows(self.options.events_per_batch)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = self._reading.end
+        self._target = self._reader.end
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        # Here and not in `commit`, which comes after the next batch is found: with the broker's window full
-        # of events that are done with, none would be.
-        reading = self._reading
-        reading.go_to(start["position"])
-        last = reading.end if self._target is None else self._target
-        events = reading.read(self._count(limit), last)
+        # Acknowledged here and not in `commit`, which Spark calls only after it has found the next batch. With the
+        # broker's window full of unacknowledged events it would find none.
+        reader = self._reader
+        reader.acknowledge(start["position"])
+        last = reader.end if self._target is None else self._target
+        events = reader.read(self._count(limit), last)
         return {"position": events[-1].position if events else start["position"]}
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        return {"position": self._reading.end}
+        return {"position": self._reader.end}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if start == end:
             return []
-        self._reading.go_to(start["position"])
-        events = self._reading.read(EVENTS_PER_BATCH_MAX, end["position"])
-        return [Rows(table_of(events, self.schema, self.wanted.id))]
+        self._reader.acknowledge(start["position"])
+        events = self._reader.read(EVENTS_PER_BATCH_MAX, end["position"])
+        return [RowsPartition(table_of(events, self.schema, self.options.id))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         yield partition.value
@@ -162,9 +162,9 @@ class LiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._opened.close()
 
     @property
-    def _reading(self) -> Reading:
+    def _reader(self) -> DurableReader:
         if self._opened is None:
-            self._opened = Reading(self.wanted)
+            self._opened = DurableReader(self.options)
         return self._opened
 
     def _count(self, limit: ReadLimit) -> int:
@@ -173,11 +173,11 @@ class LiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return min(count, EVENTS_PER_BATCH_MAX)
             case ReadAllAvailable():
                 return EVENTS_PER_BATCH_MAX
-        return self.wanted.events_per_batch
+        return self.options.events_per_batch
 
 
 def table_of(events: Sequence[Received], schema: StructType, id: str) -> pa.RecordBatch:
-    """Events as rows of the columns asked for; what an event does not have, or we may not see, is null."""
+    """Events as rows of this schema; attributes that an event lacks, or that we may not read, are null."""
     target = to_arrow_schema(schema, timezone="UTC")
     columns = [
         pa.array([event.id if field.name == id else event.values.get(field.name) for event in events], field.type)

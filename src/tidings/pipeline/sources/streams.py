@@ -1,8 +1,8 @@
-"""Where a running pipeline's events come from: records as a stream, whatever they are stored in.
+"""The event source of a running pipeline: a stream of records, whatever they are stored in.
 
-A stream is one of two kinds. **Lines** are JSON documents, as bytes in a column `value`, which
-the workers read and check. **Rows** are typed columns `_0`, `_1`, … by the attributes'
-positions, with the whole record as JSON beside them.
+There are two kinds of streams. **Lines** are JSON documents, as bytes in a column `value`, which the workers parse and
+validate. **Rows** have typed columns `_0`, `_1`, … by the attributes' positions, with the whole record as
+JSON beside them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidings.events import Attribute, EventType, ValueType
 from tidings.pipeline.config import Pipeline
 from tidings.pipeline.sources.demo import demo_stream
 from tidings.pipeline.sources.files import CORRUPT, id_attribute, spark_schema, type_of_table, with_id
-from tidings.pipeline.tables import quoted
+from tidings.pipeline.tables import attribute_column_or_null, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A stream of records, what they should be, and which attribute is the id.
+    """A stream of records, the event type that they should have, and the attribute that is the id.
 
-    `is_lines` tells JSON documents in one column `value` from typed columns `_0`, `_1`, …
-    With `count`, the stream has nothing new to say after so many events.
+    `is_lines` says whether records are JSON documents in one column `value`, or typed columns `_0`, `_1`, …
+    With `count`, the stream ends after so many events.
     """
 
     stream: Any
@@ -39,7 +39,7 @@ class Source:
     count: int = 0
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return self.whole_type, self.id, self.is_lines, self.count  # What workers need; a stream does not travel.
+        return self.whole_type, self.id, self.is_lines, self.count  # What workers need: a stream cannot be pickled.
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         for name, value in zip(("whole_type", "id", "is_lines", "count"), state):
@@ -82,7 +82,7 @@ def _demo(spark: SparkSession, pipeline: Pipeline, declared: EventType) -> Sourc
 
 
 def _csv(spark: SparkSession, pipeline: Pipeline, declared: EventType) -> Source:
-    _check_folder(pipeline.events.path)
+    check_folder(pipeline.events.path)
     id = id_attribute(declared, pipeline.events.id)
     whole = with_id(declared, id)
     reader = spark.readStream.option("maxFilesPerTrigger", pipeline.events.files_per_batch).option("header", True)
@@ -93,13 +93,13 @@ def _csv(spark: SparkSession, pipeline: Pipeline, declared: EventType) -> Source
 
 def _parquet(spark: SparkSession, pipeline: Pipeline, declared: EventType | None) -> Source:
     path = pipeline.events.path
-    _check_folder(path)
-    still = spark.read.parquet(path)
-    declared = declared or type_of_table(still, path)
+    check_folder(path)
+    table = spark.read.parquet(path)
+    declared = declared or type_of_table(table, path)
     id = id_attribute(declared, pipeline.events.id)
     whole = with_id(declared, id)
     reader = spark.readStream.option("maxFilesPerTrigger", pipeline.events.files_per_batch)
-    return Source(_by_position(reader.schema(still.schema).parquet(path), whole), whole, id.name, False)
+    return Source(_by_position(reader.schema(table.schema).parquet(path), whole), whole, id.name, False)
 
 
 def _live(spark: SparkSession, pipeline: Pipeline) -> Source:
@@ -117,28 +117,20 @@ def _lines(spark: SparkSession, pipeline: Pipeline) -> DataFrame:
         from tidings.pipeline.connectors.kafka import read_topic
 
         return read_topic(spark, events.servers, events.topic, events.records_per_batch)
-    _check_folder(events.path)
+    check_folder(events.path)
     lines = spark.readStream.option("maxFilesPerTrigger", events.files_per_batch).text(events.path)
     return lines.where("length(trim(value)) > 0").select(f.col("value").cast("binary"))
 
 
 def _by_position(stream: DataFrame, whole: EventType) -> DataFrame:
     """Typed columns by the attributes' positions, what Spark could not read, and the whole record as JSON."""
-    columns = [_column(stream, attribute.name).alias(f"_{at}") for at, attribute in enumerate(whole)]
+    columns = [attribute_column_or_null(stream, attribute.name).alias(f"_{at}") for at, attribute in enumerate(whole)]
     kept = [quoted(name) for name in stream.columns if name != CORRUPT]
     corrupt = f.col(CORRUPT) if CORRUPT in stream.columns else f.lit(None).cast("string")
     return stream.select(*columns, corrupt.alias("_corrupt"), f.to_json(f.struct(*kept)).alias("_record"))
 
 
-def _column(stream: DataFrame, name: str) -> Any:
-    if name in stream.columns:
-        return f.col(quoted(name))
-    top, _, _ = name.partition(".")
-    if top not in stream.columns:
-        return f.lit(None)
-    return f.col(".".join(quoted(part) for part in name.split(".")))
-
-
-def _check_folder(path: str) -> None:
+def check_folder(path: str) -> None:
+    """Raises InputError for a local path that is no folder."""
     if "://" not in path and not Path(path).is_dir():
         raise InputError(f"events.path: expected a folder that files are put into, got {path!r}")

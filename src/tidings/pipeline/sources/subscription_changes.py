@@ -1,12 +1,12 @@
-"""Where subscriptions and their changes come from: a folder of JSON lines, a table, or a Kafka topic.
+"""Sources of subscriptions and their changes: a folder of JSON lines, a table, or a Kafka topic.
 
-    folder   every new file is a set of changes, taken in the order of their names
-    topic    every message is a change: the key is the id, the value the subscription as JSON,
-             no value (a tombstone) its removal; a topic that Kafka compacts keeps the latest of each
-    table    the subscriptions as they should be; what differs from those in force is what changed
+    folder   every new file is a set of changes; files are read in the order of their names
+    topic    every message is a change: the key is the id, the value is the subscription as JSON,
+             and a null value (a tombstone) removes it; suits a compacted topic
+    table    the desired subscriptions; the difference to the current ones is the set of changes
 
-All three give the same thing: rows of CHANGE, at most one for each id, and a **mark** that says
-how far they reach. Marks are kept with the versions in the checkpoint, so that nothing is taken twice.
+All three return rows of CHANGE, at most one for each id, and a **mark**: the source's offset after these changes. The
+checkpoint stores marks with the versions, so that no change is applied twice.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tidings.events import EventType
 from tidings.pipeline.config import SubscriptionsFrom
 from tidings.pipeline.matching.parse_subscriptions import of_type
 from tidings.pipeline.sources.files import ORIGINAL, REASON, ReadLines, spark_schema
-from tidings.pipeline.sources.validation import sort_lines
+from tidings.pipeline.sources.validation import validate_lines
 from tidings.pipeline.tables import check_subscriptions
 
 if TYPE_CHECKING:
@@ -43,36 +43,36 @@ TOPIC_MARK, TABLE_MARK = "topic:", "table:"
 
 _log = logging.getLogger("tidings.pipeline")
 
-InForce: TypeAlias = Callable[[], pa.Table]  # id, subscriber, condition of what is in force
+CurrentSubscriptions: TypeAlias = Callable[[], pa.Table]  # id, subscriber, condition
 
 
 @dataclass(frozen=True, slots=True)
-class News:
-    """Changes that nobody has taken yet: rows of CHANGE with reason and original, and the mark they reach to."""
+class ChangeSet:
+    """New changes: rows of CHANGE with reason and original, and the source's mark after them."""
 
     mark: str
     rows: DataFrame
 
 
 class ChangeSource(Protocol):
-    """Where changes come from."""
+    """A source of changes."""
 
-    def news(self, marks: Sequence[str], in_force: InForce) -> Iterator[News]:
-        """What came after `marks`. Each is to be taken before the next is asked for. Raises InputError."""
+    def poll(self, marks: Sequence[str], current: CurrentSubscriptions) -> Iterator[ChangeSet]:
+        """The changes after `marks`. The caller stores each set before it asks for the next. Raises InputError."""
 
     def still_needed(self, marks: Sequence[str]) -> list[str]:
-        """The marks that must be kept when all versions so far become one."""
+        """The marks that a snapshot of all versions so far must keep."""
 
 
 def change_source(spark: SparkSession, where: SubscriptionsFrom, event_type: EventType) -> ChangeSource:
-    """The one that a pipeline's file describes, with subscriptions to this event type."""
+    """The source that a pipeline's file describes, of subscriptions to this event type."""
     match where.format:
         case "kafka":
-            return Topic(spark, where.servers, where.topic)
+            return ChangeTopic(spark, where.servers, where.topic)
         case "table":
-            return Table(spark, where.path, where.table, event_type)
+            return ChangeTable(spark, where.path, where.table, event_type)
         case "json":
-            return Folder(spark, where.path)
+            return ChangeFolder(spark, where.path)
 
 
 def change_schema() -> StructType:
@@ -82,20 +82,20 @@ def change_schema() -> StructType:
 # ── A folder of JSON lines ───────────────────────────────────────────────────
 
 
-class Folder:
+class ChangeFolder:
     """New files by name. The mark of a file is its name."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self.spark, self.path = spark, Path(path)
 
-    def news(self, marks: Sequence[str], in_force: InForce) -> Iterator[News]:
+    def poll(self, marks: Sequence[str], current: CurrentSubscriptions) -> Iterator[ChangeSet]:
         taken = frozenset(marks)
         for file in self._files():
             if file.name not in taken:
-                yield News(file.name, self._rows(file))
+                yield ChangeSet(file.name, self._rows(file))
 
     def still_needed(self, marks: Sequence[str]) -> list[str]:
-        """Those of files that are still there. Who deletes old files keeps the list short."""
+        """The marks of files that still exist; deleting old files keeps the list short."""
         there = {file.name for file in self._files()}
         return [mark for mark in marks if mark in there]
 
@@ -109,7 +109,7 @@ class Folder:
         read = lines.mapInArrow(ReadLines(CHANGE, keep_original=True), change_schema())
         row = f.struct(*read.columns)
         numbered = read.select("id", row.alias("row"), f.monotonically_increasing_id().alias("line"))
-        # A later line of a file takes the place of an earlier one; lines without an id all stay, to be quarantined.
+        # A later line replaces an earlier one with the same id. Lines without an id all stay, to be quarantined.
         key = f.coalesce(f.concat(f.lit("i"), "id"), f.concat(f.lit("l"), f.col("line").cast("string")))
         return numbered.groupBy(key).agg(f.max_by("row", "line").alias("row")).select("row.*")
 
@@ -117,20 +117,20 @@ class Folder:
 # ── A topic ──────────────────────────────────────────────────────────────────
 
 
-class Topic:
-    """Messages since the last mark, the latest of each key. The mark holds the offset of every partition."""
+class ChangeTopic:
+    """The latest message of each key since the last mark. A mark holds the offset of every partition."""
 
     def __init__(self, spark: SparkSession, servers: str, topic: str) -> None:
         self.spark, self.servers, self.topic = spark, servers, topic
 
-    def news(self, marks: Sequence[str], in_force: InForce) -> Iterator[News]:
-        from tidings.pipeline.connectors.kafka import ends_of, read_between
+    def poll(self, marks: Sequence[str], current: CurrentSubscriptions) -> Iterator[ChangeSet]:
+        from tidings.pipeline.connectors.kafka import end_offsets, read_between
 
         since = self._since(marks)
-        ends = ends_of(self.spark, self.servers, self.topic)
+        ends = end_offsets(self.spark, self.servers, self.topic)
         if any(end > since.get(partition, 0) for partition, end in ends.items()):
             messages = read_between(self.spark, self.servers, self.topic, since, ends)
-            yield News(TOPIC_MARK + json.dumps(ends), _latest_by_key(messages))
+            yield ChangeSet(TOPIC_MARK + json.dumps(ends), _latest_by_key(messages))
 
     def still_needed(self, marks: Sequence[str]) -> list[str]:
         return [mark for mark in marks if mark.startswith(TOPIC_MARK)][-1:]
@@ -141,7 +141,7 @@ class Topic:
 
 
 def _latest_by_key(messages: DataFrame) -> DataFrame:
-    # Messages of one key are in one partition, where a later one has the larger offset. Those without a key all stay.
+    # Messages of one key are in one partition, where a later one has a larger offset. Those without a key all stay.
     key = f.coalesce(f.col("key"), f.concat_ws(":", "partition", "offset").cast("binary"))
     latest = messages.groupBy(key).agg(f.max_by(f.struct("key", "value"), "offset").alias("message"))
     return latest.select("message.*").mapInArrow(_ReadMessages(), change_schema())
@@ -156,7 +156,7 @@ class _ReadMessages:
 
     def _rows(self, batch: pa.RecordBatch) -> list[dict[str, Any]]:
         keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
-        found = sort_lines(pc.fill_null(batch.column("value"), REMOVAL), CHANGE)
+        found = validate_lines(pc.fill_null(batch.column("value"), REMOVAL), CHANGE)
         good = [_with_key(row, keys[at], values[at]) for row, at in zip(found.good.to_pylist(), found.kept.tolist())]
         return good + [{REASON: reason, ORIGINAL: values[at]} for at, reason in found.broken]
 
@@ -180,32 +180,32 @@ _CHANGE_SCHEMA = pa.schema(
 # ── A table ──────────────────────────────────────────────────────────────────
 
 
-class Table:
-    """A table of subscriptions as they should be: a folder of Parquet files, or a table that Spark knows by name.
+class ChangeTable:
+    """A table of the desired subscriptions: a folder of Parquet files, or a table in Spark's catalog.
 
-    It is looked at when its files have changed. While somebody replaces it, it may be
-    unreadable for a moment; then what is in force remains so.
+    It is compared when its files have changed. While it is being replaced, it may be unreadable for a
+    moment; the current subscriptions then stay as they are.
     """
 
     def __init__(self, spark: SparkSession, path: str, name: str, event_type: EventType) -> None:
         self.spark, self.path, self.name, self.event_type = spark, path, name, event_type
         self._seen = ""
 
-    def news(self, marks: Sequence[str], in_force: InForce) -> Iterator[News]:
+    def poll(self, marks: Sequence[str], current: CurrentSubscriptions) -> Iterator[ChangeSet]:
         try:
             table = self._read()
             mark = TABLE_MARK + self._fingerprint(table)
             if mark in (self._seen, *marks[-1:]):
                 return
-            changed = _differences(self.spark, table, in_force()).persist()
-            is_news = not changed.isEmpty()
+            changed = _differences(self.spark, table, current()).persist()
+            has_changes = not changed.isEmpty()
         except (PySparkException, Py4JError) as wrong:
             if not marks:
                 raise InputError(f"cannot read the subscriptions: {str(wrong).splitlines()[0][:200]}") from None
-            _log.warning("the table of subscriptions cannot be read now; what is in force stays so: %s", wrong)
+            _log.warning("cannot read the table of subscriptions now; the current ones stay: %s", wrong)
             return
-        if is_news:
-            yield News(mark, changed)
+        if has_changes:
+            yield ChangeSet(mark, changed)
         changed.unpersist()
         self._seen = mark
 
@@ -223,7 +223,7 @@ class Table:
         return of_type(table, self.event_type)
 
     def _fingerprint(self, table: DataFrame) -> str:
-        """Of its files: names, sizes and times."""
+        """A hash of the names, sizes and modification times of its files."""
         jvm: Any = self.spark.sparkContext._jvm
         settings = self.spark.sparkContext._jsc.hadoopConfiguration()
         hasher = hashlib.blake2b(digest_size=16)
@@ -234,21 +234,21 @@ class Table:
         return hasher.hexdigest()
 
 
-def _differences(spark: SparkSession, table: DataFrame, in_force: pa.Table) -> DataFrame:
-    """Rows that are new or other than in force, and removals of what is in force and not in the table."""
+def _differences(spark: SparkSession, table: DataFrame, current: pa.Table) -> DataFrame:
+    """Rows that are new or differ from the current ones, and removals of current ones that the table lacks."""
     texts = [f.col(name).cast("string").alias(name) for name in ("id", "subscriber", "filter")]
     type = f.col("type").cast("string") if "type" in table.columns else f.lit(None).cast("string")
     rows = table.select(*texts, type.alias("type")).distinct()
     twice = rows.groupBy("id").agg(f.count("*").alias("times"))
-    known = spark.createDataFrame(in_force.rename_columns(["id", "known_subscriber", "known_filter"]))
+    known = spark.createDataFrame(current.rename_columns(["id", "known_subscriber", "known_filter"]))
     both = rows.join(twice, rows.id.eqNullSafe(twice.id), "left").drop(twice.id).join(known, "id", "full")
     same = f.col("subscriber").eqNullSafe(f.col("known_subscriber")) & f.col("filter").eqNullSafe(f.col("known_filter"))
-    is_gone = f.col("times").isNull()
+    is_removed = f.col("times").isNull()
     original = f.to_json(f.struct("id", "subscriber", "filter", "type")).cast("binary")
     several = f.concat(f.lit("several subscriptions have the id "), "id")
-    return both.where(is_gone | (f.col("times") > 1) | ~same).select(
+    return both.where(is_removed | (f.col("times") > 1) | ~same).select(
         "id", "subscriber", "filter", "type",
-        is_gone.alias("removed"),
+        is_removed.alias("removed"),
         f.when(f.col("times") > 1, several).alias(REASON),
         original.alias(ORIGINAL),
     )  # fmt: skip

@@ -1,9 +1,8 @@
-"""Records that may be broken → typed columns, and each broken one with its reason. A batch at a time.
+"""Validation of records, a batch at a time: typed columns, and each broken record with the reason.
 
-Arrow parses and checks whole batches. Where one fails, it is halved until what fails is a
-single record, so a broken record costs a few parses of ever smaller halves and the others
-cost nothing more. Nothing is guessed: a number where a text is declared is a broken record,
-as `EventType.check` has it.
+Arrow parses and checks whole batches. A batch that fails is halved until a single record fails, so a broken record
+costs a few more parses of ever smaller halves, and valid records cost nothing extra. There are no implicit
+conversions: a number where a string is declared is a broken record, as in `EventType.check`.
 """
 
 from __future__ import annotations
@@ -29,30 +28,30 @@ Convert: TypeAlias = Callable[[pa.Array | pa.RecordBatch], pa.Table]
 
 
 @dataclass(frozen=True, slots=True)
-class Sorted:
-    """What came of a batch: `good` holds rows `kept` of it, `broken` the others, by row with the reason."""
+class Validated:
+    """A validated batch: `good` holds the rows `kept`, `broken` the row and reason of each of the others."""
 
     good: pa.Table
     kept: Rows
     broken: tuple[tuple[int, str], ...]
 
 
-def sort_lines(lines: pa.Array, event_type: EventType) -> Sorted:
-    """JSON documents, one each as bytes, as columns of the event type."""
-    return _sort(lines, lambda part: conform(_read_json(part, event_type), event_type), event_type)
+def validate_lines(lines: pa.Array, event_type: EventType) -> Validated:
+    """JSON documents, one per value, → columns of the event type."""
+    return _validate(lines, lambda part: conform(_read_json(part, event_type), event_type), event_type)
 
 
-def sort_rows(batch: pa.RecordBatch, event_type: EventType) -> Sorted:
-    """Rows of any table as columns of the event type."""
-    return _sort(batch, lambda part: pa.Table.from_batches([conform(part, event_type)]), event_type)
+def validate_rows(batch: pa.RecordBatch, event_type: EventType) -> Validated:
+    """Rows of any table → columns of the event type."""
+    return _validate(batch, lambda part: pa.Table.from_batches([conform(part, event_type)]), event_type)
 
 
 def original_of(batch: pa.RecordBatch, row: int) -> bytes:
-    """A row as JSON, to be kept with the reason why it was refused."""
+    """A row as JSON, to be stored in the quarantine."""
     return json.dumps(batch.slice(row, 1).to_pylist()[0], default=str, ensure_ascii=False).encode()
 
 
-def _sort(records: pa.Array | pa.RecordBatch, convert: Convert, event_type: EventType) -> Sorted:
+def _validate(records: pa.Array | pa.RecordBatch, convert: Convert, event_type: EventType) -> Validated:
     tables: list[pa.Table] = [arrow_schema(event_type).empty_table()]
     kept: list[Rows] = [np.zeros(0, np.int64)]
     broken: list[tuple[int, str]] = []
@@ -68,7 +67,7 @@ def _sort(records: pa.Array | pa.RecordBatch, convert: Convert, event_type: Even
             else:
                 half = length // 2
                 waiting += [(start + half, length - half), (start, half)]
-    return Sorted(pa.concat_tables(tables), np.concatenate(kept), tuple(broken))
+    return Validated(pa.concat_tables(tables), np.concatenate(kept), tuple(broken))
 
 
 def _reason(wrong: Exception) -> str:
@@ -76,7 +75,7 @@ def _reason(wrong: Exception) -> str:
 
 
 def _read_json(lines: pa.Array, event_type: EventType) -> pa.Table:
-    """Raises where not every line is exactly one JSON object whose values are of the declared types."""
+    """Raises unless every line is exactly one JSON object with values of the declared types."""
     _check_objects(lines)
     as_written = _as_written(event_type)
     text = b"\n".join(lines.to_pylist())
@@ -97,13 +96,13 @@ def _read_json(lines: pa.Array, event_type: EventType) -> pa.Table:
 
 
 def _as_written(event_type: EventType) -> EventType:
-    """The type as JSON has it: bytes are texts in base64. Nothing is required; `conform` tells what is missing."""
+    """The type as JSON has it: bytes are base64 strings. Nothing is required, since `conform` checks that later."""
     kinds = {ValueType.BYTES: ValueType.STRING}
     return EventType.of(event_type.name, tuple(Attribute(a.name, kinds.get(a.type, a.type)) for a in event_type))
 
 
 def _bytes_decoded(table: pa.Table, event_type: EventType) -> pa.Table:
-    """Arrow knows no base64, so these columns alone go through Python."""
+    """Arrow cannot decode base64, so these columns, and only these, go through Python."""
     for at, attribute in enumerate(event_type):
         if attribute.type is ValueType.BYTES:
             decoded = [_from_base64(text, attribute.name) for text in table.column(at).to_pylist()]
@@ -121,16 +120,16 @@ def _from_base64(text: str | None, name: str) -> bytes | None:
 
 
 def _check_objects(lines: pa.Array) -> None:
-    """Arrow's reader is only given what looks like objects: of a bare `null` it does not return."""
+    """Arrow's reader gets only what looks like objects: it hangs on a bare `null`."""
     if lines.null_count:
         raise EventError("expected a JSON object, got nothing")
     trimmed = pc.ascii_trim_whitespace(_as_latin(lines))
     looks_right = pc.and_(pc.starts_with(trimmed, "{"), pc.ends_with(trimmed, "}"))
     if not pc.all(looks_right, min_count=0).as_py():
-        raise EventError("expected a JSON object {…}, got something else or only the beginning of one")
+        raise EventError("expected a JSON object {…}, got something else, or an incomplete one")
 
 
 def _as_latin(lines: pa.Array) -> pa.StringArray:
-    """The same bytes taken for text unchecked; only ASCII is looked for in them."""
+    """The same bytes as text, unchecked; the caller searches them for ASCII only."""
     validity, offsets, content = lines.cast(pa.binary()).buffers()
     return pa.StringArray.from_buffers(len(lines), offsets, content, validity, lines.null_count, lines.offset)

@@ -1,12 +1,12 @@
-"""What was done, on disk: which subscriptions each batch goes by, and what came of it.
+"""The batch log: for each batch, the version of the subscriptions that it uses, and its counts.
 
-A batch's entry is written twice, each time as a whole or not at all. Before the work: the
-version of the subscriptions, so that a batch which is run again after a crash goes by the
-same ones. After it: the counts, which make the batch done. Now and then the entries that are
-done become one, so that a ledger stays small however long its pipeline runs.
+A batch's entry is written twice, each time atomically. Before the work it holds the version of the subscriptions, so
+that a batch which is repeated after a crash uses the same version. After the work it also holds the counts, which
+mark the batch as done. From time to time old entries are merged into one, so the log stays small however long the
+pipeline runs.
 
-The checkpoint belongs to one run at a time, by locks that end with their processes, however
-those end: one held by this program, one by its Spark, which may outlive it for a moment.
+One run at a time owns the checkpoint, by file locks that the operating system releases when a process ends: one
+lock of this process, and one of its Spark, which may outlive it for a moment.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tidings.errors import InputError, SetupError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ENTRIES_MAX = 1_000  # Files of single batches; beyond, the oldest half of them become one.
-SPARK_ENDS_S_MAX = 30.0  # A Spark whose program was killed notices at once, and takes a moment to stop.
+ENTRIES_MAX = 1_000  # Files of single batches; beyond this, the oldest half of them are merged into one.
+SPARK_ENDS_S_MAX = 30.0  # A Spark whose driver program was killed notices at once, and takes a moment to stop.
 SPARK_ENDS_POLL_S = 0.1
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """Events that came in: each delivered to somebody, wanted by nobody, or quarantined. And deliveries."""
+    """Events that were read, each of them delivered, unmatched or quarantined; and the number of deliveries."""
 
     events: int = 0
     delivered_from: int = 0
@@ -47,14 +47,14 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
         return self.events == self.delivered_from + self.unmatched + self.quarantined
 
 
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One batch: the version it goes by and, once it is done, its counts."""
+class BatchEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One batch: the version of its subscriptions and, once it is done, its counts."""
 
     version: int
     counts: Counts | None = None
 
 
-class _Past(msgspec.Struct, frozen=True):
+class _Merged(msgspec.Struct, frozen=True):
     """All batches up to and including `through`, all of them done."""
 
     through: int = -1
@@ -62,11 +62,15 @@ class _Past(msgspec.Struct, frozen=True):
     counts: Counts = Counts()
 
 
-class Ledger:
-    """The entries of one pipeline. Raises SetupError where the folder cannot be written, InputError where it is in use."""
+class BatchLog:
+    """The entries of one pipeline, by batch number. Keeps at most about `entries_max` of them as single files.
 
-    def __init__(self, checkpoint: str) -> None:
+    Raises SetupError if the folder cannot be written, InputError if another run is using it.
+    """
+
+    def __init__(self, checkpoint: str, *, entries_max: int = ENTRIES_MAX) -> None:
         self.checkpoint = Path(checkpoint)
+        self._entries_max = entries_max
         self.folder = self.checkpoint / "batches"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -77,36 +81,36 @@ class Ledger:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise InputError(f"the checkpoint {checkpoint!r} is in use by another run; stop that one first") from None
-        self._past = self._read_past()
-        self._drop_past()
+        self._merged = self._read_merged()
+        self._delete_merged()
         self._spark_lock: Any = None
 
-    def __getitem__(self, batch: int) -> Entry | None:
-        if batch <= self._past.through:
-            return Entry(self._past.version, Counts())
+    def __getitem__(self, batch: int) -> BatchEntry | None:
+        if batch <= self._merged.through:
+            return BatchEntry(self._merged.version, Counts())
         file = self._file(batch)
-        return msgspec.json.decode(file.read_bytes(), type=Entry) if file.exists() else None
+        return msgspec.json.decode(file.read_bytes(), type=BatchEntry) if file.exists() else None
 
-    def __setitem__(self, batch: int, entry: Entry) -> None:
-        write_whole(self._file(batch), msgspec.json.encode(entry))
-        if entry.counts and batch - self._past.through > ENTRIES_MAX:
-            self._fold(batch - ENTRIES_MAX // 2)
+    def __setitem__(self, batch: int, entry: BatchEntry) -> None:
+        write_atomically(self._file(batch), msgspec.json.encode(entry))
+        if entry.counts and batch - self._merged.through > self._entries_max:
+            self._merge(batch - self._entries_max // 2)
 
-    def __iter__(self) -> Iterator[Entry]:
-        """The entries that are still kept one by one."""
+    def __iter__(self) -> Iterator[BatchEntry]:
+        """The entries that are not merged."""
         for file in self._files():
-            yield msgspec.json.decode(file.read_bytes(), type=Entry)
+            yield msgspec.json.decode(file.read_bytes(), type=BatchEntry)
 
     def totals(self) -> Counts:
-        """Over all batches that are done, in this run and earlier ones."""
-        return sum((entry.counts for entry in self if entry.counts), self._past.counts)
+        """The counts of all finished batches, of this run and earlier ones."""
+        return sum((entry.counts for entry in self if entry.counts), self._merged.counts)
 
-    def lend_to(self, spark: SparkSession) -> None:
-        """Lets Spark hold the checkpoint as well, and first waits for an earlier one that is still ending."""
+    def lock_for_spark(self, spark: SparkSession) -> None:
+        """Locks the checkpoint for Spark's process as well; waits for the Spark of an earlier run to end."""
         deadline = time.monotonic() + SPARK_ENDS_S_MAX
         while (lock := _lock_in_jvm(spark, self.checkpoint / "lock.spark")) is None:
             if time.monotonic() > deadline:
-                raise InputError(f"the Spark of an earlier run still works on {str(self.checkpoint)!r}; end it first")
+                raise InputError(f"the Spark of an earlier run is still using {str(self.checkpoint)!r}; end it first")
             time.sleep(SPARK_ENDS_POLL_S)
         self._spark_lock = lock
 
@@ -115,23 +119,23 @@ class Ledger:
             self._spark_lock.acquiredBy().close()
         self._lock.close()
 
-    def _fold(self, through: int) -> None:
-        past = self._past
+    def _merge(self, through: int) -> None:
+        merged = self._merged
         for file in self._files():
             if int(file.stem) <= through:
-                entry = msgspec.json.decode(file.read_bytes(), type=Entry)
-                past = _Past(int(file.stem), entry.version, past.counts + (entry.counts or Counts()))
-        write_whole(self.folder / "past", msgspec.json.encode(past))
-        self._past = past
-        self._drop_past()
+                entry = msgspec.json.decode(file.read_bytes(), type=BatchEntry)
+                merged = _Merged(int(file.stem), entry.version, merged.counts + (entry.counts or Counts()))
+        write_atomically(self.folder / "past", msgspec.json.encode(merged))
+        self._merged = merged
+        self._delete_merged()
 
-    def _read_past(self) -> _Past:
+    def _read_merged(self) -> _Merged:
         file = self.folder / "past"
-        return msgspec.json.decode(file.read_bytes(), type=_Past) if file.exists() else _Past()
+        return msgspec.json.decode(file.read_bytes(), type=_Merged) if file.exists() else _Merged()
 
-    def _drop_past(self) -> None:
+    def _delete_merged(self) -> None:
         for file in self.folder.glob("[0-9]*.json"):
-            if int(file.stem) <= self._past.through:
+            if int(file.stem) <= self._merged.through:
                 file.unlink()
 
     def _files(self) -> list[Path]:
@@ -142,7 +146,7 @@ class Ledger:
 
 
 def _lock_in_jvm(spark: SparkSession, file: Path) -> Any:
-    """The lock, or None while another process has it."""
+    """The lock, or None while another process holds it."""
     java: Any = spark.sparkContext._jvm.java  # type: ignore[union-attr]
     channel = java.io.RandomAccessFile(str(file), "rw").getChannel()
     lock = channel.tryLock()
@@ -151,14 +155,14 @@ def _lock_in_jvm(spark: SparkSession, file: Path) -> Any:
     return lock
 
 
-def write_whole(file: Path, content: bytes) -> None:
-    """The file has this content afterwards, or what it had before, even if the power fails in between."""
-    aside = file.with_name(f".{file.name}")
-    with aside.open("wb") as out:
+def write_atomically(file: Path, content: bytes) -> None:
+    """Replaces a file's content. After a crash or a power failure the file has the new content, or the old one."""
+    temporary = file.with_name(f".{file.name}")
+    with temporary.open("wb") as out:
         out.write(content)
         out.flush()
         os.fsync(out.fileno())
-    aside.replace(file)
+    temporary.replace(file)
     folder = os.open(file.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
