@@ -15,7 +15,7 @@ import pytest
 from tests.city import NAMES, Sighting, a_city, give
 from tidings.errors import Denied
 from tidings.filters import parse
-from tidings.node import Joined, NodePolicy, Notify
+from tidings.node import Delivery, Joined, NodePolicy
 from tidings.security import Broadcast, Mode, NotYet
 from tidings.sim import (
     Federation,
@@ -272,11 +272,11 @@ def test_a_key_that_comes_after_its_event_is_waited_for() -> None:
     world.run_for(1.0)  # Away from the manager's regular word, which would bring the key first.
     now_ms = world.node(0).now_ms(world.now)
     unsaid = city.manager.revoke(city.rights[1].revocation_ids, now_ms)
-    publisher = world.node(0)._types[city.signed.type_id.hex()].keys
+    publisher = world.node(0).types[city.signed.type_id.hex()].keys
     assert publisher is not None
     for effect in unsaid:
         if isinstance(effect, Broadcast):
-            publisher.hear(effect.message, now_ms)
+            publisher.receive(effect.message, now_ms)
     world.run_for(0.01)
     city.say(0, speed=9)
     world.run_for(0.2)
@@ -315,7 +315,7 @@ def test_a_node_says_why_an_event_was_told_or_not() -> None:
 
 
 def test_the_same_world_twice_is_the_same_to_the_last_frame() -> None:
-    def run() -> tuple[str, list[Notify]]:
+    def run() -> tuple[str, list[Delivery]]:
         city = a_city("irbr", Mode.EVENT, [None, None, None, ()], seed=11)
         city.ask(2, "speed > 1")
         city.say(1, speed=2)
@@ -425,7 +425,7 @@ def test_a_reader_cannot_pass_for_a_publisher_where_signatures_are_asked_for() -
     with pytest.raises(Denied, match="action: publish"):  # Honestly it gets nowhere.
         city.say(3, speed=5)
     forger = world.node(3)
-    forger._clients.check_publisher = lambda *asked: None  # type: ignore[method-assign]
+    forger.clients.check_publisher = lambda *asked: None  # type: ignore[method-assign]
     city.say(3, speed=6)
     city.say(1, speed=7)
     city.settle(90.0)

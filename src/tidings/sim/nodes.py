@@ -16,17 +16,18 @@ from typing import Any
 
 from tidings.errors import Denied
 from tidings.node import (
+    Delivery,
     Ended,
     Joined,
     Keep,
     KeepKeys,
     LinkReady,
+    LocalIdentity,
     Node,
     NodeEffect,
     NodePolicy,
-    Notify,
     NotJoined,
-    Refused,
+    Rejected,
     node_id_of,
 )
 from tidings.overlay import (
@@ -120,7 +121,7 @@ class NodeWorld(World):
     ) -> None:
         self.federation, self.organisation_of, self.skew_ms = federation, organisation_of, skew_ms
         self.policy = policy or NodePolicy(network_key=federation.network.public_key)
-        self.told: list[Notify] = []
+        self.told: list[Delivery] = []
         self.effects: list[tuple[NodeId, NodeEffect]] = []
         """What nodes asked for beside messages, wakes and counts."""
         self._watches: list[Watch] = []
@@ -231,11 +232,11 @@ class NodeWorld(World):
                     carried = self._frame(node, to, message)
                     if carried is not None:
                         done.append(Send(to, carried))
-                case Notify():
+                case Delivery():
                     self.told.append(effect)
                     self.trace.notices.append(Notice(self.now, effect.event, effect.subscription))
                     self.trace.note(self.now, "notify", node.me.id, about=effect.event)
-                case Ended() | Refused() | Joined() | NotJoined() | LinkReady() | Keep() | KeepKeys():
+                case Ended() | Rejected() | Joined() | NotJoined() | LinkReady() | Keep() | KeepKeys():
                     self.effects.append((node.me.id, effect))
                     self.trace.note(self.now, type(effect).__name__, node.me.id)
                 case _:
@@ -292,15 +293,13 @@ class NodeWorld(World):
         identity = self.identity(index)
         neighbours = tuple(Peer(self._ids[k], f"sim:{k}") for k in links) if self.protocol.on_graph else ()
         node = Node(
-            me,
+            LocalIdentity(me, identity, self.organisation_of(index)),
             self.protocol,
-            identity,
             rng=Random(f"node/{self.seed}/{me.id}/{me.incarnation}"),
             random=Random(f"bytes/{self.seed}/{me.id}/{me.incarnation}").randbytes,
             neighbours=neighbours,
             options=self.options,
             policy=self.policy,
-            domain=self.organisation_of(index),
         )
         node.clock_is(START_MS + self.skew_ms(index), 0.0)
         node.hold(self.federation.membership(self.organisation_of(index), identity).to_bytes(), self.now)
