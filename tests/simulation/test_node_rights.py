@@ -196,7 +196,7 @@ def test_a_right_revoked_between_receiving_and_sending_on_counts_no_more() -> No
     rng = Random(4)
     for _ in range(20):
         values = marked(rng)
-        world.say(1, "c1", "Sighting", values)
+        world.publish_as(1, "c1", "Sighting", values)
         world.run_for(0.1)
     node = world.node(1)
     _, effects = node.publish("c1", "Sighting", marks := marked(rng), world.now)
@@ -242,7 +242,7 @@ def test_a_revoked_broker_reads_nothing_published_after_its_keys_have_changed(pr
     city.world.revoke(city.rights[3].revocation_ids)
     city.world.run_for(3.0)
     city.settle()
-    city.world.told.clear()
+    city.world.deliveries.clear()
     city.say(1, speed=2)
     city.settle()
     assert city.told() == [("c2", {"speed": 2})]
@@ -306,7 +306,7 @@ def test_a_node_says_why_an_event_was_told_or_not() -> None:
     event = city.say(1, plate="A", place="secret place")
     city.settle()
     node = city.world.node(2)
-    assert node.why(event, first) == "told: plate = 'A'"
+    assert node.why(event, first) == "delivered: plate = 'A'"
     assert node.why(event, second) == "not TRUE: plate = 'B'"
     hop = node.hop(event)
     assert hop is not None
@@ -320,7 +320,7 @@ def test_the_same_world_twice_is_the_same_to_the_last_frame() -> None:
         city.ask(2, "speed > 1")
         city.say(1, speed=2)
         city.settle()
-        return city.world.trace.digest(), city.world.told
+        return city.world.trace.digest(), city.world.deliveries
 
     assert run() == run()
 
@@ -359,7 +359,7 @@ def test_no_link_carries_plaintext_to_whoever_has_just_lost_its_right(protocol: 
 
     def publish() -> None:
         said.append(rng.randbytes(8).hex().encode())
-        world.say(1, "c1", "Sighting", {"plate": said[-1].decode(), "speed": 1})
+        world.publish_as(1, "c1", "Sighting", {"plate": said[-1].decode(), "speed": 1})
 
     def revoke(index: int) -> None:
         lost.add(index)

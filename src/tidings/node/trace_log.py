@@ -43,7 +43,7 @@ class TraceHop:
     def why(self, one: LocalSubscription) -> str:
         """Why the event was delivered to a subscription to its type, or why not."""
         if any(id == one.id for id, _ in self.delivered):
-            return f"told: {one.condition.text}"
+            return f"delivered: {one.condition.text}"
         if self.refused:
             return self.refused
         unread = [name for name in one.attributes if name in self.hidden or self.opaque]

@@ -34,7 +34,7 @@ from tidings.sim.faults import (
 )
 from tidings.sim.federation import START_MS, Federation
 from tidings.sim.network import CALM, Flat, Plane, Space, TransitStub, Weather
-from tidings.sim.nodes import NodeWorld, Seat
+from tidings.sim.nodes import NodeAdapter, NodeWorld
 from tidings.sim.plan import Plan, failure, judge, run, shrunk
 from tidings.sim.topologies import TOPOLOGIES, Topology, topology
 from tidings.sim.trace import CheckFailed, Row, Trace
@@ -52,12 +52,12 @@ __all__ = [
     "Flat",
     "Join",
     "Leave",
+    "NodeAdapter",
     "NodeWorld",
     "Plan",
     "Plane",
     "Restart",
     "Row",
-    "Seat",
     "Slow",
     "Space",
     "Split",

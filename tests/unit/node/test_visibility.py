@@ -304,7 +304,7 @@ def test_rights_with_different_conditions_answer_only_where_each_attribute_may_b
     assert shown["C"] == [{"plate": "C"}] * 2
     outside = "constraints: the event is outside what the rights are for"
     assert node.why(said["B"][0], fast[0]) == node.why(said["A"][0], never[0]) == outside
-    assert node.why(said["C"][0], anything[0]) == "told: TRUE"
+    assert node.why(said["C"][0], anything[0]) == "delivered: TRUE"
     slow, _ = node.publish("camera", "Sighting", {**SEEN, "plate": "C", "speed": 1}, 0.0)
     assert node.why(said["C"][0], fast[0]) == node.why(slow, fast[0]) == outside  # The answer tells no speed either.
 
