@@ -29,10 +29,10 @@ class City:
         return f"c{index}"
 
     def say(self, index: int, **values: object) -> EventId:
-        return self.world.say(index, self.client(index), "Sighting", values)
+        return self.world.publish_as(index, self.client(index), "Sighting", values)
 
     def ask(self, index: int, condition: str) -> SubscriptionId:
-        id = self.world.ask(index, self.client(index), "Sighting", condition)
+        id = self.world.subscribe_as(index, self.client(index), "Sighting", condition)
         self.settle(3.0)
         return id
 
@@ -42,7 +42,7 @@ class City:
 
     def told(self) -> list[tuple[str, dict[str, object]]]:
         """What each client was told, in order."""
-        return [(notice.client, notice.values) for notice in self.world.told]
+        return [(delivery.client, delivery.values) for delivery in self.world.deliveries]
 
 
 def a_city(

@@ -13,7 +13,7 @@ import time
 
 from benchmarks.live.workload import condition, events
 from tidings.events import EventType, Required, Timestamp
-from tidings.node import Node, NodePolicy
+from tidings.node import LocalIdentity, Node, NodePolicy
 from tidings.overlay import Peer, protocol
 from tidings.security import Identity
 
@@ -34,9 +34,8 @@ def main() -> int:
 def _node() -> Node:
     identity = Identity.make(secrets.token_bytes)
     made = Node(
-        Peer("alone"),
+        LocalIdentity(Peer("alone"), identity),
         protocol("flooding"),
-        identity,
         rng=random.Random(1),
         random=secrets.token_bytes,
         policy=NodePolicy(open_links=True, bind_ids=False),

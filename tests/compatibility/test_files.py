@@ -17,7 +17,7 @@ from tests.unit.security.london import NOW_MS
 from tidings.net.broker.journal import Journal
 from tidings.net.broker.owed import read_wants
 from tidings.net.transport.frames import Wants, read_told
-from tidings.node import kept_values, node_id_of, read_kept
+from tidings.node import decode_stored, node_id_of, stored_values
 from tidings.overlay import EventId
 from tidings.pipeline import Counts, read_pipeline, run
 from tidings.security import Identity
@@ -61,7 +61,7 @@ def test_a_journal_is_opened_with_everything_a_broker_must_not_forget(tmp_path: 
             (number, EventId(ME, 0, number), "x1" if number == 5 else "") for number in (3, 4, 5)
         ]
         events = dict(await journal.events_owed(OTHER, [3, 4, 5]))
-        assert {number: (read_kept(raw).header.id.seq, kept_values(raw)) for number, raw in events.items()} == {
+        assert {number: (decode_stored(raw).header.id.seq, stored_values(raw)) for number, raw in events.items()} == {
             number: (number, {"event_id": f"e{number}", "speed": 10.0 * number}) for number in (3, 4, 5)
         }
         ((broker, version, body),) = journal.wants()

@@ -20,7 +20,7 @@ from tidings.net import Broker, Client, Layout, Reader, Subscription, read_broke
 from tidings.net.broker.owed import WINDOW, DurableInterest, WantsBody, signed_wants
 from tidings.net.transport.connection import Link
 from tidings.net.transport.frames import Again, Confirms, Frame, Listed, Lists, Said, Versions
-from tidings.node.stored_event import kept
+from tidings.node.outbound import encode_stored
 from tidings.node.type_crypto import event_id_of
 from tidings.overlay import Codec, EventId, Header, NodeId, Packet
 from tidings.security import Identity, Mode, split
@@ -179,7 +179,7 @@ def test_what_others_have_published_is_not_taken_from_one_who_lists_it_as_its_ow
         own = [_relabelled(packet, network.liar.me.id) for packet in theirs]
         ids = [*(packet.header.id for packet in own), EventId(network.liar.me.id, 9, 9)]
         await network.say("ccs-1", Lists(b"k" * 16, 1, tuple(Listed(1 + n, id) for n, id in enumerate(ids))))
-        await network.say("ccs-1", *(Again(1 + n, kept(own[n % 3])) for n in range(len(ids))))
+        await network.say("ccs-1", *(Again(1 + n, encode_stored(own[n % 3])) for n in range(len(ids))))
         await network.answers_with("ccs-1", Confirms(1 + len(ids)))
 
     with_liar(tmp_path, scenario)

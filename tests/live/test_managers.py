@@ -12,8 +12,8 @@ import pytest
 from tidings.errors import Denied
 from tidings.net import Layout, lay_out, read_broker
 from tidings.net.broker.key_managers import Managers
-from tidings.net.broker.type_registry import read_type
 from tidings.net.ids import now_ms
+from tidings.net.type_files import read_type
 from tidings.security import Mode, Persist
 from tidings.store import Registry
 

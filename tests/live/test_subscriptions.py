@@ -128,7 +128,7 @@ def test_who_leaves_while_its_durable_subscription_is_being_placed_has_one_that_
             camera, desk = await network.client("police/camera"), await network.client("ccs/desk")
             ccs = network.brokers["ccs-1"]
             owner, tokens = read_identity(desk.config.key).public_key, [read_token(file) for file in desk.config.tokens]
-            placing = ccs.subscribing.subscribe_durable(owner, "d", ccs.types.meant("Numberplate"), "TRUE", -1, tokens)
+            placing = ccs.subscribing.subscribe_durable(owner, "d", ccs.types.find("Numberplate"), "TRUE", -1, tokens)
             left = asyncio.create_task(placing)
             await asyncio.sleep(0)  # Up to where it waits for the overlay.
             left.cancel()
@@ -371,7 +371,7 @@ def test_a_durable_subscription_goes_on_under_a_newer_right_when_its_subscriber_
             with Registry.open(network.brokers["police-1"].config.data / "registry.db", now_ms=now_ms()) as registry:
                 registry.grants.revoke(old, by_key=police.public_key, now_ms=now_ms())
             async with asyncio.timeout(60):
-                while old.revocation_ids[0] not in network.brokers["police-1"].node.truth.revoked:
+                while old.revocation_ids[0] not in network.brokers["police-1"].node.revocations.revoked:
                     await camera.ask("durables")  # A round trip to the broker.
             second = await camera.publish("Numberplate", {"plate": "CD", "speed": 32.0, "area": "A"})
             (event,) = await take(again, 1)

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from tests.property.test_security_decoders import mangled
 from tests.unit.node.pair import PLATES, Cable, a_node, attach, membership, two
 from tidings.errors import InputError
-from tidings.node import Node, Notify
+from tidings.node import Delivery, Node
 from tidings.node.filter_encoding import UNREAD
-from tidings.node.key_distribution import CODEC, CONTROL, AskedIn, LetIn, News, TurnedAway
+from tidings.node.key_distribution import CODEC, JoinRefusal, JoinReply, JoinRequest, KeyAnnouncement
+from tidings.node.type_registry import CONTROL
 from tidings.overlay import EventId, Header, Interest, Packet, Peer, SubscriptionId, View
 from tidings.overlay.baselines.flooding import Flood
 from tidings.overlay.hermes.messages import InterestRequest
@@ -43,17 +44,17 @@ def test_no_frame_makes_a_node_raise_or_tells_a_client_what_was_not_said(raw: by
     node = CABLE.other
     node.link_up(Peer("0" * 32), 0.0)
     sender = {"near": CABLE.one.me.id, "met": "0" * 32, "nobody": "1" * 32}[who]
-    told = [effect for effect in node.receive(sender, raw, 0.0) if isinstance(effect, Notify)]
+    told = [effect for effect in node.receive(sender, raw, 0.0) if isinstance(effect, Delivery)]
     assert all(notice.values == {"plate": "A", "speed": 5} for notice in told)
     assert all(held <= at_most for held, at_most in node.holdings().values())
     CABLE.up()  # A mangled introduction may have ended the link, as it should.
 
 
 CONTROLS = {
-    "join": CODEC.encode(AskedIn(b"x" * 40)),
-    "welcome": CODEC.encode(LetIn(PLATES.type_id, b"x" * 100)),
-    "refusal": CODEC.encode(TurnedAway(PLATES.type_id, bytes(16), "why", bytes(64))),
-    "keys": CODEC.encode(News()),
+    "join": CODEC.encode(JoinRequest(b"x" * 40)),
+    "welcome": CODEC.encode(JoinReply(PLATES.type_id, b"x" * 100)),
+    "refusal": CODEC.encode(JoinRefusal(PLATES.type_id, bytes(16), "why", bytes(64))),
+    "keys": CODEC.encode(KeyAnnouncement()),
 }
 
 
@@ -63,7 +64,7 @@ def test_no_word_about_keys_makes_a_node_raise_or_changes_its_keys(what: str) ->
     holder = node.identity.public_key.hex()
     control = {"join": f"join/{PLATES.type_id.hex()}", "keys": f"keys/{PLATES.type_id.hex()}"}
     type = CONTROL + control.get(what, f"welcome/{holder}")
-    keys = node._types[PLATES.type_id.hex()].keys
+    keys = node.types[PLATES.type_id.hex()].keys
     assert keys is not None
     ring = repr(keys.keyring)
 
@@ -71,7 +72,7 @@ def test_no_word_about_keys_makes_a_node_raise_or_changes_its_keys(what: str) ->
     @given(mangled(CONTROLS[what]) | st.binary(max_size=200), st.integers(0, 2**62))
     def run(raw: bytes, seq: int) -> None:
         packet = Packet(Header(EventId("anybody", 0, seq), type), View({}), raw)
-        node.receive(CABLE.other.me.id, CABLE.other._codec.encode(Flood(packet, 1)), 0.0)
+        node.receive(CABLE.other.me.id, CABLE.other.encode(Flood(packet, 1)), 0.0)
 
     run()
     assert repr(keys.keyring) == ring
@@ -89,7 +90,7 @@ def test_no_interest_makes_a_node_raise() -> None:
     @given(mangled(good) | st.binary(max_size=100))
     def run(envelope: bytes) -> None:
         interest = Interest(id, PLATES.type_id.hex(), UNREAD, envelope)
-        raw = other._codec.encode(InterestRequest(interest, 1))
+        raw = other.encode(InterestRequest(interest, 1))
         node.receive(other.me.id, raw, 0.0)
 
     run()
@@ -97,9 +98,9 @@ def test_no_interest_makes_a_node_raise() -> None:
 
 def _a_filter(node: Node) -> tuple[SubscriptionId, bytes]:
     (one,) = node.subscriptions()
-    keys = node._types[PLATES.type_id.hex()].keys
+    keys = node.types[PLATES.type_id.hex()].keys
     assert keys is not None
-    return one.id, keys.seal_filter(one.id, one.condition, 9, node._near.mine.of(PLATES.type_id)[0], START_MS)
+    return one.id, keys.seal_filter(one.id, one.condition, 9, node.neighbours.mine.of(PLATES.type_id)[0], START_MS)
 
 
 def test_a_kept_event_is_read_back_or_refused() -> None:

@@ -15,7 +15,7 @@ import pytest
 from tests.city import NAMES, Sighting, a_city, give
 from tidings.errors import Denied
 from tidings.filters import parse
-from tidings.node import Joined, NodePolicy, Notify
+from tidings.node import Delivery, Joined, NodePolicy
 from tidings.security import Broadcast, Mode, NotYet
 from tidings.sim import (
     Federation,
@@ -196,7 +196,7 @@ def test_a_right_revoked_between_receiving_and_sending_on_counts_no_more() -> No
     rng = Random(4)
     for _ in range(20):
         values = marked(rng)
-        world.say(1, "c1", "Sighting", values)
+        world.publish_as(1, "c1", "Sighting", values)
         world.run_for(0.1)
     node = world.node(1)
     _, effects = node.publish("c1", "Sighting", marks := marked(rng), world.now)
@@ -242,7 +242,7 @@ def test_a_revoked_broker_reads_nothing_published_after_its_keys_have_changed(pr
     city.world.revoke(city.rights[3].revocation_ids)
     city.world.run_for(3.0)
     city.settle()
-    city.world.told.clear()
+    city.world.deliveries.clear()
     city.say(1, speed=2)
     city.settle()
     assert city.told() == [("c2", {"speed": 2})]
@@ -272,11 +272,11 @@ def test_a_key_that_comes_after_its_event_is_waited_for() -> None:
     world.run_for(1.0)  # Away from the manager's regular word, which would bring the key first.
     now_ms = world.node(0).now_ms(world.now)
     unsaid = city.manager.revoke(city.rights[1].revocation_ids, now_ms)
-    publisher = world.node(0)._types[city.signed.type_id.hex()].keys
+    publisher = world.node(0).types[city.signed.type_id.hex()].keys
     assert publisher is not None
     for effect in unsaid:
         if isinstance(effect, Broadcast):
-            publisher.hear(effect.message, now_ms)
+            publisher.receive(effect.message, now_ms)
     world.run_for(0.01)
     city.say(0, speed=9)
     world.run_for(0.2)
@@ -306,7 +306,7 @@ def test_a_node_says_why_an_event_was_told_or_not() -> None:
     event = city.say(1, plate="A", place="secret place")
     city.settle()
     node = city.world.node(2)
-    assert node.why(event, first) == "told: plate = 'A'"
+    assert node.why(event, first) == "delivered: plate = 'A'"
     assert node.why(event, second) == "not TRUE: plate = 'B'"
     hop = node.hop(event)
     assert hop is not None
@@ -315,12 +315,12 @@ def test_a_node_says_why_an_event_was_told_or_not() -> None:
 
 
 def test_the_same_world_twice_is_the_same_to_the_last_frame() -> None:
-    def run() -> tuple[str, list[Notify]]:
+    def run() -> tuple[str, list[Delivery]]:
         city = a_city("irbr", Mode.EVENT, [None, None, None, ()], seed=11)
         city.ask(2, "speed > 1")
         city.say(1, speed=2)
         city.settle()
-        return city.world.trace.digest(), city.world.told
+        return city.world.trace.digest(), city.world.deliveries
 
     assert run() == run()
 
@@ -359,7 +359,7 @@ def test_no_link_carries_plaintext_to_whoever_has_just_lost_its_right(protocol: 
 
     def publish() -> None:
         said.append(rng.randbytes(8).hex().encode())
-        world.say(1, "c1", "Sighting", {"plate": said[-1].decode(), "speed": 1})
+        world.publish_as(1, "c1", "Sighting", {"plate": said[-1].decode(), "speed": 1})
 
     def revoke(index: int) -> None:
         lost.add(index)
@@ -425,7 +425,7 @@ def test_a_reader_cannot_pass_for_a_publisher_where_signatures_are_asked_for() -
     with pytest.raises(Denied, match="action: publish"):  # Honestly it gets nowhere.
         city.say(3, speed=5)
     forger = world.node(3)
-    forger._clients.check_publisher = lambda *asked: None  # type: ignore[method-assign]
+    forger.clients.check_publisher = lambda *asked: None  # type: ignore[method-assign]
     city.say(3, speed=6)
     city.say(1, speed=7)
     city.settle(90.0)

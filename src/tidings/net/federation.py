@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from tidings.errors import Denied, InputError
-from tidings.net.broker.type_registry import KnownType, read_type
 from tidings.net.config import BrokerConfig, PeerConfig, read_broker, read_client
 from tidings.net.dev_network import membership
 from tidings.net.ids import read_identity, read_token
 from tidings.net.transport.tls import domains_in
+from tidings.net.type_files import TypeDefinition, read_type
 from tidings.security import BiscuitCapability, Identity, fingerprint, from_fingerprint
 
 NETWORK = "network.pem"  # As `tidings init` calls it.
@@ -139,7 +139,7 @@ class _Folder:
     def keys(self) -> set[str]:
         return {broker.peer.key for broker in self.brokers}
 
-    def types(self) -> dict[str, tuple[KnownType, Path]]:
+    def types(self) -> dict[str, tuple[TypeDefinition, Path]]:
         files = {file.resolve() for broker in self.brokers for file in broker.config.types}
         known = [(read_type(file), file) for file in sorted(files)]
         return {each.name: (each, file) for each, file in known if each.signed is not None}

@@ -1,8 +1,7 @@
-"""What a node asks of whoever runs it.
+"""The effects of a node: what its driver has to do, in order.
 
-A node's answer is a list of effects, to be carried out in order. `Send`, `WakeAt`, `Completed`,
-`Failed` and `Count` are the router's own and pass through as they are (`Deliver` never does: the node
-matches, projects and says `Notify`). The rest is here.
+`Send`, `WakeAt`, `Completed`, `Failed` and `Count` are the router's and pass through unchanged. `Deliver` never does:
+the node matches the event with its subscriptions, projects it, and emits a `Delivery` for each. The rest is here.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ import msgspec
 from tidings.overlay import Completed, Count, EventId, Failed, NodeId, Send, SubscriptionId, WakeAt
 
 
-class Notify(msgspec.Struct, frozen=True, gc=False):
-    """Tell a client of an event. `values` is all that it may see, and no more; once for each event and subscription."""
+class Delivery(msgspec.Struct, frozen=True, gc=False):
+    """Deliver an event to a client, once for each event and subscription. `values` has only what it may see."""
 
     subscription: SubscriptionId
     client: str
@@ -23,13 +22,13 @@ class Notify(msgspec.Struct, frozen=True, gc=False):
     type: str
     values: dict[str, Any]
     hop_from: NodeId = ""
-    """The neighbour it came from; empty where it was published here."""
+    """The neighbour it came from; empty if it was published here."""
 
 
 class Keep(msgspec.Struct, frozen=True, gc=False):
-    """Write `raw` down before doing what follows; `Node.publish_again(raw)` says the same event again after a restart.
+    """Write `raw` to disk before doing what follows; after a restart `Node.publish_again(raw)` publishes the event again.
 
-    Comes only where keeping was asked for. Sealed types are sealed in it, and no plaintext is beside them.
+    Only `publish(keep=True)` emits it. A sealed event is stored sealed, without plaintext.
     """
 
     event: EventId
@@ -37,9 +36,9 @@ class Keep(msgspec.Struct, frozen=True, gc=False):
 
 
 class KeepKeys(msgspec.Struct, frozen=True, gc=False):
-    """Write the state of this type's key manager down, and this generation beside it, before doing what follows.
+    """Write the state of this type's key manager and its generation to disk before doing what follows.
 
-    What comes after it in the list gives out ids and keys that must not be given out a second time.
+    The effects after it hand out ids and keys that must never be handed out twice.
     """
 
     type_id: bytes
@@ -47,7 +46,7 @@ class KeepKeys(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ended(msgspec.Struct, frozen=True, gc=False):
-    """A client's subscription is no more: its right was revoked or has run out."""
+    """The node has removed a client's subscription: its right was revoked or has expired."""
 
     subscription: SubscriptionId
     client: str
@@ -55,14 +54,14 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
 
 
 class LinkReady(msgspec.Struct, frozen=True, gc=False):
-    """The neighbour has proven who it is and that it belongs to the network: messages may pass, both ways."""
+    """The neighbour has proven its key and its membership: messages may pass in both directions."""
 
     neighbour: NodeId
     domain: str
 
 
-class Refused(msgspec.Struct, frozen=True, gc=False):
-    """Something from this neighbour was dropped, and why: `check: what was wrong`. With `cut`, close the link."""
+class Rejected(msgspec.Struct, frozen=True, gc=False):
+    """The node dropped a message of this neighbour; `why` begins with the failed check. With `cut`, close the link."""
 
     neighbour: NodeId
     why: str
@@ -70,7 +69,7 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
 
 
 class Joined(msgspec.Struct, frozen=True, gc=False):
-    """This node holds keys of the type now: it can seal, and read what its rights are for."""
+    """This node holds keys of the type now: it can seal, and read what its rights cover."""
 
     type: str
     groups: int
@@ -78,7 +77,7 @@ class Joined(msgspec.Struct, frozen=True, gc=False):
 
 
 class NotJoined(msgspec.Struct, frozen=True, gc=False):
-    """The key manager turned this node away, and why. It asks again when it is given another right."""
+    """The key manager refused this node. It sends another request when it gets another right."""
 
     type: str
     why: str
@@ -90,12 +89,12 @@ NodeEffect: TypeAlias = (
     | Completed
     | Failed
     | Count
-    | Notify
+    | Delivery
     | Keep
     | KeepKeys
     | Ended
     | LinkReady
-    | Refused
+    | Rejected
     | Joined
     | NotJoined
 )

@@ -1,16 +1,15 @@
-"""Conditions on their way: taken apart so that each attribute can be sealed by itself, and put together again.
+"""Filters split by attribute, so that each part can be sealed under its own attribute key, and joined again.
 
-A condition is a union of boxes; each box is one clause, each of its sides one part, written as SQL.
-What ties two attributes together is in no part: only the subscriber's own broker checks it. So the
-parts may say yes too often, never no wrongly, and they tell so:
+A condition is a union of boxes. Each box becomes one clause, each of its sides one part, written as SQL. Terms that
+relate two attributes belong to no part; only the subscriber's own broker checks them. So the parts may match too
+much, never too little, and a flag says which:
 
-    part = 01 ‖ SQL     the parts of all clauses together say all that the condition says
+    part = 01 ‖ SQL     all parts together are equivalent to the condition
     part = 00 ‖ SQL     something was left out
 
-What is on attributes that the right is not for by which a condition is told is left out likewise.
+Parts on attributes that the advertising right does not cover are left out, too.
 
-Whoever reads some parts only puts together what it can read, and a clause of which it can read
-nothing makes it want everything.
+A node that can open only some parts joins those. A clause of which it can open nothing matches everything.
 """
 
 from __future__ import annotations
@@ -35,30 +34,30 @@ from tidings.overlay import AnyWanted, Everything, Sql
 from tidings.security import Mode, SignedType
 
 WHOLE, LEFT_OUT = b"\1", b"\0"
-UNREAD = Everything(exact=False)  # What an interest is to a node that can read none of it.
-UNWANTED = Sql("FALSE", (), exact=False)  # What an interest is that nobody with a right stands behind.
+UNREAD = Everything(exact=False)  # The interest as it appears to a node that can open none of it.
+UNWANTED = Sql("FALSE", (), exact=False)  # Stands for an advertisement without a valid right: it matches nothing.
 
 
 def clauses_of(
     condition: Condition, made: SignedType, granted: frozenset[bytes] | None = None
 ) -> list[dict[bytes, bytes]]:
-    """The condition as clauses to be sealed, by attribute id (in event mode one, under the type's).
+    """The condition as clauses to be sealed: parts by attribute id (in event mode one part, under the type's id).
 
-    Of each only what is on `granted` attributes; None for all.
+    Only parts on `granted` attributes; None for all.
     """
     if made.mode is Mode.EVENT:
         return [{made.type_id: WHOLE + str(condition).encode()}]
     clauses = [_parts(box, condition) for box in condition.boxes]
     texts = [{made.attr_ids[name]: text for name, text in parts.items()} for parts, _ in clauses]
-    told = [{id: text for id, text in each.items() if granted is None or id in granted} for each in texts]
-    flag = WHOLE if told == texts and all(whole for _, whole in clauses) else LEFT_OUT
-    return [{id: flag + text.encode() for id, text in each.items()} for each in told]
+    kept = [{id: text for id, text in each.items() if granted is None or id in granted} for each in texts]
+    flag = WHOLE if kept == texts and all(whole for _, whole in clauses) else LEFT_OUT
+    return [{id: flag + text.encode() for id, text in each.items()} for each in kept]
 
 
 def wanted_from(clauses: Sequence[Mapping[bytes, bytes | None]], made: SignedType) -> AnyWanted:
-    """What a node wants for a subscription whose readable parts are these: at least what the subscriber wants.
+    """The filter that follows from the readable parts: it matches at least what the subscriber's condition matches.
 
-    Parts that together are no condition, or one larger than this node keeps, are as good as unread.
+    Parts that do not form a valid condition, or one beyond this node's limits, count as unreadable.
     """
     read = [[part for part in clause.values() if part is not None] for clause in clauses]
     if not all(read):
@@ -76,7 +75,7 @@ def _joined(texts: list[str]) -> str:
 
 
 def _parts(box: Box, condition: Condition) -> tuple[dict[str, str], bool]:
-    """For each attribute of a box what is asked of it alone, and whether that is all that the box asks."""
+    """For each attribute of a box the terms on it alone, and whether these are all terms of the box."""
     texts: dict[str, list[str]] = {}
     whole = True
     for name, side in box.sides:
@@ -94,14 +93,14 @@ def _parts(box: Box, condition: Condition) -> tuple[dict[str, str], bool]:
 
 
 def _as_written(name: str, side: Intervals, condition: Condition) -> str | None:
-    """The side as SQL; None where no text means exactly this (bounds at infinity, say)."""
+    """The side as SQL; None if no text means exactly this (bounds at infinity, say)."""
     pieces = [_interval(quote_name(name), side.type, low, high) for low, high in side.pairs]
     text = " OR ".join(pieces + ([f"{quote_name(name)} IS NULL"] if side.null else []))
     try:
         boxes = parse(text, condition.event_type).boxes
     except FilterError:
         return None
-    # Read back before it is believed: what it says must be the side itself.
+    # Parsed back before it is used: it must mean exactly this side.
     return text if boxes == (Box(((name, side),)),) else None
 
 
@@ -120,7 +119,7 @@ def _interval(name: str, kind: ValueType, low: object, high: object) -> str:
 
 
 def _bound(name: str, kind: ValueType, key: object, after: str, at: str) -> str:
-    """The bound at a key. Texts that end in a zero character are the next after another one, and written so."""
+    """The bound at a key. A string that ends in NUL is the successor of a shorter one, and written as such."""
     if isinstance(key, str) and key.endswith("\0"):
         return f"{name} {after} {_literal(kind, key[:-1])}"
     if isinstance(key, bytes) and key.endswith(b"\0"):

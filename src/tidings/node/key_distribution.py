@@ -1,16 +1,18 @@
-"""Keys over the overlay: asking for them, handing them out, and hearing of new ones.
+"""Key distribution over the overlay: join requests, their answers, key updates and beacons.
 
-Key groups need no network of their own. What is said about them are events of control types, which
-every node routes like any other; their payload stands in the envelope, sealed or signed by itself.
+Key groups need no network of their own. Their messages travel as events of control types, which every node routes
+like any other; the payload is in the envelope, sealed or signed by itself.
 
-    ~join/TYPE        AskedIn              a node asks the type's manager, which listens here
-    ~welcome/HOLDER   LetIn, TurnedAway    the answer, sealed to the one who asked, or signed
-    ~keys/TYPE        News                 new keys and the manager's regular word, for all members
-                      WhoPublishes, Publishers   whose signatures count, where events are signed
+    ~join/TYPE        JoinRequest          a node asks the type's key manager, which subscribes to this
+    ~welcome/HOLDER   JoinReply            the answer: keys, sealed to the node
+                      JoinRefusal          or why not, signed
+    ~keys/TYPE        KeyAnnouncement      new keys and the manager's beacons, for all members
+                      PublisherQuery       who may sign events, where signatures are required
+                      PublisherTokens      the rights of those who may
 
-A node asks once it knows that the answer will reach it, and asks again until it is answered. One that
-missed an update asks anew: the welcome has all it needs. Every state of a manager is kept (`KeepKeys`)
-before anything that rests on it is said.
+A node sends its request once its subscription to the answer is in place, and repeats it until it is answered. A node
+that missed an update joins again: the welcome has everything it needs. The driver stores every state of a manager
+(`KeepKeys`) before anything that depends on it is sent.
 """
 
 from __future__ import annotations
@@ -23,10 +25,11 @@ from typing import TypeAlias
 import msgspec
 
 from tidings.errors import Denied, PeerError
-from tidings.node.credentials import Credentials, Held, Truth
+from tidings.node.credentials import Credentials, HeldToken, RevocationState
 from tidings.node.effects import Joined, KeepKeys, NodeEffect, NotJoined
-from tidings.node.type_crypto import TypeKeys
-from tidings.overlay import Codec, Count, Message, WakeAt
+from tidings.node.type_crypto import TypeCrypto
+from tidings.node.type_registry import CONTROL
+from tidings.overlay import Codec, Count, Everything, Interest, Message, SubscriptionId, WakeAt
 from tidings.security import (
     Broadcast,
     EpochBeacon,
@@ -40,29 +43,28 @@ from tidings.security import (
     verify_refusal,
 )
 
-CONTROL = "~"  # No event type's name begins with it.
-ASK_AGAIN_S = 5.0  # Longer than a word takes through any overlay and back.
-ASK_AGAIN_S_MAX = 15.0  # With a manager that is away: soon enough after it has come back.
-SOON_TRIES = 3  # So often a world waits for the answer; then asking again is routine.
-ASK_PUBLISHERS_S = 2.0  # Between two questions who signs; an answer takes a word through the overlay and back.
-TOKENS_AT_ONCE = 16  # Rights to publish that one broker shows.
-BEACONS_AT_ONCE = 256  # In one word: 40 kB.
+ASK_AGAIN_S = 5.0  # Longer than a round trip through any overlay.
+ASK_AGAIN_S_MAX = 15.0  # While the manager is down: soon enough after its return.
+SOON_TRIES = 3  # The simulator waits for so many tries; later ones count as idle.
+ASK_PUBLISHERS_S = 2.0  # Between two queries; an answer takes a round trip through the overlay.
+TOKENS_AT_ONCE = 16  # Rights to publish in one answer.
+BEACONS_AT_ONCE = 256  # In one message: 40 kB.
 
 
-class AskedIn(Message, frozen=True):
-    """A request to a key manager, signed by whoever asks."""
+class JoinRequest(Message, frozen=True, tag="AskedIn"):
+    """A request to a key manager, signed by the requester."""
 
     raw: bytes
 
 
-class LetIn(Message, frozen=True):
-    """A manager's answer, sealed."""
+class JoinReply(Message, frozen=True, tag="LetIn"):
+    """A manager's answer with keys, sealed to the requester."""
 
     type_id: bytes
     raw: bytes
 
 
-class TurnedAway(Message, frozen=True):
+class JoinRefusal(Message, frozen=True, tag="TurnedAway"):
     """A manager's refusal of the request with this nonce, signed."""
 
     type_id: bytes
@@ -71,192 +73,214 @@ class TurnedAway(Message, frozen=True):
     signature: bytes
 
 
-class News(Message, frozen=True):
-    """New keys, and that old ones still hold; each signed by the manager."""
+class KeyAnnouncement(Message, frozen=True, tag="News"):
+    """Key updates, and beacons for the current keys; each signed by the manager."""
 
     updates: tuple[KeyUpdate, ...] = ()
     beacons: tuple[EpochBeacon, ...] = ()
 
 
-class WhoPublishes(Message, frozen=True):
-    """Whoever signs events of this type, show your right."""
+class PublisherQuery(Message, frozen=True, tag="WhoPublishes"):
+    """Asks every broker that signs events of this type for its right."""
 
 
-class Publishers(Message, frozen=True):
-    """Rights to publish; each speaks for itself."""
+class PublisherTokens(Message, frozen=True, tag="Publishers"):
+    """Rights to publish; each token proves itself."""
 
     tokens: tuple[bytes, ...]
 
 
-ControlMessage: TypeAlias = AskedIn | LetIn | TurnedAway | News | WhoPublishes | Publishers
+ControlMessage: TypeAlias = JoinRequest | JoinReply | JoinRefusal | KeyAnnouncement | PublisherQuery | PublisherTokens
 CODEC: Codec[ControlMessage] = Codec(ControlMessage)
 
 
-class Say(msgspec.Struct, frozen=True):
-    """To be published under a control type."""
+class PublishControl(msgspec.Struct, frozen=True):
+    """Publish a message under a control type."""
 
     type: str
     message: ControlMessage
 
 
-class Listen(msgspec.Struct, frozen=True):
-    """Words of this control type are to come here."""
+class SubscribeControl(msgspec.Struct, frozen=True):
+    """Subscribe this node to a control type."""
 
     type: str
 
 
-TalkEffect: TypeAlias = NodeEffect | Say | Listen
+KeyEffect: TypeAlias = NodeEffect | PublishControl | SubscribeControl
 
 
 @dataclass(slots=True)
-class _Asking:
-    """How far this node has come with one type."""
+class _Join:
+    """The state of this node's membership in the key groups of one type."""
 
-    keys: TypeKeys
+    keys: TypeCrypto
     tries: int = 0
     round: int = 0
-    showed_at: float = -math.inf
-    """When this node last told of its right to publish."""
+    sent_right_at: float = -math.inf
+    """When this node last sent its right to publish."""
 
 
 @dataclass(slots=True)
-class KeyTalk:
-    """One node's part in the talk about keys: of the types it reads, and of those whose manager it hosts."""
+class KeyDistribution:
+    """One node's part in key distribution: as a member for the types it reads, as the host of key managers."""
 
     identity: Identity
     mine: Credentials
-    truth: Truth
-    _asking: dict[str, _Asking] = field(default_factory=dict)
+    state: RevocationState
+    _joins: dict[str, _Join] = field(default_factory=dict)
     _managers: dict[str, KeyManager] = field(default_factory=dict)
-    _heard: dict[str, bool] = field(default_factory=dict)
-    """The control types listened to, and whether others know."""
+    _subscribed: dict[str, bool] = field(default_factory=dict)
+    """The control types this node subscribes to, and whether the subscription is in place."""
+    _controls: dict[SubscriptionId, str] = field(default_factory=dict)
+    """The same by the id of the subscription."""
     _asked_at: dict[str, float] = field(default_factory=dict)
     _rounds: dict[tuple[str, str], int] = field(default_factory=dict)
-    """Which of a manager's wakes is the one that counts: an earlier one cannot be taken back."""
+    """The number of a manager's current timer: an earlier one cannot be cancelled and is ignored."""
 
-    # ── Asking for keys ──
+    # ── Requesting keys ──
 
-    def want(self, keys: TypeKeys, now: float, now_ms: int) -> list[TalkEffect]:
-        """This node has a right to the type: have its keys come, if they are not here."""
+    def request_keys(self, keys: TypeCrypto, now: float, now_ms: int) -> list[KeyEffect]:
+        """This node has a right to the type: request its keys."""
         name = keys.signed.type_id.hex()
-        asking = self._asking.setdefault(name, _Asking(keys))
+        join = self._joins.setdefault(name, _Join(keys))
         if not self._groups(keys, now_ms):
             return []
-        effects: list[TalkEffect] = [
-            Listen(control) for control in self._needed(name) if self._heard.setdefault(control, False) is False
+        effects: list[KeyEffect] = [
+            SubscribeControl(control)
+            for control in self._needed(name)
+            if self._subscribed.setdefault(control, False) is False
         ]
-        keys.awaited, asking.tries = {held.raw: None for held in self._rights(keys, now_ms)}, 0
+        keys.awaited, join.tries = {held.raw: None for held in self._rights(keys, now_ms)}, 0
         keys.expected = True
-        asking.round += 1
-        return [*effects, *self._ask(name, asking, now, now_ms)]
+        join.round += 1
+        return [*effects, *self._request(name, join, now, now_ms)]
 
-    def listening(self, control: str, now: float, now_ms: int) -> list[TalkEffect]:
-        """Others know now that this node listens to a control type."""
-        if self._heard.get(control):
+    def subscribed(self, control: str, id: SubscriptionId) -> Interest:
+        """The interest by which this node subscribes to a control type, under this id."""
+        self._controls[id] = control
+        return Interest(id, control, Everything())
+
+    def interest(self, id: SubscriptionId) -> Interest | None:
+        """The interest in a control type that has this id; None for any other id."""
+        control = self._controls.get(id)
+        return None if control is None else Interest(id, control, Everything())
+
+    def is_subscribed(self, control: str) -> bool:
+        return control in self._controls.values()
+
+    def in_place(self, control: str, now: float, now_ms: int) -> list[KeyEffect]:
+        """The subscription to a control type is in place everywhere: send the requests that waited for it."""
+        if self._subscribed.get(control):
             return []
-        self._heard[control] = True
+        self._subscribed[control] = True
         return [
             effect
-            for name, asking in self._asking.items()
-            if asking.keys.awaited and control in self._needed(name)
-            for effect in self._ask(name, asking, now, now_ms)
+            for name, join in self._joins.items()
+            if join.keys.awaited and control in self._needed(name)
+            for effect in self._request(name, join, now, now_ms)
         ]
 
-    def ask_again(self, name: str, round: int, now: float, now_ms: int) -> list[TalkEffect]:
-        """The time for an answer is over."""
-        asking = self._asking.get(name)
-        if asking is None or not asking.keys.awaited or asking.round != round:
+    def retry(self, name: str, round: int, now: float, now_ms: int) -> list[KeyEffect]:
+        """No answer came in time: send the request again."""
+        join = self._joins.get(name)
+        if join is None or not join.keys.awaited or join.round != round:
             return []
-        return self._ask(name, asking, now, now_ms)
+        return self._request(name, join, now, now_ms)
 
-    def _ask(self, name: str, asking: _Asking, now: float, now_ms: int) -> list[TalkEffect]:
-        if not all(self._heard.get(control) for control in self._needed(name)):
+    def _request(self, name: str, join: _Join, now: float, now_ms: int) -> list[KeyEffect]:
+        if not all(self._subscribed.get(control) for control in self._needed(name)):
             return []
-        asking.tries += 1
-        asking.round += 1
-        wait_s = min(ASK_AGAIN_S * asking.tries, ASK_AGAIN_S_MAX)
-        rights = self._rights(asking.keys, now_ms)
-        said = [Say(f"{CONTROL}join/{name}", AskedIn(asking.keys.ask(held, now_ms))) for held in rights]
-        asking.keys.awaited = {held.raw: None for held in rights}
-        return [*said, WakeAt(now + wait_s, _token("join", name, asking.round), idle=asking.tries > SOON_TRIES)]
+        join.tries += 1
+        join.round += 1
+        wait_s = min(ASK_AGAIN_S * join.tries, ASK_AGAIN_S_MAX)
+        rights = self._rights(join.keys, now_ms)
+        requests: list[KeyEffect] = [
+            PublishControl(f"{CONTROL}join/{name}", JoinRequest(join.keys.join_request(held, now_ms)))
+            for held in rights
+        ]
+        join.keys.awaited = {held.raw: None for held in rights}
+        return [*requests, WakeAt(now + wait_s, _token("join", name, join.round), idle=join.tries > SOON_TRIES)]
 
     def _needed(self, name: str) -> tuple[str, str]:
         return f"{CONTROL}welcome/{self.identity.public_key.hex()}", f"{CONTROL}keys/{name}"
 
-    def _rights(self, keys: TypeKeys, now_ms: int) -> list[Held]:
+    def _rights(self, keys: TypeCrypto, now_ms: int) -> list[HeldToken]:
         return [
             held
             for held in self.mine.of(keys.signed.type_id)
-            if held.refusal(self.truth, now_ms) is None and keys.groups_for(held)
+            if held.refusal(self.state, now_ms) is None and keys.groups_for(held)
         ]
 
-    def _groups(self, keys: TypeKeys, now_ms: int) -> bool:
+    def _groups(self, keys: TypeCrypto, now_ms: int) -> bool:
         return bool(self._rights(keys, now_ms))
 
-    # ── Handing keys out ──
+    # ── Hosting a key manager ──
 
-    def host(self, manager: KeyManager, now: float, now_ms: int) -> list[TalkEffect]:
+    def host(self, manager: KeyManager, now: float, now_ms: int) -> list[KeyEffect]:
         """Run a type's key manager here."""
         name = manager.signed_type.type_id.hex()
         self._managers[name] = manager
         control = f"{CONTROL}join/{name}"
-        listen: list[TalkEffect] = [] if control in self._heard else [Listen(control)]
-        self._heard.setdefault(control, False)
+        listen: list[KeyEffect] = [] if control in self._subscribed else [SubscribeControl(control)]
+        self._subscribed.setdefault(control, False)
         round = self._rounds.get(("beacon", name), 0)
         return [*listen, *self._manage(name, [], now, now_ms), *self.beacons(name, round, now, now_ms)]
 
-    def tick(self, name: str, round: int, now: float, now_ms: int) -> list[TalkEffect]:
-        """A manager's next moment has come."""
+    def tick(self, name: str, round: int, now: float, now_ms: int) -> list[KeyEffect]:
+        """A manager's timer has fired."""
         manager = self._managers.get(name)
         if manager is None or self._rounds.get(("tick", name)) != round:
             return []
         try:
             return self._manage(name, manager.tick(now_ms), now, now_ms)
-        except Denied:  # Its clock stepped back: it stands still until time has caught up.
+        except Denied:  # The clock stepped back: the manager pauses until it has caught up.
             return [Count("manager_clock_back"), self._next("tick", name, now + 1.0)]
 
-    def beacons(self, name: str, round: int, now: float, now_ms: int) -> list[TalkEffect]:
-        """A manager's regular word, every half grace."""
+    def beacons(self, name: str, round: int, now: float, now_ms: int) -> list[KeyEffect]:
+        """Send a manager's beacons, every half grace period."""
         manager = self._managers.get(name)
         if manager is None or self._rounds.get(("beacon", name), 0) != round:
             return []
-        said = [effect.message for effect in manager.beacons(now_ms) if isinstance(effect, Broadcast)]
-        beacons = [message for message in said if isinstance(message, EpochBeacon)]
-        words: list[TalkEffect] = [
-            Say(f"{CONTROL}keys/{name}", News(beacons=tuple(beacons[start : start + BEACONS_AT_ONCE])))
+        broadcast = [effect.message for effect in manager.beacons(now_ms) if isinstance(effect, Broadcast)]
+        beacons = [message for message in broadcast if isinstance(message, EpochBeacon)]
+        messages: list[KeyEffect] = [
+            PublishControl(
+                f"{CONTROL}keys/{name}", KeyAnnouncement(beacons=tuple(beacons[start : start + BEACONS_AT_ONCE]))
+            )
             for start in range(0, len(beacons), BEACONS_AT_ONCE)
         ]
         half_s = manager.policy.grace_ms / 2000
-        return [*words, self._next("beacon", name, now + half_s)]
+        return [*messages, self._next("beacon", name, now + half_s)]
 
-    def revoke(self, now: float, now_ms: int) -> list[TalkEffect]:
-        """Links were revoked: shut out whoever rests on them."""
-        effects: list[TalkEffect] = []
+    def revoke(self, now: float, now_ms: int) -> list[KeyEffect]:
+        """Links were revoked: expel the members whose rights contain them."""
+        effects: list[KeyEffect] = []
         for name, manager in self._managers.items():
             hit = any(
-                id in self.truth.revoked
+                id in self.state.revoked
                 for group in manager.groups.values()
                 for member in group.members.values()
                 for id in member.revocation_ids
             )
             if hit:
-                effects += self._manage(name, manager.revoke(self.truth.revoked, now_ms), now, now_ms)
+                effects += self._manage(name, manager.revoke(self.state.revoked, now_ms), now, now_ms)
         return effects
 
-    def _manage(self, name: str, done: Iterable[ManagerEffect], now: float, now_ms: int) -> list[TalkEffect]:
+    def _manage(self, name: str, done: Iterable[ManagerEffect], now: float, now_ms: int) -> list[KeyEffect]:
         manager = self._managers[name]
-        effects: list[TalkEffect] = []
+        effects: list[KeyEffect] = []
         for each in done:
             match each:
                 case Persist(generation):
                     effects.append(KeepKeys(manager.signed_type.type_id, generation))
                 case Reply(holder, message):
                     control = f"{CONTROL}welcome/{holder.hex()}"
-                    effects.append(Say(control, LetIn(manager.signed_type.type_id, message)))
+                    effects.append(PublishControl(control, JoinReply(manager.signed_type.type_id, message)))
                 case Broadcast(KeyUpdate() as update):
-                    effects.append(Say(f"{CONTROL}keys/{name}", News(updates=(update,))))
+                    effects.append(PublishControl(f"{CONTROL}keys/{name}", KeyAnnouncement(updates=(update,))))
                 case Broadcast(EpochBeacon() as beacon):
-                    effects.append(Say(f"{CONTROL}keys/{name}", News(beacons=(beacon,))))
+                    effects.append(PublishControl(f"{CONTROL}keys/{name}", KeyAnnouncement(beacons=(beacon,))))
         wait_s = max(0.0, (manager.next_tick_ms - now_ms) / 1000)
         return [*effects, self._next("tick", name, now + wait_s)]
 
@@ -264,110 +288,110 @@ class KeyTalk:
         round = self._rounds[what, name] = self._rounds.get((what, name), 0) + 1
         return WakeAt(when, _token(what, name, round), idle=True)
 
-    # ── Hearing ──
+    # ── Receiving ──
 
-    def hear(self, control: str, raw: bytes, now: float, now_ms: int) -> list[TalkEffect]:
-        """A word of a control type; raises PeerError or Denied for one that is not genuine."""
+    def receive(self, control: str, raw: bytes, now: float, now_ms: int) -> list[KeyEffect]:
+        """Take a message of a control type. One that is not genuine is only counted: anybody may send anything."""
+        try:
+            return self._receive(control, raw, now, now_ms)
+        except (PeerError, Denied):
+            return [Count("control_refused")]
+
+    def _receive(self, control: str, raw: bytes, now: float, now_ms: int) -> list[KeyEffect]:
         message = CODEC.decode(raw)
         name = control.partition("/")[2]
         match message:
-            case AskedIn(asked):
-                return self._asked_in(name, asked, now, now_ms)
-            case LetIn(type_id, sealed):
-                return self._let_in(type_id.hex(), sealed, now, now_ms)
-            case TurnedAway():
-                return self._turned_away(message)
-            case News(updates, beacons):
-                return self._news(name, (*updates, *beacons), now, now_ms)
-            case WhoPublishes():
-                return self._show_right(name, now, now_ms)
-            case Publishers(tokens):
-                return self._know(name, tokens)
+            case JoinRequest(asked):
+                return self._join_requested(name, asked, now, now_ms)
+            case JoinReply(type_id, sealed):
+                return self._welcomed(type_id.hex(), sealed, now, now_ms)
+            case JoinRefusal():
+                return self._refused(message)
+            case KeyAnnouncement(updates, beacons):
+                return self._announced(name, (*updates, *beacons), now, now_ms)
+            case PublisherQuery():
+                return self._send_right(name, now, now_ms)
+            case PublisherTokens(tokens):
+                return self._add_publishers(name, tokens)
 
-    def _asked_in(self, name: str, asked: bytes, now: float, now_ms: int) -> list[TalkEffect]:
+    def _join_requested(self, name: str, asked: bytes, now: float, now_ms: int) -> list[KeyEffect]:
         manager = self._managers.get(name)
         if manager is None:
             return []
         try:
-            done = manager.join(asked, now_ms, revoked=self.truth.revoked, online=self.truth.online)
+            done = manager.join(asked, now_ms, revoked=self.state.revoked, online=self.state.online)
         except Denied as refused:
             return [Count("joins_refused"), *self._refuse(manager, asked, str(refused))]
         return self._manage(name, done, now, now_ms)
 
-    def _refuse(self, manager: KeyManager, asked: bytes, why: str) -> list[TalkEffect]:
+    def _refuse(self, manager: KeyManager, asked: bytes, why: str) -> list[KeyEffect]:
         holder, nonce, signature = manager.refuse(asked, why)
-        word = TurnedAway(manager.signed_type.type_id, nonce, why, signature)
-        return [Say(f"{CONTROL}welcome/{holder.hex()}", word)]
+        refusal = JoinRefusal(manager.signed_type.type_id, nonce, why, signature)
+        return [PublishControl(f"{CONTROL}welcome/{holder.hex()}", refusal)]
 
-    def _let_in(self, name: str, sealed: bytes, now: float, now_ms: int) -> list[TalkEffect]:
-        asking = self._asking.get(name)
-        if asking is None:
+    def _welcomed(self, name: str, sealed: bytes, now: float, now_ms: int) -> list[KeyEffect]:
+        join = self._joins.get(name)
+        if join is None:
             return []
-        keys = asking.keys
+        keys = join.keys
         keys.welcome(sealed, now_ms)
-        asked = self.who_publishes(name, now) if keys.need_signatures else []
-        return [*self._joined(name, keys), *self._show_right(name, now, now_ms), *asked]
+        asked = self.query_publishers(name, now) if keys.need_signatures else []
+        return [*self._joined(name, keys), *self._send_right(name, now, now_ms), *asked]
 
-    def _joined(self, name: str, keys: TypeKeys) -> list[TalkEffect]:
-        """For the first time with the answer to the last right: until then clients would be shown less than they may see."""
+    def _joined(self, name: str, keys: TypeCrypto) -> list[KeyEffect]:
+        """Joined, once every token has its answer: until then clients would see less than they may."""
         keys.is_in = keys.is_in or not keys.awaited
         return [Joined(name, len(keys.members), keys.sender_id)] if keys.is_in else []
 
-    def who_publishes(self, name: str, now: float) -> list[TalkEffect]:
-        """Ask who signs events of a type; not more often than ASK_PUBLISHERS_S."""
+    def query_publishers(self, name: str, now: float) -> list[KeyEffect]:
+        """Ask who signs events of a type, at most every ASK_PUBLISHERS_S."""
         if now - self._asked_at.get(name, -ASK_PUBLISHERS_S) < ASK_PUBLISHERS_S:
             return []
         self._asked_at[name] = now
-        return [Say(f"{CONTROL}keys/{name}", WhoPublishes())]
+        return [PublishControl(f"{CONTROL}keys/{name}", PublisherQuery())]
 
-    def _show_right(self, name: str, now: float, now_ms: int) -> list[TalkEffect]:
-        asking = self._asking.get(name)
-        if asking is None or asking.keys.signing == "none" or now - asking.showed_at < ASK_PUBLISHERS_S / 2:
+    def _send_right(self, name: str, now: float, now_ms: int) -> list[KeyEffect]:
+        join = self._joins.get(name)
+        if join is None or join.keys.signing == "none" or now - join.sent_right_at < ASK_PUBLISHERS_S / 2:
             return []
-        asking.showed_at = now
-        held = [one.raw for one in self._rights(asking.keys, now_ms) if "publish" in one.right.actions]
-        return [Say(f"{CONTROL}keys/{name}", Publishers(tuple(held[:TOKENS_AT_ONCE])))] if held else []
+        join.sent_right_at = now
+        held = [one.raw for one in self._rights(join.keys, now_ms) if "publish" in one.right.actions]
+        return [PublishControl(f"{CONTROL}keys/{name}", PublisherTokens(tuple(held[:TOKENS_AT_ONCE])))] if held else []
 
-    def _know(self, name: str, tokens: tuple[bytes, ...]) -> list[TalkEffect]:
-        asking = self._asking.get(name)
-        if asking is not None and asking.keys.need_signatures:
+    def _add_publishers(self, name: str, tokens: tuple[bytes, ...]) -> list[KeyEffect]:
+        join = self._joins.get(name)
+        if join is not None and join.keys.need_signatures:
             for token in tokens[:TOKENS_AT_ONCE]:
-                asking.keys.know_publisher(token)
+                join.keys.add_publisher(token)
         return []
 
-    def _turned_away(self, word: TurnedAway) -> list[TalkEffect]:
-        name = word.type_id.hex()
-        asking = self._asking.get(name)
-        if asking is None or not asking.keys.is_asking(word.nonce):
+    def _refused(self, refusal: JoinRefusal) -> list[KeyEffect]:
+        name = refusal.type_id.hex()
+        join = self._joins.get(name)
+        if join is None or not join.keys.has_requested(refusal.nonce):
             return []
-        keys = asking.keys
-        verify_refusal(keys.signed, word.nonce, word.why, word.signature)
-        keys.answered(word.nonce)
+        keys = join.keys
+        verify_refusal(keys.signed, refusal.nonce, refusal.why, refusal.signature)
+        keys.answered(refusal.nonce)
         keys.expected = bool(keys.awaited)
-        is_last = keys.members and not keys.is_in  # What came before it has waited for this answer.
-        return [NotJoined(name, word.why), *(self._joined(name, keys) if is_last else [])]
+        is_last = keys.members and not keys.is_in  # The keys received before have waited for this answer.
+        return [NotJoined(name, refusal.why), *(self._joined(name, keys) if is_last else [])]
 
-    def _news(self, name: str, news: tuple[KeyUpdate | EpochBeacon, ...], now: float, now_ms: int) -> list[TalkEffect]:
-        asking = self._asking.get(name)
-        if asking is None:
+    def _announced(
+        self, name: str, news: tuple[KeyUpdate | EpochBeacon, ...], now: float, now_ms: int
+    ) -> list[KeyEffect]:
+        join = self._joins.get(name)
+        if join is None:
             return []
         missed = False
         for each in news:
             try:
-                asking.keys.hear(each, now_ms)
+                join.keys.receive(each, now_ms)
             except NeedResync:
                 missed = True
-        if missed and not asking.keys.awaited:
-            return [Count("keys_missed"), *self.want(asking.keys, now, now_ms)]
+        if missed and not join.keys.awaited:
+            return [Count("keys_missed"), *self.request_keys(join.keys, now, now_ms)]
         return []
-
-
-def genuine_or_none(talk: KeyTalk, control: str, raw: bytes, now: float, now_ms: int) -> list[TalkEffect]:
-    """As `KeyTalk.hear`; a word that is not genuine is counted, for anybody may say anything."""
-    try:
-        return talk.hear(control, raw, now, now_ms)
-    except (PeerError, Denied):
-        return [Count("control_refused")]
 
 
 def _token(what: str, name: str, number: int) -> tuple[str, str, str, int]:

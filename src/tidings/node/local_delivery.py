@@ -1,30 +1,156 @@
-"""The last step: from an event that came here to the clients that are told of it.
+"""Local delivery: the subscriptions of this node's clients, and the events that match them.
 
-An event of a sealed type must be fresh, new and read with every key that this node should have; where
-signatures are asked for, it must be signed by a broker with the right to publish it. One whose key, or
-whose publisher's right, is still on its way waits for it, for as long as an event may be late.
+An event of a sealed type must be fresh, new, and opened with every key that this node should have; where signatures
+are required, a broker with the right to publish must have signed it. An event whose key or publisher's right is still
+missing waits, for as long as an event may be late. Then the index finds the subscriptions whose condition is TRUE,
+and each client gets the attributes that it may see (see `client_authorization`).
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tidings.errors import ErrorCode, EventError, PeerError
-from tidings.events import Value
-from tidings.node.customs import Customs
-from tidings.node.effects import Ended, NodeEffect, Notify
-from tidings.node.trace_log import Hops
-from tidings.node.type_crypto import TypeKeys, UnknownPublisher
-from tidings.node.type_registry import Catalogue, Known
-from tidings.node.visibility import Seen
-from tidings.overlay import Count, NodeId, Packet
+from tidings.errors import ErrorCode, EventError, InputError, PeerError
+from tidings.events import EventType, Value
+from tidings.filters import Condition
+from tidings.matching import Index
+from tidings.node.client_authorization import Visibility, VisibleAttributes
+from tidings.node.credentials import HeldToken
+from tidings.node.effects import Delivery, Ended, NodeEffect
+from tidings.node.trace_log import TraceLog
+from tidings.node.trust_boundary import TrustBoundary
+from tidings.node.type_crypto import TypeCrypto, UnknownPublisher
+from tidings.node.type_registry import RegisteredType, TypeRegistry
+from tidings.overlay import Count, NodeId, Packet, SubscriptionId, View
 from tidings.security import Frame, UnknownEpoch
 
-WAITING_MAX = 4096  # Events that wait for a key which is on its way; the oldest make room.
-
-
+SUBSCRIPTIONS_MAX = 1_000_000  # Of one type at one node; the size that the index is measured with.
+SETTLED_MAX = 20_000  # Up to here, compacting the index takes a tenth of a second or less.
+UNSETTLED_MAX = 32  # So many uncompacted ones cost little to match one by one.
+WAITING_MAX = 4096  # Events that wait for a key; beyond this the oldest are dropped.
 WAITS_FOR_KEY, WAITS_FOR_PUBLISHER = Count("waiting_for_key"), Count("waiting_for_publisher")
+_WAITS = (WAITS_FOR_KEY, WAITS_FOR_PUBLISHER)
+
+
+@dataclass(slots=True, eq=False)
+class LocalSubscription:
+    """One subscription of a client of this node."""
+
+    id: SubscriptionId
+    client: str
+    type: str
+    condition: Condition
+    visibility: Visibility | None = None
+    """What the client may see; None for an open type."""
+    visible: VisibleAttributes | None = None
+    """What `visibility` gave when it was last asked."""
+    advertised_under: HeldToken | None = None
+    """The broker's own right under which it advertised the interest; None for a type that is not sealed."""
+    in_place: bool = False
+    """Whether the overlay has confirmed it."""
+    version: int = 0
+    """How often it was sealed."""
+    _attributes: tuple[str, ...] | None = field(default=None, init=False, repr=False)
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """The attributes that the condition names: the broker must be able to read them, and the client to see them."""
+        if self._attributes is None:
+            self._attributes = self.condition.attributes
+        return self._attributes
+
+    def still_permitted(self, now_ms: int) -> bool:
+        """Whether the client may still name these attributes; refreshes `visible`."""
+        if self.visibility is None:
+            return True
+        visible = self.visibility.at(now_ms)
+        if visible is not self.visible:
+            if not visible.permits(self.attributes):
+                return False
+            self.visible = visible
+        return True
+
+    def end(self, now_ms: int) -> Ended:
+        """The effect that ends it, because the client may no longer see what the condition names."""
+        assert self.visibility is not None
+        return Ended(self.id, self.client, self.visibility.refusal(self.attributes, now_ms))
+
+    def refusal(self, view: View) -> str:
+        """Why rights or keys keep this event from the client, whether it matches or not; empty if they do not."""
+        if unread := self.unread(view):
+            return f"key: this broker cannot read {', '.join(unread)}"
+        names = self.visible.names(view) if self.visible is not None else frozenset(self.attributes)
+        if names is None or not names.issuperset(self.attributes):
+            return "constraints: the event is outside what the rights are for"
+        return ""
+
+    def unread(self, view: View) -> list[str]:
+        """The attributes of the condition that this broker cannot read."""
+        return [name for name in self.attributes if view.unknown(name)] if view.hidden or view.opaque else []
+
+
+class LocalSubscriptions:
+    """All local subscriptions of one event type, in an index."""
+
+    def __init__(self, event_type: EventType) -> None:
+        self.event_type = event_type
+        self._index = Index(event_type)
+        self._by_name: dict[str, LocalSubscription] = {}
+        self._new = self._matched = 0
+
+    def add(self, new: LocalSubscription) -> None:
+        """Add a subscription; it replaces one with the same id."""
+        if len(self._by_name) >= SUBSCRIPTIONS_MAX:
+            raise InputError(f"this node has {SUBSCRIPTIONS_MAX} subscriptions of {self.event_type.name} already")
+        self._index.add(_name(new.id), new.condition)
+        self._by_name[_name(new.id)] = new
+        self._new, self._matched = self._new + 1, 0
+
+    def remove(self, id: SubscriptionId) -> LocalSubscription | None:
+        gone = self._by_name.pop(_name(id), None)
+        if gone is not None:
+            self._index.remove(_name(id))
+        return gone
+
+    def get(self, id: SubscriptionId) -> LocalSubscription | None:
+        return self._by_name.get(_name(id))
+
+    def all(self) -> Iterable[LocalSubscription]:
+        return tuple(self._by_name.values())
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def match(self, view: View) -> list[LocalSubscription]:
+        """The subscriptions whose condition is TRUE; whether their clients may see the event is not checked here.
+
+        Raises EventError for values that do not fit the type.
+        """
+        if not self._by_name:
+            return []
+        if self._new > UNSETTLED_MAX:
+            self._settle()
+        if view.hidden or view.opaque:  # Opened by this node, so the types are right; some may be missing.
+            names = self._index.match_values(view.values)
+        else:
+            names = self._index.match(view.values)
+        if not names:
+            return []
+        found = [self._by_name[name] for name in names]
+        return [one for one in found if not one.unread(view)] if view.hidden or view.opaque else found
+
+    def _settle(self) -> None:
+        """Compact the index once subscriptions stop coming: until then each new one would undo the work."""
+        self._matched += 1
+        if self._matched > len(self._by_name) // 100 and len(self._by_name) <= SETTLED_MAX:
+            self._index.settle()
+            self._new = 0
+
+
+# ── Delivery ──
 
 
 class _Waiting(NamedTuple):
@@ -33,38 +159,38 @@ class _Waiting(NamedTuple):
     came_from: NodeId
 
 
-class Delivery:
-    """One node's way to its clients."""
+class LocalDelivery:
+    """Delivers events to the clients of one node."""
 
-    def __init__(self, types: Catalogue, customs: Customs, hops: Hops) -> None:
-        self._types, self._customs, self._hops = types, customs, hops
+    def __init__(self, types: TypeRegistry, boundary: TrustBoundary, trace: TraceLog) -> None:
+        self._types, self._boundary, self._trace = types, boundary, trace
         self._waiting: deque[_Waiting] = deque(maxlen=WAITING_MAX)
 
     def deliver(self, packet: Packet, now_ms: int, came_from: NodeId) -> list[NodeEffect]:
-        """Who is told, and of what. Ended for a subscription whose right turned out to be over: it is to be dropped."""
+        """Deliveries of an event; Ended for each matching subscription whose right has expired, for the node to drop."""
         known = self._types.get(packet.header.type)
         if known is None or not len(known.local):
             return []
         if known.keys is not None and (refused := self._refusal(known.keys, packet, now_ms, came_from)) is not None:
             return [refused]
-        return self._notify(known, packet, now_ms, came_from)
+        return self._matches(known, packet, now_ms, came_from)
 
-    def tell(self, packet: Packet, now_ms: int) -> list[NodeEffect]:
-        """Who is told of an event that is known to be due, whether or not it was seen before and however old it is.
+    def deliver_stored(self, packet: Packet, now_ms: int) -> list[NodeEffect]:
+        """Deliveries of an event that is due, whether or not it was seen before and however old it is.
 
-        Raises UnknownEpoch or UnknownPublisher where something that it takes has not come yet, PeerError where
-        it is not genuine.
+        Raises UnknownEpoch or UnknownPublisher if a key or a right has not come yet, PeerError if the event is not
+        genuine.
         """
         known = self._types.get(packet.header.type)
         if known is None:
             return []
         if known.keys is not None:
             known.keys.check_joined(packet.view)
-            self._check_genuine(known.keys, packet, self._customs.frame_of(packet), now_ms)
-        return self._notify(known, packet, now_ms, "")
+            self._check_genuine(known.keys, packet, self._boundary.frame_of(packet), now_ms)
+        return self._matches(known, packet, now_ms, "")
 
-    def try_again(self, now_ms: int) -> list[NodeEffect]:
-        """Keys have come, or time has passed: looks at what waits."""
+    def retry(self, now_ms: int) -> list[NodeEffect]:
+        """Keys have come, or time has passed: try the waiting events again."""
         if not self._waiting:
             return []
         waiting, self._waiting = self._waiting, deque(maxlen=WAITING_MAX)
@@ -74,7 +200,7 @@ class Delivery:
                 done.append(Count("undelivered_key"))
                 continue
             try:
-                opened = self._customs.take_packet("", one.packet, now_ms)
+                opened = self._boundary.open_packet("", one.packet, now_ms)
             except PeerError as refused:
                 done.append(self._undelivered(one.packet, str(refused), refused.code))
             else:
@@ -85,13 +211,13 @@ class Delivery:
         """How many events wait for a key."""
         return len(self._waiting)
 
-    def _refusal(self, keys: TypeKeys, packet: Packet, now_ms: int, came_from: NodeId) -> Count | None:
-        frame = self._customs.frame_of(packet)
+    def _refusal(self, keys: TypeCrypto, packet: Packet, now_ms: int, came_from: NodeId) -> Count | None:
+        frame = self._boundary.frame_of(packet)
         moment = (frame.type_id, frame.sender_id, frame.ts_ms, frame.seq, now_ms)
         try:
             self._check_genuine(keys, packet, frame, now_ms)
             keys.replay.check(*moment)
-            if packet.view.values:  # Of an event that cannot be read nothing is known to be true.
+            if packet.view.values:  # An event that cannot be read is not authenticated.
                 keys.replay.accept(*moment)
         except (UnknownEpoch, UnknownPublisher) as missing:
             late_ms = keys.signed.grace_ms + keys.keyring.delay_ms
@@ -101,40 +227,42 @@ class Delivery:
             return self._undelivered(packet, str(refused), refused.code)
         return None
 
-    def _check_genuine(self, keys: TypeKeys, packet: Packet, frame: Frame, now_ms: int) -> None:
+    def _check_genuine(self, keys: TypeCrypto, packet: Packet, frame: Frame, now_ms: int) -> None:
         if packet.view.hidden or packet.view.opaque:
             keys.check_keys(frame, now_ms)
         if keys.need_signatures:
             keys.check_publisher(frame, now_ms)
 
-    def _notify(self, known: Known, packet: Packet, now_ms: int, came_from: NodeId) -> list[NodeEffect]:
+    def _matches(self, known: RegisteredType, packet: Packet, now_ms: int, came_from: NodeId) -> list[NodeEffect]:
         try:
             found = known.local.match(packet.view)
         except EventError as wrong:
             return [self._undelivered(packet, f"event: {wrong}", wrong.code)]
         done: list[NodeEffect] = []
         id, view, name = packet.header.id, packet.view, known.event_type.name
-        parts: dict[Seen, tuple[frozenset[str] | None, dict[str, Value]]] = {}
+        projections: dict[VisibleAttributes, tuple[frozenset[str] | None, dict[str, Value]]] = {}
         for one in found:
             shown = view.values
-            if (sight := one.sight) is not None:
-                seen = sight.at(now_ms)
-                if seen is not one.seen and not one.look(seen):
-                    done.append(Ended(one.id, one.client, sight.refusal(one.asks, now_ms)))
+            if one.visibility is not None:
+                if not one.still_permitted(now_ms):
+                    done.append(one.end(now_ms))
                     continue
-                if not seen.is_all:
-                    if seen not in parts:  # Many subscriptions of one client are shown the same.
-                        parts[seen] = seen.part(view)
-                    names, shown = parts[seen]
-                    if names is None or not names.issuperset(one.asks):
+                visible = one.visible
+                assert visible is not None
+                if not visible.is_all:
+                    if visible not in projections:  # Shared by the subscriptions of one client.
+                        projections[visible] = visible.project(view)
+                    names, shown = projections[visible]
+                    if names is None or not names.issuperset(one.attributes):
                         continue
-            self._hops.told(id, one.id, one.client)
-            done.append(Notify(one.id, one.client, id, name, shown, came_from))
+            self._trace.delivered(id, one.id, one.client)
+            done.append(Delivery(one.id, one.client, id, name, shown, came_from))
         return done
 
     def _undelivered(self, packet: Packet, why: str, code: ErrorCode) -> Count:
-        self._hops.refused(packet.header.id, why)
+        self._trace.refused(packet.header.id, why)
         return Count(f"undelivered_{code}")
 
 
-_WAITS = (WAITS_FOR_KEY, WAITS_FOR_PUBLISHER)
+def _name(id: SubscriptionId) -> str:
+    return f"{id.incarnation}/{id.seq}"

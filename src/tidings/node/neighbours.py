@@ -1,31 +1,29 @@
-"""Neighbours: who is at the other end of a link, and what may be shown to it.
+"""Neighbours: the handshake on a new link, and the credentials that a neighbour has presented.
 
-    link up        → LinkHello, both ways: key, nonce, what is understood
-    both hellos in → LinkCreds, both ways: tokens, and a signature over this very session
-    creds checked  → LinkAck; the link is ready if the neighbour belongs to the network
-    later          → LinkCreds again (the next counter), LinkRevoke
+    link up              → LinkHello, both ways: key, nonce, versions
+    both hellos received → LinkCreds, both ways: tokens, and a signature over this session
+    creds verified       → LinkAck; the link is ready if the neighbour is a member of the network
+    later                → LinkCreds again (the next counter), LinkRevoke
 
-The signature covers both certificates, both nonces, which end signed and what tokens it showed: it
-proves that the holder of the key is at the other end of this TLS session and no other. An invalid
-token counts as not shown; a signature that does not fit ends the link. A neighbour that nobody knows
-may read nothing.
+The signature covers both certificates, both nonces, the signer's role and its tokens: it proves that the holder of the
+key is at the other end of this TLS session and no other. An invalid token counts as not presented; an invalid
+signature ends the link. A neighbour without credentials may read nothing.
 
-Which organisation a neighbour belongs to is not what it says but who let it in: the key that
-delegated its membership to it.
+A neighbour's organisation is not what it claims but who admitted it: the key that delegated its membership.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, TypeAlias
 
 import msgspec
 
-from tidings.errors import Denied, PeerError
-from tidings.node.credentials import NOTHING, TOKENS_MAX, Credentials, Truth
-from tidings.node.effects import LinkReady, NodeEffect, Refused
+from tidings.errors import Denied, ErrorCode, PeerError
+from tidings.node.credentials import NOTHING, TOKENS_MAX, Credentials, RevocationState
+from tidings.node.effects import LinkReady, NodeEffect, Rejected
 from tidings.overlay import Message, NodeId, Peer, Send
 from tidings.security import (
     ANY_TYPE,
@@ -40,18 +38,18 @@ from tidings.security import (
 
 VERSION = 1
 NONCE_BYTES = 32
-NEIGHBOURS_MAX = 4096  # Links at once; as many as a router keeps.
-UNVERIFIED_MAX = 64  # Tokens of one neighbour that wait until their type is known here: a megabyte at most.
+NEIGHBOURS_MAX = 4096  # Links at once; as many as a router supports.
+UNVERIFIED_MAX = 64  # Tokens of one neighbour whose type is not known here yet: a megabyte at most.
 UNVERIFIED_BYTES_MAX = 16 * 1024
-REASONS_MAX = 16  # Refusals told to a neighbour; the first ones say what is wrong.
+REASONS_MAX = 16  # Refusals sent to a neighbour; the first ones suffice to find the mistake.
 _MEMBERSHIP = b""
 
 Shown: TypeAlias = tuple[tuple[bytes, bytes], ...]
-"""Tokens on their way: the id of the type each is for (empty for membership), and the token."""
+"""Tokens on the wire: the id of the type each is for (empty for membership), and the token."""
 
 
 class LinkHello(Message, frozen=True):
-    """The first word on a link."""
+    """The first message on a link."""
 
     key: bytes
     domain: str
@@ -61,7 +59,7 @@ class LinkHello(Message, frozen=True):
 
 
 class LinkCreds(Message, frozen=True):
-    """Tokens, tied to this session. A later one adds to what was shown."""
+    """Tokens, bound to this session. A later message adds more."""
 
     shown: Shown
     counter: int
@@ -69,14 +67,14 @@ class LinkCreds(Message, frozen=True):
 
 
 class LinkAck(Message, frozen=True):
-    """How many tokens count now, and why others do not."""
+    """How many tokens were accepted, and why others were not."""
 
     accepted: int
     rejected: tuple[str, ...]
 
 
 class LinkRevoke(Message, frozen=True):
-    """These links no longer count for the sender's own tokens. Nobody can revoke another's this way."""
+    """The sender withdraws its own tokens that contain these links. Nobody can revoke another's tokens this way."""
 
     ids: tuple[str, ...]
 
@@ -94,7 +92,7 @@ def node_id_of(public_key: bytes) -> NodeId:
 
 
 @dataclass(slots=True, eq=False)
-class Neighbour:
+class LinkedNeighbour:
     """One end of one link."""
 
     peer: Peer
@@ -112,7 +110,7 @@ class Neighbour:
     """Tokens for types this node does not know yet, by token."""
 
     def status(self) -> dict[str, Any]:
-        """What there is to see of it, as JSON has it."""
+        """Its state for operators, as JSON values."""
         held = self.credentials.all() if self.credentials else []
         return {
             "id": self.peer.id,
@@ -122,7 +120,7 @@ class Neighbour:
         }
 
     def transcript(self, *, mine: bool, counter: int, shown: Shown) -> bytes:
-        """What one end signs: the session, its own role in it, and what it shows."""
+        """What one end signs: the session, its role in it, and the tokens."""
         assert self.hello is not None
         certs, nonces = [self.my_cert, self.their_cert], [self.my_nonce, self.hello.nonce]
         if not self.dialled:
@@ -133,14 +131,14 @@ class Neighbour:
         return b"ps/hs/1\0" + b"".join(digests) + role + counter.to_bytes(8, "big")
 
 
-class Neighbourhood:
-    """All links of one node."""
+class NeighbourTable:
+    """All links of one node, with the credentials presented over each."""
 
     def __init__(
         self,
         identity: Identity,
         domain: str,
-        truth: Truth,
+        state: RevocationState,
         random: RandomBytes,
         *,
         network_key: bytes | None,
@@ -148,20 +146,20 @@ class Neighbourhood:
         open_links: bool,
         bind_ids: bool,
     ) -> None:
-        self.mine = Credentials(identity.public_key, truth)
-        self._identity, self._domain, self._truth, self._random = identity, domain, truth, random
+        self.mine = Credentials(identity.public_key, state)
+        self._identity, self._domain, self._state, self._random = identity, domain, state, random
         self._network_key, self._owner_of = network_key, owner_of
         self._open_links, self._bind_ids = open_links, bind_ids
         self._verifier = Verifier()
-        self._near: dict[NodeId, Neighbour] = {}
-        self._mine_as_of: tuple[int, bytes] = (-1, b"")
+        self._near: dict[NodeId, LinkedNeighbour] = {}
+        self._own_organisation: tuple[int, bytes] = (-1, b"")
 
-    # ── Asking ──
+    # ── Queries ──
 
-    def get(self, neighbour: NodeId) -> Neighbour | None:
+    def get(self, neighbour: NodeId) -> LinkedNeighbour | None:
         return self._near.get(neighbour)
 
-    def all(self) -> list[Neighbour]:
+    def all(self) -> list[LinkedNeighbour]:
         return list(self._near.values())
 
     def is_ready(self, neighbour: NodeId) -> bool:
@@ -169,27 +167,27 @@ class Neighbourhood:
         return self._open_links if near is None else near.ready
 
     def readable(self, neighbour: NodeId, type_id: bytes, now_ms: int) -> frozenset[bytes] | None:
-        """The attributes of a type that this neighbour may see now; None for all. Of a stranger, none."""
+        """The attributes of a type that this neighbour may see now; None for all. A stranger may see none."""
         near = self._near.get(neighbour)
         if near is None or near.credentials is None or not near.ready or not self._is_member(near.credentials, now_ms):
             return NOTHING
         return near.credentials.readable(type_id, now_ms)
 
-    def is_colleague(self, neighbour: NodeId) -> bool:
-        """Whether the neighbour was let in by the same organisation as this node."""
+    def is_same_organisation(self, neighbour: NodeId) -> bool:
+        """Whether the same organisation admitted this neighbour and this node."""
         near = self._near.get(neighbour)
-        if self._mine_as_of[0] != self.mine.changes:
-            self._mine_as_of = self.mine.changes, self._organisation(self.mine)
-        mine = self._mine_as_of[1]
+        if self._own_organisation[0] != self.mine.changes:
+            self._own_organisation = self.mine.changes, self._organisation(self.mine)
+        mine = self._own_organisation[1]
         return near is not None and near.ready and bool(mine) and near.organisation == mine
 
-    # ── A link's life ──
+    # ── Life cycle of a link ──
 
     def up(self, peer: Peer, my_cert: bytes, their_cert: bytes, dialled: bool) -> list[NodeEffect]:
-        """TLS stands: say hello. An earlier link to the same peer is forgotten, rights and all."""
+        """TLS is established: send the hello. An earlier link to the same peer is dropped with its credentials."""
         if len(self._near) >= NEIGHBOURS_MAX and peer.id not in self._near:
-            return [Refused(peer.id, f"link: more than {NEIGHBOURS_MAX} neighbours", cut=True)]
-        near = Neighbour(peer, self._random(NONCE_BYTES), my_cert, their_cert, dialled)
+            return [Rejected(peer.id, f"link: more than {NEIGHBOURS_MAX} neighbours", cut=True)]
+        near = LinkedNeighbour(peer, self._random(NONCE_BYTES), my_cert, their_cert, dialled)
         self._near[peer.id] = near
         if self._open_links:
             near.ready = True
@@ -200,11 +198,11 @@ class Neighbourhood:
     def down(self, neighbour: NodeId) -> None:
         self._near.pop(neighbour, None)
 
-    def take(self, sender: NodeId, message: LinkMessage, now_ms: int) -> list[NodeEffect]:
-        """What a neighbour says about itself; raises PeerError or Denied where the link must end."""
+    def receive(self, sender: NodeId, message: LinkMessage, now_ms: int) -> list[NodeEffect]:
+        """Take a handshake message; raises PeerError or Denied if the link must end."""
         near = self._near.get(sender)
         if near is None:
-            raise PeerError("link: a word on a link that is not there")
+            raise PeerError("link: a message on a link that is not there")
         match message:
             case LinkHello():
                 return self._hello(near, message)
@@ -215,30 +213,30 @@ class Neighbourhood:
             case LinkRevoke(ids):
                 if near.credentials is not None:
                     near.credentials.drop(ids)
-                return self._lapsed(near, now_ms)
+                return self._expire(near, now_ms)
 
     def present(self, held: Sequence[bytes] | None = None) -> list[NodeEffect]:
-        """Show tokens (those given, or all) to every neighbour that has said hello."""
+        """Present tokens (those given, or all) to every neighbour that has sent its hello."""
         return [self._show(near, held) for near in self._near.values() if near.hello is not None]
 
     def withdraw(self, ids: Sequence[str]) -> list[NodeEffect]:
-        """Tell neighbours that tokens with these links no longer count for this node."""
+        """Withdraw this node's tokens that contain these links, here and at every neighbour."""
         self.mine.drop(ids)
         return [Send(near.peer.id, LinkRevoke(tuple(ids))) for near in self._near.values() if near.ready]
 
-    def lapsed(self, now_ms: int) -> list[NodeEffect]:
-        """Ends the links to those whose membership is over."""
-        return [effect for near in self.all() for effect in self._lapsed(near, now_ms)]
+    def expire(self, now_ms: int) -> list[NodeEffect]:
+        """End the links to neighbours whose membership has expired."""
+        return [effect for near in self.all() for effect in self._expire(near, now_ms)]
 
-    def read_again(self) -> None:
-        """A type has become known: tokens that could not be verified may be now."""
+    def verify_pending(self) -> None:
+        """A type has become known: verify the tokens that waited for it."""
         for near in self._near.values():
             waiting, near.unverified = near.unverified, {}
             for token, type_id in waiting.items():
                 self._accept(near, type_id, token)
 
-    def read(self, type_id: bytes, token: bytes) -> BiscuitCapability:
-        """A token for a type (or, with an empty id, for membership); raises Denied unless its owner gave it."""
+    def verify(self, type_id: bytes, token: bytes) -> BiscuitCapability:
+        """Verify a token for a type (with an empty id: for membership); raises Denied unless its owner granted it."""
         owner = self._network_key if type_id == _MEMBERSHIP else self._owner_of(type_id)
         if owner is None:
             raise Denied("type: nothing is known of the type that the right is for")
@@ -247,8 +245,18 @@ class Neighbourhood:
             raise Denied("type: the right is for another type than it was shown for")
         return read
 
-    def read_any(self, token: bytes, owner: bytes) -> BiscuitCapability:
-        """A token of this owner's, for whichever type; raises Denied for one of a type that is not the owner's."""
+    def verify_any(self, token: bytes, owners: Iterable[bytes]) -> BiscuitCapability:
+        """Verify a token for membership or for any type of these owners; raises the Denied of the last that fits best."""
+        refusal = Denied("signature: a right that nobody known here has given", code=ErrorCode.SIGNATURE)
+        known = [] if self._network_key is None else [self._network_key]
+        for owner in dict.fromkeys((*known, *owners)):
+            try:
+                return self._verify_of(token, owner)
+            except Denied as refused:
+                refusal = refusal if refused.code is ErrorCode.SIGNATURE else refused
+        raise refusal
+
+    def _verify_of(self, token: bytes, owner: bytes) -> BiscuitCapability:
         read = self._verifier.read(token, owner)
         type_id = read.inspect()[0].type_id
         if (self._network_key if type_id == ANY_TYPE else self._owner_of(_type_id(type_id))) != owner:
@@ -257,7 +265,7 @@ class Neighbourhood:
 
     # ── Steps ──
 
-    def _hello(self, near: Neighbour, hello: LinkHello) -> list[NodeEffect]:
+    def _hello(self, near: LinkedNeighbour, hello: LinkHello) -> list[NodeEffect]:
         if near.hello is not None:
             raise PeerError("link: a second hello")
         if VERSION not in hello.versions:
@@ -269,64 +277,64 @@ class Neighbourhood:
         near.hello = hello
         return [self._show(near, None)]
 
-    def _show(self, near: Neighbour, held: Sequence[bytes] | None) -> NodeEffect:
+    def _show(self, near: LinkedNeighbour, held: Sequence[bytes] | None) -> NodeEffect:
         listed = [one for one in self.mine.all() if held is None or one.raw in held]
         shown = tuple((_type_id(one.right.type_id), one.raw) for one in listed)
         near.counter_out += 1
         signed = near.transcript(mine=True, counter=near.counter_out, shown=shown)
         return Send(near.peer.id, LinkCreds(shown, near.counter_out, self._identity.sign(signed)))
 
-    def _creds(self, near: Neighbour, creds: LinkCreds, now_ms: int) -> list[NodeEffect]:
+    def _creds(self, near: LinkedNeighbour, creds: LinkCreds, now_ms: int) -> list[NodeEffect]:
         if near.hello is None or creds.counter != near.counter_in + 1 or len(creds.shown) > TOKENS_MAX:
             raise PeerError("link: credentials before the hello, out of turn or too many")
         signed = near.transcript(mine=False, counter=creds.counter, shown=creds.shown)
         verify_signature(near.hello.key, creds.signature, signed, "the credentials")
         near.counter_in = creds.counter
         if near.credentials is None:
-            near.credentials = Credentials(near.hello.key, self._truth)
+            near.credentials = Credentials(near.hello.key, self._state)
         rejected = [why for type_id, token in creds.shown if (why := self._accept(near, type_id, token))]
         near.organisation = self._organisation(near.credentials)
         ack = Send(near.peer.id, LinkAck(len(creds.shown) - len(rejected), tuple(rejected[:REASONS_MAX])))
         return [ack, *self._admit(near, now_ms)]
 
-    def _accept(self, near: Neighbour, type_id: bytes, token: bytes) -> str:
-        """Takes one token up; why not, if not."""
+    def _accept(self, near: LinkedNeighbour, type_id: bytes, token: bytes) -> str:
+        """Store one token, and return an empty string; otherwise the reason why not."""
         assert near.credentials is not None
         if type_id != _MEMBERSHIP and self._owner_of(type_id) is None:
             if len(near.unverified) < UNVERIFIED_MAX and len(token) <= UNVERIFIED_BYTES_MAX:
                 near.unverified[token] = type_id
             return "type: unknown here; the right waits until it is known"
         try:
-            near.credentials.add(self.read(type_id, token))
+            near.credentials.add(self.verify(type_id, token))
         except Denied as refused:
             return str(refused)
         return ""
 
-    def _admit(self, near: Neighbour, now_ms: int) -> list[NodeEffect]:
+    def _admit(self, near: LinkedNeighbour, now_ms: int) -> list[NodeEffect]:
         assert near.credentials is not None
         assert near.hello is not None
         if near.ready:
-            return self._lapsed(near, now_ms)
+            return self._expire(near, now_ms)
         if self._network_key is not None:
             near.credentials.right_for(AccessRequest(ANY_TYPE, "join-net"), now_ms)
         near.ready = True
         return [LinkReady(near.peer.id, near.hello.domain)]
 
-    def _lapsed(self, near: Neighbour, now_ms: int) -> list[NodeEffect]:
+    def _expire(self, near: LinkedNeighbour, now_ms: int) -> list[NodeEffect]:
         if not near.ready or self._open_links:
             return []
         if near.credentials is not None and self._is_member(near.credentials, now_ms):
             return []
         near.ready = False
-        return [Refused(near.peer.id, "link: the neighbour is no longer a member of the network", cut=True)]
+        return [Rejected(near.peer.id, "link: the neighbour is no longer a member of the network", cut=True)]
 
     def _is_member(self, credentials: Credentials, now_ms: int) -> bool:
         if self._network_key is None:
             return True
-        return any(held.refusal(self._truth, now_ms) is None for held in credentials.of(ANY_TYPE))
+        return any(held.refusal(self._state, now_ms) is None for held in credentials.of(ANY_TYPE))
 
     def _organisation(self, credentials: Credentials) -> bytes:
-        """The key that delegated membership; empty where it came from the network's own."""
+        """The key that delegated the membership; empty if the network's own key granted it."""
         for held in credentials.of(ANY_TYPE):
             hands = [link for link in held.token.inspect() if link.holder is not None]
             if len(hands) > 1:

@@ -1,28 +1,53 @@
-"""What this node says: a client's values, checked and sealed, under an id that no other event has."""
+"""Outbound: a client's values become a packet, and messages become frames for each neighbour.
+
+    values  → `packet_of`: checked against type, rights and limits, sealed, under a new event id
+    packet  → `encode_stored`: the bytes that the driver writes to disk
+    message → `frame_for`: sealed, with the plaintext that this neighbour may have at that moment
+
+A stored event stays sealed, without plaintext; one of a type that is not sealed is stored as it is. The driver
+publishes it again after a restart, or sends it to a broker whose durable subscriber was away.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
-from tidings.errors import EventError
-from tidings.node.client_authorization import Clients
-from tidings.node.customs import ENVELOPE_BYTES_MAX, EVENT_BYTES_MAX, Customs, size_about
+import msgspec
+
+from tidings.errors import Denied, EventError, InputError, PeerError
+from tidings.events import Value
+from tidings.node.inbound import is_one_packet
+from tidings.node.trace_log import TraceLog
+from tidings.node.trust_boundary import ENVELOPE_BYTES_MAX, EVENT_BYTES_MAX, TrustBoundary, size_about
 from tidings.node.type_crypto import event_id_of
-from tidings.node.type_registry import Known
-from tidings.overlay import EventId, Header, Packet, Peer, View
-from tidings.security import split
+from tidings.node.type_registry import RegisteredType
+from tidings.overlay import SEALED, Codec, EventId, Header, Interest, Message, NodeId, Packet, Peer, View, rewritten
+from tidings.security import SignedType, split
+
+FILTERS_BYTES_MAX = 768 * 1024  # In one message, which has a megabyte for everything.
 
 
-class Saying:
-    """One node's events, from values to packets."""
+class PublisherCheck(Protocol):
+    """Who may publish (see `client_authorization`)."""
 
-    def __init__(self, me: Peer, clients: Clients, customs: Customs) -> None:
-        self._me, self._clients, self._customs = me, clients, customs
-        self._said = 0
+    def check_publisher(self, client: str, signed: SignedType, names: tuple[str, ...], now_ms: int) -> None: ...
 
-    def packet_of(self, client: str, known: Known, values: Mapping[str, Any], now_ms: int) -> Packet:
-        """A client's event; raises Denied, NotYet or EventError as `Node.publish` does."""
+
+class Outbound:
+    """What one node sends: events of its own, and every message as frames."""
+
+    def __init__(
+        self, me: Peer, codec: Codec[Any], clients: PublisherCheck, boundary: TrustBoundary, trace: TraceLog
+    ) -> None:
+        self._me, self._codec, self._clients, self._boundary, self._trace = me, codec, clients, boundary, trace
+        self._published = 0
+        self._framed: tuple[Message | None, bytes] = (None, b"")
+
+    # ── Events of this node ──
+
+    def packet_of(self, client: str, known: RegisteredType, values: Mapping[str, Any], now_ms: int) -> Packet:
+        """A client's event as a packet; raises Denied, NotYet or EventError as `Node.publish` does."""
         checked = known.event_type.check(values)
         if known.signed is not None:
             self._clients.check_publisher(client, known.signed, tuple(checked), now_ms)
@@ -35,13 +60,84 @@ class Saying:
             raise EventError(f"{known.event_type.name}: {len(envelope)} bytes sealed; at most {ENVELOPE_BYTES_MAX}")
         frame = split(envelope)
         packet = Packet(Header(event_id_of(self._me.id, frame), known.name), View(checked), envelope)
-        self._customs.own(known.keys, packet, frame)
+        self._boundary.remember_own(known.keys, packet, frame)
         return packet
 
-    def word(self, control: str, raw: bytes) -> Packet:
-        """A word about keys, for whoever listens to `control`."""
+    def control_packet(self, control: str, raw: bytes) -> Packet:
+        """A message about keys, for the subscribers of `control`."""
         return Packet(Header(self._new_id(), control), View({}), raw)
 
     def _new_id(self) -> EventId:
-        self._said += 1
-        return EventId(self._me.id, self._me.incarnation, self._said)
+        self._published += 1
+        return EventId(self._me.id, self._me.incarnation, self._published)
+
+    # ── Frames ──
+
+    def frame_for(self, to: NodeId, message: Message, now_ms: int) -> bytes:
+        """A message's bytes for this neighbour; raises Denied for more filters than fit."""
+        if message is self._framed[0]:
+            if (packet := getattr(message, "packet", None)) is not None:
+                self._trace.sent(packet.header.id, to, ())
+            return self._framed[1]
+        one = is_one_packet(message.__class__)
+        stripped = self._one_packet_for(to, message, now_ms) if one else self._message_for(to, message, now_ms)
+        raw = self._codec.encode(stripped)
+        # A message that is unchanged for this neighbour is the same for all: nothing in it is sealed.
+        self._framed = (message, raw) if stripped is message else (None, b"")
+        return raw
+
+    def _message_for(self, to: NodeId, message: Message, now_ms: int) -> Message:
+        filters_bytes = 0
+
+        def change(part: Packet | Interest) -> Packet | Interest:
+            nonlocal filters_bytes
+            if isinstance(part, Interest):
+                filters_bytes += len(part.envelope)
+                return self._boundary.interest_for_link(part)
+            return self._packet_for(to, part, now_ms)
+
+        stripped = rewritten(message, change, Packet, Interest)
+        if filters_bytes > FILTERS_BYTES_MAX:
+            raise Denied(f"size: {filters_bytes} bytes of filters in one message; at most {FILTERS_BYTES_MAX}")
+        return stripped
+
+    def _one_packet_for(self, to: NodeId, message: Any, now_ms: int) -> Any:
+        stripped = self._packet_for(to, message.packet, now_ms)
+        return message if stripped is message.packet else msgspec.structs.replace(message, packet=stripped)
+
+    def _packet_for(self, to: NodeId, packet: Packet, now_ms: int) -> Packet:
+        stripped, in_clear = self._boundary.packet_for(to, packet, now_ms)
+        self._trace.sent(packet.header.id, to, in_clear)
+        return stripped
+
+
+# ── Stored events ──
+
+
+class StoredEvent(Message, frozen=True, tag="_KeptEvent"):
+    """A packet as it is written to disk."""
+
+    packet: Packet
+
+
+_STORED: Codec[StoredEvent] = Codec(StoredEvent)
+
+
+def encode_stored(packet: Packet) -> bytes:
+    """The bytes of an event to write to disk."""
+    bare = Packet(packet.header, SEALED, packet.envelope) if packet.envelope else packet
+    return _STORED.encode(StoredEvent(bare))
+
+
+def decode_stored(raw: bytes) -> Packet:
+    """The packet that `encode_stored` wrote; raises InputError for anything else."""
+    try:
+        return _STORED.decode(raw).packet
+    except PeerError as wrong:
+        raise InputError(f"not a stored event: {wrong}") from None
+
+
+def stored_values(raw: bytes) -> Mapping[str, Value] | None:
+    """The values of a stored event; None if it is sealed. Raises InputError as `decode_stored` does."""
+    view = decode_stored(raw).view
+    return None if view.opaque or view.hidden else view.values

@@ -1,255 +1,308 @@
-"""What this node's clients want, and what the overlay is told of it.
+"""Client subscriptions, and how the node advertises them to the overlay.
 
-Each subscription is checked, kept to be matched here exactly, and told to the overlay as an interest: as it is where the
-type is open or plain, otherwise sealed by attribute and signed. Sealing costs more than all else about a
-subscription, every broker that hears of it has to check it, and all are sealed again when keys change. So
-beyond `apart_max` subscriptions of one sealed type the overlay is told one thing only, sealed and signed likewise: this
-broker wants all events of the type.
+Each subscription is authorised, indexed for exact local matching, and advertised to the overlay as an interest: as it
+is if the type is open or plain, otherwise sealed by attribute and signed. Every router that receives an advertisement
+stores it and compares events with it; sealed ones it must verify as well, and the node seals all of them again when
+keys change. So beyond `interests_max` subscriptions of one type the node advertises a *summary* instead: interest in
+all events of the type.
 
-    up to apart_max     each is told by itself
-    one more            everything is wanted; once that is known wherever it must be, the single ones are taken back
-    none is left        everything is wanted no more
+    up to interests_max      one interest for each subscription
+    one more                 the summary; once it is in place everywhere, the individual interests are withdrawn
+    no subscription left     the summary is withdrawn
 
-It costs messages where the subscriptions are narrow, never an event, and others learn less of what is wanted.
+The summary costs messages if the subscriptions are narrow, never an event: the local index still decides who gets what.
+It also tells other nodes less about them.
 
-What comes out are the router's effects, for the node to look through.
+The methods return the router's effects; the node carries them out.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Protocol
 
 from tidings.errors import Denied, InputError
-from tidings.filters import parse
-from tidings.node.client_authorization import Clients
-from tidings.node.credentials import Held
+from tidings.filters import Condition, parse
+from tidings.node.client_authorization import Visibility
+from tidings.node.credentials import HeldToken
 from tidings.node.effects import Ended
 from tidings.node.filter_encoding import UNREAD
-from tidings.node.local_subscriptions import LocalSubscription
-from tidings.node.type_registry import Catalogue, Known
-from tidings.overlay import Completed, Effect, Interest, Peer, Router, Sql, SubscriptionId
+from tidings.node.local_delivery import LocalSubscription
+from tidings.node.type_registry import RegisteredType, TypeRegistry
+from tidings.overlay import Completed, Effect, Everything, Interest, Peer, Sql, SubscriptionId
+from tidings.security import SignedType
 
-EVERYTHING = "TRUE"
+INTERESTS_MAX = 64  # Of one type, in a live broker: what a router compares with each event.
+_ALL = "TRUE"
+
+
+class InterestRouter(Protocol):
+    """The part of a router that takes interests."""
+
+    def subscribe(self, interest: Interest, now: float) -> list[Effect]: ...
+
+    def unsubscribe(self, id: SubscriptionId, now: float) -> list[Effect]: ...
+
+
+class SubscriberCheck(Protocol):
+    """Who may subscribe (see `client_authorization`)."""
+
+    def visibility_for(self, client: str, names: tuple[str, ...], signed: SignedType, now_ms: int) -> Visibility: ...
+
+    def right_to_advertise(self, wanted: Condition, signed: SignedType, now_ms: int) -> HeldToken: ...
+
+    def still_holds(self, held: HeldToken, now_ms: int) -> bool: ...
 
 
 @dataclass(slots=True)
-class _Wide:
-    """All events of one sealed type, wanted in the place of many subscriptions."""
+class InterestSummary:
+    """Interest in all events of one type, advertised in the place of many subscriptions."""
 
-    id: SubscriptionId
-    held: Held
-    """The right of this broker's own that it rests on."""
     interest: Interest
+    held: HeldToken | None
+    """The broker's own right under which it is advertised; None for a type that is not sealed."""
+    individual: dict[SubscriptionId, None]
+    """The subscriptions advertised by themselves before, until the summary is in place."""
     version: int = 1
-    apart: dict[SubscriptionId, None] = field(default_factory=dict)
-    """What the overlay was told one by one, until it is known that everything is wanted."""
     waiting: list[SubscriptionId] = field(default_factory=list)
-    is_known: bool = False
+    """The subscriptions that are in place as soon as the summary is."""
+    in_place: bool = False
+
+    @property
+    def id(self) -> SubscriptionId:
+        return self.interest.id
 
 
-class Wanting:
+class ClientSubscriptions:
     """All subscriptions of one node's clients."""
 
     def __init__(
         self,
         me: Peer,
-        types: Catalogue,
-        clients: Clients,
-        router: Router[Any],
+        types: TypeRegistry,
+        clients: SubscriberCheck,
+        router: InterestRouter,
         *,
         blind: bool,
-        apart_max: int | None,
+        interests_max: int | None,
     ) -> None:
-        """`blind`: the router is shown nothing of what is sealed."""
+        """`blind`: the router sees nothing of what is sealed. `interests_max`: None for no summaries."""
         self._me, self._types, self._clients, self._router = me, types, clients, router
-        self._blind, self._apart_max = blind, apart_max
+        self._blind, self._interests_max = blind, interests_max
         self.all: dict[SubscriptionId, LocalSubscription] = {}
-        self._wide: dict[str, _Wide] = {}
-        self._type_of_wide: dict[SubscriptionId, str] = {}
-        self._made = 0
+        self._summaries: dict[str, InterestSummary] = {}
+        self._type_of_summary: dict[SubscriptionId, str] = {}
+        self._withdrawn: set[SubscriptionId] = set()  # By the node and not by a client; never iterated.
+        self._issued = 0
 
     def new_id(self) -> SubscriptionId:
-        """One that was not given before in this life of the node."""
-        self._made += 1
-        return SubscriptionId(self._me.id, self._me.incarnation, self._made)
+        """An id that was not issued before in this incarnation of the node."""
+        self._issued += 1
+        return SubscriptionId(self._me.id, self._me.incarnation, self._issued)
 
-    # ── Wanting ──
+    def summary(self, type: str) -> InterestSummary | None:
+        """The summary advertised for the type with this wire name; None if there is none."""
+        return self._summaries.get(type)
+
+    # ── What clients ask for ──
 
     def subscribe(
         self, client: str, type: str, condition: str, now: float, now_ms: int
     ) -> tuple[SubscriptionId, list[Effect]]:
-        """Takes a subscription up. Raises as `Node.subscribe` does; nothing has happened then."""
+        """Add a subscription. Raises as `Node.subscribe` does, and then nothing has changed."""
         known = self._types.find(type)
         one = LocalSubscription(self.new_id(), client, known.name, parse(condition, known.event_type))
         if known.signed is not None:
-            self._clients.check_subscriber(one, known.signed, now_ms)
+            one.visibility = self._clients.visibility_for(client, one.attributes, known.signed, now_ms)
+            one.visible = one.visibility.at(now_ms)
         if known.keys is not None:
-            known.keys.check_groups(one.asks, now_ms)
-        wide = self._wide_for(known, now_ms) if one.condition.boxes else None
-        interest = None if wide is not None else self._interest(one, known, now_ms)
+            known.keys.check_groups(one.attributes, now_ms)
+        summary = self._summary_for(known, now_ms) if one.condition.boxes else None
+        interest = None if summary is not None else self._interest(one, known, now_ms)
         known.local.add(one)
         self.all[one.id] = one
-        if wide is not None:
-            return one.id, self._wait_for(wide, known, one.id, now)
+        if summary is not None:
+            return one.id, self._summarise(summary, known, one.id, now)
         if interest is None:
             return one.id, [Completed("subscribe", one.id)]
         return one.id, self._router.subscribe(interest, now)
 
     def unsubscribe(self, id: SubscriptionId, now: float) -> list[Effect]:
-        """Takes a subscription back; one that is not there is taken back already."""
+        """Remove a subscription; removing an unknown one completes at once."""
         one = self.all.pop(id, None)
         if one is None:
             return [Completed("unsubscribe", id)]
         local = self._types[one.type].local
         local.remove(id)
-        wide = self._wide.get(one.type)
-        if wide is None:
+        summary = self._summaries.get(one.type)
+        if summary is None:
             return self._router.unsubscribe(id, now)
+        self._withdrawn.discard(id)
         effects: list[Effect] = [Completed("unsubscribe", id)]
-        if id in wide.apart:
-            del wide.apart[id]
+        if id in summary.individual:
+            del summary.individual[id]
             effects = self._router.unsubscribe(id, now)
-        return effects if len(local) else [*effects, *self._narrow(one.type, wide, now)]
+        return effects if len(local) else [*effects, *self._withdraw_summary(one.type, summary, now)]
+
+    # ── What the overlay answers ──
+
+    def confirmed(self, id: SubscriptionId, now: float) -> tuple[list[SubscriptionId], list[Effect]]:
+        """An interest is in place everywhere: the subscriptions that are in place with it, and further effects."""
+        if id in self._type_of_summary:
+            return self._summary_in_place(self._summaries[self._type_of_summary[id]], now)
+        one = self.all.get(id)
+        if one is None or one.in_place:
+            return [], []
+        one.in_place = True
+        return [id], []
 
     def failed(self, id: SubscriptionId) -> bool:
-        """The overlay does not take an interest: whether a new subscription is gone with it."""
+        """The overlay refused an interest: whether it was a new subscription, which is removed."""
         one = self.all.get(id)
-        if one is None or one.stable:
+        if one is None or one.in_place:
             return False
         del self.all[id]
         self._types[one.type].local.remove(id)
         return True
 
-    def known(self, id: SubscriptionId, now: float) -> tuple[list[SubscriptionId], list[Effect]]:
-        """An interest is known wherever it must be: the subscriptions that are in place by that, and what else follows."""
-        if id in self._type_of_wide:
-            return self._is_wide(self._wide[self._type_of_wide[id]], now)
-        one = self.all.get(id)
-        if one is None or one.stable:
-            return [], []
-        one.stable = True
-        return [id], []
+    def is_internal(self, id: SubscriptionId) -> bool:
+        """Whether this withdrawal was the node's own and no client waits for it; asked once, when it completes."""
+        if id not in self._withdrawn:
+            return False
+        self._withdrawn.discard(id)
+        return True
 
-    def again(self, id: SubscriptionId, now: float, now_ms: int) -> list[Effect]:
-        """Tells the overlay once more of what it has not taken."""
+    # ── What time and keys change ──
+
+    def retry(self, id: SubscriptionId, now: float, now_ms: int) -> list[Effect]:
+        """Advertise again what the overlay had refused."""
         one = self.all.get(id)
-        type = one.type if one is not None else self._type_of_wide.get(id)
+        type = one.type if one is not None else self._type_of_summary.get(id)
         return self.renew(type, now, now_ms) if type is not None else []
 
     def renew(self, name: str, now: float, now_ms: int) -> list[Effect]:
-        """Seals the subscriptions of a type again, under the keys of now, so that later members can read them."""
-        known, effects, wide = self._types[name], list[Effect](), self._wide.get(name)
-        if wide is not None:
-            effects += self._seal_wide_again(wide, known, now, now_ms)
-        for one in known.local.all() if wide is None else [self.all[id] for id in wide.apart]:
-            effects += self._tell_again(one, known, now, now_ms)
+        """Seal the interests of a type again under the current keys, so that later members can open them."""
+        known, effects, summary = self._types[name], list[Effect](), self._summaries.get(name)
+        if summary is not None:
+            effects += self._advertise_summary_again(summary, known, now, now_ms)
+        for one in known.local.all() if summary is None else [self.all[id] for id in summary.individual]:
+            effects += self._advertise_again(one, known, now, now_ms)
         return effects
 
-    def _tell_again(self, one: LocalSubscription, known: Known, now: float, now_ms: int) -> list[Effect]:
-        try:
-            interest = self._interest(one, known, now_ms)
-        except (Denied, InputError):
-            return []  # It stays as it was: readable for fewer, and wanted all the same.
-        return self._router.subscribe(interest, now) if interest is not None else []
+    def expire(self, now: float, now_ms: int) -> tuple[list[Ended], list[Effect]]:
+        """The subscriptions whose client's rights have ended, for the node to remove; and further effects.
 
-    def ended(self, now: float, now_ms: int) -> tuple[list[Ended], list[Effect]]:
-        """The subscriptions that rights no longer answer, which are to be taken back; and what else follows.
-
-        What was told by a right of this broker's own that is over is told by another one, if there is one.
+        An interest whose advertising right (the broker's own) has ended is advertised under another right, if any.
         """
-        ended, left = list[Ended](), list[LocalSubscription]()
+        ended, advertised = list[Ended](), list[LocalSubscription]()
         for one in self.all.values():
-            if one.sight is not None and (seen := one.sight.at(now_ms)) is not one.seen and not one.look(seen):
-                ended.append(Ended(one.id, one.client, one.sight.refusal(one.asks, now_ms)))
-            elif one.told_by is not None:
-                left.append(one)
-        return ended, self._tell_by_others(left, now, now_ms)
+            if not one.still_permitted(now_ms):
+                ended.append(one.end(now_ms))
+            elif one.advertised_under is not None:
+                advertised.append(one)
+        return ended, self._move_to_other_rights(advertised, now, now_ms)
 
-    def _tell_by_others(self, told: list[LocalSubscription], now: float, now_ms: int) -> list[Effect]:
+    def _move_to_other_rights(self, advertised: list[LocalSubscription], now: float, now_ms: int) -> list[Effect]:
         effects: list[Effect] = []
-        for name, wide in self._wide.items():
-            if not self._clients.still_holds(wide.held, now_ms):
-                effects += self._seal_wide_again(wide, self._types[name], now, now_ms)
-        # By right, since thousands of subscriptions are told by one and a node must not pause.
+        for name, summary in self._summaries.items():
+            if summary.held is not None and not self._clients.still_holds(summary.held, now_ms):
+                effects += self._advertise_summary_again(summary, self._types[name], now, now_ms)
+        # Checked once per right: thousands of subscriptions share one, and the node must not pause.
         holds: dict[bytes, bool] = {}
-        for one in told:
-            assert one.told_by is not None
-            if one.told_by.raw not in holds:
-                holds[one.told_by.raw] = self._clients.still_holds(one.told_by, now_ms)
-            if not holds[one.told_by.raw] and self._is_apart(one):
-                effects += self._tell_again(one, self._types[one.type], now, now_ms)
+        for one in advertised:
+            assert one.advertised_under is not None
+            token = one.advertised_under.raw
+            if token not in holds:
+                holds[token] = self._clients.still_holds(one.advertised_under, now_ms)
+            if not holds[token] and self._is_individual(one):
+                effects += self._advertise_again(one, self._types[one.type], now, now_ms)
         return effects
 
-    def _is_apart(self, one: LocalSubscription) -> bool:
-        """Whether the overlay knows of a subscription by itself."""
-        wide = self._wide.get(one.type)
-        return wide is None or one.id in wide.apart
+    # ── Individual interests ──
 
-    def _interest(self, one: LocalSubscription, known: Known, now_ms: int) -> Interest | None:
-        """What the router is told of a subscription; nothing of one that no event can match."""
+    def _interest(self, one: LocalSubscription, known: RegisteredType, now_ms: int) -> Interest | None:
+        """The interest to advertise; None for a condition that no event can match."""
         if not one.condition.boxes:
             return None
         wanted = Sql.of(one.condition)
         if known.keys is None or known.signed is None:
             return Interest(one.id, known.name, wanted)
         one.version += 1
-        held = self._clients.right_to_tell(one.condition, known.signed, now_ms)
+        held = self._clients.right_to_advertise(one.condition, known.signed, now_ms)
         envelope = known.keys.seal_filter(one.id, one.condition, one.version, held, now_ms)
-        one.told_by = held
+        one.advertised_under = held
         return Interest(one.id, known.name, wanted if envelope and not self._blind else UNREAD, envelope)
 
-    # ── Wanting everything ──
-
-    def _wide_for(self, known: Known, now_ms: int) -> _Wide | None:
-        """What a new subscription is gathered in, made if need be; None where it is told by itself. Raises as sealing does."""
-        if known.keys is None or self._apart_max is None:
-            return None
-        wide = self._wide.get(known.name)
-        if wide is None and len(known.local) >= self._apart_max:
-            wide = self._make_wide(known, now_ms)
-        return wide
-
-    def _make_wide(self, known: Known, now_ms: int) -> _Wide:
-        assert known.signed is not None
-        everything = parse(EVERYTHING, known.event_type)
-        id, held = self.new_id(), self._clients.right_to_tell(everything, known.signed, now_ms)
-        wide = _Wide(id, held, self._wide_interest(id, known, held, 1, now_ms))
-        wide.apart = {one.id: None for one in known.local.all() if one.condition.boxes}
-        return wide
-
-    def _wide_interest(self, id: SubscriptionId, known: Known, held: Held, version: int, now_ms: int) -> Interest:
-        assert known.keys is not None
-        everything = parse(EVERYTHING, known.event_type)
-        return Interest(id, known.name, UNREAD, known.keys.seal_filter(id, everything, version, held, now_ms))
-
-    def _wait_for(self, wide: _Wide, known: Known, id: SubscriptionId, now: float) -> list[Effect]:
-        if wide.is_known:
-            return [Completed("subscribe", id)]  # The node hears it, and books it as known.
-        wide.waiting.append(id)
-        if known.name in self._wide:
-            return []
-        self._wide[known.name], self._type_of_wide[wide.id] = wide, known.name
-        return self._router.subscribe(wide.interest, now)
-
-    def _is_wide(self, wide: _Wide, now: float) -> tuple[list[SubscriptionId], list[Effect]]:
-        """The overlay knows that everything is wanted: it need not know of the single ones any more."""
-        wide.is_known = True
-        waiting, wide.waiting = wide.waiting, []
-        apart, wide.apart = wide.apart, {}
-        placed = [id for each in waiting for id in self.known(each, now)[0]]
-        return placed, [effect for id in apart for effect in self._router.unsubscribe(id, now)]
-
-    def _seal_wide_again(self, wide: _Wide, known: Known, now: float, now_ms: int) -> list[Effect]:
-        assert known.signed is not None
+    def _advertise_again(self, one: LocalSubscription, known: RegisteredType, now: float, now_ms: int) -> list[Effect]:
         try:
-            held = self._clients.right_to_tell(parse(EVERYTHING, known.event_type), known.signed, now_ms)
-            interest = self._wide_interest(wide.id, known, held, wide.version + 1, now_ms)
+            interest = self._interest(one, known, now_ms)
+        except (Denied, InputError):
+            return []  # The old advertisement stays: fewer nodes can open it, but all still forward its events.
+        return self._router.subscribe(interest, now) if interest is not None else []
+
+    def _is_individual(self, one: LocalSubscription) -> bool:
+        """Whether the overlay has an interest for this subscription alone."""
+        summary = self._summaries.get(one.type)
+        return summary is None or one.id in summary.individual
+
+    # ── Summaries ──
+
+    def _summary_for(self, known: RegisteredType, now_ms: int) -> InterestSummary | None:
+        """The summary that a new subscription falls under, made if needed; None below the limit. Raises as sealing does."""
+        if self._interests_max is None:
+            return None
+        summary = self._summaries.get(known.name)
+        if summary is None and len(known.local) >= self._interests_max:
+            interest, held = self._summary_interest(self.new_id(), known, 1, now_ms)
+            individual = {one.id: None for one in known.local.all() if one.condition.boxes}
+            summary = InterestSummary(interest, held, individual)
+        return summary
+
+    def _summary_interest(
+        self, id: SubscriptionId, known: RegisteredType, version: int, now_ms: int
+    ) -> tuple[Interest, HeldToken | None]:
+        if known.keys is None or known.signed is None:
+            return Interest(id, known.name, Everything()), None
+        everything = parse(_ALL, known.event_type)
+        held = self._clients.right_to_advertise(everything, known.signed, now_ms)
+        envelope = known.keys.seal_filter(id, everything, version, held, now_ms)
+        return Interest(id, known.name, UNREAD, envelope), held
+
+    def _summarise(
+        self, summary: InterestSummary, known: RegisteredType, id: SubscriptionId, now: float
+    ) -> list[Effect]:
+        """Put a subscription under the summary, and advertise the summary if it is new."""
+        if summary.in_place:
+            return [Completed("subscribe", id)]
+        summary.waiting.append(id)
+        if known.name in self._summaries:
+            return []
+        self._summaries[known.name], self._type_of_summary[summary.id] = summary, known.name
+        return self._router.subscribe(summary.interest, now)
+
+    def _summary_in_place(self, summary: InterestSummary, now: float) -> tuple[list[SubscriptionId], list[Effect]]:
+        """The overlay has the summary everywhere: withdraw the individual interests."""
+        summary.in_place = True
+        waiting, summary.waiting = summary.waiting, []
+        individual, summary.individual = summary.individual, {}
+        placed = [id for each in waiting for id in self.confirmed(each, now)[0]]
+        effects: list[Effect] = []
+        for id in individual:
+            self._withdrawn.add(id)
+            effects += self._router.unsubscribe(id, now)
+        return placed, effects
+
+    def _advertise_summary_again(
+        self, summary: InterestSummary, known: RegisteredType, now: float, now_ms: int
+    ) -> list[Effect]:
+        try:
+            interest, held = self._summary_interest(summary.id, known, summary.version + 1, now_ms)
         except Denied:
-            return []  # It stays as it was, until there is a right to it or a key for it.
-        wide.held, wide.interest, wide.version = held, interest, wide.version + 1
+            return []  # The old advertisement stays, until there is a right or a key for a new one.
+        summary.held, summary.interest, summary.version = held, interest, summary.version + 1
         return self._router.subscribe(interest, now)
 
-    def _narrow(self, name: str, wide: _Wide, now: float) -> list[Effect]:
-        del self._wide[name], self._type_of_wide[wide.id]
-        return self._router.unsubscribe(wide.id, now)
+    def _withdraw_summary(self, name: str, summary: InterestSummary, now: float) -> list[Effect]:
+        del self._summaries[name], self._type_of_summary[summary.id]
+        self._withdrawn.add(summary.id)
+        return self._router.unsubscribe(summary.id, now)

@@ -1,22 +1,26 @@
-"""What this node did with recent events, for whoever asks where one went and why.
+"""The trace log: what this node did with recent events, to answer where an event went and why.
 
-Names of attributes only, never values: what is told here may be shown to an operator.
+It records attribute names only, never values: an operator may see all of it.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tidings.node.local_subscriptions import LocalSubscription
-from tidings.overlay import EventId, NodeId, SubscriptionId, View
+from tidings.node.type_registry import CONTROL
+from tidings.overlay import EventId, NodeId, Packet, SubscriptionId, View
 
-SENDS_MAX = 64  # Kept of one event; a hub sends to more, and all of them alike.
-TOLD_MAX = 1024  # Likewise of the subscriptions that were told.
+if TYPE_CHECKING:
+    from tidings.node.local_delivery import LocalSubscription
+
+SENDS_MAX = 64  # Recorded of one event; a hub sends to more, all alike.
+DELIVERED_MAX = 1024  # Recorded deliveries of one event.
 
 
 @dataclass(frozen=True, slots=True)
-class Hop:
+class TraceHop:
     """One event at one node."""
 
     event: EventId
@@ -29,98 +33,99 @@ class Hop:
     opaque: bool
     """Whether even the names of the attributes are sealed to this node."""
     sent: tuple[tuple[NodeId, tuple[str, ...]], ...]
-    """To whom it went, and the attributes that went in clear beside the sealed ones."""
-    told: tuple[tuple[SubscriptionId, str], ...]
-    """The subscriptions that were told of it, and their clients."""
+    """The neighbours it went to, and the attributes that went in clear beside the sealed ones."""
+    delivered: tuple[tuple[SubscriptionId, str], ...]
+    """The subscriptions it was delivered to, and their clients."""
     copies: int
     refused: str
-    """Why nobody here was told, where something was wrong with it."""
+    """Why it was delivered to nobody here; empty if nothing was wrong with it."""
 
     def why(self, one: LocalSubscription) -> str:
-        """Why a subscription to the event's type was told of it, or was not."""
-        if any(id == one.id for id, _ in self.told):
-            return f"told: {one.condition.text}"
+        """Why the event was delivered to a subscription to its type, or why not."""
+        if any(id == one.id for id, _ in self.delivered):
+            return f"delivered: {one.condition.text}"
         if self.refused:
             return self.refused
-        unread = [name for name in one.asks if name in self.hidden or self.opaque]
+        unread = [name for name in one.attributes if name in self.hidden or self.opaque]
         return f"key: this broker cannot read {', '.join(unread)}" if unread else f"not TRUE: {one.condition.text}"
 
 
-class _Noted:
-    """What is booked as it happens; a Hop is made of it for whoever asks."""
+class _Entry:
+    """What is recorded as it happens; a TraceHop is made from it on request."""
 
-    __slots__ = ("at", "came_from", "copies", "refused", "sent", "told", "type", "view")
+    __slots__ = ("at", "came_from", "copies", "delivered", "refused", "sent", "type", "view")
 
     def __init__(self, type: str, at: float, came_from: NodeId, view: View) -> None:
         self.type, self.at, self.came_from, self.view = type, at, came_from, view
         self.copies, self.refused = 1, ""
         self.sent: list[tuple[NodeId, tuple[str, ...]]] | None = None
-        self.told: list[tuple[SubscriptionId, str]] | None = None
+        self.delivered: list[tuple[SubscriptionId, str]] | None = None
 
 
-class Hops:
+class TraceLog:
     """The last `at_most` events; with 0, none."""
 
     def __init__(self, at_most: int) -> None:
         self.at_most = at_most
-        self._noted: OrderedDict[EventId, _Noted] = OrderedDict()  # A dict finds its oldest entry slowly.
+        self._entries: OrderedDict[EventId, _Entry] = OrderedDict()  # A dict finds its oldest entry slowly.
 
-    def came(self, event: EventId, type: str, at: float, came_from: NodeId, view: View) -> None:
-        """An event is here; a further copy is only counted."""
-        if not self.at_most:
+    def arrived(self, packet: Packet, came_from: NodeId, at: float) -> None:
+        """An event has arrived, or was published here (`came_from` is empty); further copies are only counted."""
+        header = packet.header
+        if not self.at_most or header.type.startswith(CONTROL):
             return
-        noted = self._noted
-        known = noted.get(event)
+        entries = self._entries
+        known = entries.get(header.id)
         if known is not None:
             known.copies += 1
             return
-        if len(noted) >= self.at_most:
-            noted.popitem(last=False)
-        noted[event] = _Noted(type, at, came_from, view)
+        if len(entries) >= self.at_most:
+            entries.popitem(last=False)
+        entries[header.id] = _Entry(header.type, at, came_from, packet.view)
 
-    def went(self, event: EventId, to: NodeId, shown: tuple[str, ...]) -> None:
-        noted = self._noted.get(event)
-        if noted is not None:
-            noted.sent = noted.sent or []
-            if len(noted.sent) < SENDS_MAX:
-                noted.sent.append((to, shown))
+    def sent(self, event: EventId, to: NodeId, in_clear: tuple[str, ...]) -> None:
+        entry = self._entries.get(event)
+        if entry is not None:
+            entry.sent = entry.sent or []
+            if len(entry.sent) < SENDS_MAX:
+                entry.sent.append((to, in_clear))
 
-    def told(self, event: EventId, subscription: SubscriptionId, client: str) -> None:
-        noted = self._noted.get(event)
-        if noted is not None:
-            noted.told = noted.told or []
-            if len(noted.told) < TOLD_MAX:
-                noted.told.append((subscription, client))
+    def delivered(self, event: EventId, subscription: SubscriptionId, client: str) -> None:
+        entry = self._entries.get(event)
+        if entry is not None:
+            entry.delivered = entry.delivered or []
+            if len(entry.delivered) < DELIVERED_MAX:
+                entry.delivered.append((subscription, client))
 
     def refused(self, event: EventId, why: str) -> None:
-        noted = self._noted.get(event)
-        if noted is not None:
-            noted.refused = why
+        entry = self._entries.get(event)
+        if entry is not None:
+            entry.refused = why
 
     def view(self, event: EventId) -> View | None:
-        """What this node could read of the event; not to be shown."""
-        noted = self._noted.get(event)
-        return noted.view if noted is not None else None
+        """What this node could read of the event; it must not leave the node."""
+        entry = self._entries.get(event)
+        return entry.view if entry is not None else None
 
-    def get(self, event: EventId) -> Hop | None:
-        noted = self._noted.get(event)
-        if noted is None:
+    def get(self, event: EventId) -> TraceHop | None:
+        entry = self._entries.get(event)
+        if entry is None:
             return None
-        view = noted.view
-        sent, told = tuple(noted.sent or ()), tuple(noted.told or ())
-        return Hop(
+        view = entry.view
+        sent, delivered = tuple(entry.sent or ()), tuple(entry.delivered or ())
+        return TraceHop(
             event,
-            noted.type,
-            noted.at,
-            noted.came_from,
+            entry.type,
+            entry.at,
+            entry.came_from,
             tuple(view.values),
             view.hidden,
             view.opaque,
             sent,
-            told,
-            noted.copies,
-            noted.refused,
+            delivered,
+            entry.copies,
+            entry.refused,
         )
 
     def __len__(self) -> int:
-        return len(self._noted)
+        return len(self._entries)

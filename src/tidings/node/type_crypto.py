@@ -1,8 +1,8 @@
-"""One sealed type as this node deals with it: keys held, events opened, filters opened, both sealed.
+"""The cryptography of one sealed type: the keys this node holds, and what it seals and opens with them.
 
-Everything is as far as the keys go. An event's view names what this node cannot read; a filter's
-unreadable parts count as true. The head of a packet is tied to what is sealed: its type is the
-frame's, its id the sender id and moment that the tags depend on.
+A node opens as much as its keys allow. An event's view names the attributes that it cannot read; the unreadable parts
+of a filter count as true. The packet header is bound to the envelope: its type is the frame's type, its id the sender
+id and moment that the authentication tags cover.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 from tidings.errors import Denied, ErrorCode, InputError, PeerError
 from tidings.events import Value
 from tidings.filters import Condition
-from tidings.node.credentials import Credentials, Held, Truth
+from tidings.node.credentials import Credentials, HeldToken, RevocationState
 from tidings.node.filter_encoding import UNREAD, clauses_of, wanted_from
 from tidings.overlay import SEALED, AnyWanted, EventId, Header, Interest, SubscriptionId, View
 from tidings.security import (
@@ -50,47 +50,47 @@ from tidings.security import (
 
 PUBLISHERS_MAX = 4096  # Brokers that publish one type.
 JOINS_MAX = 64  # Requests that may still be answered; older ones were lost.
-INTEREST_BYTES_MAX = 2**16  # A sealed filter and the token that it rests on; one of a thousand texts fits.
-WAIT_MS = 1_000  # How long to wait, as a first guess, for keys that are on their way.
+INTEREST_BYTES_MAX = 2**16  # A sealed filter and its token; a filter with a thousand string constants fits.
+WAIT_MS = 1_000  # A first guess how long requested keys take to come.
 
 
 class SealedInterest(msgspec.Struct, frozen=True, array_like=True):
-    """A subscription as it travels: the sealed filter, and the right of the broker that signed it."""
+    """An interest advertisement on the wire: the sealed filter, and the token of the broker that signed it."""
 
     frame: bytes
     token: bytes
 
 
 class UnknownPublisher(PeerError):
-    """An event is signed by somebody of whom this node knows no right: it may have to be asked for."""
+    """An event is signed by a broker whose right to publish is not known here yet."""
 
     code = ErrorCode.PUBLISHER
 
 
 @dataclass(slots=True)
 class _Presented:
-    """The token that came with the filter being read, and until when it turned out to hold."""
+    """The token that came with the filter being opened, and until when it holds."""
 
     token: bytes
     now_ms: int
     not_after: int = 0
 
 
-class TypeKeys:
-    """What one node holds of one sealed type."""
+class TypeCrypto:
+    """The keys and key-group memberships of one node for one sealed type."""
 
     def __init__(
         self,
         signed: SignedType,
         identity: Identity,
         random: RandomBytes,
-        truth: Truth,
+        state: RevocationState,
         *,
         signing: Signing = "none",
         need_signatures: bool = False,
         late_ms: int = DELAY_MS,
     ) -> None:
-        self.signed, self._identity, self._random, self._truth = signed, identity, random, truth
+        self.signed, self._identity, self._random, self._state = signed, identity, random, state
         self.signing, self.need_signatures = signing, need_signatures
         self.keyring = Keyring(signed, delay_ms=late_ms, beacons=True)
         self.opener = Opener(signed, self.keyring)
@@ -99,14 +99,14 @@ class TypeKeys:
         self.replay = ReplayWindow(grace_ms=signed.grace_ms, delay_ms=late_ms)
         self.sender_id = 0
         self.expected = False
-        """Whether keys have been asked for, or will be, and not been refused."""
+        """Whether keys were requested, or will be, and were not refused."""
         self.awaited: dict[bytes, None] = {}
-        """The rights that an answer is still to come to; each is asked with by itself."""
+        """The tokens whose join request has no answer yet; each token makes a request of its own."""
         self.is_in = False
-        """Whether all rights have been answered once, with keys to one of them at least."""
+        """Whether every request has been answered once, at least one of them with keys."""
         self.members: dict[bytes, GroupMember] = {}
         self._kex = SealingKey.make(random)
-        self._asked: dict[bytes, bytes] = {}
+        self._requests: dict[bytes, bytes] = {}
         self._sealer: Sealer | None = None
         self._filter_sealer: FilterSealer | None = None
         self._verifier = Verifier()
@@ -117,26 +117,26 @@ class TypeKeys:
 
     # ── Keys ──
 
-    def groups_for(self, held: Held) -> tuple[bytes, ...]:
-        """The key groups a right opens; none where it covers only some of an event that is sealed as one."""
+    def groups_for(self, held: HeldToken) -> tuple[bytes, ...]:
+        """The key groups that a right opens; none if it covers only some attributes of a type sealed in event mode."""
         if self.signed.mode is Mode.EVENT:
             return self.signed.group_ids if held.right.covers(tuple(self.signed.attr_ids.values())) else ()
         return tuple(gid for gid in self.signed.group_ids if held.right.covers((gid,)))
 
-    def ask(self, held: Held, now_ms: int) -> bytes:
-        """The request to be let into the groups that this right opens."""
+    def join_request(self, held: HeldToken, now_ms: int) -> bytes:
+        """A request to join the key groups that this right opens."""
         gids = self.groups_for(held)
         asked, nonce = make_join(
             self.signed, gids, held.raw, self._identity, self._kex, now_ms=now_ms, random=self._random
         )
-        self._asked[nonce] = held.raw
-        while len(self._asked) > JOINS_MAX:
-            del self._asked[next(iter(self._asked))]
+        self._requests[nonce] = held.raw
+        while len(self._requests) > JOINS_MAX:
+            del self._requests[next(iter(self._requests))]
         return asked
 
     def welcome(self, sealed: bytes, now_ms: int) -> JoinWelcome:
-        """Takes over what the manager gave; raises PeerError for what answers no request of this node."""
-        for nonce in tuple(self._asked):
+        """Install the keys that the manager sent; raises PeerError if this answers no request of this node."""
+        for nonce in tuple(self._requests):
             try:
                 welcome = open_welcome(self.signed, sealed, nonce, self._identity, self._kex)
             except PeerError:
@@ -146,15 +146,15 @@ class TypeKeys:
             return welcome
         raise PeerError("welcome: the answer to no request of this node")
 
-    def is_asking(self, nonce: bytes) -> bool:
-        return nonce in self._asked
+    def has_requested(self, nonce: bytes) -> bool:
+        return nonce in self._requests
 
     def answered(self, nonce: bytes) -> None:
-        """A request has its answer, and with it the right that was asked with, however often it was."""
-        self.awaited.pop(self._asked.pop(nonce), None)
+        """Mark a request as answered, and with it its token, however often that was sent."""
+        self.awaited.pop(self._requests.pop(nonce), None)
 
-    def hear(self, news: KeyUpdate | EpochBeacon, now_ms: int) -> None:
-        """Takes up a key, or the manager's word that it is there; raises NeedResync where something was missed."""
+    def receive(self, news: KeyUpdate | EpochBeacon, now_ms: int) -> None:
+        """Apply a key update or a beacon of the manager; raises NeedResync if an update was missed."""
         member = self.members.get(news.gid)
         if member is None:
             return
@@ -164,7 +164,7 @@ class TypeKeys:
             member.receive_beacon(news, now_ms)
 
     def retire(self, now_ms: int) -> None:
-        """Drops what no event in time can need."""
+        """Drop the keys and replay state that no timely event can need."""
         self.keyring.retire(now_ms)
         self.replay.forget(now_ms)
 
@@ -192,13 +192,13 @@ class TypeKeys:
     # ── Events ──
 
     def seal(self, values: Mapping[str, Value], now_ms: int) -> bytes:
-        """An event's envelope; raises NotYet or Denied where there is no key to seal it with."""
+        """Seal an event; raises NotYet or Denied without a key."""
         if self._sealer is None:
             raise self._no_keys(now_ms)
         return self._sealer.seal(values, now_ms)
 
     def read(self, frame: Frame, now_ms: int, cache: CacheTrust) -> View:
-        """What this node can read of an event; raises PeerError if anything it can check is wrong."""
+        """Open an event as far as the keys allow; raises PeerError if any check fails."""
         opened = self.opener.open_(frame, now_ms, cache=cache, relay=True)
         if self.signed.mode is Mode.EVENT:
             return SEALED if opened.sealed and not opened.values else View(opened.values)
@@ -206,30 +206,30 @@ class TypeKeys:
         return View(opened.values, hidden)
 
     def check_keys(self, frame: Frame, now_ms: int) -> None:
-        """Raises UnknownEpoch where this node is in a group of the event's and lacks just that key."""
+        """Raise UnknownEpoch if this node is a member of one of the event's groups and lacks this epoch's key."""
         self.opener.open_(frame, now_ms, wanted=())
 
     def check_joined(self, view: View) -> None:
-        """Raises UnknownEpoch where nothing of an event can be read because no key has come yet."""
+        """Raise UnknownEpoch if the event is unreadable because this node's first keys have not come yet."""
         if self.expected and not self.members and (view.hidden or view.opaque):
             raise UnknownEpoch(self.signed.type_id, 0)
 
     # ── Publishers ──
 
-    def know_publisher(self, raw: bytes) -> None:
-        """Somebody's right to publish; raises Denied for one that is none."""
+    def add_publisher(self, raw: bytes) -> None:
+        """Store a broker's right to publish; raises Denied if the token grants none."""
         token = self._verifier.read(raw, self.signed.owner_key)
         right = token.right()
         if right.type_id != self.signed.type_id or "publish" not in right.actions:
             raise Denied("action: not a right to publish events of this type")
         if right.holder not in self._publishers and len(self._publishers) >= PUBLISHERS_MAX:
             raise Denied(f"publisher: more than {PUBLISHERS_MAX} are known")
-        self._publishers.setdefault(right.holder, Credentials(right.holder, self._truth)).add(token)
+        self._publishers.setdefault(right.holder, Credentials(right.holder, self._state)).add(token)
 
     def check_publisher(self, frame: Frame, now_ms: int) -> None:
-        """Raises PeerError unless the event is signed by a broker with the right to publish it.
+        """Raise PeerError unless the event is signed by a broker with the right to publish it.
 
-        UnknownPublisher where no right of the signer has been seen yet.
+        UnknownPublisher if no right of the signer is known here yet.
         """
         self._checked_at_ms = now_ms
         try:
@@ -248,7 +248,7 @@ class TypeKeys:
     # ── Filters ──
 
     def check_groups(self, names: Sequence[str], now_ms: int) -> None:
-        """Raises NotYet where keys to read these attributes with may still come, Denied where they will not."""
+        """Raise NotYet if keys to these attributes may still come, Denied if they will not."""
         if self.signed.profile.is_paper or self.signed.mode is Mode.EVENT:
             return
         missing = [name for name in names if self.signed.attr_ids[name] not in self.members]
@@ -257,8 +257,10 @@ class TypeKeys:
         if missing:
             raise Denied(f"group: this broker was not let in to read {', '.join(missing)}")
 
-    def seal_filter(self, id: SubscriptionId, condition: Condition, version: int, held: Held, now_ms: int) -> bytes:
-        """A subscription's envelope, by this right; empty where the type's profile has none."""
+    def seal_filter(
+        self, id: SubscriptionId, condition: Condition, version: int, held: HeldToken, now_ms: int
+    ) -> bytes:
+        """Seal and sign a subscription under this right; empty if the type's profile has no sealed filters."""
         if self.signed.profile.is_paper:
             return b""
         if self._filter_sealer is None:
@@ -267,7 +269,7 @@ class TypeKeys:
             clauses_of(condition, self.signed, held.right.attributes),
             sub_id=sub_id_of(id),
             version=version,
-            lease_ms=0,  # As long as the right itself: routers withdraw it earlier, and it is sealed anew with new keys.
+            lease_ms=0,  # As long as the right: routers withdraw it earlier, and new keys have it sealed again.
             now_ms=now_ms,
             capability_digest=held.token.digest,
         )
@@ -277,9 +279,9 @@ class TypeKeys:
         return envelope
 
     def read_filter(self, interest: Interest, now_ms: int) -> tuple[AnyWanted, int]:
-        """What this node wants on behalf of a subscription from elsewhere, and until when its right holds.
+        """The filter of another broker's advertisement as far as it is readable, and until when its right holds.
 
-        Raises PeerError or Denied: only one that is signed by a broker with the right to it is let pass.
+        Raises PeerError or Denied unless a broker with the right to subscribe signed it.
         """
         if self._filter_opener is None:
             return UNREAD, self.signed.not_after
@@ -306,10 +308,10 @@ class TypeKeys:
         asked = frozenset(attr_ids) & self._names.keys() or right.attributes or frozenset(self._names)
         if self.signed.mode is Mode.EVENT:
             asked = frozenset(self._names)
-        right.check(AccessRequest(self.signed.type_id, "subscribe", asked), now_ms, signer, self._truth.online)
+        right.check(AccessRequest(self.signed.type_id, "subscribe", asked), now_ms, signer, self._state.online)
         self._presented.not_after = right.not_after
         for id in token.revocation_ids:
-            if id in self._truth.revoked:
+            if id in self._state.revoked:
                 raise Denied(f"revoked: a link ({id[:16]}…) of the subscriber's right has been revoked")
 
     def _no_keys(self, now_ms: int) -> Denied:
@@ -320,16 +322,16 @@ class TypeKeys:
 
 
 def sub_id_of(id: SubscriptionId) -> bytes:
-    """A subscription's id as sealed filters have it."""
+    """A subscription's id inside sealed filters."""
     return sha256(f"{id.origin}/{id.incarnation}/{id.seq}".encode()).digest()[:16]
 
 
 def event_id_of(origin: str, frame: Frame) -> EventId:
-    """A sealed event's id: the sender id and the moment that its tags depend on."""
+    """A sealed event's id: the sender id and moment that its authentication tags cover."""
     return EventId(origin, frame.sender_id, frame.ts_ms << 20 | frame.seq)
 
 
 def check_header(header: Header, frame: Frame) -> None:
-    """Raises PeerError where a head speaks of another event than is in the envelope."""
+    """Raise PeerError if the packet header names another event than the envelope."""
     if header.type != frame.type_id.hex() or header.id != event_id_of(header.id.origin, frame):
         raise PeerError("head: of another event than the one in the envelope")

@@ -1,35 +1,46 @@
-"""The types a node has been told of, by all the names they go by."""
+"""The event types that a node knows, by every name that they go by.
+
+Packets carry a type's *wire name*: the id of a signed type in hex, the plain name of an open one. Clients may also use
+the local name (`Sighting`), the name with a version (`Sighting@2`) and the full name with its owner.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidings.errors import InputError, did_you_mean
 from tidings.events import EventType
-from tidings.node.key_distribution import CONTROL
-from tidings.node.local_subscriptions import LocalSubscriptions
-from tidings.node.type_crypto import TypeKeys
-from tidings.security import SignedType
+from tidings.node.type_crypto import TypeCrypto
+from tidings.security import Mode, SignedType
 
+if TYPE_CHECKING:
+    from tidings.node.local_delivery import LocalSubscriptions
+
+CONTROL = "~"  # Names that begin with it belong to the network itself; no event type may use them.
 TYPES_MAX = 4096  # Declared at one node.
 
 
 @dataclass(slots=True, eq=False)
-class Known:
-    """A type this node has been told of."""
+class RegisteredType:
+    """A type that was declared to this node, with the node's keys and local subscriptions for it."""
 
     name: str
-    """As heads of packets have it: the id of a signed type, the name of an open one."""
+    """The wire name."""
     event_type: EventType
     signed: SignedType | None
-    keys: TypeKeys | None
-    """None where nothing is sealed."""
+    """None for an open type: no rights, nothing sealed."""
+    keys: TypeCrypto | None
+    """None if events of this type are not sealed."""
     local: LocalSubscriptions
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether anybody on the way may read its events."""
+        return self.signed is None or self.signed.mode is Mode.PLAIN
+
     def status(self) -> dict[str, Any]:
-        """What there is to see of it, as JSON has it; no key is."""
+        """Its state for operators, as JSON values; no key is among them."""
         keys = self.keys
         held = {gid.hex()[:16]: [key.epoch for key in keys.keyring.epochs(gid)] for gid in keys.members} if keys else {}
         return {
@@ -42,50 +53,72 @@ class Known:
         }
 
 
-class Catalogue:
-    """All types of one node. `get` takes the name that heads have, `find` any name that people use."""
+class TypeRegistry:
+    """All types of one node. `get` takes a wire name, `find` any name that a client may use."""
 
     def __init__(self) -> None:
-        self._types: dict[str, Known] = {}
-        self._names: dict[str, list[str]] = {}
+        self._types: dict[str, RegisteredType] = {}
+        self._by_any_name: dict[str, dict[str, RegisteredType]] = {}
         self.get = self._types.get
 
-    def add(self, known: Known) -> bool:
-        """Takes a type up; False if it was there. Raises InputError for one too many, or another of the same name."""
-        if known.name.startswith(CONTROL):
-            raise InputError(f"{known.name!r}: names that begin with {CONTROL} are the network's own")
-        if (there := self._types.get(known.name)) is not None:
-            if there.event_type != known.event_type:
-                raise InputError(f"{known.name} is declared here already, with other attributes")
+    def add(self, new: RegisteredType) -> bool:
+        """Register a type; False if it was registered before.
+
+        Raises InputError beyond TYPES_MAX, and for another definition under the name of an open type.
+        """
+        if new.name.startswith(CONTROL):
+            raise InputError(f"{new.name!r}: names that begin with {CONTROL} are the network's own")
+        if (there := self._types.get(new.name)) is not None:
+            if there.event_type != new.event_type:
+                raise InputError(f"{new.name} is declared here already, with other attributes")
             return False
         if len(self._types) >= TYPES_MAX:
-            raise InputError(f"this node knows {TYPES_MAX} types already")
-        self._types[known.name] = known
-        for name in dict.fromkeys(
-            (known.name, known.event_type.name, known.signed.name if known.signed else known.name)
-        ):
-            self._names.setdefault(name, []).append(known.name)
+            raise InputError(f"this broker knows {TYPES_MAX} types already")
+        self._types[new.name] = new
+        for name in _names(new):
+            self._by_any_name.setdefault(name, {})[new.name] = new
         return True
 
-    def find(self, name: str) -> Known:
-        """The type of this name, full name or id; raises InputError, with the nearest name, unless it is one."""
-        names = self._names.get(name, [])
-        if len(names) == 1:
-            return self._types[names[0]]
-        if names:
-            raise InputError(f"{len(names)} types are called {name!r}; say which by the full name or the id")
-        raise InputError(f"there is no event type {name!r} here; {did_you_mean(name, self._names)}".rstrip("; "))
+    def find(self, name: str) -> RegisteredType:
+        """The type that a client means, in its newest version; raises InputError if there is none, or more than one."""
+        found = list(self._by_any_name.get(name, {}).values())
+        newest = max((known.signed.version for known in found if known.signed), default=0)
+        found = [known for known in found if known.signed is None or known.signed.version == newest]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise InputError(f"several owners have a type {name[:100]!r}; say which by its full name")
+        hint = did_you_mean(name, self._by_any_name) or "the broker's file lists those it knows"
+        raise InputError(f"this broker knows no event type {name[:100]!r}; {hint}")
+
+    def event_type(self, name: str) -> EventType | None:
+        """The event type with this wire name; None if it is not known here."""
+        known = self._types.get(name)
+        return known.event_type if known else None
+
+    def is_plain(self, name: str) -> bool:
+        """Whether the type with this wire name is known here and not sealed."""
+        known = self._types.get(name)
+        return known is not None and known.is_plain
 
     def owner_of(self, type_id: bytes) -> bytes | None:
-        """Who owns a signed type; None of one that is not known here."""
+        """The owner of a signed type; None if it is not known here."""
         known = self._types.get(type_id.hex())
         return known.signed.owner_key if known is not None and known.signed is not None else None
 
     def owners(self) -> list[bytes]:
         return [known.signed.owner_key for known in self._types.values() if known.signed is not None]
 
-    def __iter__(self) -> Iterator[Known]:
-        return iter(tuple(self._types.values()))
+    def all(self) -> list[RegisteredType]:
+        """Every type, in the order of declaration."""
+        return list(self._types.values())
 
-    def __getitem__(self, name: str) -> Known:
+    def __getitem__(self, name: str) -> RegisteredType:
         return self._types[name]
+
+
+def _names(known: RegisteredType) -> tuple[str, ...]:
+    if known.signed is None:
+        return (known.name,)
+    local = known.event_type.name
+    return (local, f"{local}@{known.signed.version}", known.signed.name, known.name)

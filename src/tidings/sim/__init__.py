@@ -43,7 +43,7 @@ from tidings.sim.faults import (
 )
 from tidings.sim.federation import START_MS, Federation
 from tidings.sim.network import CALM, DelaySpace, Flat, Plane, TransitStub, Weather
-from tidings.sim.nodes import NodeWorld, Seat
+from tidings.sim.nodes import NodeAdapter, NodeWorld
 from tidings.sim.plan import SimulationPlan, failure, judge, run, shrunk
 from tidings.sim.topologies import TOPOLOGIES, Topology, topology
 from tidings.sim.trace import CheckFailed, Row, SimulationTrace
@@ -61,13 +61,13 @@ __all__ = [
     "Federation",
     "Flat",
     "NetworkSplit",
+    "NodeAdapter",
     "NodeJoin",
     "NodeLeave",
     "NodeWorld",
     "Plane",
     "Restart",
     "Row",
-    "Seat",
     "SimulationPlan",
     "SimulationTrace",
     "Slow",

@@ -1,7 +1,7 @@
-"""Made-up organisations: who owns the network and the types, who belongs to whom, and who may read what.
+"""Simulated organisations: who owns the network and the types, which nodes belong to whom, and who may read what.
 
-Everybody's keys come from the seed, so the same federation comes out each time; only the inner keys
-of tokens are the library's own and differ from run to run, at the same length.
+All keys derive from the seed, so the same federation comes out each time. Only the ephemeral keys inside tokens are
+the library's own and differ from run to run, at the same length.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tidings.security import (
     grant,
 )
 
-START_MS = 1_767_225_600_000  # When a made-up world begins: the start of 2026.
+START_MS = 1_767_225_600_000  # When a simulation starts: the beginning of 2026.
 DAY_MS = 86_400_000
 
 
 @dataclass(slots=True)
 class Federation:
-    """The organisations of one world: a network's owner, a types' owner, and any number of members by name."""
+    """The organisations of one world: the owner of the network, the owner of the types, and any members by name."""
 
     seed: int = 0
     days: int = 30
@@ -37,7 +37,7 @@ class Federation:
     _identities: dict[str, Identity] = field(default_factory=dict)
 
     def identity(self, name: str) -> Identity:
-        """The key of whoever goes by this name."""
+        """The key of the participant with this name."""
         if name not in self._identities:
             self._identities[name] = Identity(Random(f"identity/{self.seed}/{name}").randbytes(32))
         return self._identities[name]
@@ -55,14 +55,14 @@ class Federation:
         return self.identity("manager")
 
     def type(self, event_type: EventType, mode: Mode, **fields: object) -> SignedType:
-        """A type of the owner's, whose keys the manager keeps."""
+        """A type of the owner, with the federation's key manager."""
         return SignedType.make(self.owner, event_type, mode=mode, key_manager=self.manager.public_key, **fields)
 
     def key_manager(self, signed: SignedType, now_ms: int = START_MS) -> KeyManager:
         return KeyManager(signed, self.manager, Random(f"manager/{self.seed}").randbytes, now_ms)
 
     def membership(self, organisation: str, node: Identity) -> BiscuitCapability:
-        """A node's place in the network, given by its organisation."""
+        """A node's membership in the network, delegated by its organisation."""
         org, joins = self.identity(organisation), frozenset({"join-net"})
         start, end = START_MS - DAY_MS, START_MS + self.days * DAY_MS
         whole = Grant(ANY_TYPE, joins, org.public_key, not_before=start, not_after=end, delegate=True, max_depth=1)

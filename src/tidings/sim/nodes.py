@@ -1,8 +1,8 @@
-"""A world of nodes: the same routers, each inside the very `Node` that a live broker runs.
+"""A simulated network of full nodes: each router runs inside the same `Node` that a live broker runs.
 
-Here messages are bytes. A node's frames are made for the link they go over, at the moment they are
-sent, and can be watched there (`watch`). Before two nodes first speak they introduce themselves, as they
-would over TLS; that takes no time here, for TLS is not what is simulated.
+Messages are bytes here. A node makes a frame for the link that it goes over, at the moment of sending, and tests can
+observe every frame (`watch`). Before two nodes exchange their first message they run the link handshake, as they would
+over TLS; it takes no simulated time, because TLS is not what is simulated.
 
     world = NodeWorld("irbr", node_count=8, seed=3, federation=Federation(3))
     world.declare(plates); world.hold(5, right); world.host(0, manager)
@@ -16,17 +16,18 @@ from typing import Any
 
 from tidings.errors import Denied
 from tidings.node import (
+    Delivery,
     Ended,
     Joined,
     Keep,
     KeepKeys,
     LinkReady,
+    LocalIdentity,
     Node,
     NodeEffect,
     NodePolicy,
-    Notify,
     NotJoined,
-    Refused,
+    Rejected,
     node_id_of,
 )
 from tidings.overlay import (
@@ -52,44 +53,47 @@ from tidings.sim.trace import Notification, Publication, SubscriptionRecord
 from tidings.sim.world import EncodedMessage, SimulatedNode, World
 
 Watch = Callable[[NodeId, NodeId, bytes], None]
-"""Sees every frame: who sent it, to whom, and its bytes."""
+"""Observes every frame: its sender, its receiver, and its bytes."""
+
+CarryOut = Callable[[Node, list[NodeEffect]], list[Effect]]
+"""Turns a node's effects into those of a router, for the world to carry out."""
 
 
-class Seat(Router[Any]):
-    """A node's place in a world: takes what a router takes, and gives frames where a router gives messages."""
+class NodeAdapter(Router[Any]):
+    """A node with the interface of a router: it sends frames where a router sends messages."""
 
-    def __init__(self, node: Node, world: NodeWorld) -> None:
-        self.node, self.world = node, world
+    def __init__(self, node: Node, carry_out: CarryOut) -> None:
+        self.node, self._carry_out = node, carry_out
 
     def start(self, now: float, memory: bytes = b"") -> list[Effect]:
-        return self.world.seated(self.node, self.node.start(now, memory))
+        return self._carry_out(self.node, self.node.start(now, memory))
 
     def join(self, via: Sequence[Peer], now: float) -> list[Effect]:
-        return self.world.seated(self.node, self.node.join(via, now))
+        return self._carry_out(self.node, self.node.join(via, now))
 
     def leave(self, now: float) -> list[Effect]:
-        return self.world.seated(self.node, self.node.leave(now))
+        return self._carry_out(self.node, self.node.leave(now))
 
     def publish(self, packet: Packet, now: float) -> list[Effect]:
         raise AssertionError("a node publishes for its clients")
 
     def receive(self, sender: NodeId, message: EncodedMessage, now: float) -> list[Effect]:
-        return self.world.seated(self.node, self.node.receive(sender, message.raw, now))
+        return self._carry_out(self.node, self.node.receive(sender, message.raw, now))
 
     def wake(self, token: Any, now: float) -> list[Effect]:
-        return self.world.seated(self.node, self.node.wake(token, now))
+        return self._carry_out(self.node, self.node.wake(token, now))
 
     def unsent(self, to: NodeId, message: EncodedMessage, now: float) -> list[Effect]:
-        return self.world.seated(self.node, self.node.unsent(to, message.message, now))
+        return self._carry_out(self.node, self.node.unsent(to, message.message, now))
 
     def peer_down(self, peer: NodeId, now: float) -> list[Effect]:
-        return self.world.seated(self.node, self.node.peer_down(peer, now))
+        return self._carry_out(self.node, self.node.peer_down(peer, now))
 
     def peer_up(self, peer: Peer, now: float) -> list[Effect]:
-        return self.world.seated(self.node, self.node.peer_up(peer, now))
+        return self._carry_out(self.node, self.node.peer_up(peer, now))
 
     def unsubscribe(self, id: SubscriptionId, now: float) -> list[Effect]:
-        return self.world.seated(self.node, self.node.unsubscribe(id, now))
+        return self._carry_out(self.node, self.node.unsubscribe(id, now))
 
     def links(self) -> tuple[NodeId, ...]:
         return self.node.router.links()
@@ -102,10 +106,10 @@ class Seat(Router[Any]):
 
 
 class NodeWorld(World):
-    """A world whose nodes check rights, open and seal. Clients are given by name; each node has one of its own.
+    """A world whose nodes check rights, open and seal. Clients are given by name; each node has its own.
 
-    `told` has what each client was told, with the values as it saw them. `skew_ms` says how far a node's clock
-    is ahead of the world's.
+    `deliveries` has every delivery to a client, with the values that it saw. `skew_ms` says how far a node's clock is
+    ahead of the world's.
     """
 
     def __init__(
@@ -120,30 +124,30 @@ class NodeWorld(World):
     ) -> None:
         self.federation, self.organisation_of, self.skew_ms = federation, organisation_of, skew_ms
         self.policy = policy or NodePolicy(network_key=federation.network.public_key)
-        self.told: list[Notify] = []
+        self.deliveries: list[Delivery] = []
         self.effects: list[tuple[NodeId, NodeEffect]] = []
-        """What nodes asked for beside messages, wakes and counts."""
+        """The effects of nodes other than messages, timers, counts and deliveries."""
         self._watches: list[Watch] = []
-        self._given: dict[int, list[Callable[[Node], list[NodeEffect]]]] = {}
+        self._replayed: dict[int, list[Callable[[Node], list[NodeEffect]]]] = {}
         super().__init__(protocol_name, **world)
 
-    # ── What a test or an experiment does ──────────────────────────────────────
+    # ── For tests and experiments ──────────────────────────────────────
 
     def node(self, index: int) -> Node:
         """The node itself."""
-        seat = self.nodes[index].router
-        assert isinstance(seat, Seat)
-        return seat.node
+        adapter = self.nodes[index].router
+        assert isinstance(adapter, NodeAdapter)
+        return adapter.node
 
     def identity(self, index: int) -> Identity:
         return self.federation.identity(f"node {index}")
 
     def watch(self, watch: Watch) -> None:
-        """Have every frame seen, those of introductions too."""
+        """Observe every frame, those of handshakes too."""
         self._watches.append(watch)
 
     def declare(self, declared: SignedType, *, at: Sequence[int] | None = None) -> None:
-        """Make a type known at these nodes, or at all."""
+        """Declare a type to these nodes, or to all."""
         for index in range(len(self.nodes)) if at is None else at:
             self.give(index, lambda node: node.declare(declared, self.now))
 
@@ -152,21 +156,21 @@ class NodeWorld(World):
         self.give(index, lambda node: node.hold(right.to_bytes(), self.now))
 
     def host(self, index: int, manager: KeyManager) -> None:
-        """Have a node run a key manager."""
+        """Have a node host a key manager."""
         self.give(index, lambda node: node.host(manager, self.now))
 
     def revoke(self, ids: Sequence[str], *, at: Sequence[int] | None = None) -> None:
-        """Make a revocation known at these nodes, or at all."""
+        """Revoke links at these nodes, or at all."""
         for index in range(len(self.nodes)) if at is None else at:
             self.give(index, lambda node: node.revoke(ids, self.now))
 
     def attach(self, index: int, client: str, rights: Sequence[BiscuitCapability] = ()) -> None:
-        """Have a client come to a node; its key is that of its name."""
+        """Attach a client to a node; the federation derives its key from its name."""
         key = self.federation.identity(client).public_key
         tokens = [right.to_bytes() for right in rights]
         self.give(index, lambda node: node.attach(client, key, tokens, self.now))
 
-    def say(self, index: int, client: str, type: str, values: Mapping[str, Any]) -> EventId:
+    def publish_as(self, index: int, client: str, type: str, values: Mapping[str, Any]) -> EventId:
         """Have a client publish; raises what the node raises."""
         member, node = self.nodes[index], self.node(index)
         id, effects = node.publish(client, type, values, self.now)
@@ -174,10 +178,10 @@ class NodeWorld(World):
         name = hop.type if hop else type
         self.trace.publications[id] = Publication(self.now, member.id, Packet(Header(id, name), View(dict(values))))
         self.trace.note(self.now, "publish", member.id, about=id)
-        self._carry_out(member, self.seated(node, effects))
+        self._carry_out(member, self.node_effects(node, effects))
         return id
 
-    def ask(self, index: int, client: str, type: str, condition: str) -> SubscriptionId:
+    def subscribe_as(self, index: int, client: str, type: str, condition: str) -> SubscriptionId:
         """Have a client subscribe; raises what the node raises."""
         member, node = self.nodes[index], self.node(index)
         id, effects = node.subscribe(client, type, condition, self.now)
@@ -186,44 +190,44 @@ class NodeWorld(World):
         member.subscriptions[id] = interest
         self.trace.subscriptions[id] = SubscriptionRecord(interest, member.id, self.now)
         self.trace.note(self.now, "subscribe", member.id, about=id)
-        self._carry_out(member, self.seated(node, effects))
+        self._carry_out(member, self.node_effects(node, effects))
         return id
 
     def give(self, index: int, do: Callable[[Node], list[NodeEffect]]) -> None:
-        """Do something with a node that whoever runs it does again after a restart: types, rights, clients."""
-        self._given.setdefault(index, []).append(do)
+        """Do something with a node that its driver does again after a restart: types, rights, clients."""
+        self._replayed.setdefault(index, []).append(do)
         if self.nodes[index].up:
             self.act(index, do)
 
     def restart(self, node: int, *, memory: bool = True) -> None:
-        """Start a new life of a node that is down: all it was given is given again, and, with memory, its
-        clients ask again for what they had asked for."""
+        """Restart a node that is down: its driver declares everything again, and, with memory, its clients
+        subscribe again."""
         member = self.nodes[node]
-        wishes = [(one.client, one.type, one.condition.text) for one in self.node(node).subscriptions()]
+        conditions = [(one.client, one.type, one.condition.text) for one in self.node(node).subscriptions()]
         was_down = not member.up
         member.subscriptions = {}
         super().restart(node, memory=memory)
         if was_down and member.up:
-            for do in self._given.get(node, []):
+            for do in self._replayed.get(node, []):
                 self.act(node, do)
-            for wish in wishes if memory else []:
-                self._ask_when_ready(node, *wish)
+            for condition in conditions if memory else []:
+                self._subscribe_when_ready(node, *condition)
 
-    def _ask_when_ready(self, index: int, client: str, type: str, condition: str) -> None:
-        """A new life has no keys yet, so a client is told to try again."""
+    def _subscribe_when_ready(self, index: int, client: str, type: str, condition: str) -> None:
+        """A restarted node has no keys yet, so its clients try again until it has."""
         try:
-            self.ask(index, client, type, condition)
+            self.subscribe_as(index, client, type, condition)
         except NotYet:
-            self.at(self.now + 1.0, lambda: self._ask_when_ready(index, client, type, condition))
+            self.at(self.now + 1.0, lambda: self._subscribe_when_ready(index, client, type, condition))
 
     def act(self, index: int, do: Callable[[Node], list[NodeEffect]]) -> None:
-        """Do something with a node, and carry out what it asks for."""
-        self._carry_out(self.nodes[index], self.seated(self.node(index), do(self.node(index))))
+        """Do something with a node, and carry out its effects."""
+        self._carry_out(self.nodes[index], self.node_effects(self.node(index), do(self.node(index))))
 
     # ── Effects ────────────────────────────────────────────────────────────────
 
-    def seated(self, node: Node, effects: list[NodeEffect]) -> list[Effect]:
-        """A node's effects as a world carries them out; what is no matter for the network is booked here."""
+    def node_effects(self, node: Node, effects: list[NodeEffect]) -> list[Effect]:
+        """A node's effects as the world carries them out; those that do not concern the network are recorded here."""
         done: list[Effect] = []
         for effect in effects:
             match effect:
@@ -231,11 +235,11 @@ class NodeWorld(World):
                     carried = self._frame(node, to, message)
                     if carried is not None:
                         done.append(Send(to, carried))
-                case Notify():
-                    self.told.append(effect)
+                case Delivery():
+                    self.deliveries.append(effect)
                     self.trace.notices.append(Notification(self.now, effect.event, effect.subscription))
                     self.trace.note(self.now, "notify", node.me.id, about=effect.event)
-                case Ended() | Refused() | Joined() | NotJoined() | LinkReady() | Keep() | KeepKeys():
+                case Ended() | Rejected() | Joined() | NotJoined() | LinkReady() | Keep() | KeepKeys():
                     self.effects.append((node.me.id, effect))
                     self.trace.note(self.now, type(effect).__name__, node.me.id)
                 case _:
@@ -249,7 +253,7 @@ class NodeWorld(World):
         name = name_of(message)
         if target is None or not target.up:
             return EncodedMessage(b"", message, name, about)
-        self._introduce(node, target)
+        self._handshake(node, target)
         try:
             raw = node.frame_for(to, message, self.now)
         except Denied:
@@ -259,28 +263,28 @@ class NodeWorld(World):
             watch(node.me.id, to, raw)
         return EncodedMessage(raw, message, name, about)
 
-    def _introduce(self, node: Node, target: SimulatedNode) -> None:
-        """What happens over a new TLS connection, at once."""
-        seat = target.router
-        assert isinstance(seat, Seat)
-        other = seat.node
+    def _handshake(self, node: Node, target: SimulatedNode) -> None:
+        """Run the handshake of a new TLS connection, at once."""
+        adapter = target.router
+        assert isinstance(adapter, NodeAdapter)
+        other = adapter.node
         mine = self._by_id[node.me.id].peer
         if node.knows(other.me) and other.knows(node.me):
             return
         node.link_down(other.me.id, self.now)
         other.link_down(node.me.id, self.now)
-        words = [(node, e) for e in node.link_up(target.peer, self.now, my_cert=b"a", their_cert=b"b", dialled=True)]
-        words += [(other, e) for e in other.link_up(mine, self.now, my_cert=b"b", their_cert=b"a", dialled=False)]
-        while words:
-            speaker, effect = words.pop(0)
-            listener = other if speaker is node else node
+        messages = [(node, e) for e in node.link_up(target.peer, self.now, my_cert=b"a", their_cert=b"b", dialled=True)]
+        messages += [(other, e) for e in other.link_up(mine, self.now, my_cert=b"b", their_cert=b"a", dialled=False)]
+        while messages:
+            sender, effect = messages.pop(0)
+            receiver = other if sender is node else node
             if isinstance(effect, Send):
-                raw = speaker.frame_for(effect.to, effect.message, self.now)
+                raw = sender.frame_for(effect.to, effect.message, self.now)
                 for watch in self._watches:
-                    watch(speaker.me.id, effect.to, raw)
-                words += [(listener, e) for e in listener.receive(speaker.me.id, raw, self.now)]
+                    watch(sender.me.id, effect.to, raw)
+                messages += [(receiver, e) for e in receiver.receive(sender.me.id, raw, self.now)]
             else:
-                self.seated(speaker, [effect])
+                self.node_effects(sender, [effect])
 
     # ── The nodes ──────────────────────────────────────────────────────────────
 
@@ -292,20 +296,18 @@ class NodeWorld(World):
         identity = self.identity(index)
         neighbours = tuple(Peer(self._ids[k], f"sim:{k}") for k in links) if self.protocol.on_graph else ()
         node = Node(
-            me,
+            LocalIdentity(me, identity, self.organisation_of(index)),
             self.protocol,
-            identity,
             rng=Random(f"node/{self.seed}/{me.id}/{me.incarnation}"),
             random=Random(f"bytes/{self.seed}/{me.id}/{me.incarnation}").randbytes,
             neighbours=neighbours,
             options=self.options,
             policy=self.policy,
-            domain=self.organisation_of(index),
         )
         node.clock_is(START_MS + self.skew_ms(index), 0.0)
         node.hold(self.federation.membership(self.organisation_of(index), identity).to_bytes(), self.now)
-        return Seat(node, self)
+        return NodeAdapter(node, self.node_effects)
 
     def _router_of(self, member: SimulatedNode) -> Router[Any]:
-        assert isinstance(member.router, Seat)
+        assert isinstance(member.router, NodeAdapter)
         return member.router.node.router

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from tests.city import Sighting
-from tidings.node import Joined, Node, NodeEffect, NodePolicy, node_id_of
+from tidings.node import Joined, LocalIdentity, Node, NodeEffect, NodePolicy, node_id_of
 from tidings.overlay import Peer, Router, Send, protocol
 from tidings.security import BiscuitCapability, Identity, Mode, SignedType
 from tidings.sim import START_MS, Federation
@@ -27,14 +27,12 @@ def a_node(
     """A broker by this name, that floods to its neighbours."""
     identity = FEDERATION.identity(name)
     node = Node(
-        peer_of(identity),
+        LocalIdentity(peer_of(identity), identity, name),
         protocol(protocol_name),
-        identity,
         rng=Random(name),
         random=Random(f"bytes {name}").randbytes,
         neighbours=[peer_of(FEDERATION.identity(other)) for other in neighbours],
         policy=policy or NodePolicy(network_key=FEDERATION.network.public_key),
-        domain=name,
         router=router,
     )
     node.clock_is(START_MS, 0.0)

@@ -8,14 +8,14 @@ import pytest
 from tests.given import Quake
 from tests.unit.node.pair import FEDERATION, PLATES, Cable, a_node, membership, two
 from tidings.errors import Denied
-from tidings.node import LinkReady, Node, NodeEffect, NodePolicy, Refused, node_id_of
+from tidings.node import LinkReady, Node, NodeEffect, NodePolicy, Rejected, node_id_of
 from tidings.node.neighbours import LinkCreds, LinkHello, LinkRevoke
 from tidings.overlay import EventId, Peer, Send
 from tidings.sim import START_MS
 
 
 def refused(effects: list[NodeEffect]) -> list[tuple[str, bool]]:
-    return [(effect.why, effect.cut) for effect in effects if isinstance(effect, Refused)]
+    return [(effect.why, effect.cut) for effect in effects if isinstance(effect, Rejected)]
 
 
 def test_two_members_are_ready_for_each_other() -> None:
@@ -87,7 +87,7 @@ def test_a_node_cannot_go_by_the_id_of_another() -> None:
     one, other = a_node("one"), a_node("other")
     one.link_up(Peer("0" * 32), 0.0)
     hello = LinkHello(other.identity.public_key, "", bytes(32), (1,), (1,))
-    raw = other._codec.encode(hello)
+    raw = other.encode(hello)
     assert refused(one.receive("0" * 32, raw, 0.0)) == [(f"link: {'0' * 32} is not the node of that key", True)]
     assert other.me.id == node_id_of(other.identity.public_key)
 
@@ -100,7 +100,7 @@ def test_tokens_that_do_not_count_are_told_and_the_rest_do() -> None:
     other.hold(FEDERATION.right(PLATES, other.identity, until_ms=START_MS + 1000).to_bytes(), 0.0)
     cable = Cable(one, other)
     cable.up()
-    near = one._near
+    near = one.neighbours
     assert near.readable(other.me.id, PLATES.type_id, START_MS + 999) is None
     assert near.readable(other.me.id, PLATES.type_id, START_MS + 1000) == frozenset()
 
@@ -108,12 +108,12 @@ def test_tokens_that_do_not_count_are_told_and_the_rest_do() -> None:
 def test_a_right_shown_in_session_counts_from_then_on_and_one_taken_back_no_more() -> None:
     cable = two()
     one, other = cable.one, cable.other
-    assert one._near.readable(other.me.id, PLATES.type_id, START_MS) == frozenset()
+    assert one.neighbours.readable(other.me.id, PLATES.type_id, START_MS) == frozenset()
     right = FEDERATION.right(PLATES, other.identity, ("plate",))
     cable.carry(other, other.hold(right.to_bytes(), 0.0))
-    assert one._near.readable(other.me.id, PLATES.type_id, START_MS) == frozenset({PLATES.attr_id("plate")})
+    assert one.neighbours.readable(other.me.id, PLATES.type_id, START_MS) == frozenset({PLATES.attr_id("plate")})
     cable.carry(other, other.withdraw(right.revocation_ids, 0.0))
-    assert one._near.readable(other.me.id, PLATES.type_id, START_MS) == frozenset()
+    assert one.neighbours.readable(other.me.id, PLATES.type_id, START_MS) == frozenset()
 
 
 def test_a_right_to_an_unknown_type_counts_once_the_type_is_known() -> None:
@@ -123,28 +123,28 @@ def test_a_right_to_an_unknown_type_counts_once_the_type_is_known() -> None:
         node.hold(membership(node).to_bytes(), 0.0)
     other.hold(FEDERATION.right(PLATES, other.identity).to_bytes(), 0.0)
     Cable(one, other).up()
-    assert one._near.readable(other.me.id, PLATES.type_id, START_MS) == frozenset()
+    assert one.neighbours.readable(other.me.id, PLATES.type_id, START_MS) == frozenset()
     one.declare(PLATES, 0.0)
-    assert one._near.readable(other.me.id, PLATES.type_id, START_MS) is None
+    assert one.neighbours.readable(other.me.id, PLATES.type_id, START_MS) is None
 
 
 def test_a_neighbour_whose_membership_is_revoked_is_cut_off() -> None:
     cable = two()
-    shown = cable.one._near.get(cable.other.me.id)
+    shown = cable.one.neighbours.get(cable.other.me.id)
     assert shown is not None
     assert shown.credentials is not None
     ids = shown.credentials.all()[0].token.revocation_ids
     effects = cable.one.revoke(ids, 0.0)
-    assert (Refused(cable.other.me.id, "link: the neighbour is no longer a member of the network", True)) in effects
-    assert not cable.one._near.is_ready(cable.other.me.id)
+    assert (Rejected(cable.other.me.id, "link: the neighbour is no longer a member of the network", True)) in effects
+    assert not cable.one.neighbours.is_ready(cable.other.me.id)
 
 
 def test_nobody_can_take_back_the_right_of_another() -> None:
     cable = two(None, None)
-    mine = cable.other._near.mine.of(PLATES.type_id)[0]
+    mine = cable.other.neighbours.mine.of(PLATES.type_id)[0]
     foreign = msgspec.msgpack.encode(LinkRevoke(mine.token.revocation_ids))
     cable.other.receive(cable.one.me.id, foreign, 0.0)
-    assert cable.other._near.mine.of(PLATES.type_id) == [mine]
+    assert cable.other.neighbours.mine.of(PLATES.type_id) == [mine]
 
 
 def test_credentials_out_of_turn_end_the_link() -> None:

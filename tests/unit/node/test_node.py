@@ -13,7 +13,7 @@ from tests.given import Quake
 from tests.unit.node.pair import FEDERATION, PLATES, Cable, a_node, attach, two
 from tidings.errors import Denied, EventError, FilterError, InputError, PeerError
 from tidings.events import EventType
-from tidings.node import Ended, Joined, Keep, KeepKeys, Node, NodeEffect, NodePolicy, Notify, NotJoined, Refused
+from tidings.node import Delivery, Ended, Joined, Keep, KeepKeys, Node, NodeEffect, NodePolicy, NotJoined, Rejected
 from tidings.node.filter_encoding import UNREAD
 from tidings.node.type_crypto import SealedInterest
 from tidings.overlay import (
@@ -24,6 +24,7 @@ from tidings.overlay import (
     Failed,
     Header,
     Interest,
+    Message,
     Packet,
     Send,
     SubscriptionId,
@@ -33,7 +34,7 @@ from tidings.overlay import (
 from tidings.overlay.baselines.flooding import Flood, Flooding
 from tidings.security import Grant, Mode, OnlineTest, grant, split
 from tidings.security.envelope.frame import with_cache
-from tidings.sim import START_MS
+from tidings.sim import START_MS, Federation
 from tidings.store import Registry
 
 WHOLE = FEDERATION.type(EventType("Report", text=str, level=int), Mode.EVENT)
@@ -42,11 +43,11 @@ SEEN = {"plate": "AB12CDE", "place": "Soho", "speed": 31}
 
 
 def told(effects: list[NodeEffect]) -> list[tuple[str, dict[str, object]]]:
-    return [(effect.client, effect.values) for effect in effects if isinstance(effect, Notify)]
+    return [(effect.client, effect.values) for effect in effects if isinstance(effect, Delivery)]
 
 
 def refusals(effects: list[NodeEffect]) -> list[str]:
-    return [effect.why.partition(":")[0] for effect in effects if isinstance(effect, Refused)]
+    return [effect.why.partition(":")[0] for effect in effects if isinstance(effect, Rejected)]
 
 
 def publish(
@@ -63,9 +64,9 @@ def sent(node: Node, client: str, values: dict[str, object], now: float = 0.0) -
     return message  # type: ignore[no-any-return]
 
 
-def encoded(node: Node, message: object) -> bytes:
+def encoded(node: Node, message: Message) -> bytes:
     """A message as a node would send it that does not care what may be sent."""
-    return node._codec.encode(message)
+    return node.encode(message)
 
 
 # ── Open and plain types ───────────────────────────────────────────────────────
@@ -114,12 +115,23 @@ def test_what_does_not_fit_the_type_is_refused_at_the_edge_and_dropped_from_the_
 def test_types_are_found_by_name_full_name_and_id_and_a_typo_gets_a_hint() -> None:
     node = two(None).one
     for name in ("Sighting", PLATES.name, PLATES.type_id.hex()):
-        assert node._types.find(name).signed == PLATES
+        assert node.types.find(name).signed == PLATES
     with pytest.raises(InputError, match="did you mean 'Sighting'"):
-        node._types.find("Sihgting")
+        node.types.find("Sihgting")
     node.declare(FEDERATION.type(Sighting, Mode.EVENT, version=2), 0.0)
-    with pytest.raises(InputError, match="2 types are called 'Sighting'"):
-        node._types.find("Sighting")
+    assert node.types.find("Sighting@1").signed == PLATES
+    newest = node.types.find("Sighting").signed
+    assert newest is not None
+    assert newest.version == 2
+
+
+def test_a_name_that_several_owners_use_must_be_given_in_full() -> None:
+    node = two(None).one
+    other = Federation(43).type(Sighting, Mode.EVENT)
+    node.declare(other, 0.0)
+    with pytest.raises(InputError, match="several owners have a type 'Sighting'"):
+        node.types.find("Sighting")
+    assert node.types.find(other.name).signed == other
 
 
 def test_a_type_that_is_not_genuine_is_not_declared() -> None:
@@ -253,7 +265,7 @@ def test_an_altered_event_is_dropped_and_the_link_stays() -> None:
     envelope[-1] ^= 1
     altered = Flood(Packet(flood.packet.header, View({}, opaque=True), bytes(envelope)), 3)
     effects = cable.other.receive(cable.one.me.id, encoded(cable.one, altered), 0.0)
-    assert [(effect.why.partition(":")[0], effect.cut) for effect in effects if isinstance(effect, Refused)] == [
+    assert [(effect.why.partition(":")[0], effect.cut) for effect in effects if isinstance(effect, Rejected)] == [
         ("tag", False)
     ]
 
@@ -307,12 +319,12 @@ def test_a_subscription_without_a_right_is_not_stored() -> None:
     cable = two(None, None)
     attach(cable, cable.other, "reader")
     id, _ = cable.other.subscribe("reader", "Sighting", "speed > 3", 0.0)
-    known = cable.other._types[PLATES.type_id.hex()]
-    held = cable.other._near.mine.of(PLATES.type_id)[0]
+    known = cable.other.types[PLATES.type_id.hex()]
+    held = cable.other.neighbours.mine.of(PLATES.type_id)[0]
     assert known.keys is not None
     envelope = known.keys.seal_filter(id, known.local.get(id).condition, 2, held, START_MS)  # type: ignore[union-attr]
     interest = Interest(id, PLATES.type_id.hex(), UNREAD, envelope)
-    judge = cable.one._customs.take_interest
+    judge = cable.one.boundary.open_interest
     assert judge(interest, START_MS).wanted.exact
     foreign = FEDERATION.right(PLATES, cable.one.identity).to_bytes()
     frame = msgspec.msgpack.decode(envelope, type=SealedInterest).frame
@@ -334,7 +346,7 @@ def test_one_interest_without_a_right_does_not_spoil_those_beside_it() -> None:
     judged: list[object] = []
     node = two(None, None).one
     bad = Interest(SubscriptionId("x", 0, 1), PLATES.type_id.hex(), UNREAD, b"")
-    taken = node._passing.take_interest(bad, START_MS, judged)  # type: ignore[arg-type]
+    taken = node.boundary.interest_for_router(bad, START_MS, judged)  # type: ignore[arg-type]
     assert judged[0] is not None
     assert not taken.wanted.matches(View({}, opaque=True))
     assert taken.wanted.boxes() == ()
@@ -371,8 +383,8 @@ def test_plaintext_is_believed_as_the_policy_says(
     cable.other.subscribe("reader", "Sighting", "TRUE", 0.0)
     effects = cable.other.receive(cable.one.me.id, lying(cable), 0.0)
     if speed is None:
-        assert [(e.why, e.cut) for e in effects if isinstance(e, Refused)] == [
-            ("cache: contradicts the sealed event", True)
+        assert [(e.why, e.cut) for e in effects if isinstance(e, Rejected)] == [
+            ("cache: says otherwise than the sealed event", True)
         ]
     else:
         assert [values["speed"] for _, values in told(effects)] == [speed]
@@ -387,7 +399,7 @@ def test_a_neighbour_that_is_believed_and_lies_is_found_out_before_long() -> Non
         number
         for number in range(500)
         for effect in cable.other.receive(cable.one.me.id, lying(cable), 0.0)
-        if isinstance(effect, Refused) and effect.cut
+        if isinstance(effect, Rejected) and effect.cut
     ]
     assert 0 < len(found) < 50
 
@@ -398,7 +410,7 @@ def test_a_second_copy_costs_no_decryption() -> None:
     raw = encoded(cable.one, _bare(sent(cable.one, "camera", SEEN)))
     for _ in range(5):
         cable.other.receive(cable.one.me.id, raw, 0.0)
-    assert cable.other._customs.decrypted == 1
+    assert cable.other.boundary.decrypted == 1
 
 
 # ── Keeping, and looking ───────────────────────────────────────────────────────
@@ -419,7 +431,7 @@ def test_a_kept_event_is_said_again_as_the_same_event_and_holds_no_plaintext() -
     again.declare(PLATES, 0.0)
     assert [type(effect).__name__ for effect in again.publish_again(keep.raw, 0.0)] == ["Send"]
     assert told(cable.carry(cable.one, cable.one.publish_again(keep.raw, 0.0))) == []
-    with pytest.raises(InputError, match="not an event that was kept"):
+    with pytest.raises(InputError, match="not a stored event"):
         again.publish_again(b"\x00", 0.0)
 
 
@@ -497,13 +509,13 @@ def test_an_event_that_another_broker_kept_is_told_however_old_it_is_and_only_if
     assert isinstance(keep, Keep)
     cable.other.subscribe("reader", "Sighting", "speed > 3", 0.0)
     for _ in range(2):  # Whoever asks keeps the book.
-        assert told(cable.other.tell(keep.raw, 3600.0) or []) == [("reader", SEEN)]
+        assert told(cable.other.deliver_stored(keep.raw, 3600.0) or []) == [("reader", SEEN)]
     broken = bytearray(keep.raw)
     broken[-1] ^= 1
     with pytest.raises(PeerError, match="tag"):
-        cable.other.tell(bytes(broken), 0.0)
+        cable.other.deliver_stored(bytes(broken), 0.0)
     stranger = two(None, ()).other
-    assert stranger.tell(keep.raw, 0.0) == []
+    assert stranger.deliver_stored(keep.raw, 0.0) == []
 
 
 def test_a_right_with_an_online_test_holds_while_the_answer_is_fresh() -> None:
@@ -516,7 +528,7 @@ def test_a_right_with_an_online_test_holds_while_the_answer_is_fresh() -> None:
     cable.one.attach("camera", holder.public_key, [token.to_bytes()], 0.0)
     with pytest.raises(Denied, match="online: no yes from"):
         cable.one.publish("camera", "Sighting", SEEN, 0.0)
-    cable.one.said_yes("https://police.example", START_MS)
+    cable.one.confirmed_online("https://police.example", START_MS)
     cable.one.publish("camera", "Sighting", SEEN, 4.9)
     with pytest.raises(Denied, match="online: no yes from"):
         cable.one.publish("camera", "Sighting", SEEN, 5.1)

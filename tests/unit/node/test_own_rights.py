@@ -9,7 +9,7 @@ import pytest
 from tests.unit.node.pair import FEDERATION, PLATES, Cable, a_node, attach, membership, two
 from tidings.errors import Denied
 from tidings.events import Value
-from tidings.node import Ended, Joined, Node, NodeEffect, Notify, NotJoined
+from tidings.node import Delivery, Ended, Joined, Node, NodeEffect, NotJoined
 from tidings.node.filter_encoding import UNREAD
 from tidings.overlay import Effect, Interest, Send, SubscriptionId, View
 from tidings.overlay.baselines.flooding import Flooding
@@ -50,23 +50,23 @@ def with_two_rights() -> tuple[Node, Recorded, Callable[[str], Interest], list[B
     return node, router, ask, own
 
 
-def test_the_overlay_is_told_by_one_right_and_of_what_that_is_for() -> None:
+def test_the_overlay_is_advertised_under_one_right_and_of_what_that_is_for() -> None:
     """What crosses the wire is as it was; others hear of less and send more, and here it is matched exactly."""
     node, _, ask, own = with_two_rights()
-    read = node._customs.take_interest(ask("plate = 'A' AND place = 'Soho' AND speed > 3"), START_MS).wanted
+    read = node.boundary.open_interest(ask("plate = 'A' AND place = 'Soho' AND speed > 3"), START_MS).wanted
     assert not read.exact
     assert [read.matches(View({**SEEN, **other})) for other in ({}, {"speed": 1}, {"plate": "B"})] == [
         True,
         True,
         False,
     ]
-    assert node._customs.take_interest(ask("speed > 3"), START_MS).wanted.exact
-    assert node._customs.take_interest(ask("plate = 'A' OR speed > 3"), START_MS).wanted == UNREAD
-    by = [one.told_by.raw if one.told_by else b"" for one in node.subscriptions()]
+    assert node.boundary.open_interest(ask("speed > 3"), START_MS).wanted.exact
+    assert node.boundary.open_interest(ask("plate = 'A' OR speed > 3"), START_MS).wanted == UNREAD
+    by = [one.advertised_under.raw if one.advertised_under else b"" for one in node.subscriptions()]
     assert by == [token.to_bytes() for token in (own[0], own[1], own[0])]
 
 
-def test_what_was_told_by_a_right_that_is_over_is_told_by_another() -> None:
+def test_what_was_advertised_under_a_right_that_is_over_is_advertised_under_another() -> None:
     node, router, ask, own = with_two_rights()
     spare = FEDERATION.right(PLATES, node.identity, ("plate",), until_ms=START_MS + 60_000)
     node.hold(spare.to_bytes(), 0.0)
@@ -76,7 +76,7 @@ def test_what_was_told_by_a_right_that_is_over_is_told_by_another() -> None:
     effects = node.withdraw(own[0].revocation_ids, 1.0)
     assert [effect.subscription for effect in effects if isinstance(effect, Ended)] == [gone.id]
     assert [interest.id for interest in router.told] == [first.id]
-    assert node._customs.take_interest(router.told[-1], START_MS + 1000).wanted.exact
+    assert node.boundary.open_interest(router.told[-1], START_MS + 1000).wanted.exact
     assert {one.id for one in node.subscriptions()} == {first.id, kept.id}
 
 
@@ -91,7 +91,7 @@ def test_across_a_link_two_rights_of_a_broker_serve_one_condition() -> None:
     shown = []
     for values in (SEEN, {**SEEN, "speed": 1}, {**SEEN, "plate": "B"}):
         _, effects = cable.one.publish("camera", "Sighting", values, 0.0)
-        shown += [(e.subscription, e.values) for e in cable.carry(cable.one, effects) if isinstance(e, Notify)]
+        shown += [(e.subscription, e.values) for e in cable.carry(cable.one, effects) if isinstance(e, Delivery)]
     expected: list[tuple[SubscriptionId, dict[str, Value]]] = [(id, {"plate": "A", "speed": 31})]
     assert shown == expected
 
@@ -123,7 +123,7 @@ def test_a_broker_serves_nobody_until_each_of_its_rights_is_answered() -> None:
         if joined:
             break
     assert joined == 1
-    assert len(other._types[PLATES.type_id.hex()].keys.members) == 2  # type: ignore[union-attr]
+    assert len(other.types[PLATES.type_id.hex()].keys.members) == 2  # type: ignore[union-attr]
     other.subscribe("reader", "Sighting", "plate = 'A' AND speed > 3", 0.0)
 
 

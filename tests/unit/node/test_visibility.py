@@ -18,8 +18,8 @@ from tests.unit.node.pair import FEDERATION, PLATES, a_node
 from tidings.errors import Denied
 from tidings.events import Value
 from tidings.filters import parse
-from tidings.node import Credentials, Ended, Node, NodeEffect, Notify, Truth
-from tidings.node.visibility import Rights, Sight
+from tidings.node import Credentials, Delivery, Ended, Node, NodeEffect, RevocationState
+from tidings.node.client_authorization import ReadRights, Visibility
 from tidings.overlay import View
 from tidings.pipeline.security.recipients import Rest, recipients_of
 from tidings.security import BiscuitCapability, Grant, Identity, Mode, OnlineTest, grant
@@ -129,9 +129,9 @@ class Book:
     """The rights of a reader and of its broker, as a list and as the node keeps them."""
 
     def __init__(self, theirs: Sequence[Given], mine: Sequence[Given]) -> None:
-        self.truth, self.now, self.said_yes = Truth(), 0, list[int]()
+        self.state, self.now, self.said_yes = RevocationState(), 0, list[int]()
         self.broker = FEDERATION.identity("broker")
-        self.their_tokens, self.my_tokens = (Credentials(each.public_key, self.truth) for each in (READER, self.broker))
+        self.their_tokens, self.my_tokens = (Credentials(each.public_key, self.state) for each in (READER, self.broker))
         self.theirs, self.mine = list[tuple[Given, tuple[str, ...]]](), list[tuple[Given, tuple[str, ...]]]()
         for right in theirs:
             token = right.token(READER)
@@ -139,7 +139,9 @@ class Book:
             self.theirs.append((right, token.revocation_ids))
         for right in mine:
             self.hold(right)
-        self.sight = Sight(*(Rights(each, self.truth, OPEN) for each in (self.their_tokens, self.my_tokens)))
+        self.visibility = Visibility(
+            *(ReadRights(each, self.state, OPEN) for each in (self.their_tokens, self.my_tokens))
+        )
 
     def hold(self, right: Given) -> None:
         token = right.token(self.broker)
@@ -151,16 +153,16 @@ class Book:
             self.now = int(how)  # type: ignore[call-overload]
         elif what == "yes":
             self.said_yes.append(max([int(how), *self.said_yes]))  # type: ignore[call-overload]
-            self.truth.said_yes(URL, START_MS + self.said_yes[-1] * 1000)
+            self.state.confirmed_online(URL, START_MS + self.said_yes[-1] * 1000)
         elif what == "hold":
             assert isinstance(how, Given)
             self.hold(how)
         else:
             given = [*self.theirs, *self.mine]
-            self.truth.revoke(given[int(how) % len(given)][1])  # type: ignore[call-overload]
+            self.state.revoke(given[int(how) % len(given)][1])  # type: ignore[call-overload]
 
     def holding(self, side: Sequence[tuple[Given, tuple[str, ...]]]) -> list[Given]:
-        kept = [right for right, links in side if not any(link in self.truth.revoked for link in links)]
+        kept = [right for right, links in side if not any(link in self.state.revoked for link in links)]
         return [right for right in kept if right.holds(self.now, self.said_yes)]
 
 
@@ -177,18 +179,20 @@ def test_a_reader_sees_what_its_rights_and_its_brokers_show_whatever_happens_to_
     book = Book(theirs, mine)
     for step in [("time", 0), *what_happens]:
         book.step(*step)
-        seen = book.sight.at(START_MS + book.now * 1000)
+        visible = book.visibility.at(START_MS + book.now * 1000)
         their_rights, my_rights = book.holding(book.theirs), book.holding(book.mine)
         for values in said:
             unread = tuple(name for name in values if name in hidden)
             view = View({name: value for name, value in values.items() if name not in hidden}, unread)
             names = both_may_see(their_rights, my_rights, view)
-            assert seen.names(view) == names
-            assert seen.part(view)[1] == {name: view.values[name] for name in view.values if name in (names or ())}
+            assert visible.names(view) == names
+            assert visible.project(view)[1] == {
+                name: view.values[name] for name in view.values if name in (names or ())
+            }
         for names_asked in ((), ("plate",), ("place", "speed"), NAMES):
             answered = may_ask(their_rights, my_rights, names_asked)
-            assert seen.answers(names_asked) == answered
-            assert (book.sight.refusal(names_asked, START_MS + book.now * 1000) == "") == answered
+            assert visible.permits(names_asked) == answered
+            assert (book.visibility.refusal(names_asked, START_MS + book.now * 1000) == "") == answered
 
 
 @settings(max_examples=60, deadline=None)
@@ -229,13 +233,13 @@ def test_a_live_reader_is_shown_what_its_mail_from_spark_would_hold(
     theirs: list[Given], said: list[dict[str, Value]]
 ) -> None:
     book = Book([right for right in theirs if right.holds(0, [])], [Given()])
-    seen = book.sight.at(START_MS)
+    visible = book.visibility.at(START_MS)
     given = {"reader": [held.right for held in book.their_tokens.all()]}
     mail = recipients_of(PLATES, given, START_MS, Rest.SEALED)
     for values in said:
         holding = [one for one in mail if _meets(values, one.met) and not any(_meets(values, un) for un in one.unmet)]
         assert len(holding) <= 1
-        assert seen.names(View(values)) == (frozenset(holding[0].readable) if holding else None)
+        assert visible.names(View(values)) == (frozenset(holding[0].readable) if holding else None)
 
 
 def _meets(values: dict[str, Value], conditions: Iterable[str]) -> bool:
@@ -243,7 +247,7 @@ def _meets(values: dict[str, Value], conditions: Iterable[str]) -> bool:
 
 
 def told(effects: Iterable[NodeEffect]) -> list[dict[str, Value]]:
-    return [effect.values for effect in effects if isinstance(effect, Notify)]
+    return [effect.values for effect in effects if isinstance(effect, Delivery)]
 
 
 def ended(effects: Iterable[NodeEffect]) -> list[str]:
@@ -285,7 +289,7 @@ def test_a_condition_may_ask_for_what_several_rights_are_for_together() -> None:
         node.subscribe("reader", "Sighting", "place = 'Soho'", 0.0)
 
 
-def test_rights_with_different_conditions_answer_only_where_each_attribute_may_be_seen() -> None:
+def test_rights_with_different_conditions_answer_only_where_each_attribute_may_be_visible() -> None:
     """Whether an event comes tells of every attribute that the condition names."""
     node, _ = a_broker()
     a_reader(node, Given(("plate",)), Given(("speed",), ("plate = 'A'",)), Given(("place",), ("plate = 'B'",)))
@@ -300,7 +304,7 @@ def test_rights_with_different_conditions_answer_only_where_each_attribute_may_b
     assert shown["C"] == [{"plate": "C"}] * 2
     outside = "constraints: the event is outside what the rights are for"
     assert node.why(said["B"][0], fast[0]) == node.why(said["A"][0], never[0]) == outside
-    assert node.why(said["C"][0], anything[0]) == "told: TRUE"
+    assert node.why(said["C"][0], anything[0]) == "delivered: TRUE"
     slow, _ = node.publish("camera", "Sighting", {**SEEN, "plate": "C", "speed": 1}, 0.0)
     assert node.why(said["C"][0], fast[0]) == node.why(slow, fast[0]) == outside  # The answer tells no speed either.
 
@@ -362,14 +366,14 @@ def test_rights_end_and_begin_by_the_clock_at_that_very_moment() -> None:
 def test_what_an_online_test_shows_goes_with_its_answer_and_comes_back_with_the_next() -> None:
     node, _ = a_broker()
     a_reader(node, Given(("plate",)), Given(("speed",), asked_every=5))
-    node.said_yes(URL, START_MS)
+    node.confirmed_online(URL, START_MS)
     node.subscribe("reader", "Sighting", "plate = 'A'", 0.0)
     node.subscribe("reader", "Sighting", "speed > 3", 0.0)
     assert publish(node, 5.0) == [{"plate": "A", "speed": 31}] * 2
     effects = node.publish("camera", "Sighting", SEEN, 5.001)[1]
     assert told(effects) == [{"plate": "A"}]
     assert ended(effects)[0].startswith("online:")
-    node.said_yes(URL, START_MS + 6_000)
+    node.confirmed_online(URL, START_MS + 6_000)
     assert publish(node, 6.0) == [{"plate": "A", "speed": 31}]
 
 
@@ -408,10 +412,10 @@ def test_a_right_whose_conditions_cannot_be_checked_counts_for_nothing_and_spoil
         node.subscribe("reader", "Sighting", "TRUE", 0.0)
 
 
-def test_what_may_be_seen_is_worked_out_when_rights_change_and_not_for_each_event() -> None:
+def test_what_may_be_visible_is_worked_out_when_rights_change_and_not_for_each_event() -> None:
     book = Book([Given(("plate",)), Given(("speed",), ("plate = 'A'",), ends=20)], [Given()])
-    seen = book.sight.at(START_MS)
-    assert all(book.sight.at(START_MS + ms) is seen for ms in (1, 19_999))
-    book.truth.revoke(["somebody else's"])
-    assert book.sight.at(START_MS) is seen
-    assert book.sight.at(START_MS + 20_000) is not seen
+    visible = book.visibility.at(START_MS)
+    assert all(book.visibility.at(START_MS + ms) is visible for ms in (1, 19_999))
+    book.state.revoke(["somebody else's"])
+    assert book.visibility.at(START_MS) is visible
+    assert book.visibility.at(START_MS + 20_000) is not visible

@@ -19,9 +19,9 @@ from random import Random
 from typing import Any
 
 from tidings.errors import InputError
-from tidings.lab.parameter_checks import expect_at_least, expect_rates
 from tidings.lab.experiment import Claim, Experiment, Measured, Parameters, PlotAxis, numbers
 from tidings.lab.fork import in_a_copy
+from tidings.lab.parameter_checks import expect_at_least, expect_rates
 from tidings.lab.results import Finding, Results, Verdict, judged
 from tidings.overlay import Everything, Ranges
 from tidings.sim import Flat, Topology, World

@@ -116,7 +116,7 @@ class Queries:
         ]
 
     async def _type(self, key: bytes, options: dict[str, Any]) -> Rows:
-        return [to_declaration(self._broker.types.meant(str(options.get("name", ""))).event_type)]
+        return [to_declaration(self._broker.types.find(str(options.get("name", ""))).event_type)]
 
     async def _drain(self, key: bytes, options: dict[str, Any]) -> Rows:
         self._broker.drain_soon()

@@ -26,7 +26,6 @@ from tidings.net.broker.admin import Queries
 from tidings.net.broker.bootstrap import Entrance
 from tidings.net.broker.capture import Capture
 from tidings.net.broker.durable_queues import AtRest, DurableQueues
-from tidings.net.broker.gathering import APART_MAX, Gathering
 from tidings.net.broker.journal import Journal
 from tidings.net.broker.key_managers import Managers
 from tidings.net.broker.owed import Bundle
@@ -34,7 +33,6 @@ from tidings.net.broker.periodic import Upkeep
 from tidings.net.broker.promises import Promises
 from tidings.net.broker.publish import Publishing
 from tidings.net.broker.subscriptions import Subscribing
-from tidings.net.broker.type_registry import KnownType, KnownTypes, read_type
 from tidings.net.config import BrokerConfig
 from tidings.net.gateway.sse import Listener
 from tidings.net.ids import now_ms, now_us, read_identity
@@ -43,20 +41,23 @@ from tidings.net.transport.frames import Said, Standing, Told, Trace, Traced, en
 from tidings.net.transport.handshake import Participant
 from tidings.net.transport.peer_links import Links
 from tidings.net.transport.tls import client_context, der, key_and_domain
+from tidings.net.type_files import TypeDefinition, read_type
 from tidings.node import (
+    INTERESTS_MAX,
+    Delivery,
     Ended,
     Joined,
     Keep,
     KeepKeys,
     LinkReady,
+    LocalIdentity,
     Node,
     NodeEffect,
     NodePolicy,
-    Notify,
     NotJoined,
-    Refused,
+    Rejected,
+    decode_stored,
     node_id_of,
-    read_kept,
 )
 from tidings.overlay import (
     Completed,
@@ -65,7 +66,6 @@ from tidings.overlay import (
     Failed,
     NodeId,
     Peer,
-    Place,
     Send,
     SubscriptionId,
     WakeAt,
@@ -99,7 +99,7 @@ class Broker:
         capture = Capture(config.capture) if config.capture is not None else None
         self.links = Links(participant, context, config.limits, self, capture)
         self.node = self._make_node()
-        self.types = KnownTypes()
+        self.types = self.node.types
         self.counts: Counter[str] = Counter()
         at_rest, queue_max = AtRest(self.identity), config.limits.queue_events_max
         self.queues = DurableQueues(self.journal, at_rest, queue_max, now_us, self.deliver)
@@ -195,19 +195,18 @@ class Broker:
         rng = random.Random(secrets.randbits(64))
         neighbours = tuple(peer.peer for peer in config.peers) if self.protocol.on_graph else ()
         options = {**self.protocol.live_options, **config.overlay_options}
-        inner = self.protocol.build(Place(self.me, neighbours, rng), **options)
         policy = NodePolicy(
-            network_key=from_fingerprint(config.network_key) if config.network_key else None, apart_max=APART_MAX
+            network_key=from_fingerprint(config.network_key) if config.network_key else None,
+            interests_max=INTERESTS_MAX,
         )
         return Node(
-            self.me,
+            LocalIdentity(self.me, self.identity, config.domain),
             self.protocol,
-            self.identity,
             rng=rng,
             random=secrets.token_bytes,
-            router=Gathering(inner, self.me),
+            neighbours=neighbours,
+            options=options,
             policy=policy,
-            domain=config.domain,
         )
 
     def _check_certificate(self) -> None:
@@ -223,10 +222,9 @@ class Broker:
             self.carry_out(self.node.host(manager, now))
         self._upkeep.hold_tokens(now)
 
-    def declare(self, known: KnownType, now: float | None = None) -> None:
+    def declare(self, known: TypeDefinition, now: float | None = None) -> None:
         """Make a type known to this broker and its clients."""
         self.carry_out(self.node.declare(known.signed or known.event_type, self._loop.time() if now is None else now))
-        self.types.add(known)
 
     # ── Links (see `links.Owner`) ──
 
@@ -287,23 +285,23 @@ class Broker:
 
     def deliver(self, raw: bytes) -> Bundle | None:
         """Which durable subscriptions of this broker want an event that its origin has sent; None: not to be told yet."""
-        if self.subscribing.resting and self.subscribing.rests(read_kept(raw).header.type):
+        if self.subscribing.resting and self.subscribing.rests(decode_stored(raw).header.type):
             return None
-        effects = self.node.tell(raw, self._loop.time())
+        effects = self.node.deliver_stored(raw, self._loop.time())
         if effects is None:
             return None
         durable_of = self.subscribing.durable_of
-        told = [effect for effect in effects if isinstance(effect, Notify) and effect.subscription in durable_of]
+        told = [effect for effect in effects if isinstance(effect, Delivery) and effect.subscription in durable_of]
         return [(durable_of[notify.subscription], self._told_bytes(notify)) for notify in told]
 
     def awaits_keys(self, raw: bytes) -> bool:
         """Whether no event of its type can be opened yet, as this broker has just started and the keys have not come."""
-        return self.subscribing.awaits_keys(read_kept(raw).header.type)
+        return self.subscribing.awaits_keys(decode_stored(raw).header.type)
 
     def bury(self, raw: bytes, only_for: str, why: str) -> None:
         """Put an event that cannot be opened among the dead letters of those that may want it."""
-        header = read_kept(raw).header
-        known = self.types.named(header.type)
+        header = decode_stored(raw).header
+        known = self.types.event_type(header.type)
         self.queues.bury_unopened(header, known.name if known else header.type, raw, only_for, why)
 
     async def take(self, ready: Sequence[tuple[EventId, Bundle]]) -> None:
@@ -328,7 +326,7 @@ class Broker:
             match effect:
                 case Send(to, message):
                     self.links.send(to, message)
-                case Notify():
+                case Delivery():
                     self._notify(effect)
                 case WakeAt(when, token):
                     self._loop.call_at(when, self._wake, token)
@@ -338,7 +336,7 @@ class Broker:
                     self._completed(effect, asked, id)
                 case LinkReady(neighbour, _):
                     self._link_ready(neighbour)
-                case Refused(neighbour, why, cut):
+                case Rejected(neighbour, why, cut):
                     self._refused(neighbour, why, cut)
                 case Ended(subscription, client, why):
                     self._ended(subscription, client, why)
@@ -366,7 +364,7 @@ class Broker:
             return False
         return True
 
-    def _notify(self, notify: Notify) -> None:
+    def _notify(self, notify: Delivery) -> None:
         self.counts["notified"] += 1
         durable = self.subscribing.durable_of.get(notify.subscription)
         if durable is not None:
@@ -377,7 +375,7 @@ class Broker:
         elif (listener := self.listeners.get(notify.client)) is not None:
             listener.tell(notify.subscription, self._told_bytes(notify))
 
-    def _told_bytes(self, notify: Notify) -> bytes:
+    def _told_bytes(self, notify: Delivery) -> bytes:
         """The event as a client is told of it; many clients are told the same, one after the other."""
         if self._told[0] is not notify.values or self._told[1] != notify.event:
             told = Told(notify.event, notify.type, now_us(), notify.values)

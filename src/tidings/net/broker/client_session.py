@@ -18,7 +18,6 @@ import msgspec
 
 from tidings.errors import Denied, ErrorCode, InputError, TidingsError
 from tidings.net.broker.journal import Durable
-from tidings.net.broker.type_registry import KnownType
 from tidings.net.ids import repeat_key
 from tidings.net.transport.connection import Link
 from tidings.net.transport.frames import (
@@ -36,6 +35,7 @@ from tidings.net.transport.frames import (
     Unsubscribe,
     refusal,
 )
+from tidings.node import RegisteredType
 from tidings.overlay import EventId, SubscriptionId
 from tidings.security import NotYet
 
@@ -134,7 +134,7 @@ class Session:
         if len(asked.events) > EVENTS_AT_ONCE_MAX:
             raise InputError(f"expected at most {EVENTS_AT_ONCE_MAX} events at once, got {len(asked.events)}")
         named = [(repeat_key(self.key, name), values) for name, values in asked.events]
-        known = self.broker.types.meant(asked.type)
+        known = self.broker.types.find(asked.type)
         self.broker.publishing.publish_now(self.name, known, named, lambda ids: self._published(asked.ticket, ids))
         self._unanswered += len(named)
         if self._unanswered >= UNANSWERED_MAX:
@@ -165,7 +165,7 @@ class Session:
     async def _subscribe(self, asked: Subscribe) -> None:
         if len(self._streams) >= STREAMS_MAX:
             raise InputError(f"expected at most {STREAMS_MAX} subscriptions on one connection")
-        known = self.broker.types.meant(asked.type)
+        known = self.broker.types.find(asked.type)
         stream = await (self._durable_stream(asked, known) if asked.durable else self._live_stream(asked))
         self._streams[stream.number] = stream
         if stream.subscription is not None:
@@ -181,7 +181,7 @@ class Session:
         id = await self.broker.subscribing.subscribe(self.name, asked.type, asked.condition)
         return Stream(self._new_number(), id)
 
-    async def _durable_stream(self, asked: Subscribe, known: KnownType) -> Stream:
+    async def _durable_stream(self, asked: Subscribe, known: RegisteredType) -> Stream:
         durable = await self.broker.subscribing.subscribe_durable(
             self.key, asked.durable, known, asked.condition, asked.since_us, self.link.proven.tokens
         )

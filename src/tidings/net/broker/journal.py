@@ -88,7 +88,7 @@ _ORDER = (
 )  # fmt: skip
 
 
-class KeptEvent(NamedTuple):
+class JournaledEvent(NamedTuple):
     """An event published here. `raw` is as the node's `Keep` had it."""
 
     position: int
@@ -357,14 +357,14 @@ class Journal:
         )
         return [(number, bytes(raw)) for number, raw in await self._read(query, broker, *numbers)]
 
-    async def events_since(self, at_us: int, type: str, after: int, before: int) -> list[KeptEvent]:
+    async def events_since(self, at_us: int, type: str, after: int, before: int) -> list[JournaledEvent]:
         """Events of a type, published since a moment, between two positions; a part at a time."""
         query = (
             "SELECT position, origin, incarnation, seq, type, at_us, raw FROM events"
             " WHERE position > ? AND position < ? AND at_us >= ? AND type = ? ORDER BY position LIMIT ?"
         )
         rows = await self._read(query, after, before, at_us, type, READ_ROWS)
-        return [KeptEvent(position, EventId(o, i, s), *rest) for position, o, i, s, *rest in rows]
+        return [JournaledEvent(position, EventId(o, i, s), *rest) for position, o, i, s, *rest in rows]
 
     async def dead_letters(self, owner: bytes | None = None) -> list[DeadLetter]:
         where, arguments = ("WHERE owner = ?", (owner,)) if owner is not None else ("", ())

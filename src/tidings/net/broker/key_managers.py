@@ -22,9 +22,9 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from tidings.errors import Denied, InputError, PeerError, SetupError
-from tidings.net.broker.type_registry import KnownType, of_signed
 from tidings.net.config import BrokerConfig
 from tidings.net.ids import now_ms, read_identity
+from tidings.net.type_files import TypeDefinition, of_signed
 from tidings.security import Identity, KeyManager, SignedType, fingerprint
 from tidings.store import ManagerSnapshot, Registry
 
@@ -41,7 +41,7 @@ class Managers:
         self._running: dict[bytes, tuple[KeyManager, Identity]] = {}
         self._revoked = 0
 
-    def types(self) -> list[KnownType]:
+    def types(self) -> list[TypeDefinition]:
         """The types that the registry has."""
         return [of_signed(signed) for signed in self._registry.types.all()]
 

@@ -32,12 +32,11 @@ from tidings.net.broker.owed import (
     wants_event,
 )
 from tidings.net.broker.tail import Tail
-from tidings.net.broker.type_registry import KnownTypes
 from tidings.net.ids import now_us
 from tidings.net.transport.connection import Link
 from tidings.net.transport.frames import Again, Asks, Confirms, Frame, Listed, Lists, Versions, Wants
 from tidings.net.transport.peer_links import Links
-from tidings.node import kept_values, read_kept
+from tidings.node import TypeRegistry, decode_stored, stored_values
 from tidings.overlay import EventId, NodeId, Peer
 from tidings.security import Identity
 
@@ -94,7 +93,7 @@ class Host(Protocol):
     me: Peer
     journal: Journal
     links: Links
-    types: KnownTypes
+    types: TypeRegistry
 
     def deliver(self, raw: bytes) -> Bundle | None:
         """Match an event against this broker's own durable subscriptions; None if its key may still come."""
@@ -114,7 +113,7 @@ class Promises:
 
     def __init__(self, host: Host) -> None:
         self.host, self.journal = host, host.journal
-        self.demand = Demand(host.types.named)
+        self.demand = Demand(host.types.event_type)
         self.dues = Dues(self.journal.heard())
         self._debts: dict[NodeId, Debt] = {}
         self._recent: deque[Recent] = deque(maxlen=RECENT_MAX)
@@ -154,7 +153,7 @@ class Promises:
         self._recent.append(Recent(position, event, type, at_us, raw))
         if not self.demand.knows(type):
             return []
-        brokers = self.demand.brokers_for(type, kept_values(raw))
+        brokers = self.demand.brokers_for(type, stored_values(raw))
         return [(broker, self._owe(broker, position, event, "")) for broker in brokers]
 
     def _owe(self, broker: NodeId, position: int, event: EventId, only_for: str) -> OwedEvent:
@@ -239,7 +238,7 @@ class Promises:
             if bundle is None:
                 break
             if raw is not None:
-                ready.append((read_kept(raw).header.id, bundle))
+                ready.append((decode_stored(raw).header.id, bundle))
             paid = number + 1
         self._confirm(me, paid)  # In one transaction with the notices.
         await self.host.take(ready)
@@ -342,7 +341,7 @@ class Promises:
     def _is_for(self, interest: DurableInterest, recent: Recent) -> bool:
         if recent.type != interest.type or recent.at_us < interest.since_us - SKEW_US:
             return False
-        return wants_event(interest, self.host.types.named(interest.type), kept_values(recent.raw))
+        return wants_event(interest, self.host.types.event_type(interest.type), stored_values(recent.raw))
 
     async def past_of(self, type: str, condition: str, since_us: int) -> Past:
         """What a new subscription of this very broker should have had; `all_of` closes the gap without a pause."""
@@ -391,7 +390,7 @@ class Promises:
     def _sent_again(self, origin: NodeId, number: int, raw: bytes) -> None:
         """An event that cannot be opened yet is asked for again, for a while: its key may be on its way."""
         try:
-            if read_kept(raw).header.id != self.dues.event_at(origin, number):
+            if decode_stored(raw).header.id != self.dues.event_at(origin, number):
                 raise PeerError("again: another event than the one listed")
             bundle = self._opened(origin, number, raw)
         except (PeerError, InputError) as wrong:

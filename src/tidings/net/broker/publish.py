@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from tidings.errors import Denied, SetupError
 from tidings.net.broker.journal import OwedEvent
-from tidings.net.broker.type_registry import KnownType
 from tidings.net.ids import now_us
-from tidings.node import Keep, NodeEffect
+from tidings.node import Keep, NodeEffect, RegisteredType
 from tidings.overlay import EventId, NodeId
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ class Publishing:
         self._loop = asyncio.get_running_loop()
 
     async def publish(
-        self, client: str, known: KnownType, events: Sequence[tuple[bytes, dict[str, Any]]]
+        self, client: str, known: RegisteredType, events: Sequence[tuple[bytes, dict[str, Any]]]
     ) -> list[EventId]:
         """Publish events; returns when they are on disk, with what is owed for them. As `publish_now`."""
         done: asyncio.Future[list[EventId]] = self._loop.create_future()
@@ -44,7 +43,7 @@ class Publishing:
     def publish_now(
         self,
         client: str,
-        known: KnownType,
+        known: RegisteredType,
         events: Sequence[tuple[bytes, dict[str, Any]]],
         then: Callable[[list[EventId]], None],
     ) -> None:
@@ -69,7 +68,7 @@ class Publishing:
         all_ids = [repeats[key] for key, _ in events]
         broker.journal.then(lambda: then(all_ids))
 
-    def _note_down(self, known: KnownType, keys: Sequence[bytes], effects: list[NodeEffect]) -> None:
+    def _note_down(self, known: RegisteredType, keys: Sequence[bytes], effects: list[NodeEffect]) -> None:
         """Notes what must be on disk, all at once so that events stay in order; the rest is done when it is there."""
         broker = self._broker
         owed: list[tuple[NodeId, OwedEvent]] = []

@@ -18,9 +18,8 @@ import msgspec
 from tidings.errors import ErrorCode, PeerError, TidingsError
 from tidings.net.broker.journal import Durable
 from tidings.net.broker.promises import Past
-from tidings.net.broker.type_registry import KnownType
 from tidings.net.ids import now_us
-from tidings.node import NodeEffect
+from tidings.node import NodeEffect, RegisteredType
 from tidings.overlay import SubscriptionId
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ class Subscribing:
 
     async def _keys_of(self, type: str) -> None:
         """Waits a while for a sealed type's keys that are neither here nor refused: a broker that has just started."""
-        known = self._broker.types.meant(type)
+        known = self._broker.types.find(type)
         if known.is_plain or known.name in self._keys_settled:
             return
         with contextlib.suppress(TimeoutError):
@@ -113,7 +112,7 @@ class Subscribing:
     # ── Durably ──
 
     async def subscribe_durable(
-        self, owner: bytes, name: str, known: KnownType, condition: str, since_us: int, tokens: Sequence[bytes]
+        self, owner: bytes, name: str, known: RegisteredType, condition: str, since_us: int, tokens: Sequence[bytes]
     ) -> Durable:
         """Make or take up a durable subscription; returns when it is on disk and the brokers linked now are told."""
         queues, past = self._broker.queues, Past()

@@ -22,7 +22,7 @@ import msgspec
 from tidings.net.ids import show_event
 from tidings.net.transport.connection import Link
 from tidings.net.transport.frames import HopSaid, Missed, SentTo, ToldTo, Trace, Traced
-from tidings.node import Hop
+from tidings.node import TraceHop
 from tidings.overlay import EventId, NodeId
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Tracing:
 
     # ── Asking ──
 
-    async def _along(self, event: EventId, hop: Hop, asker: NodeId, *, up: bool, wait_s: float) -> list[Dated]:
+    async def _along(self, event: EventId, hop: TraceHop, asker: NodeId, *, up: bool, wait_s: float) -> list[Dated]:
         """What those say to whom the event went from here, and with `up` the one it came from; never the asker."""
         further = {to: False for to, _ in hop.sent if to != hop.came_from}
         if up and hop.came_from:
@@ -135,7 +135,7 @@ class Tracing:
 
     # ── What this broker did ──
 
-    def _mine(self, event: EventId, hop: Hop, asker: str) -> Dated:
+    def _mine(self, event: EventId, hop: TraceHop, asker: str) -> Dated:
         """Who was told, and who was not, is for the broker's own organisation only."""
         b = self._broker
         said = HopSaid(
@@ -153,11 +153,11 @@ class Tracing:
             said = msgspec.structs.replace(said, told=self._told(hop), missed=self._missed(event, hop))
         return Dated(hop.at, said)
 
-    def _told(self, hop: Hop) -> tuple[ToldTo, ...]:
-        return tuple(ToldTo(client, show_event(id)) for id, client in hop.told)
+    def _told(self, hop: TraceHop) -> tuple[ToldTo, ...]:
+        return tuple(ToldTo(client, show_event(id)) for id, client in hop.delivered)
 
-    def _missed(self, event: EventId, hop: Hop) -> tuple[Missed, ...]:
-        node, told = self._broker.node, {id for id, _ in hop.told}
+    def _missed(self, event: EventId, hop: TraceHop) -> tuple[Missed, ...]:
+        node, told = self._broker.node, {id for id, _ in hop.delivered}
         others = [one for one in node.subscriptions() if one.id not in told][:MISSED_MAX]
         return tuple(Missed(one.client, node.why(event, one.id)) for one in others)
 

@@ -194,7 +194,7 @@ class Gateway:
         return {"ids": [show_event(id) for id in ids]}
 
     async def _when_possible(self, client: str, type: str, named: list[tuple[bytes, dict[str, Any]]]) -> list[EventId]:
-        known = self.broker.types.meant(type)
+        known = self.broker.types.find(type)
         for _ in range(NOT_YET_TRIES):
             try:
                 await self.broker.connections.has_room()
@@ -230,7 +230,7 @@ class Gateway:
     async def _listen_durable(
         self, request: http.Request, key: bytes, name: str, type: str, where: str, listener: Listener
     ) -> None:
-        known = self.broker.types.meant(type)
+        known = self.broker.types.find(type)
         durable = await self.broker.subscribing.subscribe_durable(key, name, known, where, -1, _tokens(request.headers))
         last = request.headers.get("last-event-id", "")
         self.broker.queues.read(durable, listener, 0, _position(last) if last else None)

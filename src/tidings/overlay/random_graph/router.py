@@ -12,7 +12,7 @@ from typing import Any
 
 from tidings.overlay.messages import NodeId, Peer
 from tidings.overlay.random_graph.graph import RandomGraph
-from tidings.overlay.router import Effect, M, Place, Guarantee, Protocol, Router, built, remembered
+from tidings.overlay.router import Effect, Guarantee, M, Place, Protocol, Router, built, remembered
 
 
 class GraphRouter(Router[M]):

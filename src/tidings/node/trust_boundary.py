@@ -1,40 +1,47 @@
-"""The border: what comes in over a link is opened as far as keys go, what goes out is stripped to what the other may see.
+"""The trust boundary: packets and interests as this node may read them, and as each neighbour may.
 
-Inside a node a packet has this node's own view, and its envelope never has plaintext beside the
-sealed event. On a link the view of a sealed event is empty; the plaintext that this neighbour may
-have, at the moment of sending, stands in the envelope's cache. So stripping is not a clean-up that
-could be forgotten: nothing goes out that was not put in for this neighbour.
+    inside the node   a packet has this node's own view; its envelope is the sealed event and nothing else
+    on a link         the view of a sealed event is empty; the plaintext that this neighbour may have at the
+                      moment of sending travels in the envelope's plaintext cache
+    to the router     the view as well, unless the protocol would reveal it to other nodes (`blind`)
 
-Events of types without protection pass as they are, at the cost of a look-up.
+So stripping is no clean-up that could be forgotten: nothing leaves that was not added for this neighbour. Events of
+types that are not sealed pass unchanged, at the cost of one look-up.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from hashlib import sha256
 from random import Random
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
-from tidings.errors import PeerError
+from tidings.errors import Denied, PeerError
 from tidings.events import Value
-from tidings.node.filter_encoding import UNREAD
-from tidings.node.key_distribution import CONTROL
-from tidings.node.neighbours import Neighbourhood
-from tidings.node.type_crypto import TypeKeys, check_header
-from tidings.node.type_registry import Catalogue
+from tidings.node.filter_encoding import UNREAD, UNWANTED
+from tidings.node.type_crypto import TypeCrypto, check_header
+from tidings.node.type_registry import CONTROL, TypeRegistry
 from tidings.overlay import SEALED, Interest, NodeId, Packet
 from tidings.security import FLAG_CACHE, CacheTrust, Frame, SignedType, cached, split, uncached
 
 CacheTrustPolicy: TypeAlias = Literal["same-domain", "any-authorised", "verify"]
 
-EVENT_BYTES_MAX = 256 * 1024  # The values of an event; sealed and with plaintext beside it, still within a message.
-ENVELOPE_BYTES_MAX = EVENT_BYTES_MAX + 256 * 1024  # 4096 attributes take 60 bytes each to be sealed by themselves.
-OPENED_MAX = 4096  # Events kept opened, so that a second copy costs no decryption.
+EVENT_BYTES_MAX = 256 * 1024  # The values of an event; sealed and with its plaintext cache it still fits a message.
+ENVELOPE_BYTES_MAX = EVENT_BYTES_MAX + 256 * 1024  # Sealing each of 4096 attributes by itself takes 60 bytes more.
+OPENED_MAX = 4096  # Cached opened events, so that a second copy costs no decryption.
 OPENED_BYTES_MAX = 64 * 2**20
-INTERESTS_MAX = 16_384  # Filters kept opened; what a router keeps tells all of them again and again.
+INTERESTS_MAX = 16_384  # Cached opened filters; routers send the same ones again and again.
 INTEREST_BYTES_MAX = 64 * 2**20
-COMPARED = 0.01  # Of caches from other organisations, how many are compared with what is sealed.
+VERIFIED = 0.01  # The fraction of plaintext caches from other organisations that is compared with the sealed event.
+
+
+class Readers(Protocol):
+    """What the boundary asks about neighbours (see `neighbours`)."""
+
+    def readable(self, neighbour: NodeId, type_id: bytes, now_ms: int) -> frozenset[bytes] | None: ...
+
+    def is_same_organisation(self, neighbour: NodeId) -> bool: ...
 
 
 class _Opened(NamedTuple):
@@ -44,11 +51,14 @@ class _Opened(NamedTuple):
     changes: int
 
 
-class Customs:
-    """One node's border."""
+class TrustBoundary:
+    """One node's trust boundary."""
 
-    def __init__(self, types: Catalogue, near: Neighbourhood, trust: CacheTrustPolicy, rng: Random) -> None:
-        self._types, self._near, self._trust, self._rng = types, near, trust, rng
+    def __init__(
+        self, types: TypeRegistry, readers: Readers, trust: CacheTrustPolicy, rng: Random, *, blind: bool
+    ) -> None:
+        """`blind`: the router sees nothing of what is sealed."""
+        self._types, self._readers, self._trust, self._rng, self._blind = types, readers, trust, rng, blind
         self._opened: OrderedDict[tuple[bytes, int, int, int], _Opened] = OrderedDict()
         self._opened_bytes = 0
         self._interests: OrderedDict[tuple[bytes, int], tuple[Interest, int]] = OrderedDict()
@@ -57,8 +67,8 @@ class Customs:
 
     # ── In ──
 
-    def take_packet(self, sender: NodeId, packet: Packet, now_ms: int) -> Packet:
-        """The packet with this node's view of it; raises PeerError if anything that can be checked is wrong."""
+    def open_packet(self, sender: NodeId, packet: Packet, now_ms: int) -> Packet:
+        """The packet with this node's view of it; raises PeerError if any check fails."""
         if len(packet.envelope) > ENVELOPE_BYTES_MAX or size_about(packet.view.values) > EVENT_BYTES_MAX:
             raise PeerError(f"size: an event has at most {EVENT_BYTES_MAX} bytes of values")
         known = self._types.get(packet.header.type)
@@ -72,8 +82,40 @@ class Customs:
         check_header(packet.header, frame)
         return Packet(packet.header, SEALED, uncached(frame))
 
-    def take_interest(self, interest: Interest, now_ms: int) -> Interest:
-        """The interest with this node's reading of it; raises PeerError or Denied for one without a right."""
+    def is_plain(self, packet: Packet) -> bool:
+        """Whether the packet may pass unchanged: it is not sealed, of no sealed type, and within limits."""
+        if packet.envelope:
+            return False
+        known = self._types.get(packet.header.type)
+        return (known is None or known.keys is None) and size_about(packet.view.values) <= EVENT_BYTES_MAX
+
+    def for_router(self, packet: Packet) -> Packet:
+        """The packet with as much of the view as the router may see."""
+        if self._blind and packet.envelope and not packet.header.type.startswith(CONTROL):
+            return Packet(packet.header, SEALED, packet.envelope)
+        return packet
+
+    def from_router(self, packet: Packet, now_ms: int) -> Packet:
+        """The same packet with this node's view, which is still cached."""
+        return self.open_packet("", packet, now_ms) if self._blind and packet.envelope else packet
+
+    def interest_for_router(
+        self, interest: Interest, now_ms: int, verdicts: list[PeerError | Denied | None]
+    ) -> Interest:
+        """The interest as the router may read it; `verdicts` gets None, or why it was refused.
+
+        One without a right matches nothing: it must not spoil the others in the same message.
+        """
+        verdicts.append(None)
+        try:
+            opened = self.open_interest(interest, now_ms)
+        except (PeerError, Denied) as refused:
+            verdicts[-1] = refused
+            return _replaced(interest, UNWANTED)
+        return _replaced(interest, UNREAD) if self._blind and interest.envelope else opened
+
+    def open_interest(self, interest: Interest, now_ms: int) -> Interest:
+        """The interest with its filter as far as it is readable; raises PeerError or Denied for one without a right."""
         known = self._types.get(interest.type)
         if known is None or known.keys is None:
             return _replaced(interest, UNREAD) if interest.envelope else interest
@@ -94,15 +136,15 @@ class Customs:
         return read
 
     def forget_interests(self) -> None:
-        """Rights have changed: every filter is judged anew when it next comes."""
+        """Rights have changed: verify every filter again when it next comes."""
         self._interests.clear()
         self._interest_bytes = 0
 
-    def own(self, keys: TypeKeys, packet: Packet, frame: Frame) -> None:
+    def remember_own(self, keys: TypeCrypto, packet: Packet, frame: Frame) -> None:
         """This node sealed the packet itself, as this frame, and need not open it."""
         self._remember(packet, frame, keys.keyring.changes)
 
-    def _open(self, keys: TypeKeys, sender: NodeId, packet: Packet, now_ms: int) -> Packet:
+    def _open(self, keys: TypeCrypto, sender: NodeId, packet: Packet, now_ms: int) -> Packet:
         if not packet.envelope:
             raise PeerError(f"envelope: events of {keys.signed.event_type.name} are sealed; this one is not")
         frame = split(packet.envelope)
@@ -110,27 +152,29 @@ class Customs:
         bare = _bare(frame)
         known = self._opened.get(frame.event_id)
         if known is not None and known.envelope == bare.raw and known.changes == keys.keyring.changes:
-            return known.packet if known.packet.header == packet.header else _with_head(known.packet, packet)
-        view = keys.read(frame, now_ms, self._believes(sender, keys, frame, now_ms))
+            if known.packet.header == packet.header:
+                return known.packet
+            return Packet(packet.header, known.packet.view, known.packet.envelope)
+        view = keys.read(frame, now_ms, self._cache_trust(sender, keys, frame, now_ms))
         self.decrypted += 1
         opened = Packet(packet.header, view, bare.raw)
         self._remember(opened, bare, keys.keyring.changes)
         return opened
 
-    def _believes(self, sender: NodeId, keys: TypeKeys, frame: Frame, now_ms: int) -> CacheTrust:
-        """What the plaintext that this neighbour sent along is worth."""
+    def _cache_trust(self, sender: NodeId, keys: TypeCrypto, frame: Frame, now_ms: int) -> CacheTrust:
+        """How far to trust the plaintext cache that this neighbour sent."""
         if frame.cache_end == frame.body_end or not sender:
             return "ignore"
         if self._trust == "verify":
             return "verify"
-        if self._near.is_colleague(sender):
+        if self._readers.is_same_organisation(sender):
             return "trust"
         if self._trust == "same-domain":
             return "ignore"
-        readable = self._near.readable(sender, keys.signed.type_id, now_ms)
+        readable = self._readers.readable(sender, keys.signed.type_id, now_ms)
         if readable is not None and any(id not in readable for id in frame.cache):
             return "ignore"
-        return "verify" if self._rng.random() < COMPARED else "trust"
+        return "verify" if self._rng.random() < VERIFIED else "trust"
 
     def _remember(self, packet: Packet, frame: Frame, changes: int) -> None:
         old = self._opened.pop(frame.event_id, None)
@@ -142,39 +186,32 @@ class Customs:
 
     # ── Out ──
 
-    def give_packet(
-        self, to: NodeId, packet: Packet, now_ms: int, tell: Callable[[Packet, tuple[str, ...]], None]
-    ) -> Packet:
-        """The packet as this neighbour may have it now; `tell` hears which attributes went in clear."""
+    def packet_for(self, to: NodeId, packet: Packet, now_ms: int) -> tuple[Packet, tuple[str, ...]]:
+        """The packet as this neighbour may have it now, and the attributes that go in clear beside the sealed ones."""
         if not packet.envelope or packet.header.type.startswith(CONTROL):
-            tell(packet, ())
-            return packet
+            return packet, ()
         known = self._types.get(packet.header.type)
         if known is None or known.keys is None or not packet.view.values:
-            tell(packet, ())
-            return Packet(packet.header, SEALED, packet.envelope)
+            return Packet(packet.header, SEALED, packet.envelope), ()
         signed = known.keys.signed
-        readable = self._near.readable(to, signed.type_id, now_ms)
-        raw = cached(signed, self._frame_of(packet), packet.view.values, readable)
-        tell(packet, _shown(signed, packet, readable) if len(raw) > len(packet.envelope) else ())
-        return Packet(packet.header, SEALED, raw)
+        readable = self._readers.readable(to, signed.type_id, now_ms)
+        raw = cached(signed, self.frame_of(packet), packet.view.values, readable)
+        clear = _in_clear(signed, packet, readable) if len(raw) > len(packet.envelope) else ()
+        return Packet(packet.header, SEALED, raw), clear
 
-    def give_interest(self, interest: Interest) -> Interest:
-        """The interest as it may be read by anybody: of a sealed type, only its envelope."""
+    def interest_for_link(self, interest: Interest) -> Interest:
+        """The interest as anybody may read it: of a sealed type, only its envelope."""
         known = self._types.get(interest.type)
         if interest.envelope or (known is not None and known.keys is not None):
             return _replaced(interest, UNREAD)
         return interest
 
-    def _frame_of(self, packet: Packet) -> Frame:
+    def frame_of(self, packet: Packet) -> Frame:
+        """A sealed packet's frame, without a plaintext cache."""
         _, sender_id, moment = packet.header.id
         name = (bytes.fromhex(packet.header.type), sender_id, moment >> 20, moment & (1 << 20) - 1)
         known = self._opened.get(name)
         return known.frame if known is not None and known.envelope == packet.envelope else split(packet.envelope)
-
-    def frame_of(self, packet: Packet) -> Frame:
-        """A sealed packet's frame, without plaintext."""
-        return self._frame_of(packet)
 
     def holdings(self) -> dict[str, tuple[int, int]]:
         return {
@@ -186,14 +223,14 @@ class Customs:
 
 
 def _bare(frame: Frame) -> Frame:
-    """The frame without plaintext, not taken apart a second time."""
+    """The frame without its plaintext cache, not parsed a second time."""
     if frame.cache_end == frame.body_end:
         return frame
     return frame._replace(raw=uncached(frame), flags=frame.flags & ~FLAG_CACHE, cache_end=frame.body_end)
 
 
 def size_about(values: Mapping[str, Value]) -> int:
-    """How many bytes values take: texts and bytes as long as they are, all else eight."""
+    """About how many bytes values take: strings and bytes their length, all else eight."""
     size = 8 * len(values)
     for value in values.values():
         if value.__class__ is str:
@@ -207,9 +244,5 @@ def _replaced(interest: Interest, wanted: object) -> Interest:
     return Interest(interest.id, interest.type, wanted, interest.envelope)  # type: ignore[arg-type]
 
 
-def _with_head(known: Packet, packet: Packet) -> Packet:
-    return Packet(packet.header, known.view, known.envelope)
-
-
-def _shown(signed: SignedType, packet: Packet, readable: frozenset[bytes] | None) -> tuple[str, ...]:
+def _in_clear(signed: SignedType, packet: Packet, readable: frozenset[bytes] | None) -> tuple[str, ...]:
     return tuple(name for name in packet.view.values if readable is None or signed.attr_ids[name] in readable)
