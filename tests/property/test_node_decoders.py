@@ -17,7 +17,7 @@ from tests.unit.node.pair import PLATES, Cable, a_node, attach, membership, two
 from tidings.errors import InputError
 from tidings.node import Delivery, Node
 from tidings.node.filter_encoding import UNREAD
-from tidings.node.key_distribution import CODEC, JoinRefusal, JoinReply, JoinRequest, KeyAnnouncement
+from tidings.node.key_distribution import CODEC, JoinRefusal, JoinReply, GroupJoinRequest, KeyAnnouncement
 from tidings.node.type_registry import CONTROL
 from tidings.overlay import EventId, Header, Interest, Packet, Peer, SubscriptionId, View
 from tidings.overlay.baselines.flooding import Flood
@@ -51,7 +51,7 @@ def test_no_frame_makes_a_node_raise_or_tells_a_client_what_was_not_said(raw: by
 
 
 CONTROLS = {
-    "join": CODEC.encode(JoinRequest(b"x" * 40)),
+    "join": CODEC.encode(GroupJoinRequest(b"x" * 40)),
     "welcome": CODEC.encode(JoinReply(PLATES.type_id, b"x" * 100)),
     "refusal": CODEC.encode(JoinRefusal(PLATES.type_id, bytes(16), "why", bytes(64))),
     "keys": CODEC.encode(KeyAnnouncement()),

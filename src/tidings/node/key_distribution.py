@@ -51,7 +51,7 @@ TOKENS_AT_ONCE = 16  # Rights to publish in one answer.
 BEACONS_AT_ONCE = 256  # In one message: 40 kB.
 
 
-class JoinRequest(Message, frozen=True, tag="AskedIn"):
+class GroupJoinRequest(Message, frozen=True, tag="AskedIn"):
     """A request to a key manager, signed by the requester."""
 
     raw: bytes
@@ -90,7 +90,7 @@ class PublisherTokens(Message, frozen=True, tag="Publishers"):
     tokens: tuple[bytes, ...]
 
 
-ControlMessage: TypeAlias = JoinRequest | JoinReply | JoinRefusal | KeyAnnouncement | PublisherQuery | PublisherTokens
+ControlMessage: TypeAlias = GroupJoinRequest | JoinReply | JoinRefusal | KeyAnnouncement | PublisherQuery | PublisherTokens
 CODEC: Codec[ControlMessage] = Codec(ControlMessage)
 
 
@@ -196,7 +196,7 @@ class KeyDistribution:
         wait_s = min(ASK_AGAIN_S * join.tries, ASK_AGAIN_S_MAX)
         rights = self._rights(join.keys, now_ms)
         requests: list[KeyEffect] = [
-            PublishControl(f"{CONTROL}join/{name}", JoinRequest(join.keys.join_request(held, now_ms)))
+            PublishControl(f"{CONTROL}join/{name}", GroupJoinRequest(join.keys.join_request(held, now_ms)))
             for held in rights
         ]
         join.keys.awaited = {held.raw: None for held in rights}
@@ -301,7 +301,7 @@ class KeyDistribution:
         message = CODEC.decode(raw)
         name = control.partition("/")[2]
         match message:
-            case JoinRequest(asked):
+            case GroupJoinRequest(asked):
                 return self._join_requested(name, asked, now, now_ms)
             case JoinReply(type_id, sealed):
                 return self._welcomed(type_id.hex(), sealed, now, now_ms)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from tidings.overlay import EventId, NodeId, SubscriptionId
-from tidings.sim.trace import CheckFailed, Publication, SimulationTrace, SubscriptionRecord
+from tidings.sim.trace import CheckFailed, Publication, SimulationTrace, SubscriptionEntry
 from tidings.sim.world import World
 
 SHOWN_MAX = 5  # Examples in a message; the rest is counted.
@@ -113,7 +113,7 @@ def _must_reach(trace: SimulationTrace, publication: Publication) -> Iterator[Su
             yield id
 
 
-def _in_force(wish: SubscriptionRecord, at: float) -> bool:
+def _in_force(wish: SubscriptionEntry, at: float) -> bool:
     return wish.completed_at is not None and wish.completed_at < at and wish.dropped_at is None
 
 

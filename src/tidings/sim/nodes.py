@@ -49,7 +49,7 @@ from tidings.overlay import (
 )
 from tidings.security import BiscuitCapability, Identity, KeyManager, NotYet, SignedType
 from tidings.sim.federation import START_MS, Federation
-from tidings.sim.trace import Notification, Publication, SubscriptionRecord
+from tidings.sim.trace import NotificationRecord, Publication, SubscriptionEntry
 from tidings.sim.world import EncodedMessage, SimulatedNode, World
 
 Watch = Callable[[NodeId, NodeId, bytes], None]
@@ -188,7 +188,7 @@ class NodeWorld(World):
         one = next(one for one in node.subscriptions() if one.id == id)
         interest = Interest(id, one.type, Sql.of(one.condition))
         member.subscriptions[id] = interest
-        self.trace.subscriptions[id] = SubscriptionRecord(interest, member.id, self.now)
+        self.trace.subscriptions[id] = SubscriptionEntry(interest, member.id, self.now)
         self.trace.note(self.now, "subscribe", member.id, about=id)
         self._carry_out(member, self.node_effects(node, effects))
         return id
@@ -237,7 +237,7 @@ class NodeWorld(World):
                         done.append(Send(to, carried))
                 case Delivery():
                     self.deliveries.append(effect)
-                    self.trace.notices.append(Notification(self.now, effect.event, effect.subscription))
+                    self.trace.notices.append(NotificationRecord(self.now, effect.event, effect.subscription))
                     self.trace.note(self.now, "notify", node.me.id, about=effect.event)
                 case Ended() | Rejected() | Joined() | NotJoined() | LinkReady() | Keep() | KeepKeys():
                     self.effects.append((node.me.id, effect))

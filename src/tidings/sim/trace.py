@@ -50,7 +50,7 @@ class Publication:
 
 
 @dataclass(slots=True)
-class SubscriptionRecord:
+class SubscriptionEntry:
     """A subscription: when it was made, known everywhere, withdrawn, and gone."""
 
     interest: Interest
@@ -62,7 +62,7 @@ class SubscriptionRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Notification:
+class NotificationRecord:
     """An event was delivered to a subscription."""
 
     at: float
@@ -83,8 +83,8 @@ class SimulationTrace:
     counted: Counter[str] = field(default_factory=Counter)
     """What routers counted, and what became of messages: lost, missed, repeated."""
     publications: dict[EventId, Publication] = field(default_factory=dict)
-    subscriptions: dict[SubscriptionId, SubscriptionRecord] = field(default_factory=dict)
-    notices: list[Notification] = field(default_factory=list)
+    subscriptions: dict[SubscriptionId, SubscriptionEntry] = field(default_factory=dict)
+    notices: list[NotificationRecord] = field(default_factory=list)
     deliveries: Counter[tuple[EventId, NodeId]] = field(default_factory=Counter)
     absences: dict[NodeId, list[list[float]]] = field(default_factory=dict)
     """For each node that was ever down, from when to when; infinity if for good."""

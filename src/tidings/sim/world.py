@@ -56,7 +56,7 @@ from tidings.overlay import (
 from tidings.sim.faults import Fault, NetworkSplit, Slow, Storm, begin, end
 from tidings.sim.network import CALM, Weather
 from tidings.sim.topologies import Topology, barabasi_albert
-from tidings.sim.trace import CheckFailed, Notification, Publication, SimulationTrace, SubscriptionRecord
+from tidings.sim.trace import CheckFailed, NotificationRecord, Publication, SimulationTrace, SubscriptionEntry
 from tidings.sim.workloads import Values
 
 EVENT_TYPE = "Event"  # The one type that made-up events have unless they say otherwise.
@@ -187,7 +187,7 @@ class World:
         id = SubscriptionId(member.id, member.peer.incarnation, member.subscriptions_made)
         interest = Interest(id, event_type, wanted)
         member.subscriptions[id] = interest
-        self.trace.subscriptions[id] = SubscriptionRecord(interest, member.id, self.now)
+        self.trace.subscriptions[id] = SubscriptionEntry(interest, member.id, self.now)
         self.trace.note(self.now, "subscribe", member.id, about=id)
         self._carry_out(member, member.router.subscribe(interest, self.now))
         return id
@@ -432,7 +432,7 @@ class World:
         self.trace.note(self.now, "deliver", member.id, about=id)
         for subscription, interest in member.subscriptions.items():
             if interest.matches(packet):
-                self.trace.notices.append(Notification(self.now, id, subscription))
+                self.trace.notices.append(NotificationRecord(self.now, id, subscription))
                 self.trace.note(self.now, "notify", member.id, what=str(subscription.seq), about=id)
 
     def _complete(self, member: SimulatedNode, asked: str, id: EventId | SubscriptionId | None) -> None:

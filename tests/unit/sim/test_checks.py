@@ -20,7 +20,7 @@ from tidings.sim import (
     check_quiet,
     check_safe,
 )
-from tidings.sim.trace import Notification
+from tidings.sim.trace import NotificationRecord
 
 
 def a_good_run() -> World:
@@ -56,7 +56,7 @@ def deliver_twice(world: World) -> None:
 
 def tell_the_uninterested(world: World) -> None:
     unwanted = list(world.trace.publications)[-1]
-    world.trace.notices.append(Notification(9.0, unwanted, next(iter(world.trace.subscriptions))))
+    world.trace.notices.append(NotificationRecord(9.0, unwanted, next(iter(world.trace.subscriptions))))
 
 
 def tell_one_that_took_it_back(world: World) -> None:

@@ -15,7 +15,7 @@ from typing import Protocol
 from tidings.overlay.irbr.custody_transfer import CustodyTask, CustodyTransfer
 from tidings.overlay.irbr.filter_table import EntryState, FailureNotice, FilterEntry, FilterTable, LamportClock
 from tidings.overlay.messages import NodeId, Peer
-from tidings.overlay.pastry.routing_table import RoutingState
+from tidings.overlay.pastry.routing_table import PastryState
 from tidings.overlay.router import Effect, WakeAt
 
 REFUTE_S = 15.0  # How long after the last notice about itself a node announces its subscriptions once more.
@@ -39,7 +39,7 @@ class FailureNotices:
 
     def __init__(
         self,
-        routing: RoutingState,
+        routing: PastryState,
         clock: LamportClock,
         table: FilterTable,
         custody: CustodyTransfer,

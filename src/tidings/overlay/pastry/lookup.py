@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from tidings.overlay.messages import NodeId, Peer
-from tidings.overlay.pastry.routing_table import RoutingState
+from tidings.overlay.pastry.routing_table import PastryState
 
 AT_ONCE = 2  # Nodes asked at the same time in one lookup: one on each side of the key.
 
@@ -41,7 +41,7 @@ class Lookup:
 
     name: str
     target: int
-    circle: RoutingState
+    circle: PastryState
     is_join: bool
     _peers: dict[NodeId, Peer] = field(default_factory=dict)
     _states: dict[NodeId, _State] = field(default_factory=dict)

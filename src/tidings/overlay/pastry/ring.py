@@ -16,7 +16,7 @@ from tidings.overlay.messages import Message, NodeId, Peer
 from tidings.overlay.pastry import routing_table
 from tidings.overlay.pastry.lookup import Lookup, SearchResult
 from tidings.overlay.pastry.messages import Heartbeat, LookupReply, LookupRequest, NodeLeaving, Ping, Pong, RingMessage
-from tidings.overlay.pastry.routing_table import ALTERNATES, LEAF_COUNT, RoutingState
+from tidings.overlay.pastry.routing_table import ALTERNATES, LEAF_COUNT, PastryState
 from tidings.overlay.retransmit import Backoff, RetransmitQueue
 from tidings.overlay.router import Effect, Failed, Send, Token, WakeAt
 
@@ -76,7 +76,7 @@ class RingApplication(Protocol):
         """A search begun with `seek`, or one that the ring made for itself, has ended."""
 
 
-class Ring(RoutingState):
+class Ring(PastryState):
     """One node's routing state, kept up to date by messages.
 
     A peer that does not answer is *doubted* (suspected): it keeps its place but gets no

@@ -42,7 +42,7 @@ def shared(one: str, other: str) -> int:
     return count
 
 
-class RoutingState:
+class PastryState:
     """One node's leaf set and routing table (the "node state" of the Pastry paper).
 
     A node in `doubted` keeps its place but is never a next hop.
@@ -332,7 +332,7 @@ class _Slices:
                     waiting.append((longer, places[0], places[-1] + 1))
 
 
-def settle(states: Iterable[RoutingState], rng: random.Random) -> None:
+def settle(states: Iterable[PastryState], rng: random.Random) -> None:
     """Give these nodes, the whole network, perfect leaf sets and tables, as if all had joined long ago."""
     order = sorted(states, key=lambda state: state.at)
     peers = [state.me for state in order]

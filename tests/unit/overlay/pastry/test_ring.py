@@ -15,7 +15,7 @@ from tidings.overlay import Effect, Peer, Send, WakeAt, protocol
 from tidings.overlay.pastry.lookup import SearchResult
 from tidings.overlay.pastry.messages import Heartbeat, LookupReply, LookupRequest, NodeLeaving, Ping, Pong
 from tidings.overlay.pastry.ring import PastryOptions, Ring
-from tidings.overlay.pastry.routing_table import RoutingState, settle, shared
+from tidings.overlay.pastry.routing_table import PastryState, settle, shared
 from tidings.overlay.router import remembered
 
 ids_of_three = st.text("0123", min_size=3, max_size=3)
@@ -65,8 +65,8 @@ def some_ids(count: int, seed: int, *, digits: str = "0123", length: int = 5) ->
     return sorted(ids)
 
 
-def settled(ids: list[str], **options: Any) -> dict[str, RoutingState]:
-    places = {id: RoutingState(Peer(id), base=4, **options) for id in ids}
+def settled(ids: list[str], **options: Any) -> dict[str, PastryState]:
+    places = {id: PastryState(Peer(id), base=4, **options) for id in ids}
     settle(places.values(), Random(1))
     return places
 
@@ -76,7 +76,7 @@ def settled(ids: list[str], **options: Any) -> dict[str, RoutingState]:
 
 @given(ids_of_three, ids_of_three)
 def test_every_other_id_lies_in_exactly_one_cell_IRBR_I1(mine: str, other: str) -> None:
-    places = RoutingState(Peer(mine), base=4)
+    places = PastryState(Peer(mine), base=4)
     cells = [cell for row in range(3) for cell in places.cells(row)]
     holding = [cell for cell in cells if other.startswith(cell)]
     assert holding == ([] if mine == other else [places.cell(other)])
@@ -84,11 +84,11 @@ def test_every_other_id_lies_in_exactly_one_cell_IRBR_I1(mine: str, other: str) 
 
 def test_the_way_from_213_to_201_is_the_one_of_table_1() -> None:
     entries = ["031", "102", "320", "202", "221", "233", "210", "211", "212"]
-    at_213 = RoutingState(Peer("213"), base=4, leaf_count=2)
+    at_213 = PastryState(Peer("213"), base=4, leaf_count=2)
     for entry in entries:
         at_213.insert(Peer(entry))
     assert at_213.next_hop("201") == "202"
-    at_202 = RoutingState(Peer("202"), base=4, leaf_count=2)
+    at_202 = PastryState(Peer("202"), base=4, leaf_count=2)
     at_202.insert(Peer("201"))
     assert at_202.next_hop("201") == "201"
 
@@ -129,7 +129,7 @@ def test_nobody_shares_more_digits_than_a_neighbour() -> None:
 
 
 def test_a_table_entry_becomes_a_leaf_when_nearer_ones_have_gone() -> None:
-    places = RoutingState(Peer("000"), base=4, leaf_count=2)
+    places = PastryState(Peer("000"), base=4, leaf_count=2)
     for id in ("001", "010", "333"):
         places.insert(Peer(id))
     places.drop("001")
@@ -139,7 +139,7 @@ def test_a_table_entry_becomes_a_leaf_when_nearer_ones_have_gone() -> None:
 
 
 def test_a_later_life_replaces_an_earlier_one_and_not_the_other_way_round() -> None:
-    places = RoutingState(Peer("000"), base=4)
+    places = PastryState(Peer("000"), base=4)
     assert places.insert(Peer("001", incarnation=1))
     assert not places.insert(Peer("001", incarnation=0))
     assert places.insert(Peer("001", incarnation=2))
@@ -152,7 +152,7 @@ def test_a_later_life_replaces_an_earlier_one_and_not_the_other_way_round() -> N
 )
 def test_impossible_places_are_refused(id: str, options: dict[str, Any]) -> None:
     with pytest.raises(InputError):
-        RoutingState(Peer(id), **{"base": 4, **options})
+        PastryState(Peer(id), **{"base": 4, **options})
 
 
 # ── Talking ──────────────────────────────────────────────────────────────────
