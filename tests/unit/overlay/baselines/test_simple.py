@@ -10,7 +10,7 @@ import pytest
 from tests.unit.overlay.harness import Bench
 from tidings.errors import InputError
 from tidings.overlay import Count, EventId, Header, Packet, Peer, Place, Ranges, Send, View, protocol
-from tidings.overlay.baselines.simple import PROTOCOL, RelayEvent, Simple, SimpleOptions, SimpleOptions
+from tidings.overlay.baselines.simple import PROTOCOL, RelayEvent, Simple, SimpleOptions
 
 IDS = [f"n{k}" for k in range(20)]
 

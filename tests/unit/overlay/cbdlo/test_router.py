@@ -38,7 +38,6 @@ from tidings.overlay.cbdlo.messages import (
     WalkFailed,
 )
 from tidings.overlay.cbdlo.options import CbdloOptions
-from tidings.overlay.cbdlo.options import CbdloOptions
 from tidings.overlay.cbdlo.router import PROTOCOL, Cbdlo
 from tidings.overlay.random_graph.access_points import AccessPoint, TreeId
 from tidings.overlay.random_graph.partition import BOTTOM, AttributeAxis
