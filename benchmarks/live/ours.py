@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.live.contender import Contender
 from benchmarks.live.workload import MARK, EventValues, condition, event, number_of
-from tidings.net import Client, LaidOut, Layout, Reader, Subscription, lay_out
+from tidings.net import Client, DevNetwork, DevNetworkFiles, ReadAccess, Subscription, lay_out
 from tidings.security import Mode
 
 TYPE = "Numberplate"
@@ -38,10 +38,10 @@ class Tidings(Contender):
         names = {f"o{n}": 1 for n in range(self.brokers)}
         laid = lay_out(
             Path(self._folder.name) / "network",
-            Layout(
+            DevNetwork(
                 first_port=0,
                 brokers=names,
-                readers={name: Reader() for name in names},
+                readers={name: ReadAccess() for name in names},
                 overlay="flooding",
                 in_line=True,
                 mode=Mode.ATTRIBUTE if self.sealed else Mode.PLAIN,
@@ -52,7 +52,7 @@ class Tidings(Contender):
         self._camera = await Client.connect(laid.clients["o0/camera"])
         self._marks = await (await self._desk()).subscribe(TYPE, condition(MARK)).ready()
 
-    async def _start_brokers(self, laid: LaidOut) -> None:
+    async def _start_brokers(self, laid: DevNetworkFiles) -> None:
         for config in laid.brokers.values():
             command = [sys.executable, "-m", "tidings", "broker", "run", "--config", str(config), "--log", "error"]
             self._processes.append(await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE))

@@ -11,7 +11,7 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from tidings.net import Broker, Client, LaidOut, Layout, lay_out, read_broker
+from tidings.net import Broker, Client, DevNetwork, DevNetworkFiles, lay_out, read_broker
 from tidings.security import Mode
 
 SEEN = [
@@ -21,7 +21,7 @@ SEEN = [
 
 
 async def main(folder: Path) -> None:
-    network = lay_out(folder, Layout(mode=Mode.ATTRIBUTE, first_port=0))
+    network = lay_out(folder, DevNetwork(mode=Mode.ATTRIBUTE, first_port=0))
     brokers = [await Broker.start(read_broker(file)) for file in network.brokers.values()]
     for broker in brokers:
         await broker.is_joined.wait()
@@ -34,13 +34,13 @@ async def main(folder: Path) -> None:
         await broker.stop()
 
 
-async def subscribe_and_leave(network: LaidOut) -> None:
+async def subscribe_and_leave(network: DevNetworkFiles) -> None:
     for name in ("ccs/desk", "yard/desk"):
         async with await Client.connect(network.clients[name]) as client:
             await client.subscribe("Numberplate", durable="morning").ready()
 
 
-async def come_back(network: LaidOut, name: str, count: int) -> None:
+async def come_back(network: DevNetworkFiles, name: str, count: int) -> None:
     """Collect what has come in the meantime. The yard's right is for one car: it gets that one only."""
     async with await Client.connect(network.clients[name]) as client:
         waiting = client.subscribe("Numberplate", durable="morning")

@@ -10,10 +10,13 @@ from tidings.filters import Condition, covers, overlaps, parse
 
 if TYPE_CHECKING:
     from tidings.matching import Index
+    from tidings.net.client import BlockingClient, Client
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BlockingClient",
+    "Client",
     "Condition",
     "Event",
     "EventType",
@@ -34,4 +37,9 @@ def __getattr__(name: str) -> Any:
         from tidings.matching import Index
 
         return Index
+    # Likewise asyncio, TLS and cryptography, for who does not talk to a broker.
+    if name in ("BlockingClient", "Client"):
+        from tidings.net import client
+
+        return getattr(client, name)
     raise AttributeError(f"module 'tidings' has no attribute {name!r}")

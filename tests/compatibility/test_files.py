@@ -14,9 +14,10 @@ import tidings
 from tests.pipeline.sightings import Sighting, expected_pairs, sightings, subscriptions
 from tests.pipeline.test_run import EVENTS, WANTED, delivered, lay_out, put_events
 from tests.unit.security.london import NOW_MS
+from tidings.delivery.durable_interest import read_advertisement
+from tidings.delivery.messages import InterestAdvertisement
 from tidings.net.broker.journal import Journal
-from tidings.net.broker.owed import read_wants
-from tidings.net.transport.frames import Wants, read_told
+from tidings.net.transport.frames import read_event
 from tidings.node import decode_stored, node_id_of, stored_values
 from tidings.overlay import EventId
 from tidings.pipeline import Counts, read_pipeline, run
@@ -51,21 +52,21 @@ def test_a_journal_is_opened_with_everything_a_broker_must_not_forget(tmp_path: 
             "speed > 20.0",
         )
         assert (durable.next_position, durable.acknowledged) == (6, 2)
-        waiting = [read_told(row.body) for row in await journal.queued("d1", 0)]
-        assert [(told.event, told.values["speed"]) for told in waiting] == [
+        waiting = [read_event(row.body) for row in await journal.queued("d1", 0)]
+        assert [(each.event, each.values["speed"]) for each in waiting] == [
             (EventId(ME, 0, number), 10.0 * number) for number in (3, 4, 5)
         ]
-        assert (journal.streams(), journal.heard()) == ([(OTHER, 6, 3)], [(OTHER, b"their journal", 42)])
-        owed = await journal.owed(OTHER, 1)
-        assert [(each.number, each.event, each.only_for) for each in owed] == [
+        assert (journal.streams(), journal.received()) == ([(OTHER, 6, 3)], [(OTHER, b"their journal", 42)])
+        pending = await journal.pending(OTHER, 1)
+        assert [(each.number, each.event, each.only_for) for each in pending] == [
             (number, EventId(ME, 0, number), "x1" if number == 5 else "") for number in (3, 4, 5)
         ]
-        events = dict(await journal.events_owed(OTHER, [3, 4, 5]))
+        events = dict(await journal.pending_packets(OTHER, [3, 4, 5]))
         assert {number: (decode_stored(raw).header.id.seq, stored_values(raw)) for number, raw in events.items()} == {
             number: (number, {"event_id": f"e{number}", "speed": 10.0 * number}) for number in (3, 4, 5)
         }
-        ((broker, version, body),) = journal.wants()
-        interests = read_wants(msgspec.msgpack.decode(body, type=Wants)).interests
+        ((broker, version, body),) = journal.interests()
+        interests = read_advertisement(msgspec.msgpack.decode(body, type=InterestAdvertisement), node_id_of).interests
         assert (broker, version, [each.condition for each in interests]) == (OTHER, 7, ["speed > 30.0"])
         assert [letter.why for letter in await journal.dead_letters()] == ["key: never came"]
         assert journal.meta("router memory") == b"memory"

@@ -41,7 +41,7 @@ from tests.live.outcome import Outcome, clock, described, leaves, listed
 from tests.live.wanted import Said, Wanted, sighting, wanted_by, what_all_want
 from tidings.errors import Denied, PeerError, SetupError, TidingsError
 from tidings.matching import load_kernels
-from tidings.net import Client, Layout, Reader, Subscription, read_client
+from tidings.net import Client, DevNetwork, ReadAccess, Subscription, read_client
 from tidings.security import Mode
 
 ORGANISATIONS = ("police", "ccs", "yard")
@@ -77,12 +77,12 @@ class Plan:
     disk_mb: int = 256
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> DevNetwork:
         each, more = divmod(self.brokers, len(ORGANISATIONS))
-        return Layout(
+        return DevNetwork(
             first_port=0,
             brokers={name: each + (number < more) for number, name in enumerate(ORGANISATIONS)},
-            readers={"ccs": Reader(), "yard": Reader(("plate",), (f"plate = '{plate(1)}'",))},
+            readers={"ccs": ReadAccess(), "yard": ReadAccess(("plate",), (f"plate = '{plate(1)}'",))},
             mode=self.mode,
             overlay=self.overlay,
         )

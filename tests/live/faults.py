@@ -16,7 +16,7 @@ from random import Random
 from tests.live.disks import SmallDisk
 from tests.live.processes import BrokerProcess, LiveNetwork
 from tests.live.wires import Wires
-from tidings.net import Layout, read_broker
+from tidings.net import DevNetwork, read_broker
 
 JUMP_S_MAX = 2400.0  # Forth and back: rights and certificates begin an hour before they are given.
 LASTS_S = (0.3, 4.0)
@@ -27,7 +27,7 @@ FULL_S = (0.5, 12.0)  # A journal goes on for a while in the room that it has ta
 class Troubled(LiveNetwork):
     """A network with a wire between any two brokers, clocks that can be set and some small disks."""
 
-    def __init__(self, folder: Path, layout: Layout, *, small: Sequence[str], disk_mb: int) -> None:
+    def __init__(self, folder: Path, layout: DevNetwork, *, small: Sequence[str], disk_mb: int) -> None:
         super().__init__(folder, layout, captured=True)
         self.wires = Wires(self.pids)
         self.disks = {name: self._disk(self.brokers[name], disk_mb) for name in small}

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.live.nursery import Child
-from tidings.net import Client, LaidOut, Layout, lay_out, read_broker, read_client
-from tidings.net.broker.capture import file_for
+from tidings.net import Client, DevNetwork, DevNetworkFiles, lay_out, read_broker, read_client
+from tidings.net.transport.capture import file_for
 from tidings.node import node_id_of
 from tidings.overlay import NodeId
 from tidings.security import Identity, fingerprint
@@ -98,9 +98,9 @@ class BrokerProcess:
 class LiveNetwork:
     """A laid-out network and its broker processes."""
 
-    def __init__(self, folder: Path, layout: Layout, *, captured: bool = False) -> None:
+    def __init__(self, folder: Path, layout: DevNetwork, *, captured: bool = False) -> None:
         """With `captured`, each broker writes down what it sends to others, found by `captured`."""
-        self.laid: LaidOut = lay_out(folder / "network", layout)
+        self.laid: DevNetworkFiles = lay_out(folder / "network", layout)
         self.brokers = {
             name: BrokerProcess(name, config, *(("--capture", str(config.parent / "captured")) if captured else ()))
             for name, config in self.laid.brokers.items()

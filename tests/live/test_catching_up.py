@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from tests.live.together import Together
-from tidings.net import Client, Layout, Reader, Subscription
-from tidings.net.broker.owed import ASKED_AT_ONCE
+from tidings.delivery.inbox import NACKED_AT_ONCE
+from tidings.net import Client, DevNetwork, ReadAccess, Subscription
 
 pytestmark = [pytest.mark.live]
 
-MISSED = 2 * ASKED_AT_ONCE
-TWO = Layout(first_port=0, brokers={"police": 1, "ccs": 1}, readers={"ccs": Reader()})
+MISSED = 2 * NACKED_AT_ONCE
+TWO = DevNetwork(first_port=0, brokers={"police": 1, "ccs": 1}, readers={"ccs": ReadAccess()})
 
 
 def sightings(count: int) -> list[dict[str, Any]]:
@@ -33,11 +33,11 @@ async def next_of(subscription: Subscription, count: int) -> list[str]:
 
 
 async def until_all_have_come(network: Together) -> None:
-    dues, police = network.brokers["ccs-1"].promises.dues, network.brokers["police-1"].me.id
+    inbox, police = network.brokers["ccs-1"].receiver.inbox, network.brokers["police-1"].me.id
 
     def is_missing() -> bool:
-        is_listed = dues.event_at(police, MISSED) is not None
-        return dues.is_due(police, MISSED) if is_listed else dues.next_number(police) <= MISSED
+        is_announced = inbox.event_at(police, MISSED) is not None
+        return inbox.expects(police, MISSED) if is_announced else inbox.position(police)[1] <= MISSED
 
     while is_missing():  # noqa: ASYNC110 - nobody tells
         await asyncio.sleep(0.01)
@@ -55,31 +55,31 @@ def test_what_cannot_be_written_is_not_confirmed_however_much_is_asked_for(tmp_p
             with closing(sqlite3.connect(late.journal.file, isolation_level=None)) as backup:
                 backup.execute("BEGIN IMMEDIATE")  # Nothing can be written while somebody else may.
                 await until_all_have_come(network)
-                owed = network.brokers["police-1"].promises.owed_count()
-            assert owed == MISSED
+                pending = network.brokers["police-1"].sender.pending_count()
+            assert pending == MISSED
             desk = await network.client("ccs/desk")
             assert await next_of(await wanting(desk), MISSED) == [event["plate"] for event in sightings(MISSED)]
 
     asyncio.run(scenario())
 
 
-def test_nothing_is_given_up_as_long_as_nobody_has_answered_for_the_keys(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_given_up_as_long_as_nobody_has_answered_for_the_keys(tmp_path: Path) -> None:
+    layout = DevNetwork(first_port=0, brokers={"police": 1}, limits={"unreadable_s_max": 0.001})
+
     async def scenario() -> None:
-        async with Together(tmp_path) as network:
+        async with Together(tmp_path, layout) as network:
             broker, camera = network.brokers["police-1"], await network.client("police/camera")
             subscription = await wanting(await network.client("police/desk"))
             (durable,) = broker.queues.all.values()
-            monkeypatch.setattr("tidings.net.broker.promises.UNREADABLE_S_MAX", 0.0)
-            broker.subscribing.resting = {"another": durable}  # As after a restart, until all keys have come.
+            broker.subscriptions.suspended = {"another": durable}  # As after a restart, until all keys have come.
             await camera.publish_many("Numberplate", sightings(3))
-            await broker.promises._pay_myself()
+            await broker.sender.deliver_own()
             assert await broker.journal.dead_letters() == []
-            broker.subscribing.settle_keys(durable.type)  # Refused: what comes now is put aside.
-            await broker.promises._pay_myself()
-            assert len(await broker.journal.dead_letters()) == 3
-            broker.subscribing.resting = {}
+            broker.subscriptions.settle_keys(durable.type)  # Refused: what comes now is a dead letter.
+            async with asyncio.timeout(60):
+                while len(await broker.journal.dead_letters()) < 3:
+                    await broker.sender.deliver_own()
+            broker.subscriptions.suspended = {}
             await (await network.client("police/desk")).ask("dlq replay")
             assert await next_of(subscription, 3) == ["AB0", "AB1", "AB2"]
 
@@ -92,10 +92,10 @@ def test_what_waits_for_subscribers_beside_the_publisher_is_written_in_few_group
             broker, camera = network.brokers["police-1"], await network.client("police/camera")
             subscription = await wanting(await network.client("police/desk"))
             (durable,) = broker.queues.all.values()
-            broker.subscribing.resting = {"another": durable}  # As after a restart, until all keys have come.
+            broker.subscriptions.suspended = {"another": durable}  # As after a restart, until all keys have come.
             await camera.publish_many("Numberplate", sightings(MISSED))
             groups = broker.journal.committed_groups
-            broker.subscribing.resting = {}
+            broker.subscriptions.suspended = {}
             assert await next_of(subscription, MISSED) == [event["plate"] for event in sightings(MISSED)]
             assert broker.journal.committed_groups - groups < MISSED / 4
 

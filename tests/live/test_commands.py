@@ -10,7 +10,7 @@ from typing import IO
 
 import pytest
 
-from tidings.net import Layout, lay_out, read_broker
+from tidings.net import DevNetwork, lay_out, read_broker
 from tidings.net.dev_network import free_ports
 
 pytestmark = pytest.mark.live
@@ -78,7 +78,7 @@ def test_a_network_is_laid_out_run_used_looked_at_and_drained(tmp_path: Path) ->
 
 
 def test_a_broker_is_run_by_options_alone(tmp_path: Path) -> None:
-    laid = lay_out(tmp_path / "n", Layout(first_port=0, brokers={"police": 1}))
+    laid = lay_out(tmp_path / "n", DevNetwork(first_port=0, brokers={"police": 1}))
     config = read_broker(laid.brokers["police-1"])
     words = ("name", "domain", "listen", "key", "certificate", "trusted", "data", "network_key")
     options = [text for word in words for text in (f"--{word.replace('_', '-')}", str(getattr(config, word)))]

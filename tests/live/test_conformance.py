@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from tests.live.processes import LiveNetwork
-from tidings.net import Client, Layout, Reader, Received, Subscription
+from tidings.net import Client, DevNetwork, ReadAccess, Received, Subscription
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 OVERLAYS = ("irbr", "hermes", "immune", "flooding", "spanhop", "cbdlo")
 ARRIVE_S_MAX = 90.0  # Not a promise: how long a loaded machine may take before the test gives up.
-READERS = {"ccs": Reader(), "yard": Reader(("plate",), ("plate = 'P7'",))}
+READERS = {"ccs": ReadAccess(), "yard": ReadAccess(("plate",), ("plate = 'P7'",))}
 
 
 def sightings(first: int, count: int) -> list[dict[str, Any]]:
@@ -35,7 +35,7 @@ async def take(subscription: Subscription, count: int) -> list[Received]:
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_an_overlay_keeps_the_laws_between_processes(overlay: str, tmp_path: Path) -> None:
-    layout = Layout(first_port=0, brokers={"police": 2, "ccs": 1, "yard": 1}, readers=READERS, overlay=overlay)
+    layout = DevNetwork(first_port=0, brokers={"police": 2, "ccs": 1, "yard": 1}, readers=READERS, overlay=overlay)
 
     async def scenario() -> None:
         async with LiveNetwork(tmp_path, layout) as network:

@@ -11,13 +11,13 @@ import pytest
 from tests.live.faults import Troubled
 from tests.live.processes import LiveNetwork
 from tidings.errors import Denied, SetupError
-from tidings.net import Client, Layout, Reader, Subscription, read_client
+from tidings.net import Client, DevNetwork, ReadAccess, Subscription, read_client
 from tidings.security import Mode
 
 pytestmark = pytest.mark.live
 
 ARRIVE_S_MAX = 90.0  # Not a promise: how long a loaded machine may take before the test gives up.
-THREE = Layout(first_port=0, readers={"ccs": Reader(), "yard": Reader(("plate",))})
+THREE = DevNetwork(first_port=0, readers={"ccs": ReadAccess(), "yard": ReadAccess(("plate",))})
 
 
 async def take(subscription: Subscription, count: int) -> list[str]:
@@ -75,7 +75,7 @@ def test_a_durable_subscription_that_was_refused_before_it_was_taken_outlives_it
 
 def test_what_a_subscriber_has_had_when_it_ended_does_not_come_again_after_a_kill(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with LiveNetwork(tmp_path, Layout(first_port=0, brokers={"police": 1})) as network:
+        async with LiveNetwork(tmp_path, DevNetwork(first_port=0, brokers={"police": 1})) as network:
             camera, desk = await network.client("police/camera"), await network.client("police/desk")
             kept = await desk.subscribe("Numberplate", durable="kept").ready()
             said = await camera.publish_many("Numberplate", plates(0, 10))
@@ -89,7 +89,7 @@ def test_what_a_subscriber_has_had_when_it_ended_does_not_come_again_after_a_kil
 
 
 def test_a_sealed_event_is_kept_for_a_broker_that_is_frozen_and_only_its_attributes_are_shown(tmp_path: Path) -> None:
-    layout = Layout(first_port=0, readers=THREE.readers, mode=Mode.ATTRIBUTE)
+    layout = DevNetwork(first_port=0, readers=THREE.readers, mode=Mode.ATTRIBUTE)
 
     async def scenario() -> None:
         async with LiveNetwork(tmp_path, layout) as network:
@@ -108,7 +108,7 @@ def test_a_sealed_event_is_kept_for_a_broker_that_is_frozen_and_only_its_attribu
 
 def test_a_broker_on_a_full_disk_refuses_publishes_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
     async def scenario() -> None:
-        network = Troubled(tmp_path, Layout(first_port=0, brokers={"police": 1}), small=["police-1"], disk_mb=16)
+        network = Troubled(tmp_path, DevNetwork(first_port=0, brokers={"police": 1}), small=["police-1"], disk_mb=16)
         async with network:
             camera, desk = await network.client("police/camera"), await network.client("police/desk")
             kept = await desk.subscribe("Numberplate", durable="kept").ready()
@@ -128,7 +128,7 @@ def test_a_broker_on_a_full_disk_refuses_publishes_and_goes_on_when_there_is_roo
 
 
 def test_a_publisher_s_broker_whose_clock_was_ahead_publishes_again_when_it_is_right(tmp_path: Path) -> None:
-    layout = Layout(first_port=0, brokers={"police": 1}, mode=Mode.ATTRIBUTE)
+    layout = DevNetwork(first_port=0, brokers={"police": 1}, mode=Mode.ATTRIBUTE)
 
     async def scenario() -> None:
         async with LiveNetwork(tmp_path, layout) as network:

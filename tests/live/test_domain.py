@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.live.processes import LiveNetwork
-from tidings.net import Layout, domains_in, read_broker
+from tidings.net import DevNetwork, domains_in, read_broker
 from tidings.net.dev_network import membership
 from tidings.net.transport.tls import authority
 from tidings.security import Identity, fingerprint
@@ -29,7 +29,7 @@ def strangers(folder: Path) -> LiveNetwork:
 
     Each trusts itself alone and is in a network of its own.
     """
-    network = LiveNetwork(folder, Layout(first_port=0, brokers={"police": 1, "ccs": 1}))
+    network = LiveNetwork(folder, DevNetwork(first_port=0, brokers={"police": 1, "ccs": 1}))
     for name in ("police", "ccs"):
         own = network.laid.folder / name / "authority.crt"
         own.with_name("trusted.pem").write_bytes(own.read_bytes())

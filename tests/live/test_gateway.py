@@ -24,11 +24,12 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from tests.live.together import Together
 from tidings.net import ClientConfig, read_client
+from tidings.net.clock import now_ms
 from tidings.net.config import host_and_port
 from tidings.net.gateway.dpop import token_hash
 from tidings.net.gateway.server import Gateway
-from tidings.net.ids import now_ms, read_identity, read_token
-from tidings.net.observability.metrics import Metrics
+from tidings.net.ids import read_identity, read_token
+from tidings.net.observability.metrics import MetricsServer
 from tidings.net.transport.tls import client_context, der
 from tidings.security import BiscuitCapability
 from tidings.store import Registry
@@ -103,8 +104,11 @@ def scenario_with(work: Any, folder: Path) -> None:
         async with Together(folder) as network:
             broker = network.brokers["police-1"]
             anywhere = "127.0.0.1:0"
-            broker.config = replace(broker.config, gateway=anywhere, metrics=anywhere, gateway_origins=(PAGE,))
-            async with Gateway(broker) as gateway, Metrics(broker) as metrics:
+            config = replace(broker.config, gateway=anywhere, gateway_origins=(PAGE,))
+            async with (
+                Gateway(config, broker.services, broker.clients) as gateway,
+                MetricsServer(anywhere, broker.numbers) as metrics,
+            ):
                 camera, desk = (read_client(network.laid.clients[f"police/{name}"]) for name in ("camera", "desk"))
                 await asyncio.to_thread(work, gateway.address, metrics.address, camera, desk)
 

@@ -12,11 +12,9 @@ import pytest
 
 from tests.live.together import Together
 from tidings.errors import Denied, PeerError
-from tidings.net import Client, Layout, lay_out, read_client
-from tidings.net.broker import acceptor
+from tidings.net import Client, DevNetwork, lay_out, read_client
 from tidings.net.config import host_and_port
 from tidings.net.ids import read_identity
-from tidings.net.transport import handshake
 from tidings.net.transport.frames import HELLO_BYTES_MAX
 from tidings.net.transport.handshake import Participant, shake
 from tidings.net.transport.tls import client_context, der
@@ -104,7 +102,7 @@ def test_whoever_babbles_after_the_handshake_is_cut_off_too(tmp_path: Path) -> N
 
 
 def test_a_stranger_s_certificate_opens_nothing(tmp_path: Path) -> None:
-    strangers = lay_out(tmp_path / "strangers", Layout(first_port=0, brokers={"police": 1}))
+    strangers = lay_out(tmp_path / "strangers", DevNetwork(first_port=0, brokers={"police": 1}))
 
     async def scenario() -> None:
         async with Together(tmp_path) as network:
@@ -120,7 +118,7 @@ def test_a_stranger_s_certificate_opens_nothing(tmp_path: Path) -> None:
 
 def test_a_client_of_another_organisation_is_told_to_go_home(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with Together(tmp_path, Layout(first_port=0, brokers={"police": 1, "ccs": 1})) as network:
+        async with Together(tmp_path, DevNetwork(first_port=0, brokers={"police": 1, "ccs": 1})) as network:
             ours, theirs = (read_client(network.laid.clients[name]) for name in ("police/camera", "ccs/desk"))
             with pytest.raises(Denied, match="a client attaches to a broker of its own organisation"):
                 await Client.connect(replace(theirs, broker=ours.broker, broker_key=ours.broker_key))
@@ -151,7 +149,7 @@ def test_a_stolen_token_is_worth_nothing_without_its_key(tmp_path: Path) -> None
 
 
 def test_one_that_trickles_is_cut_off_and_stalls_nobody(tmp_path: Path) -> None:
-    layout = Layout(first_port=0, brokers={"police": 1}, limits={"silence_s_max": 0.5})
+    layout = DevNetwork(first_port=0, brokers={"police": 1}, limits={"silence_s_max": 0.5})
 
     async def scenario() -> None:
         async with Together(tmp_path, layout) as network:
@@ -164,11 +162,11 @@ def test_one_that_trickles_is_cut_off_and_stalls_nobody(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_one_that_never_introduces_itself_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handshake, "HANDSHAKE_S_MAX", 0.3)
+def test_one_that_never_introduces_itself_is_cut_off(tmp_path: Path) -> None:
+    layout = DevNetwork(first_port=0, brokers={"police": 1}, limits={"handshake_s_max": 0.3})
 
     async def scenario() -> None:
-        async with Together(tmp_path) as network:
+        async with Together(tmp_path, layout) as network:
             reader, writer = await raw_connection(network, "police/camera")
             writer.write(struct.pack(">I", 1000) + b"h")
             assert await hangs_up(reader)
@@ -179,7 +177,7 @@ def test_one_that_never_introduces_itself_is_cut_off(tmp_path: Path, monkeypatch
 
 
 def test_connections_over_the_limit_are_refused_and_the_others_served(tmp_path: Path) -> None:
-    layout = Layout(first_port=0, brokers={"police": 1}, limits={"connections_max": 4})
+    layout = DevNetwork(first_port=0, brokers={"police": 1}, limits={"connections_max": 4})
 
     async def scenario() -> None:
         async with Together(tmp_path, layout) as network:
@@ -195,7 +193,7 @@ def test_connections_over_the_limit_are_refused_and_the_others_served(tmp_path: 
 
 
 def test_a_subscriber_that_does_not_read_loses_events_and_stalls_nobody(tmp_path: Path) -> None:
-    layout = Layout(first_port=0, brokers={"police": 1}, limits={"client_queue_bytes_max": 1 << 20})
+    layout = DevNetwork(first_port=0, brokers={"police": 1}, limits={"client_queue_bytes_max": 1 << 20})
 
     async def scenario() -> None:
         async with Together(tmp_path, layout) as network:
@@ -217,12 +215,9 @@ def test_a_subscriber_that_does_not_read_loses_events_and_stalls_nobody(tmp_path
     asyncio.run(scenario())
 
 
-def test_a_broker_that_does_not_read_is_waited_for_once_and_gets_what_it_is_owed_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limits = {"link_queue_bytes_max": 1 << 20, "silence_s_max": 600}
-    layout = Layout(first_port=0, brokers={"police": 1, "ccs": 1}, overlay="flooding", limits=limits)
-    monkeypatch.setattr(acceptor, "LINK_S_MAX", 2.0)
+def test_a_broker_that_does_not_read_is_waited_for_once_and_gets_what_is_pending_later(tmp_path: Path) -> None:
+    limits = {"link_queue_bytes_max": 1 << 20, "silence_s_max": 600, "link_wait_s_max": 2.0}
+    layout = DevNetwork(first_port=0, brokers={"police": 1, "ccs": 1}, overlay="flooding", limits=limits)
 
     async def scenario() -> None:
         async with Together(tmp_path, layout) as network:

@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 
 from tests.live.processes import LiveNetwork
-from tidings.net import Broker, Client, Layout, Reader, Subscription, read_broker
-from tidings.net.broker.owed import WINDOW, DurableInterest, WantsBody, signed_wants
+from tidings.delivery.durable_interest import BrokerInterests, DurableInterest, sign_advertisement
+from tidings.delivery.messages import WINDOW, Ack, Announce, Announced, DeliveryMessage, InterestVersions, Retransmit
+from tidings.net import Broker, Client, DevNetwork, ReadAccess, Subscription, read_broker
 from tidings.net.transport.connection import Link
-from tidings.net.transport.frames import Again, Confirms, Frame, Listed, Lists, Said, Versions
+from tidings.net.transport.frames import AnyFrame, OverlayMessages
 from tidings.node.outbound import encode_stored
 from tidings.node.type_crypto import event_id_of
 from tidings.overlay import Codec, EventId, Header, NodeId, Packet
@@ -28,8 +29,8 @@ from tidings.security import Identity, Mode, split
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 ARRIVE_S_MAX = 90.0
-SEALED = Layout(
-    first_port=0, readers={"ccs": Reader(), "yard": Reader(("plate",))}, mode=Mode.ATTRIBUTE, overlay="flooding"
+SEALED = DevNetwork(
+    first_port=0, readers={"ccs": ReadAccess(), "yard": ReadAccess(("plate",))}, mode=Mode.ATTRIBUTE, overlay="flooding"
 )
 _SAID = b"Flood"  # As the overlay's messages with events are called.
 GROWTH_MB_MAX = 48  # What a flood of lies may leave behind in a broker: its bounded tables, and Python's own slack.
@@ -41,7 +42,7 @@ class WithLiar(LiveNetwork):
     async def __aenter__(self) -> WithLiar:
         config = read_broker(self.laid.brokers["yard-1"])
         self.heard: list[bytes] = []
-        self.answers: list[tuple[NodeId, Frame | None]] = []
+        self.answers: list[tuple[NodeId, AnyFrame | None]] = []
         self.changed = asyncio.Event()
         del self.brokers["yard-1"]
         for broker in self.brokers.values():
@@ -58,17 +59,17 @@ class WithLiar(LiveNetwork):
 
     def _listen_in(self) -> None:
         """Keep what honest brokers say to the liar: messages of the overlay, and answers."""
-        take, receive, down = self.liar.node.receive_many, self.liar.promises.receive, self.liar.link_is_down
+        take, receive, down = self.liar.node.receive_many, self.liar.receive_delivery, self.liar.link_is_down
 
         def listen(frames: Any, now: float) -> Any:
             frames = list(frames)
             self.heard += [raw for _, raw in frames]
             return take(frames, now)
 
-        async def answered(link: Link, frame: Frame) -> None:
-            self.answers.append((link.proven.id, frame))
+        def answered(link: Link, message: DeliveryMessage) -> None:
+            self.answers.append((link.proven.id, message))
             self.changed.set()
-            await receive(link, frame)
+            receive(link, message)
 
         def went_down(peer: NodeId) -> None:
             down(peer)
@@ -76,10 +77,10 @@ class WithLiar(LiveNetwork):
             self.changed.set()
 
         self.liar.node.receive_many = listen  # type: ignore[method-assign]
-        self.liar.promises.receive = answered  # type: ignore[method-assign]
+        self.liar.receive_delivery = answered  # type: ignore[method-assign]
         self.liar.link_is_down = went_down  # type: ignore[method-assign]
 
-    async def answers_with(self, name: str, frame: Frame | None) -> None:
+    async def answers_with(self, name: str, frame: AnyFrame | None) -> None:
         """Waits until a broker has said this to the liar; None: until it has hung up."""
         async with asyncio.timeout(ARRIVE_S_MAX):
             while (self.id_of(name), frame) not in self.answers:
@@ -105,14 +106,14 @@ class WithLiar(LiveNetwork):
                 await asyncio.sleep(0.05)  # Links come up in their own time; nothing is decided by how long it takes.
         return link
 
-    async def say(self, to: str, *frames: Frame) -> None:
+    async def say(self, to: str, *frames: AnyFrame) -> None:
         """Say something to a broker."""
         link = await self.link_to(to)
         for frame in frames:
             link.send(frame)
             await link.drained()
 
-    async def says_to_its_cost(self, to: str, frame: Frame) -> None:
+    async def says_to_its_cost(self, to: str, frame: AnyFrame) -> None:
         """Say something for which a broker hangs up."""
         link = await self.link_to(to)
         self.answers.clear()
@@ -132,7 +133,7 @@ async def arrives(camera: Client, heard: Subscription, count: int) -> None:
 
 
 def with_liar(
-    folder: Path, scenario: Callable[[WithLiar, Client, Subscription], Awaitable[None]], layout: Layout = SEALED
+    folder: Path, scenario: Callable[[WithLiar, Client, Subscription], Awaitable[None]], layout: DevNetwork = SEALED
 ) -> None:
     """Runs a scenario with a camera at the police and a durable subscriber at ccs; nobody may have ended at its end."""
 
@@ -157,8 +158,8 @@ def test_what_is_repeated_or_altered_on_the_way_is_told_to_nobody(tmp_path: Path
         overheard = list(network.overheard())
         assert len(overheard) >= 20
         for to in ("ccs-1", "police-1"):
-            await network.say(to, *(Said((raw,)) for raw in overheard for _ in range(3)))
-            await network.say(to, *(Said((_altered(raw, seed),)) for seed, raw in enumerate(overheard * 3)))
+            await network.say(to, *(OverlayMessages((raw,)) for raw in overheard for _ in range(3)))
+            await network.say(to, *(OverlayMessages((_altered(raw, seed),)) for seed, raw in enumerate(overheard * 3)))
 
     with_liar(tmp_path, scenario)
 
@@ -174,13 +175,13 @@ def test_what_others_have_published_is_not_taken_from_one_who_lists_it_as_its_ow
         await arrives(camera, heard, 3)
         theirs = list(network.overheard().values())[:3]
         # As it is: the one who lists it is not its origin, and is cut off.
-        await network.says_to_its_cost("ccs-1", Lists(b"j" * 16, 1, (Listed(1, theirs[0].header.id),)))
+        await network.says_to_its_cost("ccs-1", Announce(b"j" * 16, 1, (Announced(1, theirs[0].header.id),)))
         # Under the liar's own name: it is taken, and the seal is known. Listed under one name, sent under another: not taken.
         own = [_relabelled(packet, network.liar.me.id) for packet in theirs]
         ids = [*(packet.header.id for packet in own), EventId(network.liar.me.id, 9, 9)]
-        await network.say("ccs-1", Lists(b"k" * 16, 1, tuple(Listed(1 + n, id) for n, id in enumerate(ids))))
-        await network.say("ccs-1", *(Again(1 + n, encode_stored(own[n % 3])) for n in range(len(ids))))
-        await network.answers_with("ccs-1", Confirms(1 + len(ids)))
+        await network.say("ccs-1", Announce(b"k" * 16, 1, tuple(Announced(1 + n, id) for n, id in enumerate(ids))))
+        await network.say("ccs-1", *(Retransmit(1 + n, encode_stored(own[n % 3])) for n in range(len(ids))))
+        await network.answers_with("ccs-1", Ack(1 + len(ids)))
 
     with_liar(tmp_path, scenario)
 
@@ -193,12 +194,12 @@ def test_who_speaks_for_others_or_confirms_what_it_never_got_harms_only_itself(t
     async def scenario(network: WithLiar, camera: Client, heard: Subscription) -> None:
         ids = await camera.publish_many("Numberplate", plates(5))
         someone = Identity(bytes(range(32)))
-        forged = signed_wants(WantsBody(network.liar.me, 1 << 50, ()), someone)
-        await network.say("police-1", Confirms(1 << 40), Confirms(2), Confirms(-5))
+        forged = sign_advertisement(BrokerInterests(network.liar.me, 1 << 50, ()), someone)
+        await network.say("police-1", Ack(1 << 40), Ack(2), Ack(-5))
         await network.says_to_its_cost("police-1", forged)
         everything = DurableInterest("mine", network.type_name, "", 0)
-        claim = WantsBody(network.liar.me, 1 << 51, (everything,))
-        await network.say("police-1", signed_wants(claim, network.liar.identity))
+        claim = BrokerInterests(network.liar.me, 1 << 51, (everything,))
+        await network.say("police-1", sign_advertisement(claim, network.liar.identity))
         ids += await camera.publish_many("Numberplate", plates(5))
         assert await take(heard, 10) == ids
         async with asyncio.timeout(ARRIVE_S_MAX):  # Who has been told confirms it in its own time; the liar never does.
@@ -209,7 +210,7 @@ def test_who_speaks_for_others_or_confirms_what_it_never_got_harms_only_itself(t
 
 
 def test_lies_without_end_do_not_make_a_broker_grow_without_end(tmp_path: Path) -> None:
-    layout = Layout(first_port=0, readers=SEALED.readers, overlay="flooding")
+    layout = DevNetwork(first_port=0, readers=SEALED.readers, overlay="flooding")
 
     async def scenario(network: WithLiar, camera: Client, heard: Subscription) -> None:
         await arrives(camera, heard, 1)
@@ -225,15 +226,15 @@ def test_lies_without_end_do_not_make_a_broker_grow_without_end(tmp_path: Path) 
     with_liar(tmp_path, scenario, layout)
 
 
-def _lies(network: WithLiar, rounds: int) -> list[Frame]:
+def _lies(network: WithLiar, rounds: int) -> list[AnyFrame]:
     """Half a megabyte each: debts far ahead of anything, versions of nobody's wants, events that nobody asked for."""
-    me, said = network.liar.me.id, list[Frame]()
+    me, said = network.liar.me.id, list[AnyFrame]()
     for round in range(rounds):
         first = 1 + round * WINDOW
-        said.append(Lists(b"k" * 16, 1, tuple(Listed(n, EventId(me, 0, n)) for n in range(first, first + 8000))))
-        said.append(Versions({f"{round:08x}{n:056x}": n for n in range(5000)}))
-        said.append(Again(first, bytes(500_000)))
-        said.append(Confirms(round))
+        said.append(Announce(b"k" * 16, 1, tuple(Announced(n, EventId(me, 0, n)) for n in range(first, first + 8000))))
+        said.append(InterestVersions({f"{round:08x}{n:056x}": n for n in range(5000)}))
+        said.append(Retransmit(first, bytes(500_000)))
+        said.append(Ack(round))
     return said
 
 

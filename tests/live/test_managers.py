@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tidings.errors import Denied
-from tidings.net import Layout, lay_out, read_broker
-from tidings.net.broker.key_managers import Managers
-from tidings.net.ids import now_ms
+from tidings.net import DevNetwork, lay_out, read_broker
+from tidings.net.broker.key_managers import KeyManagers
+from tidings.net.clock import now_ms
 from tidings.net.type_files import read_type
 from tidings.security import Mode, Persist
 from tidings.store import Registry
@@ -36,7 +36,7 @@ def run_manager(broker: Path) -> None:
     """Has the broker's key manager change something and keep it, as a broker would."""
     config = read_broker(broker)
     config.data.mkdir(exist_ok=True)
-    managers, signed = Managers(config), read_type(config.types[0]).signed
+    managers, signed = KeyManagers(config), read_type(config.types[0]).signed
     assert signed is not None
     (manager,) = managers.hosted([signed])
     (kept,) = manager.revoke(["nobody's"], now_ms())
@@ -46,7 +46,7 @@ def run_manager(broker: Path) -> None:
 
 
 def test_a_broker_with_an_old_snapshot_a_clock_gone_back_or_a_broken_type_does_not_start(tmp_path: Path) -> None:
-    laid = lay_out(tmp_path / "network", Layout(first_port=0, brokers={"police": 1}, mode=Mode.ATTRIBUTE))
+    laid = lay_out(tmp_path / "network", DevNetwork(first_port=0, brokers={"police": 1}, mode=Mode.ATTRIBUTE))
     broker = laid.brokers["police-1"]
     run_manager(broker)
     registry, snapshot = read_broker(broker).data / "registry.db", tmp_path / "snapshot.db"
@@ -67,10 +67,10 @@ def test_a_broker_with_an_old_snapshot_a_clock_gone_back_or_a_broken_type_does_n
 
 
 def test_a_manager_and_a_job_on_spark_never_give_the_same_sender_id(tmp_path: Path) -> None:
-    laid = lay_out(tmp_path / "network", Layout(first_port=0, brokers={"police": 1}, mode=Mode.ATTRIBUTE))
+    laid = lay_out(tmp_path / "network", DevNetwork(first_port=0, brokers={"police": 1}, mode=Mode.ATTRIBUTE))
     config = read_broker(laid.brokers["police-1"])
     config.data.mkdir(exist_ok=True)
-    managers, signed = Managers(config), read_type(config.types[0]).signed
+    managers, signed = KeyManagers(config), read_type(config.types[0]).signed
     assert signed is not None
     (manager,) = managers.hosted([signed])
     with Registry.open(str(config.data / "registry.db"), now_ms=now_ms()) as registry:

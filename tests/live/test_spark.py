@@ -15,7 +15,7 @@ from tests.live.processes import LiveNetwork as Brokers
 from tests.live.together import Together
 from tidings.errors import InputError
 from tidings.events import EventType, Required, Timestamp, write_file
-from tidings.net import Client, Layout, Received
+from tidings.net import Client, DevNetwork, Received
 from tidings.pipeline import LiveNetwork, delivery_id, read_pipeline, run
 from tidings.pipeline.sinks.live import values_of
 from tidings.pipeline.sources.files import spark_schema
@@ -62,7 +62,7 @@ def reading(spark: SparkSession, client: Path, **options: Any) -> DataFrame:
 
 
 def test_a_restart_in_the_middle_loses_and_repeats_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    layout = Layout(first_port=0, brokers={"police": 1, "ccs": 1})
+    layout = DevNetwork(first_port=0, brokers={"police": 1, "ccs": 1})
     batches = Batches()
 
     async def scenario() -> None:
@@ -110,7 +110,7 @@ def test_a_batch_that_is_written_again_is_published_once(spark: SparkSession, tm
         writer.start().awaitTermination()
 
     async def scenario() -> None:
-        async with Brokers(tmp_path, Layout(first_port=0, brokers={"police": 1})) as network:
+        async with Brokers(tmp_path, DevNetwork(first_port=0, brokers={"police": 1})) as network:
             camera = network.laid.clients["police/camera"]
             heard = await (await network.client("police/desk")).subscribe("Numberplate", durable="all").ready()
             await asyncio.to_thread(write, camera)

@@ -13,10 +13,11 @@ import pytest
 from tests.live.together import Together
 from tidings.errors import Denied, InputError
 from tidings.events import Event, EventType, Timestamp
-from tidings.net import BlockingClient, Layout, Reader, Received, Subscription
-from tidings.net.broker import bootstrap, promises, subscriptions
+from tidings.net import BlockingClient, DevNetwork, ReadAccess, Received, Subscription
+from tidings.net.broker.journal import Backlog
+from tidings.net.clock import now_ms
 from tidings.net.dev_network import NUMBERPLATE
-from tidings.net.ids import now_ms, read_identity, read_token
+from tidings.net.ids import read_identity, read_token
 from tidings.node import key_distribution
 from tidings.security import BiscuitCapability, Grant, Mode, SignedType, grant
 from tidings.store import Registry
@@ -31,7 +32,7 @@ async def take(subscription: Subscription, count: int) -> list[Received]:
 
 def test_an_event_crosses_organisations_and_shows_each_what_it_may_see(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with Together(tmp_path, Layout(first_port=0)) as network:
+        async with Together(tmp_path, DevNetwork(first_port=0)) as network:
             camera = await network.client("police/camera")
             ccs = await (await network.client("ccs/desk")).subscribe("Numberplate", "plate LIKE 'AB%'").ready()
             yard = await (await network.client("yard/desk")).subscribe("Numberplate", durable="all").ready()
@@ -81,7 +82,7 @@ def test_what_is_said_twice_under_one_name_is_published_once(tmp_path: Path) -> 
 
 def test_a_subscription_can_begin_in_the_past_and_the_past_comes_first(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with Together(tmp_path, Layout(first_port=0, brokers={"police": 1, "ccs": 1})) as network:
+        async with Together(tmp_path, DevNetwork(first_port=0, brokers={"police": 1, "ccs": 1})) as network:
             camera = await network.client("police/camera")
             before = await camera.publish_many("Numberplate", [{"plate": f"A{n}"} for n in range(3)])
             near = (await network.client("police/desk")).subscribe("Numberplate", durable="p", since=Timestamp(0))
@@ -102,14 +103,14 @@ def test_a_durable_subscription_that_is_asked_for_twice_at_once_is_made_once(
         async with Together(tmp_path) as network:
             camera = await network.client("police/camera")
             said = await camera.publish_many("Numberplate", [{"plate": f"A{n}"} for n in range(3)])
-            promised, desks = network.brokers["police-1"].promises, [await network.client("police/desk") for _ in "ab"]
-            past_of, both_are_here = promised.past_of, asyncio.Barrier(2)
+            history, desks = network.brokers["police-1"].history, [await network.client("police/desk") for _ in "ab"]
+            read, both_are_here = history.read, asyncio.Barrier(2)
 
-            async def read_together(*what: Any) -> promises.Past:
+            async def read_together(*what: Any, skew_us: int) -> list[Backlog]:
                 await both_are_here.wait()
-                return await past_of(*what)
+                return await read(*what, skew_us=skew_us)
 
-            monkeypatch.setattr(promised, "past_of", read_together)
+            monkeypatch.setattr(history, "read", read_together)
             both = [desk.subscribe("Numberplate", durable="p", since=Timestamp(0), hold=True) for desk in desks]
             for each in both:
                 await each.ready()
@@ -124,16 +125,18 @@ def test_who_leaves_while_its_durable_subscription_is_being_placed_has_one_that_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
-        async with Together(tmp_path, Layout(first_port=0, brokers={"police": 1, "ccs": 1})) as network:
+        async with Together(tmp_path, DevNetwork(first_port=0, brokers={"police": 1, "ccs": 1})) as network:
             camera, desk = await network.client("police/camera"), await network.client("ccs/desk")
             ccs = network.brokers["ccs-1"]
             owner, tokens = read_identity(desk.config.key).public_key, [read_token(file) for file in desk.config.tokens]
-            placing = ccs.subscribing.subscribe_durable(owner, "d", ccs.types.find("Numberplate"), "TRUE", -1, tokens)
+            placing = ccs.subscriptions.subscribe_durable(owner, "d", ccs.types.find("Numberplate"), "TRUE", -1, tokens)
             left = asyncio.create_task(placing)
             await asyncio.sleep(0)  # Up to where it waits for the overlay.
             left.cancel()
             seen = await desk.subscribe("Numberplate", durable="d").ready()
-            monkeypatch.setattr(ccs.promises, "came", lambda *_: None)  # What the overlay brings is lost.
+            monkeypatch.setattr(
+                ccs.receiver, "receive_from_overlay", lambda *_: None
+            )  # What the overlay brings is lost.
             id = await camera.publish("Numberplate", {"plate": "AB12CDE"})
             assert [event.id for event in await take(seen, 1)] == [id]
 
@@ -160,8 +163,13 @@ def test_what_a_subscriber_rejects_is_a_dead_letter_until_it_is_replayed(tmp_pat
 def test_an_owed_event_whose_key_does_not_come_is_a_dead_letter_until_it_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layout = Layout(first_port=0, brokers={"police": 1, "ccs": 1}, readers={"ccs": Reader()}, mode=Mode.ATTRIBUTE)
-    monkeypatch.setattr(promises, "UNREADABLE_S_MAX", 0.0)
+    layout = DevNetwork(
+        first_port=0,
+        brokers={"police": 1, "ccs": 1},
+        readers={"ccs": ReadAccess()},
+        mode=Mode.ATTRIBUTE,
+        limits={"unreadable_s_max": 0.001},
+    )
 
     async def scenario() -> None:
         async with Together(tmp_path, layout) as network:
@@ -169,8 +177,8 @@ def test_an_owed_event_whose_key_does_not_come_is_a_dead_letter_until_it_does(
             kept = await desk.subscribe("Numberplate", "speed > 1", durable="kept").ready()
             ccs = network.brokers["ccs-1"]
             with monkeypatch.context() as without_keys:
-                without_keys.setattr(ccs, "deliver", lambda raw: None)
-                without_keys.setattr(ccs.promises, "came", lambda *_: None)  # The overlay has lost it.
+                without_keys.setattr(ccs.subscriptions, "match", lambda raw: None)
+                without_keys.setattr(ccs.receiver, "receive_from_overlay", lambda *_: None)  # The overlay has lost it.
                 id = await camera.publish("Numberplate", {"plate": "AB", "speed": 2.0})
                 async with asyncio.timeout(60):
                     while not (letters := await desk.ask("dlq")):
@@ -186,7 +194,9 @@ def test_an_owed_event_whose_key_does_not_come_is_a_dead_letter_until_it_does(
 
 def test_a_hundred_sealed_subscriptions_behind_another_broker_are_told_each_of_its_own(tmp_path: Path) -> None:
     """More than the overlay is told one by one: the network knows only that all events of the type are wanted."""
-    layout = Layout(first_port=0, brokers={"police": 1, "ccs": 1}, readers={"ccs": Reader()}, mode=Mode.ATTRIBUTE)
+    layout = DevNetwork(
+        first_port=0, brokers={"police": 1, "ccs": 1}, readers={"ccs": ReadAccess()}, mode=Mode.ATTRIBUTE
+    )
 
     async def scenario() -> None:
         async with Together(tmp_path, layout) as network:
@@ -204,13 +214,11 @@ def test_a_hundred_sealed_subscriptions_behind_another_broker_are_told_each_of_i
     asyncio.run(scenario())
 
 
-def test_a_right_that_has_ended_by_a_wrong_clock_holds_again_when_it_is_right(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(subscriptions, "LAPSED_AGAIN_S", 0.1)
+def test_a_right_that_has_ended_by_a_wrong_clock_holds_again_when_it_is_right(tmp_path: Path) -> None:
+    layout = DevNetwork(first_port=0, brokers={"police": 1}, limits={"lapsed_retry_s": 0.1})
 
     async def scenario() -> None:
-        async with Together(tmp_path) as network:
+        async with Together(tmp_path, layout) as network:
             camera, desk = await network.client("police/camera"), await network.client("police/desk")
             kept = await desk.subscribe("Numberplate", durable="kept").ready()
             police, now = network.brokers["police-1"], asyncio.get_running_loop().time()
@@ -227,7 +235,7 @@ def test_a_right_that_has_ended_by_a_wrong_clock_holds_again_when_it_is_right(
 
 
 def test_more_than_a_queue_may_hold_goes_to_the_dead_letters(tmp_path: Path) -> None:
-    layout = Layout(first_port=0, brokers={"police": 1}, limits={"queue_events_max": 10})
+    layout = DevNetwork(first_port=0, brokers={"police": 1}, limits={"queue_events_max": 10})
 
     async def scenario() -> None:
         async with Together(tmp_path, layout) as network:
@@ -306,7 +314,7 @@ def test_a_right_that_is_revoked_in_the_registry_ends_in_the_running_session(tmp
     asyncio.run(scenario())
 
 
-def give_also(network: Together, who: str, reader: Reader) -> BiscuitCapability:
+def give_also(network: Together, who: str, reader: ReadAccess) -> BiscuitCapability:
     """One more right to read, in the folder of a client or broker that is not running yet."""
     folder = network.laid.folder / who
     owner, holder = (read_identity(file) for file in (network.laid.folder / "police/authority.pem", folder / "key.pem"))
@@ -325,13 +333,13 @@ def give_also(network: Together, who: str, reader: Reader) -> BiscuitCapability:
 
 
 def test_the_rights_of_a_client_and_of_its_broker_add_up_and_go_one_by_one(tmp_path: Path) -> None:
-    readers = {"ccs": Reader(("plate",))}
-    layout = Layout(first_port=0, brokers={"police": 1, "ccs": 1}, readers=readers, mode=Mode.ATTRIBUTE)
+    readers = {"ccs": ReadAccess(("plate",))}
+    layout = DevNetwork(first_port=0, brokers={"police": 1, "ccs": 1}, readers=readers, mode=Mode.ATTRIBUTE)
 
     async def scenario() -> None:
         network = Together(tmp_path, layout)
-        give_also(network, "ccs/ccs-1", Reader(("speed",)))
-        speeds = give_also(network, "ccs/desk", Reader(("speed",), ("plate = 'AB12CDE'",)))
+        give_also(network, "ccs/ccs-1", ReadAccess(("speed",)))
+        speeds = give_also(network, "ccs/desk", ReadAccess(("speed",), ("plate = 'AB12CDE'",)))
         async with network:
             camera, desk = await network.client("police/camera"), await network.client("ccs/desk")
             seen = await desk.subscribe("Numberplate", "plate LIKE 'AB%'").ready()
@@ -362,7 +370,7 @@ def test_a_durable_subscription_goes_on_under_a_newer_right_when_its_subscriber_
             first = await camera.publish("Numberplate", {"plate": "AB", "speed": 31.0})
             assert [event.id for event in await take(heard, 1)] == [first]
             await desk.close()
-            give_also(network, "police/desk", Reader(("plate", "speed")))
+            give_also(network, "police/desk", ReadAccess(("plate", "speed")))
             police = read_identity(network.laid.folder / "police/authority.pem")
             old = BiscuitCapability.from_bytes(read_token(desk.config.tokens[0]), police.public_key)
             again = (
@@ -383,28 +391,32 @@ def test_a_durable_subscription_goes_on_under_a_newer_right_when_its_subscriber_
 def test_newer_rights_that_are_shown_before_the_keys_have_come_count_when_they_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bootstrap, "ALONE_AFTER_S", 0.5)
     monkeypatch.setattr(key_distribution, "ASK_AGAIN_S", 0.5)
-    readers = {"ccs": Reader(("plate",))}
-    layout = Layout(first_port=0, brokers={"police": 1, "ccs": 1}, readers=readers, mode=Mode.ATTRIBUTE)
+    layout = DevNetwork(
+        first_port=0,
+        brokers={"police": 1, "ccs": 1},
+        readers={"ccs": ReadAccess(("plate",))},
+        mode=Mode.ATTRIBUTE,
+        limits={"alone_after_s": 0.5},
+    )
 
     async def scenario() -> None:
         network = Together(tmp_path, layout)
-        give_also(network, "ccs/ccs-1", Reader(("speed",)))
+        give_also(network, "ccs/ccs-1", ReadAccess(("speed",)))
         async with network:
             desk = await network.client("ccs/desk")
             await desk.subscribe("Numberplate", "plate LIKE 'AB%'", durable="d").ready()
             await desk.close()
             await network.stop("police-1")  # With the key manager.
             await network.stop("ccs-1")
-            give_also(network, "ccs/desk", Reader(("speed",)))
+            give_also(network, "ccs/desk", ReadAccess(("speed",)))
             ccs = await network.start("ccs-1")
             desk = await network.client("ccs/desk")
             seen = await desk.subscribe("Numberplate", "plate LIKE 'AB%'", durable="d").ready()
-            assert ccs.subscribing.resting
+            assert ccs.subscriptions.suspended
             await network.start("police-1")
             async with asyncio.timeout(60):
-                while ccs.subscribing.resting:
+                while ccs.subscriptions.suspended:
                     await desk.ask("durables")  # A round trip to the broker.
             camera = await network.client("police/camera")
             await camera.publish("Numberplate", {"plate": "AB", "speed": 2.0})
@@ -428,7 +440,9 @@ def add_plain_type(network: Together) -> None:
 
 
 def test_a_type_whose_key_manager_is_away_does_not_keep_others_from_their_subscribers(tmp_path: Path) -> None:
-    layout = Layout(first_port=0, brokers={"police": 1, "ccs": 1}, readers={"ccs": Reader()}, mode=Mode.ATTRIBUTE)
+    layout = DevNetwork(
+        first_port=0, brokers={"police": 1, "ccs": 1}, readers={"ccs": ReadAccess()}, mode=Mode.ATTRIBUTE
+    )
 
     async def scenario() -> None:
         network = Together(tmp_path, layout)

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from tests.live.together import Together
-from tidings.net import Layout, Reader
+from tidings.net import DevNetwork, ReadAccess
 from tidings.security import Mode
 
 pytestmark = pytest.mark.live
 
 EVENT = {"plate": "AB", "speed": 31.0}
-LINE = Layout(
+LINE = DevNetwork(
     first_port=0,
     brokers={"police": 2, "ccs": 1, "yard": 1},
-    readers={"ccs": Reader(("plate",)), "yard": Reader()},
+    readers={"ccs": ReadAccess(("plate",)), "yard": ReadAccess()},
     overlay="flooding",
     in_line=True,
 )
@@ -85,7 +85,7 @@ def test_of_a_sealed_event_each_broker_says_what_it_could_read(tmp_path: Path) -
 
 
 def test_each_broker_of_a_circle_is_named_once(tmp_path: Path) -> None:
-    layout = Layout(first_port=0, readers={"ccs": Reader(), "yard": Reader()}, overlay="flooding")
+    layout = DevNetwork(first_port=0, readers={"ccs": ReadAccess(), "yard": ReadAccess()}, overlay="flooding")
 
     async def see() -> None:
         async with Together(tmp_path, layout) as network:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tidings.net import Broker, Client, LaidOut, Layout, lay_out, read_broker
+from tidings.net import Broker, Client, DevNetwork, DevNetworkFiles, lay_out, read_broker
 
 
 class Together:
     """The brokers of a layout, all on the event loop of the test."""
 
-    def __init__(self, folder: Path, layout: Layout | None = None) -> None:
-        self.laid: LaidOut = lay_out(folder / "network", layout or Layout(first_port=0, brokers={"police": 1}))
+    def __init__(self, folder: Path, layout: DevNetwork | None = None) -> None:
+        self.laid: DevNetworkFiles = lay_out(
+            folder / "network", layout or DevNetwork(first_port=0, brokers={"police": 1})
+        )
         self.brokers: dict[str, Broker] = {}
         self._clients: list[Client] = []
 

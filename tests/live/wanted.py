@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from tests.live.leaks import area, plate, speed
-from tidings.net import Layout, Subscription
+from tidings.net import DevNetwork, Subscription
 
 EVERYTHING = frozenset({"plate", "area", "speed", "seen_at"})
 SHOWN_MAX = 3  # Ids in a reason: enough to find the place in the logs and journals.
@@ -78,7 +78,7 @@ class Wanted:
         return [f"{self.client} was shown {', '.join(shown)}"] if shown else []
 
 
-def wanted_by(layout: Layout) -> list[Wanted]:
+def wanted_by(layout: DevNetwork) -> list[Wanted]:
     """One subscriber in each organisation, at its last broker; the yard may see one car and nothing but plates."""
     last = {name: f"{name}-{count}" for name, count in layout.brokers.items()}
     here, one = area("EC2"), plate(1)

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tidings.net.broker.journal import Durable, Journal, OwedEvent
+from tidings.delivery.outbox import PendingEvent
+from tidings.net.broker.journal import DurableSubscription, Journal
 from tidings.overlay import EventId
 
 TABLES = ("events", "owed", "streams", "heard", "wants", "durables", "queue", "dead", "meta")
@@ -35,7 +36,7 @@ class Broker:
 
     def __init__(self, file: Path) -> None:
         self.journal = Journal(file)
-        self.durables: dict[str, Durable] = {}
+        self.durables: dict[str, DurableSubscription] = {}
         self.next_number = dict.fromkeys(NAMES, 1)
 
     def do(self, change: Change) -> None:
@@ -46,22 +47,22 @@ class Broker:
             getattr(self, "_" + what.replace(" ", "_"))(self.durables[name], number)
 
     def _made(self, name: str, number: int) -> None:
-        made = self.durables.setdefault(name, Durable(name, b"me", name, "T", "TRUE", number, b""))
+        made = self.durables.setdefault(name, DurableSubscription(name, b"me", name, "T", "TRUE", number, b""))
         self.journal.note_durable(made)  # Again: under other rights.
 
-    def _queued(self, durable: Durable, number: int) -> None:
+    def _queued(self, durable: DurableSubscription, number: int) -> None:
         self.journal.note_queued(durable, bytes([number]))
 
-    def _acknowledged(self, durable: Durable, number: int) -> None:
+    def _acknowledged(self, durable: DurableSubscription, number: int) -> None:
         self.journal.note_acknowledged(durable, number)
 
-    def _forgotten(self, durable: Durable, number: int) -> None:
+    def _forgotten(self, durable: DurableSubscription, number: int) -> None:
         self.journal.note_forgotten(self.durables.pop(durable.id))
 
-    def _dead(self, durable: Durable, number: int) -> None:
+    def _dead(self, durable: DurableSubscription, number: int) -> None:
         self.journal.note_dead(durable, number, "event", "T", "why", b"")
 
-    def _taken_out(self, durable: Durable, number: int) -> None:
+    def _taken_out(self, durable: DurableSubscription, number: int) -> None:
         if number < durable.next_position:
             self.journal.note_taken_out(durable, number)
 
@@ -69,19 +70,19 @@ class Broker:
         self.journal.note_event(EventId("me", 0, self.journal.next_event), "T", number, b"key", b"raw")
 
     def _owed(self, name: str, number: int) -> None:
-        owed = OwedEvent(self.next_number[name], number, EventId("me", 0, number), "")
+        pending = PendingEvent(self.next_number[name], number, EventId("me", 0, number), "")
         self.next_number[name] += 1
-        self.journal.note_owed(name, owed)
+        self.journal.note_pending(name, pending)
         self.journal.note_stream(name, self.next_number[name], 1)
 
     def _confirmed(self, name: str, number: int) -> None:
-        self.journal.note_confirmed(name, min(number, self.next_number[name]))
+        self.journal.note_acked(name, min(number, self.next_number[name]))
 
     def _heard(self, name: str, number: int) -> None:
-        self.journal.note_heard(name, b"journal", number)
+        self.journal.note_received(name, b"journal", number)
 
     def _wanted(self, name: str, number: int) -> None:
-        self.journal.note_wants(name, number, b"body")
+        self.journal.note_interest(name, number, b"body")
 
     def _meta(self, name: str, number: int) -> None:
         self.journal.note_meta(name, bytes([number]))

@@ -17,7 +17,7 @@ from tests.unit.node.pair import PLATES, Cable, a_node, attach, membership, two
 from tidings.errors import InputError
 from tidings.node import Delivery, Node
 from tidings.node.filter_encoding import UNREAD
-from tidings.node.key_distribution import CODEC, JoinRefusal, JoinReply, GroupJoinRequest, KeyAnnouncement
+from tidings.node.key_distribution import CODEC, GroupJoinRequest, JoinRefusal, JoinReply, KeyAnnouncement
 from tidings.node.type_registry import CONTROL
 from tidings.overlay import EventId, Header, Interest, Packet, Peer, SubscriptionId, View
 from tidings.overlay.baselines.flooding import Flood

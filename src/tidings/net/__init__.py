@@ -1,9 +1,12 @@
-"""The live world: brokers and clients as real processes, over mutual TLS 1.3, with a journal on disk.
+"""The live network: brokers and clients as real processes, over mutual TLS 1.3, with a journal on disk.
 
-A `Broker` runs the same `Node` as the simulator, driven by asyncio; `serve` makes a process of it. A
-`Client` publishes to it and subscribes at it; `BlockingClient` is its twin for programs without an event
-loop. Their files are read by `read_broker` and `read_client`, a broker's options by `broker_with`; `lay_out` makes a whole network of them for
-development.
+A `Broker` runs the same `Node` as the simulator, driven by asyncio; `serve` runs it as a process. A
+`Client` publishes to it and subscribes at it; `BlockingClient` is the same for programs without an event
+loop. `read_broker` and `read_client` read their configuration files, `broker_with` adds options of the command line;
+`lay_out` creates the files of a whole network for development.
+
+In reading order: `transport` (frames, TLS, handshake, links), `client`, `broker`, `gateway` (HTTP), `observability`; beside
+them `config`, `ids`, `clock`, `dev_network`, `federation`.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from tidings.net.config import (
     read_broker,
     read_client,
 )
-from tidings.net.dev_network import LaidOut, Layout, Reader, lay_out
+from tidings.net.dev_network import DevNetwork, DevNetworkFiles, ReadAccess, lay_out
 from tidings.net.federation import introduce, trust_authority
 from tidings.net.ids import read_event_id, show_event
 from tidings.net.observability.logs import log_to_stderr
@@ -38,11 +41,11 @@ __all__ = [
     "BrokerConfig",
     "Client",
     "ClientConfig",
-    "LaidOut",
-    "Layout",
+    "DevNetwork",
+    "DevNetworkFiles",
     "Limits",
     "PeerConfig",
-    "Reader",
+    "ReadAccess",
     "Received",
     "Subscription",
     "broker_with",
@@ -61,7 +64,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # A broker brings a node and the matching kernels with it: a client need not wait a second for them.
+    # A broker loads a node and the matching kernels, which takes a second; a client does not need them.
     if name == "Broker":
         from tidings.net.broker.broker import Broker
 

@@ -1,4 +1,4 @@
-"""broker.toml and client.toml: who a participant is, whom it trusts, and how much it may keep.
+"""broker.toml and client.toml: the identity of a participant, whom it trusts, and its limits.
 
     [broker]                                   [client]
     name = "police-1"                          name = "camera"
@@ -7,8 +7,8 @@
     key, certificate, trusted = files          broker_key = "ed25519:…"
     …                                          key, certificate, trusted = files
 
-Paths are relative to the file they stand in. A word that is not known is an error with the nearest
-known one: a limit misspelt is a limit not set.
+Paths are relative to the configuration file. An unknown key is an error that suggests the nearest
+known one: a misspelt limit would be a limit not set.
 """
 
 from __future__ import annotations
@@ -42,17 +42,25 @@ class PeerConfig:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much of everything; the defaults suit a machine with a few gigabytes."""
+    """Upper bounds of memory, disk and time; the defaults suit a machine with a few gigabytes."""
 
     connections_max: int = 4096
     clients_per_key_max: int = 256  # Connections of one client key: a stolen key cannot take them all.
     link_queue_bytes_max: int = 8 << 20
     client_queue_bytes_max: int = 16 << 20  # Four of the largest frames: a burst fits.
-    retention_events_max: int = 1_000_000  # Published here and kept for who comes back; the oldest go first.
+    retention_events_max: int = (
+        1_000_000  # Published here and kept for brokers and subscribers that come back; the oldest go first.
+    )
     retention_hours: float = 168.0
-    queue_events_max: int = 1_000_000  # Waiting for one durable subscriber; what is over goes to the dead letters.
+    queue_events_max: int = 1_000_000  # Waiting for one durable subscriber; more become dead letters.
     dead_letters_max: int = 100_000
     silence_s_max: float = 10.0
+    handshake_s_max: float = 10.0
+    link_wait_s_max: float = 5.0  # How long publishers wait for a link with a full queue; then it counts as slow.
+    client_wait_s_max: float = 1.0  # How long everybody waits for a client with a full queue, likewise.
+    unreadable_s_max: float = 60.0  # How long a received event waits for its key before it is a dead letter.
+    lapsed_retry_s: float = 10.0  # How often durable subscriptions without a right are tried again.
+    alone_after_s: float = 10.0  # How long a broker waits for peers it does not see before it begins without them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +77,9 @@ class BrokerConfig:
     overlay: str = "irbr"
     overlay_options: Mapping[str, Any] = field(default_factory=dict)
     network_key: str = ""
-    """Whose join-net tokens make a member; empty on a network that needs none."""
+    """The key whose join-net tokens make a member; empty on a network that needs none."""
     advertise: str = ""
-    """The address others reach this broker at, where it is not `listen`."""
+    """The address at which others reach this broker, where it is not `listen`."""
     tokens: tuple[Path, ...] = ()
     types: tuple[Path, ...] = ()
     manages: tuple[Path, ...] = ()
@@ -79,14 +87,14 @@ class BrokerConfig:
     registry: str = ""
     gateway: str = ""
     gateway_certificate: Path | None = None
-    """What the gateway shows instead of the broker's own, which browsers do not take; then who asks may also prove
-    itself by signing (see `proofs`)."""
+    """The gateway's certificate instead of the broker's own, which browsers do not accept; clients may then also
+    authenticate by signing (see `dpop`)."""
     gateway_key: Path | None = None
     gateway_origins: tuple[str, ...] = ()
     """Whose pages may use the gateway from a browser, besides its own: `https://host`."""
     metrics: str = ""
     capture: Path | None = None
-    """A folder in which what is sent to other brokers is written down; see `capture`."""
+    """A folder for captures of what is sent to other brokers; see `transport.capture`."""
     peers: tuple[PeerConfig, ...] = ()
     limits: Limits = field(default_factory=Limits)
 
@@ -120,7 +128,7 @@ def read_broker(file: Path) -> BrokerConfig:
 
 
 def broker_with(file: Path | None, given: Mapping[str, Any]) -> BrokerConfig:
-    """The broker of a file, with what is given beside it in place of what stands there; without a file, what is given.
+    """The broker of a file, with the given options in place of the file's; without a file, the given options alone.
 
     Raises InputError naming the options that are missing.
     """

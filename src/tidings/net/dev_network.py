@@ -1,4 +1,4 @@
-"""A network for development, laid out in a folder: organisations, brokers, clients, a type, and rights to it.
+"""A network for development in one folder: organisations, brokers, clients, a type, and rights to it.
 
     DIR/network.pem                          whose join-net tokens make members
     DIR/police/authority.pem, authority.crt  signs the certificates of its own brokers and clients
@@ -8,7 +8,7 @@
     DIR/police/camera/client.toml            a client: likewise
     DIR/Numberplate.type                     the event type, signed by its owner
 
-Everybody's secrets are in one place here, which is exactly what a real network must not do.
+All secrets are in one place here, which a real network must not do.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 
 from tidings.errors import InputError, SetupError
 from tidings.events import EventType, Required, Timestamp, ValueType
-from tidings.net.ids import now_ms
+from tidings.net.clock import now_ms
 from tidings.net.transport import tls
 from tidings.security import ANY_TYPE, Grant, Identity, Mode, SignedType, fingerprint, grant
 
@@ -41,13 +41,13 @@ BOUNDS: dict[ValueType, tuple[Any, Any]] = {
     ValueType.DOUBLE: (0.0, 100.0),
     ValueType.INT: (0, 100),
 }
-"""Between which values a development network's space is spread out evenly; what lies beyond is at its edges."""
+"""The range over which a development network divides its space evenly; values beyond it fall into the outermost zones."""
 
 NUMBERPLATE = EventType("Numberplate", plate=Required(str), area=str, speed=float, seen_at=Timestamp)
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class ReadAccess:
     """What an organisation other than the owner may read; no attributes: all of them."""
 
     attributes: tuple[str, ...] = ()
@@ -55,14 +55,14 @@ class Reader:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """What to lay out. The first organisation owns the type and publishes; the others read what they may."""
+class DevNetwork:
+    """What to create. The first organisation owns the type and publishes; the others read what they may."""
 
     brokers: Mapping[str, int] = field(default_factory=lambda: {"police": 1, "ccs": 1, "yard": 1})
     publishers: Sequence[str] = ("camera",)
     subscribers: Sequence[str] = ("desk",)
-    readers: Mapping[str, Reader] = field(
-        default_factory=lambda: {"ccs": Reader(("plate",)), "yard": Reader(where=("plate = 'AB12CDE'",))}
+    readers: Mapping[str, ReadAccess] = field(
+        default_factory=lambda: {"ccs": ReadAccess(("plate",)), "yard": ReadAccess(where=("plate = 'AB12CDE'",))}
     )
     event_type: EventType = NUMBERPLATE
     mode: Mode = Mode.PLAIN
@@ -76,8 +76,8 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class LaidOut:
-    """Where everything is."""
+class DevNetworkFiles:
+    """The files of a development network."""
 
     folder: Path
     brokers: Mapping[str, Path]
@@ -94,9 +94,9 @@ class _Organisation:
     certificate: bytes
 
 
-def lay_out(folder: Path, layout: Layout | None = None) -> LaidOut:
-    """Makes the files of a network; raises InputError if there is something in the folder already."""
-    layout = layout or Layout()
+def lay_out(folder: Path, layout: DevNetwork | None = None) -> DevNetworkFiles:
+    """Creates the files of a network; raises InputError if the folder is not empty."""
+    layout = layout or DevNetwork()
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} is not empty; name a new folder")
     folder.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,7 @@ def lay_out(folder: Path, layout: Layout | None = None) -> LaidOut:
 
 
 class _Maker:
-    def __init__(self, folder: Path, layout: Layout) -> None:
+    def __init__(self, folder: Path, layout: DevNetwork) -> None:
         self.folder, self.layout = folder, layout
         self.network = Identity.make(secrets.token_bytes)
         self.organisations = [self._organisation(name) for name in layout.brokers]
@@ -114,7 +114,7 @@ class _Maker:
         count = sum(layout.brokers.values())
         self.ports = free_ports(count) if not layout.first_port else range(layout.first_port, layout.first_port + count)
 
-    def make(self) -> LaidOut:
+    def make(self) -> DevNetworkFiles:
         _write_secret(self.folder / "network.pem", self.network.to_pem())
         trusted = b"".join(each.certificate for each in self.organisations)
         for organisation in self.organisations:
@@ -131,7 +131,7 @@ class _Maker:
             for org in self.organisations
             for name in self._clients(org)
         }
-        return LaidOut(self.folder, brokers, clients, self.signed)
+        return DevNetworkFiles(self.folder, brokers, clients, self.signed)
 
     def _organisation(self, name: str) -> _Organisation:
         folder = self.folder / name
@@ -240,15 +240,15 @@ class _Maker:
 
     def _rights(
         self, organisation: _Organisation, *, as_broker: bool, publishes: bool = True
-    ) -> list[tuple[tuple[str, ...], Reader]]:
+    ) -> list[tuple[tuple[str, ...], ReadAccess]]:
         """The owner's own brokers may do everything. A broker reads at least what its clients' constraints ask for."""
         if organisation is self.owner:
             actions = ("publish", "subscribe") if publishes else ("subscribe",)
-            return [(actions, Reader())]
-        reader = self.layout.readers.get(organisation.name, Reader())
-        return [(("subscribe",), Reader(reader.attributes) if as_broker else reader)]
+            return [(actions, ReadAccess())]
+        reader = self.layout.readers.get(organisation.name, ReadAccess())
+        return [(("subscribe",), ReadAccess(reader.attributes) if as_broker else reader)]
 
-    def _token(self, file: Path, actions: Sequence[str], reader: Reader, holder: bytes) -> None:
+    def _token(self, file: Path, actions: Sequence[str], reader: ReadAccess, holder: bytes) -> None:
         visible = frozenset(map(self.signed.attr_id, reader.attributes)) if reader.attributes else None
         file.write_bytes(_token(self.owner.authority, self.signed.type_id, actions, holder, visible, reader.where))
 
@@ -279,7 +279,7 @@ def _token(
     return base64.urlsafe_b64encode(grant(owner, given, secrets.token_bytes).to_bytes()) + b"\n"
 
 
-def overlay_options(layout: Layout) -> dict[str, Any]:
+def overlay_options(layout: DevNetwork) -> dict[str, Any]:
     """The options that all brokers must agree on. Spanhop needs to know the space: the axes are the type's attributes."""
     options = dict(layout.overlay_options)
     if layout.overlay == "spanhop" and "axes" not in options:

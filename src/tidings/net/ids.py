@@ -1,9 +1,8 @@
-"""Small things that files and screens call by name: keys, tokens, event ids, moments."""
+"""Identifiers and credentials as files, terminals and URLs hold them: event ids, broker ids, keys, tokens."""
 
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,18 +14,8 @@ KEY_FILE_BYTES_MAX = 16_384
 TOKEN_FILE_BYTES_MAX = 1 << 20
 
 
-def now_us() -> int:
-    """The clock on the wall, in µs since 1970."""
-    return time.time_ns() // 1000
-
-
-def now_ms() -> int:
-    """The clock on the wall, in ms since 1970."""
-    return time.time_ns() // 1_000_000
-
-
 def show_event(event: Iterable[object]) -> str:
-    """An event's id as people and programs pass it around.
+    """The text of an event's id.
 
     >>> show_event(("ae18", 2, 17))
     'ae18.2.17'
@@ -42,7 +31,7 @@ def broker_id(public_key: bytes) -> NodeId:
 
 
 def repeat_key(publisher: bytes, name: str) -> bytes:
-    """What tells a repetition: the same publisher, the same name."""
+    """The idempotency key of an event: the same for the same publisher and the same name."""
     return hashlib.blake2b(publisher + name.encode(errors="surrogateescape"), digest_size=16).digest()
 
 

@@ -90,7 +90,9 @@ class PublisherTokens(Message, frozen=True, tag="Publishers"):
     tokens: tuple[bytes, ...]
 
 
-ControlMessage: TypeAlias = GroupJoinRequest | JoinReply | JoinRefusal | KeyAnnouncement | PublisherQuery | PublisherTokens
+ControlMessage: TypeAlias = (
+    GroupJoinRequest | JoinReply | JoinRefusal | KeyAnnouncement | PublisherQuery | PublisherTokens
+)
 CODEC: Codec[ControlMessage] = Codec(ControlMessage)
 
 

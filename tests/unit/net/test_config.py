@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tidings.errors import InputError
-from tidings.net import Layout, broker_with, lay_out, peer_at, read_broker, read_client
+from tidings.net import DevNetwork, broker_with, lay_out, peer_at, read_broker, read_client
 from tidings.net.config import host_and_port
 
 
 def test_what_init_writes_can_be_read(tmp_path: Path) -> None:
-    laid = lay_out(tmp_path / "n", Layout(limits={"connections_max": 7}, overlay_options={"heartbeat_s": 2.0}))
+    laid = lay_out(tmp_path / "n", DevNetwork(limits={"connections_max": 7}, overlay_options={"heartbeat_s": 2.0}))
     broker = read_broker(laid.brokers["ccs-1"])
     assert (broker.domain, broker.overlay, broker.limits.connections_max) == ("ccs", "irbr", 7)
     assert broker.overlay_options == {"heartbeat_s": 2.0}

@@ -38,12 +38,12 @@ def init(
     Example:
       tidings init london && tidings broker run --config london/police/police-1/broker.toml
     """
-    from tidings.net import Layout, lay_out
+    from tidings.net import DevNetwork, lay_out
     from tidings.overlay import protocol
     from tidings.security import Mode
 
     protocol(overlay)  # Raises for an unknown name.
-    laid = lay_out(folder, Layout(overlay=overlay, mode=Mode[mode.name], first_port=first_port))
+    laid = lay_out(folder, DevNetwork(overlay=overlay, mode=Mode[mode.name], first_port=first_port))
     rows = [{"is": "broker", "name": name, "file": str(file)} for name, file in laid.brokers.items()]
     rows += [{"is": "client", "name": name, "file": str(file)} for name, file in laid.clients.items()]
     show(rows, output)

@@ -1,94 +1,115 @@
-"""Coming into the network: through somebody who is in it, or first, if nobody can be.
+"""Bootstrap: how a broker joins the overlay, through a member or as its first one.
 
-Brokers of one network start, crash and come back in any order. Each tells those it is linked with whether it
-is part of the network (`Standing`); who is not joins through one who is. Of brokers that start together
+Brokers of one network start, crash and restart in any order. Each tells its linked peers whether it
+has joined (`JoinStatus`); a broker that has not joins through one that has. Of brokers that start together
 one has to begin: the one with the lowest id among those that see each other. It waits a while for
-those it does not see. The others come in one after the other, lower ids first: of those that come at the same moment each
-may miss what the others say first.
+configured peers that it does not see. The others join one after the other, lower ids first: brokers that join at the same
+moment could miss each other's first messages.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import logging
+from collections.abc import Callable, Iterable, Sequence
 
-from tidings.net.transport.frames import Standing
+from tidings.net.transport.frames import JoinStatus
+from tidings.net.transport.peer_links import PeerLinks
+from tidings.node import Node, NodeEffect
 from tidings.overlay import NodeId
 
-if TYPE_CHECKING:
-    from tidings.net.broker.broker import Broker
-
-SEEN_AFTER_S = 3.0  # How long those that start together may take to see each other.
+SEEN_AFTER_S = 3.0  # How long brokers that start together may take to see each other.
 TURN_S_MAX = 10.0  # How long a broker lets those with lower ids go first.
-ALONE_AFTER_S = 10.0  # How long a broker waits for those it does not see before it begins without them.
+REJOIN_S = 2.0  # After a join that failed.
+
+log = logging.getLogger("tidings.broker")
 
 
-class Entrance:
-    """One broker's way in."""
+class Bootstrap:
+    """How one broker joins."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        node: Node,
+        links: PeerLinks,
+        configured: Sequence[NodeId],
+        carry_out: Callable[[Iterable[NodeEffect]], None],
+        *,
+        on_graph: bool,
+        router_memory: bytes,
+        alone_after_s: float,
+    ) -> None:
+        """`on_graph`: the links are the overlay, and there is nothing to join.
+
+        `alone_after_s` is how long a broker waits for configured peers that it does not see before it begins without them.
+        """
+        self._node, self._links, self._configured, self._carry_out = node, links, configured, carry_out
+        self._on_graph, self._router_memory, self._alone_after_s = on_graph, router_memory, alone_after_s
+        self.is_joined = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._started_at = self._loop.time()
-        self._has_entered = self._was_first = False
-        self._inside: set[NodeId] = set()  # Linked brokers that are part of the network; asked, never walked.
+        self._has_begun = self._was_first = False
+        self._members: set[NodeId] = set()  # Linked brokers that have joined; asked, never walked.
 
-    def enter(self) -> None:
-        """Come in, if that is possible now and has not been done; to be tried whenever something has changed."""
-        if self._has_entered:
+    def try_join(self) -> None:
+        """Joins, if that is possible now and not under way; called whenever something has changed."""
+        if self._has_begun:
             return
-        b, now = self._broker, self._loop.time()
-        inside = [link.proven.peer for id, link in b.links.open.items() if id in self._inside and link.proven.peer]
-        if b.protocol.on_graph or self._is_first(now):
-            self._has_entered = self._was_first = True
-            b.carry_out(b.node.start(now, b.journal.meta("router memory") if b.protocol.on_graph else b""))
-        elif inside and self._is_its_turn(now):
-            self._has_entered = True
-            b.carry_out(b.node.join(inside, now))
+        now = self._loop.time()
+        members = [
+            link.proven.peer for id, link in self._links.open.items() if id in self._members and link.proven.peer
+        ]
+        if self._on_graph or self._is_first(now):
+            self._has_begun = self._was_first = True
+            self._carry_out(self._node.start(now, self._router_memory if self._on_graph else b""))
+        elif members and self._is_its_turn(now):
+            self._has_begun = True
+            self._carry_out(self._node.join(members, now))
 
-    def enter_again(self) -> None:
-        """The last try has failed."""
-        self._has_entered = False
-        self.enter()
+    def completed(self, failed: str) -> None:
+        """The node has joined, or reports why not."""
+        if failed:
+            log.warning("could not join yet", extra={"why": failed})
+            self._loop.call_later(REJOIN_S, self._try_again)
+            return
+        self.is_joined.set()
+        for link in self._links.ready_links():
+            link.send(JoinStatus(True))
 
-    def stands(self, peer: NodeId, is_joined: bool) -> None:
-        """A linked broker says whether it is part of the network."""
+    def _try_again(self) -> None:
+        self._has_begun = False
+        self.try_join()
+
+    def receive_status(self, peer: NodeId, is_joined: bool) -> None:
+        """A linked broker reports whether it has joined."""
         if is_joined:
-            self._inside.add(peer)
-            self.enter()
-            self._leave_solitude(peer)
+            self._members.add(peer)
+            self.try_join()
+            self._join_if_alone(peer)
         else:
-            self._inside.discard(peer)
+            self._members.discard(peer)
 
-    def forget(self, peer: NodeId) -> None:
-        """A broker is linked no longer."""
-        self._inside.discard(peer)
-
-    def joined(self) -> None:
-        """This broker is part of the network: others may come in through it."""
-        links = self._broker.links
-        for peer in links.ready_peers():
-            links.open[peer].send(Standing(True))
+    def link_down(self, peer: NodeId) -> None:
+        """A broker is no longer linked."""
+        self._members.discard(peer)
 
     def _is_first(self, now: float) -> bool:
-        b = self._broker
-        known, seen = [peer.peer.id for peer in b.config.peers], b.links.ready_peers()
-        if any(id in self._inside for id in seen) or any(id < b.me.id for id in seen):
+        me, seen = self._links.me.id, self._links.ready_peers()
+        if any(id in self._members for id in seen) or any(id < me for id in seen):
             return False
-        return all(id in seen for id in known) or now > self._started_at + ALONE_AFTER_S
+        return all(id in seen for id in self._configured) or now > self._started_at + self._alone_after_s
 
     def _is_its_turn(self, now: float) -> bool:
-        """Whether all that are to go first are inside, or have had their time."""
-        b, age_s = self._broker, now - self._started_at
-        first = [id for id in b.links.ready_peers() if id < b.me.id]
+        """Whether all brokers that go first have joined, or have had their time."""
+        me, age_s = self._links.me.id, now - self._started_at
+        first = [id for id in self._links.ready_peers() if id < me]
         if age_s < SEEN_AFTER_S:
-            first += [peer.peer.id for peer in b.config.peers if peer.peer.id < b.me.id]
-        return age_s > TURN_S_MAX or all(id in self._inside for id in first)
+            first += [id for id in self._configured if id < me]
+        return age_s > TURN_S_MAX or all(id in self._members for id in first)
 
-    def _leave_solitude(self, peer: NodeId) -> None:
-        """Who began alone because it saw nobody, and now sees a network, joins it."""
-        b = self._broker
-        link = b.links.open.get(peer)
-        is_alone = self._was_first and b.is_joined.is_set() and not b.node.router.links()
-        if is_alone and not b.protocol.on_graph and link is not None and link.proven.peer and peer < b.me.id:
-            b.carry_out(b.node.join([link.proven.peer], self._loop.time()))
+    def _join_if_alone(self, peer: NodeId) -> None:
+        """A broker that began alone because it saw nobody joins the network that it sees now."""
+        link = self._links.open.get(peer)
+        is_alone = self._was_first and self.is_joined.is_set() and not self._node.router.links()
+        if is_alone and not self._on_graph and link is not None and link.proven.peer and peer < self._links.me.id:
+            self._carry_out(self._node.join([link.proven.peer], self._loop.time()))

@@ -1,12 +1,11 @@
 """A broker: one `Node`, run on real links, a real clock and a real disk.
 
-    a client publishes   node → [Keep, Send, Notify, …]   kept and owed on disk first, then sent, then acknowledged
-    bytes come           node → [Send, Notify, …]         sent at once; durable subscribers' notices wait for their number
-    a timer rings        node → […]
+    a client publishes   node → [Keep, Send, Delivery, …]   event and pending deliveries on disk first, then sent, then acknowledged
+    bytes arrive         node → [Send, Delivery, …]         sent at once; deliveries to durable subscribers wait for their number
+    a timer fires        node → […]
 
-All of it happens on one event loop. The node itself never waits, reads a clock or touches a socket;
-this file carries out what it asks for. What clients do is in `connections`, `publishing` and
-`subscribing`, what is done now and then in `upkeep`.
+All of it happens on one event loop. The node itself never waits, reads a clock or touches a socket. `Broker` creates the
+parts, hands each what it needs, and carries out what the node returns; no part knows the broker.
 """
 
 from __future__ import annotations
@@ -17,29 +16,42 @@ import logging
 import random
 import secrets
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, assert_never
 
-from tidings.errors import Denied, InputError, SetupError
-from tidings.net.broker.acceptor import Connections
-from tidings.net.broker.admin import Queries
-from tidings.net.broker.bootstrap import Entrance
-from tidings.net.broker.capture import Capture
-from tidings.net.broker.durable_queues import AtRest, DurableQueues
-from tidings.net.broker.journal import Journal
-from tidings.net.broker.key_managers import Managers
-from tidings.net.broker.owed import Bundle
-from tidings.net.broker.periodic import Upkeep
-from tidings.net.broker.promises import Promises
-from tidings.net.broker.publish import Publishing
-from tidings.net.broker.subscriptions import Subscribing
+from tidings.delivery import (
+    Ack,
+    Announce,
+    DeliveryMessage,
+    InterestAdvertisement,
+    InterestDirectory,
+    InterestVersions,
+    Nack,
+    Retransmit,
+)
+from tidings.errors import Denied, InputError, PeerError, SetupError
+from tidings.net.broker.acceptor import Acceptor
+from tidings.net.broker.admin import Admin, EventTracer
+from tidings.net.broker.bootstrap import Bootstrap
+from tidings.net.broker.client_session import ClientServices, ClientSession
+from tidings.net.broker.durable_queues import DurableQueues, QueueCipher
+from tidings.net.broker.interest_sync import VERSION_META, InterestSync
+from tidings.net.broker.journal import EventHistory, Journal
+from tidings.net.broker.key_managers import KeyManagers
+from tidings.net.broker.periodic import BackgroundTasks, Maintenance, apply_retention, save_router_memory
+from tidings.net.broker.publish import Backpressure, Publisher
+from tidings.net.broker.reliable_receiver import ReliableReceiver
+from tidings.net.broker.reliable_sender import ReliableSender
+from tidings.net.broker.subscriptions import AttachedClients, ClientSubscriptions, EventEncoder
+from tidings.net.clock import now_ms, now_us
 from tidings.net.config import BrokerConfig
-from tidings.net.gateway.sse import Listener
-from tidings.net.ids import now_ms, now_us, read_identity
+from tidings.net.ids import read_identity
+from tidings.net.observability.metrics import BrokerNumbers
+from tidings.net.transport.capture import Capture
 from tidings.net.transport.connection import Link
-from tidings.net.transport.frames import Said, Standing, Told, Trace, Traced, encode_told
+from tidings.net.transport.frames import AnyFrame, JoinStatus, OverlayMessages, TraceReply, TraceRequest
 from tidings.net.transport.handshake import Participant
-from tidings.net.transport.peer_links import Links
+from tidings.net.transport.peer_links import PeerLinks
 from tidings.net.transport.tls import client_context, der, key_and_domain
 from tidings.net.type_files import TypeDefinition, read_type
 from tidings.node import (
@@ -56,13 +68,11 @@ from tidings.node import (
     NodePolicy,
     NotJoined,
     Rejected,
-    decode_stored,
     node_id_of,
 )
 from tidings.overlay import (
     Completed,
     Count,
-    EventId,
     Failed,
     NodeId,
     Peer,
@@ -73,122 +83,67 @@ from tidings.overlay import (
 )
 from tidings.security import from_fingerprint
 
-REJOIN_S = 2.0  # After a join that failed.
 DRAIN_S_MAX = 60.0
 
 log = logging.getLogger("tidings.broker")
 
 
 class Broker:
-    """One running broker. Made by `Broker.start`, ended by `stop` or, leaving nothing owed, by `drain`."""
+    """One running broker. Created by `Broker.start`, ended by `stop` or, with nothing pending, by `drain`."""
 
     def __init__(self, config: BrokerConfig) -> None:
-        self.config = config
+        self.config, limits = config, config.limits
         self.identity = read_identity(config.key)
         self.journal = Journal(config.data / "journal.db")
         self.certificate_der = der(config.certificate.read_bytes())
         self._check_certificate()
         self.protocol = protocol(config.overlay)
-        address = config.advertise or config.listen
-        self.me = Peer(node_id_of(self.identity.public_key), address, self.journal.incarnation)
-        participant = Participant(
-            self.identity, self.certificate_der, config.domain, config.name, "broker", (), self.me, config.overlay
+        self.me = Peer(
+            node_id_of(self.identity.public_key), config.advertise or config.listen, self.journal.incarnation
         )
-        self.participant = participant
-        context = client_context(config.certificate, config.key, config.trusted)
-        capture = Capture(config.capture) if config.capture is not None else None
-        self.links = Links(participant, context, config.limits, self, capture)
+        self.counts: Counter[str] = Counter()
+        self._loop = asyncio.get_running_loop()
+        self._tasks = BackgroundTasks()
+        self._left, self._stopped = asyncio.Event(), asyncio.Event()
+        self._draining: asyncio.Task[None] | None = None
         self.node = self._make_node()
         self.types = self.node.types
-        self.counts: Counter[str] = Counter()
-        at_rest, queue_max = AtRest(self.identity), config.limits.queue_events_max
-        self.queues = DurableQueues(self.journal, at_rest, queue_max, now_us, self.deliver)
-        self.queries = Queries(self)
-        self.managers = Managers(config)
-        self.listeners: dict[str, Listener] = {}
-        self.promises: Promises
-        self.is_joined = asyncio.Event()
-        self.is_draining = False
-        self._gone, self._stopped = asyncio.Event(), asyncio.Event()
-        self._draining: asyncio.Task[None] | None = None
-        self._loop = asyncio.get_running_loop()
-        self.entrance = Entrance(self)
-        self.connections, self.publishing, self.subscribing = Connections(self), Publishing(self), Subscribing(self)
-        self._upkeep = Upkeep(self)
-        self._told: tuple[Any, EventId | None, bytes] = (None, None, b"")
-        self._tasks: set[asyncio.Task[Any]] = set()
-
-    # ── Life ──
-
-    @classmethod
-    async def start(cls, config: BrokerConfig) -> Broker:
-        """A broker that listens, has taken up its durable subscriptions, and is on its way into the network."""
-        broker = cls(config)
-        await broker._start()
-        return broker
-
-    async def _start(self) -> None:
-        now = self._loop.time()
-        self.node.clock_is(now_ms(), now)
-        self._declare_types(now)
-        self.links.learn(peer.peer for peer in self.config.peers)
-        self.promises = Promises(self)
-        await self.connections.listen()
-        self.entrance.enter()
-        self.subscribing.resting = dict(self.queues.all)
-        self.subscribing.take_up_resting()
-        if self.queues.all:
-            self.promises.tell(list(self.queues.all.values()))
-        for peer in self.config.peers:
-            self.links.keep(peer.peer.id)
-        self._upkeep.begin()
-        log.info(
-            "listening", extra={"broker": self.config.name, "address": self.address, "overlay": self.protocol.name}
+        self._participant = Participant(
+            self.identity, self.certificate_der, config.domain, config.name, "broker", (), self.me, config.overlay
         )
+        self.links = self._make_links()
+        self.managers = KeyManagers(config)
+        self._make_delivery()
+        self.backpressure = Backpressure(
+            self.links,
+            self._tasks,
+            link_wait_s_max=limits.link_wait_s_max,
+            client_wait_s_max=limits.client_wait_s_max,
+        )
+        self.services = ClientServices(self.types, self.publisher, self.subscriptions, self.queues, self.backpressure)
+        self.tracer = EventTracer(self.node, self.links, self._tasks, config.name, config.domain)
+        self.admin = Admin(
+            self.tracer,
+            self.queues,
+            self.types,
+            status=self.status,
+            match=self.subscriptions.match,
+            drain=self.drain_soon,
+        )
+        self._acceptor = Acceptor(config, self._participant, self.links, self.clients, self._new_session, self.counts)
+        self._bootstrap = Bootstrap(
+            self.node,
+            self.links,
+            [peer.peer.id for peer in config.peers],
+            self.carry_out,
+            on_graph=self.protocol.on_graph,
+            router_memory=self.journal.meta("router memory"),
+            alone_after_s=limits.alone_after_s,
+        )
+        also = (self._bootstrap.try_join, self.subscriptions.resume_suspended)
+        self._maintenance = Maintenance(self.node, self.carry_out, self.managers, config.tokens, also)
 
-    @property
-    def address(self) -> str:
-        """Where it listens, with the port it was given where it asked for any."""
-        return self.connections.address
-
-    # ── Going ──
-
-    async def drain(self) -> None:
-        """Take no new events, see that all that is owed is confirmed, leave the overlay, and stop."""
-        self.is_draining = True
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(DRAIN_S_MAX):
-                await self.promises.nothing_owed()
-                self.carry_out(self.node.leave(self._loop.time()))
-                await self._gone.wait()
-        await self.stop()
-
-    def drain_soon(self) -> None:
-        """Begin to drain; whoever waits with `ended` sees when it is done."""
-        if not self.is_draining:
-            self.is_draining = True
-            self._draining = self._loop.create_task(self.drain())
-
-    async def ended(self) -> None:
-        """Waits until the broker has stopped."""
-        await self._stopped.wait()
-
-    async def stop(self) -> None:
-        """Hang up and close the journal. What is on disk is taken up by the next start."""
-        self.connections.close()
-        self.promises.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.links.close()
-        await self.connections.closed()
-        self.journal.note_meta("router memory", self.node.memory())
-        await self.journal.committed()
-        self.journal.close()
-        self.managers.close()
-        self._stopped.set()
-
-    # ── Making ──
+    # ── Parts ──
 
     def _make_node(self) -> Node:
         config = self.config
@@ -209,10 +164,93 @@ class Broker:
             policy=policy,
         )
 
+    def _make_links(self) -> PeerLinks:
+        config = self.config
+        context = client_context(config.certificate, config.key, config.trusted)
+        capture = Capture(config.capture) if config.capture is not None else None
+        return PeerLinks(self._participant, context, config.limits, self, capture)
+
+    def _make_delivery(self) -> None:
+        """The way of an event to its subscribers: durable queues, reliable delivery between brokers, live subscriptions."""
+        journal, limits = self.journal, self.config.limits
+        self.queues = DurableQueues(journal, QueueCipher(self.identity), limits.queue_events_max, now_us)
+        self.history = EventHistory(journal, self.types.event_type)
+        self.clients = AttachedClients(self.node, self.carry_out)
+        self._encoder = EventEncoder()
+        self.subscriptions = ClientSubscriptions(
+            self.node,
+            self.types,
+            self.queues,
+            self.history,
+            self.clients,
+            self._encoder,
+            self.carry_out,
+            self._tasks,
+        )
+        self.receiver = ReliableReceiver(
+            journal,
+            self.links,
+            self.queues,
+            self.subscriptions,
+            self._tasks,
+            unreadable_s_max=limits.unreadable_s_max,
+        )
+        version = int.from_bytes(journal.meta(VERSION_META) or b"\0", "big")
+        directory = InterestDirectory(self.me, self.identity, self.types.event_type, node_id_of, version=version)
+        self.sender = ReliableSender(self.me.id, journal, self.links, directory, self.receiver, self._tasks)
+        self.interest = InterestSync(directory, journal, self.links, self.history, self.sender, self._tasks)
+        self.subscriptions.advertise = self.interest.advertise
+        self.publisher = Publisher(
+            self.node,
+            journal,
+            self.sender,
+            self.history,
+            self.queues,
+            self.subscriptions,
+            self.counts,
+            self.carry_out,
+        )
+
+    def _new_session(self, link: Link, name: str) -> ClientSession:
+        return ClientSession(link, name, self.services, self.admin.named)
+
     def _check_certificate(self) -> None:
         key, domain = key_and_domain(self.certificate_der)
         if key != self.identity.public_key or domain != self.config.domain:
             raise InputError(f"{self.config.certificate} is not the certificate of this key in {self.config.domain}")
+
+    # ── Start ──
+
+    @classmethod
+    async def start(cls, config: BrokerConfig) -> Broker:
+        """A broker that listens, has restored its durable subscriptions, and is about to join the overlay."""
+        broker = cls(config)
+        await broker._start()
+        return broker
+
+    async def _start(self) -> None:
+        now = self._loop.time()
+        self.node.clock_is(now_ms(), now)
+        self._declare_types(now)
+        self.links.learn(peer.peer for peer in self.config.peers)
+        self.interest.start()
+        self.sender.start()
+        self.receiver.start()
+        await self._acceptor.listen()
+        self._bootstrap.try_join()
+        self.subscriptions.restore()
+        for peer in self.config.peers:
+            self.links.keep(peer.peer.id)
+        for work in (
+            self._maintenance.run(),
+            save_router_memory(self.node, self.journal),
+            apply_retention(self.sender, self.journal, self.config.limits),
+            self.subscriptions.retry_lapsed(self.config.limits.lapsed_retry_s),
+        ):
+            self._tasks.start(work)
+        log.info(
+            "listening", extra={"broker": self.config.name, "address": self.address, "overlay": self.protocol.name}
+        )
 
     def _declare_types(self, now: float) -> None:
         for known in [*map(read_type, self.config.types), *self.managers.types()]:
@@ -220,13 +258,103 @@ class Broker:
         self.carry_out(self.node.revoke(self.managers.revocations(), now))
         for manager in self.managers.hosted([known.signed for known in self.types.all() if known.signed]):
             self.carry_out(self.node.host(manager, now))
-        self._upkeep.hold_tokens(now)
+        self._maintenance.present_tokens(now)
 
     def declare(self, known: TypeDefinition, now: float | None = None) -> None:
-        """Make a type known to this broker and its clients."""
+        """Makes a type known to this broker and its clients."""
         self.carry_out(self.node.declare(known.signed or known.event_type, self._loop.time() if now is None else now))
 
-    # ── Links (see `links.Owner`) ──
+    # ── Stop ──
+
+    async def drain(self) -> None:
+        """Refuses new events, waits until every broker has acknowledged everything, leaves the overlay, and stops."""
+        self.publisher.is_draining = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_S_MAX):
+                await self.sender.all_acked()
+                self.carry_out(self.node.leave(self._loop.time()))
+                await self._left.wait()
+        await self.stop()
+
+    def drain_soon(self) -> None:
+        """Begins to drain; `ended` returns when that is done."""
+        if not self.is_draining:
+            self.publisher.is_draining = True
+            self._draining = self._loop.create_task(self.drain())
+
+    async def ended(self) -> None:
+        """Waits until the broker has stopped."""
+        await self._stopped.wait()
+
+    async def stop(self) -> None:
+        """Closes all connections and the journal. The next start takes up what is on disk."""
+        self._acceptor.close()
+        await self._tasks.cancel()
+        await self.links.close()
+        await self._acceptor.closed()
+        self.journal.note_meta("router memory", self.node.memory())
+        await self.journal.committed()
+        self.journal.close()
+        self.managers.close()
+        self._stopped.set()
+
+    # ── State ──
+
+    @property
+    def address(self) -> str:
+        """Where it listens, with the actual port where the configuration says 0."""
+        return self._acceptor.address
+
+    @property
+    def is_joined(self) -> asyncio.Event:
+        """Set once the broker has joined the overlay."""
+        return self._bootstrap.is_joined
+
+    @property
+    def is_draining(self) -> bool:
+        return self.publisher.is_draining
+
+    def status(self) -> dict[str, Any]:
+        """The state of the broker, as JSON would have it; it contains no secrets."""
+        return {
+            "broker": self.config.name,
+            "domain": self.config.domain,
+            "address": self.address,
+            "joined": self.is_joined.is_set(),
+            "draining": self.is_draining,
+            "stuck": self.journal.is_stuck,
+            "linked": [
+                {"id": id, "name": str(link.proven), "queued": link.queued_bytes}
+                for id, link in self.links.open.items()
+            ],
+            "connected": [
+                {"client": s.name, "published": s.published, "told": s.delivered, "lost": s.lost}
+                for s in self._acceptor.sessions.values()
+            ],
+            "durables": len(self.queues.all),
+            "owed": self.sender.pending(),
+            **self.receiver.inbox.holdings(),
+            "counts": dict(self.counts),
+            **self.node.status(self._loop.time()),
+        }
+
+    def numbers(self) -> BrokerNumbers:
+        """What the metrics show."""
+        held = {**self.node.holdings(), **self.receiver.inbox.holdings()}
+        return BrokerNumbers(
+            counts=self.counts,
+            clients=len(self._acceptor.sessions),
+            links=len(self.links.open),
+            pending=self.sender.pending_count(),
+            durables=len(self.queues.all),
+            waiting=self.queues.waiting(),
+            lost_messages=self.links.lost_messages,
+            journal_groups=self.journal.committed_groups,
+            is_journal_stuck=self.journal.is_stuck,
+            holdings={what: amount for what, (amount, _) in held.items()},
+        )
+
+    # ── Links (see `peer_links.LinkOwner`) ──
 
     def link_is_up(self, link: Link, peer: Peer, *, dialled: bool) -> None:
         theirs = link.certificate_der
@@ -236,7 +364,7 @@ class Broker:
 
     def link_is_down(self, peer: NodeId) -> None:
         now = self._loop.time()
-        self.entrance.forget(peer)
+        self._bootstrap.link_down(peer)
         self.carry_out(self.node.link_down(peer, now))
         self.carry_out(self.node.peer_down(peer, now))
 
@@ -255,72 +383,60 @@ class Broker:
         async for frame in link.frames("broker"):
             if self.links.open.get(peer) is not link:
                 return  # Replaced by another connection, whose handshake this one must not disturb.
-            if isinstance(frame, Said):
-                if self.connections.filling:
-                    await self.connections.room_for_local()
+            if isinstance(frame, OverlayMessages):
+                if self.backpressure.has_filling:
+                    await self.backpressure.wait_for_clients()
                 now = self._loop.time()
                 self.carry_out(self.node.receive_many([(peer, raw) for raw in frame.messages], now))
                 self.links.learn(self.node.introduced())
             elif not self.links.is_ready(peer):
                 continue
-            elif isinstance(frame, Standing):
-                self.entrance.stands(peer, frame.is_joined)
-            elif isinstance(frame, Trace | Traced):
-                self.queries.tracing.receive(link, frame)
+            elif isinstance(frame, DeliveryMessage):
+                self.receive_delivery(link, frame)
             else:
-                await self.promises.receive(link, frame)
+                self._receive(link, frame)
+
+    def receive_delivery(self, link: Link, message: DeliveryMessage) -> None:
+        """A message of the reliable-delivery protocol; raises PeerError for what the sender must not send."""
+        match message:
+            case Announce():
+                self.receiver.receive_announce(link.proven.id, message)
+            case Retransmit():
+                self.receiver.receive_retransmit(link.proven.id, message)
+            case Ack(acked):
+                self.sender.receive_ack(link.proven.id, acked)
+            case Nack():
+                self.sender.receive_nack(link, message)
+            case InterestVersions():
+                self.interest.receive_versions(link, message)
+            case InterestAdvertisement():
+                self.interest.receive_advertisement(link, message)
+
+    def _receive(self, link: Link, frame: AnyFrame) -> None:
+        match frame:
+            case JoinStatus(is_joined):
+                self._bootstrap.receive_status(link.proven.id, is_joined)
+            case TraceRequest() | TraceReply():
+                self.tracer.receive(link, frame)
+            case _:
+                raise PeerError(f"frame: {type(frame).__name__} has no place between brokers")
 
     def _link_ready(self, neighbour: NodeId) -> None:
         link = self.links.open.get(neighbour)
         if link is None or link.proven.peer is None:
             return
         self.links.make_ready(neighbour)
-        link.send(Standing(self.is_joined.is_set()))
+        link.send(JoinStatus(self.is_joined.is_set()))
         if any(each.peer.id == neighbour for each in self.config.peers):
             self.carry_out(self.node.peer_up(link.proven.peer, self._loop.time()))
-        self.promises.link_ready(neighbour)
-        self.entrance.enter()
-
-    # ── What promises ask for (see `promises.Host`) ──
-
-    def deliver(self, raw: bytes) -> Bundle | None:
-        """Which durable subscriptions of this broker want an event that its origin has sent; None: not to be told yet."""
-        if self.subscribing.resting and self.subscribing.rests(decode_stored(raw).header.type):
-            return None
-        effects = self.node.deliver_stored(raw, self._loop.time())
-        if effects is None:
-            return None
-        durable_of = self.subscribing.durable_of
-        told = [effect for effect in effects if isinstance(effect, Delivery) and effect.subscription in durable_of]
-        return [(durable_of[notify.subscription], self._told_bytes(notify)) for notify in told]
-
-    def awaits_keys(self, raw: bytes) -> bool:
-        """Whether no event of its type can be opened yet, as this broker has just started and the keys have not come."""
-        return self.subscribing.awaits_keys(decode_stored(raw).header.type)
-
-    def bury(self, raw: bytes, only_for: str, why: str) -> None:
-        """Put an event that cannot be opened among the dead letters of those that may want it."""
-        header = decode_stored(raw).header
-        known = self.types.event_type(header.type)
-        self.queues.bury_unopened(header, known.name if known else header.type, raw, only_for, why)
-
-    async def take(self, ready: Sequence[tuple[EventId, Bundle]]) -> None:
-        """Put events into the durable queues; returns when they are on disk."""
-        for _, bundle in ready:
-            for durable, told in bundle:
-                self.queues.add(durable, told)
-        self.publishing.when_on_disk()
-        await self.journal.committed()
-
-    def broker_name(self, id: NodeId) -> str:
-        """How a broker is called, as far as it is linked; its id otherwise."""
-        link = self.links.open.get(id)
-        return f"{link.proven.domain}/{link.proven.name}" if link else id
+        self.interest.send_versions(link)
+        self.sender.link_ready(neighbour)
+        self._bootstrap.try_join()
 
     # ── Effects ──
 
     def carry_out(self, effects: Iterable[NodeEffect]) -> None:
-        """Do what the node asks for."""
+        """Carries out what the node returns."""
         effects = iter(effects)
         for effect in effects:
             match effect:
@@ -342,17 +458,17 @@ class Broker:
                     self._ended(subscription, client, why)
                 case KeepKeys(type_id, generation):
                     if not self._keep_keys(type_id, generation):
-                        # What rests on it must not leave; members ask again. Only the clock goes on.
+                        # Nothing that depends on this state may leave; members ask again. Only timers are set.
                         self.carry_out([later for later in effects if isinstance(later, WakeAt)])
                         return
                 case Joined(type):
-                    self.subscribing.settle_keys(type)
-                    self._loop.call_soon(self.subscribing.take_up_resting)
+                    self.subscriptions.settle_keys(type)
+                    self._loop.call_soon(self.subscriptions.resume_suspended)
                 case NotJoined(type, why):
                     log.warning("no keys", extra={"type": type, "why": why})
-                    self.subscribing.settle_keys(type)
+                    self.subscriptions.settle_keys(type)
                 case Keep():
-                    raise AssertionError("only publish asks for keeping")
+                    raise AssertionError("only publish returns Keep")
                 case _:
                     assert_never(effect)
 
@@ -366,21 +482,12 @@ class Broker:
 
     def _notify(self, notify: Delivery) -> None:
         self.counts["notified"] += 1
-        durable = self.subscribing.durable_of.get(notify.subscription)
+        durable = self.subscriptions.durable_of.get(notify.subscription)
         if durable is not None:
             if notify.event.origin != self.me.id:
-                self.promises.came(notify.event, durable, self._told_bytes(notify))
-        elif (session := self.connections.sessions.get(notify.client)) is not None:
-            session.tell(notify.subscription, self._told_bytes(notify))
-        elif (listener := self.listeners.get(notify.client)) is not None:
-            listener.tell(notify.subscription, self._told_bytes(notify))
-
-    def _told_bytes(self, notify: Delivery) -> bytes:
-        """The event as a client is told of it; many clients are told the same, one after the other."""
-        if self._told[0] is not notify.values or self._told[1] != notify.event:
-            told = Told(notify.event, notify.type, now_us(), notify.values)
-            self._told = (notify.values, notify.event, encode_told(told))
-        return self._told[2]
+                self.receiver.receive_from_overlay(notify.event, durable, self._encoder.encode(notify))
+        elif (recipient := self.clients.recipients.get(notify.client)) is not None:
+            recipient.deliver(notify.subscription, self._encoder.encode(notify))
 
     def _wake(self, token: Any) -> None:
         self.carry_out(self.node.wake(token, self._loop.time()))
@@ -388,15 +495,11 @@ class Broker:
     def _completed(self, effect: Completed | Failed, asked: str, id: Any) -> None:
         failed = effect.why if isinstance(effect, Failed) else ""
         if asked == "subscribe":
-            self.subscribing.placed(id, failed)
+            self.subscriptions.placed(id, failed)
         elif asked == "leave":
-            self._gone.set()
-        elif asked == "join" and failed:
-            log.warning("could not join yet", extra={"why": failed})
-            self._loop.call_later(REJOIN_S, self.entrance.enter_again)
+            self._left.set()
         elif asked == "join":
-            self.is_joined.set()
-            self.entrance.joined()
+            self._bootstrap.completed(failed)
 
     def _refused(self, neighbour: NodeId, why: str, cut: bool) -> None:
         self.counts["refused"] += 1
@@ -405,22 +508,6 @@ class Broker:
             self.links.cut(neighbour, why)
 
     def _ended(self, subscription: SubscriptionId, client: str, why: str) -> None:
-        if (session := self.connections.sessions.get(client)) is not None:
-            session.ended(subscription, why)
-        elif (listener := self.listeners.get(client)) is not None:
-            listener.ended(why)
-        self.subscribing.ended(subscription, why)
-
-    # ── Tasks ──
-
-    def task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Have something done beside; it ends with the broker at the latest."""
-        task: asyncio.Task[Any] = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-        return task
-
-    def _done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a task of this broker failed", exc_info=error)
+        if (recipient := self.clients.recipients.get(client)) is not None:
+            recipient.end(subscription, why)
+        self.subscriptions.ended(subscription, why)

@@ -1,9 +1,9 @@
-"""Sessions: what a connected client asks for, and what it is told.
+"""The session of a connected client: its requests, and what is delivered to it.
 
-Each request is answered under its ticket, with what was asked or with a refusal. A publish is
-answered when its events are on disk. A client that sends faster than the disk takes is read more
-slowly; one that reads more slowly than its events come loses some and is told how many, unless its
-subscription is durable: then they wait.
+The broker answers each request under its ticket, with a reply or a refusal. It acknowledges a publish
+when the events are on disk. It reads more slowly from a client that sends faster than the disk writes. A client that
+reads more slowly than its events arrive loses some, and learns how many, unless its
+subscription is durable: then they wait in its queue.
 """
 
 from __future__ import annotations
@@ -12,83 +12,104 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import msgspec
 
 from tidings.errors import Denied, ErrorCode, InputError, TidingsError
-from tidings.net.broker.journal import Durable
+from tidings.net.broker.durable_queues import DurableQueues
+from tidings.net.broker.journal import DurableSubscription
+from tidings.net.broker.publish import Backpressure, Publisher
+from tidings.net.broker.subscriptions import ClientSubscriptions
 from tidings.net.ids import repeat_key
 from tidings.net.transport.connection import Link
 from tidings.net.transport.frames import (
     Acknowledge,
     Answer,
-    Done,
-    Frame,
-    Notice,
+    AnyFrame,
+    EventDelivery,
     Publish,
     Published,
     Query,
     Reject,
+    RequestDone,
     Subscribe,
     Subscribed,
     Unsubscribe,
     refusal,
 )
-from tidings.node import RegisteredType
+from tidings.node import RegisteredType, TypeRegistry
 from tidings.overlay import EventId, SubscriptionId
 from tidings.security import NotYet
-
-if TYPE_CHECKING:
-    from tidings.net.broker.broker import Broker
 
 UNANSWERED_MAX = 4096  # Events of one client that are not on disk yet; reading stops until they are.
 STREAMS_MAX = 65_536
 EVENTS_AT_ONCE_MAX = 16_384
-NOT_YET_S_MAX = 15.0  # How long a publish waits for a key before it is refused.
+NOT_YET_S_MAX = 15.0  # How long a publish waits for a key before the broker refuses it.
 NOT_YET_PAUSE_S = 0.05
-KEYS_MAY_COME = (ErrorCode.KEY, ErrorCode.BEACON)  # Refusals that end when the key manager is heard of again.
+KEYS_MAY_COME = (ErrorCode.KEY, ErrorCode.BEACON)  # Refusals that end when the key manager answers again.
 
 log = logging.getLogger("tidings.sessions")
 
 
 @dataclass(slots=True)
-class Stream:
+class ClientStream:
     """One subscription of a connected client."""
 
     number: int
     subscription: SubscriptionId | None
-    durable: Durable | None = None
+    durable: DurableSubscription | None = None
     missed: int = 0
 
 
-class Session:
+AdminQuery: TypeAlias = Callable[[bytes, dict[str, Any]], Awaitable[list[dict[str, Any]]]]
+"""Answers a query of the client with this key."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientServices:
+    """The parts of a broker that serve its clients, on links and at the gateway."""
+
+    types: TypeRegistry
+    publisher: Publisher
+    subscriptions: ClientSubscriptions
+    queues: DurableQueues
+    backpressure: Backpressure
+
+
+class ClientSession:
     """One connected client."""
 
-    def __init__(self, broker: Broker, link: Link, name: str) -> None:
-        self.broker, self.link, self.name = broker, link, name
+    def __init__(
+        self, link: Link, name: str, services: ClientServices, query_named: Callable[[str], AdminQuery]
+    ) -> None:
+        """`query_named` finds the query that a client names; it raises InputError if there is none."""
+        self.link, self.name, self._query_named = link, name, query_named
+        self._types, self._publisher = services.types, services.publisher
+        self._subscriptions, self._queues = services.subscriptions, services.queues
+        self._backpressure = services.backpressure
         self.key = link.proven.key
-        self.published = self.told = self.lost = 0
-        self._streams: dict[int, Stream] = {}
-        self._by_subscription: dict[SubscriptionId, Stream] = {}
+        self.published = self.delivered = self.lost = 0
+        self._streams: dict[int, ClientStream] = {}
+        self._by_subscription: dict[SubscriptionId, ClientStream] = {}
         self._next_stream = 1
         self._unanswered = 0
-        self._room = asyncio.Event()
-        self._room.set()
+        self._has_room = asyncio.Event()
+        self._has_room.set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> None:
-        """Answer this client until it goes."""
+        """Serves the client until it disconnects."""
         try:
             async for frame in self.link.frames("client"):
-                if not self._room.is_set():
-                    await self._room.wait()
-                await self.broker.connections.has_room()
-                self._take(frame)
+                if not self._has_room.is_set():
+                    await self._has_room.wait()
+                await self._backpressure.wait()
+                self._receive(frame)
         finally:
             self._leave()
 
-    def _take(self, frame: Frame) -> None:
+    def _receive(self, frame: AnyFrame) -> None:
         match frame:
             case Publish():
                 self._publish(frame)
@@ -98,7 +119,7 @@ class Session:
                 self._start(ticket, self._unsubscribe(ticket, stream, forget))
             case Acknowledge(stream, position):
                 if (durable := self._durable(stream)) is not None:
-                    self.broker.queues.acknowledge(durable, position)
+                    self._queues.acknowledge(durable, position)
             case Reject():
                 self._start(frame.ticket, self._reject(frame))
             case Query(ticket, what, options):
@@ -121,7 +142,7 @@ class Session:
     # ── Publishing ──
 
     def _publish(self, asked: Publish) -> None:
-        """Publish at once, without a task of its own: thousands of these come in a second."""
+        """Publishes at once, without a task of its own: thousands of these arrive in a second."""
         try:
             self._publish_now(asked)
         except TidingsError as refused:
@@ -134,21 +155,21 @@ class Session:
         if len(asked.events) > EVENTS_AT_ONCE_MAX:
             raise InputError(f"expected at most {EVENTS_AT_ONCE_MAX} events at once, got {len(asked.events)}")
         named = [(repeat_key(self.key, name), values) for name, values in asked.events]
-        known = self.broker.types.find(asked.type)
-        self.broker.publishing.publish_now(self.name, known, named, lambda ids: self._published(asked.ticket, ids))
+        known = self._types.find(asked.type)
+        self._publisher.publish_now(self.name, known, named, lambda ids: self._published(asked.ticket, ids))
         self._unanswered += len(named)
         if self._unanswered >= UNANSWERED_MAX:
-            self._room.clear()
+            self._has_room.clear()
 
     def _published(self, ticket: int, ids: list[EventId]) -> None:
         self.published += len(ids)
         self.link.send(Published(ticket, tuple(ids)))
         self._unanswered -= len(ids)
         if self._unanswered < UNANSWERED_MAX:
-            self._room.set()
+            self._has_room.set()
 
     async def _publish_later(self, asked: Publish) -> None:
-        """The keys of its type may come any moment."""
+        """Retries for a while: the keys of the type may arrive at any moment."""
         deadline = asyncio.get_running_loop().time() + NOT_YET_S_MAX
         while True:
             await asyncio.sleep(NOT_YET_PAUSE_S)
@@ -165,7 +186,7 @@ class Session:
     async def _subscribe(self, asked: Subscribe) -> None:
         if len(self._streams) >= STREAMS_MAX:
             raise InputError(f"expected at most {STREAMS_MAX} subscriptions on one connection")
-        known = self.broker.types.find(asked.type)
+        known = self._types.find(asked.type)
         stream = await (self._durable_stream(asked, known) if asked.durable else self._live_stream(asked))
         self._streams[stream.number] = stream
         if stream.subscription is not None:
@@ -173,19 +194,19 @@ class Session:
         durable = stream.durable
         self.link.send(Subscribed(asked.ticket, stream.number, durable.acknowledged if durable else 0))
         if durable is not None:
-            self.broker.queues.read(durable, self.link, stream.number, asked.after if asked.after >= 0 else None)
+            self._queues.read(durable, self.link, stream.number, asked.after if asked.after >= 0 else None)
 
-    async def _live_stream(self, asked: Subscribe) -> Stream:
+    async def _live_stream(self, asked: Subscribe) -> ClientStream:
         if asked.since_us >= 0:
             raise InputError("only a durable subscription can begin in the past: give it a name")
-        id = await self.broker.subscribing.subscribe(self.name, asked.type, asked.condition)
-        return Stream(self._new_number(), id)
+        id = await self._subscriptions.subscribe(self.name, asked.type, asked.condition)
+        return ClientStream(self._new_number(), id)
 
-    async def _durable_stream(self, asked: Subscribe, known: RegisteredType) -> Stream:
-        durable = await self.broker.subscribing.subscribe_durable(
+    async def _durable_stream(self, asked: Subscribe, known: RegisteredType) -> ClientStream:
+        durable = await self._subscriptions.subscribe_durable(
             self.key, asked.durable, known, asked.condition, asked.since_us, self.link.proven.tokens
         )
-        return Stream(self._new_number(), None, durable)
+        return ClientStream(self._new_number(), None, durable)
 
     def _new_number(self) -> int:
         self._next_stream += 1
@@ -197,59 +218,58 @@ class Session:
             raise InputError(f"there is no stream {number} on this connection")
         if stream.subscription is not None:
             self._by_subscription.pop(stream.subscription, None)
-            self.broker.subscribing.unsubscribe(stream.subscription)
+            self._subscriptions.unsubscribe(stream.subscription)
         elif stream.durable is not None:
-            self.broker.queues.stop_reading(stream.durable.id, self.link)
+            self._queues.stop_reading(stream.durable.id, self.link)
             if forget:
-                await self.broker.subscribing.forget_durable(stream.durable)
-            await self.broker.journal.committed()  # What it has acknowledged never comes again, whatever happens now.
-        self.link.send(Done(ticket))
+                await self._subscriptions.forget_durable(stream.durable)
+            await self._queues.saved()  # What is acknowledged is not delivered again, even after a crash now.
+        self.link.send(RequestDone(ticket))
 
     async def _reject(self, rejected: Reject) -> None:
         durable = self._durable(rejected.stream)
         if durable is None:
             raise InputError("only an event of a durable subscription can be rejected")
-        await self.broker.queues.reject(durable, rejected.position, rejected.why)
-        await self.broker.journal.committed()
-        self.link.send(Done(rejected.ticket))
+        await self._queues.reject(durable, rejected.position, rejected.why)
+        await self._queues.saved()
+        self.link.send(RequestDone(rejected.ticket))
 
-    def _durable(self, number: int) -> Durable | None:
+    def _durable(self, number: int) -> DurableSubscription | None:
         stream = self._streams.get(number)
         return stream.durable if stream else None
 
-    def tell(self, subscription: SubscriptionId, told: bytes) -> None:
-        """Send an event to a subscription that is not durable; lost, and counted, where the client is too slow."""
+    def deliver(self, subscription: SubscriptionId, encoded: bytes) -> None:
+        """Sends an event of a live subscription; lost, and counted, where the client is too slow."""
         stream = self._by_subscription.get(subscription)
         if stream is None:
             return
-        if self.link.send(Notice(stream.number, 0, msgspec.Raw(told), stream.missed)):
+        if self.link.send(EventDelivery(stream.number, 0, msgspec.Raw(encoded), stream.missed)):
             stream.missed = 0
-            self.told += 1
+            self.delivered += 1
             if not self.link.is_slow and self.link.is_half_full:
-                self.broker.connections.filling[self.name] = self.link
+                self._backpressure.add_filling(self.name, self.link)
         else:
             stream.missed += 1
             self.lost += 1
 
-    def ended(self, subscription: SubscriptionId, why: str) -> None:
-        """A subscription is over because its right is."""
+    def end(self, subscription: SubscriptionId, why: str) -> None:
+        """A subscription has ended because its right has."""
         stream = self._by_subscription.pop(subscription, None)
         if stream is not None:
             self._streams.pop(stream.number, None)
             self.link.send(refusal(-stream.number, Denied(why)))
 
-    # ── The rest ──
+    # ── Queries, and the end ──
 
     async def _query(self, ticket: int, what: str, options: dict[str, Any]) -> None:
-        answer: Callable[..., Awaitable[list[dict[str, Any]]]] = self.broker.queries.named(what)
-        self.link.send(Answer(ticket, tuple(await answer(self.key, options))))
+        query = self._query_named(what)
+        self.link.send(Answer(ticket, tuple(await query(self.key, options))))
 
     def _leave(self) -> None:
         for task in list(self._tasks):
             task.cancel()
         for stream in self._streams.values():
             if stream.subscription is not None:
-                self.broker.subscribing.unsubscribe(stream.subscription)
+                self._subscriptions.unsubscribe(stream.subscription)
             elif stream.durable is not None:
-                self.broker.queues.stop_reading(stream.durable.id, self.link)
-        self.broker.connections.left(self)
+                self._queues.stop_reading(stream.durable.id, self.link)

@@ -1,11 +1,11 @@
-"""Durable subscriptions: what waits for a subscriber that is away, slow, or about to crash.
+"""The queues of durable subscriptions: what waits for a subscriber that is away, slow, or about to crash.
 
-A durable subscription belongs to a client's key and has a name. Its notices are numbered; its
-subscriber acknowledges positions, and whatever it has not acknowledged comes again when it comes back. A
-subscriber that is connected is sent at most a window ahead of its acknowledgements, from memory
-while it keeps up and from the journal when it does not, so a slow one costs disk and nobody's time.
+A durable subscription belongs to a client's key and has a name. The events in its queue are numbered; its
+subscriber acknowledges positions, and the broker delivers whatever is not acknowledged again when the subscriber
+reconnects. A connected subscriber is sent at most a window ahead of its acknowledgements, from memory
+while it keeps up and from the journal when it does not, so a slow one costs disk space and nobody's time.
 
-What is kept of sealed types is encrypted with a key of this broker's own before it touches the disk.
+Queued events of sealed types are encrypted with a key of this broker's own before they touch the disk.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
+from tidings.delivery import Deliveries, LogCursor
 from tidings.errors import InputError, SetupError
-from tidings.net.broker.journal import DeadLetter, Durable, Journal, QueuedNotice
-from tidings.net.broker.tail import Tail
+from tidings.net.broker.journal import DeadLetter, DurableSubscription, Journal, QueuedEvent, read_on
 from tidings.net.ids import show_event
-from tidings.net.transport.frames import Notice, Told, read_told
+from tidings.net.transport.frames import DeliveredEvent, EventDelivery, read_event
 from tidings.overlay import Header
 from tidings.security import Identity
 
-UNACKNOWLEDGED_MAX = 2048  # Notices ahead of a subscriber's word; what it must be able to hold.
+UNACKNOWLEDGED_MAX = 2048  # Events sent and not acknowledged; what a subscriber must be able to hold.
 AT_ONCE = 256
-SEALS_MAX = 65_536  # Sealed events that are known again; one that is repeated later than that counts as new.
+SEALS_MAX = 65_536  # Sealed events that are recognised again; one that is repeated later than that counts as new.
 NAME_MAX = 200
 _PLAIN, _SEALED, _UNOPENED = b"\0", b"\1", b"\2"
 _NONCE_BYTES = 12
 
 
-class AtRest:
-    """Seals what must not be readable on disk. The key never leaves the process and is made of the broker's own."""
+class QueueCipher:
+    """Encrypts queued events on disk. The key never leaves the process and is derived from the broker's own."""
 
     def __init__(self, identity: Identity) -> None:
         self._box = AESGCM(HKDFExpand(SHA256(), 32, b"tidings/queue/1").derive(identity.secret))
@@ -50,7 +50,7 @@ class AtRest:
         return _SEALED + nonce + self._box.encrypt(nonce, body, None)
 
     def open(self, kept: bytes) -> bytes:
-        """What was kept; raises SetupError if it was kept under another broker's key."""
+        """The event; raises SetupError if it was encrypted under another broker's key."""
         if kept[:1] == _PLAIN:
             return kept[1:]
         try:
@@ -59,57 +59,49 @@ class AtRest:
             raise SetupError("the journal was written with another key than this broker's") from None
 
 
-class Outlet(Protocol):
-    """Where notices go: a client's link, or somebody at the gateway."""
+class DeliverySink(Protocol):
+    """Where deliveries go: a client's link, or a listener at the gateway."""
 
     @property
     def is_open(self) -> bool: ...
 
-    def send(self, frame: Notice) -> bool:
-        """Queue a notice."""
+    def send(self, frame: EventDelivery) -> bool:
+        """Queues a delivery; False if there is no room."""
 
     async def drained(self) -> None:
         """Waits until there is room."""
 
 
-class Reading:
+class QueueReader:
     """One durable subscription while its subscriber is connected."""
 
-    def __init__(self, durable: Durable, link: Outlet, stream: int, tail: Tail[bytes]) -> None:
-        self.durable, self.link, self.stream, self.tail = durable, link, stream, tail
+    def __init__(self, durable: DurableSubscription, link: DeliverySink, stream: int) -> None:
+        self.durable, self.link, self.stream = durable, link, stream
+        self.cursor: LogCursor[bytes] = LogCursor(durable.acknowledged, durable.next_position - 1)
         self.pump: asyncio.Task[None] | None = None
 
 
 class DurableQueues:
     """All durable subscriptions of one broker."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        at_rest: AtRest,
-        queue_max: int,
-        now_us: Callable[[], int],
-        deliver: Callable[[bytes], list[tuple[str, bytes]] | None] = lambda raw: None,
-    ) -> None:
-        """`deliver` opens an event that could not be opened before, and tells whom it is for (see `promises.Host`)."""
-        self.journal, self._at_rest, self._queue_max, self._now_us = journal, at_rest, queue_max, now_us
-        self._deliver = deliver
-        self.all: dict[str, Durable] = {durable.id: durable for durable in journal.durables()}
+    def __init__(self, journal: Journal, cipher: QueueCipher, queue_max: int, now_us: Callable[[], int]) -> None:
+        self.journal, self._cipher, self._queue_max, self._now_us = journal, cipher, queue_max, now_us
+        self.all: dict[str, DurableSubscription] = {durable.id: durable for durable in journal.durables()}
         self.count_of = Counter(durable.type for durable in self.all.values())
-        self.sealed: set[str] = set()  # Those whose notices must not be readable on disk.
-        self._readings: dict[str, Reading] = {}
+        self.sealed: set[str] = set()  # Those whose events must not be readable on disk.
+        self._readers: dict[str, QueueReader] = {}
         self._seals: OrderedDict[tuple[str, int, int], None] = OrderedDict()
         self._fresh: list[tuple[str, int, bytes]] = []  # Noted, and not on disk yet.
 
-    # ── Made and ended ──
+    # ── Creation and deletion ──
 
-    def find(self, owner: bytes, name: str) -> Durable | None:
+    def find(self, owner: bytes, name: str) -> DurableSubscription | None:
         return self.all.get(durable_id(owner, name))
 
     def make(
         self, owner: bytes, name: str, type: str, condition: str, since_us: int, tokens: Sequence[bytes]
-    ) -> Durable:
-        """A new durable subscription; raises InputError where the name is taken for something else."""
+    ) -> DurableSubscription:
+        """A new durable subscription; raises InputError where the name is taken by a different one."""
         if not 0 < len(name) <= NAME_MAX:
             raise InputError(f"expected a name of 1 to {NAME_MAX} characters for a durable subscription")
         known = self.find(owner, name)
@@ -120,7 +112,7 @@ class DurableQueues:
             )
         if known is not None:
             return known
-        made = Durable(
+        made = DurableSubscription(
             durable_id(owner, name), owner, name, type, condition, since_us, msgspec.msgpack.encode(tuple(tokens))
         )
         self.all[made.id] = made
@@ -128,32 +120,32 @@ class DurableQueues:
         self.journal.note_durable(made)
         return made
 
-    def forget(self, durable: Durable) -> None:
-        """Give a subscription up, with all that waits for it."""
+    def forget(self, durable: DurableSubscription) -> None:
+        """Deletes a subscription and its queue."""
         self.stop_reading(durable.id)
         if self.all.pop(durable.id, None) is not None:
             self.count_of[durable.type] -= 1
             self.journal.note_forgotten(durable)
 
-    # ── Growing ──
+    # ── Adding events ──
 
-    def add(self, id: str, told: bytes) -> None:
-        """Put a notice behind the others of one subscription; it is sent once `commit`ted."""
+    def add(self, id: str, encoded: bytes) -> None:
+        """Appends an event to the queue of one subscription; it is delivered once it is on disk."""
         durable = self.all.get(id)
-        if durable is None or (id in self.sealed and not self._is_new(id, told)):
+        if durable is None or (id in self.sealed and not self._is_new(id, encoded)):
             return
-        body = self._kept(id, told)
+        body = self._stored(id, encoded)
         if durable.next_position - 1 - durable.acknowledged >= self._queue_max:
-            self._bury(durable, told, body, f"queue: more than {self._queue_max} events wait for this subscriber")
+            self._bury(durable, encoded, body, f"queue: more than {self._queue_max} events wait for this subscriber")
             return
         self._fresh.append((id, self.journal.note_queued(durable, body), body))
 
-    def _is_new(self, id: str, told: bytes) -> bool:
-        """Whether a sealed event is not there under another broker's name: a member could list another's as its own.
+    def _is_new(self, id: str, encoded: bytes) -> bool:
+        """Whether a sealed event is not queued under another origin: a broker could announce another's event as its own.
 
-        Who sealed it and when is in the seal, and no two are alike.
+        The envelope holds who sealed it and when, and no two are alike.
         """
-        _, sender, moment = read_told(told).event
+        _, sender, moment = read_event(encoded).event
         seal = (id, sender, moment)
         if seal in self._seals:
             return False
@@ -163,121 +155,136 @@ class DurableQueues:
         return True
 
     def take_fresh(self) -> list[tuple[str, int, bytes]]:
-        """What has been added since last asked; to be given to `committed` once it is on disk."""
+        """What has been added since the last call; the caller passes it to `committed` once it is on disk."""
         fresh, self._fresh = self._fresh, []
         return fresh
 
     def committed(self, fresh: list[tuple[str, int, bytes]]) -> None:
-        """These are on disk: who reads gets them."""
+        """These are on disk: deliver them to connected subscribers."""
         for id, position, body in fresh:
-            reading = self._readings.get(id)
-            if reading is not None:
-                reading.tail.add(position, body)
-                self._pump(reading)
+            reader = self._readers.get(id)
+            if reader is not None:
+                reader.cursor.append(position, body)
+                self._pump(reader)
+
+    def deliver_when_on_disk(self) -> None:
+        """Has everything that was added written, and then delivered."""
+        fresh = self.take_fresh()
+        self.journal.then(lambda: self.committed(fresh))
+
+    async def saved(self) -> None:
+        """Waits until all changes are on disk."""
+        await self.journal.committed()
 
     def waiting(self) -> int:
-        """How many notices wait, over all subscriptions."""
+        """How many events wait, over all subscriptions."""
         return sum(durable.next_position - 1 - durable.acknowledged for durable in self.all.values())
 
-    # ── Read ──
+    # ── Delivery ──
 
-    def read(self, durable: Durable, link: Outlet, stream: int, after: int | None = None) -> None:
-        """Send what waits, and what comes, to its subscriber, from its last acknowledgement or its own word on.
+    def read(self, durable: DurableSubscription, link: DeliverySink, stream: int, after: int | None = None) -> None:
+        """Delivers queued and new events to the subscriber, from its last acknowledgement or from `after` on.
 
-        A subscriber that comes twice is served on the later connection.
+        A subscriber that connects twice is served on the later connection.
         """
         self.stop_reading(durable.id)
         if after is not None and after > durable.acknowledged:
             self.journal.note_acknowledged(durable, after)
-        tail = Tail(durable.acknowledged, durable.next_position - 1, lambda after, n: self._fetch(durable.id, after, n))
-        reading = self._readings[durable.id] = Reading(durable, link, stream, tail)
-        self._pump(reading)
+        reader = self._readers[durable.id] = QueueReader(durable, link, stream)
+        self._pump(reader)
 
-    async def _fetch(self, id: str, after: int, at_most: int) -> list[tuple[int, bytes]]:
-        return [(row.position, bytes(row.body)) for row in await self.journal.queued(id, after, at_most)]
+    async def _next(self, reader: QueueReader, at_most: int) -> Sequence[tuple[int, bytes]]:
+        async def fetch(after: int, at_most: int) -> list[tuple[int, bytes]]:
+            rows = await self.journal.queued(reader.durable.id, after, at_most)
+            return [(row.position, bytes(row.body)) for row in rows]
 
-    def stop_reading(self, id: str, link: Outlet | None = None) -> None:
-        reading = self._readings.get(id)
-        if reading is not None and (link is None or reading.link is link):
-            del self._readings[id]
-            if reading.pump is not None:
-                reading.pump.cancel()
+        return await read_on(reader.cursor, at_most, fetch)
 
-    def acknowledge(self, durable: Durable, position: int) -> None:
-        """Everything up to `position` never comes again; of one that was given up, nothing waits."""
+    def stop_reading(self, id: str, link: DeliverySink | None = None) -> None:
+        reader = self._readers.get(id)
+        if reader is not None and (link is None or reader.link is link):
+            del self._readers[id]
+            if reader.pump is not None:
+                reader.pump.cancel()
+
+    def acknowledge(self, durable: DurableSubscription, position: int) -> None:
+        """Deletes everything up to `position` from the queue; ignored for a subscription that was deleted."""
         if position > durable.acknowledged and self.all.get(durable.id) is durable:
             self.journal.note_acknowledged(durable, position)
-            reading = self._readings.get(durable.id)
-            if reading is not None:
-                self._pump(reading)
+            reader = self._readers.get(durable.id)
+            if reader is not None:
+                self._pump(reader)
 
-    def _pump(self, reading: Reading) -> None:
-        if reading.pump is None and reading.tail.has_more:
-            reading.pump = asyncio.get_running_loop().create_task(self._send(reading))
+    def _pump(self, reader: QueueReader) -> None:
+        if reader.pump is None and reader.cursor.has_more:
+            reader.pump = asyncio.get_running_loop().create_task(self._send(reader))
 
-    async def _send(self, reading: Reading) -> None:
+    async def _send(self, reader: QueueReader) -> None:
         try:
-            while reading.link.is_open and (room := self._room(reading)) > 0 and reading.tail.has_more:
-                for position, body in await reading.tail.take(min(room, AT_ONCE)):
-                    told = msgspec.Raw(self._at_rest.open(body))
-                    if not reading.link.send(Notice(reading.stream, position, told)):
-                        reading.tail.back_to(position - 1)
+            while reader.link.is_open and (room := self._window_left(reader)) > 0 and reader.cursor.has_more:
+                for position, body in await self._next(reader, min(room, AT_ONCE)):
+                    event = msgspec.Raw(self._cipher.open(body))
+                    if not reader.link.send(EventDelivery(reader.stream, position, event)):
+                        reader.cursor.seek(position - 1)
                         break
-                await reading.link.drained()
+                await reader.link.drained()
         finally:
-            reading.pump = None
-        if reading.link.is_open and self._room(reading) > 0:
-            self._pump(reading)
+            reader.pump = None
+        if reader.link.is_open and self._window_left(reader) > 0:
+            self._pump(reader)
 
-    def _room(self, reading: Reading) -> int:
-        return UNACKNOWLEDGED_MAX - (reading.tail.at - reading.durable.acknowledged)
+    def _window_left(self, reader: QueueReader) -> int:
+        return UNACKNOWLEDGED_MAX - (reader.cursor.at - reader.durable.acknowledged)
 
     # ── Dead letters ──
 
-    async def reject(self, durable: Durable, position: int, why: str) -> None:
-        """Put one notice aside, as its subscriber cannot use it."""
-        found: list[QueuedNotice] = await self.journal.queued(durable.id, position - 1, 1)
+    async def reject(self, durable: DurableSubscription, position: int, why: str) -> None:
+        """Makes one event a dead letter, as its subscriber cannot use it."""
+        found: list[QueuedEvent] = await self.journal.queued(durable.id, position - 1, 1)
         if found and found[0].position == position and self.all.get(durable.id) is durable:
             body = bytes(found[0].body)
-            self._bury(durable, self._at_rest.open(body), body, f"rejected: {why[:500]}")
+            self._bury(durable, self._cipher.open(body), body, f"rejected: {why[:500]}")
             self.journal.note_taken_out(durable, position)
 
-    def _bury(self, durable: Durable, told: bytes, body: bytes, why: str) -> None:
-        read: Told = read_told(told)
+    def _bury(self, durable: DurableSubscription, encoded: bytes, body: bytes, why: str) -> None:
+        read: DeliveredEvent = read_event(encoded)
         self.journal.note_dead(durable, self._now_us(), show_event(read.event), read.type, why, body)
 
     def bury_unopened(self, header: Header, type: str, raw: bytes, only_for: str, why: str) -> None:
-        """Put an event that cannot be opened aside, for each subscription that may want it; sealed as it is."""
+        """Makes an event that cannot be opened a dead letter of each subscription that it may match; still sealed."""
         for durable in self.all.values():
             if durable.type == header.type and only_for in ("", durable.id):
                 self.journal.note_dead(durable, self._now_us(), show_event(header.id), type, why, _UNOPENED + raw)
 
-    def replay(self, letters: Sequence[DeadLetter]) -> int:
-        """Put dead letters behind their queues again; those whose subscription is gone, or whose key is, stay."""
+    def replay(self, letters: Sequence[DeadLetter], match: Callable[[bytes], Deliveries | None]) -> int:
+        """Appends dead letters to their queues again; returns how many. Those without a subscription or a key stay.
+
+        `match` opens an event that could not be opened before, and matches it.
+        """
         revived = 0
         for letter in letters:
             durable = self.all.get(letter.durable)
-            bodies = self._bodies(letter) if durable is not None else None
+            bodies = self._bodies(letter, match) if durable is not None else None
             if durable is not None and bodies is not None:
                 self._fresh += [(durable.id, self.journal.note_queued(durable, body), body) for body in bodies]
                 self.journal.note_revived(letter.number)
                 revived += 1
         return revived
 
-    def _bodies(self, letter: DeadLetter) -> list[bytes] | None:
-        """The notice that a letter becomes, if any; None if it still cannot be opened."""
+    def _bodies(self, letter: DeadLetter, match: Callable[[bytes], Deliveries | None]) -> list[bytes] | None:
+        """What to queue for a dead letter, if anything; None if it still cannot be opened."""
         body = bytes(letter.body)
         if body[:1] != _UNOPENED:
             return [body]
-        bundle = self._deliver(body[1:])
-        if bundle is None:
+        deliveries = match(body[1:])
+        if deliveries is None:
             return None
-        return [self._kept(letter.durable, told) for id, told in bundle if id == letter.durable]
+        return [self._stored(letter.durable, encoded) for id, encoded in deliveries if id == letter.durable]
 
-    def _kept(self, id: str, told: bytes) -> bytes:
-        return self._at_rest.seal(told) if id in self.sealed else _PLAIN + told
+    def _stored(self, id: str, encoded: bytes) -> bytes:
+        return self._cipher.seal(encoded) if id in self.sealed else _PLAIN + encoded
 
 
 def durable_id(owner: bytes, name: str) -> str:
-    """Names a durable subscription for good, at every broker."""
+    """The id of a durable subscription, at every broker."""
     return hashlib.sha256(b"tidings/durable/1\0" + owner + name.encode()).hexdigest()[:24]

@@ -1,17 +1,22 @@
-"""The journal: what a broker must not forget, in one SQLite file, written in groups.
+"""The journal: everything a broker must not forget, in one SQLite file, written in groups.
 
-    events     published here: kept for who missed them, until retention takes them
-    owed       which of them which broker has not confirmed yet, numbered in order
-    heard      how far each other broker's numbers have been taken here
-    wants      which durable subscriptions other brokers have told of
-    durables   the durable subscriptions of this broker's own clients, and how far each has got
-    queue      what waits for them
-    dead       what could not be delivered, and why
+    events     published here: kept for brokers and subscribers that missed them, until retention deletes them
+    owed       the outbox: which of them each broker has not acknowledged yet, with their numbers
+    streams    the outbox: the next number of the stream to each broker, and the last acknowledgement
+    heard      the inbox: the next number of the stream from each origin
+    wants      the interest advertisements of other brokers
+    durables   the durable subscriptions of this broker's own clients, and how far each has acknowledged
+    queue      the events that wait for them
+    dead       dead letters: events that could not be delivered, and why
+
+The table names are older than the words that the code uses, and stay: they are the file format.
 
 Changes are noted at once and written together: `note_…` methods return immediately, and
 `committed()` waits until everything noted before it is on disk (fsync), with one transaction for all
-who wait at that time. While the disk refuses, say because it is full, the same group is tried again
-and nobody is told a lie: who waits goes on waiting, and `stuck_why` is there for those who could be refused instead.
+waiting callers. While the disk refuses, say because it is full, the journal tries the same group again
+and acknowledges nothing: callers go on waiting, and `stuck_why` lets the broker refuse new events instead.
+
+`EventHistory` reads the kept events from a moment in the past up to now, without a gap.
 
 Why SQLite, measured: docs/decisions/0086-the-journal-is-sqlite.md.
 """
@@ -23,25 +28,34 @@ import functools
 import logging
 import secrets
 import sqlite3
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
+
+from tidings.delivery import DurableInterest, LogCursor, PendingEvent, TypeNamed, may_match
 from tidings.errors import InputError, SetupError
+from tidings.node import stored_values
 from tidings.overlay import EventId
 
 SCHEMA_VERSION = 1
-GATHER_S = 0.003  # After a group of several events: more are on their way, and what follows a commit travels together.
-GROUP_LARGE = 256  # Events in a group that is worth its commit, whatever else may come.
+GATHER_S = (
+    0.003  # Pause after a group of several events: more are on their way, and what follows a commit travels together.
+)
+GROUP_LARGE = 256  # Events that are worth a commit of their own, without a pause.
 ROWS_AT_ONCE = 64  # In one statement.
 STATEMENTS_MAX = 256  # Kept compiled: those for every number of rows among them.
-LATE_S = 0.1  # After an acknowledgement that nobody waits for.
+LATE_S = 0.1  # How long an acknowledgement that no caller waits for may stay unwritten.
 RETRY_S = 0.5  # Between two tries to write a group that the disk has refused.
-READ_ROWS = 1024  # At a time: a queue of a million is walked, not loaded.
-REPEATS_MAX = 131_072  # Events whose publisher's id is remembered: a retry that comes later than this counts as new.
+READ_ROWS = 1024  # At a time: a queue of a million rows is read in parts.
+REPEATS_MAX = 131_072  # Idempotency keys that are remembered: a retry that comes later than this counts as new.
+RECENT_MAX = 8192  # Events in memory, which close the gap between reading the journal and being up to date.
+# How far two brokers' clocks may differ before a new subscription misses events of its first moments.
+SKEW_US = 5_000_000
 _T = TypeVar("_T")
 _Section = dict[str, list[tuple[Any, ...]]]  # What was noted, by the statement that writes it.
 log = logging.getLogger("tidings.journal")
@@ -63,7 +77,7 @@ CREATE TABLE dead (number INTEGER PRIMARY KEY, durable TEXT, owner BLOB, at_us I
     why TEXT, body BLOB);
 """
 
-# The order in which a section of a group is written. None takes away what it adds, so additions come first.
+# The order in which a section of a group is written. No section deletes what it adds, so additions come first.
 _EVENT = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _OWE = "INSERT INTO owed VALUES (?, ?, ?, ?, ?, ?, ?)"
 _STREAM = "INSERT OR REPLACE INTO streams VALUES (?, ?, ?)"
@@ -89,7 +103,7 @@ _ORDER = (
 
 
 class JournaledEvent(NamedTuple):
-    """An event published here. `raw` is as the node's `Keep` had it."""
+    """An event published here. `raw` is from the node's `Keep`."""
 
     position: int
     event: EventId
@@ -98,24 +112,15 @@ class JournaledEvent(NamedTuple):
     raw: bytes
 
 
-class OwedEvent(NamedTuple):
-    """One event owed to one broker; `only_for` names the one durable subscription it is for, or nothing."""
-
-    number: int
-    position: int
-    event: EventId
-    only_for: str
-
-
-class QueuedNotice(NamedTuple):
-    """What waits for a durable subscriber."""
+class QueuedEvent(NamedTuple):
+    """An event that waits for a durable subscriber."""
 
     position: int
     body: bytes
 
 
 @dataclass(slots=True)
-class Durable:
+class DurableSubscription:
     """A durable subscription of one of this broker's own clients."""
 
     id: str
@@ -130,7 +135,7 @@ class Durable:
 
 
 class DeadLetter(NamedTuple):
-    """What could not be delivered."""
+    """An event that could not be delivered, and why."""
 
     number: int
     durable: str
@@ -143,10 +148,10 @@ class DeadLetter(NamedTuple):
 
 
 class Journal:
-    """One broker's journal. All methods are for the thread of the event loop; the disk is used in threads of its own."""
+    """One broker's journal. All methods run on the event loop's thread; disk I/O happens in threads of its own."""
 
     def __init__(self, file: Path) -> None:
-        """Opens or makes the journal, and begins a new life of the broker."""
+        """Opens or creates the journal, and starts a new incarnation of the broker."""
         self.file = file
         self._writer = _open(file)
         self._reader = _open(file)
@@ -184,7 +189,7 @@ class Journal:
         await done
 
     def then(self, do: Callable[[], object]) -> None:
-        """Do something once everything noted so far is on disk, in the order in which it was asked for."""
+        """Calls `do` once everything noted so far is on disk; calls run in the order in which they were registered."""
         self._then.append(do)
         self._commit_soon()
 
@@ -199,18 +204,18 @@ class Journal:
     async def _commit_groups(self) -> None:
         loop = asyncio.get_running_loop()
         while self._noted or self._waiting or self._then:
-            # Whoever is about to note something in this turn of the loop, or just after a group, joins the next.
+            # Whatever is noted in this turn of the loop, or just after a group, joins the next group.
             await asyncio.sleep(max(0.0, self._next_group_at - loop.time()))
             noted, self._noted = self._noted, []
             waiting, self._waiting = self._waiting, []
             then, self._then = self._then, []
             if noted:
                 await self._write(noted, loop)
-                # Who publishes one and waits for it must not wait longer.
+                # A publisher that waits for a single event must not wait longer.
                 if 1 < sum(len(section.get(_EVENT, ())) for section in noted) < GROUP_LARGE:
                     self._next_group_at = loop.time() + GATHER_S
             for do in then:
-                _done_well(do)
+                _call_safely(do)
             for done in waiting:
                 if not done.done():
                     done.set_result(None)
@@ -220,7 +225,7 @@ class Journal:
         while True:
             try:
                 await loop.run_in_executor(self._write_thread, _write_group, self._writer, noted)
-            # Full, locked by somebody's backup, or not as it should be: said, not hidden.
+            # The disk is full, the file is locked by a backup, or it is damaged: log it, and try again.
             except sqlite3.Error as wrong:
                 if not self.is_stuck:
                     log.error("the journal cannot be written: %s", wrong, extra={"file": str(self.file)})
@@ -241,10 +246,10 @@ class Journal:
         else:
             rows.append(row)
 
-    # ── What an origin keeps ──
+    # ── Events published here, and the outbox ──
 
     def note_event(self, event: EventId, type: str, at_us: int, repeat_key: bytes, raw: bytes) -> int:
-        """Keeps a published event; returns its position in this journal."""
+        """Stores a published event; returns its position in this journal."""
         position = self.next_event
         self.next_event += 1
         self._note(_EVENT, position, *event, type, at_us, repeat_key, raw)
@@ -253,57 +258,57 @@ class Journal:
             self.repeats.popitem(last=False)
         return position
 
-    def note_owed(self, broker: str, owed: OwedEvent) -> None:
-        self._note(_OWE, broker, owed.number, owed.position, *owed.event, owed.only_for)
+    def note_pending(self, broker: str, pending: PendingEvent) -> None:
+        self._note(_OWE, broker, pending.number, pending.position, *pending.event, pending.only_for)
 
     def note_stream(self, broker: str, next_number: int, confirmed: int) -> None:
         self._note(_STREAM, broker, next_number, confirmed)
 
-    def note_confirmed(self, broker: str, below: int) -> None:
+    def note_acked(self, broker: str, below: int) -> None:
         self._note(_CONFIRMED, broker, below)
 
-    def note_wants(self, broker: str, version: int, body: bytes) -> None:
+    def note_interest(self, broker: str, version: int, body: bytes) -> None:
         self._note(_WANTS, broker, version, body)
 
-    # ── What a broker with durable subscribers keeps ──
+    # ── The inbox, durable subscriptions and their queues ──
 
-    def note_heard(self, origin: str, journal: bytes, next_number: int) -> None:
+    def note_received(self, origin: str, journal: bytes, next_number: int) -> None:
         self._note(_HEARD, origin, journal, next_number)
 
-    def note_durable(self, durable: Durable) -> None:
+    def note_durable(self, durable: DurableSubscription) -> None:
         d = durable
         row = (d.owner, d.name, d.type, d.condition, d.since_us, d.tokens, d.next_position, d.acknowledged)
         self._note(_DURABLE, d.id, *row)
 
-    def note_queued(self, durable: Durable, body: bytes) -> int:
-        """Puts a notice behind the others; returns its position."""
+    def note_queued(self, durable: DurableSubscription, body: bytes) -> int:
+        """Appends an event to the queue; returns its position."""
         position = durable.next_position
         durable.next_position += 1
         self._note(_QUEUE, durable.id, position, body)
         self._note(_GROWN, durable.next_position, durable.id)
         return position
 
-    def note_acknowledged(self, durable: Durable, position: int) -> None:
-        """Everything up to `position` never comes again."""
+    def note_acknowledged(self, durable: DurableSubscription, position: int) -> None:
+        """Deletes everything up to `position` from the queue."""
         durable.acknowledged = max(durable.acknowledged, min(position, durable.next_position - 1))
         self._note(_ACKNOWLEDGED, durable.acknowledged, durable.id)
         self._note(_DONE, durable.id, durable.acknowledged)
-        if self._late is None:  # Nobody waits for it, and there may be nothing else to write.
+        if self._late is None:  # No caller waits for it, and there may be nothing else to write.
             self._late = asyncio.get_running_loop().call_later(LATE_S, self._commit_late)
 
-    def note_forgotten(self, durable: Durable) -> None:
+    def note_forgotten(self, durable: DurableSubscription) -> None:
         self._note(_FORGET, durable.id)
         self._note(_FORGET_QUEUE, durable.id)
-        self._noted.append({})  # One of the same name may be made next, and is to stay.
+        self._noted.append({})  # A subscription of the same name may follow, which this must not delete.
 
-    def note_dead(self, durable: Durable, at_us: int, event: str, type: str, why: str, body: bytes) -> None:
+    def note_dead(self, durable: DurableSubscription, at_us: int, event: str, type: str, why: str, body: bytes) -> None:
         self._note(_DEAD, durable.id, durable.owner, at_us, event, type, why, body)
 
-    def note_taken_out(self, durable: Durable, position: int) -> None:
+    def note_taken_out(self, durable: DurableSubscription, position: int) -> None:
         self._note(_TAKEN, durable.id, position)
 
     def note_revived(self, number: int) -> None:
-        """A dead letter is one no longer."""
+        """Deletes a dead letter that is queued again."""
         self._note(_BURIED, number)
 
     def note_meta(self, name: str, value: bytes) -> None:
@@ -312,44 +317,44 @@ class Journal:
     # ── Reading ──
 
     def read_now(self, query: str, *arguments: Any) -> list[Any]:
-        """For the start, before anybody waits."""
+        """Reads synchronously; only for the start of the broker."""
         return self._reader.execute(query, arguments).fetchall()
 
     def meta(self, name: str) -> bytes:
         rows = self.read_now("SELECT value FROM meta WHERE name = ?", name)
         return bytes(rows[0][0]) if rows else b""
 
-    def durables(self) -> list[Durable]:
-        return [Durable(*row) for row in self.read_now("SELECT * FROM durables ORDER BY owner, name")]
+    def durables(self) -> list[DurableSubscription]:
+        return [DurableSubscription(*row) for row in self.read_now("SELECT * FROM durables ORDER BY owner, name")]
 
     def streams(self) -> list[tuple[str, int, int]]:
         return self.read_now("SELECT * FROM streams")
 
-    def heard(self) -> list[tuple[str, bytes, int]]:
+    def received(self) -> list[tuple[str, bytes, int]]:
         return self.read_now("SELECT * FROM heard")
 
-    def wants(self) -> list[tuple[str, int, bytes]]:
+    def interests(self) -> list[tuple[str, int, bytes]]:
         return self.read_now("SELECT * FROM wants")
 
-    async def queued(self, durable: str, after: int, at_most: int = READ_ROWS) -> list[QueuedNotice]:
-        """What waits behind a position, oldest first."""
+    async def queued(self, durable: str, after: int, at_most: int = READ_ROWS) -> list[QueuedEvent]:
+        """The queued events after a position, oldest first."""
         query = "SELECT position, body FROM queue WHERE durable = ? AND position > ? ORDER BY position LIMIT ?"
-        return [QueuedNotice(*row) for row in await self._read(query, durable, after, at_most)]
+        return [QueuedEvent(*row) for row in await self._read(query, durable, after, at_most)]
 
     async def queue_sizes(self) -> dict[str, int]:
         return dict(await self._read("SELECT durable, count(*) FROM queue GROUP BY durable"))
 
-    async def owed(self, broker: str, first: int, at_most: int = READ_ROWS) -> list[OwedEvent]:
-        """What is owed to a broker from a number on."""
+    async def pending(self, broker: str, first: int, at_most: int = READ_ROWS) -> list[PendingEvent]:
+        """The events pending for a broker, from a number on."""
         query = (
             "SELECT number, position, origin, incarnation, seq, only_for FROM owed"
             " WHERE broker = ? AND number >= ? ORDER BY number LIMIT ?"
         )
         rows = await self._read(query, broker, first, at_most)
-        return [OwedEvent(number, position, EventId(*event), only) for number, position, *event, only in rows]
+        return [PendingEvent(number, position, EventId(*event), only) for number, position, *event, only in rows]
 
-    async def events_owed(self, broker: str, numbers: Sequence[int]) -> list[tuple[int, bytes]]:
-        """The bytes of these events, lowest number first; those that are owed no longer are left out."""
+    async def pending_packets(self, broker: str, numbers: Sequence[int]) -> list[tuple[int, bytes]]:
+        """The bytes of these pending events, lowest number first; those that are acknowledged are left out."""
         marks = ", ".join("?" * len(numbers))
         query = (
             "SELECT number, raw FROM owed JOIN events USING (position)"  # noqa: S608 - marks only
@@ -358,7 +363,7 @@ class Journal:
         return [(number, bytes(raw)) for number, raw in await self._read(query, broker, *numbers)]
 
     async def events_since(self, at_us: int, type: str, after: int, before: int) -> list[JournaledEvent]:
-        """Events of a type, published since a moment, between two positions; a part at a time."""
+        """Events of a type, published since a moment, between two positions; at most `READ_ROWS` of them."""
         query = (
             "SELECT position, origin, incarnation, seq, type, at_us, raw FROM events"
             " WHERE position > ? AND position < ? AND at_us >= ? AND type = ? ORDER BY position LIMIT ?"
@@ -372,23 +377,23 @@ class Journal:
         return [DeadLetter(*row) for row in await self._read(query, *arguments)]
 
     async def _read(self, query: str, *arguments: Any) -> list[Any]:
-        await self.committed()  # What was noted is what is read.
+        await self.committed()  # Reads see everything noted before.
         return await self._in_reader(lambda: self._reader.execute(query, arguments).fetchall())
 
     async def _in_reader(self, work: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._read_thread, work)
 
-    # ── Keeping it small ──
+    # ── Retention ──
 
-    async def owed_too_long(self, before_us: int) -> list[tuple[str, int]]:
-        """For each broker that is owed something older than this, the last number that is."""
+    async def pending_too_long(self, before_us: int) -> list[tuple[str, int]]:
+        """For each broker with a pending event older than this, the last number of such an event."""
         query = "SELECT broker, max(number) FROM owed JOIN events USING (position) WHERE at_us < ? GROUP BY broker"
         return await self._read(query, before_us)
 
     async def forget_old(self, keep_max: int, before_us: int, dead_max: int) -> None:
-        """Lets go of events that are over the limit in number or age and owed to nobody, and of the oldest dead letters.
+        """Deletes events over the limit in number or age that no broker still has to acknowledge, and the oldest dead letters.
 
-        While the disk refuses nothing is let go: it is done the next time.
+        While the disk refuses, nothing is deleted; the next call tries again.
         """
         await self.committed()
         loop = asyncio.get_running_loop()
@@ -399,13 +404,84 @@ class Journal:
             log.error("old events cannot be let go yet: %s", wrong, extra={"file": str(self.file)})
 
     def close(self) -> None:
-        """Finishes what is being written, and closes; what was noted and not waited for may be lost."""
+        """Finishes the write in progress, and closes; changes that no caller has waited for may be lost."""
         if self._late is not None:
             self._late.cancel()
         self._write_thread.shutdown(wait=True)
         self._read_thread.shutdown(wait=True)
         self._writer.close()
         self._reader.close()
+
+
+@dataclass(slots=True)
+class Backlog:
+    """The kept events that match a new subscription, as far as the journal has been read."""
+
+    interest: DurableInterest | None = None
+    reached: int = 0
+    found: list[JournaledEvent] = field(default_factory=list)
+
+
+class EventHistory:
+    """The events published here, for subscriptions that begin in the past or are learnt of late.
+
+    `read` reads the journal until the rest is in memory, which takes a while; `complete` adds the rest at once. The
+    caller must not await between `complete` and the step that makes the subscription known: then no event is missed.
+    """
+
+    def __init__(self, journal: Journal, type_named: TypeNamed) -> None:
+        self._journal, self._type_named = journal, type_named
+        self._recent: deque[JournaledEvent] = deque(maxlen=RECENT_MAX)
+
+    def add(self, event: JournaledEvent) -> None:
+        """An event has just been published."""
+        self._recent.append(event)
+
+    async def read(self, interests: Sequence[DurableInterest], *, skew_us: int = SKEW_US) -> list[Backlog]:
+        """For each subscription, the events that match it since its start, by a clock that may differ by `skew_us`."""
+        started = [msgspec.structs.replace(each, since_us=each.since_us - skew_us) for each in interests]
+        backlogs = [Backlog(interest) for interest in started]
+        while late := [backlog for backlog in backlogs if not self._is_near(backlog.reached)]:
+            for backlog in late:
+                await self._read_more(backlog)
+        return backlogs
+
+    def complete(self, backlog: Backlog) -> list[JournaledEvent]:
+        """The events of a backlog, oldest first, up to this moment."""
+        interest = backlog.interest
+        if interest is None:
+            return []
+        later = [event for event in self._recent if event.position > backlog.reached]
+        return [*backlog.found, *(event for event in later if self._matches(interest, event))]
+
+    def _is_near(self, position: int) -> bool:
+        """Whether everything after a position is in memory."""
+        first = self._recent[0].position if self._recent else self._journal.next_event
+        return position >= first - 1
+
+    async def _read_more(self, backlog: Backlog) -> None:
+        interest, end = backlog.interest, self._journal.next_event
+        assert interest is not None
+        kept = await self._journal.events_since(interest.since_us, interest.type, backlog.reached, end)
+        backlog.found += [event for event in kept if self._matches(interest, event)]
+        backlog.reached = kept[-1].position if len(kept) == READ_ROWS else end - 1
+
+    def _matches(self, interest: DurableInterest, event: JournaledEvent) -> bool:
+        if event.type != interest.type or event.at_us < interest.since_us:
+            return False
+        return may_match(interest, self._type_named(interest.type), stored_values(event.raw))
+
+
+async def read_on(
+    cursor: LogCursor[_T], at_most: int, fetch: Callable[[int, int], Awaitable[Sequence[tuple[int, _T]]]]
+) -> Sequence[tuple[int, _T]]:
+    """The next entries at a cursor, from memory or from the journal; only one task at a time may call this."""
+    if not cursor.has_more or at_most <= 0:
+        return []
+    if taken := cursor.take(at_most):
+        return taken
+    read = cursor.next_read(at_most)
+    return cursor.supply(read, await fetch(read.after, read.at_most))
 
 
 def _open(file: Path) -> sqlite3.Connection:
@@ -428,7 +504,7 @@ def _open(file: Path) -> sqlite3.Connection:
 
 
 def _begin_life(connection: sqlite3.Connection) -> tuple[bytes, int]:
-    """The journal's own name, and the number of this life, which no earlier one had."""
+    """The id of the journal, and the number of this incarnation, which no earlier one had."""
     with _transaction(connection):
         known = dict(connection.execute("SELECT name, value FROM meta WHERE name IN ('id', 'incarnation')"))
         id = bytes(known.get("id") or secrets.token_bytes(16))
@@ -438,14 +514,14 @@ def _begin_life(connection: sqlite3.Connection) -> tuple[bytes, int]:
 
 
 def _repeats(connection: sqlite3.Connection) -> OrderedDict[bytes, EventId]:
-    """Oldest first; a plain dict would walk over ever more gaps to find that one."""
+    """Oldest first. Not a plain dict: to find its oldest key it walks over ever more gaps."""
     query = "SELECT repeat_key, origin, incarnation, seq FROM events ORDER BY position DESC LIMIT ?"
     rows = connection.execute(query, (REPEATS_MAX,)).fetchall()
     return OrderedDict((bytes(key), EventId(*event)) for key, *event in reversed(rows))
 
 
-def _done_well(do: Callable[[], object]) -> None:
-    """One that fails must not keep the others, or the next group, from being told."""
+def _call_safely(do: Callable[[], object]) -> None:
+    """A callback that fails must not hold up the others, or the next group."""
     try:
         do()
     except Exception as fault:
@@ -464,7 +540,7 @@ class _transaction:  # noqa: N801 - reads as a statement
             if kind is None:
                 self._connection.execute("COMMIT")
         finally:
-            if self._connection.in_transaction:  # A commit that is refused leaves it open, and no other can begin.
+            if self._connection.in_transaction:  # A refused commit leaves the transaction open.
                 self._connection.execute("ROLLBACK")
 
 
@@ -478,7 +554,7 @@ def _write_group(connection: sqlite3.Connection, noted: list[_Section]) -> None:
 
 
 def _execute(connection: sqlite3.Connection, change: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Many rows in one statement: after each the thread would have to wait for its turn among those that run Python."""
+    """Many rows in one statement: after each statement the thread has to wait for the GIL."""
     if change in _INSERTS:
         for some in parts(rows, ROWS_AT_ONCE):
             connection.execute(_inserting(change, len(some)), [value for row in some for value in row])
@@ -493,7 +569,7 @@ def _inserting(change: str, count: int) -> str:
 
 
 def _last_of_each(change: str, rows: list[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
-    """Where a later change undoes an earlier one, only the later: a thousand events move one counter once."""
+    """Where a later change overwrites an earlier one, only the later: a thousand events update one counter once."""
     if change is _GROWN:
         return [(position, id) for id, position in {id: position for position, id in rows}.items()]
     if change in (_STREAM, _HEARD):
@@ -504,7 +580,7 @@ def _last_of_each(change: str, rows: list[tuple[Any, ...]]) -> Sequence[tuple[An
 def _forget_old(connection: sqlite3.Connection, up_to: int, before_us: int, dead_max: int) -> None:
     with _transaction(connection):
         first_owed = _scalar(connection, "SELECT coalesce(min(position), 9223372036854775807) FROM owed")
-        # Up to the first that is young enough: looking at the age of each of a million would hold up publishers.
+        # Up to the first event that is young enough: checking the age of each of a million would hold up publishers.
         young = connection.execute(
             "SELECT position FROM events WHERE at_us >= ? ORDER BY position LIMIT 1", (before_us,)
         ).fetchone()

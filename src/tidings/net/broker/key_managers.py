@@ -1,13 +1,13 @@
-"""The broker's registry: types and revocations that come from it, and the key managers that keep their state in it.
+"""The broker's registry: its types and revocations, and the key managers that store their state in it.
 
-A manager's state is on disk before anything that rests on it leaves the broker. It is sealed with a key
-made of the manager's own, so the registry holds nothing that opens it. Revocations are read again and
-again: a right taken back with `tidings grant revoke` ends in running sessions.
+A manager's state is on disk before anything that depends on it leaves the broker. It is encrypted with a key
+derived from the manager's own, so the registry holds nothing that opens it. The broker reads revocations
+regularly: a right revoked with `tidings grant revoke` ends in running sessions.
 
-A broker remembers, apart from the registry, how far its managers had come. With a registry that was put
-back from an old backup it does not start: the same sender ids, and so the same nonces, would be given
-out again. Nor does it with a clock that is behind the registry's last change. Whoever puts back the
-registry and the broker's own folder together is not noticed.
+The broker also records, apart from the registry, the generation that its managers have reached. It does not start with a
+registry that was restored from an old backup: the managers would assign the same sender ids, and so the same nonces,
+again. Nor does it start with a clock that is behind the registry's last change. A restore of the registry together with the
+broker's own folder goes unnoticed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from tidings.errors import Denied, InputError, PeerError, SetupError
+from tidings.net.clock import now_ms
 from tidings.net.config import BrokerConfig
-from tidings.net.ids import now_ms, read_identity
+from tidings.net.ids import read_identity
 from tidings.net.type_files import TypeDefinition, of_signed
 from tidings.security import Identity, KeyManager, SignedType, fingerprint
 from tidings.store import ManagerSnapshot, Registry
 
 
-class Managers:
+class KeyManagers:
     """One broker's registry, and the key managers that run at this broker."""
 
     def __init__(self, config: BrokerConfig) -> None:
@@ -37,12 +38,12 @@ class Managers:
         where = config.registry or str(config.data / "registry.db")
         self._registry = Registry.open(where, now_ms=now_ms())
         self._registry.clock.check(now_ms())
-        self._reached = Reached(config.data / "managers")
+        self._reached = GenerationFiles(config.data / "managers")
         self._running: dict[bytes, tuple[KeyManager, Identity]] = {}
         self._revoked = 0
 
     def types(self) -> list[TypeDefinition]:
-        """The types that the registry has."""
+        """The types in the registry."""
         return [of_signed(signed) for signed in self._registry.types.all()]
 
     def hosted(self, types: list[SignedType]) -> Iterator[KeyManager]:
@@ -64,14 +65,14 @@ class Managers:
         return manager
 
     def _new_sender_id(self, type_id: bytes) -> int:
-        """From the registry's counter, which jobs on Spark ask too: no two may have one id, and with it one nonce."""
+        """From the registry's counter, which jobs on Spark use, too: two senders with one id would use one nonce."""
         try:
             return self._registry.keys.new_sender_ids(type_id, by=self._config.name, now_ms=now_ms())[0]
         except SetupError as wrong:
             raise PeerError(f"sender: the registry cannot count: {wrong}") from wrong  # Unanswered; members ask again.
 
     def _restore(self, manager: KeyManager, identity: Identity) -> None:
-        """Has the manager go on from its kept state; raises Denied for one that is not its newest."""
+        """Restores the manager from its stored state; raises Denied if that is not the newest."""
         signed = manager.signed_type
         kept, reached = self._registry.keys.manager(signed.type_id), self._reached.read(signed.type_id)
         try:
@@ -84,14 +85,14 @@ class Managers:
             raise Denied(f"{refused} ({signed.event_type.name}@{signed.version}); {_WAY_OUT}") from None
 
     def keep(self, type_id: bytes, generation: int) -> None:
-        """Write a manager's state down; when this returns it is on disk."""
+        """Stores a manager's state; when this returns it is on disk."""
         manager, identity = self._running[type_id]
         state = ManagerSnapshot(generation, manager.export_state(_master(identity)))
         self._registry.keys.save_manager(type_id, state, by=self._config.name, now_ms=now_ms())
         self._reached.write(type_id, generation)
 
     def revocations(self) -> list[str]:
-        """What has been revoked since this was last asked."""
+        """What has been revoked since the last call."""
         found = self._registry.grants.revocations()
         if len(found) == self._revoked:
             return []
@@ -105,14 +106,14 @@ class Managers:
 _WAY_OUT = "put the newest registry back, or, if it is lost, make a new version of the type with another key manager"
 
 
-class Reached:
+class GenerationFiles:
     """The highest generation that each manager has reached at this broker, each in a file of its own."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def read(self, type_id: bytes) -> int:
-        """0 for a manager that never kept anything here."""
+        """0 for a manager that never stored anything here."""
         file = self._file(type_id)
         try:
             return int(file.read_text() or 0) if file.exists() else 0

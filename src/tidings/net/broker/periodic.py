@@ -1,84 +1,126 @@
-"""Upkeep: what a broker does now and then whether or not anybody asks.
+"""Background work of a broker: supervised tasks, and what is done regularly whether or not a client asks.
 
-each second     looks at the clock, at what has been revoked, and at who can be joined
-each 5 s        writes down what the router remembers, if it has changed
-each 30 s       lets go of events, debts and dead letters that are over the limits
+each second     checks the clock, reads revocations, and tries to join and to restore durable subscriptions
+each 5 s        saves the router's memory, if it has changed
+each 30 s       deletes events, pending deliveries and dead letters that are over the limits
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
 
 from tidings.errors import SetupError
-from tidings.net.ids import now_ms, now_us, read_token
+from tidings.net.broker.journal import Journal
+from tidings.net.broker.key_managers import KeyManagers
+from tidings.net.clock import now_ms, now_us
+from tidings.net.config import Limits
+from tidings.net.ids import read_token
+from tidings.node import Node, NodeEffect
 
-if TYPE_CHECKING:
-    from tidings.net.broker.broker import Broker
-
-ROUTINE_S = 1.0
-BACK_MS = 2000  # A clock that goes back by more has been set: events sealed before it seem to lie in the future.
-MEMORY_EVERY_S = 5.0  # How often what the router remembers is written down, if it has changed.
-FORGET_EVERY_S = 30.0
+CHECK_EVERY_S = 1.0
+BACK_MS = 2000  # A clock that goes back by more has been set: events sealed before then seem to lie in the future.
+MEMORY_EVERY_S = 5.0
+RETENTION_EVERY_S = 30.0
 
 log = logging.getLogger("tidings.broker")
 
 
-class Upkeep:
-    """One broker's routine."""
+class BackgroundTasks:
+    """The tasks of one broker. A failure is logged, and `cancel` ends all of them."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Runs a coroutine in the background, at most until the broker stops."""
+        task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def cancel(self) -> None:
+        """Cancels all tasks, and waits until they have ended."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a task of this broker failed", exc_info=error)
+
+
+class Maintenance:
+    """The check of each second."""
+
+    def __init__(
+        self,
+        node: Node,
+        carry_out: Callable[[Iterable[NodeEffect]], None],
+        managers: KeyManagers,
+        token_files: Sequence[Path],
+        also: Sequence[Callable[[], None]],
+    ) -> None:
+        """`also` is called each second, too."""
+        self._node, self._carry_out, self._managers = node, carry_out, managers
+        self._token_files, self._also = token_files, also
         self._loop = asyncio.get_running_loop()
-        self._remembered = b""
 
-    def begin(self) -> None:
-        """From now on, until the broker stops."""
-        for routine in (self._routine, self._keep_memory, self._forget_old, self._broker.subscribing.take_up_lapsed):
-            self._broker.task(routine())
+    def present_tokens(self, now: float) -> None:
+        """Requests the keys that this broker's tokens give it a right to.
 
-    def hold_tokens(self, now: float) -> None:
-        """Ask for what this broker's rights open. Who asks again gets a sender id whose moments nobody has used."""
-        for file in self._broker.config.tokens:
-            self._broker.carry_out(self._broker.node.hold(read_token(file), now))
+        Each request gets a new sender id, under which no nonce has been used.
+        """
+        for file in self._token_files:
+            self._carry_out(self._node.hold(read_token(file), now))
 
-    async def _routine(self) -> None:
-        broker = self._broker
+    async def run(self) -> None:
+        """Until it is cancelled."""
         while True:
-            self._look_at_the_clock()
-            broker.entrance.enter()
-            broker.subscribing.take_up_resting()
+            self._check_clock()
+            for each in self._also:
+                each()
             try:
-                revoked = await asyncio.to_thread(broker.managers.revocations)
-            except SetupError as wrong:  # A registry that is busy, or on a full disk, is asked again.
+                revoked = await asyncio.to_thread(self._managers.revocations)
+            except SetupError as wrong:  # The registry is busy, or on a full disk: try again.
                 log.error("the registry cannot be read", extra={"why": str(wrong)})
             else:
-                broker.carry_out(broker.node.revoke(revoked, self._loop.time()) if revoked else [])
-            await asyncio.sleep(ROUTINE_S)
+                self._carry_out(self._node.revoke(revoked, self._loop.time()) if revoked else [])
+            await asyncio.sleep(CHECK_EVERY_S)
 
-    def _look_at_the_clock(self) -> None:
-        node, now, shown_ms = self._broker.node, self._loop.time(), now_ms()
+    def _check_clock(self) -> None:
+        node, now, shown_ms = self._node, self._loop.time(), now_ms()
         back_ms = node.now_ms(now) - shown_ms
         node.clock_is(shown_ms, now)
         if back_ms > BACK_MS:
             log.warning("the clock has gone back", extra={"by_ms": back_ms})
-            self.hold_tokens(now)
+            self.present_tokens(now)
 
-    async def _keep_memory(self) -> None:
-        journal = self._broker.journal
-        while True:
-            await asyncio.sleep(MEMORY_EVERY_S)
-            memory = self._broker.node.memory()
-            if memory != self._remembered:
-                self._remembered = memory
-                journal.note_meta("router memory", memory)
-                await journal.committed()
 
-    async def _forget_old(self) -> None:
-        broker, limits = self._broker, self._broker.config.limits
-        while True:
-            await asyncio.sleep(FORGET_EVERY_S)
-            before_us = now_us() - int(limits.retention_hours * 3_600_000_000)
-            await broker.promises.give_up(before_us)
-            await broker.journal.forget_old(limits.retention_events_max, before_us, limits.dead_letters_max)
+async def save_router_memory(node: Node, journal: Journal) -> None:
+    """Saves what the router remembers across restarts, whenever it has changed."""
+    saved = b""
+    while True:
+        await asyncio.sleep(MEMORY_EVERY_S)
+        memory = node.memory()
+        if memory != saved:
+            saved = memory
+            journal.note_meta("router memory", memory)
+            await journal.committed()
+
+
+class _Sender(Protocol):
+    async def give_up(self, before_us: int) -> None: ...
+
+
+async def apply_retention(sender: _Sender, journal: Journal, limits: Limits) -> None:
+    """Deletes what is over the limits."""
+    while True:
+        await asyncio.sleep(RETENTION_EVERY_S)
+        before_us = now_us() - int(limits.retention_hours * 3_600_000_000)
+        await sender.give_up(before_us)
+        await journal.forget_old(limits.retention_events_max, before_us, limits.dead_letters_max)

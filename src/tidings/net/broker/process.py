@@ -1,4 +1,4 @@
-"""A broker as a process of its own: until it is told to stop, or has drained."""
+"""A broker as a process of its own, until a signal stops it or it has drained."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Any
 from tidings.matching import load_kernels
 from tidings.net.broker.broker import Broker
 from tidings.net.config import BrokerConfig
-from tidings.net.observability.metrics import Metrics
+from tidings.net.observability.metrics import MetricsServer
 
 COLLECT_AFTER = 10_000  # New objects that are still there; looking through them takes a few milliseconds.
 COLLECT_ALL_S = 3600.0  # So long waits what goes in a circle later: some kilobytes of each closed connection.
 # So long the journal's thread, back from the disk, waits for a busy event loop; not ten times that.
 HAND_OVER_S = 0.0005
 
-Tell = Callable[[dict[str, Any]], None]
+Report = Callable[[dict[str, Any]], None]
 
 
-async def serve(config: BrokerConfig, tell: Tell) -> None:
-    """Run a broker until SIGTERM or SIGINT, or until somebody has it drained; `tell` hears when it listens and joins."""
+async def serve(config: BrokerConfig, report: Report) -> None:
+    """Runs a broker until SIGTERM or SIGINT, or until it has drained; calls `report` when it listens, joins and stops."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for way_to_stop in (signal.SIGTERM, signal.SIGINT):
@@ -33,26 +33,26 @@ async def serve(config: BrokerConfig, tell: Tell) -> None:
     broker = await Broker.start(config)
     sys.setswitchinterval(HAND_OVER_S)
     collecting = loop.create_task(_collect_all_now_and_then())
-    _collect_in_small_parts()
-    async with _beside(broker) as addresses:
-        tell({"broker": config.name, "state": "listening", "address": broker.address, **addresses})
-        joining = loop.create_task(_tell_joined(broker, tell))
+    collect_in_small_parts()
+    async with _extra_servers(broker) as addresses:
+        report({"broker": config.name, "state": "listening", "address": broker.address, **addresses})
+        joining = loop.create_task(_report_joined(broker, report))
         await _first(stop.wait(), broker.ended())
         joining.cancel()
     collecting.cancel()
     if not broker.is_draining:
         await broker.stop()
     await broker.ended()
-    tell({"broker": config.name, "state": "stopped"})
+    report({"broker": config.name, "state": "stopped"})
 
 
-def _collect_in_small_parts() -> None:
+def collect_in_small_parts() -> None:
     """Look for circles among what is new, once, and never again at what is found to be in use.
 
     What a broker remembers of events is freed by its counts. Python would look through all of it again and again, and
     everything waits meanwhile: tens of milliseconds for what has come in some seconds, tenths of a second for all.
     """
-    _collect_all()
+    collect_all()
     gc.set_threshold(COLLECT_AFTER)
     gc.callbacks.append(_freeze_what_is_left)
 
@@ -65,34 +65,34 @@ def _freeze_what_is_left(phase: str, info: dict[str, int]) -> None:
 async def _collect_all_now_and_then() -> None:
     while True:
         await asyncio.sleep(COLLECT_ALL_S)
-        _collect_all()
+        collect_all()
 
 
-def _collect_all() -> None:
+def collect_all() -> None:
     gc.unfreeze()
     gc.collect()
     gc.freeze()
 
 
 @contextlib.asynccontextmanager
-async def _beside(broker: Broker) -> AsyncIterator[dict[str, str]]:
-    """What a broker offers beside its links, and where."""
+async def _extra_servers(broker: Broker) -> AsyncIterator[dict[str, str]]:
+    """The gateway and the metrics page, if configured, and their addresses."""
     config, addresses = broker.config, dict[str, str]()
     async with contextlib.AsyncExitStack() as stack:
         if config.gateway:
             from tidings.net.gateway.server import Gateway  # Here, so that only who has one loads what it needs.
 
-            gateway = await stack.enter_async_context(Gateway(broker))
+            gateway = await stack.enter_async_context(Gateway(config, broker.services, broker.clients))
             addresses["gateway"] = gateway.address
         if config.metrics:
-            metrics = await stack.enter_async_context(Metrics(broker))
+            metrics = await stack.enter_async_context(MetricsServer(config.metrics, broker.numbers))
             addresses["metrics"] = metrics.address
         yield addresses
 
 
-async def _tell_joined(broker: Broker, tell: Tell) -> None:
+async def _report_joined(broker: Broker, report: Report) -> None:
     await broker.is_joined.wait()
-    tell({"broker": broker.config.name, "state": "joined"})
+    report({"broker": broker.config.name, "state": "joined"})
 
 
 async def _first(*waits: Any) -> None:

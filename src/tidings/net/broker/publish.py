@@ -1,40 +1,63 @@
-"""Publishing: an event is on disk, with all that is owed for it, before anybody hears of it.
+"""Publishing: an event and all it is pending for are on disk before the event leaves the broker.
 
-published   → checked and sealed by the node, noted with what is owed and what waits for durable subscribers here
-on disk     → sent into the overlay, listed to whom it is owed, told to who is connected, acknowledged
+published   → the node checks and seals it; the journal notes it, with its pending deliveries and local durable queues
+on disk     → sent into the overlay, announced to brokers, delivered to connected subscribers, acknowledged
+
+Publishers go no faster than events can leave: `Backpressure` has them wait a while where a link or a client does not keep up.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
+from tidings.delivery import Deliveries, PendingEvent
 from tidings.errors import Denied, SetupError
-from tidings.net.broker.journal import OwedEvent
-from tidings.net.ids import now_us
-from tidings.node import Keep, NodeEffect, RegisteredType
+from tidings.net.broker.durable_queues import DurableQueues
+from tidings.net.broker.journal import EventHistory, Journal, JournaledEvent
+from tidings.net.broker.periodic import BackgroundTasks
+from tidings.net.broker.reliable_sender import ReliableSender
+from tidings.net.clock import now_us
+from tidings.net.transport.connection import Link
+from tidings.net.transport.peer_links import PeerLinks
+from tidings.node import Keep, Node, NodeEffect, RegisteredType
 from tidings.overlay import EventId, NodeId
 
-if TYPE_CHECKING:
-    from tidings.net.broker.broker import Broker
+
+class _Matcher(Protocol):
+    def match(self, raw: bytes) -> Deliveries | None: ...
 
 
-class Publishing:
-    """What one broker's clients publish."""
+class Publisher:
+    """Publishes the events of one broker's clients."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        node: Node,
+        journal: Journal,
+        sender: ReliableSender,
+        history: EventHistory,
+        queues: DurableQueues,
+        matcher: _Matcher,
+        counts: Counter[str],
+        carry_out: Callable[[Iterable[NodeEffect]], None],
+    ) -> None:
+        self._node, self._journal, self._sender, self._history = node, journal, sender, history
+        self._queues, self._matcher, self._counts, self._carry_out = queues, matcher, counts, carry_out
         self._loop = asyncio.get_running_loop()
+        self.is_draining = False
+        """Whether new events are refused."""
 
     async def publish(
         self, client: str, known: RegisteredType, events: Sequence[tuple[bytes, dict[str, Any]]]
     ) -> list[EventId]:
-        """Publish events; returns when they are on disk, with what is owed for them. As `publish_now`."""
+        """Publishes events; returns when they are on disk. As `publish_now`."""
         done: asyncio.Future[list[EventId]] = self._loop.create_future()
 
         def on_disk(ids: list[EventId]) -> None:
-            if not done.done():  # Whoever asked may have gone.
+            if not done.done():  # The caller may have been cancelled.
                 done.set_result(ids)
 
         self.publish_now(client, known, events, on_disk)
@@ -47,62 +70,105 @@ class Publishing:
         events: Sequence[tuple[bytes, dict[str, Any]]],
         then: Callable[[list[EventId]], None],
     ) -> None:
-        """Publish events; `then` is given their ids when they are on disk, with what is owed for them.
+        """Publishes events; calls `then` with their ids when they are on disk, with their pending deliveries.
 
-        Each comes with what tells a repetition; one said again keeps its id. Raises as `Node.publish` does;
-        nothing has happened then.
+        Each event comes with its idempotency key; one that was published before keeps its id. Raises as
+        `Node.publish` does, and has done nothing then.
         """
-        broker = self._broker
-        if broker.is_draining:
+        journal = self._journal
+        if self.is_draining:
             raise Denied("draining: this broker takes no more events; publish at another")
-        if broker.journal.is_stuck:  # What came before waits in memory; more must not.
-            why = broker.journal.stuck_why
-            raise SetupError(f"disk: this broker cannot write its journal ({why}); publish again when it can")
-        repeats = broker.journal.repeats
+        if journal.is_stuck:  # What came before waits in memory; more must not.
+            raise SetupError(
+                f"disk: this broker cannot write its journal ({journal.stuck_why}); publish again when it can"
+            )
+        repeats = journal.repeats
         new = {key: values for key, values in events if key not in repeats}
         if new:
             now = self._loop.time()
-            ids, effects = broker.node.publish_many(client, known.name, list(new.values()), now, keep=True)
-            broker.counts["published"] += len(ids)
-            self._note_down(known, list(new), effects)
+            ids, effects = self._node.publish_many(client, known.name, list(new.values()), now, keep=True)
+            self._counts["published"] += len(ids)
+            self._note(known, list(new), effects)
         all_ids = [repeats[key] for key, _ in events]
-        broker.journal.then(lambda: then(all_ids))
+        journal.then(lambda: then(all_ids))
 
-    def _note_down(self, known: RegisteredType, keys: Sequence[bytes], effects: list[NodeEffect]) -> None:
+    def _note(self, known: RegisteredType, keys: Sequence[bytes], effects: list[NodeEffect]) -> None:
         """Notes what must be on disk, all at once so that events stay in order; the rest is done when it is there."""
-        broker = self._broker
-        owed: list[tuple[NodeId, OwedEvent]] = []
+        pending: list[tuple[NodeId, PendingEvent]] = []
         later: list[NodeEffect] = []
         names, at_us = iter(keys), now_us()
         for effect in effects:
             match effect:
                 case Keep(event, raw):
-                    position = broker.journal.note_event(event, known.name, at_us, next(names), raw)
-                    owed += broker.promises.owe(position, event, known.name, at_us, raw)
-                    self._queue_own(position, event, known.name, raw)
+                    position = self._journal.note_event(event, known.name, at_us, next(names), raw)
+                    kept = JournaledEvent(position, event, known.name, at_us, raw)
+                    self._history.add(kept)
+                    pending += self._sender.add(kept)
+                    self._queue_own(kept)
                 case _:
                     later.append(effect)
-        self.when_on_disk(owed, later)
+        fresh = self._queues.take_fresh()
 
-    def _queue_own(self, position: int, event: EventId, type: str, raw: bytes) -> None:
+        def send() -> None:
+            self._carry_out(later)
+            self._sender.committed(pending)
+            self._queues.committed(fresh)
+
+        self._journal.then(send)
+
+    def _queue_own(self, event: JournaledEvent) -> None:
         """For durable subscribers of the event's own broker. Not by way of the overlay: it may be busy joining."""
-        broker = self._broker
-        if not broker.queues.count_of[type]:
+        if not self._queues.count_of[event.type]:
             return
-        bundle = None if broker.promises.owes_myself() else broker.deliver(raw)
-        if bundle is None:  # Their subscriptions wait for keys, or events before this one do.
-            broker.promises.owe_myself(position, event)
+        deliveries = None if self._sender.has_own_pending() else self._matcher.match(event.raw)
+        if deliveries is None:  # The subscriptions wait for keys, or events before this one do.
+            self._sender.add_own(event)
             return
-        for durable, told in bundle:
-            broker.queues.add(durable, told)
+        for durable, encoded in deliveries:
+            self._queues.add(durable, encoded)
 
-    def when_on_disk(self, owed: Sequence[tuple[NodeId, OwedEvent]] = (), later: Sequence[NodeEffect] = ()) -> None:
-        """Have everything that was noted written, and then tell whoever it is for."""
-        broker, fresh = self._broker, self._broker.queues.take_fresh()
 
-        def tell() -> None:
-            broker.carry_out(later)
-            broker.promises.committed(owed)
-            broker.queues.committed(fresh)
+class Backpressure:
+    """Has publishers wait for links and clients whose queues fill up."""
 
-        broker.journal.then(tell)
+    def __init__(
+        self, links: PeerLinks, tasks: BackgroundTasks, *, link_wait_s_max: float, client_wait_s_max: float
+    ) -> None:
+        self._links, self._tasks = links, tasks
+        self._link_wait_s_max, self._client_wait_s_max = link_wait_s_max, client_wait_s_max
+        self._filling: dict[str, Link] = {}  # To clients with half-full queues that have not been waited for yet.
+
+    def add_filling(self, client: str, link: Link) -> None:
+        """The queue of a client is half full."""
+        self._filling[client] = link
+
+    @property
+    def has_filling(self) -> bool:
+        """Whether `wait_for_clients` would wait."""
+        return bool(self._filling)
+
+    async def wait(self) -> None:
+        """Waits while the queue of a link or of a client is more than half full, for a while."""
+        crowded = self._links.crowded()
+        if crowded is not None:
+            await self._drained(crowded, self._link_wait_s_max)
+        if self._filling:
+            await self.wait_for_clients()
+
+    async def wait_for_clients(self) -> None:
+        """Waits for each client whose queue is half full, for a while."""
+        while self._filling:
+            await self._drained(self._filling.pop(next(iter(self._filling))), self._client_wait_s_max)
+
+    async def _drained(self, link: Link, seconds_max: float) -> None:
+        """A link that does not drain in time is not waited for again until it has drained."""
+        try:
+            async with asyncio.timeout(seconds_max):
+                await link.drained()
+        except TimeoutError:
+            link.is_slow = True
+            self._tasks.start(self._no_longer_slow(link))
+
+    async def _no_longer_slow(self, link: Link) -> None:
+        await link.drained()
+        link.is_slow = False

@@ -1,8 +1,9 @@
-"""Subscribing: what a broker's clients want, while they are connected and, durably, while they are not.
+"""The subscriptions of a broker's clients: live ones while a client is connected, durable ones also while it is not.
 
-A subscription is in place when the overlay says that it is known wherever it must be; after a while its
-client is told so in any case. Durable ones are taken up again when the broker starts: those whose keys have not come
-rest until they do, and those whose rights have ended are tried again now and then, for a clock may have been wrong.
+A subscription is in place when the overlay reports that it is known wherever it must be; the broker answers its
+client after a while in any case. Durable subscriptions are restored when the broker starts. Those whose keys are missing are
+suspended until the keys arrive. Those whose rights have ended have lapsed; the broker tries them again regularly, as a
+clock may have been wrong.
 """
 
 from __future__ import annotations
@@ -10,87 +11,123 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
-from tidings.errors import ErrorCode, PeerError, TidingsError
-from tidings.net.broker.journal import Durable
-from tidings.net.broker.promises import Past
-from tidings.net.ids import now_us
-from tidings.node import NodeEffect, RegisteredType
-from tidings.overlay import SubscriptionId
+from tidings.delivery import Deliveries, DurableInterest
+from tidings.errors import Denied, ErrorCode, PeerError, TidingsError
+from tidings.net.broker.durable_queues import DurableQueues
+from tidings.net.broker.journal import Backlog, DurableSubscription, EventHistory
+from tidings.net.broker.periodic import BackgroundTasks
+from tidings.net.clock import now_us
+from tidings.net.transport.frames import DeliveredEvent, encode_event
+from tidings.node import Delivery, Node, NodeEffect, RegisteredType, TypeRegistry, decode_stored
+from tidings.overlay import EventId, SubscriptionId
 
-if TYPE_CHECKING:
-    from tidings.net.broker.broker import Broker
-
-LAPSED_AGAIN_S = 10.0  # How often durable subscriptions without a right are tried again: a clock may have been wrong.
-KEYS_S_MAX = 30.0  # How long a subscription waits for the keys of its type: some askings long.
-STABLE_S_MAX = (
-    10.0  # How long a subscription waits to be known everywhere before its client is told that it is in place.
-)
+KEYS_S_MAX = 30.0  # How long a subscription waits for the keys of its type: several requests long.
+STABLE_S_MAX = 10.0  # How long a subscription waits to be known everywhere before its client gets an answer.
 _DURABLE = "durable:"
 
 log = logging.getLogger("tidings.broker")
 
 
-class Subscribing:
-    """The subscriptions of one broker's clients."""
+class LiveSubscriber(Protocol):
+    """A connected client that live subscriptions deliver to."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def deliver(self, subscription: SubscriptionId, encoded: bytes) -> None:
+        """An event of a live subscription; lost, and counted, where the client is too slow."""
+
+    def end(self, subscription: SubscriptionId, why: str) -> None:
+        """A subscription has ended because its right has."""
+
+
+class AttachedClients:
+    """The clients that the node knows, by name, with their rights; and where to deliver to."""
+
+    def __init__(self, node: Node, carry_out: Callable[[Iterable[NodeEffect]], None]) -> None:
+        self._node, self._carry_out = node, carry_out
         self._loop = asyncio.get_running_loop()
+        self.recipients: dict[str, LiveSubscriber] = {}
+
+    def attach(self, client: str, key: bytes, tokens: Sequence[bytes]) -> None:
+        """Attaches a client with those of its tokens that are valid; the others are ignored."""
+        good = []
+        for token in tokens:
+            try:
+                self._node.attach(client, key, [token], self._loop.time())
+                good.append(token)
+            except Denied as why:
+                log.info("a client's token does not hold", extra={"client": client, "why": str(why)})
+        self._carry_out(self._node.attach(client, key, good, self._loop.time()))
+
+    def detach(self, client: str) -> None:
+        """A client is gone; its subscriptions end."""
+        self.recipients.pop(client, None)
+        self._carry_out(self._node.detach(client, self._loop.time(), drop=True))
+
+
+class EventEncoder:
+    """Encodes events for subscribers; many subscribers in a row see the same values of the same event."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Any, EventId | None, bytes] = (None, None, b"")
+
+    def encode(self, notify: Delivery) -> bytes:
+        """The event as a subscriber sees it."""
+        if self._last[0] is not notify.values or self._last[1] != notify.event:
+            event = DeliveredEvent(notify.event, notify.type, now_us(), notify.values)
+            self._last = (notify.values, notify.event, encode_event(event))
+        return self._last[2]
+
+
+class ClientSubscriptions:
+    """The subscriptions of one broker's clients. As the receiver's `LocalMatcher` it matches the durable ones."""
+
+    def __init__(
+        self,
+        node: Node,
+        types: TypeRegistry,
+        queues: DurableQueues,
+        history: EventHistory,
+        clients: AttachedClients,
+        encoder: EventEncoder,
+        carry_out: Callable[[Iterable[NodeEffect]], None],
+        tasks: BackgroundTasks,
+    ) -> None:
+        self._node, self._types, self._queues, self._history = node, types, queues, history
+        self._clients, self._encoder, self._carry_out, self._tasks = clients, encoder, carry_out, tasks
+        self._loop = asyncio.get_running_loop()
+        self.advertise: Callable[[Iterable[DurableInterest]], None] = lambda interests: None
+        """Called with all durable subscriptions whenever they change."""
         self.durable_of: dict[SubscriptionId, str] = {}
         self._subscription_of: dict[str, SubscriptionId] = {}
         self._waiting: dict[SubscriptionId, asyncio.Future[None]] = {}
         self._keys_settled: set[str] = set()  # Types whose keys have come or been refused; asked, never walked.
         self._keys_came = asyncio.Event()
-        self.resting: dict[str, Durable] = {}
-        self._lapsed: dict[str, Durable] = {}
-        self._shown: dict[str, Sequence[bytes]] = {}  # Newer rights of those that rest.
+        self.suspended: dict[str, DurableSubscription] = {}
+        """Durable subscriptions of earlier incarnations that wait for keys."""
+        self._lapsed: dict[str, DurableSubscription] = {}
+        self._new_tokens: dict[str, Sequence[bytes]] = {}  # Newer rights of suspended ones.
 
-    # ── While connected ──
+    # ── Live subscriptions ──
 
     async def subscribe(self, client: str, type: str, condition: str) -> SubscriptionId:
-        """Subscribe; returns when the subscription is known wherever it must be, or the time is over."""
+        """Subscribes; returns when the subscription is known wherever it must be, or after `STABLE_S_MAX`."""
         await self._keys_of(type)
-        id, effects = self._broker.node.subscribe(client, type, condition, self._loop.time())
+        id, effects = self._node.subscribe(client, type, condition, self._loop.time())
         return await self._stable(id, effects, STABLE_S_MAX)
 
     def unsubscribe(self, id: SubscriptionId) -> None:
-        """Take a subscription back."""
-        self._broker.carry_out(self._broker.node.unsubscribe(id, self._loop.time()))
-
-    async def _keys_of(self, type: str) -> None:
-        """Waits a while for a sealed type's keys that are neither here nor refused: a broker that has just started."""
-        known = self._broker.types.find(type)
-        if known.is_plain or known.name in self._keys_settled:
-            return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(KEYS_S_MAX):
-                while known.name not in self._keys_settled:
-                    await self._keys_came.wait()
-
-    def rests(self, type: str) -> bool:
-        """Whether a durable subscription to a type is not taken up yet: its events cannot be matched."""
-        return any(durable.type == type for durable in self.resting.values())
-
-    def awaits_keys(self, type: str) -> bool:
-        """Whether it rests because nobody has answered yet for the keys."""
-        return type not in self._keys_settled and self.rests(type)
-
-    def settle_keys(self, type: str) -> None:
-        """The keys of a type have come, or will not."""
-        self._keys_settled.add(type)
-        self._keys_came.set()
-        self._keys_came.clear()
+        """Withdraws a subscription."""
+        self._carry_out(self._node.unsubscribe(id, self._loop.time()))
 
     def _stable(
         self, id: SubscriptionId, effects: list[NodeEffect], within_s: float
     ) -> Coroutine[Any, Any, SubscriptionId]:
         waiting = self._waiting[id] = self._loop.create_future()
-        self._broker.carry_out(effects)
+        self._carry_out(effects)
         return self._wait_for(id, waiting, within_s)
 
     async def _wait_for(self, id: SubscriptionId, waiting: asyncio.Future[None], within_s: float) -> SubscriptionId:
@@ -104,128 +141,189 @@ class Subscribing:
         return id
 
     def placed(self, id: SubscriptionId, failed: str) -> None:
-        """The overlay has a subscription in place, or says why not."""
+        """The overlay has a subscription in place, or reports why not."""
         waiting = self._waiting.pop(id, None)
         if waiting is not None and not waiting.done():
             waiting.set_exception(PeerError(failed)) if failed else waiting.set_result(None)
 
-    # ── Durably ──
+    # ── Keys ──
+
+    async def _keys_of(self, type: str) -> None:
+        """Waits a while for a sealed type's keys that have neither come nor been refused: the broker has just started."""
+        known = self._types.find(type)
+        if known.is_plain or known.name in self._keys_settled:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(KEYS_S_MAX):
+                while known.name not in self._keys_settled:
+                    await self._keys_came.wait()
+
+    def settle_keys(self, type: str) -> None:
+        """The keys of a type have come, or have been refused."""
+        self._keys_settled.add(type)
+        self._keys_came.set()
+        self._keys_came.clear()
+
+    def _is_suspended(self, type: str) -> bool:
+        """Whether a durable subscription to a type is suspended: the type's events cannot be matched yet."""
+        return any(durable.type == type for durable in self.suspended.values())
+
+    # ── Matching durable subscriptions ──
+
+    def match(self, raw: bytes) -> Deliveries | None:
+        """What an event is for each durable subscription that it matches; None if its key may still come."""
+        if self.suspended and self._is_suspended(decode_stored(raw).header.type):
+            return None
+        effects = self._node.deliver_stored(raw, self._loop.time())
+        if effects is None:
+            return None
+        durable_of = self.durable_of
+        matched = [effect for effect in effects if isinstance(effect, Delivery) and effect.subscription in durable_of]
+        return [(durable_of[notify.subscription], self._encoder.encode(notify)) for notify in matched]
+
+    def awaits_keys(self, raw: bytes) -> bool:
+        """Whether its type is suspended because the key manager has not answered yet."""
+        type = decode_stored(raw).header.type
+        return type not in self._keys_settled and self._is_suspended(type)
+
+    def bury(self, raw: bytes, only_for: str, why: str) -> None:
+        """Makes an event that cannot be opened a dead letter of each subscription that it may match."""
+        header = decode_stored(raw).header
+        known = self._types.event_type(header.type)
+        self._queues.bury_unopened(header, known.name if known else header.type, raw, only_for, why)
+
+    # ── Durable subscriptions ──
 
     async def subscribe_durable(
         self, owner: bytes, name: str, known: RegisteredType, condition: str, since_us: int, tokens: Sequence[bytes]
-    ) -> Durable:
-        """Make or take up a durable subscription; returns when it is on disk and the brokers linked now are told."""
-        queues, past = self._broker.queues, Past()
+    ) -> DurableSubscription:
+        """Creates or resumes a durable subscription; returns when it is on disk and advertised to the linked brokers."""
+        queues, backlog = self._queues, Backlog()
         begins = since_us if since_us >= 0 else now_us()
         if queues.find(owner, name) is None:
             await self._keys_of(known.name)
             if since_us >= 0:
-                past = await self._broker.promises.past_of(known.name, condition, since_us)
-        is_new = queues.find(owner, name) is None  # Its client may have asked on another connection meanwhile.
+                interest = DurableInterest("", known.name, condition, since_us)
+                (backlog,) = await self._history.read([interest], skew_us=0)  # The same clock.
+        is_new = queues.find(owner, name) is None  # The client may have subscribed on another connection meanwhile.
         durable = queues.make(owner, name, known.name, condition, begins, tokens)
-        await (self._begin(durable, past) if is_new else self._renew(durable, tokens))
-        await self._broker.journal.committed()
+        await (self._begin(durable, backlog) if is_new else self._renew(durable, tokens))
+        await queues.saved()
         return durable
 
-    async def _begin(self, durable: Durable, past: Past) -> None:
-        """Nothing is waited for before all is done: a client that leaves now finds it complete when it comes back."""
-        broker = self._broker
+    async def _begin(self, durable: DurableSubscription, backlog: Backlog) -> None:
+        """Awaits nothing before all is done: a client that disconnects now finds it complete when it reconnects."""
         try:
-            stable = self._take_up(durable)
+            stable = self._activate(durable)
         except TidingsError:
-            broker.queues.forget(durable)
+            self._queues.forget(durable)
             raise
-        self._queue_past(durable, past)  # Before anything can be published: the past comes first.
-        broker.promises.tell(list(broker.queues.all.values()))
+        self._queue_backlog(durable, backlog)  # Before anything can be published: older events come first.
+        self.advertise_all()
         await stable
 
-    async def _renew(self, durable: Durable, tokens: Sequence[bytes]) -> None:
-        """Go on under other rights than before; those that do not cover the subscription change nothing."""
-        if durable.id in self.resting:
-            self._shown[durable.id] = tokens  # Nothing can be said of what they cover before the keys are here.
+    async def _renew(self, durable: DurableSubscription, tokens: Sequence[bytes]) -> None:
+        """Continues under other rights than before; rights that do not cover the subscription change nothing."""
+        if durable.id in self.suspended:
+            self._new_tokens[durable.id] = tokens  # What they cover cannot be decided before the keys are here.
             return
         before, after = durable.tokens, msgspec.msgpack.encode(tuple(tokens))
-        if after == before or self._broker.queues.all.get(durable.id) is not durable:
+        if after == before or self._queues.all.get(durable.id) is not durable:
             return
         old, durable.tokens = self._subscription_of.get(durable.id), after
         try:
-            stable = self._take_up(durable)
+            stable = self._activate(durable)
         except TidingsError as wrong:
             log.info("a durable subscription keeps its rights", extra={"durable": durable.name, "why": str(wrong)})
             durable.tokens = before
             self._attach(durable)
             return
-        if old is not None:  # Without a pause since the other began: no event can come for both.
+        if old is not None:  # Nothing was awaited since the new one began: no event can match both.
             self.durable_of.pop(old, None)
             self.unsubscribe(old)
         self._lapsed.pop(durable.id, None)
-        self._broker.journal.note_durable(durable)
+        self._queues.journal.note_durable(durable)
         await stable
 
-    async def forget_durable(self, durable: Durable) -> None:
-        """Give up a durable subscription for good."""
-        broker = self._broker
-        broker.queues.forget(durable)
-        for waiting in (self.resting, self._lapsed, self._shown):
+    async def forget_durable(self, durable: DurableSubscription) -> None:
+        """Deletes a durable subscription."""
+        self._queues.forget(durable)
+        for waiting in (self.suspended, self._lapsed, self._new_tokens):
             waiting.pop(durable.id, None)
         id = self._subscription_of.pop(durable.id, None)
         if id is not None:
             self.durable_of.pop(id, None)
             self.unsubscribe(id)
-        broker.promises.tell(list(broker.queues.all.values()))
-        await broker.journal.committed()
+        self.advertise_all()
+        await self._queues.saved()
 
-    def take_up_resting(self) -> None:
-        """Take up durable subscriptions of earlier lives; those whose keys have not come are tried again later."""
-        for durable in list(self.resting.values()):
+    def advertise_all(self) -> None:
+        """Advertises all durable subscriptions; without conditions where these are confidential."""
+        self.advertise(
+            [
+                DurableInterest(d.id, d.type, d.condition if self._types.is_plain(d.type) else "", d.since_us)
+                for d in self._queues.all.values()
+            ]
+        )
+
+    # ── Suspended and lapsed ones ──
+
+    def restore(self) -> None:
+        """Takes up all durable subscriptions when the broker starts."""
+        self.suspended = dict(self._queues.all)
+        self.resume_suspended()
+        if self._queues.all:
+            self.advertise_all()
+
+    def resume_suspended(self) -> None:
+        """Resumes the durable subscriptions whose keys are here now."""
+        for durable in list(self.suspended.values()):
             try:
-                self._broker.task(self._take_up(durable))
+                self._tasks.start(self._activate(durable))
             except TidingsError as wrong:
                 if wrong.code is ErrorCode.KEY:
                     continue
-                log.warning("a durable subscription rests", extra={"durable": durable.name, "why": str(wrong)})
-                self._lapsed[durable.id] = durable  # Its right has ended; what waits for it stays.
-            del self.resting[durable.id]
-            if durable.id in self._shown:
-                self._broker.task(self._renew(durable, self._shown.pop(durable.id)))
+                log.warning("a durable subscription is suspended", extra={"durable": durable.name, "why": str(wrong)})
+                self._lapsed[durable.id] = durable  # Its right has ended; its queue stays.
+            del self.suspended[durable.id]
+            if durable.id in self._new_tokens:
+                self._tasks.start(self._renew(durable, self._new_tokens.pop(durable.id)))
 
-    async def take_up_lapsed(self) -> None:
-        """What has lost its right gets it back if the right holds again; nobody waits for it."""
+    async def retry_lapsed(self, every_s: float) -> None:
+        """Resumes lapsed durable subscriptions whose right is valid again."""
         while True:
-            await asyncio.sleep(LAPSED_AGAIN_S)
+            await asyncio.sleep(every_s)
             for durable in list(self._lapsed.values()):
                 with contextlib.suppress(TidingsError):
-                    self._broker.task(self._take_up(durable))
+                    self._tasks.start(self._activate(durable))
                     del self._lapsed[durable.id]
 
     def ended(self, subscription: SubscriptionId, why: str) -> None:
-        """A subscription is over because its right is; a durable one keeps what waits for it."""
-        durable = self._broker.queues.all.get(self.durable_of.pop(subscription, ""))
+        """A subscription has ended because its right has; a durable one keeps its queue."""
+        durable = self._queues.all.get(self.durable_of.pop(subscription, ""))
         if durable is not None:
             log.warning("a durable subscription has lost its right", extra={"durable": durable.name, "why": why})
             self._lapsed[durable.id] = durable
 
-    def _take_up(self, durable: Durable) -> Coroutine[Any, Any, SubscriptionId]:
-        """Subscribe at the node for a durable subscription, under its owner's rights."""
-        broker = self._broker
-        if not broker.types.is_plain(durable.type):
-            broker.queues.sealed.add(durable.id)
+    def _activate(self, durable: DurableSubscription) -> Coroutine[Any, Any, SubscriptionId]:
+        """Subscribes at the node for a durable subscription, under its owner's rights."""
+        if not self._types.is_plain(durable.type):
+            self._queues.sealed.add(durable.id)
         client = self._attach(durable)
-        id, effects = broker.node.subscribe(client, durable.type, durable.condition, self._loop.time())
+        id, effects = self._node.subscribe(client, durable.type, durable.condition, self._loop.time())
         self.durable_of[id], self._subscription_of[durable.id] = durable.id, id
         return self._stable(id, effects, STABLE_S_MAX)
 
-    def _attach(self, durable: Durable) -> str:
-        """The node knows a durable subscription as a client of its own, with its owner's rights."""
+    def _attach(self, durable: DurableSubscription) -> str:
+        """To the node, a durable subscription is a client of its own, with its owner's rights."""
         client = _DURABLE + durable.id
         tokens = msgspec.msgpack.decode(durable.tokens, type=tuple[bytes, ...])
-        self._broker.connections.attach(client, durable.owner, tokens)
+        self._clients.attach(client, durable.owner, tokens)
         return client
 
-    def _queue_past(self, durable: Durable, past: Past) -> None:
-        broker = self._broker
-        for raw in broker.promises.all_of(past):
-            for id, told in broker.deliver(raw) or []:
+    def _queue_backlog(self, durable: DurableSubscription, backlog: Backlog) -> None:
+        for event in self._history.complete(backlog):
+            for id, encoded in self.match(event.raw) or []:
                 if id == durable.id:
-                    broker.queues.add(id, told)
-        broker.publishing.when_on_disk()
+                    self._queues.add(id, encoded)
+        self._queues.deliver_when_on_disk()

@@ -1,4 +1,4 @@
-"""The blocking twin of `Client`: the same calls for programs without an event loop.
+"""The blocking client: the calls of `Client` for programs without an event loop.
 
     with BlockingClient("camera.toml") as client:
         client.publish("Numberplate", {"plate": "AB12CDE", "speed": 31.0})
@@ -44,11 +44,11 @@ class BlockingSubscription:
         return self._client._wait(self._next(within_s))
 
     def reject(self, event: Received, why: str) -> None:
-        """This event cannot be used: the broker puts it among the dead letters, with the reason."""
+        """The subscriber cannot use this event; the broker makes it a dead letter, with the reason."""
         self._client._wait(self._subscription.reject(event, why))
 
     def close(self, *, forget: bool = False) -> None:
-        """End it; what has been handed out counts as done."""
+        """Ends the subscription; what has been handed out counts as processed."""
         self._client._wait(self._subscription.close(forget=forget))
 
     async def _next(self, within_s: float | None) -> Received | None:
@@ -60,10 +60,10 @@ class BlockingSubscription:
 
 
 class BlockingClient:
-    """A connection to one broker that mends itself."""
+    """A connection to one broker that reconnects by itself."""
 
     def __init__(self, config: ClientConfig | Path | str) -> None:
-        """Connects; raises if the broker is not there or says no."""
+        """Connects; raises if the broker cannot be reached or refuses."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="tidings-client", daemon=True)
         self._thread.start()
@@ -106,7 +106,7 @@ class BlockingClient:
         return self._wait(self._client.ask(what, **options))
 
     def close(self) -> None:
-        """Hang up."""
+        """Closes the connection."""
         if self._thread.is_alive():
             self._wait(self._client.close())
             self._stop()

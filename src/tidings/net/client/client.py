@@ -1,13 +1,13 @@
-"""A client: publishes to its broker and hears from it, and comes back by itself when the connection is lost.
+"""A client: publishes to its broker, receives events from it, and reconnects by itself when the connection is lost.
 
     async with await Client.connect("camera.toml") as client:
         await client.publish("Numberplate", {"plate": "AB12CDE", "speed": 31.0})       returns when it is on disk
         async for event in client.subscribe("Numberplate", "speed > 20"):
             ...
 
-What was not acknowledged when a connection broke is said again under the same name, and the broker
-knows it: nothing is published twice. A durable subscription (`durable="name"`) goes on where its
-last event was done with, which is when the next one is asked for, or the loop is left in order.
+After a reconnect the client sends again what the broker has not acknowledged, under the same idempotency key: the
+broker publishes nothing twice. A durable subscription (`durable="name"`) continues after the last event that was
+processed: an event counts as processed when the loop asks for the next one, or ends without an exception.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ from tidings.net.transport.connection import Link
 from tidings.net.transport.frames import (
     Acknowledge,
     Answer,
-    Done,
-    Frame,
-    Notice,
+    AnyFrame,
+    EventDelivery,
     Publish,
     Published,
     Query,
-    Refused,
     Reject,
+    RequestDone,
+    RequestRefused,
     Subscribe,
     Subscribed,
     Unsubscribe,
     as_error,
-    read_told,
+    read_event,
 )
 from tidings.net.transport.handshake import Participant, shake
 from tidings.net.transport.tls import client_context, der
 from tidings.security import from_fingerprint
 
 CONNECT_S_MAX = 10.0
-PAUSE_S_MIN, PAUSE_S_MAX = 0.1, 2.0  # Between two tries to come back.
+PAUSE_S_MIN, PAUSE_S_MAX = 0.1, 2.0  # Between two attempts to reconnect.
 EVENTS_PER_FRAME = 1000
-UNPUBLISHED_MAX = 100_000  # Events said and not acknowledged; `publish` waits beyond that.
+UNPUBLISHED_MAX = 100_000  # Events sent and not acknowledged; `publish` waits beyond that.
 LIVE_QUEUE_MAX = 65_536  # Events of one subscription that is not durable, waiting for its loop; the oldest are lost.
 ACKNOWLEDGE_EVERY = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """An event as a subscriber sees it: the values it may see, and where it stands in a durable subscription."""
+    """An event as a subscriber sees it: the values it may see, and its position in a durable subscription."""
 
     id: str
     type: str
@@ -70,15 +70,15 @@ class Received:
 
 @dataclass(slots=True)
 class _Asked:
-    """A request whose answer has not come; said again on the next connection."""
+    """A request without a reply; sent again on the next connection."""
 
-    frame: Frame
+    frame: AnyFrame
     answer: asyncio.Future[Any]
     weight: int = 0
 
 
 class _Gathered(NamedTuple):
-    """An event that is about to be published, beside others."""
+    """An event that is about to be published, together with others."""
 
     name: str
     values: dict[str, Any]
@@ -117,16 +117,16 @@ class Subscription:
         return event
 
     async def ready(self) -> Subscription:
-        """Returns when the subscription is in place; raises what the broker says against it."""
+        """Returns when the subscription is in place; raises the broker's refusal."""
         await self._client._in_place(self)
         return self
 
     async def reject(self, event: Received, why: str) -> None:
-        """This event cannot be used: the broker puts it among the dead letters, with the reason."""
+        """The subscriber cannot use this event; the broker makes it a dead letter, with the reason."""
         await self._client._ask(lambda ticket: Reject(ticket, self._stream, event.position, why))
 
     async def close(self, *, forget: bool = False) -> None:
-        """End it; what has been handed out counts as done. With `forget`, a durable one is given up for good."""
+        """Ends the subscription; what has been handed out counts as processed. With `forget`, the broker deletes a durable one."""
         self._acknowledge(self._handed_out, at_once=True)
         await self._client._close(self, forget)
         self._end(None)
@@ -134,24 +134,24 @@ class Subscription:
     def _acknowledge(self, position: int, *, at_once: bool = False) -> None:
         if position > self._acknowledged and (at_once or position - self._acknowledged >= ACKNOWLEDGE_EVERY):
             self._acknowledged = position
-            self._client._tell(Acknowledge(self._stream, position))
+            self._client._send(Acknowledge(self._stream, position))
 
-    def _take(self, notice: Notice) -> None:
-        if notice.position and notice.position <= self._last_seen:
-            return  # Sent before the connection broke, and again since.
-        told = read_told(notice.told)
-        self._last_seen = notice.position
-        self.missed += notice.missed
-        if not notice.position and len(self._queue) >= LIVE_QUEUE_MAX:
+    def _take(self, delivery: EventDelivery) -> None:
+        if delivery.position and delivery.position <= self._last_seen:
+            return  # A duplicate, sent before the connection broke and again since.
+        event = read_event(delivery.event)
+        self._last_seen = delivery.position
+        self.missed += delivery.missed
+        if not delivery.position and len(self._queue) >= LIVE_QUEUE_MAX:
             self._queue.popleft()
             self.missed += 1
-        event = Received(show_event(told.event), told.type, Timestamp(told.at_us), told.values, notice.position)
-        self._queue.append(event)
+        at = Timestamp(event.at_us)
+        self._queue.append(Received(show_event(event.event), event.type, at, event.values, delivery.position))
         self._came.set()
 
     def _placed(self, answer: Subscribed) -> None:
         self._stream = answer.stream
-        self._acknowledged = answer.after  # What was acknowledged on a broken connection may not have come.
+        self._acknowledged = answer.after  # An acknowledgement on a broken connection may have been lost.
         if self._last_seen == 0:
             self._last_seen = answer.after
 
@@ -165,7 +165,7 @@ class Subscription:
 
 
 class Client:
-    """A connection to one broker that mends itself. Made by `Client.connect`."""
+    """A connection to one broker that reconnects by itself. Created by `Client.connect`."""
 
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
@@ -191,7 +191,7 @@ class Client:
 
     @classmethod
     async def connect(cls, config: ClientConfig | Path | str) -> Client:
-        """Connect as a file describes, or a value like it; raises if the broker is not there or says no."""
+        """Connects as a file or a `ClientConfig` describes; raises if the broker cannot be reached or refuses."""
         client = cls(config if isinstance(config, ClientConfig) else read_client(Path(config)))
         link = await client._dial()
         client._runner = asyncio.get_running_loop().create_task(client._run(link))
@@ -206,7 +206,7 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Hang up; requests without an answer fail."""
+        """Closes the connection; requests without a reply fail."""
         self._is_closing = True
         for subscription in list(self._subscriptions.values()):
             subscription._acknowledge(subscription._handed_out, at_once=True)
@@ -224,8 +224,8 @@ class Client:
     async def publish(self, what: Event | str, values: Mapping[str, Any] | None = None, *, name: str = "") -> str:
         """Publish an `Event`, or values of a type; returns the event's id once it is on the broker's disk.
 
-        `name` tells a repetition: the same name from the same client is the same event, and is published
-        once. An `Event` has one already, its source and id.
+        `name` is an idempotency key: the broker publishes the same name from the same client once. The key of an
+        `Event` is its source and id.
         """
         if isinstance(what, Event):
             type, values, name = what.type, what.values, name or f"{what.source}\0{what.id}"
@@ -234,7 +234,7 @@ class Client:
         return await self._gather(type, name or f"{self._names}.{next(self._tickets)}", dict(values or {}))
 
     def _gather(self, type: str, name: str, values: dict[str, Any]) -> asyncio.Future[str]:
-        """Events published in one turn of the loop travel together."""
+        """Events published in one turn of the event loop are sent together."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[str] = loop.create_future()
         if not self._gathered:
@@ -249,7 +249,7 @@ class Client:
                 self._publish_together(type, events[start : start + EVENTS_PER_FRAME])
 
     def _publish_together(self, type: str, events: list[_Gathered]) -> None:
-        """In one frame: at once where there is room, without a task of its own."""
+        """In one frame: at once where the window allows, without a task of its own."""
         if self._room.is_set():
             said = tuple((event.name, event.values) for event in events)
             asked = self._ask(partial(_publish, type, said), weight=len(events))
@@ -269,7 +269,7 @@ class Client:
             for id, event in zip(asked.result().ids, events, strict=True):
                 if not event.answer.done():
                     event.answer.set_result(show_event(id))
-        elif len(events) > 1:  # One spoils all that travel with it: each by itself, then.
+        elif len(events) > 1:  # One bad event fails the whole frame: send each by itself.
             for event in events:
                 self._publish_together(type, [event])
         elif not events[0].answer.done():
@@ -307,9 +307,9 @@ class Client:
     ) -> Subscription:
         """The events of a type for which the condition is TRUE, from when the broker has it in place.
 
-        With a name in `durable` they wait while the client is away; `since` begins it in the past, as far as
-        events are kept; `after` is the last position dealt with, for who keeps book itself. With `hold`, what
-        is handed out never counts as done: only a later subscription's `after` says so.
+        With a name in `durable` events wait while the client is away; `since` begins it in the past, as far as
+        retention reaches; `after` is the last position processed, for a client that tracks it itself. With `hold`, what
+        is handed out never counts as processed: only `after` of a later subscription acknowledges it.
         """
         asked = Subscribe(0, type, condition, durable, -1 if since is None else int(since), after)
         subscription = Subscription(self, asked, hold=hold)
@@ -319,7 +319,7 @@ class Client:
     def _place(self, subscription: Subscription) -> None:
         ticket = next(self._tickets)
         self._subscriptions[ticket] = subscription
-        self._tell(subscription._again(ticket))
+        self._send(subscription._again(ticket))
 
     async def _in_place(self, subscription: Subscription) -> None:
         while not subscription._stream and not subscription._is_closed:
@@ -334,21 +334,21 @@ class Client:
             self._streams.pop(subscription._stream, None)
             await self._ask(lambda ticket: Unsubscribe(ticket, subscription._stream, forget))
 
-    # ── Asking ──
+    # ── Queries ──
 
     async def event_type(self, name: str) -> EventType:
-        """A type as the broker knows it, for who has text and needs values."""
+        """A type as the broker knows it, to convert text into values."""
         if name not in self._types:
             (declared,) = await self.ask("type", name=name)
             self._types[name] = from_declaration(declared)
         return self._types[name]
 
     async def ask(self, what: str, **options: Any) -> list[dict[str, Any]]:
-        """Ask the broker about itself; what there is to ask is in `net.queries`."""
+        """Sends a query to the broker; `net.broker.admin` lists the queries."""
         answer: Answer = await self._ask(lambda ticket: Query(ticket, what, options))
         return list(answer.rows)
 
-    def _ask(self, frame_for: Callable[[int], Frame], weight: int = 0) -> asyncio.Future[Any]:
+    def _ask(self, frame_for: Callable[[int], AnyFrame], weight: int = 0) -> asyncio.Future[Any]:
         ticket = next(self._tickets)
         asked = _Asked(frame_for(ticket), asyncio.get_running_loop().create_future(), weight)
         if self._is_closing:
@@ -358,10 +358,10 @@ class Client:
         self._unpublished += weight
         if self._unpublished >= UNPUBLISHED_MAX:
             self._room.clear()
-        self._tell(asked.frame)
+        self._send(asked.frame)
         return asked.answer
 
-    def _tell(self, frame: Frame) -> None:
+    def _send(self, frame: AnyFrame) -> None:
         if self._link is not None and self._link.is_open:
             self._link.send(frame)
 
@@ -383,7 +383,7 @@ class Client:
         except (PeerError, Denied):
             streams[1].close()
             raise
-        return Link(proven, reader, streams[1], queue_bytes_max=1 << 30)  # `publish` waits long before.
+        return Link(proven, reader, streams[1], queue_bytes_max=1 << 30)  # `publish` waits long before that.
 
     async def _run(self, link: Link) -> None:
         pause_s = PAUSE_S_MIN
@@ -394,9 +394,9 @@ class Client:
             except PeerError as wrong:
                 link.close(str(wrong)[:100])
             link.close()
-            link = await self._come_back(pause_s)
+            link = await self._reconnect(pause_s)
 
-    async def _come_back(self, pause_s: float) -> Link:
+    async def _reconnect(self, pause_s: float) -> Link:
         while True:
             await asyncio.sleep(pause_s)
             try:
@@ -417,11 +417,11 @@ class Client:
             subscription._stream = 0
             self._place(subscription)
         async for frame in link.frames("to client"):
-            self._hear(frame)
+            self._receive(frame)
 
-    def _hear(self, frame: Frame) -> None:
+    def _receive(self, frame: AnyFrame) -> None:
         match frame:
-            case Notice(stream=number):
+            case EventDelivery(stream=number):
                 if (stream := self._streams.get(number)) is not None:
                     stream._take(frame)
             case Subscribed(ticket, number):
@@ -429,12 +429,12 @@ class Client:
                     self._streams[number] = subscription
                     subscription._placed(frame)
                     subscription._came.set()
-            case Published(ticket) | Answer(ticket) | Done(ticket):
+            case Published(ticket) | Answer(ticket) | RequestDone(ticket):
                 self._answered(ticket, frame, None)
-            case Refused(ticket):
+            case RequestRefused(ticket):
                 self._refused(ticket, as_error(frame))
 
-    def _answered(self, ticket: int, frame: Frame | None, error: TidingsError | None) -> None:
+    def _answered(self, ticket: int, frame: AnyFrame | None, error: TidingsError | None) -> None:
         asked = self._asked.pop(ticket, None)
         if asked is None:
             return

@@ -1,1 +1,1 @@
-"""The HTTP gateway of a broker: publish, subscribe and look things up from a browser."""
+"""The HTTP gateway of a broker: in reading order `server`, `sse` (server-sent events), `dpop` (proofs of possession), `http`."""

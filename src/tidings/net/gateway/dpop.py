@@ -1,9 +1,9 @@
-"""Who asks at the gateway, where TLS does not tell: proofs of possession, as RFC 9449 (DPoP) has them.
+"""Proofs of possession at the gateway, as in RFC 9449 (DPoP), for clients that TLS does not authenticate.
 
-A browser shows no Ed25519 certificate in TLS, but a script in it can sign with such a key. Each request
+A browser cannot present an Ed25519 certificate in TLS, but a script in it can sign with such a key. Each request
 then carries a header `DPoP`: a short JWT, signed for this method and address, at this moment, with these tokens. The
-asker's certificate stands in it (`x5c`), so that its key is known to be one of the organisation's own.
-A proof counts once.
+client's certificate is in it (`x5c`), which shows that the key belongs to the organisation.
+A proof is valid once.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ NAME_MAX = 128  # Of a proof (`jti`).
 _CLAIMS = ("jti", "htm", "htu", "iat", "ath")
 
 
-class Proofs:
-    """The proofs that one gateway has been shown."""
+class DpopVerifier:
+    """Verifies the proofs that one gateway receives."""
 
-    def __init__(self, domain: str, trusted: Path) -> None:
-        """For participants of `domain`, whose authority stands in the file `trusted`."""
+    def __init__(self, domain: str, trusted: Path, *, seen_max: int = SEEN_MAX) -> None:
+        """For participants of `domain`, whose authority is in the file `trusted`."""
+        self._seen_max = seen_max
         self._authority = authority_of(domain, trusted.read_bytes())
         self._seen: OrderedDict[str, float] = OrderedDict()
 
@@ -76,7 +77,7 @@ class Proofs:
             raise Denied(f"proof: made {now_s - made_s:.0f} s ago by this broker's clock; at most {FRESH_S:.0f}")
         while self._seen and next(iter(self._seen.values())) < now_s - 2 * FRESH_S:
             self._seen.popitem(last=False)
-        if name in self._seen or len(self._seen) >= SEEN_MAX:
+        if name in self._seen or len(self._seen) >= self._seen_max:
             raise Denied("proof: used before" if name in self._seen else "proof: too many at once")
         self._seen[name] = now_s
 

@@ -1,4 +1,4 @@
-"""The HTTP gateway: any language, and a browser, can take part, with the same rights as everybody.
+"""The HTTP gateway: programs in any language, and browsers, take part with the same rights as native clients.
 
     POST /events                      one CloudEvent (structured or binary) or a batch of them; 201 once on disk
     GET  /events?type=…&where=…       server-sent events, each a CloudEvent; `durable=NAME` waits while nobody listens
@@ -6,7 +6,7 @@
     GET  /, /tidings.mjs              a page to try it in a browser, and the module that it and other pages use
 
 Who asks is known by a client certificate of the broker's own organisation, or by a proof that it holds the
-certificate's key (see `proofs`). Its rights are capabilities in the header `Authorization: Bearer TOKEN, TOKEN`; each names its
+certificate's key (see `dpop`). Its rights are capabilities in the header `Authorization: Bearer TOKEN, TOKEN`; each names its
 holder's key, so a stolen one is worth nothing without it. A listener acknowledges a durable subscription
 with `Last-Event-ID` when it comes back, or with a POST.
 """
@@ -22,22 +22,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tidings.errors import Denied, InputError, PeerError, TidingsError
 from tidings.events import Timestamp
-from tidings.net.config import host_and_port
+from tidings.net.broker.client_session import ClientServices
+from tidings.net.broker.subscriptions import AttachedClients
+from tidings.net.clock import now_us
+from tidings.net.config import BrokerConfig, host_and_port
 from tidings.net.gateway import http
-from tidings.net.gateway.dpop import Proofs
-from tidings.net.gateway.sse import Listener
-from tidings.net.ids import now_us, repeat_key, show_event
+from tidings.net.gateway.dpop import DpopVerifier
+from tidings.net.gateway.sse import SseListener
+from tidings.net.ids import repeat_key, show_event
 from tidings.net.transport.tls import key_and_domain, server_context, web_context
 from tidings.overlay import EventId
 from tidings.security import NotYet
-
-if TYPE_CHECKING:
-    from tidings.net.broker.broker import Broker
-    from tidings.net.broker.journal import Durable
 
 GUESTS_MAX = 4096  # Connections, of whomever; one that does not ask in time is closed.
 LISTENERS_MAX = 1024
@@ -54,7 +53,7 @@ NOT_YET_TRIES = 100
 
 @dataclass(slots=True)
 class _Guest:
-    """Somebody connected to the gateway."""
+    """One connection to the gateway."""
 
     writer: asyncio.StreamWriter
     name: str
@@ -65,14 +64,17 @@ class _Guest:
 class Gateway:
     """The gateway of one broker, while it is up."""
 
-    def __init__(self, broker: Broker) -> None:
-        self.broker = broker
+    def __init__(self, config: BrokerConfig, services: ClientServices, clients: AttachedClients) -> None:
+        self._config, self._clients = config, clients
+        self._types, self._publisher = services.types, services.publisher
+        self._subscriptions, self._queues = services.subscriptions, services.queues
+        self._backpressure = services.backpressure
         self.address = ""
-        self._proofs = Proofs(broker.config.domain, broker.config.trusted)
+        self._proofs = DpopVerifier(config.domain, config.trusted)
         self._guests = self._listeners = 0
 
     async def __aenter__(self) -> Gateway:
-        config = self.broker.config
+        config = self._config
         host, port = host_and_port(config.gateway, "gateway: ")
         if config.gateway_certificate is not None:
             context = web_context(config.gateway_certificate, config.gateway_key or config.key, config.trusted)
@@ -106,7 +108,7 @@ class Gateway:
         finally:
             self._guests -= 1
             if guest.shown is not None:
-                self.broker.connections.detach(guest.name)
+                self._clients.detach(guest.name)
             writer.close()
 
     async def _answer(self, request: http.Request, guest: _Guest) -> None:
@@ -126,7 +128,7 @@ class Gateway:
     def _shared_with(self, request: http.Request) -> dict[str, str]:
         """The headers by which a browser lets a page of another origin see the answer, where that one is let in."""
         origin = request.headers.get("origin", "")
-        if origin not in self.broker.config.gateway_origins:
+        if origin not in self._config.gateway_origins:
             return {}
         allowed = {"Methods": "GET, POST", "Headers": request.headers.get("access-control-request-headers", "")}
         preflight = {f"Access-Control-Allow-{what}": value for what, value in allowed.items()}
@@ -142,8 +144,8 @@ class Gateway:
         certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         if certificate:
             key, domain = key_and_domain(certificate)
-            if domain != self.broker.config.domain:
-                raise Denied(f"domain: this gateway is for clients of {self.broker.config.domain}")
+            if domain != self._config.domain:
+                raise Denied(f"domain: this gateway is for clients of {self._config.domain}")
             return key
         if "dpop" in request.headers:
             return self._proofs.who(request, now_us() / 1e6)
@@ -152,7 +154,7 @@ class Gateway:
     def _attach(self, guest: _Guest, key: bytes, tokens: tuple[bytes, ...]) -> None:
         """Once for all requests that show the same: the rights of all clients are looked up anew each time."""
         if guest.shown != (key, tokens):
-            self.broker.connections.attach(guest.name, key, tokens)
+            self._clients.attach(guest.name, key, tokens)
             guest.shown = (key, tokens)
 
     async def _do(self, request: http.Request, guest: _Guest, key: bytes, shared: dict[str, str]) -> None:
@@ -161,7 +163,7 @@ class Gateway:
             case "POST", "/events":
                 writer.write(http.as_json(201, await self._publish(request, guest.name, key), **shared))
             case "GET", "/events":
-                await self._listen(request, guest.name, key, Listener(writer, shared))
+                await self._listen(request, guest.name, key, SseListener(writer, shared))
             case "POST", "/acknowledge":
                 writer.write(http.as_json(202, self._acknowledge(request, key), **shared))
             case _:
@@ -173,9 +175,7 @@ class Gateway:
     async def _publish(self, request: http.Request, client: str, key: bytes) -> dict[str, Any]:
         from tidings.events import cloudevents  # Here, so that only who has a gateway loads the SDK.
 
-        types = {
-            name: known.event_type for known in self.broker.types.all() for name in (known.event_type.name, known.name)
-        }
+        types = {name: known.event_type for known in self._types.all() for name in (known.event_type.name, known.name)}
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         now = Timestamp(now_us())
         match kind:
@@ -194,18 +194,18 @@ class Gateway:
         return {"ids": [show_event(id) for id in ids]}
 
     async def _when_possible(self, client: str, type: str, named: list[tuple[bytes, dict[str, Any]]]) -> list[EventId]:
-        known = self.broker.types.find(type)
+        known = self._types.find(type)
         for _ in range(NOT_YET_TRIES):
             try:
-                await self.broker.connections.has_room()
-                return await self.broker.publishing.publish(client, known, named)
+                await self._backpressure.wait()
+                return await self._publisher.publish(client, known, named)
             except NotYet:
                 await asyncio.sleep(0.1)
         raise PeerError("not yet: the keys of this type have not come")
 
     # ── Out ──
 
-    async def _listen(self, request: http.Request, client: str, key: bytes, listener: Listener) -> None:
+    async def _listen(self, request: http.Request, client: str, key: bytes, listener: SseListener) -> None:
         if self._listeners >= LISTENERS_MAX:
             raise http.BadRequest(503, f"{LISTENERS_MAX} listen already")
         type, where = request.query.get("type", ""), request.query.get("where", "TRUE")
@@ -218,32 +218,32 @@ class Gateway:
         finally:
             self._listeners -= 1
 
-    async def _listen_live(self, client: str, type: str, where: str, listener: Listener) -> None:
-        id = await self.broker.subscribing.subscribe(client, type, where)
-        self.broker.listeners[client] = listener
+    async def _listen_live(self, client: str, type: str, where: str, listener: SseListener) -> None:
+        id = await self._subscriptions.subscribe(client, type, where)
+        self._clients.recipients[client] = listener
         try:
             await listener.run()
         finally:
-            self.broker.listeners.pop(client, None)
-            self.broker.subscribing.unsubscribe(id)
+            self._clients.recipients.pop(client, None)
+            self._subscriptions.unsubscribe(id)
 
     async def _listen_durable(
-        self, request: http.Request, key: bytes, name: str, type: str, where: str, listener: Listener
+        self, request: http.Request, key: bytes, name: str, type: str, where: str, listener: SseListener
     ) -> None:
-        known = self.broker.types.find(type)
-        durable = await self.broker.subscribing.subscribe_durable(key, name, known, where, -1, _tokens(request.headers))
+        known = self._types.find(type)
+        durable = await self._subscriptions.subscribe_durable(key, name, known, where, -1, _tokens(request.headers))
         last = request.headers.get("last-event-id", "")
-        self.broker.queues.read(durable, listener, 0, _position(last) if last else None)
+        self._queues.read(durable, listener, 0, _position(last) if last else None)
         try:
             await listener.run()
         finally:
-            self.broker.queues.stop_reading(durable.id, listener)
+            self._queues.stop_reading(durable.id, listener)
 
     def _acknowledge(self, request: http.Request, key: bytes) -> dict[str, Any]:
-        durable: Durable | None = self.broker.queues.find(key, request.query.get("durable", ""))
+        durable = self._queues.find(key, request.query.get("durable", ""))
         if durable is None:
             raise InputError("there is no such durable subscription of yours")
-        self.broker.queues.acknowledge(durable, _position(request.query.get("position", "")))
+        self._queues.acknowledge(durable, _position(request.query.get("position", "")))
         return {"acknowledged": durable.acknowledged}
 
 

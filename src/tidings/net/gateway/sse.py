@@ -1,4 +1,4 @@
-"""Somebody who listens at the gateway, by server-sent events."""
+"""A listener at the gateway, by server-sent events."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from tidings.events import Timestamp, to_record
 from tidings.net.gateway import http
 from tidings.net.ids import show_event
-from tidings.net.transport.frames import Notice, Told, read_told
+from tidings.net.transport.frames import DeliveredEvent, EventDelivery, read_event
 from tidings.overlay import SubscriptionId
 
-COMMENT_EVERY_S = 10.0  # A line that says nothing, so that both ends notice a dead connection.
+COMMENT_EVERY_S = 10.0  # An empty comment, so that both ends notice a dead connection.
 
 
-class Listener:
-    """One who listens. To a durable subscription it looks like a link."""
+class SseListener:
+    """One listener: a `DeliverySink` of a durable subscription, or the `LiveSubscriber` of a live one."""
 
     def __init__(self, writer: asyncio.StreamWriter, headers: Mapping[str, str]) -> None:
         """`headers` go before the events, beside those that every listener gets."""
@@ -30,7 +30,7 @@ class Listener:
         return not self._over.is_set() and not self._writer.is_closing()
 
     async def run(self) -> None:
-        """Until the other end hangs up, or the right to listen is over; then the connection ends."""
+        """Until the other end disconnects, or the right to listen ends; then the connection is closed."""
         headers = {"Cache-Control": "no-store", "Connection": "close", **self._headers}
         self._writer.write(http.head(200, "text/event-stream", **headers))
         try:
@@ -45,24 +45,24 @@ class Listener:
             self._over.set()
             self._writer.close()
 
-    def send(self, frame: Notice) -> bool:
-        """A notice of a durable subscription."""
-        self._write(read_told(frame.told), frame.position)
+    def send(self, frame: EventDelivery) -> bool:
+        """An event of a durable subscription."""
+        self._write(read_event(frame.event), frame.position)
         return self.is_open
 
-    def tell(self, subscription: SubscriptionId, told: bytes) -> None:
-        """An event of a subscription that is not durable; lost, and counted, where the other end is too slow."""
+    def deliver(self, subscription: SubscriptionId, encoded: bytes) -> None:
+        """An event of a live subscription; lost, and counted, where the other end is too slow."""
         if self._writer.transport.get_write_buffer_size() > http.BODY_BYTES_MAX:
             self._missed += 1
             return
         if self._missed:
-            self._say("missed", self._missed)
+            self._send("missed", self._missed)
             self._missed = 0
-        self._write(read_told(told), 0)
+        self._write(read_event(encoded), 0)
 
-    def ended(self, why: str) -> None:
-        """The right to listen is over: says so, and hangs up."""
-        self._say("refused", {"error": "Denied", "why": why})
+    def end(self, subscription: SubscriptionId, why: str) -> None:
+        """The right to listen has ended: sends the reason, and closes."""
+        self._send("refused", {"error": "Denied", "why": why})
         self._over.set()
 
     async def drained(self) -> None:
@@ -71,18 +71,18 @@ class Listener:
         except ConnectionError:
             self._over.set()
 
-    def _say(self, what: str, content: object) -> None:
+    def _send(self, what: str, content: object) -> None:
         self._writer.write(f"event: {what}\ndata: {json.dumps(content)}\n\n".encode())
 
-    def _write(self, told: Told, position: int) -> None:
+    def _write(self, delivered: DeliveredEvent, position: int) -> None:
         event = {
             "specversion": "1.0",
-            "id": show_event(told.event),
-            "source": f"tidings:{told.event.origin}",
-            "type": told.type,
-            "time": Timestamp(told.at_us).iso(),
+            "id": show_event(delivered.event),
+            "source": f"tidings:{delivered.event.origin}",
+            "type": delivered.type,
+            "time": Timestamp(delivered.at_us).iso(),
             "datacontenttype": "application/json",
-            "data": to_record(told.values),
+            "data": to_record(delivered.values),
         }
         lines = [f"id: {position}"] if position else []
         self._writer.write("\n".join([*lines, f"data: {json.dumps(event)}", "", ""]).encode())

@@ -1,1 +1,1 @@
-"""What an operator sees of a broker: metrics and logs."""
+"""What an operator sees of a broker: `metrics` for Prometheus and `logs` as JSON lines."""

@@ -1,11 +1,11 @@
-"""A broker's numbers for Prometheus, on a page of its own, in plain HTTP: for the inside of an organisation."""
+"""A broker's metrics for Prometheus, over plain HTTP: for the inside of an organisation."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -15,50 +15,64 @@ from tidings.errors import TidingsError
 from tidings.net.config import host_and_port
 from tidings.net.gateway import http
 
-if TYPE_CHECKING:
-    from tidings.net.broker.broker import Broker
+
+@dataclass(frozen=True, slots=True)
+class BrokerNumbers:
+    """The state of a broker at one moment, in numbers."""
+
+    counts: Mapping[str, int]
+    clients: int
+    links: int
+    pending: int
+    durables: int
+    waiting: int
+    lost_messages: int
+    journal_groups: int
+    is_journal_stuck: bool
+    holdings: Mapping[str, int]
 
 
-class BrokerNumbers(Collector):
-    """Read from the broker when asked; nothing is counted twice."""
+class BrokerCollector(Collector):
+    """Reads the broker's numbers when Prometheus asks."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, read: Callable[[], BrokerNumbers]) -> None:
+        self._read = read
 
     def collect(self) -> Iterator[Metric]:
-        b = self._broker
+        b = self._read()
         counts = CounterMetricFamily("tidings_count", "What has happened, by what.", labels=["what"])
         for what, amount in sorted(b.counts.items()):
             counts.add_metric([what.replace(" ", "_")], amount)
         yield counts
         for name, help, value in (
-            ("clients", "Connected clients.", len(b.connections.sessions)),
-            ("links", "Links to other brokers.", len(b.links.open)),
-            ("owed", "Events owed to other brokers and not confirmed.", b.promises.owed_count()),
-            ("durables", "Durable subscriptions.", len(b.queues.all)),
-            ("waiting", "Events that wait for durable subscribers.", b.queues.waiting()),
-            ("lost_messages", "Overlay messages that found a full queue.", b.links.lost_messages),
-            ("journal_groups", "Groups written to the journal.", b.journal.committed_groups),
-            ("journal_stuck", "1 while the journal cannot be written.", int(b.journal.is_stuck)),
+            ("clients", "Connected clients.", b.clients),
+            ("links", "Links to other brokers.", b.links),
+            ("owed", "Events that other brokers have not acknowledged.", b.pending),
+            ("durables", "Durable subscriptions.", b.durables),
+            ("waiting", "Events that wait for durable subscribers.", b.waiting),
+            ("lost_messages", "Overlay messages that found a full queue.", b.lost_messages),
+            ("journal_groups", "Groups written to the journal.", b.journal_groups),
+            ("journal_stuck", "1 while the journal cannot be written.", int(b.is_journal_stuck)),
         ):
             yield GaugeMetricFamily(f"tidings_{name}", help, value=value)
         held = GaugeMetricFamily("tidings_holdings", "What is kept in memory, by what.", labels=["what"])
-        for what, (amount, _) in sorted({**b.node.holdings(), **b.promises.dues.holdings()}.items()):
+        for what, amount in sorted(b.holdings.items()):
             held.add_metric([what.replace(" ", "_")], amount)
         yield held
 
 
-class Metrics:
-    """The page, while it is up."""
+class MetricsServer:
+    """The metrics page, while it is up."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, listen: str, read: Callable[[], BrokerNumbers]) -> None:
+        """`listen` is the address as `host:port`."""
+        self._listen = listen
         self._registry = CollectorRegistry()
-        self._registry.register(BrokerNumbers(broker))
+        self._registry.register(BrokerCollector(read))
         self.address = ""
 
-    async def __aenter__(self) -> Metrics:
-        host, port = host_and_port(self._broker.config.metrics, "metrics: ")
+    async def __aenter__(self) -> MetricsServer:
+        host, port = host_and_port(self._listen, "metrics: ")
         self._server = await asyncio.start_server(self._answer, host, port, limit=http.HEAD_BYTES_MAX)
         self.address = "{}:{}".format(*self._server.sockets[0].getsockname()[:2])
         return self

@@ -1,1 +1,1 @@
-"""Connections between processes: frames, handshakes and mutual TLS."""
+"""Connections between processes: in reading order `frames`, `tls`, `handshake`, `connection`, `peer_links`, `capture`."""

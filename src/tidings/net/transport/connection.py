@@ -1,11 +1,11 @@
-"""A link: one proven connection, with a bounded queue in front of it.
+"""A link: one authenticated connection, with a bounded send queue.
 
-What is sent is collected and written once per turn of the event loop, overlay messages several to a
-frame, so that a busy link costs few system calls. `send` never waits: it says whether there was room.
-Who must not lose anything asks `has_room` first, or waits with `drained`.
+Frames are collected and written once per turn of the event loop, overlay messages several to a
+frame, so that a busy link costs few system calls. `send` never waits: it returns whether there was room.
+A caller that must not lose anything checks `has_room` first, or awaits `drained`.
 
-A link on which no whole frame has come for a while is closed: a good peer answers pings, and one that
-sends a byte now and then is not good.
+A link on which no whole frame has arrived for a while is closed: a working peer answers pings, and one that
+only trickles bytes does not count as working.
 """
 
 from __future__ import annotations
@@ -14,7 +14,16 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from tidings.net.transport.frames import BATCH_BYTES, Bye, Frame, Ping, Pong, Reader, Said, encoded
+from tidings.net.transport.frames import (
+    BATCH_BYTES,
+    AnyFrame,
+    FrameReader,
+    Goodbye,
+    OverlayMessages,
+    Ping,
+    Pong,
+    encoded,
+)
 from tidings.net.transport.handshake import Proven
 
 QUEUE_BYTES_MAX = 8 << 20  # Per link: some seconds of a busy link, and with a hundred links still under a gigabyte.
@@ -23,12 +32,12 @@ SILENCE_S_MAX = 10.0  # Five pings without an answer: stopped, cut off, or trick
 
 
 class Link:
-    """One end of a connection whose other end is known."""
+    """One end of an authenticated connection."""
 
     def __init__(
         self,
         proven: Proven,
-        reader: Reader,
+        reader: FrameReader,
         writer: asyncio.StreamWriter,
         *,
         queue_bytes_max: int = QUEUE_BYTES_MAX,
@@ -36,43 +45,43 @@ class Link:
     ) -> None:
         self.proven, self.queue_bytes_max, self.silence_s_max = proven, queue_bytes_max, silence_s_max
         self.is_slow = False
-        """Whether nobody waits for the other end any more, because it did not take its queue in time."""
+        """Whether publishers no longer wait for the other end, because its queue did not drain in time."""
         self._is_open = True
         self.bytes_sent = 0
         self._reader, self._writer = reader, writer
         self._loop = asyncio.get_running_loop()
-        self._heard_at = self._loop.time()
+        self._received_at = self._loop.time()
         self._out: list[bytes] = []
-        self._said: list[bytes] = []
-        self._out_bytes = self._said_bytes = 0
-        self._written_bytes = 0  # What the transport held when last asked; since then it can only have become less.
+        self._messages: list[bytes] = []
+        self._out_bytes = self._messages_bytes = 0
+        self._written_bytes = 0  # What the transport held when last asked; since then it can only have shrunk.
         self._is_flush_due = False
         writer.transport.set_write_buffer_limits(high=queue_bytes_max // 2)
-        # A timer, not a task: a task that was cancelled holds on to all it knew.
+        # A timer, not a task: a cancelled task keeps references to everything it used.
         self._keeper = self._loop.call_later(PING_EVERY_S, self._keep_alive)
 
     @property
     def certificate_der(self) -> bytes:
-        """What the other end has shown TLS."""
+        """The TLS certificate of the other end."""
         return bytes(self._writer.get_extra_info("ssl_object").getpeercert(binary_form=True))
 
-    def send(self, frame: Frame) -> bool:
-        """Queue a frame; False, and nothing is queued, where the link is closed or its queue is full."""
+    def send(self, frame: AnyFrame) -> bool:
+        """Queues a frame; False, and nothing is queued, where the link is closed or its queue is full."""
         if not self.has_room:
             return False
-        if self._said:
-            self._put_said()
+        if self._messages:
+            self._put_messages()
         self._put(encoded(frame))
         return True
 
-    def say(self, message: bytes) -> bool:
-        """Queue a message of the overlay, likewise."""
+    def send_message(self, message: bytes) -> bool:
+        """Queues a message of the overlay, likewise."""
         if not self.has_room:
             return False
-        self._said.append(message)
-        self._said_bytes += len(message)
-        if self._said_bytes >= BATCH_BYTES:
-            self._put_said()
+        self._messages.append(message)
+        self._messages_bytes += len(message)
+        if self._messages_bytes >= BATCH_BYTES:
+            self._put_messages()
         self._flush_soon()
         return True
 
@@ -85,19 +94,19 @@ class Link:
         if not self._is_open:
             return False
         # Asking the transport costs more than a frame does.
-        about = self._out_bytes + self._said_bytes + self._written_bytes
+        about = self._out_bytes + self._messages_bytes + self._written_bytes
         return about < self.queue_bytes_max or self.queued_bytes < self.queue_bytes_max
 
     @property
     def is_half_full(self) -> bool:
-        about = self._out_bytes + self._said_bytes + self._written_bytes
+        about = self._out_bytes + self._messages_bytes + self._written_bytes
         return about > self.queue_bytes_max // 2 and self.queued_bytes > self.queue_bytes_max // 2
 
     @property
     def queued_bytes(self) -> int:
-        """What waits to be taken by the other end, as far as this process knows."""
+        """What the other end has not read yet, as far as this process knows."""
         self._written_bytes = self._writer.transport.get_write_buffer_size()
-        return self._out_bytes + self._said_bytes + self._written_bytes
+        return self._out_bytes + self._messages_bytes + self._written_bytes
 
     async def drained(self) -> None:
         """Waits until the queue is at most half full, or the link is closed."""
@@ -105,17 +114,17 @@ class Link:
         with contextlib.suppress(ConnectionError):
             await self._writer.drain()
 
-    async def frames(self, stage: str) -> AsyncIterator[Frame]:
-        """What the other end says, pings answered, until it ends; raises PeerError for what it must not say.
+    async def frames(self, stage: str) -> AsyncIterator[AnyFrame]:
+        """The frames of the other end until it closes; pings are answered here. Raises PeerError for a frame that is not allowed.
 
-        As long as the caller is busy with a frame nothing more is read: the other end feels it.
+        As long as the caller is busy with a frame nothing more is read, so that TCP slows the sender down.
         """
         self._reader.expect(stage)
         while self.is_open:
             for frame in await self._reader.some():
-                self._heard_at = self._loop.time()
+                self._received_at = self._loop.time()
                 match frame:
-                    case None | Bye():
+                    case None | Goodbye():
                         return
                     case Ping():
                         self.send(Pong())
@@ -123,27 +132,27 @@ class Link:
                         pass
                     case _:
                         yield frame
-                        self._heard_at = self._loop.time()
+                        self._received_at = self._loop.time()
 
     def close(self, why: str = "") -> None:
-        """Say goodbye if that is still possible, and hang up."""
+        """Sends a `Goodbye` if that is still possible, and closes."""
         if not self.is_open:
             return
         if why:
-            self.send(Bye(why))
+            self.send(Goodbye(why))
         self._flush()
         self._is_open = False
         self._keeper.cancel()
         self._writer.close()
 
     def cut(self) -> None:
-        """Hang up at once, dropping what is queued."""
+        """Closes at once, dropping what is queued."""
         self._is_open = False
         self._keeper.cancel()
         self._writer.transport.abort()
 
     async def closed(self) -> None:
-        """Waits until the connection is gone; a peer that does not take what is queued is cut off."""
+        """Waits until the connection is closed; aborts it where the peer does not read what is queued."""
         try:
             async with asyncio.timeout(1.0):
                 await self._writer.wait_closed()
@@ -156,10 +165,10 @@ class Link:
         if not self._is_flush_due:
             self._flush_soon()
 
-    def _put_said(self) -> None:
-        if self._said:
-            messages, self._said, self._said_bytes = tuple(self._said), [], 0
-            self._put(encoded(Said(messages)))
+    def _put_messages(self) -> None:
+        if self._messages:
+            messages, self._messages, self._messages_bytes = tuple(self._messages), [], 0
+            self._put(encoded(OverlayMessages(messages)))
 
     def _flush_soon(self) -> None:
         if not self._is_flush_due:
@@ -170,7 +179,7 @@ class Link:
         self._is_flush_due = False
         if not self.is_open:
             return
-        self._put_said()
+        self._put_messages()
         if self._out:
             raw = b"".join(self._out)
             self._out, self._out_bytes = [], 0
@@ -181,7 +190,7 @@ class Link:
     def _keep_alive(self) -> None:
         if not self.is_open:
             return
-        if self._loop.time() - self._heard_at > self.silence_s_max:
+        if self._loop.time() - self._received_at > self.silence_s_max:
             self.cut()
             return
         self.send(Ping())

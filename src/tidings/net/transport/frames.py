@@ -1,18 +1,21 @@
-"""Frames: what is said on a live link, between brokers and between a client and its broker.
+"""The frames of a live link, between two brokers and between a client and its broker.
 
-A frame is four bytes of length, big-endian, and then one msgpack array whose first element says what
-it is. Everything here comes from others: a length over the limit, bytes that are no frame, or a frame
-that is not for this stage of the conversation end the connection with a PeerError.
+A frame is four bytes of length, big-endian, and then one msgpack array whose first element is the tag of the
+frame. Everything here comes from others: a length over the limit, bytes that do not decode, or a frame
+that does not belong to this stage of the connection close it with a PeerError.
 
-    handshake   Hello, Creds, Accepted                              both ways, once
-    brokers     Said, Standing                                      messages of the overlay; whether one is part of it
-                Wants, Lists, Asks, Again, Confirms                 what is owed to durable subscribers (see `owed`)
-                Trace → Traced                                      for whoever asks where an event went
-    clients     Publish → Published                                 each request carries a ticket, and so does its answer
-                Subscribe → Subscribed, Unsubscribe → Done, Query → Answer
-                Notice, Acknowledge, Reject                         a subscription's stream
-                Refused                                             instead of any answer
-    both        Ping, Pong, Bye
+    handshake   Hello, SignedTokens, Accepted                       both ways, once
+    brokers     OverlayMessages, JoinStatus                         messages of the routing protocol; whether the broker has joined
+                InterestAdvertisement, InterestVersions,            reliable delivery to durable subscribers (see `delivery`)
+                Announce, Nack, Retransmit, Ack
+                TraceRequest → TraceReply                           for `tidings trace`
+    clients     Publish → Published                                 each request carries a ticket, and so does its reply
+                Subscribe → Subscribed, Unsubscribe → RequestDone, Query → Answer
+                EventDelivery, Acknowledge, Reject                  the stream of a subscription
+                RequestRefused                                      instead of any reply
+    both        Ping, Pong, Goodbye
+
+Some tags on the wire are older than the class names and stay (`tag="…"`).
 """
 
 from __future__ import annotations
@@ -24,26 +27,34 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from tidings.delivery import (
+    Ack,
+    Announce,
+    DeliveryMessage,
+    InterestAdvertisement,
+    InterestVersions,
+    Nack,
+    Retransmit,
+)
 from tidings.errors import Denied, ErrorCode, FilterError, InputError, PeerError, SetupError, TidingsError
 from tidings.events import Timestamp
 from tidings.overlay import EventId, Peer
 
 VERSION = 1
 FRAME_BYTES_MAX = 4 << 20  # Four messages of the largest kind; batches stop filling at a quarter of it.
-HELLO_BYTES_MAX = 1 << 20  # Before a peer has proven who it is; two tokens of the largest kind fit.
-BATCH_BYTES = (
-    1 << 18
-)  # When a batch of messages or events is full: large enough to amortise, small enough to share a link.
+HELLO_BYTES_MAX = 1 << 20  # Before a peer is authenticated; two tokens of the largest kind fit.
+# When a batch of messages or events is full: large enough to amortise, small enough to share a link.
+BATCH_BYTES = 1 << 18
 READ_BYTES = 1 << 18
 _LENGTH = struct.Struct(">I")
 
 
-class Frame(msgspec.Struct, frozen=True, tag=True, tag_field="frame", array_like=True, gc=False):
+class LinkFrame(msgspec.Struct, frozen=True, tag=True, tag_field="frame", array_like=True, gc=False):
     """The root of all frames. Fields may be added at the end, with a default, and never removed."""
 
 
-class Hello(Frame, frozen=True):
-    """Who I say I am; proven by TLS and by Creds. A client has no address."""
+class Hello(LinkFrame, frozen=True):
+    """Who the sender claims to be; TLS and `SignedTokens` prove it. A client has no address."""
 
     versions: tuple[int, ...]
     role: str  # "broker" or "client"
@@ -55,149 +66,96 @@ class Hello(Frame, frozen=True):
     protocol: str = ""
 
 
-class Creds(Frame, frozen=True):
-    """My rights, and a signature that binds them to this very connection (see `handshake`)."""
+class SignedTokens(LinkFrame, frozen=True, tag="Creds"):
+    """The sender's capability tokens, and a signature that binds them to this connection (see `handshake`)."""
 
     tokens: tuple[bytes, ...]
     signature: bytes
     counter: int = 0
 
 
-class Accepted(Frame, frozen=True):
-    """How many of the tokens hold, and why the others do not."""
+class Accepted(LinkFrame, frozen=True):
+    """How many of the tokens are valid, and why the others are not."""
 
     accepted: int
     refused: tuple[str, ...] = ()
 
 
-class Said(Frame, frozen=True):
-    """Messages of the overlay, each as its protocol writes it."""
+class OverlayMessages(LinkFrame, frozen=True, tag="Said"):
+    """Messages of the routing protocol, each encoded by its own codec."""
 
     messages: tuple[bytes, ...]
 
 
-class Wants(Frame, frozen=True):
-    """All durable subscriptions of one broker, signed by it (see `owed`); others pass it on as it is."""
-
-    body: bytes
-    key: bytes
-    signature: bytes
-
-
-class Versions(Frame, frozen=True):
-    """Whose durable subscriptions I know, in which version; tell me newer ones."""
-
-    known: dict[str, int]
-
-
-class Listed(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One event owed: its number in the stream from its origin to one broker, and its id."""
-
-    number: int
-    event: EventId
-    only_for: str = ""
-
-
-class Lists(Frame, frozen=True):
-    """I owe you these, in this order. `first` is the lowest number you have not confirmed, as far as I know.
-
-    Numbers belong to a journal: whoever has lost its own begins with another.
-    """
-
-    journal: bytes
-    first: int
-    listed: tuple[Listed, ...]
-
-
-class Asks(Frame, frozen=True):
-    """These numbers of yours have not come; send them yourself. Everything below `confirmed` is safe with me."""
-
-    confirmed: int
-    numbers: tuple[int, ...]
-
-
-class Again(Frame, frozen=True):
-    """What you asked for."""
-
-    number: int
-    packet: bytes
-
-
-class Confirms(Frame, frozen=True):
-    """Everything you owed me below this number is safe with me."""
-
-    confirmed: int
-
-
-class Standing(Frame, frozen=True):
-    """Whether I am part of the network, so that you can come in through me."""
+class JoinStatus(LinkFrame, frozen=True, tag="Standing"):
+    """Whether the sender has joined the overlay, so that the receiver can join through it."""
 
     is_joined: bool
 
 
-class Trace(Frame, frozen=True):
-    """What did you do with this event, and those to whom you sent it?"""
+class TraceRequest(LinkFrame, frozen=True, tag="Trace"):
+    """Asks a broker what it did with an event, and what the brokers did that it forwarded the event to."""
 
     ticket: int
     event: EventId
     up: bool = False
-    """Also the broker you had it from, and all behind it."""
+    """Also ask the broker that the event came from, and all behind it."""
     wait_s: float = 0.0
-    """So long I can wait for your answer; without time, speak for yourself."""
+    """How long the sender waits for the reply; without time, the receiver asks nobody else."""
 
 
 class SentTo(msgspec.Struct, frozen=True, gc=False):
-    """To whom an event went, and which attributes went in clear beside the sealed ones."""
+    """A broker that an event was forwarded to, and the attributes that went in clear beside the sealed ones."""
 
     to: str
     in_clear: tuple[str, ...]
 
 
-class ToldTo(msgspec.Struct, frozen=True, gc=False):
-    """A subscription that was told of an event."""
+class DeliveredTo(msgspec.Struct, frozen=True, gc=False):
+    """A subscription that an event was delivered to."""
 
     client: str
     subscription: str
 
 
-class Missed(msgspec.Struct, frozen=True, gc=False):
-    """A subscription that was not told of an event."""
+class NotDelivered(msgspec.Struct, frozen=True, gc=False):
+    """A subscription that an event was not delivered to, and why."""
 
     client: str
     why: str
 
 
-class HopSaid(msgspec.Struct, frozen=True, gc=False):
-    """What one broker says that it did with an event."""
+class HopReport(msgspec.Struct, frozen=True, gc=False):
+    """What one broker reports that it did with an event."""
 
     broker: str
     domain: str
     type: str
     ago_s: float
-    """When it had the event, before the answer was sent."""
+    """How long before the reply it received the event."""
     came_from: str
     """Empty where the event was published."""
     readable: tuple[str, ...]
     hidden: tuple[str, ...]
     sent: tuple[SentTo, ...]
     refused: str = ""
-    told: tuple[ToldTo, ...] = ()
-    missed: tuple[Missed, ...] = ()
+    told: tuple[DeliveredTo, ...] = ()
+    missed: tuple[NotDelivered, ...] = ()
 
 
-class Traced(Frame, frozen=True):
-    """What I did, and what those say whom I asked; nothing if I do not remember the event."""
+class TraceReply(LinkFrame, frozen=True, tag="Traced"):
+    """The reports of the sender and of the brokers it has asked; none if it does not remember the event."""
 
     ticket: int
-    hops: tuple[HopSaid, ...]
+    hops: tuple[HopReport, ...]
     took_s: float = 0.0
-    """From your question to this answer, by my clock."""
+    """From the request to this reply, by the sender's clock."""
 
 
-class Publish(Frame, frozen=True):
-    """Events to publish, in this order, each as a name that its publisher gives it, and its values.
+class Publish(LinkFrame, frozen=True):
+    """Events to publish, in this order, each with an idempotency key chosen by its publisher, and its values.
 
-    The same name again, from the same publisher, is the same event again: it is not published twice.
+    The broker publishes an event once, however often the same publisher sends the same key.
     """
 
     ticket: int
@@ -205,45 +163,45 @@ class Publish(Frame, frozen=True):
     events: tuple[tuple[str, dict[str, Any]], ...]
 
 
-class Published(Frame, frozen=True):
-    """They are on disk, and will reach whoever wants them."""
+class Published(LinkFrame, frozen=True):
+    """The events are on disk, and will reach every matching durable subscriber."""
 
     ticket: int
     ids: tuple[EventId, ...]
 
 
-class Subscribe(Frame, frozen=True):
-    """Send me events of a type for which the condition is TRUE. With a name, keep them for me while I am away."""
+class Subscribe(LinkFrame, frozen=True):
+    """Requests the events of a type for which the condition is TRUE. A subscription with a name in `durable` is durable."""
 
     ticket: int
     type: str
     condition: str
     durable: str = ""
     since_us: int = -1
-    """Also those published from then on, as far as they are kept. Negative: from now on."""
+    """Also events published since then, as far as retention reaches. Negative: from now on."""
     after: int = -1
-    """The last position that the subscriber has dealt with, if it keeps book itself."""
+    """The last position that the subscriber has processed, if it tracks that itself."""
 
 
-class Subscribed(Frame, frozen=True):
+class Subscribed(LinkFrame, frozen=True):
     """The subscription is in place; its stream has this number on this connection."""
 
     ticket: int
     stream: int
     after: int = 0
-    """The last position acknowledged; notices begin behind it."""
+    """The last position acknowledged; deliveries begin after it."""
 
 
-class Unsubscribe(Frame, frozen=True):
-    """End a stream; with `forget`, a durable subscription is given up for good."""
+class Unsubscribe(LinkFrame, frozen=True):
+    """Ends a stream; with `forget`, the broker deletes the durable subscription."""
 
     ticket: int
     stream: int
     forget: bool = False
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An event as a subscriber sees it: its id, its type, when its broker took it in, and what it may see of it."""
+class DeliveredEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An event as a subscriber sees it: its id, its type, when its broker received it, and the values it may see."""
 
     event: EventId
     type: str
@@ -251,27 +209,28 @@ class Told(msgspec.Struct, frozen=True, array_like=True, gc=False):
     values: dict[str, Any]
 
 
-class Notice(Frame, frozen=True):
-    """An event for one stream. `position` is what a durable subscriber acknowledges; 0 needs none.
+class EventDelivery(LinkFrame, frozen=True, tag="Notice"):
+    """An event for one stream. A durable subscriber acknowledges its `position`; 0 needs no acknowledgement.
 
-    `missed` says how many this stream has lost just before because its reader was too slow.
+    `missed` is how many events this stream has just lost because its reader was too slow.
     """
 
     stream: int
     position: int
-    told: msgspec.Raw
+    event: msgspec.Raw
+    """A `DeliveredEvent`, encoded."""
     missed: int = 0
 
 
-class Acknowledge(Frame, frozen=True):
-    """Everything up to this position is done with and never comes again."""
+class Acknowledge(LinkFrame, frozen=True):
+    """The subscriber has processed everything up to this position; it is not delivered again."""
 
     stream: int
     position: int
 
 
-class Reject(Frame, frozen=True):
-    """The event at this position cannot be used: put it aside, with the reason, and go on."""
+class Reject(LinkFrame, frozen=True):
+    """The subscriber cannot use the event at this position; the broker makes it a dead letter, with the reason."""
 
     ticket: int
     stream: int
@@ -279,29 +238,29 @@ class Reject(Frame, frozen=True):
     why: str
 
 
-class Query(Frame, frozen=True):
-    """Tell me something about yourself: status, trace, dead letters; or drain."""
+class Query(LinkFrame, frozen=True):
+    """Asks the broker for its status, a trace or dead letters, or to drain."""
 
     ticket: int
     what: str
     options: dict[str, Any] = {}
 
 
-class Answer(Frame, frozen=True):
-    """Rows, as JSON would have them; `more` if further answers follow for this ticket."""
+class Answer(LinkFrame, frozen=True):
+    """The rows that answer a query, as JSON would have them."""
 
     ticket: int
     rows: tuple[dict[str, Any], ...] = ()
 
 
-class Done(Frame, frozen=True):
-    """What was asked has been done."""
+class RequestDone(LinkFrame, frozen=True, tag="Done"):
+    """The request has been carried out."""
 
     ticket: int
 
 
-class Refused(Frame, frozen=True):
-    """What was asked has not been done. `kind` is the class of the error, `why` its text, `code` its `ErrorCode`."""
+class RequestRefused(LinkFrame, frozen=True, tag="Refused"):
+    """The request has not been carried out. `kind` is the class of the error, `why` its text, `code` its `ErrorCode`."""
 
     ticket: int
     kind: str
@@ -309,25 +268,38 @@ class Refused(Frame, frozen=True):
     code: str = ""
 
 
-class Ping(Frame, frozen=True):
-    """Are you there?"""
+class Ping(LinkFrame, frozen=True):
+    """Asks for a `Pong`, to show that the connection is alive."""
 
 
-class Pong(Frame, frozen=True):
-    """I am."""
+class Pong(LinkFrame, frozen=True):
+    """The reply to a `Ping`."""
 
 
-class Bye(Frame, frozen=True):
-    """I close this connection, because."""
+class Goodbye(LinkFrame, frozen=True, tag="Bye"):
+    """The sender closes this connection, and why."""
 
     why: str
 
 
-Handshake: TypeAlias = Hello | Creds | Accepted | Refused | Bye
-Always: TypeAlias = Ping | Pong | Bye
-FromBroker: TypeAlias = Said | Wants | Versions | Lists | Asks | Again | Confirms | Standing | Trace | Traced | Always
-FromClient: TypeAlias = Publish | Subscribe | Unsubscribe | Acknowledge | Reject | Query | Ping | Pong | Bye
-ToClient: TypeAlias = Published | Subscribed | Notice | Done | Answer | Refused | Always
+AnyFrame: TypeAlias = LinkFrame | DeliveryMessage
+Handshake: TypeAlias = Hello | SignedTokens | Accepted | RequestRefused | Goodbye
+Always: TypeAlias = Ping | Pong | Goodbye
+FromBroker: TypeAlias = (
+    OverlayMessages
+    | InterestAdvertisement
+    | InterestVersions
+    | Announce
+    | Nack
+    | Retransmit
+    | Ack
+    | JoinStatus
+    | TraceRequest
+    | TraceReply
+    | Always
+)
+FromClient: TypeAlias = Publish | Subscribe | Unsubscribe | Acknowledge | Reject | Query | Ping | Pong | Goodbye
+ToClient: TypeAlias = Published | Subscribed | EventDelivery | RequestDone | Answer | RequestRefused | Always
 
 
 def _to_extension(value: object) -> object:
@@ -347,14 +319,14 @@ _I64 = struct.Struct(">q")
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_to_extension)
 
 
-_TOLD = msgspec.msgpack.Decoder(Told, ext_hook=_from_extension)
+_EVENT = msgspec.msgpack.Decoder(DeliveredEvent, ext_hook=_from_extension)
 
 
 _VALUES = msgspec.msgpack.Decoder(dict[str, Any], ext_hook=_from_extension)
 
 
 def encode_values(values: Mapping[str, Any]) -> bytes:
-    """An event's values, for keeping."""
+    """The bytes of an event's values, for storage."""
     return _ENCODER.encode(dict(values))
 
 
@@ -363,28 +335,28 @@ def decode_values(raw: bytes) -> dict[str, Any]:
     return _VALUES.decode(raw)
 
 
-def encode_told(told: Told) -> bytes:
-    """The bytes of what a subscriber is told, made once for all who are told the same."""
-    return _ENCODER.encode(told)
+def encode_event(event: DeliveredEvent) -> bytes:
+    """The bytes of an event, encoded once for all subscribers that see the same values."""
+    return _ENCODER.encode(event)
 
 
-def read_told(raw: bytes | msgspec.Raw) -> Told:
-    """What a subscriber is told; raises PeerError for anything else."""
+def read_event(raw: bytes | msgspec.Raw) -> DeliveredEvent:
+    """The event in a `EventDelivery`; raises PeerError for anything else."""
     try:
-        return _TOLD.decode(raw)
+        return _EVENT.decode(raw)
     except (msgspec.MsgspecError, InputError, ValueError) as wrong:
-        raise PeerError(f"notice: {str(wrong)[:200]}") from None
+        raise PeerError(f"delivery: {str(wrong)[:200]}") from None
 
 
-def encoded(frame: Frame) -> bytes:
-    """A frame with its length before it; ours are never over the limit."""
+def encoded(frame: AnyFrame) -> bytes:
+    """The bytes of a frame, length first; a frame of our own is never over the limit."""
     body = _ENCODER.encode(frame)
     assert len(body) <= FRAME_BYTES_MAX, f"{type(frame).__name__} takes {len(body)} bytes"
     return _LENGTH.pack(len(body)) + body
 
 
-class Reader:
-    """Frames from a stream. `expect` says which kinds may come now."""
+class FrameReader:
+    """Reads frames from a stream; `expect` sets which kinds are accepted."""
 
     def __init__(self, stream: asyncio.StreamReader) -> None:
         self._stream = stream
@@ -393,14 +365,14 @@ class Reader:
         self._bytes_max = HELLO_BYTES_MAX
 
     def expect(self, stage: str) -> None:
-        """From now on frames of this stage: "broker" (from a broker), "client", or "to client"."""
+        """Accept frames of this stage from now on: "broker" (from a broker), "client", or "to client"."""
         self._decoder, self._bytes_max = _DECODERS[stage], FRAME_BYTES_MAX
 
-    async def some(self, at_most: int = 1 << 30) -> list[Frame | None]:
-        """The frames that have come, waiting for one; None is the last of them where the stream has ended.
+    async def some(self, at_most: int = 1 << 30) -> list[AnyFrame | None]:
+        """The frames that have arrived, waiting for at least one; a None at the end means that the stream has ended.
 
-        Raises PeerError for anything that is no frame of this stage. Keeps less than one frame in hand,
-        and as long as nobody calls it reads no further, so that the sender feels it.
+        Raises PeerError for anything that is not a frame of this stage. Buffers less than one frame and reads only
+        when called, so that TCP slows the sender down.
         """
         found = self._complete(at_most)
         while not found:
@@ -414,8 +386,8 @@ class Reader:
             found = self._complete(at_most)
         return found
 
-    def _complete(self, at_most: int) -> list[Frame | None]:
-        found: list[Frame | None] = []
+    def _complete(self, at_most: int) -> list[AnyFrame | None]:
+        found: list[AnyFrame | None] = []
         buffer, at, end = self._buffer, 0, len(self._buffer)
         while len(found) < at_most and end - at >= _LENGTH.size:
             (size,) = _LENGTH.unpack_from(buffer, at)
@@ -429,9 +401,9 @@ class Reader:
         del buffer[:at]
         return found
 
-    def _decoded(self, raw: bytes) -> Frame:
+    def _decoded(self, raw: bytes) -> AnyFrame:
         try:
-            frame: Frame = self._decoder.decode(raw)
+            frame: AnyFrame = self._decoder.decode(raw)
         except (msgspec.MsgspecError, InputError, ValueError, RecursionError) as wrong:
             raise PeerError(f"frame: {str(wrong)[:200]}") from None
         return frame
@@ -448,13 +420,13 @@ _DECODERS: dict[str, msgspec.msgpack.Decoder[Any]] = {
 }
 
 
-def refusal(ticket: int, error: TidingsError) -> Refused:
-    """An error as it travels: its class by name, so that it is the same one at the other end."""
-    return Refused(ticket, _kind_of(error), str(error)[:4096], error.code.value)
+def refusal(ticket: int, error: TidingsError) -> RequestRefused:
+    """An error as a frame: with the name of its class, so that the other end raises the same one."""
+    return RequestRefused(ticket, _kind_of(error), str(error)[:4096], error.code.value)
 
 
-def as_error(refused: Refused) -> TidingsError:
-    """The error that a refusal stands for."""
+def as_error(refused: RequestRefused) -> TidingsError:
+    """The error in a refusal."""
     return _KINDS.get(refused.kind, PeerError)(refused.why, code=ErrorCode.named(refused.code))
 
 

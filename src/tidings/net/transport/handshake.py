@@ -1,17 +1,17 @@
-"""The handshake: who is at the other end, proven, and with which rights.
+"""The handshake: authenticates the other end of a connection, and binds its tokens to the connection.
 
-TLS 1.3 has checked both certificates before the first byte comes here. Then, both ways:
+TLS 1.3 has checked both certificates before the first byte arrives here. Then, both ways:
 
-    Hello      who I am, and 32 bytes never used before
-    Creds      my tokens, signed together with both certificates, both nonces and my side of the connection
-    Accepted   how many of them hold, and why the others do not
+    Hello          who the sender is, and a nonce of 32 bytes
+    SignedTokens   its tokens, signed together with both certificates, both nonces and its side of the connection
+    Accepted       how many of them are valid, and why the others are not
 
 Python's `ssl` cannot export keying material, so the certificates themselves are hashed into the
-signature: what is signed for one connection is worth nothing on another.
+signature: a signature for one connection is worthless on another.
 
-A client attaches only to brokers of its own organisation, which it trusts with what it may see. Whether
-another broker is a member of the network, and what it may read, is the node's to judge: it runs a
-handshake of its own on the link that this one proves.
+A client attaches only to brokers of its own organisation, which it trusts with the values it may see. The node
+decides whether another broker is a member of the network and what it may read: it runs a
+handshake of its own on the link that this one has authenticated.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from tidings.net.ids import broker_id
 from tidings.net.transport.frames import (
     VERSION,
     Accepted,
-    Bye,
-    Creds,
-    Frame,
+    FrameReader,
+    Goodbye,
     Hello,
-    Reader,
-    Refused,
+    LinkFrame,
+    RequestRefused,
+    SignedTokens,
     as_error,
     encoded,
     refusal,
@@ -43,12 +43,12 @@ from tidings.net.transport.tls import key_and_domain
 from tidings.overlay import NodeId, Peer
 from tidings.security import Identity, fingerprint, verify_signature
 
-HANDSHAKE_S_MAX = 10.0  # For all of it. Whoever takes longer is not talking to us.
+HANDSHAKE_S_MAX = 10.0  # For the whole handshake.
 NONCE_BYTES = 32
 TOKENS_MAX = 256  # A participant with more rights than this shows the ones it needs.
 
 Role = Literal["broker", "client"]
-_F = TypeVar("_F", bound=Frame)
+_F = TypeVar("_F", bound=LinkFrame)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Participant:
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """The other end: TLS and its signature have proven its key, and an authority vouches for its organisation."""
+    """The other end, authenticated: TLS and its signature prove its key, and an authority certifies its organisation."""
 
     key: bytes
     domain: str
@@ -90,16 +90,17 @@ async def shake(
     *,
     dialled: bool,
     expected: bytes | None = None,
-) -> tuple[Proven, Reader]:
-    """The other end of a fresh TLS connection, and the reader to go on with.
+    within_s: float = HANDSHAKE_S_MAX,
+) -> tuple[Proven, FrameReader]:
+    """Authenticates the other end of a new TLS connection; also returns the reader to continue with.
 
-    Raises PeerError for a broken handshake, Denied for somebody without the right to attach, and
-    TimeoutError for one that takes too long; the other end is told why, and the caller closes.
+    Raises PeerError for a broken handshake, Denied for a peer without the right to attach, and
+    TimeoutError for one that takes too long. The other end gets the reason; the caller closes the connection.
     `expected` is the key that must answer, where it is known.
     """
-    reader, writer = Reader(stream[0]), stream[1]
+    reader, writer = FrameReader(stream[0]), stream[1]
     try:
-        async with asyncio.timeout(HANDSHAKE_S_MAX):
+        async with asyncio.timeout(within_s):
             return await _shake(reader, writer, participant, dialled, expected), reader
     except (PeerError, Denied) as error:
         writer.write(encoded(refusal(0, error)))
@@ -107,7 +108,7 @@ async def shake(
 
 
 async def _shake(
-    reader: Reader,
+    reader: FrameReader,
     writer: asyncio.StreamWriter,
     participant: Participant,
     dialled: bool,
@@ -120,8 +121,8 @@ async def _shake(
     key = _check_hello(hello, theirs, participant, expected)
     transcript = _Transcript(participant.certificate_der, theirs, nonce, hello.nonce, dialled)
     signed = transcript.ours(participant.tokens)
-    writer.write(encoded(Creds(participant.tokens, participant.identity.sign(signed))))
-    creds = await _next(reader, Creds)
+    writer.write(encoded(SignedTokens(participant.tokens, participant.identity.sign(signed))))
+    creds = await _next(reader, SignedTokens)
     verify_signature(key, creds.signature, transcript.theirs(creds.tokens), "the handshake")
     proven, answer = _judged(hello, creds.tokens, participant)
     writer.write(encoded(answer))
@@ -191,7 +192,7 @@ def _digest(raw: bytes) -> bytes:
 
 
 def _judged(hello: Hello, tokens: tuple[bytes, ...], participant: Participant) -> tuple[Proven, Accepted]:
-    """Whether the other end may attach at all. What its tokens are good for is asked when they are used."""
+    """Whether the other end may attach at all. Its tokens are checked when they are used."""
     if len(tokens) > TOKENS_MAX:
         raise PeerError(f"creds: {len(tokens)} tokens; at most {TOKENS_MAX} are allowed")
     if "client" in (hello.role, participant.role) and hello.domain != participant.domain:
@@ -202,16 +203,16 @@ def _judged(hello: Hello, tokens: tuple[bytes, ...], participant: Participant) -
     return proven, Accepted(len(tokens))
 
 
-async def _next(reader: Reader, kind: type[_F]) -> _F:
+async def _next(reader: FrameReader, kind: type[_F]) -> _F:
     frames: list[Any] = []
     while not frames:
         frames = await reader.some(at_most=1)
     match frames[0]:
         case None:
             raise PeerError("handshake: the other end has closed the connection")
-        case Refused() as refused:
+        case RequestRefused() as refused:
             raise as_error(refused)
-        case Bye(why):
+        case Goodbye(why):
             raise PeerError(f"handshake: the other end says goodbye: {why[:200]}")
         case frame if isinstance(frame, kind):
             return frame

@@ -1,11 +1,11 @@
-"""The links of one broker to others: dialled, accepted, kept up, and one for each pair.
+"""The links of one broker to others: dialled, accepted, re-established, and one for each pair.
 
 Messages for a peer without a link wait, a bounded number of them, while it is dialled. If it
-does not answer, the node is told that they did not get through. Configured peers, and brokers to whom
-something is owed, are dialled for ever, with growing pauses.
+does not answer, they go back to the node as undeliverable. Configured peers, and brokers with
+pending events, are dialled for ever, with growing pauses.
 
 Two brokers that dial each other at once end up with two connections. Both keep the one that the broker
-with the lower id has dialled; a later life of a peer replaces whatever its former one has left open.
+with the lower id has dialled; a later incarnation of a peer replaces the connections of an earlier one.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ from random import Random
 from typing import Any, Protocol
 
 from tidings.errors import Denied, InputError, PeerError
-from tidings.net.broker.capture import Capture
 from tidings.net.config import Limits, host_and_port
+from tidings.net.transport.capture import Capture
 from tidings.net.transport.connection import Link
 from tidings.net.transport.handshake import Participant, Proven, shake
 from tidings.overlay import NodeId, Peer
 
 DIAL_S_MAX = 5.0
-PAUSE_S_MIN, PAUSE_S_MAX = 0.1, 5.0  # Between two tries; doubling, and never quite the same for two brokers.
-TRIES_ON_DEMAND = 2  # For a peer that nobody has configured: the overlay has its own patience.
+PAUSE_S_MIN, PAUSE_S_MAX = 0.1, 5.0  # Between two attempts; doubling, with jitter.
+TRIES_ON_DEMAND = 2  # For a peer that is not configured: the overlay has timeouts of its own.
 HELD_MAX = 4096  # Messages that wait for one link.
 ADDRESSES_MAX = 65_536
 
 log = logging.getLogger("tidings.links")
 
 
-class Owner(Protocol):
-    """Whose links these are."""
+class LinkOwner(Protocol):
+    """The broker that the links belong to."""
 
     def link_is_up(self, link: Link, peer: Peer, *, dialled: bool) -> None:
-        """TLS and the first handshake are done; the node may speak on it."""
+        """TLS and the first handshake are done; the node may send its own handshake."""
 
     def link_is_down(self, peer: NodeId) -> None:
-        """There is no link to this peer any more."""
+        """The link to this peer is gone."""
 
     async def serve_link(self, link: Link) -> None:
-        """Take what comes on a link, until it ends."""
+        """Handles what arrives on a link, until it ends."""
 
     def did_not_get_through(self, to: NodeId, messages: Iterable[Any]) -> None:
-        """A peer cannot be reached, and these were for it."""
+        """A peer cannot be reached, and these messages were for it."""
 
     def as_sent_to(self, to: NodeId, message: Any) -> bytes | None:
-        """The message as this peer may have it; None if it must wait for the node's own handshake."""
+        """The message as this peer may see it; None if it must wait for the node's own handshake."""
 
 
-class Links:
+class PeerLinks:
     """All links of one broker."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Links:
         participant: Participant,
         context: ssl.SSLContext,
         limits: Limits,
-        owner: Owner,
+        owner: LinkOwner,
         capture: Capture | None = None,
     ) -> None:
         assert participant.me is not None
@@ -83,13 +83,13 @@ class Links:
     # ── Sending ──
 
     def send(self, to: NodeId, message: Any) -> None:
-        """Send a message of the node's now, or when there is a link; dropped where too many wait."""
+        """Sends a message of the node now, or when there is a link; the oldest is dropped where too many wait."""
         if to in self._ready:
             self._write(to, message)
             return
         raw = self.owner.as_sent_to(to, message) if to in self.open else None
         if raw is not None:  # The node's own handshake.
-            self.open[to].say(raw)
+            self.open[to].send_message(raw)
             return
         held = self._held.setdefault(to, deque())
         if len(held) >= HELD_MAX:
@@ -100,7 +100,7 @@ class Links:
 
     def _write(self, to: NodeId, message: Any) -> None:
         raw = self.owner.as_sent_to(to, message)
-        if raw is None or not self.open[to].say(raw):
+        if raw is None or not self.open[to].send_message(raw):
             self.lost_messages += 1
 
     def is_ready(self, peer: NodeId) -> bool:
@@ -111,7 +111,7 @@ class Links:
         return self.open[peer] if peer in self._ready else None
 
     def make_ready(self, peer: NodeId) -> None:
-        """The node accepts this peer: what has waited is sent."""
+        """The node accepts this peer: send what has waited."""
         if peer not in self.open:
             return
         self._ready.add(peer)
@@ -121,8 +121,11 @@ class Links:
     def ready_peers(self) -> list[NodeId]:
         return [peer for peer in self.open if peer in self._ready]
 
+    def ready_links(self) -> list[Link]:
+        return [link for peer, link in self.open.items() if peer in self._ready]
+
     def crowded(self) -> Link | None:
-        """A link whose queue is more than half full, and is being taken: what publishers wait for."""
+        """A link whose queue is more than half full, and that is not slow: publishers wait for it."""
         for link in self.open.values():
             if not link.is_slow and link.is_half_full:
                 return link
@@ -131,7 +134,7 @@ class Links:
     # ── Reaching ──
 
     def learn(self, peers: Iterable[Peer]) -> None:
-        """These peers are reached at these addresses, later lives first."""
+        """These peers are reached at these addresses; a later incarnation replaces an earlier one."""
         for peer in peers:
             known = self._addresses.get(peer.id)
             if peer.address and peer.id != self.me.id and (known is None or known.incarnation <= peer.incarnation):
@@ -140,12 +143,12 @@ class Links:
                 self._addresses[peer.id] = peer
 
     def keep(self, peer: NodeId) -> None:
-        """Have a link to this peer, now and whenever it can be had."""
+        """Keeps a link to this peer, dialling again whenever it is lost."""
         self._persistent[peer] = None
         self.reach(peer)
 
     def reach(self, peer: NodeId) -> None:
-        """See to a link to this peer."""
+        """Dials this peer unless there is a link."""
         if peer in self.open or peer in self._dialling or self._is_closing:
             return
         if peer not in self._addresses:
@@ -182,7 +185,9 @@ class Links:
         async with asyncio.timeout(DIAL_S_MAX):
             reader, writer = await asyncio.open_connection(host, port, ssl=self._context, server_hostname="")
         try:
-            proven, frames = await shake((reader, writer), self.participant, dialled=True)
+            proven, frames = await shake(
+                (reader, writer), self.participant, dialled=True, within_s=self.limits.handshake_s_max
+            )
             if proven.id != peer.id or proven.role != "broker":
                 raise PeerError(f"hello: expected broker {peer.id}, got {proven.role} {proven.id}")
         except BaseException:
@@ -203,7 +208,7 @@ class Links:
         return self.add(self._link(proven, frames, writer), dialled=False)
 
     def add(self, link: Link, *, dialled: bool) -> asyncio.Task[None] | None:
-        """Take a new link into use, unless there is a better one to the same peer."""
+        """Uses a new link, unless there is a better one to the same peer."""
         peer = link.proven.peer
         assert peer is not None
         if self._is_closing or not self._is_better(link, dialled):
@@ -227,7 +232,7 @@ class Links:
         if peer.incarnation != old.proven.peer.incarnation:
             return peer.incarnation > old.proven.peer.incarnation
         if dialled == self._dialled[peer.id]:
-            return True  # The peer has lost the old one, or it would not have been dialled again.
+            return True  # The peer has lost the old link, or it would not have dialled again.
         return dialled == (self.me.id < peer.id)
 
     async def _serve(self, link: Link) -> None:
@@ -252,7 +257,7 @@ class Links:
             asyncio.get_running_loop().call_later(PAUSE_S_MIN, self.reach, peer)
 
     def cut(self, peer: NodeId, why: str) -> None:
-        """Close the link to a peer that has misbehaved."""
+        """Closes the link to a peer that has violated the protocol."""
         self._drop(peer, why)
 
     def _give_up(self, peer: NodeId) -> None:
@@ -261,7 +266,7 @@ class Links:
             self.owner.did_not_get_through(peer, held)
 
     async def close(self) -> None:
-        """Hang up everywhere."""
+        """Closes all links."""
         self._is_closing = True
         for task in list(self._dialling.values()):
             task.cancel()

@@ -125,7 +125,7 @@ def authority_of(domain: str, trusted: bytes) -> x509.Certificate:
 
 
 def web_pair(now: datetime | None = None) -> tuple[bytes, bytes]:
-    """A key and a certificate, signed by itself, that browsers can be told to take for this machine; as PEM."""
+    """A key and a self-signed certificate that browsers can be configured to trust for this machine; as PEM."""
     key = generate_private_key(SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     hosts = [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tidings.delivery.outbox import PendingEvent
 from tidings.errors import InputError, SetupError
-from tidings.net.broker.journal import Durable, Journal, OwedEvent
+from tidings.net.broker.journal import DurableSubscription, Journal
 from tidings.overlay import EventId
 
 
@@ -17,8 +18,8 @@ def event(number: int) -> EventId:
     return EventId("me", 0, number)
 
 
-def a_durable() -> Durable:
-    return Durable("d", b"owner", "name", "T", "TRUE", 0, b"")
+def a_durable() -> DurableSubscription:
+    return DurableSubscription("d", b"owner", "name", "T", "TRUE", 0, b"")
 
 
 def test_a_life_begins_with_a_number_that_no_earlier_one_had(tmp_path: Path) -> None:
@@ -35,9 +36,9 @@ def test_what_was_committed_is_there_after_a_restart(tmp_path: Path) -> None:
         journal, durable = Journal(tmp_path / "j.db"), a_durable()
         journal.note_durable(durable)
         position = journal.note_event(event(1), "T", 5, b"key", b"raw")
-        journal.note_owed("b", OwedEvent(1, position, event(1), ""))
+        journal.note_pending("b", PendingEvent(1, position, event(1), ""))
         journal.note_stream("b", 2, 1)
-        journal.note_heard("o", b"j", 9)
+        journal.note_received("o", b"j", 9)
         for body in (b"one", b"two", b"three"):
             journal.note_queued(durable, body)
         await journal.committed()
@@ -50,8 +51,8 @@ def test_what_was_committed_is_there_after_a_restart(tmp_path: Path) -> None:
         (durable,) = journal.durables()
         assert (durable.next_position, durable.acknowledged) == (4, 1)
         assert [row.body for row in await journal.queued("d", 0)] == [b"two", b"three"]
-        assert await journal.events_owed("b", [1, 2]) == [(1, b"raw")]
-        assert (journal.streams(), journal.heard()) == ([("b", 2, 1)], [("o", b"j", 9)])
+        assert await journal.pending_packets("b", [1, 2]) == [(1, b"raw")]
+        assert (journal.streams(), journal.received()) == ([("b", 2, 1)], [("o", b"j", 9)])
         assert journal.repeats == {b"key": event(1)}
         journal.close()
 
@@ -140,7 +141,7 @@ def test_old_events_go_but_not_those_that_are_owed(tmp_path: Path) -> None:
         journal = Journal(tmp_path / "j.db")
         for number in range(1, 11):
             journal.note_event(event(number), "T", number, str(number).encode(), b"")
-        journal.note_owed("b", OwedEvent(1, 7, event(7), ""))
+        journal.note_pending("b", PendingEvent(1, 7, event(7), ""))
         await journal.forget_old(keep_max=2, before_us=0, dead_max=10)
         assert [kept.position for kept in await journal.events_since(0, "T", 0, 100)] == [7, 8, 9, 10]
         journal.close()
@@ -164,8 +165,8 @@ def test_what_is_owed_for_too_long_is_found_by_broker(tmp_path: Path) -> None:
         journal = Journal(tmp_path / "j.db")
         for number in (1, 2, 3):
             position = journal.note_event(event(number), "T", 10 * number, str(number).encode(), b"")
-            journal.note_owed("b", OwedEvent(number, position, event(number), ""))
-        assert await journal.owed_too_long(before_us=25) == [("b", 2)]
+            journal.note_pending("b", PendingEvent(number, position, event(number), ""))
+        assert await journal.pending_too_long(before_us=25) == [("b", 2)]
         journal.close()
 
     asyncio.run(scenario())

@@ -13,12 +13,12 @@ class Ring:
     def __init__(self):
         self.me = self
 
-process._collect_in_small_parts()
+process.collect_in_small_parts()
 before, dropped = gc.get_freeze_count(), [weakref.ref(Ring()) for _ in range(5 * process.COLLECT_AFTER)]
 kept = [[number] for number in range(5 * process.COLLECT_AFTER)]
 print(gc.get_freeze_count() - before > 4 * process.COLLECT_AFTER)
 print(sum(ring() is not None for ring in dropped) < 100)  # Some were in use when they were looked at.
-process._collect_all()
+process.collect_all()
 print(sum(ring() is not None for ring in dropped))
 """
 

@@ -14,7 +14,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tidings.errors import Denied
-from tidings.net.gateway.dpop import FRESH_S, SEEN_MAX, Proofs, token_hash
+from tidings.net.gateway.dpop import FRESH_S, DpopVerifier, token_hash
 from tidings.net.gateway.http import Request
 from tidings.net.transport import tls
 from tidings.security import Identity
@@ -39,9 +39,9 @@ class Organisation:
 POLICE, OTHERS = Organisation("police", 1), Organisation("police", 2)
 
 
-def proofs(folder: Path) -> Proofs:
+def proofs(folder: Path, **options: int) -> DpopVerifier:
     (folder / "trusted.pem").write_bytes(POLICE.trusted)
-    return Proofs("police", folder / "trusted.pem")
+    return DpopVerifier("police", folder / "trusted.pem", **options)
 
 
 def proof(of: Organisation = POLICE, header: dict[str, Any] | None = None, **claims: Any) -> str:
@@ -110,13 +110,14 @@ def test_a_proof_counts_once(tmp_path: Path) -> None:
 
 
 def test_what_is_remembered_of_proofs_is_bounded_and_forgotten_when_they_are_stale(tmp_path: Path) -> None:
-    gateway = proofs(tmp_path)
-    gateway._seen.update((f"old {number}", NOW) for number in range(SEEN_MAX))
+    gateway = proofs(tmp_path, seen_max=3)
+    for number in range(3):
+        gateway.who(request(proof(jti=f"old {number}")), NOW)
     with pytest.raises(Denied, match="too many"):
         gateway.who(request(proof()), NOW)
     later = NOW + 2 * FRESH_S + 1
-    gateway.who(request(proof(iat=later)), later)
-    assert list(gateway._seen) == ["1"]
+    for number in range(3):
+        gateway.who(request(proof(jti=f"old {number}", iat=later)), later)
 
 
 def test_a_certificate_that_no_longer_holds_proves_nothing(tmp_path: Path) -> None:

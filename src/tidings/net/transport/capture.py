@@ -1,11 +1,11 @@
-"""What a broker sends to others, as it is before it is encrypted: to see what leaves an organisation.
+"""Capture: what a broker sends to others, in plain text, to see what leaves an organisation.
 
     tidings broker run --config broker.toml --capture FOLDER
 
-TLS hides what passes on a link from everybody, whoever answers for it included. With this option a broker writes
-down, for each other broker, the very bytes it hands to TLS, from the end of the handshake on, in a file
-named by the other's id. They are frames as in `frames`, one after the other. What is in them is what the other end gets to
-see, so the folder is as confidential as that; a broker captures nothing unless told to.
+TLS hides the traffic of a link from everybody, including those responsible for the broker. With this option a broker writes,
+for each other broker, the bytes it passes to TLS, from the end of the handshake on, to a file
+named by the other's id. They are frames as in `frames`, one after the other. The other end sees
+exactly this, so the folder is as confidential as that; a broker captures nothing without the option.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ log = logging.getLogger("tidings.capture")
 
 
 class Capture:
-    """The files of one broker."""
+    """The capture files of one broker."""
 
     def __init__(self, folder: Path) -> None:
-        """Makes the folder, for its owner alone."""
+        """Creates the folder, readable by its owner alone."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._folder = folder
         self._files: dict[NodeId, FileIO] = {}
-        self._is_over = False
+        self._has_failed = False
         log.warning("what is sent to other brokers is written down", extra={"folder": str(folder)})
 
     def tapped(self, writer: asyncio.StreamWriter, peer: NodeId) -> Any:
-        """The writer, writing down what is sent to this peer before it is sent."""
+        """A writer that captures what is sent to this peer before it is sent."""
         return _Tapped(writer, self, peer)
 
     def note(self, peer: NodeId, sent: bytes) -> None:
-        """At once, so that whoever is killed has written down what it sent. Ends, and says so, where the disk refuses."""
-        if self._is_over:
+        """Writes at once, so that a killed broker has captured what it sent. Ends, with a log line, where the disk refuses."""
+        if self._has_failed:
             return
         try:
             if peer not in self._files:
                 self._files[peer] = open(_opened(self._folder, peer), "ab", buffering=0)  # noqa: SIM115 - kept open
             self._files[peer].write(sent)
         except OSError as wrong:
-            self._is_over = True
+            self._has_failed = True
             log.error("what is sent is written down no longer: %s", wrong, extra={"peer": peer})
 
 
 def file_for(folder: Path, peer: NodeId) -> Path:
-    """Where what is sent to a broker is written down."""
+    """The file with what is sent to a broker."""
     return folder / f"to-{peer}.frames"
 
 
@@ -60,7 +60,7 @@ def _opened(folder: Path, peer: NodeId) -> int:
 
 
 class _Tapped:
-    """A stream writer that somebody listens to."""
+    """A stream writer whose output is captured."""
 
     def __init__(self, writer: asyncio.StreamWriter, capture: Capture, peer: NodeId) -> None:
         self._writer, self._capture, self._peer = writer, capture, peer

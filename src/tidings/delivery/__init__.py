@@ -1,0 +1,114 @@
+"""Reliable delivery between brokers: each acknowledged event reaches each durable subscriber exactly once, in order.
+
+The overlay carries events on a best-effort basis. Some overlays guarantee little, and none survives a `kill -9` in
+the middle of a publish. This protocol runs beside the overlay and adds what is missing: acknowledgements,
+retransmission and ordering, with all state on disk.
+
+**Interest.** Every broker advertises its durable subscriptions to all other brokers (`InterestAdvertisement`, signed,
+versioned, flooded from broker to broker). `InterestVersions` is the anti-entropy: two brokers compare versions when a
+link comes up and every few seconds, and each sends what the other lacks.
+
+**Send.** The broker where an event is published is its *origin*. The origin looks up in its interest directory which
+brokers need the event, and gives it a sequence number in the stream to each of them. It writes the event and these
+numbers to disk in one transaction, before it acknowledges the publish. Numbers have no gaps.
+
+    origin                                               broker with durable subscribers
+    publish: event and numbers on disk
+    overlay ── event ─────────────────────────────────→  held in memory, delivered to nobody yet
+    Announce(number: event id, …) ────────────────────→  all numbers below are here: deliveries and number on disk together
+              ←─────────────────────────────────── Ack   the origin drops the numbers below
+              ←────────────────────────────────── Nack   announced, but the overlay has not brought it
+    Retransmit(number, event) ────────────────────────→
+
+**Receive.** The receiver releases numbers in order and writes each in the same transaction as the deliveries it turns
+into. So a duplicate is dropped, a lost event is retransmitted, and the events of one publisher keep their order. The
+overlay is the fast path; correctness does not depend on it.
+
+**Late interest.** When an origin learns of a subscription late, it matches the subscription against the events that it
+still keeps, from the subscription's start time on, and sends these to that subscription alone (`only_for`). The same
+mechanism serves subscriptions that begin in the past.
+
+**Crashes.** A sequence number belongs to a journal, which has a random id. A broker that loses its journal starts a new
+stream; a receiver that loses its own continues at `Announce.first`, the lowest number it has not acknowledged.
+
+Nothing in this package reads a clock, a socket or a disk. The caller passes messages and `now`, sends the messages
+that it gets back, and persists what the docstrings name. `net.broker` drives it over TLS and SQLite; the simulation
+tests drive it over links that lose, repeat and reorder.
+
+Modules in reading order: `messages`, `durable_interest`, `log_cursor`, `outbox`, `inbox`. A name is loaded when it is
+first used: a client needs the messages, and must not wait for the matching kernels that `durable_interest` loads.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidings.delivery.durable_interest import (
+        BrokerInterests,
+        DurableInterest,
+        InterestDirectory,
+        TypeNamed,
+        may_match,
+    )
+    from tidings.delivery.inbox import Deliveries, Inbox, KeyDeadlines
+    from tidings.delivery.log_cursor import LogCursor, LogRead
+    from tidings.delivery.messages import (
+        WINDOW,
+        Ack,
+        Announce,
+        DeliveryMessage,
+        InterestAdvertisement,
+        InterestVersions,
+        Nack,
+        Retransmit,
+    )
+    from tidings.delivery.outbox import Outbox, PendingEvent
+
+__all__ = [
+    "WINDOW",
+    "Ack",
+    "Announce",
+    "BrokerInterests",
+    "Deliveries",
+    "DeliveryMessage",
+    "DurableInterest",
+    "Inbox",
+    "InterestAdvertisement",
+    "InterestDirectory",
+    "InterestVersions",
+    "KeyDeadlines",
+    "LogCursor",
+    "LogRead",
+    "Nack",
+    "Outbox",
+    "PendingEvent",
+    "Retransmit",
+    "TypeNamed",
+    "may_match",
+]
+
+_HOMES = {
+    "durable_interest": ("BrokerInterests", "DurableInterest", "InterestDirectory", "TypeNamed", "may_match"),
+    "inbox": ("Deliveries", "Inbox", "KeyDeadlines"),
+    "log_cursor": ("LogCursor", "LogRead"),
+    "messages": (
+        "Ack",
+        "Announce",
+        "DeliveryMessage",
+        "InterestAdvertisement",
+        "InterestVersions",
+        "Nack",
+        "Retransmit",
+        "WINDOW",
+    ),
+    "outbox": ("Outbox", "PendingEvent"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)

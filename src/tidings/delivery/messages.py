@@ -1,0 +1,72 @@
+"""The messages of reliable delivery.
+
+The tag of each message on the wire is older than its class name and stays.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tidings.overlay import EventId
+
+WINDOW = 4096  # Numbers announced and not acknowledged, per broker: bounds what the receiver holds in memory.
+
+
+class DeliveryMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The root of the messages. Fields may be added at the end, with a default, and never removed."""
+
+
+class InterestAdvertisement(DeliveryMessage, frozen=True, tag="Wants", tag_field="frame"):
+    """All durable subscriptions of one broker, signed by it (see `durable_interest`); others forward it unchanged."""
+
+    body: bytes
+    key: bytes
+    signature: bytes
+
+
+class InterestVersions(DeliveryMessage, frozen=True, tag="Versions", tag_field="frame"):
+    """The version of each broker's advertisement that the sender has; the receiver answers with newer ones."""
+
+    known: dict[str, int]
+
+
+class Announced(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One event in an `Announce`: its number in the stream from its origin to the receiver, and its id.
+
+    `only_for` names the one durable subscription that the event is for; empty: all that match.
+    """
+
+    number: int
+    event: EventId
+    only_for: str = ""
+
+
+class Announce(DeliveryMessage, frozen=True, tag="Lists", tag_field="frame"):
+    """The origin will deliver these events, in this order. `first` is the lowest number not acknowledged, as far as it knows.
+
+    Numbers belong to a journal: an origin that has lost its journal starts a new stream with another id.
+    """
+
+    journal: bytes
+    first: int
+    events: tuple[Announced, ...]
+
+
+class Nack(DeliveryMessage, frozen=True, tag="Asks", tag_field="frame"):
+    """These announced numbers have not arrived; retransmit them. Everything below `acked` is on the receiver's disk."""
+
+    acked: int
+    numbers: tuple[int, ...]
+
+
+class Retransmit(DeliveryMessage, frozen=True, tag="Again", tag_field="frame"):
+    """An event from the origin's log, for a number in a `Nack`."""
+
+    number: int
+    packet: bytes
+
+
+class Ack(DeliveryMessage, frozen=True, tag="Confirms", tag_field="frame"):
+    """Everything below this number is on the receiver's disk."""
+
+    acked: int

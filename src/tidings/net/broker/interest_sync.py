@@ -1,0 +1,114 @@
+"""Drives the interest directory: advertises this broker's durable subscriptions and learns of those of others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import msgspec
+
+from tidings.delivery import (
+    BrokerInterests,
+    DurableInterest,
+    InterestAdvertisement,
+    InterestDirectory,
+    InterestVersions,
+    PendingEvent,
+)
+from tidings.errors import PeerError
+from tidings.net.broker.journal import EventHistory, Journal
+from tidings.net.broker.periodic import BackgroundTasks
+from tidings.net.broker.reliable_sender import ReliableSender
+from tidings.net.clock import now_us
+from tidings.net.transport.connection import Link
+from tidings.net.transport.peer_links import PeerLinks
+from tidings.overlay import NodeId
+
+FIRST_SYNC_S = 0.25
+SYNC_EVERY_S = 5.0  # Between two comparisons of versions: an advertisement may have been lost.
+VERSION_META = "wants version"
+
+
+class InterestSync:
+    """One broker's part in keeping all interest directories alike."""
+
+    def __init__(
+        self,
+        directory: InterestDirectory,
+        journal: Journal,
+        links: PeerLinks,
+        history: EventHistory,
+        sender: ReliableSender,
+        tasks: BackgroundTasks,
+    ) -> None:
+        self._directory, self._journal, self._links = directory, journal, links
+        self._history, self._sender, self._tasks = history, sender, tasks
+        self._learning = asyncio.Lock()
+
+    def start(self) -> None:
+        """Takes up the advertisements on disk, and begins to compare versions."""
+        for _, _, body in self._journal.interests():
+            self._directory.restore(msgspec.msgpack.decode(body, type=InterestAdvertisement))
+        self._links.learn(self._directory.peers())
+        self._tasks.start(self._sync_regularly())
+
+    def advertise(self, interests: Iterable[DurableInterest]) -> None:
+        """Sends this broker's durable subscriptions, as they are now, to all others."""
+        advertisement = self._directory.advertise(interests, now_us())
+        self._journal.note_meta(VERSION_META, self._directory.version.to_bytes(8, "big"))
+        for link in self._links.ready_links():
+            link.send(advertisement)
+
+    async def _sync_regularly(self) -> None:
+        await asyncio.sleep(FIRST_SYNC_S)
+        while True:
+            for link in self._links.ready_links():
+                self.send_versions(link)
+            await asyncio.sleep(SYNC_EVERY_S)
+
+    def send_versions(self, link: Link) -> None:
+        """Has the other end send what this broker lacks."""
+        link.send(self._directory.versions())
+
+    def receive_versions(self, link: Link, versions: InterestVersions) -> None:
+        """Sends what the other end lacks."""
+        for advertisement in self._directory.newer_than(versions):
+            link.send(advertisement)
+
+    def receive_advertisement(self, link: Link, advertisement: InterestAdvertisement) -> None:
+        """Learns an advertisement and forwards it; closes the link if it is forged."""
+        self._tasks.start(self._learn_or_cut(link, advertisement))
+
+    async def _learn_or_cut(self, link: Link, advertisement: InterestAdvertisement) -> None:
+        try:
+            await self._learn(link.proven.id, advertisement)
+        except PeerError as wrong:
+            self._links.cut(link.proven.id, str(wrong))
+
+    async def _learn(self, sender: NodeId, advertisement: InterestAdvertisement) -> None:
+        body = self._directory.verify(advertisement)
+        if body is None:
+            return
+        broker = body.who.id
+        async with self._learning:  # One at a time: two versions of one broker's interest must not interleave.
+            if not self._directory.is_news(body):
+                return
+            self._links.learn([body.who])
+            added = await self._add_backlog(body)
+            self._directory.learn(body, advertisement)
+            self._journal.note_interest(broker, body.version, msgspec.msgpack.encode(advertisement))
+        for link in self._links.ready_links():
+            if link.proven.id not in (broker, sender):
+                link.send(advertisement)
+        await self._journal.committed()
+        self._sender.committed(added)
+
+    async def _add_backlog(self, body: BrokerInterests) -> list[tuple[NodeId, PendingEvent]]:
+        """What new subscriptions should have received. The last part is synchronous, so that no event is missed."""
+        new, broker = self._directory.added_by(body), body.who.id
+        backlogs = await self._history.read(new)
+        return [
+            (broker, self._sender.add_for(broker, event.position, event.event, interest.id))
+            for interest, backlog in zip(new, backlogs, strict=True)
+            for event in self._history.complete(backlog)
+        ]

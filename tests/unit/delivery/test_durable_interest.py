@@ -1,0 +1,97 @@
+"""The interest directory: which brokers need an event, by advertisements that only their own brokers can sign."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.given import Quake
+from tidings.delivery.durable_interest import (
+    BrokerInterests,
+    DurableInterest,
+    InterestDirectory,
+    may_match,
+    read_advertisement,
+    sign_advertisement,
+)
+from tidings.delivery.messages import InterestAdvertisement, InterestVersions
+from tidings.errors import PeerError
+from tidings.events import EventType
+from tidings.node import node_id_of
+from tidings.overlay import Peer
+from tidings.security import Identity
+
+OTHER, ME = Identity(bytes(range(32))), Identity(bytes([7] * 32))
+OTHER_PEER, MY_PEER = (Peer(node_id_of(each.public_key), "127.0.0.1:1") for each in (OTHER, ME))
+
+
+def type_named(name: str) -> EventType | None:
+    return Quake if name == "Quake" else None
+
+
+def directory() -> InterestDirectory:
+    return InterestDirectory(MY_PEER, ME, type_named, node_id_of)
+
+
+def learn(known: InterestDirectory, version: int, *interests: DurableInterest) -> InterestAdvertisement:
+    body = BrokerInterests(OTHER_PEER, version, interests)
+    advertisement = sign_advertisement(body, OTHER)
+    known.learn(body, advertisement)
+    return advertisement
+
+
+def test_a_broker_needs_what_one_of_its_subscriptions_may_match() -> None:
+    known = directory()
+    learn(known, 1, DurableInterest("a", "Quake", "magnitude > 6.0", 0))
+    assert known.brokers_for("Quake", {"magnitude": 7.0}) == [OTHER_PEER.id]
+    assert known.brokers_for("Quake", {"magnitude": 5.0}) == []
+    learn(known, 2, DurableInterest("b", "Quake", "depth < 10", 0))
+    assert known.brokers_for("Quake", {"magnitude": 7.0, "depth": 50}) == []
+    assert known.brokers_for("Quake", {"magnitude": 1.0, "depth": 5}) == [OTHER_PEER.id]
+
+
+def test_a_subscription_without_a_readable_condition_needs_everything_of_its_type() -> None:
+    known = directory()
+    learn(known, 1, DurableInterest("a", "Quake", "", 0), DurableInterest("b", "Quake", "no SQL (", 0))
+    assert known.brokers_for("Quake", None) == [OTHER_PEER.id]
+    learn(known, 2)
+    assert known.brokers_for("Quake", None) == []
+
+
+def test_an_advertisement_counts_only_if_its_own_broker_has_signed_it() -> None:
+    signed = sign_advertisement(BrokerInterests(OTHER_PEER, 1, ()), OTHER)
+    assert read_advertisement(signed, node_id_of).who == OTHER_PEER
+    with pytest.raises(PeerError, match="not signed"):
+        read_advertisement(InterestAdvertisement(signed.body + b"\0", signed.key, signed.signature), node_id_of)
+    with pytest.raises(PeerError, match="not the signer's own"):
+        read_advertisement(sign_advertisement(BrokerInterests(OTHER_PEER, 9, ()), ME), node_id_of)
+
+
+def test_two_directories_that_compare_versions_end_up_alike() -> None:
+    one, other = directory(), directory()
+    learn(one, 1, DurableInterest("a", "Quake", "", 0))
+    for advertisement in one.newer_than(other.versions()):
+        other.restore(advertisement)
+    assert other.brokers_for("Quake", None) == [OTHER_PEER.id]
+    assert one.newer_than(other.versions()) == []
+
+
+def test_an_older_version_is_no_news() -> None:
+    known = directory()
+    learn(known, 5)
+    assert not known.is_news(BrokerInterests(OTHER_PEER, 5, ()))
+    assert known.is_news(BrokerInterests(OTHER_PEER, 6, ()))
+
+
+def test_a_broker_that_lost_its_journal_goes_on_above_the_version_that_others_have() -> None:
+    before, after = directory(), directory()
+    known = before.advertise([], now_us=1000)
+    assert after.verify(known) is None
+    after.advertise([], now_us=10)
+    assert after.versions() == InterestVersions({MY_PEER.id: 1001})
+
+
+def test_what_cannot_be_decided_may_match() -> None:
+    interest = DurableInterest("a", "Quake", "magnitude > 6.0", 0)
+    assert not may_match(interest, Quake, {"magnitude": 5.0})
+    assert may_match(interest, None, {"magnitude": 5.0})
+    assert may_match(interest, Quake, None)
