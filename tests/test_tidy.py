@@ -90,7 +90,6 @@ def test_no_folder_has_more_modules_than_a_reader_takes_in() -> None:
 SHARED_NAMES = {
     "Heartbeat": "a message of Pastry and one of Spanhop, each in its protocol's own union",
     "Hello": "the first message of three handshakes: a connection's, immune's and the random graph's",
-    "Join": "a message of Spanhop, and a fault that a simulation plays",
     "Ping": "a message of four protocols, each in its own union",
     "Pong": "the answer to each of those",
 }
@@ -211,23 +210,27 @@ def test_every_link_in_a_document_leads_somewhere() -> None:
 
 
 LINE_MAX = 120
+WIDE_TABLES = {"docs/reference/cesql.md", "docs/benchmarks/live.md", "docs/benchmarks/matching.md"}
+"""Their rows are names that a test reads, or are written by a program."""
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=relative)
 def test_no_line_of_a_document_is_longer_than_a_reader_likes(path: Path) -> None:
     without_code = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
-    assert [line for line in without_code.splitlines() if len(line) > LINE_MAX] == []
+    lines = [line for line in without_code.splitlines() if relative(path) not in WIDE_TABLES or line[:1] != "|"]
+    assert [line for line in lines if len(line) > LINE_MAX] == []
 
 
 # The paper, then the law as that paper's page defines it: SPANHOP-INV-3, IRBR-P7.
-LAW = re.compile(r"\b(?:SPANHOP|IRBR|CBDLO|IMMUNE|SECURE|HERMES)-(?:INV|GAP|P|I|LAW)-?\w*\d\w*")
+LAW = re.compile(r"\b(?:SPANHOP|IRBR|CBDLO|IMMUNE|SECURE)-(?:[A-Z]+-)?[A-Z]*\d+\b")
 
 
 def test_every_law_that_is_cited_is_defined_on_its_papers_page() -> None:
     for path in [*files(".py"), *DOCUMENTS]:
         for law in set(LAW.findall(path.read_text())):
             page = ROOT / "docs/papers" / f"{law.split('-')[0].lower()}.md"
-            assert f"**{law}**" in page.read_text(), f"{relative(path)} cites {law}, which {relative(page)} lacks"
+            is_defined = re.search(rf"^(?:- \*\*{law}\*\*|\| {law} \|)", page.read_text(), re.MULTILINE)
+            assert is_defined, f"{relative(path)} cites {law}, which {relative(page)} does not define"
 
 
 def test_every_decision_is_numbered_and_listed() -> None:

@@ -10,7 +10,7 @@ from tidings.filters import Condition, covers, overlaps, parse
 
 if TYPE_CHECKING:
     from tidings.matching import Index
-    from tidings.net.client import BlockingClient, Client
+    from tidings.net import BlockingClient, Client
 
 __version__ = "0.1.0"
 
@@ -39,7 +39,7 @@ def __getattr__(name: str) -> Any:
         return Index
     # Likewise asyncio, TLS and cryptography, for who does not talk to a broker.
     if name in ("BlockingClient", "Client"):
-        from tidings.net import client
+        from tidings import net
 
-        return getattr(client, name)
+        return getattr(net, name)
     raise AttributeError(f"module 'tidings' has no attribute {name!r}")

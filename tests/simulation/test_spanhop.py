@@ -107,7 +107,7 @@ def test_events_take_half_of_log2_n_hops_with_ancestors_and_many_more_without(m:
         for _ in range(400):
             world.publish(rng.randrange(64), {"x": rng.randrange(1, 1000), "y": rng.randrange(1, 1000)})
         world.run_until_quiet()
-        hops[mode] = world.trace.messages("RoutedEvent") / 400
+        hops[mode] = world.trace.messages("Carry") / 400
     assert hops["spanhop"] == pytest.approx(3.0, rel=0.06)
     assert hops["greedy"] == pytest.approx(4.0, rel=0.06)
 

@@ -1,4 +1,4 @@
-"""The wall clock."""
+"""The wall clock, read in one place."""
 
 from __future__ import annotations
 

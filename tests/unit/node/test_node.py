@@ -384,7 +384,7 @@ def test_plaintext_is_believed_as_the_policy_says(
     effects = cable.other.receive(cable.one.me.id, lying(cable), 0.0)
     if speed is None:
         assert [(e.why, e.cut) for e in effects if isinstance(e, Rejected)] == [
-            ("cache: says otherwise than the sealed event", True)
+            ("cache: contradicts the sealed event", True)
         ]
     else:
         assert [values["speed"] for _, values in told(effects)] == [speed]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from tidings.overlay import Send, WakeAt
-from tidings.overlay.cbdlo.messages import RequestDone
+from tidings.overlay.cbdlo.messages import OperationDone
 from tidings.overlay.retransmit import TRIES_MAX, WAIT_S, WAIT_S_MAX, Backoff, Requests, RetransmitQueue
 
 
 def test_a_call_is_made_again_with_longer_and_longer_waits_and_given_up_in_the_end() -> None:
     requests = Requests()
-    effects = requests.send("a", RequestDone, "greeting", now=0.0)
-    assert effects == [Send("a", RequestDone(1)), WakeAt(WAIT_S, ("call", 1, 1))]
+    effects = requests.send("a", OperationDone, "greeting", now=0.0)
+    assert effects == [Send("a", OperationDone(1)), WakeAt(WAIT_S, ("call", 1, 1))]
     waits = []
     for tries in range(1, TRIES_MAX):
         effects, lost = requests.overdue(1, tries, now=0.0)
@@ -24,7 +24,7 @@ def test_a_call_is_made_again_with_longer_and_longer_waits_and_given_up_in_the_e
 
 def test_an_answer_counts_once_and_only_from_whom_it_was_asked() -> None:
     requests = Requests()
-    requests.send("a", RequestDone, "greeting", now=0.0)
+    requests.send("a", OperationDone, "greeting", now=0.0)
     assert requests.answered(1, "b") is None
     answered = requests.answered(1, "a")
     assert answered is not None
@@ -36,7 +36,7 @@ def test_an_answer_counts_once_and_only_from_whom_it_was_asked() -> None:
 def test_calls_to_a_node_that_is_gone_are_given_up_together() -> None:
     requests = Requests()
     for to in ("a", "b", "a"):
-        requests.send(to, RequestDone, to, now=0.0)
+        requests.send(to, OperationDone, to, now=0.0)
     assert [call.about for call in requests.take_back("a")] == ["a", "a"]
     assert requests.about() == ["b"]
 
@@ -44,7 +44,7 @@ def test_calls_to_a_node_that_is_gone_are_given_up_together() -> None:
 def test_open_calls_are_bounded() -> None:
     requests = Requests(at_most=2)
     for number in range(5):
-        requests.send("a", RequestDone, number, now=0.0)
+        requests.send("a", OperationDone, number, now=0.0)
     assert requests.about() == [3, 4]
 
 

@@ -42,7 +42,7 @@ from tidings.net.broker.periodic import BackgroundTasks, Maintenance, apply_rete
 from tidings.net.broker.publish import Backpressure, Publisher
 from tidings.net.broker.reliable_receiver import ReliableReceiver
 from tidings.net.broker.reliable_sender import ReliableSender
-from tidings.net.broker.subscriptions import AttachedClients, ClientSubscriptions, EventEncoder
+from tidings.net.broker.subscriptions import AttachedClients, BrokerSubscriptions, EventEncoder
 from tidings.net.clock import now_ms, now_us
 from tidings.net.config import BrokerConfig
 from tidings.net.ids import read_identity
@@ -177,7 +177,7 @@ class Broker:
         self.history = EventHistory(journal, self.types.event_type)
         self.clients = AttachedClients(self.node, self.carry_out)
         self._encoder = EventEncoder()
-        self.subscriptions = ClientSubscriptions(
+        self.subscriptions = BrokerSubscriptions(
             self.node,
             self.types,
             self.queues,

@@ -20,7 +20,7 @@ from tidings.errors import Denied, ErrorCode, InputError, TidingsError
 from tidings.net.broker.durable_queues import DurableQueues
 from tidings.net.broker.journal import DurableSubscription
 from tidings.net.broker.publish import Backpressure, Publisher
-from tidings.net.broker.subscriptions import ClientSubscriptions
+from tidings.net.broker.subscriptions import BrokerSubscriptions
 from tidings.net.ids import repeat_key
 from tidings.net.transport.connection import Link
 from tidings.net.transport.frames import (
@@ -72,7 +72,7 @@ class ClientServices:
 
     types: TypeRegistry
     publisher: Publisher
-    subscriptions: ClientSubscriptions
+    subscriptions: BrokerSubscriptions
     queues: DurableQueues
     backpressure: Backpressure
 

@@ -82,7 +82,7 @@ class EventEncoder:
         return self._last[2]
 
 
-class ClientSubscriptions:
+class BrokerSubscriptions:
     """The subscriptions of one broker's clients. As the receiver's `LocalMatcher` it matches the durable ones."""
 
     def __init__(

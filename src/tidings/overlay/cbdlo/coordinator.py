@@ -8,7 +8,7 @@ must know of it does.
     round      AssignPartition   to the owners of changed partitions, with the interests registered there
                Replicate         to two replicas, which hold all registrations and can take over
                RevokePartition   to former owners, once all other changes are acknowledged
-               RequestDone       to the members that made the requests (Registered for a registration)
+               OperationDone     to the members that made the requests (Registered for a registration)
 
 An owner that does not answer is *suspected*: its partitions go to other members, and its registrations stay until their
 lease expires. Of two topologies for one attribute, the later one hands its registrations to the other and sends its
@@ -41,7 +41,7 @@ from tidings.overlay.cbdlo.messages import (
     Registered,
     RenewLease,
     Replicate,
-    RequestDone,
+    OperationDone,
     RevokePartition,
     TopologyMoved,
     Unregister,
@@ -484,7 +484,7 @@ class Coordinators:
             return []
         effects = coordinator.begin_round(self._sender(now), now)
         for to, request, id in coordinator.take_finished(now):
-            answer = RequestDone(request) if id is None else Registered(request, coordinator.anchor(id))
+            answer = OperationDone(request) if id is None else Registered(request, coordinator.anchor(id))
             effects.append(Send(to, answer))
         return effects
 

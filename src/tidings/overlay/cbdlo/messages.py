@@ -3,7 +3,7 @@
     events           Walk, TreeStep, Match; in answer TopologyFound, WalkFailed, SubscribersNotified, StaleAccessPoint
     registration     Register, Unregister; in answer Registered, NotCoordinator
     the tree         AssignPartition, RevokePartition, Replicate, AbsorbTopology, TakeOver, TopologyMoved;
-                     in answer RequestDone, RequestRefused
+                     in answer OperationDone, OperationRefused
     periodic         RenewLease, LeaseRenewed, Ping, Pong, PeerSuspected, Probe, DuplicateTopology
 
 A message with a `request` number is retransmitted until it is answered with that number.
@@ -222,13 +222,13 @@ class TopologyMoved(Message, frozen=True, tag="Moved"):
     new: TreeId
 
 
-class RequestDone(Message, frozen=True, tag="Done"):
+class OperationDone(Message, frozen=True, tag="Done"):
     """The receiver has carried out the request."""
 
     request: int
 
 
-class RequestRefused(Message, frozen=True, tag="Refused"):
+class OperationRefused(Message, frozen=True, tag="Refused"):
     """The receiver lacks the state that the request builds on: it has restarted, for example."""
 
     request: int
@@ -315,8 +315,8 @@ CbdloMessage: TypeAlias = (
     | AbsorbTopology
     | TakeOver
     | TopologyMoved
-    | RequestDone
-    | RequestRefused
+    | OperationDone
+    | OperationRefused
     | RenewLease
     | LeaseRenewed
     | Ping

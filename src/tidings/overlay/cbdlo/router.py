@@ -18,8 +18,8 @@ from tidings.overlay.cbdlo.messages import (
     Pong,
     Probe,
     Registered,
-    RequestDone,
-    RequestRefused,
+    OperationDone,
+    OperationRefused,
     StaleAccessPoint,
     SubscribersNotified,
     TopologyFound,
@@ -164,8 +164,8 @@ class Cbdlo(GraphRouter[CbdloMessage]):
             case TopologyFound() | WalkFailed() | SubscribersNotified():
                 return self._publications.receive(message, now)
             case (
-                RequestDone(number)
-                | RequestRefused(number)
+                OperationDone(number)
+                | OperationRefused(number)
                 | Registered(number)
                 | NotCoordinator(number)
                 | HelloReply(number)
@@ -176,7 +176,7 @@ class Cbdlo(GraphRouter[CbdloMessage]):
                 return [Send(sender, Pong(self.me.incarnation))]
             case Probe(number, incarnation):
                 same = incarnation == self.me.incarnation
-                return [Send(sender, RequestDone(number) if same else RequestRefused(number))]
+                return [Send(sender, OperationDone(number) if same else OperationRefused(number))]
             case StaleAccessPoint(axis):
                 self._table.drop(axis, sender)
                 return []
@@ -321,7 +321,7 @@ class Cbdlo(GraphRouter[CbdloMessage]):
     # ── Matching at the subscriber ───────────────────────────────────────────
 
     def _on_match(self, sender: NodeId, message: Match, now: float) -> list[Effect]:
-        answer: list[Effect] = [Send(sender, RequestDone(message.request))] if message.request else []
+        answer: list[Effect] = [Send(sender, OperationDone(message.request))] if message.request else []
         if self.options.mode == "full":
             matches = self.upper.matches(message.packet)
         else:

@@ -30,8 +30,8 @@ from tidings.overlay.cbdlo.messages import (
     Registered,
     RenewLease,
     Replicate,
-    RequestDone,
-    RequestRefused,
+    OperationDone,
+    OperationRefused,
     RevokePartition,
     TakeOver,
     TopologyMoved,
@@ -149,19 +149,19 @@ class UpperLayer:
         match message:
             case AssignPartition(request):
                 assigned = len(self.owned) < PARTITIONS_MAX and self.owned.assign(message)
-                return [Send(sender, RequestDone(request) if assigned else RequestRefused(request))]
+                return [Send(sender, OperationDone(request) if assigned else OperationRefused(request))]
             case RevokePartition(request):
                 self.owned.revoke(message)
-                return [Send(sender, RequestDone(request))]
+                return [Send(sender, OperationDone(request))]
             case Register() | Unregister() | AbsorbTopology():
                 return self.coordinators.on_request(sender, message, now)
             case Replicate(request, axis, tree):
                 applied = self._retired.successor(axis, tree) is None and self.replicas.apply(message)
-                return [Send(sender, RequestDone(request) if applied else RequestRefused(request))]
+                return [Send(sender, OperationDone(request) if applied else OperationRefused(request))]
             case TakeOver(request, axis, tree):
-                return [Send(sender, RequestDone(request)), *self._take_over(axis, tree, now)]
+                return [Send(sender, OperationDone(request)), *self._take_over(axis, tree, now)]
             case TopologyMoved(request, axis, old, new):
-                return [Send(sender, RequestDone(request)), *self._move(axis, old, new, now)]
+                return [Send(sender, OperationDone(request)), *self._move(axis, old, new, now)]
             case RenewLease():
                 return self.coordinators.on_renew_lease(sender, message, now)
             case PeerSuspected():
@@ -188,14 +188,14 @@ class UpperLayer:
             case ("unregister", SubscriptionId() as id, axis, _), _:
                 return self.subscriber.unregistered(id, axis)
             case ("round", axis, tree, low), _:
-                refused = low if isinstance(answer, RequestRefused) else None
+                refused = low if isinstance(answer, OperationRefused) else None
                 return self.coordinators.acknowledged(axis, tree, refused, now)
-            case ("absorb", axis, tree, int(merger)), RequestDone():
+            case ("absorb", axis, tree, int(merger)), OperationDone():
                 effects, winner = self.coordinators.batch_absorbed(axis, tree, merger, now)
                 return [*effects, *(self._move(axis, tree, winner, now) if winner is not None else ())]
             case ("absorb", axis, tree, int(merger)), _:
                 return self.coordinators.merger_failed(axis, tree, merger, now)
-            case ("probe", axis, tree, peer), RequestRefused():
+            case ("probe", axis, tree, peer), OperationRefused():
                 return self.coordinators.suspect(axis, tree, peer, now)
         return []
 

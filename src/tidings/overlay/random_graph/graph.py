@@ -84,7 +84,7 @@ class ShuffleReply(Message, frozen=True, tag="Shuffled"):
     points: tuple[AccessPoint, ...]
 
 
-class Announce(Message, frozen=True):
+class AccessPointAnnouncement(Message, frozen=True, tag="Announce"):
     """A new topology, flooded once to all nodes."""
 
     point: AccessPoint
@@ -105,7 +105,7 @@ class SearchHit(Message, frozen=True, tag="JoinHit"):
 
 
 GraphMessage: TypeAlias = (
-    Hello | HelloReply | IntroductionWalk | Swap | Shuffle | ShuffleReply | Announce | SearchWalk | SearchHit
+    Hello | HelloReply | IntroductionWalk | Swap | Shuffle | ShuffleReply | AccessPointAnnouncement | SearchWalk | SearchHit
 )
 
 
@@ -236,7 +236,7 @@ class RandomGraph:
             case ShuffleReply(view, points):
                 self.sampler.answered(sender, view)
                 return self._report(points, now)
-            case Announce(point):
+            case AccessPointAnnouncement(point):
                 return [*self._forward(sender, message), *self._report((point,), now)]
             case SearchWalk():
                 return self._on_search_walk(message)
@@ -271,7 +271,7 @@ class RandomGraph:
         """Flood a new topology to all nodes, unless the options turn announcements off."""
         if not self.options.announces or not self._is_new(point):
             return []
-        return [Send(peer.id, Announce(point)) for peer in self.sampler.view()]
+        return [Send(peer.id, AccessPointAnnouncement(point)) for peer in self.sampler.view()]
 
     def search(self, axis: AttributeAxis) -> list[Effect]:
         """Start walks for an attribute's topology, twice as long as those of events."""
@@ -293,7 +293,7 @@ class RandomGraph:
     def _report(self, points: Sequence[AccessPoint], now: float) -> list[Effect]:
         return [effect for point in points[: 2 * self.table.size + 1] for effect in self._on_access_point(point, now)]
 
-    def _forward(self, sender: NodeId, announce: Announce) -> list[Effect]:
+    def _forward(self, sender: NodeId, announce: AccessPointAnnouncement) -> list[Effect]:
         if not self._is_new(announce.point):
             return []
         return [Send(peer.id, announce) for peer in self.sampler.view() if peer.id != sender]
