@@ -21,7 +21,7 @@ import hashlib
 import secrets
 import ssl
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from tidings.errors import Denied, PeerError
@@ -75,10 +75,11 @@ class Proven:
     role: str
     tokens: tuple[bytes, ...]
     peer: Peer | None = None
+    id: NodeId = field(init=False)
+    """Derived from the key once: it is asked for with every frame."""
 
-    @property
-    def id(self) -> NodeId:
-        return broker_id(self.key)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "id", broker_id(self.key))
 
     def __str__(self) -> str:
         return f"{self.role} {self.domain}/{self.name}"

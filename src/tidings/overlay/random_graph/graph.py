@@ -105,7 +105,15 @@ class SearchHit(Message, frozen=True, tag="JoinHit"):
 
 
 GraphMessage: TypeAlias = (
-    Hello | HelloReply | IntroductionWalk | Swap | Shuffle | ShuffleReply | AccessPointAnnouncement | SearchWalk | SearchHit
+    Hello
+    | HelloReply
+    | IntroductionWalk
+    | Swap
+    | Shuffle
+    | ShuffleReply
+    | AccessPointAnnouncement
+    | SearchWalk
+    | SearchHit
 )
 
 
