@@ -1,7 +1,7 @@
-"""As much HTTP/1.1 as a gateway and a metrics page need, on asyncio streams, with limits on everything.
+"""HTTP/1.1 for the gateway and the metrics page: h11 speaks the protocol, asyncio carries the bytes, all within limits.
 
-One request at a time and no pipelining; a body comes with its length. What is not understood is
-answered with 400 and the connection closed: this is a door, not a web server.
+An `HttpConnection` serves one request at a time. It answers what it does not understand with 400, or with what h11
+says is the better status, and closes. Why h11: docs/decisions/0091-h11-for-http.md.
 """
 
 from __future__ import annotations
@@ -13,29 +13,18 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+import h11
+
 from tidings.errors import Denied, InputError, TidingsError
 
 HEAD_BYTES_MAX = 64 * 1024  # Request line and headers, a bearer token among them.
 BODY_BYTES_MAX = 4 << 20
-REQUEST_S_MAX = 15.0  # For one request to come in whole; whoever is slower is cut off.
-
-_REASONS = {
-    200: "OK",
-    201: "Created",
-    202: "Accepted",
-    400: "Bad Request",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    413: "Content Too Large",
-    415: "Unsupported Media Type",
-    503: "Service Unavailable",
-}
+REQUEST_S_MAX = 15.0  # For one request to arrive completely; a slower client is disconnected.
+READ_BYTES = 64 * 1024
 
 
 class BadRequest(InputError):
-    """Not a request that this server takes; `status` says why in HTTP's words."""
+    """A request that this server does not accept, with the HTTP status that says why."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -53,79 +42,101 @@ class Request:
     body: bytes
 
 
-async def read_request(reader: asyncio.StreamReader) -> Request | None:
-    """The next request, or None where the other end has finished; raises BadRequest or TimeoutError."""
-    async with asyncio.timeout(REQUEST_S_MAX):
-        try:
-            head = await reader.readuntil(b"\r\n\r\n")
-        except asyncio.IncompleteReadError as cut:
-            if not cut.partial:
+class HttpConnection:
+    """The server's end of one connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self.writer = reader, writer
+        self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
+
+    # ── Requests ──
+
+    async def request(self) -> Request | None:
+        """The next request, or None where the other end has finished; raises BadRequest or TimeoutError."""
+        if self._h11.our_state is h11.DONE and self._h11.their_state is h11.DONE:
+            self._h11.start_next_cycle()
+        if self._h11.our_state is not h11.IDLE:
+            return None  # One of the two ends has asked to close the connection.
+        async with asyncio.timeout(REQUEST_S_MAX):
+            try:
+                head = await self._next_event()
+                return _request(head, await self._body()) if isinstance(head, h11.Request) else None
+            except h11.RemoteProtocolError as wrong:
+                raise BadRequest(wrong.error_status_hint, str(wrong)) from None
+            except OSError:
                 return None
-            raise BadRequest(400, "the request ends in the middle") from None
-        except asyncio.LimitOverrunError:
-            raise BadRequest(413, f"headers of more than {HEAD_BYTES_MAX} bytes") from None
-        except (ConnectionError, OSError):
-            return None
-        method, target, headers = _head(head)
-        body = await _body(reader, headers)
-    parts = urlsplit(target)
-    return Request(method, parts.path, dict(parse_qsl(parts.query, keep_blank_values=True)), headers, body)
+
+    async def _body(self) -> bytes:
+        parts, size = list[bytes](), 0
+        while isinstance(event := await self._next_event(), h11.Data):
+            parts.append(bytes(event.data))
+            size += len(parts[-1])
+            if size > BODY_BYTES_MAX:
+                raise BadRequest(413, f"at most {BODY_BYTES_MAX} bytes in one request")
+        return b"".join(parts)
+
+    async def _next_event(self) -> h11.Event | None:
+        """What the other end sends next; None once it has closed."""
+        while (event := self._h11.next_event()) is h11.NEED_DATA:
+            if self._h11.they_are_waiting_for_100_continue:
+                self._send(h11.InformationalResponse(status_code=100, headers=[]))
+            self._h11.receive_data(await self._reader.read(READ_BYTES))
+        return event if isinstance(event, h11.Event) else None
+
+    # ── Responses ──
+
+    def respond(self, status: int, body: bytes = b"", kind: str = "application/json", **headers: str) -> None:
+        """Sends a whole response."""
+        self.begin(status, kind, **{"Content-Length": str(len(body)), **headers})
+        self.send(body)
+        self.end()
+
+    def respond_json(self, status: int, content: Any, **headers: str) -> None:
+        self.respond(status, json.dumps(content, default=str).encode(), **headers)
+
+    def refuse(self, error: TidingsError, **headers: str) -> None:
+        """Sends an error, with the status for whose fault it is; if a response has begun, there is no place for it."""
+        if self._h11.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return
+        self.respond_json(_status_of(error), {"error": type(error).__name__, "why": str(error)}, **headers)
+
+    def begin(self, status: int, kind: str, **headers: str) -> None:
+        """Begins a response; `send` goes on with it. Without a Content-Length it is chunked."""
+        fields = {"Content-Type": kind, **headers, "X-Content-Type-Options": "nosniff"}
+        self._send(h11.Response(status_code=status, headers=list(fields.items())))
+
+    def send(self, data: bytes) -> None:
+        """Sends a part of the response's body; nothing if the response has ended."""
+        if self._h11.our_state is h11.SEND_BODY:
+            self._send(h11.Data(data=data))
+
+    def end(self) -> None:
+        """Ends a response that `begin` began."""
+        if self._h11.our_state is h11.SEND_BODY:
+            self._send(h11.EndOfMessage())
+
+    def _send(self, event: h11.Event) -> None:
+        if raw := self._h11.send(event):
+            self.writer.write(raw)
 
 
-def _head(raw: bytes) -> tuple[str, str, dict[str, str]]:
-    lines = raw.decode("latin-1").split("\r\n")
-    words = lines[0].split(" ")
-    if len(words) != 3 or not words[2].startswith("HTTP/1."):
-        raise BadRequest(400, "expected a request line of HTTP/1.1")
+def _request(head: h11.Request, body: bytes) -> Request:
     headers: dict[str, str] = {}
-    for line in lines[1:]:
-        if line:
-            name, colon, value = line.partition(":")
-            if not colon or name != name.strip() or name.lower() in headers:
-                raise BadRequest(400, "expected headers as `name: value`, each once")
-            headers[name.lower()] = value.strip()
-    return words[0], words[1], headers
+    for name, value in head.headers:
+        if name.decode() in headers:
+            raise BadRequest(400, f"expected the header {name.decode()} once")
+        headers[name.decode()] = value.decode("latin-1")
+    target = urlsplit(head.target.decode("latin-1"))
+    return Request(head.method.decode(), target.path, dict(parse_qsl(target.query)), headers, body)
 
 
-async def _body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> bytes:
-    if "transfer-encoding" in headers:
-        raise BadRequest(400, "send the body with its Content-Length")
-    length = headers.get("content-length", "0")
-    if not length.isascii() or not length.isdecimal():
-        raise BadRequest(400, "expected a number as Content-Length")
-    if int(length) > BODY_BYTES_MAX:
-        raise BadRequest(413, f"at most {BODY_BYTES_MAX} bytes in one request")
-    try:
-        return await reader.readexactly(int(length))
-    except asyncio.IncompleteReadError:
-        raise BadRequest(400, "the body ends in the middle") from None
-
-
-def response(status: int, body: bytes = b"", kind: str = "application/json", **headers: str) -> bytes:
-    """A whole answer."""
-    return head(status, kind, **{"Content-Length": str(len(body)), **headers}) + body
-
-
-def head(status: int, kind: str, **headers: str) -> bytes:
-    """The beginning of an answer."""
-    lines = [f"HTTP/1.1 {status} {_REASONS[status]}", f"Content-Type: {kind}"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    return ("\r\n".join([*lines, "X-Content-Type-Options: nosniff", "", ""])).encode()
-
-
-def as_json(status: int, content: Any, **headers: str) -> bytes:
-    return response(status, json.dumps(content, default=str).encode(), **headers)
-
-
-def refusal(error: TidingsError, **headers: str) -> bytes:
-    """An error as an answer, by whose fault it is."""
+def _status_of(error: TidingsError) -> int:
     match error:
         case BadRequest(status=status):
-            pass
+            return status
         case Denied():
-            status = 403
+            return 403
         case InputError():
-            status = 400
+            return 400
         case _:
-            status = 503
-    return as_json(status, {"error": type(error).__name__, "why": str(error)}, **headers)
+            return 503

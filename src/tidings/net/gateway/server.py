@@ -55,7 +55,7 @@ NOT_YET_TRIES = 100
 class _Guest:
     """One connection to the gateway."""
 
-    writer: asyncio.StreamWriter
+    http: http.HttpConnection
     name: str
     shown: tuple[bytes, tuple[bytes, ...]] | None = None
     """The key and the rights by which the broker knows it."""
@@ -81,7 +81,7 @@ class Gateway:
         else:
             context = server_context(config.certificate, config.key, config.trusted)
         self._server = await asyncio.start_server(
-            self._serve, host, port, ssl=context, limit=http.HEAD_BYTES_MAX, ssl_handshake_timeout=http.REQUEST_S_MAX
+            self._serve, host, port, ssl=context, ssl_handshake_timeout=http.REQUEST_S_MAX
         )
         self.address = "{}:{}".format(*self._server.sockets[0].getsockname()[:2])
         return self
@@ -95,14 +95,15 @@ class Gateway:
         if self._guests >= GUESTS_MAX:
             writer.close()
             return
-        guest = _Guest(writer, f"gateway/{secrets.token_hex(6)}")
+        connection = http.HttpConnection(reader, writer)
+        guest = _Guest(connection, f"gateway/{secrets.token_hex(6)}")
         self._guests += 1
         try:
-            while (request := await http.read_request(reader)) is not None:
+            while (request := await connection.request()) is not None:
                 await self._answer(request, guest)
                 await writer.drain()
         except TidingsError as wrong:
-            writer.write(http.refusal(wrong))
+            connection.refuse(wrong)
         except (TimeoutError, ConnectionError):
             pass
         finally:
@@ -112,18 +113,19 @@ class Gateway:
             writer.close()
 
     async def _answer(self, request: http.Request, guest: _Guest) -> None:
-        shared, writer = self._shared_with(request), guest.writer
+        shared, connection = self._shared_with(request), guest.http
         try:
             if request.method == "GET" and request.path in _PAGES:
-                writer.write(_page(*_PAGES[request.path], shared))
+                file, kind = _PAGES[request.path]
+                connection.respond(200, file.read_bytes(), kind, **{"Content-Security-Policy": _ONLY_OURS, **shared})
             elif request.method == "OPTIONS":
-                writer.write(http.response(200, b"", "text/plain", **shared))
+                connection.respond(200, b"", "text/plain", **shared)
             else:
-                key = self._who(request, writer)
+                key = self._who(request, connection.writer)
                 self._attach(guest, key, _tokens(request.headers))
                 await self._do(request, guest, key, shared)
         except TidingsError as wrong:
-            writer.write(http.refusal(wrong, **shared))
+            connection.refuse(wrong, **shared)
 
     def _shared_with(self, request: http.Request) -> dict[str, str]:
         """The headers by which a browser lets a page of another origin see the answer, where that one is let in."""
@@ -158,17 +160,17 @@ class Gateway:
             guest.shown = (key, tokens)
 
     async def _do(self, request: http.Request, guest: _Guest, key: bytes, shared: dict[str, str]) -> None:
-        writer = guest.writer
+        connection = guest.http
         match request.method, request.path:
             case "POST", "/events":
-                writer.write(http.as_json(201, await self._publish(request, guest.name, key), **shared))
+                connection.respond_json(201, await self._publish(request, guest.name, key), **shared)
             case "GET", "/events":
-                await self._listen(request, guest.name, key, SseListener(writer, shared))
+                await self._listen(request, guest.name, key, SseListener(connection, shared))
             case "POST", "/acknowledge":
-                writer.write(http.as_json(202, self._acknowledge(request, key), **shared))
+                connection.respond_json(202, self._acknowledge(request, key), **shared)
             case _:
                 why = "there are POST and GET /events, and POST /acknowledge"
-                writer.write(http.as_json(404, {"why": why}, **shared))
+                connection.respond_json(404, {"why": why}, **shared)
 
     # ── In ──
 
@@ -245,11 +247,6 @@ class Gateway:
             raise InputError("there is no such durable subscription of yours")
         self._queues.acknowledge(durable, _position(request.query.get("position", "")))
         return {"acknowledged": durable.acknowledged}
-
-
-def _page(file: Path, kind: str, shared: Mapping[str, str]) -> bytes:
-    """One of the gateway's own pages: it loads and talks to nothing else."""
-    return http.response(200, file.read_bytes(), kind, **{"Content-Security-Policy": _ONLY_OURS, **shared})
 
 
 def _tokens(headers: Mapping[str, str]) -> tuple[bytes, ...]:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 
 from tidings.events import Timestamp, to_record
-from tidings.net.gateway import http
+from tidings.net.gateway.http import BODY_BYTES_MAX, HttpConnection
 from tidings.net.ids import show_event
 from tidings.net.transport.frames import DeliveredEvent, EventDelivery, read_event
 from tidings.overlay import SubscriptionId
@@ -19,9 +19,9 @@ COMMENT_EVERY_S = 10.0  # An empty comment, so that both ends notice a dead conn
 class SseListener:
     """One listener: a `DeliverySink` of a durable subscription, or the `LiveSubscriber` of a live one."""
 
-    def __init__(self, writer: asyncio.StreamWriter, headers: Mapping[str, str]) -> None:
+    def __init__(self, connection: HttpConnection, headers: Mapping[str, str]) -> None:
         """`headers` go before the events, beside those that every listener gets."""
-        self._writer, self._headers = writer, headers
+        self._http, self._writer, self._headers = connection, connection.writer, headers
         self._over = asyncio.Event()
         self._missed = 0
 
@@ -32,10 +32,10 @@ class SseListener:
     async def run(self) -> None:
         """Until the other end disconnects, or the right to listen ends; then the connection is closed."""
         headers = {"Cache-Control": "no-store", "Connection": "close", **self._headers}
-        self._writer.write(http.head(200, "text/event-stream", **headers))
+        self._http.begin(200, "text/event-stream", **headers)
         try:
             while self.is_open:
-                self._writer.write(b": here\n\n")
+                self._http.send(b": here\n\n")
                 await self._writer.drain()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._over.wait(), COMMENT_EVERY_S)
@@ -43,6 +43,7 @@ class SseListener:
             pass
         finally:
             self._over.set()
+            self._http.end()
             self._writer.close()
 
     def send(self, frame: EventDelivery) -> bool:
@@ -52,7 +53,7 @@ class SseListener:
 
     def deliver(self, subscription: SubscriptionId, encoded: bytes) -> None:
         """An event of a live subscription; lost, and counted, where the other end is too slow."""
-        if self._writer.transport.get_write_buffer_size() > http.BODY_BYTES_MAX:
+        if self._writer.transport.get_write_buffer_size() > BODY_BYTES_MAX:
             self._missed += 1
             return
         if self._missed:
@@ -72,7 +73,7 @@ class SseListener:
             self._over.set()
 
     def _send(self, what: str, content: object) -> None:
-        self._writer.write(f"event: {what}\ndata: {json.dumps(content)}\n\n".encode())
+        self._http.send(f"event: {what}\ndata: {json.dumps(content)}\n\n".encode())
 
     def _write(self, delivered: DeliveredEvent, position: int) -> None:
         event = {
@@ -85,4 +86,4 @@ class SseListener:
             "data": to_record(delivered.values),
         }
         lines = [f"id: {position}"] if position else []
-        self._writer.write("\n".join([*lines, f"data: {json.dumps(event)}", "", ""]).encode())
+        self._http.send("\n".join([*lines, f"data: {json.dumps(event)}", "", ""]).encode())

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from tidings.errors import TidingsError
 from tidings.net.config import host_and_port
-from tidings.net.gateway import http
+from tidings.net.gateway.http import HttpConnection
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class MetricsServer:
 
     async def __aenter__(self) -> MetricsServer:
         host, port = host_and_port(self._listen, "metrics: ")
-        self._server = await asyncio.start_server(self._answer, host, port, limit=http.HEAD_BYTES_MAX)
+        self._server = await asyncio.start_server(self._answer, host, port)
         self.address = "{}:{}".format(*self._server.sockets[0].getsockname()[:2])
         return self
 
@@ -83,16 +83,16 @@ class MetricsServer:
         self._server.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = HttpConnection(reader, writer)
         try:
-            request = await http.read_request(reader)
+            request = await connection.request()
             if request is not None and request.path == "/metrics" and request.method == "GET":
-                writer.write(
-                    http.response(200, generate_latest(self._registry), "text/plain; version=0.0.4", Connection="close")
-                )
+                page = generate_latest(self._registry)
+                connection.respond(200, page, "text/plain; version=0.0.4", Connection="close")
             elif request is not None:
-                writer.write(http.as_json(404, {"why": "there is only /metrics here"}))
+                connection.respond_json(404, {"why": "there is only /metrics here"})
         except TidingsError as wrong:
-            writer.write(http.refusal(wrong))
+            connection.refuse(wrong)
         except TimeoutError:
             pass
         finally:
