@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -98,12 +99,14 @@ class HttpConnection:
         """Sends an error, with the status for whose fault it is; if a response has begun, there is no place for it."""
         if self._h11.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
-        self.respond_json(_status_of(error), {"error": type(error).__name__, "why": str(error)}, **headers)
+        closing = {"Connection": "close"} if self._h11.their_state is h11.ERROR else {}
+        content = {"error": type(error).__name__, "why": str(error)}
+        self.respond_json(_status_of(error), content, **closing, **headers)
 
     def begin(self, status: int, kind: str, **headers: str) -> None:
         """Begins a response; `send` goes on with it. Without a Content-Length it is chunked."""
         fields = {"Content-Type": kind, **headers, "X-Content-Type-Options": "nosniff"}
-        self._send(h11.Response(status_code=status, headers=list(fields.items())))
+        self._send(h11.Response(status_code=status, headers=list(fields.items()), reason=HTTPStatus(status).phrase))
 
     def send(self, data: bytes) -> None:
         """Sends a part of the response's body; nothing if the response has ended."""
