@@ -42,6 +42,7 @@ from tidings.overlay.interest import (
     key_of,
 )
 from tidings.overlay.messages import (
+    MESSAGE_NAMES,
     SEALED,
     Codec,
     EventId,
@@ -51,7 +52,6 @@ from tidings.overlay.messages import (
     Packet,
     Peer,
     SubscriptionId,
-    name_of,
     peers_in,
     rewritten,
     size_of,
@@ -94,6 +94,7 @@ def protocol(name: str) -> Protocol:
 
 
 __all__ = [
+    "MESSAGE_NAMES",
     "NAMES",
     "SEALED",
     "AnyWanted",
@@ -136,7 +137,6 @@ __all__ = [
     "hops_max",
     "key_of",
     "literal",
-    "name_of",
     "next_hop",
     "peers_in",
     "protocol",

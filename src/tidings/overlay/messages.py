@@ -119,9 +119,14 @@ def size_of(message: Message) -> int:
     return len(_ENCODER.encode(message))
 
 
-def name_of(message: msgspec.Struct) -> str:
-    """The message's name in traces and statistics: its tag on the wire, which outlives the name of its class."""
-    return str(message.__struct_config__.tag or type(message).__name__)
+class _MessageNames(dict[type, str]):
+    def __missing__(self, kind: type[msgspec.Struct]) -> str:
+        self[kind] = name = str(kind.__struct_config__.tag or kind.__name__)
+        return name
+
+
+MESSAGE_NAMES = _MessageNames()  # Bounded by the number of message classes.
+"""A message's name in traces and statistics, by its class: its tag on the wire, which outlives the name of its class."""
 
 
 def rewritten(message: M, change: Callable[[Any], Any], *kinds: type) -> M:

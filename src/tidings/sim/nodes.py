@@ -31,6 +31,7 @@ from tidings.node import (
     node_id_of,
 )
 from tidings.overlay import (
+    MESSAGE_NAMES,
     Effect,
     EventId,
     Header,
@@ -45,7 +46,6 @@ from tidings.overlay import (
     Sql,
     SubscriptionId,
     View,
-    name_of,
 )
 from tidings.security import BiscuitCapability, Identity, KeyManager, NotYet, SignedType
 from tidings.sim.federation import START_MS, Federation
@@ -250,7 +250,7 @@ class NodeWorld(World):
         target = self._by_id.get(to)
         packet = getattr(message, "packet", None)
         about = packet.header.id if packet is not None else None
-        name = name_of(message)
+        name = MESSAGE_NAMES[message.__class__]
         if target is None or not target.up:
             return EncodedMessage(b"", message, name, about)
         self._handshake(node, target)

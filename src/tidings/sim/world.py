@@ -29,6 +29,7 @@ import msgspec
 
 from tidings.errors import InputError
 from tidings.overlay import (
+    MESSAGE_NAMES,
     AnyWanted,
     Completed,
     Count,
@@ -49,7 +50,6 @@ from tidings.overlay import (
     SubscriptionId,
     View,
     WakeAt,
-    name_of,
     protocol,
     size_of,
 )
@@ -386,7 +386,7 @@ class World:
         if message.__class__ is EncodedMessage:
             name, size, about, chatter = message.name, len(message.raw), message.about, message.message.chatter
         else:
-            name, size, chatter = name_of(message), size_of(message), message.chatter
+            name, size, chatter = MESSAGE_NAMES[message.__class__], size_of(message), message.chatter
             packet = getattr(message, "packet", None)
             about = packet.header.id if packet is not None else None
         tally = self.trace.sent.setdefault(name, [0, 0])
@@ -419,7 +419,7 @@ class World:
     def _miss(self, member: SimulatedNode, sender: NodeId, message: Message | EncodedMessage) -> None:
         """A message came to a node that is down. Over TCP its sender would get an error."""
         self.trace.counted["missed"] += 1
-        name = message.name if isinstance(message, EncodedMessage) else name_of(message)
+        name = message.name if isinstance(message, EncodedMessage) else MESSAGE_NAMES[message.__class__]
         self.trace.note(self.now, "miss", member.id, sender, name)
         back = self._by_id[sender]
         if self.bounces and not (self._split and back.side != member.side):
