@@ -200,7 +200,7 @@ def test_a_damaged_key_file_is_refused(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "damaged.keys"
     file.write_bytes(content)
     file.chmod(0o600)
-    with pytest.raises(SetupError, match="no key file of Sighting"):
+    with pytest.raises(SetupError, match="not a key file of Sighting"):
         KeyFile(str(file)).read(SIGHTINGS)
 
 
