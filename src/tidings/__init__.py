@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tidings.matching import Index
     from tidings.net import BlockingClient, Client
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 __all__ = [
     "BlockingClient",
