@@ -99,24 +99,24 @@ class ErrorCode(enum.StrEnum):
     VALUE = "value"
 
     # Links and messages.
-    AGAIN = "again"
+    ANNOUNCE = "announce"
     CERTIFICATE = "certificate"
     CLIENT = "client"
     CREDENTIALS = "creds"
+    DELIVERY = "delivery"
     DRAINING = "draining"
     FRAME = "frame"
     HANDSHAKE = "handshake"
     HELLO = "hello"
+    INTEREST = "interest"
     LIMIT = "limit"
     LINK = "link"
-    LISTS = "lists"
     MESSAGE = "message"  # Not a message of the protocol.
-    NOTICE = "notice"
     PROOF = "proof"
     PROTOCOL = "protocol"
+    RETRANSMIT = "retransmit"
     SIZE = "size"
     VERSION = "version"
-    WANTS = "wants"
 
     # This machine.
     AUDIT = "audit"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 
@@ -55,6 +57,16 @@ def test_only_the_word_before_the_colon_is_a_code() -> None:
     assert ErrorCode.of("key: none held") is ErrorCode.KEY
     assert ErrorCode.of("key none held") is None
     assert ErrorCode.of("keys: none held") is None
+
+
+RAISED = re.compile(r"""(?:PeerError|Denied)\(\s*f?"([a-z_]+):""")
+
+
+def test_every_check_that_a_text_begins_with_is_a_code() -> None:
+    sources = Path(errors.__file__).parent.rglob("*.py")
+    checks = {check for path in sources for check in RAISED.findall(path.read_text())}
+    assert len(checks) > 50
+    assert sorted(check for check in checks if ErrorCode.named(check) is None) == []
 
 
 @pytest.mark.parametrize("error", ONE_OF_EACH, ids=repr)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from tidings.errors import InputError
 from tidings.net import DevNetwork, broker_with, lay_out, peer_at, read_broker, read_client
-from tidings.net.config import host_and_port
+from tidings.net.config import Limits, host_and_port
 
 
 def test_what_init_writes_can_be_read(tmp_path: Path) -> None:
@@ -78,3 +79,8 @@ def test_a_peer_is_an_address_and_a_key(tmp_path: Path) -> None:
     for wrong in ("here", "here:1", f"here={first.key}", "here:1=ed25519:nonsense"):
         with pytest.raises(InputError):
             peer_at(wrong)
+
+
+def test_every_limit_is_in_the_reference() -> None:
+    reference = (Path(__file__).parents[3] / "docs/reference/live.md").read_text()
+    assert [limit.name for limit in fields(Limits) if f"| `{limit.name}` |" not in reference] == []

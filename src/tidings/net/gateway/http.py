@@ -49,6 +49,7 @@ class HttpConnection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self.writer = reader, writer
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
+        self._is_head = False
 
     # ── Requests ──
 
@@ -61,7 +62,10 @@ class HttpConnection:
         async with asyncio.timeout(REQUEST_S_MAX):
             try:
                 head = await self._next_event()
-                return _request(head, await self._body()) if isinstance(head, h11.Request) else None
+                if not isinstance(head, h11.Request):
+                    return None
+                self._is_head = head.method == b"HEAD"
+                return _request(head, await self._body())
             except h11.RemoteProtocolError as wrong:
                 raise BadRequest(wrong.error_status_hint, str(wrong)) from None
             except OSError:
@@ -109,8 +113,8 @@ class HttpConnection:
         self._send(h11.Response(status_code=status, headers=list(fields.items()), reason=HTTPStatus(status).phrase))
 
     def send(self, data: bytes) -> None:
-        """Sends a part of the response's body; nothing if the response has ended."""
-        if self._h11.our_state is h11.SEND_BODY:
+        """Sends a part of the response's body; nothing if the response has ended, or HEAD asked for its headers only."""
+        if self._h11.our_state is h11.SEND_BODY and not self._is_head:
             self._send(h11.Data(data=data))
 
     def end(self) -> None:
@@ -129,8 +133,12 @@ def _request(head: h11.Request, body: bytes) -> Request:
         if name.decode() in headers:
             raise BadRequest(400, f"expected the header {name.decode()} once")
         headers[name.decode()] = value.decode("latin-1")
-    target = urlsplit(head.target.decode("latin-1"))
-    return Request(head.method.decode(), target.path, dict(parse_qsl(target.query)), headers, body)
+    try:
+        target = urlsplit(head.target.decode("latin-1"))
+    except ValueError as wrong:
+        raise BadRequest(400, f"expected a path: {wrong}") from None
+    query = dict(parse_qsl(target.query, keep_blank_values=True))  # An empty condition is not a missing one.
+    return Request(head.method.decode(), target.path, query, headers, body)
 
 
 def _status_of(error: TidingsError) -> int:

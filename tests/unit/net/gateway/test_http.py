@@ -52,6 +52,16 @@ def test_a_request_in_pieces_and_another_right_behind_it_are_answered_in_order()
     assert said.count(b"GET /a {'b': 'c'} 0") == 2
 
 
+def test_head_is_answered_without_a_body_and_the_connection_goes_on() -> None:
+    said = answers(GET.replace(b"GET", b"HEAD") + GET)
+    assert said.count(b"HTTP/1.1 200") == 2
+    assert (said.count(b"HEAD /a"), said.count(b"GET /a {'b': 'c'} 0")) == (0, 1)
+
+
+def test_a_parameter_without_a_value_is_empty_and_not_missing() -> None:
+    assert b"{'b': '', 'd': 'e'}" in answers(GET.replace(b"b=c", b"b=&d=e"))
+
+
 def test_a_body_may_come_in_chunks() -> None:
     chunked = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
     assert b"POST / {} 5" in answers(chunked)
@@ -67,6 +77,7 @@ def test_a_client_that_waits_for_100_continue_is_told_to_go_on() -> None:
     ("sent", "status"),
     [
         (b"nonsense\r\n\r\n", 400),
+        (b"GET //[ HTTP/1.1\r\nHost: h\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: h\r\nX: 1\r\nX: 2\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: h\r\nBad name: 1\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: x\r\n\r\n", 400),
@@ -76,7 +87,17 @@ def test_a_client_that_waits_for_100_continue_is_told_to_go_on() -> None:
         (b"GET / HTTP/1.1\r\nHost: h\r\nX: ".ljust(HEAD_BYTES_MAX + 1, b"x"), 431),
         (b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 99999999\r\n\r\n" + bytes(BODY_BYTES_MAX + 1), 413),
     ],
-    ids=["nonsense", "twice", "bad name", "no number", "two lengths", "cut short", "long header", "long body"],
+    ids=[
+        "nonsense",
+        "no address",
+        "twice",
+        "bad name",
+        "no number",
+        "two lengths",
+        "cut short",
+        "long header",
+        "long body",
+    ],
 )
 def test_what_is_not_understood_or_too_large_is_refused_and_the_connection_closed(sent: bytes, status: int) -> None:
     said = answers(sent)
