@@ -44,7 +44,7 @@ types: $(READY) ## mypy --strict
 arrows: $(READY) ## packages import only lower layers, and the core does no I/O
 	$(BIN)/lint-imports
 
-walk: $(READY) $(SHARED) ## the way of one event and of one batch through the modules, traced
+walk: $(READY) $(SHARED) ## traces the path of one event and of one batch through the modules
 	@$(BIN)/python -m tests.walk $(ARGS)
 
 bench: $(READY) ## the benchmarks; results in benchmarks/results

@@ -204,9 +204,17 @@ def test_every_folder_below_examples_is_a_program() -> None:
 
 def test_every_link_in_a_document_leads_somewhere() -> None:
     for path in DOCUMENTS:
-        for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text()):
+        for link, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", path.read_text()):
             if "://" not in link:
-                assert (path.parent / link).exists(), f"{relative(path)} links to {link}"
+                target = path.parent / link if link else path
+                assert target.exists(), f"{relative(path)} links to {link}"
+                assert not anchor or anchor in anchors(target), f"{relative(path)} links to {link}#{anchor}"
+
+
+def anchors(document: Path) -> set[str]:
+    """Its headings, as GitHub makes anchors of them."""
+    headings = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 LINE_MAX = 120

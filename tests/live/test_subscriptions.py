@@ -184,7 +184,7 @@ def test_an_owed_event_whose_key_does_not_come_is_a_dead_letter_until_it_does(
                     while not (letters := await desk.ask("dlq")):
                         pass  # Each question is a round trip to the broker.
             found = [(each["event"], each["subscription"], each["type"], each["why"]) for each in letters]
-            assert found == [(id, "kept", "Numberplate", "key: the event could not be opened within 0 s")]
+            assert found == [(id, "kept", "Numberplate", "key: the event could not be decrypted within 0 s")]
             assert await desk.ask("dlq replay") == [{"replayed": 1, "left": 0}]
             (event,) = await take(kept, 1)
             assert (event.id, event.values) == (id, {"plate": "AB", "speed": 2.0})

@@ -292,7 +292,7 @@ def test_whoever_comes_later_reads_from_then_on() -> None:
         city.ask(3, "speed > 0")
     give(city, 3, ("plate",))
     city.settle()
-    with pytest.raises(Denied, match="attributes: not for"):
+    with pytest.raises(Denied, match="attributes: no right to"):
         city.ask(3, "speed > 0")
     city.ask(3, "plate > 'A'")
     city.say(1, plate="B", speed=1)

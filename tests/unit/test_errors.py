@@ -20,7 +20,7 @@ ONE_OF_EACH: list[TidingsError] = [
     FilterSyntaxError("expected a number", "price > cheap", 9, "a hint"),
     PeerError("cache: says otherwise than the sealed event"),
     PeerError("not under any check"),
-    Denied("signature: not an unbroken token"),
+    Denied("signature: not a valid token"),
     Denied("some other text", code=ErrorCode.KEY),
     NotYet("key: none yet", 5, code=ErrorCode.KEY),
     NotYet("clock: it stepped back", 5),

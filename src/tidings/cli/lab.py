@@ -29,7 +29,9 @@ QuickOption = Annotated[bool, typer.Option("--quick", help="Fewer points and see
 SettingOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="NAME=VALUE", help="Another parameter; several values, with commas, for what varies."
+        "--set",
+        metavar="NAME=VALUE",
+        help="Change a parameter. One that varies takes several values, separated by commas.",
     ),
 ]
 
@@ -56,7 +58,7 @@ def run_experiments(
     names: Annotated[list[str], typer.Argument(metavar="NAME…", help="Experiments, papers, or all.")],
     quick: QuickOption = False,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the results go.")] = Path("lab-results"),
-    master: Annotated[str, typer.Option("--master", metavar="URL", help="The Spark that runs it.")] = "local[*]",
+    master: Annotated[str, typer.Option("--master", metavar="URL", help="Where Spark runs.")] = "local[*]",
     settings: SettingOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:

@@ -156,8 +156,8 @@ def _let_in(host: _Folder, guest: _Folder, network: Path | None) -> dict[Path, b
     strangers = {peer.key for broker in guest.brokers for peer in broker.config.peers} - guest.keys - host.keys
     if strangers and guest.network_key:
         raise InputError(
-            f"{guest.folder}: its brokers are in a network of their own, with {len(strangers)} others; it takes all of"
-            " them to change to another, so say which is to stay: give that network's organisation first"
+            f"{guest.folder}: its brokers are in a network of their own, with {len(strangers)} others, which would"
+            " all have to change to the other network; to keep this one, name its organisation first"
         )
     signer, written = _network(host, network), {}
     for broker in guest.brokers:
@@ -175,7 +175,9 @@ def _network(host: _Folder, given: Path | None) -> Identity:
         if file.exists() and fingerprint((found := read_identity(file)).public_key) == host.network_key:
             return found
     looked = " or ".join(map(str, places))
-    raise InputError(f"expected the private key of the network {host.network_key} in {looked}; say where it is")
+    raise InputError(
+        f"expected the private key of the network {host.network_key} in {looked}; name its file with --network"
+    )
 
 
 def _memberships(config: BrokerConfig) -> list[Path]:

@@ -239,7 +239,7 @@ class ReadRights:
             if why := held.refusal(self.state, now_ms) or self._unfit(held):
                 return why
         if self.holding(now_ms):
-            return f"attributes: not for {', '.join(names[:NAMED_MAX])}"
+            return f"attributes: no right to {', '.join(names[:NAMED_MAX])}"
         try:
             self.credentials.right_for(AccessRequest(self.signed.type_id, "subscribe", frozenset(ids)), now_ms)
         except Denied as refused:
@@ -356,4 +356,4 @@ def _until(signed: SignedType, *rights: HeldToken) -> int:
 
 def _check_valid(signed: SignedType, now_ms: int) -> None:
     if not signed.not_before <= now_ms < signed.not_after:
-        raise Denied(f"validity: {signed.event_type.name} holds from {signed.not_before} to {signed.not_after} ms")
+        raise Denied(f"validity: {signed.event_type.name} is valid from {signed.not_before} to {signed.not_after} ms")

@@ -63,14 +63,14 @@ class HeldToken(NamedTuple):
             if id in state.revoked:
                 return f"revoked: link {index} ({id[:16]}…) has been revoked"
         if not self.right.not_before <= now_ms < self.right.not_after:
-            return f"validity: holds from {self.right.not_before} to {self.right.not_after} ms, and it is {now_ms} ms"
+            return f"validity: valid from {self.right.not_before} to {self.right.not_after} ms, and it is {now_ms} ms"
         return self._offline(state.online, now_ms)
 
     def _offline(self, online: Mapping[str, int], now_ms: int) -> str | None:
         for test in self.right.online:
             confirmed = online.get(test.url)
             if confirmed is None or not 0 <= now_ms - confirmed <= test.max_age_ms:
-                return f"online: no yes from {test.url} within {test.max_age_ms} ms"
+                return f"online: no confirmation from {test.url} within {test.max_age_ms} ms"
         return None
 
 

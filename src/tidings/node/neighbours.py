@@ -239,7 +239,7 @@ class NeighbourTable:
         """Verify a token for a type (with an empty id: for membership); raises Denied unless its owner granted it."""
         owner = self._network_key if type_id == _MEMBERSHIP else self._owner_of(type_id)
         if owner is None:
-            raise Denied("type: nothing is known of the type that the right is for")
+            raise Denied("type: the type of this right is not known here")
         read = self._verifier.read(token, owner)
         if read.inspect()[0].type_id != (ANY_TYPE if type_id == _MEMBERSHIP else type_id):
             raise Denied("type: the right is for another type than it was shown for")
@@ -247,7 +247,7 @@ class NeighbourTable:
 
     def verify_any(self, token: bytes, owners: Iterable[bytes]) -> BiscuitCapability:
         """Verify a token for membership or for any type of these owners; raises the Denied of the last that fits best."""
-        refusal = Denied("signature: a right that nobody known here has given", code=ErrorCode.SIGNATURE)
+        refusal = Denied("signature: no owner known here has issued this right", code=ErrorCode.SIGNATURE)
         known = [] if self._network_key is None else [self._network_key]
         for owner in dict.fromkeys((*known, *owners)):
             try:
@@ -260,7 +260,7 @@ class NeighbourTable:
         read = self._verifier.read(token, owner)
         type_id = read.inspect()[0].type_id
         if (self._network_key if type_id == ANY_TYPE else self._owner_of(_type_id(type_id))) != owner:
-            raise Denied("type: nothing is known of the type that the right is for")
+            raise Denied("type: the type of this right is not known here")
         return read
 
     # ── Steps ──

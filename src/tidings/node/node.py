@@ -351,7 +351,7 @@ class Node:
         if isinstance(message, _LINK):
             return self._codec.encode(message)
         if not self.neighbours.is_ready(to):
-            raise Denied(f"link: {to} has not proven that it belongs here")
+            raise Denied(f"link: the handshake with {to} is not complete")
         return self._outbound.frame_for(to, message, self.now_ms(now))
 
     def receive(self, sender: NodeId, raw: bytes, now: float) -> list[NodeEffect]:
@@ -361,7 +361,7 @@ class Node:
             if isinstance(message, _LINK):
                 return self._receive_link(sender, message, now)
             if not self.neighbours.is_ready(sender):
-                raise Denied("link: a message from somebody who has not proven that it belongs here")
+                raise Denied("link: a message from a node whose handshake is not complete")
             message = self._inbound.open(sender, message, now, self.now_ms(now))
         except (PeerError, Denied) as refused:
             # A wrong plaintext cache is the neighbour's own doing; any other fault may come from a node behind it.

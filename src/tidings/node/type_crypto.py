@@ -255,7 +255,7 @@ class TypeCrypto:
         if not self.members or (self.awaited and (missing or not self.is_in)):
             raise self._no_keys(now_ms)
         if missing:
-            raise Denied(f"group: this broker was not let in to read {', '.join(missing)}")
+            raise Denied(f"group: this broker is not in the key groups of {', '.join(missing)}")
 
     def seal_filter(
         self, id: SubscriptionId, condition: Condition, version: int, held: HeldToken, now_ms: int

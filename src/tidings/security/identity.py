@@ -154,7 +154,7 @@ def seal_to(public_key: bytes, message: bytes, context: bytes, random: RandomByt
             X25519PublicKey.from_public_bytes(public_key)
         )
     except ValueError:  # Not 32 bytes, or a point on which every secret agrees.
-        raise PeerError(f"seal: {public_key.hex()[:80]!r} is no usable X25519 public key") from None
+        raise PeerError(f"seal: {public_key.hex()[:80]!r} is not a usable X25519 public key") from None
     box = _box(shared, ephemeral.public_key, public_key, context)
     return ephemeral.public_key + box.encrypt(_ONE_USE_NONCE, message, context)
 

@@ -155,9 +155,9 @@ class SignedType:
         """Returns if the owner signed exactly this and it is valid now; raises PeerError or Denied otherwise."""
         verify_signature(self.owner_key, self.signature, self.canonical(), f"event type {self.event_type.name!r}")
         if now_ms < self.not_before:
-            raise Denied(f"validity: event type {self.name} holds from {self.not_before} ms, and it is {now_ms} ms")
+            raise Denied(f"validity: event type {self.name} is valid from {self.not_before} ms, and it is {now_ms} ms")
         if now_ms >= self.not_after:
-            raise Denied(f"validity: event type {self.name} held until {self.not_after} ms, and it is {now_ms} ms")
+            raise Denied(f"validity: event type {self.name} was valid until {self.not_after} ms, and it is {now_ms} ms")
 
     def _fields(self) -> dict[str, Any]:
         return {
@@ -231,7 +231,7 @@ def _check_protection(made: SignedType) -> None:
     if type(made.tag_len) is not int or not shortest <= made.tag_len <= TAG_BYTES:
         raise EventTypeError(f"{name}: expected a tag of {shortest} to {TAG_BYTES} bytes, got {made.tag_len!r}")
     if made.not_before >= made.not_after:
-        raise EventTypeError(f"{name}: holds from {made.not_before} to {made.not_after} ms, which is never")
+        raise EventTypeError(f"{name}: valid from {made.not_before} to {made.not_after} ms, which is never")
 
 
 def _check_limits(made: SignedType) -> None:

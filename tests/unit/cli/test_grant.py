@@ -183,7 +183,7 @@ def test_what_does_not_look_like_a_token_is_wrong_input(shell: Shell, content: b
         (["--type", "Numberplate", *SUBSCRIBE, "--key", "police.pem", "--attribute", "plat"], "plat"),
         (["--type", "Numberplate", *SUBSCRIBE, "--key", "police.pem", "--where", "speed >"], "FilterSyntaxError"),
         (["--type", "Numberplate", *SUBSCRIBE, "--key", "police.pem", "--depth", "-1"], "delegation depth"),
-        (["--type", "Numberplate", *SUBSCRIBE, "--key", "police.pem", "--until", "+0s"], "never holds"),
+        (["--type", "Numberplate", *SUBSCRIBE, "--key", "police.pem", "--until", "+0s"], "never valid"),
         (
             ["--type", "Numberplate", "--to", "ccs", "--action", "eat", "--key", "police.pem"],
             "expected one or more actions",

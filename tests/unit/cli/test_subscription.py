@@ -26,7 +26,7 @@ def plates_for_ccs(shell: Shell, *more: str) -> str:
 def test_a_subscription_is_added_listed_and_removed(shell: Shell) -> None:
     token = plates_for_ccs(shell)
     shell.done(*add(token, "plate like 'A%'"))
-    assert "was there already" in shell.done(*add(token)).err
+    assert "already has this subscription" in shell.done(*add(token)).err
     (row,) = shell.done("subscription", "ls", "--type", "Numberplate", "-o", "json").rows
     assert {name: row[name] for name in ("id", "subscriber", "filter", "type", "refused")} == {
         "id": "ccs-1",

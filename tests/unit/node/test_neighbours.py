@@ -42,7 +42,7 @@ def test_what_a_stranger_says_is_not_taken() -> None:
     _, effects = publish_open(stranger)
     raw = stranger.frame_for(one.me.id, effects[0].message, 0.0)
     assert refused(one.receive(stranger.me.id, raw, 0.0)) == [
-        ("link: a message from somebody who has not proven that it belongs here", True)
+        ("link: a message from a node whose handshake is not complete", True)
     ]
 
 

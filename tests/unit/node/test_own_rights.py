@@ -136,5 +136,5 @@ def test_a_broker_serves_by_one_right_when_the_other_is_refused() -> None:
     effects = heard(cable, asked_in(cable, good, bad))
     assert [type(effect) for effect in effects if isinstance(effect, (Joined, NotJoined))][-2:] == [NotJoined, Joined]
     other.subscribe("reader", "Sighting", "plate = 'A'", 0.0)
-    with pytest.raises(Denied, match="group: this broker was not let in to read speed"):
+    with pytest.raises(Denied, match="group: this broker is not in the key groups of speed"):
         other.subscribe("reader", "Sighting", "plate = 'A' AND speed > 3", 0.0)

@@ -285,7 +285,7 @@ def test_a_condition_may_ask_for_what_several_rights_are_for_together() -> None:
     node.subscribe("reader", "Sighting", "plate = 'A' AND speed > 3", 0.0)
     assert publish(node) == [{"plate": "A", "speed": 31}]
     assert publish(node, speed=2) == []
-    with pytest.raises(Denied, match=r"attributes: not for place \(this broker's own right\)"):
+    with pytest.raises(Denied, match=r"attributes: no right to place \(this broker's own right\)"):
         node.subscribe("reader", "Sighting", "place = 'Soho'", 0.0)
 
 
@@ -396,7 +396,7 @@ def test_a_right_of_the_brokers_counts_from_when_it_is_held_until_it_is_given_up
     assert publish(node) == [{"plate": "A", "speed": 31}]
     node.subscribe("reader", "Sighting", "speed > 3", 0.0)
     (why,) = ended(node.withdraw(later.revocation_ids, 0.0))
-    assert why == "attributes: not for speed (this broker's own right)"
+    assert why == "attributes: no right to speed (this broker's own right)"
     assert publish(node) == [{"plate": "A"}]
 
 

@@ -108,9 +108,9 @@ def test_a_type_holds_from_its_first_to_before_its_last_moment() -> None:
     made = a_type(not_before=100, not_after=200)
     made.verify(100)
     made.verify(199)
-    with pytest.raises(Denied, match=r"validity: .* holds from 100 ms, and it is 99 ms"):
+    with pytest.raises(Denied, match=r"validity: .* is valid from 100 ms, and it is 99 ms"):
         made.verify(99)
-    with pytest.raises(Denied, match=r"validity: .* held until 200 ms, and it is 200 ms"):
+    with pytest.raises(Denied, match=r"validity: .* was valid until 200 ms, and it is 200 ms"):
         made.verify(200)
 
 

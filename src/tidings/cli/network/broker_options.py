@@ -15,18 +15,18 @@ ListenOption: TypeAlias = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Where brokers and clients reach it.")
 ]
 AdvertiseOption: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="The address others reach it at, if it is another.")
+    str | None, typer.Option(metavar="HOST:PORT", help="The address that others use, if it is not --listen.")
 ]
 KeyOption: TypeAlias = Annotated[Path | None, typer.Option(metavar="FILE", help="Its private key (Ed25519).")]
 CertificateOption: TypeAlias = Annotated[Path | None, typer.Option(metavar="FILE", help="That key's certificate.")]
 TrustedOption: TypeAlias = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="The authorities of all organisations that are linked.")
+    Path | None, typer.Option(metavar="FILE", help="Certificates of the authorities of all linked organisations.")
 ]
 DataOption: TypeAlias = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="Where its journal and its registry are.")
 ]
 OverlayOption: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="NAME", help="The routing protocol; the same at all brokers (irbr).")
+    str | None, typer.Option(metavar="NAME", help="The routing protocol; the same at all brokers. [default: irbr]")
 ]
 NetworkKeyOption: TypeAlias = Annotated[
     str | None, typer.Option(metavar="ed25519:…", help="Whose join-net tokens make a broker a member.")
@@ -45,7 +45,7 @@ TypesOption: TypeAlias = Annotated[
 ]
 ManagesOption: TypeAlias = Annotated[
     list[Path] | None,
-    typer.Option("--manages", metavar="FILE", help="Key of a key manager that runs here. May be repeated."),
+    typer.Option("--manages", metavar="FILE", help="Private key of a key manager that runs here. May be repeated."),
 ]
 RegistryOption: TypeAlias = Annotated[
     str | None, typer.Option(metavar="URL", help="The registry: a file or a PostgreSQL URL.")
@@ -59,7 +59,11 @@ GatewayCertificateOption: TypeAlias = Annotated[
 GatewayKeyOption: TypeAlias = Annotated[Path | None, typer.Option(metavar="FILE", help="That certificate's key.")]
 GatewayOriginsOption: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--gateway-origin", metavar="URL", help="Whose pages may use the gateway, too. May be repeated."),
+    typer.Option(
+        "--gateway-origin",
+        metavar="URL",
+        help="A site, as https://host, whose pages may use the gateway. May be repeated.",
+    ),
 ]
 MetricsOption: TypeAlias = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Where Prometheus scrapes its metrics.")

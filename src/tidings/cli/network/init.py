@@ -20,11 +20,17 @@ class SealingMode(enum.StrEnum):
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is not there yet, or is empty.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or an empty folder.")],
     overlay: Annotated[str, typer.Option("--overlay", metavar="NAME", help="The routing protocol.")] = "irbr",
-    mode: Annotated[SealingMode, typer.Option("--mode", help="What is sealed.")] = SealingMode.ATTRIBUTE,
+    mode: Annotated[
+        SealingMode,
+        typer.Option("--mode", help="What is encrypted: nothing, an event as one, or each attribute by itself."),
+    ] = SealingMode.ATTRIBUTE,
     first_port: Annotated[
-        int, typer.Option("--port", metavar="N", help="Of the first broker; the others follow.", min=1, max=65000)
+        int,
+        typer.Option(
+            "--port", metavar="N", help="Port of the first broker; the others get the next ones.", min=1, max=65000
+        ),
     ] = 7401,
     output: OutputOption = Output.TABLE,
 ) -> None:

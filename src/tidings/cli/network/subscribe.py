@@ -20,7 +20,9 @@ def subscribe(
     type: Annotated[str, typer.Argument(metavar="TYPE", help="The event type, as the broker knows it.")],
     condition: Annotated[str, typer.Argument(metavar="CONDITION", help="In SQL; without one, all events.")] = "TRUE",
     who: AsOption = Path("client.toml"),
-    count: Annotated[int, typer.Option("--count", metavar="N", help="End after so many events; 0 goes on.", min=0)] = 0,
+    count: Annotated[
+        int, typer.Option("--count", metavar="N", help="End after this many events; 0: never.", min=0)
+    ] = 0,
     durable: Annotated[
         str, typer.Option("--durable", metavar="NAME", help="Make the subscription durable, under this name.")
     ] = "",

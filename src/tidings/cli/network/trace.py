@@ -41,12 +41,12 @@ def _brief(row: dict[str, Any]) -> dict[str, Any]:
         "after": f"{row['after_ms']:.1f} ms",
         "from": row["came_from"] or "published here",
         "can read": ", ".join(row["readable"]),
-        "cannot": ", ".join(row["hidden"]),
+        "cannot read": ", ".join(row["hidden"]),
         "sent to": ", ".join(sent),
-        "told": ", ".join(each["client"] for each in row["told"]),
-        "not told": "; ".join(f"{each['client']}: {each['why']}" for each in row["missed"]) or row["refused"],
+        "delivered to": ", ".join(each["client"] for each in row["told"]),
+        "not delivered": "; ".join(f"{each['client']}: {each['why']}" for each in row["missed"]) or row["refused"],
     }
 
 
 def _in_clear(names: list[str]) -> str:
-    return f" ({', '.join(names)} in clear)" if names else ""
+    return f" ({', '.join(names)} in plaintext)" if names else ""

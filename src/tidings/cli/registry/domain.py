@@ -67,7 +67,9 @@ def trust(
     ],
     network: Annotated[
         Path | None,
-        typer.Option("--network", metavar="FILE", help="The network's private key; default: network.pem beside it."),
+        typer.Option(
+            "--network", metavar="FILE", help="The network's private key. [default: network.pem in OURS or beside it]"
+        ),
     ] = None,
     registry: Annotated[
         str | None,

@@ -85,7 +85,7 @@ WhereOption: TypeAlias = Annotated[
     typer.Option("--where", metavar="CONDITION", help="Only events of which this is TRUE; may be repeated."),
 ]
 DepthOption: TypeAlias = Annotated[
-    int, typer.Option("--depth", metavar="N", help="How many times it may be delegated; 0 is not at all.")
+    int, typer.Option("--depth", metavar="N", help="How many times it may be delegated; 0: never.")
 ]
 OutOption: TypeAlias = Annotated[
     Path | None, typer.Option("--out", metavar="FILE", help="Write the token here instead of to stdout.")
@@ -152,7 +152,10 @@ def inspect(
     type: Annotated[
         str | None, typer.Option("--type", metavar="NAME", help="Check it for this event type; '*' is membership.")
     ] = None,
-    attribute: AttributesOption = None,
+    attribute: Annotated[
+        list[str] | None,
+        typer.Option("--attribute", metavar="NAME", help="Check it for this attribute; may be repeated."),
+    ] = None,
     at: Annotated[
         str | None, typer.Option("--at", metavar="TIME", help="Check it at this time instead of now.")
     ] = None,
@@ -163,7 +166,7 @@ def inspect(
     """Show a token's links and its resulting right; exit with 3, and the reason, if it cannot be used.
 
     A token is refused if it is expired, not yet valid, revoked, delegated too often, truncated
-    or altered; and, with --holder, --action and --type, if it does not cover that.
+    or altered; and, with --holder, --action, --type and --attribute, if it does not cover that.
 
     \b
     Examples:
@@ -201,8 +204,8 @@ def narrow(
 ) -> None:
     """Derive a narrower token: for yourself, or with --to and your --key for somebody else.
 
-    Options that you leave out stay as they are. More than the token allows is refused. This
-    works offline, and the type's owner accepts the result.
+    What you leave out stays as it is in the token, except --depth, which is then 0. More than
+    the token allows is refused. This works offline, and the type's owner accepts the result.
 
     \b
     Examples:
@@ -233,7 +236,9 @@ def narrow(
 def revoke(
     token: Annotated[str, typer.Argument(metavar="TOKEN|DIGEST", help="The token's file, - for stdin, or its digest.")],
     key: KeyOption,
-    link: Annotated[int | None, typer.Option("--link", metavar="N", help="Which link; the last, if not said.")] = None,
+    link: Annotated[
+        int | None, typer.Option("--link", metavar="N", help="Which link to revoke. [default: the last]")
+    ] = None,
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="For the audit trail.")] = "",
     owner: OwnerOption = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
@@ -241,8 +246,8 @@ def revoke(
 ) -> None:
     """Revoke a right: no token that contains this link is accepted any more.
 
-    The issuer of the link or of one before it can do so, and its holder. Key managers and brokers
-    that use this registry refuse the token from now on, and every token derived from it.
+    The issuer of the link can do so, the issuer of any link before it, and its holder. Key managers
+    and brokers that use this registry refuse the token from now on, and every token derived from it.
 
     \b
     Examples:
@@ -302,7 +307,7 @@ def _hand_out(token: BiscuitCapability, out: Path | None, output: Output) -> Non
 def _check_may_grant(signed: SignedType, owner: Identity, now: int) -> None:
     signed.verify(max(now, signed.not_before))
     if signed.owner_key != owner.public_key:
-        raise Denied(f"issuer: {signed.name} is not {fingerprint(owner.public_key)}'s to give rights to")
+        raise Denied(f"issuer: {fingerprint(owner.public_key)} does not own {signed.name}")
 
 
 def _attribute_ids(

@@ -30,7 +30,7 @@ app = typer.Typer(
     help="Subscriptions in the registry: conditions, each with the right to it.",
 )
 
-IdArgument: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="The subscription's id, of your choosing.")]
+IdArgument: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="The subscription's id.")]
 
 
 @app.command()
@@ -49,7 +49,7 @@ def add(
     registry: RegistryOption = DEFAULT_REGISTRY,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Add a subscription, or replace your own under the same id.
+    """Add a subscription under an id of your choice, or replace your own with that id.
 
     The condition is checked against the type, and you need a right to subscribe that covers
     every attribute it mentions. You sign it with your key.
@@ -72,7 +72,7 @@ def add(
             token=read_token(str(token)) if token else b"",
         )
         if not opened.subscriptions.add(wanted, now_ms=now):
-            tell("note: this subscription was there already")
+            tell("note: the registry already has this subscription")
     show([_row(SubscriptionStatus(wanted), signed)], output)
 
 
@@ -100,7 +100,7 @@ def list_subscriptions(
 
 @app.command("rm")
 def remove(id: IdArgument, key: KeyOption, registry: RegistryOption = DEFAULT_REGISTRY) -> None:
-    """Remove a subscription. Its holder can, and the owner of its type.
+    """Remove a subscription. Its holder can do so, and the owner of its type.
 
     \b
     Example:

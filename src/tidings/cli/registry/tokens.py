@@ -134,7 +134,7 @@ def link_row(token: BiscuitCapability, index: int, context: TokenContext) -> Row
         "where": " AND ".join(link.constraints),
         "from": shown_moment(link.not_before),
         "until": shown_moment(link.not_after),
-        "passes on": link.steps,
+        "depth": link.steps,
     }
 
 
@@ -192,5 +192,5 @@ def grant_row(one: KnownGrant, context: TokenContext, now: int, output: Output) 
         "actions": ", ".join(sorted(one.right.actions)),
         "attributes": "all" if attributes is None else ", ".join(attributes),
         "until": shown_moment(one.right.not_after),
-        "state": Denied(why).code.value if why else "good",
+        "state": Denied(why).code.value if why else "valid",
     }

@@ -62,15 +62,17 @@ class ProfileChoice(enum.StrEnum):
 def declare(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The event type, in TOML or JSON.")],
     key: KeyOption,
-    version: Annotated[int, typer.Option("--version", help="A changed type is a new version.")] = 1,
+    version: Annotated[int, typer.Option("--version", help="Of the type; a changed type needs a new version.")] = 1,
     mode: Annotated[
-        ModeChoice, typer.Option("--mode", help="Seal each attribute by itself, the event as one, or nothing.")
+        ModeChoice, typer.Option("--mode", help="Encrypt each attribute by itself, the event as one, or nothing.")
     ] = ModeChoice.ATTRIBUTE,
     key_manager: Annotated[
         str | None, typer.Option("--key-manager", metavar="WHO", help="Who distributes the keys. [default: you]")
     ] = None,
     pad: Annotated[PadPolicy, typer.Option("--pad", help="Pad values, to hide their length.")] = PadPolicy.NONE,
-    profile: Annotated[ProfileChoice, typer.Option("--profile", help="Ciphers.")] = ProfileChoice.MODERN,
+    profile: Annotated[
+        ProfileChoice, typer.Option("--profile", help="Ciphers and formats: of today, or those of the paper.")
+    ] = ProfileChoice.MODERN,
     begins: FromOption = None,
     ends: UntilOption = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
@@ -127,7 +129,7 @@ def import_type(
         if owner is not None:
             _check_owner(signed, opened.domains.key_of(owner))
         if not opened.types.declare(signed, by=actor(), now_ms=now_ms()):
-            tell("note: this type was there already")
+            tell("note: the registry already has this type")
     show([_summary(signed, {}, output)], output)
 
 
@@ -189,7 +191,7 @@ def verify(
 ) -> None:
     """Check that a type is exactly what its owner signed, and that it is valid now.
 
-    Exits with 3, and the reason, if it was altered or truncated, has an unknown suite, has
+    Exits with 3, and the reason, if it was altered or truncated, has an unknown cipher suite, has
     expired, is not yet valid, or has another owner.
 
     \b

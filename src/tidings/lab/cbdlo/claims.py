@@ -41,7 +41,7 @@ def flat(series: str, at_most: float) -> Callable[[Results], Finding]:
         means = [results.mean(series, x) for x in results.xs(series)]
         grown = max(means) / min(means)
         shown = ", ".join(f"{x:g}: {mean:,.0f}" for x, mean in zip(results.xs(series), means, strict=True))
-        why = f"dearest over cheapest {grown:.2f}: trees grow higher by a step or two, and more subscriptions are told"
+        why = f"dearest over cheapest {grown:.2f}: trees grow higher by a step or two, and more subscriptions are notified"
         return Finding(shown, judged(grown, holds=lambda ratio: ratio <= at_most), why)
 
     return judge
@@ -201,7 +201,7 @@ def same_walks(results: Results) -> Finding:
 def nothing_lost(results: Results) -> Finding:
     shares = results.ys(ROBUST)
     complete = sum(share == 100 for share in shares)
-    why = "an event stays with its publisher until whoever looks after its sub-space says that all have it"
+    why = "a publisher keeps an event, and retries, until all subscribers have acknowledged it"
     verdict = judged(complete, holds=lambda _: False, better=lambda n: n == len(shares))
     return Finding(f"{min(shares):.2f} % at least, 100 % in {complete} of {len(shares)} runs", verdict, why)
 

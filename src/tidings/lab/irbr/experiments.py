@@ -201,7 +201,7 @@ def _irbr_loses(series: str, failed: float) -> Callable[[Results], Finding]:
         losses, published = results.ys(series, failed), _PUBLISHED_LOSS[R1][failed]
         mean = results.mean(series, failed)
         verdict = judged(mean, holds=lambda loss: loss <= published, better=lambda _: max(losses) == 0)
-        why = "a range can be entered through any live node of it, and the ring finds one whoever has failed"
+        why = "a range can be entered through any of its live nodes, and the ring finds one whichever nodes have failed"
         return Finding(f"{mean:.3f} %, at most {max(losses):.2f} % in {len(losses)} trials", verdict, why)
 
     return judge
@@ -245,7 +245,7 @@ def _as_published_is_cheaper(results: Results) -> Finding:
 
 def _interest_is_cheaper(results: Results) -> Finding:
     shown, _, above = _compared(results, INTEREST_MODE, SCRIBE)
-    why = "the entry to a range is a node that wants the event, so no hop is for the way alone"
+    why = "a range is entered at an interested node, so no hop only forwards"
     return Finding(shown, Verdict.DIFFERS if above else Verdict.BETTER, why)
 
 

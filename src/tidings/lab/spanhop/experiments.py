@@ -132,7 +132,7 @@ def _together_is_shorter(results: Results) -> Finding:
     shown = (
         f"{results.mean(TOGETHER, last):.2f} hops at N = {last:,.0f}; at most {share:.2f} of 0.68·ln N from N = 64 on"
     )
-    why = "any broker of any table may be the next, and the one whose present zone is nearest is"
+    why = "of all brokers in all tables, the one whose present zone is nearest is the next hop"
     return Finding(shown, judged(share, holds=lambda _: False, better=lambda each: each < 1), why)
 
 

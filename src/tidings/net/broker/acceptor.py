@@ -62,7 +62,7 @@ class Acceptor:
         if self._server is not None:
             self._server.close()
         for session in list(self.sessions.values()):
-            session.link.close("this broker stops")
+            session.link.close("this broker is stopping")
 
     async def closed(self) -> None:
         """Waits until all accepted connections are gone."""

@@ -419,7 +419,7 @@ class Broker:
             case TraceRequest() | TraceReply():
                 self.tracer.receive(link, frame)
             case _:
-                raise PeerError(f"frame: {type(frame).__name__} has no place between brokers")
+                raise PeerError(f"frame: {type(frame).__name__} is not a frame between brokers")
 
     def _link_ready(self, neighbour: NodeId) -> None:
         link = self.links.open.get(neighbour)

@@ -137,7 +137,7 @@ class ClientSession:
             self.link.send(refusal(ticket, error))
         except Exception as fault:
             log.error("a request failed", exc_info=fault)
-            self.link.send(refusal(ticket, TidingsError("the broker made a mistake; its log says which")))
+            self.link.send(refusal(ticket, TidingsError("internal error of the broker; see its log")))
 
     # ── Publishing ──
 

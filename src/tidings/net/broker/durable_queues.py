@@ -108,7 +108,7 @@ class DurableQueues:
         if known is not None and (known.type, known.condition) != (type, condition):
             raise InputError(
                 f"the durable subscription {name!r} is for {known.type} WHERE {known.condition};"
-                " give it up first, or take another name"
+                " delete it first (`tidings subscribe --forget`), or choose another name"
             )
         if known is not None:
             return known

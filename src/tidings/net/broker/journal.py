@@ -401,7 +401,7 @@ class Journal:
         try:
             await loop.run_in_executor(self._write_thread, _forget_old, self._writer, up_to, before_us, dead_max)
         except sqlite3.OperationalError as wrong:
-            log.error("old events cannot be let go yet: %s", wrong, extra={"file": str(self.file)})
+            log.error("old events cannot be deleted yet: %s", wrong, extra={"file": str(self.file)})
 
     def close(self) -> None:
         """Finishes the write in progress, and closes; changes that no caller has waited for may be lost."""
@@ -525,7 +525,7 @@ def _call_safely(do: Callable[[], object]) -> None:
     try:
         do()
     except Exception as fault:
-        log.error("what was to be done after a commit failed", exc_info=fault)
+        log.error("an action after a commit failed", exc_info=fault)
 
 
 class _transaction:  # noqa: N801 - reads as a statement

@@ -97,8 +97,8 @@ class ReliableReceiver:
         now, keys_are_requested = asyncio.get_running_loop().time(), self._matcher.awaits_keys(raw)
         if not self._keys.has_expired(origin, number, now, keys_are_requested=keys_are_requested):
             return None
-        why = f"key: the event could not be opened within {self._keys.unreadable_s_max:.0f} s"
-        log.error("an event is given up whose key has not come", extra={"origin": origin, "number": number})
+        why = f"key: the event could not be decrypted within {self._keys.unreadable_s_max:.0f} s"
+        log.error("an event becomes a dead letter: its key has not come", extra={"origin": origin, "number": number})
         self._matcher.bury(raw, self.inbox.only_for(origin, number), why)
         return []
 

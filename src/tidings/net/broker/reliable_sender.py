@@ -153,7 +153,7 @@ class ReliableSender:
     async def give_up(self, before_us: int) -> None:
         """Drops pending events that are older than retention: their broker has not come back."""
         for broker, last in await self._journal.pending_too_long(before_us):
-            log.error("events are given up that a broker never acknowledged", extra={"broker": broker, "up_to": last})
+            log.error("dropped events that a broker never acknowledged", extra={"broker": broker, "up_to": last})
             self.receive_ack(broker, last + 1)
 
     # ── This broker's own durable subscribers ──

@@ -59,7 +59,7 @@ class AttachedClients:
                 self._node.attach(client, key, [token], self._loop.time())
                 good.append(token)
             except Denied as why:
-                log.info("a client's token does not hold", extra={"client": client, "why": str(why)})
+                log.info("a client's token is not valid", extra={"client": client, "why": str(why)})
         self._carry_out(self._node.attach(client, key, good, self._loop.time()))
 
     def detach(self, client: str) -> None:
@@ -234,7 +234,7 @@ class BrokerSubscriptions:
         try:
             stable = self._activate(durable)
         except TidingsError as wrong:
-            log.info("a durable subscription keeps its rights", extra={"durable": durable.name, "why": str(wrong)})
+            log.info("a durable subscription keeps its old rights", extra={"durable": durable.name, "why": str(wrong)})
             durable.tokens = before
             self._attach(durable)
             return

@@ -63,7 +63,7 @@ class DpopVerifier:
         except (ValueError, TypeError, InvalidSignature):
             raise Denied("proof: its certificate is not of this organisation") from None
         if not certificate.not_valid_before_utc <= datetime.fromtimestamp(now_s, UTC) < certificate.not_valid_after_utc:
-            raise Denied("proof: its certificate does not hold now")
+            raise Denied("proof: its certificate is not valid now")
         key = certificate.public_key()
         if not isinstance(key, Ed25519PublicKey) or key != _key_in(header):
             raise Denied("proof: expected the same Ed25519 key in jwk and x5c")

@@ -203,13 +203,13 @@ class Gateway:
                 return await self._publisher.publish(client, known, named)
             except NotYet:
                 await asyncio.sleep(0.1)
-        raise PeerError("not yet: the keys of this type have not come")
+        raise PeerError("not yet: the broker is waiting for the keys of this type")
 
     # ── Out ──
 
     async def _listen(self, request: http.Request, client: str, key: bytes, listener: SseListener) -> None:
         if self._listeners >= LISTENERS_MAX:
-            raise http.BadRequest(503, f"{LISTENERS_MAX} listen already")
+            raise http.BadRequest(503, f"{LISTENERS_MAX} streams are open already; try later")
         type, where = request.query.get("type", ""), request.query.get("where", "TRUE")
         self._listeners += 1
         try:

@@ -31,7 +31,7 @@ class Capture:
         self._folder = folder
         self._files: dict[NodeId, FileIO] = {}
         self._has_failed = False
-        log.warning("what is sent to other brokers is written down", extra={"folder": str(folder)})
+        log.warning("capturing what is sent to other brokers", extra={"folder": str(folder)})
 
     def tapped(self, writer: asyncio.StreamWriter, peer: NodeId) -> Any:
         """A writer that captures what is sent to this peer before it is sent."""
@@ -47,7 +47,7 @@ class Capture:
             self._files[peer].write(sent)
         except OSError as wrong:
             self._has_failed = True
-            log.error("what is sent is written down no longer: %s", wrong, extra={"peer": peer})
+            log.error("the capture has stopped: %s", wrong, extra={"peer": peer})
 
 
 def file_for(folder: Path, peer: NodeId) -> Path:

@@ -199,7 +199,7 @@ def _judged(hello: Hello, tokens: tuple[bytes, ...], participant: Participant) -
     if "client" in (hello.role, participant.role) and hello.domain != participant.domain:
         raise Denied(f"domain: a client attaches to a broker of its own organisation, not {hello.domain[:80]!r}")
     if hello.role == participant.role == "client":
-        raise PeerError("hello: two clients have nothing to say to each other")
+        raise PeerError("hello: expected a broker, got another client")
     proven = Proven(hello.key, hello.domain, hello.name[:80], hello.role, tokens, hello.me)
     return proven, Accepted(len(tokens))
 
@@ -214,7 +214,7 @@ async def _next(reader: FrameReader, kind: type[_F]) -> _F:
         case RequestRefused() as refused:
             raise as_error(refused)
         case Goodbye(why):
-            raise PeerError(f"handshake: the other end says goodbye: {why[:200]}")
+            raise PeerError(f"handshake: the other end has closed the connection: {why[:200]}")
         case frame if isinstance(frame, kind):
             return frame
     raise PeerError(f"handshake: expected {kind.__name__}, got {type(frames[0]).__name__}")

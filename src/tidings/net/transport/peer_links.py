@@ -271,7 +271,7 @@ class PeerLinks:
         for task in list(self._dialling.values()):
             task.cancel()
         for peer in list(self.open):
-            self._drop(peer, "this broker stops")
+            self._drop(peer, "this broker is stopping")
         if self._serving:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(2.0):

@@ -132,7 +132,7 @@ class Hermes(RingRouter[HermesMessage]):
     def subscribe(self, interest: Interest, now: float) -> list[Effect]:
         tree = self.trees.get_or_create(interest.type)
         if tree is None or self.trees.is_full():
-            return [Failed("subscribe", "this node knows as many interests as it may", interest.id)]
+            return [Failed("subscribe", "this node stores the maximum number of interests already", interest.id)]
         effects: list[Effect] = []
         for other in self.trees.all():
             if other is not tree and interest.id in other.own:

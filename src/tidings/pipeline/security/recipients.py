@@ -66,7 +66,7 @@ def _check(signed_type: SignedType, name: str, right: Right, now_ms: int) -> Non
     if "subscribe" not in right.actions:
         raise Denied(f"action: the right of {name!r} is not to subscribe")
     if not right.not_before <= now_ms < right.not_after:
-        raise Denied(f"validity: the right of {name!r} holds from {right.not_before} to {right.not_after} ms")
+        raise Denied(f"validity: the right of {name!r} is valid from {right.not_before} to {right.not_after} ms")
     right.conditions(signed_type.event_type)  # Raises Denied for one that does not fit the type.
 
 

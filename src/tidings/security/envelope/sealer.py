@@ -163,7 +163,7 @@ class Sealer:
         for name in names:
             made.event_type[name]  # Raises EventError for a name the type does not have.
         if made.mode is Mode.ATTRIBUTE and not names:
-            raise EventError(f"{made.event_type.name}: an event sealed by attribute needs one to be sealed by")
+            raise EventError(f"{made.event_type.name}: an event that is encrypted by attribute needs at least one")
         ordered = sorted(names, key=made.attr_ids.__getitem__)
         gids = [made.attr_ids[name] for name in ordered] if made.mode is Mode.ATTRIBUTE else made.group_ids
         keys = tuple(self._keyring.for_sealing(gid, ts, now_ms) for gid in gids)

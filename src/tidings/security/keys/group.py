@@ -192,7 +192,7 @@ class KeyGroup:
         """Raises Denied where `join` would refuse a right of this validity; changes nothing."""
         self._see(now_ms)
         if not valid_from <= now_ms < valid_to:
-            raise Denied(f"validity: the right holds from {valid_from} to {valid_to} ms, and it is {now_ms} ms")
+            raise Denied(f"validity: the right is valid from {valid_from} to {valid_to} ms, and it is {now_ms} ms")
         soonest = max(now_ms + self.policy.lead_ms, self.start_ms + 1)
         if valid_to <= soonest:
             raise Denied(f"validity: the right ends at {valid_to} ms, before a new key could start at {soonest} ms")

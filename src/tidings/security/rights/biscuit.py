@@ -106,7 +106,7 @@ class BiscuitCapability(Capability):
         try:
             token = Biscuit.from_bytes(raw, _public(owner_key))
         except (BiscuitValidationError, ValueError):
-            why = f"signature: not an unbroken token of {fingerprint(owner_key)}"
+            why = f"signature: not a valid token of {fingerprint(owner_key)}"
             raise Denied(why, code=ErrorCode.SIGNATURE) from None
         if bytes(token.to_bytes()) != raw:  # Otherwise one token would have many digests.
             raise Denied("form: the token has more in it than its links")
@@ -397,9 +397,9 @@ def _why(refusal: str, chain: tuple[Grant, ...], request: AccessRequest, now_ms:
         "type": f"is not for {request.type_id!r}",
         "action": f"{request.action} is not among {', '.join(sorted(link.actions))}",
         "attributes": "does not cover every attribute asked for",
-        "validity": f"holds from {link.not_before} to {link.not_after} ms, and it is {now_ms} ms",
+        "validity": f"is valid from {link.not_before} to {link.not_after} ms, and it is {now_ms} ms",
         "depth": f"allows {link.steps} more delegations",
-        "online": "has no recent yes from its online test",
+        "online": "has no recent confirmation from its online test",
     }[check]
     return f"{check}: link {index} {detail}"
 

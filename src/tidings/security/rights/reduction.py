@@ -112,12 +112,12 @@ class Right:
         if request.action not in self.actions:
             raise Denied(f"action: {request.action} is not among {', '.join(sorted(self.actions))}")
         if missing := sorted(request.attributes - (request.attributes if self.attributes is None else self.attributes)):
-            raise Denied(f"attributes: not for {', '.join(id.hex()[:16] for id in missing[:5])}")
+            raise Denied(f"attributes: no right to {', '.join(id.hex()[:16] for id in missing[:5])}")
         if not self.not_before <= now_ms < self.not_after:
-            raise Denied(f"validity: holds from {self.not_before} to {self.not_after} ms, and it is {now_ms} ms")
+            raise Denied(f"validity: valid from {self.not_before} to {self.not_after} ms, and it is {now_ms} ms")
         for test in self.online:
             if (said_yes := (online or {}).get(test.url)) is None or not 0 <= now_ms - said_yes <= test.max_age_ms:
-                raise Denied(f"online: no yes from {test.url} within {test.max_age_ms} ms")
+                raise Denied(f"online: no confirmation from {test.url} within {test.max_age_ms} ms")
 
     def conditions(self, event_type: EventType) -> tuple[Condition, ...]:
         """The value constraints, parsed; an event may be shown to the holder if it matches every one of them.
@@ -187,7 +187,7 @@ def _refuse_empty(right: Right) -> None:
     if right.attributes is not None and not right.attributes:
         raise Denied("attributes: the links of the chain have no attribute in common")
     if right.not_before >= right.not_after:
-        raise Denied("validity: the links of the chain never hold at the same time")
+        raise Denied("validity: the links of the chain are never valid at the same time")
 
 
 def _both(one: AttributeSet, other: AttributeSet) -> AttributeSet:
@@ -210,7 +210,7 @@ def _check_grant(grant: Grant) -> None:
         raise InputError(f"expected one or more actions of {', '.join(ACTIONS)}, got {', '.join(unknown) or 'none'}")
     for_network = grant.type_id == ANY_TYPE
     if for_network != ("join-net" in grant.actions) or (for_network and len(grant.actions) > 1):
-        raise InputError("join-net is for the network, not for a type; it stands alone")
+        raise InputError("join-net is for the network, not for a type; grant it without other actions")
     for what, key in (("holder", grant.holder), ("issuer", grant.issuer)):
         if key is not None and len(key) != KEY_BYTES:
             raise InputError(f"expected {KEY_BYTES} bytes as {what}, got {len(key)}")
@@ -220,7 +220,7 @@ def _check_grant(grant: Grant) -> None:
 
 def _check_reach(grant: Grant) -> None:
     if not I64_MIN <= grant.not_before < grant.not_after <= I64_MAX:
-        raise InputError(f"a right from {grant.not_before} to {grant.not_after} ms never holds")
+        raise InputError(f"a right from {grant.not_before} to {grant.not_after} ms is never valid")
     if not 0 <= grant.max_depth <= DEPTH_MAX:
         raise InputError(f"expected a delegation depth from 0 to {DEPTH_MAX}, got {grant.max_depth}")
     if grant.attributes is not None and (not grant.attributes or grant.type_id == ANY_TYPE):

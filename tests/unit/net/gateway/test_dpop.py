@@ -122,5 +122,5 @@ def test_what_is_remembered_of_proofs_is_bounded_and_forgotten_when_they_are_sta
 
 def test_a_certificate_that_no_longer_holds_proves_nothing(tmp_path: Path) -> None:
     later = NOW + timedelta(days=tls.VALID_DAYS).total_seconds()
-    with pytest.raises(Denied, match="does not hold now"):
+    with pytest.raises(Denied, match="is not valid now"):
         proofs(tmp_path).who(request(proof(iat=later)), later)

@@ -345,7 +345,7 @@ def test_sealing_refuses_what_does_not_fit_the_type() -> None:
         ({"plat": "x"}, "did you mean 'plate'"),
         ({"plate": "12345"}, "'plate' is longer"),
         ({"plate": 5}, "expected a text"),
-        ({}, "needs one to be sealed by"),
+        ({}, "needs at least one"),
     ]:
         with pytest.raises(EventError, match=why):
             sealer.seal(values, NOW_MS)  # type: ignore[arg-type]

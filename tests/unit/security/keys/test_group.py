@@ -95,8 +95,8 @@ def test_a_right_with_an_online_test_counts_from_its_first_recorded_yes(since: i
 @pytest.mark.parametrize(
     ("valid", "why"),
     [
-        ((START + 11, START + DAY_MS), "validity: the right holds from"),
-        ((START - DAY_MS, START + 10), "validity: the right holds from"),
+        ((START + 11, START + DAY_MS), "validity: the right is valid from"),
+        ((START - DAY_MS, START + 10), "validity: the right is valid from"),
         ((START, START + 2_010), "before a new key could start"),
     ],
 )

@@ -174,8 +174,8 @@ def test_a_verifier_remembers_tokens_but_not_verdicts() -> None:
 # ── Requests that a good token does not cover ────────────────────────────────
 
 REFUSED: dict[str, tuple[Callable[[], Capability], dict[str, Any], AccessRequest, str]] = {
-    "expired": (a_token, {"now_ms": NOW_MS + DAY_MS}, READ_PLATE, "validity: link 0 holds from"),
-    "not yet valid": (a_token, {"now_ms": NOW_MS - 1}, READ_PLATE, "validity: link 0 holds from"),
+    "expired": (a_token, {"now_ms": NOW_MS + DAY_MS}, READ_PLATE, "validity: link 0 is valid from"),
+    "not yet valid": (a_token, {"now_ms": NOW_MS - 1}, READ_PLATE, "validity: link 0 is valid from"),
     "wrong holder": (a_token, {"proven_key": STRANGER.public_key}, READ_PLATE, "holder: the right is"),
     "the delegator after delegating": (
         lambda: delegable().narrow(a_grant(CHARGE), DETECTIVE),
@@ -277,8 +277,8 @@ WITHOUT_ATTRIBUTES = "check if request_attributes($asked), {attributes}.contains
 ONLY_PLATE: dict[str, Any] = {"attributes": ids(PLATES, "plate")}
 
 FORGED: dict[str, tuple[Callable[[], bytes], str]] = {
-    "signed by a stranger": (lambda: forged_root(STRANGER), "signature: not an unbroken token"),
-    "signed by the holder itself": (lambda: forged_root(DETECTIVE), "signature: not an unbroken token"),
+    "signed by a stranger": (lambda: forged_root(STRANGER), "signature: not a valid token"),
+    "signed by the holder itself": (lambda: forged_root(DETECTIVE), "signature: not a valid token"),
     "empty": (lambda: b"", "signature"),
     "noise": (lambda: source(3)(300), "signature"),
     "cut short": (lambda: a_token().to_bytes()[:-1], "signature"),
@@ -437,7 +437,7 @@ def test_a_delegation_needs_a_signature_and_a_narrowing_none(link: Grant, signer
         ),
         (
             lambda: a_token().narrow(a_grant(None, not_before=NOW_MS + DAY_MS, not_after=NOW_MS + 2 * DAY_MS)),
-            "validity: .* never hold at the same time",
+            "validity: .* never valid at the same time",
         ),
     ],
 )
@@ -454,7 +454,7 @@ def test_a_narrowing_that_leaves_nothing_is_told_at_once(make: Callable[[], Capa
         ({"actions": frozenset({"join-net", "publish"})}, "join-net is for the network"),
         ({"type_id": ANY_TYPE}, "join-net is for the network"),
         ({"attributes": frozenset()}, "one or more attributes"),
-        ({"not_before": 5, "not_after": 5}, "never holds"),
+        ({"not_before": 5, "not_after": 5}, "never valid"),
         ({"max_depth": 256}, "delegation depth from 0 to 255"),
         ({"constraints": ("",)}, "constraint or address"),
         ({"holder": STRANGER}, "expected 32 bytes as holder"),
