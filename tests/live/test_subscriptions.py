@@ -18,7 +18,6 @@ from tidings.net.broker.journal import Backlog
 from tidings.net.clock import now_ms
 from tidings.net.dev_network import NUMBERPLATE
 from tidings.net.ids import read_identity, read_token
-from tidings.node import key_distribution
 from tidings.security import BiscuitCapability, Grant, Mode, SignedType, grant
 from tidings.store import Registry
 
@@ -389,15 +388,14 @@ def test_a_durable_subscription_goes_on_under_a_newer_right_when_its_subscriber_
 
 
 def test_newer_rights_that_are_shown_before_the_keys_have_come_count_when_they_have(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(key_distribution, "ASK_AGAIN_S", 0.5)
     layout = DevNetwork(
         first_port=0,
         brokers={"police": 1, "ccs": 1},
         readers={"ccs": ReadAccess(("plate",))},
         mode=Mode.ATTRIBUTE,
-        limits={"alone_after_s": 0.5},
+        limits={"alone_after_s": 0.5, "key_retry_s": 0.5},
     )
 
     async def scenario() -> None:

@@ -60,6 +60,7 @@ class Limits:
     client_wait_s_max: float = 1.0  # How long everybody waits for a client with a full queue, likewise.
     unreadable_s_max: float = 60.0  # How long a received event waits for its key before it is a dead letter.
     lapsed_retry_s: float = 10.0  # How often durable subscriptions without a right are tried again.
+    key_retry_s: float = 5.0  # How long a broker waits for a key manager before it asks again; then longer.
     alone_after_s: float = 10.0  # How long a broker waits for peers it does not see before it begins without them.
 
 

@@ -130,6 +130,8 @@ class KeyDistribution:
     identity: Identity
     mine: Credentials
     state: RevocationState
+    ask_again_s: float = ASK_AGAIN_S
+    """After the first request to a key manager that is not answered; after each further one, longer."""
     _joins: dict[str, _Join] = field(default_factory=dict)
     _managers: dict[str, KeyManager] = field(default_factory=dict)
     _subscribed: dict[str, bool] = field(default_factory=dict)
@@ -195,7 +197,7 @@ class KeyDistribution:
             return []
         join.tries += 1
         join.round += 1
-        wait_s = min(ASK_AGAIN_S * join.tries, ASK_AGAIN_S_MAX)
+        wait_s = min(self.ask_again_s * join.tries, ASK_AGAIN_S_MAX)
         rights = self._rights(join.keys, now_ms)
         requests: list[KeyEffect] = [
             PublishControl(f"{CONTROL}join/{name}", GroupJoinRequest(join.keys.join_request(held, now_ms)))

@@ -29,7 +29,14 @@ from tidings.node.client_authorization import ClientAuthorization
 from tidings.node.credentials import RevocationState
 from tidings.node.effects import Ended, Joined, Keep, NodeEffect, NotJoined, Rejected
 from tidings.node.inbound import Inbound
-from tidings.node.key_distribution import CODEC, KeyDistribution, KeyEffect, PublishControl, SubscribeControl
+from tidings.node.key_distribution import (
+    ASK_AGAIN_S,
+    CODEC,
+    KeyDistribution,
+    KeyEffect,
+    PublishControl,
+    SubscribeControl,
+)
 from tidings.node.local_delivery import (
     WAITING_MAX,
     WAITS_FOR_PUBLISHER,
@@ -118,6 +125,8 @@ class NodePolicy:
     interests_max: int | None = None
     """Beyond so many subscriptions of one type the node advertises interest in all events of the type (see
     `subscriptions`); None: it advertises every subscription, however many."""
+    key_retry_s: float = ASK_AGAIN_S
+    """How long the node waits for a key manager before it asks again."""
     traced_max: int = 4096
     """Recent events in the trace log (`hop`); 0 for none."""
 
@@ -159,7 +168,7 @@ class Node:
         )
         blind = not protocol.content_in_packets_only
         self.boundary = TrustBoundary(self.types, self.neighbours, self.policy.cache_trust, rng, blind=blind)
-        self._keys = KeyDistribution(local.key, self.neighbours.mine, self.revocations)
+        self._keys = KeyDistribution(local.key, self.neighbours.mine, self.revocations, self.policy.key_retry_s)
         self.clients = ClientAuthorization(self.neighbours.mine, self.revocations)
         self._codec: Codec[Any] = Codec(protocol.messages | LinkHello | LinkCreds | LinkAck | LinkRevoke)
         self._trace = TraceLog(self.policy.traced_max)

@@ -153,6 +153,7 @@ class Broker:
         policy = NodePolicy(
             network_key=from_fingerprint(config.network_key) if config.network_key else None,
             interests_max=INTERESTS_MAX,
+            key_retry_s=config.limits.key_retry_s,
         )
         return Node(
             LocalIdentity(self.me, self.identity, config.domain),
