@@ -139,6 +139,7 @@ def test_the_audit_trail_is_listed_and_checked(shell: Shell) -> None:
     rows = shell.done("registry", "audit", "-o", "json").rows
     assert [row["action"] for row in rows] == ["declare type", *["add domain"] * 3]
     assert len(shell.done("registry", "audit", "--after", "3", "-o", "json").rows) == 1
+    assert shell.done("registry", "audit", "--after", "9" * 30, "-o", "json").rows == []
     noted = shell.done("registry", "verify").out.strip()
     assert noted == f"4:{rows[-1]['hash']}"
     shell.done("domain", "rm", "yard")

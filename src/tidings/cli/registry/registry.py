@@ -50,6 +50,8 @@ app = typer.Typer(
     name="registry", no_args_is_help=True, rich_markup_mode=None, help="Look into a registry's audit trail and clock."
 )
 
+POSITION_MAX = 2**63 - 1  # What a column of the database holds.
+
 
 @app.command()
 def audit(
@@ -65,6 +67,7 @@ def audit(
       tidings registry audit --after 100 -o json | jq 'select(.action == "revoke")'
     """
     with open_registry(registry, any_clock=True) as opened:
+        after = min(max(after, 0), POSITION_MAX)
         show((_entry(opened, output, after)), output, ("position", "at", "actor", "action", "subject", "details"))
 
 
