@@ -22,9 +22,12 @@ from tidings.lab.report import Judgement, Report, report, run
 from tidings.lab.results import Finding, NotMeasured, Results, Verdict
 from tidings.lab.sweep import LOCAL, Progress
 
+Axis = PlotAxis  # Its name in 0.1.
+
 __all__ = [
     "EXPERIMENTS",
     "LOCAL",
+    "Axis",
     "Claim",
     "Experiment",
     "Finding",

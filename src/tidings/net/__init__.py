@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from tidings.net.broker.broker import Broker
     from tidings.net.broker.process import serve
 
+Layout, LaidOut, Reader = DevNetwork, DevNetworkFiles, ReadAccess  # Their names in 0.1.
+
 __all__ = [
     "BlockingClient",
     "Broker",
@@ -43,9 +45,12 @@ __all__ = [
     "ClientConfig",
     "DevNetwork",
     "DevNetworkFiles",
+    "LaidOut",
+    "Layout",
     "Limits",
     "PeerConfig",
     "ReadAccess",
+    "Reader",
     "Received",
     "Subscription",
     "broker_with",
