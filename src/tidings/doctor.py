@@ -149,7 +149,9 @@ def numba_cache(machine: Machine) -> CheckResult:
     """Numba caches compiled kernels between runs, next to the source or in the user's cache folder."""
     chosen = machine.environ.get("NUMBA_CACHE_DIR")
     home = Path(machine.environ.get("HOME", "/nonexistent"))
-    places = [Path(chosen)] if chosen else [Path(__file__).parent / "__pycache__", home / ".cache"]
+    places = (
+        [Path(chosen)] if chosen else [Path(__file__).parent / "matching" / "kernels" / "__pycache__", home / ".cache"]
+    )
     for place in places:
         if _why_unwritable(_nearest_existing(place)) is None:
             return CheckResult("numba cache", True, str(place))
