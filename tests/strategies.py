@@ -7,9 +7,16 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tidings.events import INT_MAX, INT_MIN, Attribute, Event, EventType, Timestamp, Value, ValueType
+from tidings.events import INT_MAX, INT_MIN, Attribute, Date, Event, EventType, Time, Timestamp, Value, ValueType
 
-VALUE_TYPES = [t for t in ValueType if t is not ValueType.NULL]
+NARROW, WIDE = ValueType.decimal(9, 2), ValueType.decimal(38, 10)
+VALUE_TYPES = [
+    *ValueType.PLAIN,
+    NARROW,
+    WIDE,
+    *(ValueType(name) for name in ("array<string>", "array<double>", "array<decimal(9,2)>", "array<date>")),
+    *(ValueType(name) for name in ("map<string,double>", "map<int,string>")),
+]
 
 _ODD_INTS = [0, 1, -1, INT_MIN, INT_MIN + 1, INT_MAX, INT_MAX - 1, 2**53, 2**53 + 1, -(2**53) - 1]
 _ODD_DOUBLES = [math.nan, -math.nan, 0.0, -0.0, math.inf, -math.inf, 5e-324, 1.7976931348623157e308, 2.0**53, 2.0**63]
@@ -47,7 +54,21 @@ byte_strings = st.sampled_from(_ODD_BYTES) | st.binary(max_size=8)
 timestamps = (st.sampled_from(_ODD_MOMENTS) | st.integers(INT_MIN, INT_MAX)).map(Timestamp)
 dated_timestamps = st.integers(-62_135_596_800_000_000, 253_402_300_799_999_999).map(Timestamp)  # Years 1 to 9999.
 
+
+def _decimals(kind: ValueType) -> st.SearchStrategy[Any]:
+    most = 10**kind.precision - 1
+    odd = [0, 1, -1, 10**kind.scale, most, -most, 2**63, -(2**64) - 1]
+    fitting = [key for key in odd if abs(key) <= most]
+    return (st.sampled_from(fitting) | st.integers(-500, 500) | st.integers(-most, most)).map(kind.value_at)
+
+
 _VALUES: dict[ValueType, st.SearchStrategy[Any]] = {
+    NARROW: _decimals(NARROW),
+    WIDE: _decimals(WIDE),
+    ValueType.DATE: (st.sampled_from([0, 1, -1, -719162, 2932896, 2**31 - 1]) | st.integers(-(2**31), 2**31 - 1)).map(
+        Date
+    ),
+    ValueType.TIME: (st.sampled_from([0, 1, 86_399_999_999]) | st.integers(0, 86_399_999_999)).map(Time),
     ValueType.BOOL: st.booleans(),
     ValueType.INT: ints,
     ValueType.DOUBLE: doubles,
@@ -59,7 +80,15 @@ _VALUES: dict[ValueType, st.SearchStrategy[Any]] = {
 
 def values(value_type: ValueType | None = None) -> st.SearchStrategy[Value]:
     """Values of one type, or of any."""
-    return st.one_of(*_VALUES.values()) if value_type is None else _VALUES[value_type]
+    if value_type is None:
+        return st.one_of(*map(values, VALUE_TYPES))
+    if value_type.element is None:
+        return _VALUES[value_type]
+    items: st.SearchStrategy[Any] = st.none() | values(value_type.element)
+    if value_type.map_key is None:
+        return st.lists(items, max_size=3).map(tuple)
+    keys: st.SearchStrategy[Any] = values(value_type.map_key)
+    return st.dictionaries(keys, items, max_size=3)
 
 
 _parts = st.sampled_from(["a", "b", "c", "type", "required", "Plate", "größe", "𝄞", "two words", "x-1"])

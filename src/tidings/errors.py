@@ -50,6 +50,7 @@ class ErrorCode(enum.StrEnum):
 
     # Rights: what a token does not cover.
     ACTION = "action"
+    ADMINISTER = "administer"  # Only for administrators of the broker's organisation.
     ATTRIBUTES = "attributes"
     CONSTRAINTS = "constraints"
     DEPTH = "depth"  # Delegated more often than allowed.
@@ -61,7 +62,9 @@ class ErrorCode(enum.StrEnum):
     ONLINE = "online"  # No recent yes from the right's online test.
     OWNER = "owner"
     PUBLISHER = "publisher"  # The signer has no known right to publish.
+    REVOCATION = "revocation"  # The notice of one is not valid itself.
     REVOKED = "revoked"
+    RECORD = "record"  # What a node says about itself is not shown to be its own.
     RIGHT = "right"  # None was shown.
     RIGHTS = "rights"
     SIGNATURE = "signature"
@@ -121,6 +124,7 @@ class ErrorCode(enum.StrEnum):
     # This machine.
     AUDIT = "audit"
     CLOCK = "clock"
+    CODE = "code"  # A one-time code for enrolment.
 
     @classmethod
     def named(cls, name: str) -> ErrorCode | None:

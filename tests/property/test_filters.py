@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.strategies_filters import cases, random_comparison
@@ -40,15 +40,26 @@ def test_the_short_cut_for_known_shapes_gives_the_boxes_of_the_long_way(case: Ca
         assert parse(text, event_type).boxes == boxes_of(parse_tree(text, event_type))
 
 
-@given(cases(conditions=2))
-def test_what_a_covered_condition_matches_the_covering_one_matches(case: Case) -> None:
+@given(cases(), st.integers(1, 8), st.integers(0, 40))
+def test_boxes_are_exact_however_few_of_them_are_allowed(case: Case, boxes_max: int, steps_max: int) -> None:
+    _, (condition,), events = case
+    boxes = boxes_of(condition.tree, boxes_max=boxes_max, steps_max=steps_max)
+    assert len(boxes) <= boxes_max
+    for values in events:
+        assert any(box.holds(values) for box in boxes) is (condition.evaluate(values) is True)
+
+
+@given(cases(conditions=2), st.integers(0, 20))
+def test_what_a_covered_condition_matches_the_covering_one_matches(case: Case, steps_max: int) -> None:
     event_type, (one, other), events = case
     both = parse(f"({one}) AND ({other})", event_type)
     for wide, narrow in ((one, other), (one, both), (other, both), (one, one)):
+        assert covers(wide, narrow, steps_max=steps_max) <= covers(wide, narrow)
         if covers(wide, narrow):
             assert all(wide.matches(values) for values in events if narrow.matches(values))
 
 
+@settings(suppress_health_check=[HealthCheck.large_base_example])
 @given(cases(conditions=2, events=30))
 def test_conditions_that_share_an_event_are_never_both_said_to_be_apart_and_overlapping(case: Case) -> None:
     event_type, (one, other), events = case

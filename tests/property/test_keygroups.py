@@ -279,7 +279,7 @@ class Rules:
     """When a lazy group refreshes: only times and validity."""
 
     def __init__(self) -> None:
-        self.now = self.start = self.last = START
+        self.now = self.start = self.last = self.next_eviction = START
         self.timers: dict[int, int] = {}
         self.gone: list[int] = []
         self.valid_to: dict[int, int] = {}
@@ -296,16 +296,25 @@ class Rules:
             self.gone.append(who)
             self.timers[who] = min(self.valid_to[who], self.now + 6 * HOUR)
         elif what == "revoke" and who in self.timers:
-            self.gone.append(who)
-            self.refresh(lead=0)
+            self.evict([who])
 
     def pass_time(self, until: int) -> None:
         while (due := min([*self.timers.values(), self.last + 24 * HOUR])) <= until:
             self.now = max(self.now, due)
             over = [who for who, when in self.timers.items() if when <= self.now]
-            self.gone += over
-            self.refresh(lead=0 if over else 2000)
+            if (not over or not self.evict(over)) and self.now >= self.last + 24 * HOUR:
+                self.refresh(lead=2000)
         self.now = until
+
+    def evict(self, over: list[int]) -> bool:
+        """At once, or together with others that follow within half a second."""
+        self.gone += over
+        if self.now < self.next_eviction:
+            self.timers.update(dict.fromkeys(over, self.next_eviction))
+            return False
+        self.next_eviction = self.now + 500
+        self.refresh(lead=0)
+        return True
 
     def refresh(self, lead: int) -> None:
         for who in self.gone:

@@ -9,23 +9,35 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests.strategies_filters import ONLY_IN_EVENTS, POOLS, random_condition, random_type, random_values
-from tidings.events import ARROW_TYPES, EventType, ValueType
+from tests.strategies_filters import (
+    ONLY_IN_EVENTS,
+    POOLS,
+    columns_of,
+    random_condition,
+    random_residual,
+    random_type,
+    random_values,
+)
+from tidings.events import EventType, ValueType
 from tidings.filters import Condition
 from tidings.matching import Index, IndexTuning, NaiveIndex, boxes_table
 from tidings.matching.axes import make_axes, sorted_numbers, sorted_texts
+from tidings.matching.kernels.keys import wide_key
 from tidings.matching.reference import NaiveAxis
 
 RANDOM = st.randoms(use_true_random=False)
 
 
 def table_of(event_type: EventType, events: list[dict[str, Any]]) -> pa.Table:
-    columns = {a.name: pa.array([e.get(a.name) for e in events], ARROW_TYPES[a.type]) for a in event_type}
-    return pa.table(columns)
+    return columns_of(events, event_type)
+
+
+def as_bytes(cut: Any) -> bytes:
+    return wide_key(cut) if isinstance(cut, int) else cut.encode() if isinstance(cut, str) else cut
 
 
 def pairs(found: pa.Table) -> list[tuple[int, str]]:
@@ -47,7 +59,7 @@ def test_kernel_closure_and_definition_agree(rng: Random) -> None:
         assert [id for id, condition in conditions if condition.matches(values)] == expected
 
 
-@settings(max_examples=15)
+@settings(max_examples=15, suppress_health_check=[HealthCheck.large_base_example])
 @given(RANDOM)
 def test_saving_and_opening_changes_nothing(rng: Random) -> None:
     event_type = random_type(rng)
@@ -70,7 +82,7 @@ def test_the_kernels_put_values_into_the_cells_of_the_plain_axis(kind: ValueType
     flat = (
         sorted_numbers([np.array(cuts, np.int64)])
         if kind.has_int_keys
-        else sorted_texts(pa.array([cut.encode() if isinstance(cut, str) else cut for cut in cuts], pa.binary()))
+        else sorted_texts(pa.array([as_bytes(cut) for cut in cuts], pa.binary()))
     )
     values = [None, *pool]
     cells = make_axes(event_type, {0: flat}).locate(table_of(event_type, [{"a": v} for v in values]), event_type)
@@ -87,7 +99,8 @@ class Changes(RuleBasedStateMachine):
         # Segments of a few, so that a short story has many of them.
         tuning = IndexTuning(pending_max=rng.choice([2, 5, 1024]))
         self.plain, self.fast = NaiveIndex(self.event_type), Index(self.event_type, tuning=tuning)
-        self.conditions = [random_condition(rng, self.event_type) for _ in range(12)]
+        draw = rng.choice([random_condition, random_residual])
+        self.conditions = [draw(rng, self.event_type) for _ in range(12)]
         self.events = [random_values(rng, self.event_type) for _ in range(6)]
 
     def teardown(self) -> None:

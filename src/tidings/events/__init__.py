@@ -7,7 +7,7 @@ tidings.events import cloudevents`, so that only its users load the SDK.
 In reading order:
 
     values        the types of values, their order, and keys that sort like them
-    schema        event types: attributes, checking a record, evolution
+    schema        event types: attributes, checking a record
     event         one event, and its binary form
     declaration   event types as TOML or JSON files
     jsonform      events as JSON
@@ -15,39 +15,65 @@ In reading order:
     cloudevents   events as CloudEvents
 """
 
-from tidings.events.arrow import (
-    ARROW_TYPES,
-    HeaderColumns,
-    arrow_schema,
-    conform,
-    event_type_from,
-    event_type_from_spark,
-    from_batch,
-    nest,
-    row_values,
-    to_batch,
-    value_type_of,
-)
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from tidings.events.declaration import from_declaration, read_file, to_declaration, write_file
-from tidings.events.event import Event, decode_value, encode_value
+from tidings.events.event import Event, decode_value, encode_value, from_extension, from_message, to_extension
 from tidings.events.jsonform import read_record, read_values, to_record, typed
 from tidings.events.schema import Attribute, EventType, Required
-from tidings.events.values import INT_MAX, INT_MIN, Key, Timestamp, Value, ValueType, describe, double_key, type_of
+from tidings.events.values import (
+    INT_MAX,
+    INT_MIN,
+    Date,
+    Exact,
+    Key,
+    Time,
+    Timestamp,
+    Value,
+    ValueType,
+    describe,
+    double_key,
+    type_of,
+    unscaled,
+)
+
+if TYPE_CHECKING:
+    from tidings.events.arrow import (
+        ARROW_TYPES,
+        HeaderColumns,
+        arrow_schema,
+        arrow_values,
+        conform,
+        event_type_from,
+        event_type_from_spark,
+        from_batch,
+        nest,
+        python_values,
+        row_values,
+        to_batch,
+        value_type_of,
+    )
 
 __all__ = [
     "ARROW_TYPES",
     "INT_MAX",
     "INT_MIN",
     "Attribute",
+    "Date",
     "Event",
     "EventType",
+    "Exact",
     "HeaderColumns",
     "Key",
     "Required",
+    "Time",
     "Timestamp",
     "Value",
     "ValueType",
     "arrow_schema",
+    "arrow_values",
     "conform",
     "decode_value",
     "describe",
@@ -57,16 +83,48 @@ __all__ = [
     "event_type_from_spark",
     "from_batch",
     "from_declaration",
+    "from_extension",
+    "from_message",
     "nest",
+    "python_values",
     "read_file",
     "read_record",
     "read_values",
     "row_values",
     "to_batch",
     "to_declaration",
+    "to_extension",
     "to_record",
     "type_of",
     "typed",
+    "unscaled",
     "value_type_of",
     "write_file",
 ]
+
+_OF_ARROW = frozenset(
+    {
+        "ARROW_TYPES",
+        "HeaderColumns",
+        "arrow_schema",
+        "arrow_values",
+        "conform",
+        "event_type_from",
+        "event_type_from_spark",
+        "from_batch",
+        "nest",
+        "python_values",
+        "row_values",
+        "to_batch",
+        "value_type_of",
+    }
+)
+
+
+def __getattr__(name: str) -> Any:
+    # Arrow takes a fifth of a second to load: who has no tables need not wait for it.
+    if name in _OF_ARROW:
+        from tidings.events import arrow
+
+        return getattr(arrow, name)
+    raise AttributeError(f"module 'tidings.events' has no attribute {name!r}")

@@ -9,10 +9,15 @@ order. It casts only what loses nothing:
 | int | integers of any width; unsigned ones if they fit 64 bits |
 | double | floats; integers that a double holds exactly |
 | string | string, large_string, string_view; checked to be UTF-8 |
-| timestamp | timestamps of any unit and zone, without a zone taken as UTC; what µs cannot hold is an error |
+| timestamp | timestamps of any unit and zone, without a zone taken as UTC; digits below the microsecond are cut off |
 | bytes | binary, large_binary, binary_view, fixed-size binary |
+| decimal | decimals of any width, and integers, whose digits fit |
+| date | date32, date64 |
+| time | time32, time64; digits below the microsecond are cut off |
+| array | lists of every kind, by the same rules for their items |
+| map | maps, likewise |
 
-A dictionary counts as what it holds. Anything else (decimal, date, list) is an error. A
+A dictionary counts as what it holds. Anything else (an interval, a list of structs) is an error. A
 struct `a` with a field `b` is the same as a column `a.b`. Columns that the event type
 does not know are ignored, since files tend to have many; optional attributes without a
 column are null. Rows are counted from 0.
@@ -22,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
@@ -31,18 +37,32 @@ import pyarrow.compute as pc
 from tidings.errors import EventError, EventTypeError
 from tidings.events.event import Event
 from tidings.events.schema import NESTING_MAX, Attribute, EventType
-from tidings.events.values import Timestamp, Value, ValueType, describe
+from tidings.events.values import DAY_MICROS, Exact, Value, ValueType, describe
 
 Column: TypeAlias = pa.Array | pa.ChunkedArray
 Rows = TypeVar("Rows", pa.RecordBatch, pa.Table)
 
-ARROW_TYPES: Mapping[ValueType, pa.DataType] = MappingProxyType(
+
+class _ArrowTypes(dict[ValueType, pa.DataType]):
+    """By value type; those with parameters are made when asked for."""
+
+    def __missing__(self, kind: ValueType) -> pa.DataType:
+        if kind.is_decimal:
+            return pa.decimal128(kind.precision, kind.scale)
+        assert kind.element is not None
+        item = self[kind.element]
+        return pa.list_(item) if kind.map_key is None else pa.map_(self[kind.map_key], item)
+
+
+ARROW_TYPES: Mapping[ValueType, pa.DataType] = _ArrowTypes(
     {
         ValueType.BOOL: pa.bool_(),
         ValueType.INT: pa.int64(),
         ValueType.DOUBLE: pa.float64(),
         ValueType.STRING: pa.string(),
         ValueType.TIMESTAMP: pa.timestamp("us", "UTC"),
+        ValueType.DATE: pa.date32(),
+        ValueType.TIME: pa.time64("us"),
         ValueType.BYTES: pa.binary(),
         ValueType.NULL: pa.null(),
     }
@@ -84,20 +104,53 @@ def arrow_schema(event_type: EventType, *, nested: bool = False) -> pa.Schema:
 
 def value_type_of(arrow_type: pa.DataType) -> ValueType | None:
     """The value type that a column of this Arrow type is taken as, or None if none holds it."""
-    if pa.types.is_dictionary(arrow_type):
+    if pa.types.is_dictionary(arrow_type) or pa.types.is_run_end_encoded(arrow_type):
         return value_type_of(arrow_type.value_type)
+    if isinstance(arrow_type, pa.BaseExtensionType):
+        return value_type_of(arrow_type.storage_type)
+    if pa.types.is_decimal(arrow_type):
+        return _decimal(arrow_type.precision, arrow_type.scale)
+    if pa.types.is_map(arrow_type):
+        key = value_type_of(arrow_type.key_type)
+        return _items(value_type_of(arrow_type.item_type), key) if key else None
+    if any(is_it(arrow_type) for is_it in _LISTS):
+        return _items(value_type_of(arrow_type.value_type))
     for value_type, holds in _HOLDS.items():
         if any(is_it(arrow_type) for is_it in holds):
             return value_type
     return None
 
 
+def _decimal(precision: int, scale: int) -> ValueType | None:
+    try:
+        return ValueType.decimal(precision, scale)
+    except ValueError:
+        return None
+
+
+def _items(item: ValueType | None, key: ValueType | None = None) -> ValueType | None:
+    """The array of these items or, with a key, the map."""
+    try:
+        return None if item is None else ValueType.array(item) if key is None else ValueType.map(key, item)
+    except ValueError:  # Items with items of their own, or keys that are no strings or ints.
+        return None
+
+
+_LISTS = (
+    pa.types.is_list,
+    pa.types.is_large_list,
+    pa.types.is_fixed_size_list,
+    pa.types.is_list_view,
+    pa.types.is_large_list_view,
+)
 _HOLDS: dict[ValueType, tuple[Callable[[pa.DataType], bool], ...]] = {
     ValueType.BOOL: (pa.types.is_boolean,),
     ValueType.INT: (pa.types.is_integer,),
     ValueType.DOUBLE: (pa.types.is_floating,),
     ValueType.STRING: (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
     ValueType.TIMESTAMP: (pa.types.is_timestamp,),
+    ValueType.DATE: (pa.types.is_date,),
+    ValueType.TIME: (pa.types.is_time,),
     ValueType.BYTES: (
         pa.types.is_binary,
         pa.types.is_large_binary,
@@ -120,6 +173,8 @@ _SPARK_TYPES = {
     "char": ValueType.STRING,
     "timestamp": ValueType.TIMESTAMP,
     "timestamp_ntz": ValueType.TIMESTAMP,
+    "date": ValueType.DATE,
+    "time": ValueType.TIME,
     "binary": ValueType.BYTES,
     "void": ValueType.NULL,
 }
@@ -128,14 +183,38 @@ _Found: TypeAlias = tuple[str, ValueType | None, bool, str]
 
 
 def _event_type(name: str, found: Iterator[_Found], leave_out_others: bool) -> EventType:
-    attributes = []
+    attributes, others = [], {}
     for column, value_type, required, shown in found:
         if value_type is not None:
             attributes.append(Attribute(column, value_type, required))
-        elif not leave_out_others:
-            known = "bool, integer, float, string, timestamp, binary or struct"
-            raise EventTypeError(f"{name}: attribute {column!r}: expected {known}, got {shown[:60]}")
-    return EventType.of(name, tuple(attributes))
+        elif leave_out_others:
+            others[column] = _unusable(column, shown)
+        else:
+            raise EventTypeError(f"{name}: attribute {column!r} is {_unusable(column, shown)}")
+    return EventType.of(name, tuple(attributes), others)
+
+
+def _unusable(name: str, shown: str) -> str:
+    """What a column is that cannot be an attribute, and the cast that helps."""
+    kind = shown.split("<", maxsplit=1)[0]
+    article = "an" if shown[:1] in "aeiou" else "a"
+    cast = next((cast for sign, cast in _CASTS if sign in kind), "CAST({0} AS STRING)").format(name)
+    return f"{article} {shown[:60]}; cast it, for example `{cast}`, in the query that makes the events"
+
+
+# By a part of the type's name. An array or a map gets here only if its items have items or fields of their own.
+_CASTS = (
+    ("variant", "{0}:price::decimal(10,2)"),
+    ("interval month", "extract(MONTH FROM {0})"),
+    ("interval year", "extract(MONTH FROM {0})"),
+    ("interval", "extract(DAY FROM {0})"),
+    ("duration", "CAST({0} AS BIGINT)"),
+    ("decimal", "CAST({0} AS DECIMAL(38,2))"),
+    ("list", "transform({0}, item -> item.name)"),
+    ("array", "transform({0}, item -> item.name)"),
+    ("map", "transform_values({0}, (key, value) -> value.name)"),
+    ("string", "{0} COLLATE UTF8_BINARY"),
+)
 
 
 def _spark_leaves(fields: Sequence[Mapping[str, Any]], prefix: str, required: bool) -> Iterator[_Found]:
@@ -143,10 +222,36 @@ def _spark_leaves(fields: Sequence[Mapping[str, Any]], prefix: str, required: bo
         name, kind, must = prefix + field["name"], field["type"], required and not field["nullable"]
         if not isinstance(kind, str) and kind["type"] == "struct":
             yield from _spark_leaves(kind["fields"], name + ".", must)
-        elif isinstance(kind, str) and "__COLLATIONS" not in field.get("metadata", {}):
-            yield name, _SPARK_TYPES.get(kind.split("(")[0]), must, kind
-        else:  # Arrays and maps; also strings with a collation, which have another order than ours.
-            yield name, None, must, kind["type"] if isinstance(kind, Mapping) else f"{kind} with a collation"
+        elif "__COLLATIONS" in field.get("metadata", {}):  # Which have another order than ours.
+            yield name, None, must, f"{kind if isinstance(kind, str) else kind['type']} with a collation"
+        else:
+            yield name, _spark_type(kind), must, _spark_shown(kind)
+
+
+def _spark_shown(kind: str | Mapping[str, Any]) -> str:
+    if isinstance(kind, str):
+        return kind
+    item = kind.get("elementType") or kind.get("valueType")
+    return f"{kind['type']} of {_spark_shown(item)}" if item else str(kind["type"])
+
+
+def _spark_type(kind: str | Mapping[str, Any]) -> ValueType | None:
+    """The value type for a type as Spark's JSON form of schemas has it."""
+    if isinstance(kind, str):
+        word, _, parameters = kind.partition("(")
+        if word == "decimal":
+            precision, _, scale = parameters.rstrip(")").partition(",")
+            return _decimal(int(precision or 10), int(scale or 0))
+        return _SPARK_TYPES.get(word)
+    match kind["type"]:
+        case "array":
+            return _items(_spark_type(kind["elementType"]))
+        case "map":
+            key = _spark_type(kind["keyType"])
+            return _items(_spark_type(kind["valueType"]), key) if key else None
+        case "udt":
+            return _spark_type(kind["sqlType"])
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,9 +320,27 @@ def conform(rows: Rows, event_type: EventType) -> Rows:
         raise EventError(f"{event_type.name}: expected an Arrow table or record batch, got {describe(rows)}")
     if not event_type.attributes:
         return rows.select([])  # Keeps the number of rows, which a table made of no columns would not.
+    if _is_conformed(rows, event_type):
+        return rows
     found = _found(rows.schema, event_type)
     columns = [_conformed(rows, found.get(a.name), a, event_type.name) for a in event_type]
     return type(rows).from_arrays(columns, schema=arrow_schema(event_type))
+
+
+def _is_conformed(rows: Rows, event_type: EventType) -> bool:
+    """Whether nothing remains to be done: seen at a glance, as small batches spend more time here than elsewhere."""
+    if not rows.schema.equals(_flat_schema(event_type)):
+        return False
+    try:
+        rows.validate(full=True)
+    except pa.ArrowInvalid:
+        return False  # Which attribute and row it is, the long way finds out.
+    return not any(a.required and rows.column(at).null_count for at, a in enumerate(event_type))
+
+
+@lru_cache(maxsize=256)  # More event types than one process is likely to mix; a miss costs only time.
+def _flat_schema(event_type: EventType) -> pa.Schema:
+    return arrow_schema(event_type)
 
 
 def nest(rows: Rows) -> Rows:
@@ -274,7 +397,8 @@ def _column(rows: Rows, leaf: _Leaf) -> Column:
 
 def _checked(column: Column, attribute: Attribute) -> Column:
     came = value_type_of(column.type)
-    if came not in (attribute.type, ValueType.NULL) and (attribute.type, came) not in _WIDENED:
+    has_digits = attribute.type.is_decimal and pa.types.is_decimal(column.type)
+    if not has_digits and (came is None or not _is_taken(attribute.type, came)):
         raise EventError(f": expected {attribute.type}, got {str(column.type)[:60]}")
     cast = _cast_all(column, attribute.type)
     if attribute.required and cast.null_count:
@@ -282,7 +406,17 @@ def _checked(column: Column, attribute: Attribute) -> Column:
     return cast
 
 
-_WIDENED = {(ValueType.DOUBLE, ValueType.INT)}
+def _is_taken(wanted: ValueType, came: ValueType) -> bool:
+    """Whether a column of this type may hold values of the wanted one."""
+    if wanted is came or came is ValueType.NULL:
+        return True
+    if wanted.is_decimal:
+        return came.is_decimal or came is ValueType.INT
+    if wanted.element is None or came.element is None:
+        return wanted is ValueType.DOUBLE and came is ValueType.INT
+    if wanted.map_key is None or came.map_key is None:
+        return wanted.map_key is came.map_key and _is_taken(wanted.element, came.element)
+    return _is_taken(wanted.map_key, came.map_key) and _is_taken(wanted.element, came.element)
 
 
 def _cast_all(column: Column, wanted: ValueType) -> Column:
@@ -297,11 +431,55 @@ def _cast_all(column: Column, wanted: ValueType) -> Column:
 def _cast(column: Column, wanted: ValueType) -> Column:
     """The column as `wanted`; raises ArrowInvalid for a value that would change."""
     column.validate(full=True)  # UTF-8, above all: Arrow itself takes a string column's word for it.
+    if isinstance(column, pa.ChunkedArray):
+        return pa.chunked_array([_cast_array(chunk, wanted) for chunk in column.chunks], ARROW_TYPES[wanted])
+    return _cast_array(column, wanted)
+
+
+def _cast_array(column: pa.Array, wanted: ValueType) -> pa.Array:
+    if isinstance(column.type, pa.BaseExtensionType):
+        column = column.storage
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
+    if pa.types.is_run_end_encoded(column.type):
+        column = pc.run_end_decode(column)
+    if wanted.has_items and not pa.types.is_null(column.type):
+        return _cast_items(column, wanted)
     if wanted is ValueType.DOUBLE and pa.types.is_integer(column.type):
         return _whole_doubles(column)
+    if wanted is ValueType.TIMESTAMP and pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+        # Cut off as of texts: towards the past, where a plain cast would cut towards 1970.
+        column = pc.floor_temporal(column.cast(pa.timestamp("ns")), unit="microsecond")
+    if wanted is ValueType.TIME and pa.types.is_time(column.type):
+        return _times_of_day(column)
+    if wanted.is_decimal and pa.types.is_integer(column.type):
+        column = column.cast(pa.decimal256(76, wanted.scale))  # Wide enough for Arrow not to ask whether it is.
     return column.cast(ARROW_TYPES[wanted])
+
+
+def _times_of_day(column: pa.Array) -> pa.Array:
+    micros = column.cast(pa.time64("us"), safe=False)
+    if len(micros) and (most := pc.max(micros.cast(pa.int64())).as_py()) is not None and most >= DAY_MICROS:
+        raise pa.ArrowInvalid("a time of day ends before 24:00")
+    return micros
+
+
+def _cast_items(column: pa.Array, wanted: ValueType) -> pa.Array:
+    """Lists or maps with their items cast, whatever is not an item left as it is."""
+    assert wanted.element is not None
+    if wanted.map_key is None:
+        # Flattened instead of cast: Arrow's cast of list views loses their last list.
+        items = _cast_array(column.flatten(), wanted.element)
+        lengths = pc.fill_null(pc.list_value_length(column), 0).cast(pa.int32())
+        offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
+        return pa.ListArray.from_arrays(offsets, items, ARROW_TYPES[wanted], mask=column.is_null())
+    keys, items = _cast_array(column.keys, wanted.map_key), _cast_array(column.items, wanted.element)
+    return pa.MapArray.from_arrays(_offsets(column), keys, items, ARROW_TYPES[wanted], mask=column.is_null())
+
+
+def _offsets(lists: pa.Array) -> pa.Array:
+    """Where lists begin in their values, as an array without an offset of its own, which Arrow asks for beside a mask."""
+    return pa.array(lists.offsets.to_numpy(zero_copy_only=False))
 
 
 def _whole_doubles(column: Column) -> Column:
@@ -406,7 +584,7 @@ def from_batch(
     for name in (header.id, header.source):
         if (row := pc.index(flat.column(name), "").as_py()) >= 0:
             raise EventError(f"{event_type.name}: {name!r}: expected a text that is not empty, got '' in row {row}")
-    columns = [_python_values(flat.column(name), flat.schema.field(name).type) for name in flat.schema.names]
+    columns = [python_values(flat.column(a.name), a.type) for a in _whole_type(event_type, header)]
     names = [a.name for a in event_type]
     return [_event(row, names, event_type.name) for row in zip(*columns)]
 
@@ -420,7 +598,7 @@ def row_values(
     """
     taken = pa.array(numbers, pa.int64())
     columns = [
-        (a.name, _python_values(rows.column(position).take(taken), ARROW_TYPES[a.type]))
+        (a.name, python_values(rows.column(position).take(taken), a.type))
         for position, a in enumerate(event_type)
         if names is None or a.name in names
     ]
@@ -438,16 +616,41 @@ def _whole_type(event_type: EventType, header: HeaderColumns) -> EventType:
 
 def _array(content: list[Any], attribute: Attribute) -> pa.Array:
     try:
-        return pa.array(content, ARROW_TYPES[attribute.type])
+        return arrow_values(content, attribute.type)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError) as wrong:
         raise EventError(f"attribute {attribute.name!r}: expected {attribute.type}: {wrong}") from None
 
 
-def _python_values(column: Column, arrow_type: pa.DataType) -> list[Value | None]:
-    if not pa.types.is_timestamp(arrow_type):
+def arrow_values(content: Sequence[Any], kind: ValueType) -> pa.Array:
+    """Checked values, or None, as a column."""
+    if kind.map_key is not None:  # Which Arrow takes as lists of pairs.
+        content = [None if entries is None else list(entries.items()) for entries in content]
+    return pa.array(content, ARROW_TYPES[kind])
+
+
+def python_values(column: Column, kind: ValueType) -> list[Any]:
+    """The values of a conformed column in their Python forms."""
+    if isinstance(column, pa.ChunkedArray):
+        return [value for chunk in column.chunks for value in python_values(chunk, kind)]
+    if kind.element is not None:
+        return _python_items(column, kind, kind.element)
+    if kind.is_decimal:
+        return [None if number is None else Exact(number) for number in column.to_pylist()]
+    if kind.kind not in ("timestamp", "date", "time"):
         return column.to_pylist()  # type: ignore[no-any-return]
-    moments = column.cast(pa.int64()).to_pylist()  # As integers: Python's dates end at the year 9999.
-    return [None if moment is None else Timestamp(moment) for moment in moments]
+    # As integers: Python's own dates end at the year 9999.
+    numbers = column.cast(pa.int32()).to_pylist() if kind is ValueType.DATE else column.cast(pa.int64()).to_pylist()
+    return [None if number is None else kind.python(number) for number in numbers]
+
+
+def _python_items(column: pa.Array, kind: ValueType, element: ValueType) -> list[Any]:
+    offsets, is_null = column.offsets.to_pylist(), column.is_null().to_pylist()
+    if kind.map_key is None:
+        items: list[Any] = python_values(column.values, element)
+    else:
+        items = list(zip(python_values(column.keys, kind.map_key), python_values(column.items, element)))
+    spans = zip(offsets, offsets[1:], is_null)
+    return [None if missing else kind.python(items[start:end]) for start, end, missing in spans]
 
 
 def _event(row: tuple[Any, ...], names: Sequence[str], type_name: str) -> Event:

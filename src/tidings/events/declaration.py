@@ -12,7 +12,8 @@
     lat = "double"
     lon = "double"
 
-A type is `bool`, `int` (or `int64`), `double`, `string`, `timestamp` or `bytes`. A table
+A type is `bool`, `int` (or `int64`), `double`, `decimal(12,2)`, `string`, `timestamp`, `date`,
+`time`, `bytes`, or an array or a map of these: `array<string>`, `map<string,double>`. A table
 within `attributes` whose `type` is a text describes one attribute; every other table
 groups attributes, whose names it begins. So a group may well hold an attribute called
 `type`: it is written `type = {type = "string"}`. JSON has the same form.

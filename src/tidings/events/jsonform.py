@@ -8,6 +8,10 @@
 | string | a string |
 | timestamp | an RFC 3339 string; `"@µs"` for moments outside the years 1 to 9999 |
 | bytes | a string in base64 |
+| decimal | a string such as "12.30"; a number is taken as its shortest digits, which are exact up to 15 |
+| date, time | a string such as "2026-01-31" or "12:30:00" |
+| array | an array |
+| map | an object; keys that are no strings are written as they would be in one |
 
 An attribute `a.b` is nested. Reading is strict: a key that occurs twice and a NaN without
 quotes are errors, and every error is an EventError with its reason.
@@ -21,11 +25,12 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any, NoReturn
 
 from tidings.errors import EventError
 from tidings.events.schema import NESTING_MAX, EventType
-from tidings.events.values import Timestamp, Value, ValueType, describe
+from tidings.events.values import Date, Time, Timestamp, Value, ValueType, describe
 
 
 def read_record(body: bytes | str) -> dict[str, Any]:
@@ -81,13 +86,41 @@ def _typed_value(name: str, value: Any, event_type: EventType) -> Any:
         is_group = isinstance(value, dict) and name.count(".") < NESTING_MAX
         return typed(value, event_type, name + ".") if is_group else value
     try:
-        return _FROM_JSON.get(event_type[name].type, _as_is)(value)
+        return _from_json(event_type[name].type, value)
     except EventError as wrong:
         raise EventError(f"{event_type.name}: attribute {name!r}: {wrong}") from None
 
 
-def _as_is(value: Any) -> Any:
+def _from_json(kind: ValueType, value: Any) -> Any:
+    if kind.element is not None:
+        return _items_from(kind, kind.element, value)
+    return _FROM_JSON[kind.kind](value) if kind.kind in _FROM_JSON else value
+
+
+def _items_from(kind: ValueType, element: ValueType, value: Any) -> Any:
+    """The items converted; what is no array or object is left to the check, which refuses it."""
+    if isinstance(value, list):
+        return [None if item is None else _from_json(element, item) for item in value]
+    if isinstance(value, dict) and kind.map_key is not None:
+        return {
+            _key_from(kind.map_key, key): None if item is None else _from_json(element, item)
+            for key, item in value.items()
+        }
     return value
+
+
+def _key_from(kind: ValueType, key: str) -> Any:
+    """A key, which JSON writes as a string."""
+    try:
+        if kind.kind in ("bool", "int", "double"):
+            return _from_json(kind, json.loads(key))
+        return _from_json(kind, key)
+    except ValueError:
+        raise EventError(f"expected a key of type {kind}, got {describe(key)}") from None
+
+
+def _decimal_from(value: Any) -> Any:
+    return repr(value) if isinstance(value, float) else value
 
 
 def _double_from(value: Any) -> Any:
@@ -120,9 +153,10 @@ def _bytes_from(value: Any) -> Any:
 
 _ODD_DOUBLES = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _FROM_JSON = {
-    ValueType.DOUBLE: _double_from,
-    ValueType.TIMESTAMP: _timestamp_from,
-    ValueType.BYTES: _bytes_from,
+    "double": _double_from,
+    "decimal": _decimal_from,
+    "timestamp": _timestamp_from,
+    "bytes": _bytes_from,
 }
 
 
@@ -147,12 +181,23 @@ def to_record(values: Mapping[str, Value]) -> dict[str, Any]:
     return data
 
 
-def _to_json(value: Value) -> bool | int | float | str:
+def _to_json(value: Value) -> Any:
     match value:
-        case Timestamp():
+        case Timestamp() | Date() | Time():
             return value.iso()
+        case Decimal():
+            return format(value, "f")
         case bytes():
             return base64.b64encode(value).decode()
         case float() if not math.isfinite(value):
             return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+        case tuple():
+            return [None if item is None else _to_json(item) for item in value]
+        case dict():
+            return {_key_to(key): None if item is None else _to_json(item) for key, item in value.items()}
     return value
+
+
+def _key_to(key: Value) -> str:
+    written = _to_json(key)
+    return written if isinstance(written, str) else json.dumps(written)

@@ -12,10 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from datetime import date, datetime, time
+from decimal import Decimal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from tidings.errors import EventError, EventTypeError, did_you_mean
-from tidings.events.values import INT_MAX, INT_MIN, Timestamp, Value, ValueType, describe, type_of
+from tidings.events.values import INT_MAX, INT_MIN, Date, Time, Timestamp, Value, ValueType, describe, type_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,10 +58,11 @@ class EventType:
     Plate(plate string required, speed double, position.lat double)
     """
 
-    __slots__ = ("_by_name", "_classes", "_folded", "_required", "attributes", "name")
+    __slots__ = ("_by_name", "_classes", "_folded", "_required", "attributes", "name", "others")
 
     name: str
     attributes: tuple[Attribute, ...]
+    others: Mapping[str, str]  # Columns of the table it was taken from that cannot be attributes, by name their types.
     _by_name: dict[str, Attribute]
     _classes: dict[str, type]
     _folded: dict[str, Attribute | None]
@@ -68,13 +72,13 @@ class EventType:
         self._freeze(name, (*_declare(declared or {}), *_declare(more)))
 
     @classmethod
-    def of(cls, name: str, attributes: tuple[Attribute, ...]) -> EventType:
+    def of(cls, name: str, attributes: tuple[Attribute, ...], others: Mapping[str, str] | None = None) -> EventType:
         """From attributes that already are ones."""
         made = cls.__new__(cls)
-        made._freeze(name, attributes)
+        made._freeze(name, attributes, others)
         return made
 
-    def _freeze(self, name: str, attributes: tuple[Attribute, ...]) -> None:
+    def _freeze(self, name: str, attributes: tuple[Attribute, ...], others: Mapping[str, str] | None = None) -> None:
         _check_type(name, attributes)
         folded: dict[str, Attribute | None] = {}
         for a in attributes:  # A folded name that two attributes share names neither.
@@ -83,7 +87,8 @@ class EventType:
             ("name", name),
             ("attributes", attributes),
             ("_by_name", {a.name: a for a in attributes}),
-            ("_classes", {a.name: a.type.python for a in attributes}),
+            ("_classes", {a.name: a.type.python for a in attributes if a.type in _GLANCED}),
+            ("others", MappingProxyType(dict(others or {}))),
             ("_folded", folded),
             ("_required", tuple(a.name for a in attributes if a.required)),
         ):
@@ -99,7 +104,7 @@ class EventType:
         return hash(self.name)  # Cheap, since caches are keyed by type; equality compares the rest.
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return EventType.of, (self.name, self.attributes)
+        return EventType.of, (self.name, self.attributes, dict(self.others))
 
     def __repr__(self) -> str:
         return f"EventType.of({self.name!r}, {self.attributes!r})"
@@ -198,8 +203,8 @@ class EventType:
     def from_arrow(cls, name: str, schema: pa.Schema, *, leave_out_others: bool = False) -> EventType:
         """From an Arrow schema; struct fields become `a.b`, non-nullable fields required.
 
-        A column that no value type holds (a list, a decimal) is an error, or with
-        `leave_out_others` no part of the event type.
+        A column that no value type holds (an interval, a list of structs) is an error, or with
+        `leave_out_others` no part of the event type, which knows it by name in `others`.
         """
         from tidings.events.arrow import event_type_from
 
@@ -213,18 +218,26 @@ class EventType:
         return event_type_from_spark(name, schema, leave_out_others=leave_out_others)
 
 
+_GLANCED = frozenset(ValueType.PLAIN)  # Types whose values a look at their class tells.
+
 _DECLARED: dict[object, ValueType] = {
     bool: ValueType.BOOL,
     int: ValueType.INT,
     float: ValueType.DOUBLE,
     str: ValueType.STRING,
     Timestamp: ValueType.TIMESTAMP,
+    datetime: ValueType.TIMESTAMP,
+    Date: ValueType.DATE,
+    date: ValueType.DATE,
+    Time: ValueType.TIME,
+    time: ValueType.TIME,
     bytes: ValueType.BYTES,
-    **{t: t for t in ValueType if t is not ValueType.NULL},
-    **{t.value: t for t in ValueType if t is not ValueType.NULL},
+    Decimal: ValueType.decimal(38, 18),  # As Spark takes Python's decimals.
+    **{t.value: t for t in ValueType.PLAIN},
     "int64": ValueType.INT,
 }
 _TYPE_WORDS = [what for what in _DECLARED if isinstance(what, str)]
+_WITH_PARAMETERS = ("decimal(12,2)", "array<string>", "map<string,double>")
 
 
 def _declare(declared: Mapping[str, object], prefix: str = "", required: bool = False) -> Iterator[Attribute]:
@@ -242,17 +255,32 @@ def _declare(declared: Mapping[str, object], prefix: str = "", required: bool = 
 def declared_type(name: str, what: object) -> ValueType:
     """The type that a declaration means by `what`: a Python class, a ValueType or its name."""
     try:
-        return _DECLARED[what]
-    except (KeyError, TypeError):
+        return _declared(what)
+    except (KeyError, TypeError, ValueError):
         raise EventTypeError(f"attribute {name!r}: {_no_type(what)}") from None
+
+
+def _declared(what: object) -> ValueType:
+    if isinstance(what, ValueType):
+        if what is ValueType.NULL:
+            raise KeyError(what)
+        return what
+    origin, items = get_origin(what), get_args(what)
+    if origin is list or (origin is tuple and items[1:] == (...,)):
+        return ValueType.array(_declared(items[0]))
+    if origin is dict:
+        return ValueType.map(_declared(items[0]), _declared(items[1]))
+    return _DECLARED.get(what) or ValueType(what)  # type: ignore[arg-type]
 
 
 def _no_type(what: object) -> str:
     if isinstance(what, str):
         hint = did_you_mean(what, _TYPE_WORDS)
-        return f"expected a type ({', '.join(_TYPE_WORDS[:-1])}), got {describe(what)}{hint and '; ' + hint}"
+        known = f"{', '.join(_TYPE_WORDS[:-1])}, or such as {', '.join(_WITH_PARAMETERS)}"
+        return f"expected a type ({known}), got {describe(what)}{hint and '; ' + hint}"
     got = what.__name__ if isinstance(what, type) else describe(what)
-    return f"expected bool, int, float, str, Timestamp, bytes or a mapping of these, got {got}"
+    known = "bool, int, float, Decimal, str, Timestamp, date, time, bytes, list[…], dict[…, …]"
+    return f"expected {known} or a mapping of these, got {got}"
 
 
 def _check_type(name: str, attributes: tuple[Attribute, ...]) -> None:

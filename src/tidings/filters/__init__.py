@@ -11,7 +11,9 @@ In reading order:
     syntax      the nodes of the syntax tree, and its canonical text
     parse       from text to a typed tree
     evaluate    three-valued evaluation: the definition
+    like        LIKE in linear time
     functions   the functions that conditions can call
+    decimals    arithmetic of decimals
     intervals   sets of values of one attribute
     normal      the normal form: a union of boxes
     compile     the boxes as a closure
@@ -21,25 +23,38 @@ In reading order:
     spark       the same as Spark SQL
 """
 
+from tidings.filters import syntax
 from tidings.filters.condition import Condition, parse
 from tidings.filters.cover import covers, overlaps
 from tidings.filters.evaluate import evaluate
-from tidings.filters.functions import FUNCTIONS
+from tidings.filters.functions import FUNCTIONS, INT_LENGTH_MAX, WHITESPACE
 from tidings.filters.intervals import DOMAIN, Intervals, anything, next_key
+from tidings.filters.like import LikeSegment, like_segments
 from tidings.filters.normal import BOXES_MAX, Box, boxes_of
-from tidings.filters.parse import LENGTH_MAX, NESTING_MAX, guess_type, parse_tree, parse_value
-from tidings.filters.syntax import Node, attributes_of, children, format_tree, quote_name, quote_string
+from tidings.filters.parse import LENGTH_MAX, NESTING_MAX, guess_type, parse_tree, parse_value, plain_names
+from tidings.filters.syntax import (
+    Node,
+    attributes_of,
+    children,
+    format_tree,
+    format_value,
+    quote_name,
+    quote_string,
+)
 from tidings.filters.view import View, may_match
 
 __all__ = [
     "BOXES_MAX",
     "DOMAIN",
     "FUNCTIONS",
+    "INT_LENGTH_MAX",
     "LENGTH_MAX",
     "NESTING_MAX",
+    "WHITESPACE",
     "Box",
     "Condition",
     "Intervals",
+    "LikeSegment",
     "Node",
     "View",
     "anything",
@@ -49,13 +64,17 @@ __all__ = [
     "covers",
     "evaluate",
     "format_tree",
+    "format_value",
     "guess_type",
+    "like_segments",
     "may_match",
     "next_key",
     "overlaps",
     "parse",
     "parse_tree",
     "parse_value",
+    "plain_names",
     "quote_name",
     "quote_string",
+    "syntax",
 ]

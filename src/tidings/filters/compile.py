@@ -12,12 +12,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from tidings.events import Value, ValueType
-from tidings.filters.evaluate import evaluate
+from tidings.filters.evaluate import COMPARE, arithmetic, compare, evaluate
+from tidings.filters.functions import call
 from tidings.filters.intervals import DOMAIN, Intervals, next_key
+from tidings.filters.like import like
 from tidings.filters.normal import Box
-from tidings.filters.syntax import Node
+from tidings.filters.syntax import Arithmetic, AttributeRef, Call, Compare, IsNull, Like, Literal, Node, Not
 
 Test: TypeAlias = Callable[[Mapping[str, Value]], bool]
+_Value: TypeAlias = Callable[[Mapping[str, Value]], Any]
 _Lookup: TypeAlias = Callable[[Mapping[str, Any]], bool]  # A Test that assumes a value of the right type.
 
 _NAN_KEY = ValueType.DOUBLE.key(math.nan)
@@ -45,13 +48,16 @@ def _side(name: str, side: Intervals) -> Test:
 
 def _interval(name: str, kind: ValueType, low: Any, high: Any) -> Test:
     start, end = DOMAIN[kind]
-    if next_key(low) == high:
-        return lambda values: values.get(name) == low
     if low == start and high == end:
         return lambda values: values.get(name) is not None
-    if high == end:
+    is_point, has_low, has_high = next_key(low) == high, low != start, high != end
+    if kind.is_decimal:  # Compared as decimals, which values arrive as.
+        low, high = kind.value_at(low), kind.value_at(high)
+    if is_point:
+        return lambda values: values.get(name) == low
+    if not has_high:
         return lambda values: (value := values.get(name)) is not None and value >= low
-    if low == start:
+    if not has_low:
         return lambda values: (value := values.get(name)) is not None and value < high
     return lambda values: (value := values.get(name)) is not None and low <= value < high
 
@@ -79,14 +85,51 @@ def _closed(low: int, high: int) -> tuple[float, float]:
 
 def _many(name: str, side: Intervals) -> Test:
     if len(side.pairs) >= POINTS_MIN and all(next_key(low) == high for low, high in side.pairs):
-        points = frozenset(low for low, _ in side.pairs)
+        points = frozenset(side.type.value_at(low) if side.type.is_decimal else low for low, _ in side.pairs)
         return lambda values: values.get(name) in points
     has = side.__contains__
     return lambda values: (value := values.get(name)) is not None and has(value)
 
 
 def _residual(node: Node) -> Test:
-    return lambda values: evaluate(node, values) is True
+    value = _value(node)
+    return lambda values: value(values) is True
+
+
+def _value(node: Node) -> _Value:
+    """The value of a tree as a closure: what `evaluate` gives, with the kinds of its nodes looked at once."""
+    match node:
+        case Literal(constant):
+            return lambda values: constant
+        case AttributeRef(name):
+            return lambda values: values.get(name)
+        case Compare(op, left, right):
+            return _compare(op, left, right)
+        case Like(arg, pattern):
+            text_of = _value(arg)
+            return lambda values: None if (text := text_of(values)) is None else like(pattern, text)
+        case Not(arg):
+            truth = _value(arg)
+            return lambda values: None if (outcome := truth(values)) is None else not outcome
+        case IsNull(arg):
+            value = _value(arg)
+            return lambda values: value(values) is None
+        case Arithmetic(op, left, right, kind):
+            one, other = _value(left), _value(right)
+            return lambda values: arithmetic(op, kind, one(values), other(values))
+        case Call(name, args):
+            parts = [_value(arg) for arg in args]
+            return lambda values: call(name, [part(values) for part in parts])
+        case _:
+            return lambda values: evaluate(node, values)
+
+
+def _compare(op: str, left: Node, right: Node) -> _Value:
+    one, other = _value(left), _value(right)
+    if ValueType.DOUBLE in (left.type, right.type):
+        return lambda values: compare(op, one(values), other(values))
+    holds = COMPARE[op]
+    return lambda values: None if (a := one(values)) is None or (b := other(values)) is None else holds(a, b)
 
 
 def _all(tests: list[Test]) -> Test:

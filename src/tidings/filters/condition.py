@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from types import FunctionType
+from typing import Any, Final
 
-from tidings.errors import FilterTooLarge
 from tidings.events import EventType, Value
 from tidings.filters.compile import Test, compile_boxes
 from tidings.filters.evaluate import decided_by, evaluate
-from tidings.filters.normal import BOXES_MAX, Box, TooManyBoxes, boxes_of
+from tidings.filters.normal import Box, boxes_of
 from tidings.filters.parse import guess_type, parse_tree
 from tidings.filters.spark import to_spark
 from tidings.filters.syntax import Node, attributes_of, format_tree
 from tidings.filters.templates import boxes_by_template, learn_template
+
+LONG: Final = 2048  # Characters; a longer text has no template.
 
 
 def parse(text: str, event_type: EventType | None = None) -> Condition:
@@ -25,6 +27,8 @@ def parse(text: str, event_type: EventType | None = None) -> Condition:
     >>> wanted.matches({"area": "EC2", "speed": 31.0})
     True
     """
+    if len(text) > LONG:
+        return _with_room(lambda: Condition(text, event_type or guess_type(text)))
     event_type = event_type or guess_type(text)
     boxes = boxes_by_template(text, event_type)
     condition = Condition(text, event_type, boxes=boxes)
@@ -33,10 +37,22 @@ def parse(text: str, event_type: EventType | None = None) -> Condition:
     return condition
 
 
+def _call(work: Callable[[], Condition]) -> Condition:
+    return work()
+
+
+# CPython keeps the frames of calls in chunks of memory. A loop that happens to call across the end of a chunk gets a
+# new one and gives it back each time, so that a deeply nested text can take three times as long. A function that asks
+# for so many words of stack gets a chunk in which all that it calls has room.
+_with_room: Callable[[Callable[[], Condition]], Condition] = FunctionType(
+    _call.__code__.replace(co_stacksize=32_768), {}
+)
+
+
 class Condition:
     """A parsed condition; compared by event type and tree, so spelling does not matter.
 
-    `boxes` is its normal form; more than BOXES_MAX of them raise FilterTooLarge.
+    `boxes` is its normal form: at most BOXES_MAX of them, and exact for every condition.
     """
 
     __slots__ = ("_test", "_tree", "boxes", "event_type", "text")
@@ -48,7 +64,7 @@ class Condition:
         self.text = text
         self.event_type = event_type
         self._tree = tree
-        self.boxes = _boxes(text, self.tree) if boxes is None else boxes
+        self.boxes = boxes_of(self.tree) if boxes is None else boxes
         self._test: Test | None = None
 
     @property
@@ -97,12 +113,3 @@ class Condition:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Condition, (self.text, self.event_type, self.tree)
-
-
-def _boxes(text: str, tree: Node) -> tuple[Box, ...]:
-    try:
-        return boxes_of(tree)
-    except TooManyBoxes:
-        what = f"this condition combines into more than {BOXES_MAX:,} boxes"
-        hint = "an AND of many ORs multiplies; split it into several subscriptions"
-        raise FilterTooLarge(what, text, 1, hint) from None

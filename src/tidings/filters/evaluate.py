@@ -9,28 +9,30 @@ from __future__ import annotations
 
 import math
 import operator
-import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from decimal import Decimal
 from typing import Any, Final
 
 from tidings.events import INT_MAX, INT_MIN, Value, ValueType
+from tidings.filters import decimals
 from tidings.filters.functions import call
+from tidings.filters.like import like
 from tidings.filters.syntax import (
     And,
+    AnyItem,
     Arithmetic,
     AttributeRef,
     Call,
     Compare,
     In,
     IsNull,
+    Item,
     Like,
     Literal,
     Negate,
     Node,
     Not,
     Or,
-    like_parts,
 )
 
 COMPARE: Final[dict[str, Callable[[Any, Any], bool]]] = {
@@ -65,13 +67,18 @@ def evaluate(node: Node, values: Mapping[str, Value]) -> Any:
             return _negate(_all(compare("<>", value, evaluate(item, values)) for item in items))
         case Like(arg, pattern):
             text = evaluate(arg, values)
-            return None if text is None else like_regex(pattern).fullmatch(text) is not None
+            return None if text is None else like(pattern, text)
         case Arithmetic(op, left, right, kind):
             return arithmetic(op, kind, evaluate(left, values), evaluate(right, values))
         case Negate(arg, kind):
             return arithmetic("-", kind, -0.0 if kind is ValueType.DOUBLE else 0, evaluate(arg, values))
         case Call(name, args):
             return call(name, [evaluate(arg, values) for arg in args])
+        case Item(of, at):
+            return item(evaluate(of, values), evaluate(at, values))
+        case AnyItem(op, arg, array):
+            items, value = evaluate(array, values), evaluate(arg, values)
+            return None if items is None else any_item(op, value, items)
 
 
 def decided_by(node: Node, values: Mapping[str, Value]) -> list[Node]:
@@ -103,18 +110,29 @@ def compare(op: str, left: Any, right: Any) -> bool | None:
     return COMPARE[op](left, right)
 
 
-def arithmetic(op: str, kind: ValueType, left: Any, right: Any) -> int | float | None:
+def item(items: Any, at: Any) -> Any:
+    """The item of an array at a position from 0, or the value of a map for a key; NULL where there is none."""
+    if items is None or at is None:
+        return None
+    if isinstance(items, tuple):
+        return items[at] if 0 <= at < len(items) else None
+    if at != at:  # NaN, which is a key like any other to Spark, and none to a dict.
+        return next((value for key, value in items.items() if key != key), None)
+    return items.get(at)
+
+
+def any_item(op: str, value: Any, items: Any) -> bool | None:
+    """Whether a comparison with any of the items is TRUE; NULL if none is and some are NULL."""
+    return _negate(_all(_negate(compare(op, value, item)) for item in items))
+
+
+def arithmetic(op: str, kind: ValueType, left: Any, right: Any) -> int | float | Decimal | None:
     """`left op right` as a value of `kind`; NULL where there is none: overflow, or division by zero."""
     if left is None or right is None or (op in "/%" and right == 0):
         return None
+    if kind.is_decimal:
+        return decimals.result(op, kind, left, right)
     return _of_doubles(op, float(left), float(right)) if kind is ValueType.DOUBLE else _of_ints(op, left, right)
-
-
-@lru_cache(maxsize=65_536)  # As `like_parts`: a miss costs only time.
-def like_regex(pattern: str) -> re.Pattern[str]:
-    wild = {"%": ".*", "_": "."}
-    parts = [wild[part] if index % 2 else re.escape(part) for index, part in enumerate(like_parts(pattern))]
-    return re.compile("".join(parts), re.DOTALL)
 
 
 def _order_double(number: float) -> tuple[bool, float]:

@@ -23,6 +23,7 @@ WHITESPACE: Final = (
 
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _SPARK_INT_MAX = 2**31 - 1
+INT_LENGTH_MAX: Final = 4000  # Characters of a text that INT reads as a number: Python itself reads no more.
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +70,12 @@ def _substring(text: str, position: int, count: int = INT_MAX) -> str | None:
 
 
 def _abs(number: float) -> float | None:
-    return abs(number) if number != INT_MIN or isinstance(number, float) else None
+    return abs(number) if number != INT_MIN or not isinstance(number, int) else None
 
 
 def _to_int(value: bool | int | float | str) -> int | None:
     if isinstance(value, str):
-        number = int(value) if len(value) <= 4000 and _WHOLE_NUMBER.fullmatch(value) else None
+        number = int(value) if len(value) <= INT_LENGTH_MAX and _WHOLE_NUMBER.fullmatch(value) else None
     elif isinstance(value, float):
         number = int(value) if -(2.0**63) <= value < 2.0**63 else None
     else:
@@ -115,7 +116,7 @@ def _spark_substring(args: Sequence[str], types: Sequence[ValueType]) -> str:
 
 
 def _spark_abs(args: Sequence[str], types: Sequence[ValueType]) -> str:
-    return f"abs({args[0]})" if types[0] is DOUBLE else f"abs(nullif({args[0]}, {INT_MIN}L))"
+    return f"abs(nullif({args[0]}, {INT_MIN}L))" if types[0] is INT else f"abs({args[0]})"
 
 
 def _spark_concat(args: Sequence[str], types: Sequence[ValueType]) -> str:
@@ -149,7 +150,68 @@ def _spark_is(cast: Callable[[Sequence[str], Sequence[ValueType]], str]) -> Call
     return lambda args, types: f"({cast(args, types)} IS NOT NULL)"
 
 
-_TEXT, _WHOLE, _NUMBER, _PLAIN = (STRING,), (INT,), (INT, DOUBLE), (BOOL, INT, STRING)
+def _cardinality(items: tuple[Any, ...] | dict[Any, Any]) -> int:
+    return len(items)
+
+
+def _array_contains(items: tuple[Any, ...], wanted: Any) -> bool | None:
+    """TRUE, or else NULL if an item is NULL, or else FALSE. NaN equals NaN; ints and decimals meet doubles as such."""
+    if any(is_equal(item, wanted) for item in items if item is not None):
+        return True
+    return None if None in items else False
+
+
+def is_equal(left: Any, right: Any) -> bool:
+    """Spark's equality of two values of comparable types, neither of them NULL."""
+    if isinstance(left, float) or isinstance(right, float):
+        one, other = float(left), float(right)
+        return one == other or (one != one and other != other)
+    return bool(left == right)
+
+
+def _spark_array_contains(args: Sequence[str], types: Sequence[ValueType]) -> str:
+    array, wanted = args
+    element = types[0].element
+    if element is types[1] or ValueType.NULL in (element, types[1]):
+        return f"array_contains({array}, {wanted})"
+    # Compared one by one: Spark would bring array and value to one type first, and lose digits.
+    found = f"exists({array}, _item -> {spark_comparison('=', '_item', element, wanted, types[1])})"  # type: ignore[arg-type]
+    return f"IF({wanted} IS NULL, NULL, {found})"
+
+
+def spark_comparison(op: str, left: str, left_type: ValueType, right: str, right_type: ValueType) -> str:
+    """Two Spark expressions compared: beside a double all numbers become doubles, beside a decimal ints decimals."""
+    return f"({_spark_beside(left, left_type, right_type)} {op} {_spark_beside(right, right_type, left_type)})"
+
+
+def _spark_beside(text: str, kind: ValueType, other: ValueType) -> str:
+    if other is DOUBLE and kind.is_number and kind is not DOUBLE:
+        return f"CAST({text} AS DOUBLE)"
+    return f"CAST({text} AS DECIMAL(20,0))" if kind is INT and other.is_decimal else text
+
+
+class Kinds(tuple[ValueType, ...]):  # noqa: SLOT001  Three of them in all.
+    """Types by a rule instead of one by one: the tuple has an example, which a guess goes by."""
+
+    name: str
+    rule: Callable[[ValueType], bool]
+
+    @classmethod
+    def of(cls, name: str, rule: Callable[[ValueType], bool], example: ValueType) -> Kinds:
+        made = cls((example,))
+        made.name, made.rule = name, rule
+        return made
+
+    def __contains__(self, kind: object) -> bool:
+        return isinstance(kind, ValueType) and self.rule(kind)
+
+
+NUMBERS: Final = Kinds.of("a number", lambda kind: kind.is_number, DOUBLE)
+ARRAYS: Final = Kinds.of("an array", lambda kind: kind.kind == "array", ValueType.array(STRING))
+COLLECTIONS: Final = Kinds.of("an array or a map", lambda kind: kind.has_items, ValueType.array(STRING))
+SCALARS: Final = Kinds.of("a value", lambda kind: not kind.has_items, STRING)
+
+_TEXT, _WHOLE, _PLAIN = (STRING,), (INT,), (BOOL, INT, STRING)
 
 FUNCTIONS: Final[dict[str, Function]] = {
     "LENGTH": Function((_TEXT,), INT, len, lambda args, types: f"CAST(length({args[0]}) AS BIGINT)"),
@@ -168,7 +230,14 @@ FUNCTIONS: Final[dict[str, Function]] = {
     "LEFT": Function((_TEXT, _WHOLE), STRING, _left, _spark_end("left")),
     "RIGHT": Function((_TEXT, _WHOLE), STRING, _right, _spark_end("right")),
     "SUBSTRING": Function((_TEXT, _WHOLE, _WHOLE), STRING, _substring, _spark_substring, optional=1),
-    "ABS": Function((_NUMBER,), None, _abs, _spark_abs),
+    "ABS": Function((NUMBERS,), None, _abs, _spark_abs),
+    "ARRAY_CONTAINS": Function((ARRAYS, SCALARS), BOOL, _array_contains, _spark_array_contains),
+    "CARDINALITY": Function(
+        (COLLECTIONS,),
+        INT,
+        _cardinality,
+        lambda args, types: f"CAST(IF({args[0]} IS NULL, NULL, size({args[0]})) AS BIGINT)",
+    ),
     "INT": Function(((BOOL, INT, DOUBLE, STRING),), INT, _to_int, _spark_to_int),
     "BOOL": Function((_PLAIN,), BOOL, _to_bool, _spark_to_bool),
     "STRING": Function((_PLAIN,), STRING, _to_string, lambda args, types: f"CAST({args[0]} AS STRING)"),

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
@@ -24,14 +27,30 @@ Pairs: TypeAlias = tuple[tuple[Any, Any], ...]
 _DOUBLE_LOW: Any = ValueType.DOUBLE.key(-math.inf)
 _DOUBLE_NAN: Any = ValueType.DOUBLE.key(math.nan)
 
-DOMAIN: Final[dict[ValueType, tuple[Key, Key | None]]] = {
-    ValueType.BOOL: (0, 2),
-    ValueType.INT: (INT_MIN, INT_MAX + 1),
-    ValueType.TIMESTAMP: (INT_MIN, INT_MAX + 1),
-    ValueType.DOUBLE: (_DOUBLE_LOW, _DOUBLE_NAN + 1),
-    ValueType.STRING: ("", None),
-    ValueType.BYTES: (b"", None),
-}
+
+class _Domains(dict[ValueType, tuple[Key, Key | None]]):
+    """By type; those of types with parameters are worked out when asked for."""
+
+    def __missing__(self, kind: ValueType) -> tuple[Key, Key | None]:
+        if kind.is_decimal:
+            return 1 - 10**kind.precision, 10**kind.precision
+        if kind.has_items:
+            return 0, 1  # All of them have one key: they are there, or NULL.
+        raise KeyError(kind)
+
+
+DOMAIN: Final[dict[ValueType, tuple[Key, Key | None]]] = _Domains(
+    {
+        ValueType.BOOL: (0, 2),
+        ValueType.INT: (INT_MIN, INT_MAX + 1),
+        ValueType.TIMESTAMP: (INT_MIN, INT_MAX + 1),
+        ValueType.DOUBLE: (_DOUBLE_LOW, _DOUBLE_NAN + 1),
+        ValueType.STRING: ("", None),
+        ValueType.BYTES: (b"", None),
+        ValueType.DATE: (-(2**31), 2**31),
+        ValueType.TIME: (0, 86_400_000_000),
+    }
+)
 
 
 class Intervals(Struct, frozen=True, gc=False):
@@ -66,7 +85,7 @@ class Intervals(Struct, frozen=True, gc=False):
         return Intervals(self.type, pairs, self.null and other.null)
 
     def __or__(self, other: Intervals) -> Intervals:
-        return Intervals(self.type, _join([*self.pairs, *other.pairs]), self.null or other.null)
+        return join_all([self, other])
 
     def __invert__(self) -> Intervals:
         """Everything else, NULL included exactly if it was not."""
@@ -74,7 +93,9 @@ class Intervals(Struct, frozen=True, gc=False):
 
     def __le__(self, other: Intervals) -> bool:
         """Whether every value here is also there."""
-        return (other.null or not self.null) and _meet(self.pairs, other.pairs) == self.pairs
+        if self.null and not other.null:
+            return False
+        return self.pairs == other.pairs or _meet(self.pairs, other.pairs) == self.pairs
 
     def others(self) -> Intervals:
         """The values, never NULL, that are not here: what the negated comparison is TRUE of."""
@@ -96,10 +117,12 @@ class Intervals(Struct, frozen=True, gc=False):
 
     def _show(self, low: Key, high: Key | None) -> str:
         start, end = DOMAIN[self.type]
+        if (low, high) == (start, end):
+            return "(-∞, ∞)"
         if next_key(low) == high:
             return "{" + self._show_key(low) + "}"
-        text, is_before = self._bound(low)
-        left = "(-∞" if low == start else ("(" if is_before else "[") + text
+        text, is_before = ("-∞", True) if low == start else self._bound(low)
+        left = ("(" if is_before else "[") + text
         if high == end:
             return f"{left}, ∞)"
         text, is_before = self._bound(high)
@@ -114,12 +137,12 @@ class Intervals(Struct, frozen=True, gc=False):
 
     def _show_key(self, key: Key) -> str:
         value = self.type.value_at(key)
-        return str(value) if self.type is ValueType.TIMESTAMP else repr(value)
+        return repr(value) if type(value) in (bool, int, float, str, bytes) else str(value)
 
 
 def anything(kind: ValueType) -> Intervals:
     """Every value, and not NULL."""
-    return _ANYTHING[kind]
+    return _ANYTHING.get(kind) or Intervals(kind, (DOMAIN[kind],))
 
 
 def nothing_but_null(kind: ValueType) -> Intervals:
@@ -149,7 +172,42 @@ def comparing(op: str, kind: ValueType, value: Value) -> Intervals:
 
 def any_of(kind: ValueType, values: Iterable[Value]) -> Intervals:
     """The values that equal one of these."""
-    return Intervals(kind, _join([pair for value in values for pair in _pair(*_equal_to(kind, value))]))
+    listed = list(values)
+    # An int or a decimal can round to the same double as its neighbour.
+    if (kind is not _INT and not kind.is_decimal) or float not in set(map(type, listed)):
+        listed = list(dict.fromkeys(listed))
+    return Intervals(kind, _join([pair for value in listed for pair in _pair(*_equal_to(kind, value))]))
+
+
+def join_all(sides: Sequence[Intervals]) -> Intervals:
+    """What is in any of these sets, of one type: all sorted once, however many there are."""
+    if len(sides) == 1:
+        return sides[0]
+    pairs = _join([pair for side in sides for pair in side.pairs])
+    return Intervals(sides[0].type, pairs, any(side.null for side in sides))
+
+
+def meet_all(sides: Sequence[Intervals]) -> Intervals:
+    """What is in all of these sets, of one type: bounds in one pass, and what has gaps by joining all the gaps."""
+    if len(sides) <= 2:
+        return sides[0] if len(sides) == 1 else sides[0] & sides[1]
+    kind, null = sides[0].type, all(side.null for side in sides)
+    bounds, rest = [side.pairs[0] for side in sides if len(side.pairs) == 1], [s for s in sides if len(s.pairs) != 1]
+    within = Intervals(kind, _meet_bounds(bounds), null) if bounds else Intervals(kind, (DOMAIN[kind],), null)
+    if rest:
+        gaps = _join([gap for side in rest for gap in side._gaps()])
+        within &= Intervals(kind, Intervals(kind, gaps)._gaps(), null)
+    return within
+
+
+def hull_of(sides: Sequence[Intervals]) -> Intervals:
+    """One interval around all of these sets, of one type; in as many steps as there are sets."""
+    full = [side.pairs for side in sides if side.pairs]
+    null = any(side.null for side in sides)
+    if not full:
+        return Intervals(sides[0].type, (), null)
+    low, highs = min([pairs[0][0] for pairs in full]), [pairs[-1][1] for pairs in full]
+    return Intervals(sides[0].type, ((low, None if None in highs else max(highs)),), null)
 
 
 def with_prefix(prefix: str) -> Intervals:
@@ -176,11 +234,42 @@ def _equal_to(kind: ValueType, value: Value) -> tuple[Any, Any]:
     if kind is _STRING:
         return value, value + "\0"  # type: ignore[operator]
     if kind is _DOUBLE:
-        number = double_key(float(value))
+        number = double_key(float(value))  # type: ignore[arg-type]
         return number, number + 1
+    if kind is _INT and type(value) is int:
+        return value, value + 1
     if kind is _INT and type(value) is float:
         return _first_int(value), _first_int(math.nextafter(value, math.inf)) if value != math.inf else INT_MAX + 1
+    if kind.is_decimal or isinstance(value, Decimal):
+        return _equal_digits(kind, value)  # type: ignore[arg-type]
     return (key := kind.key(value)), next_key(key)
+
+
+def _equal_digits(kind: ValueType, value: Decimal | float) -> tuple[int, int]:
+    """The ints or decimals that equal an exact number, or that become this double where they meet one."""
+    if type(value) is float:
+        above = math.nextafter(value, math.inf)
+        return _first_digits(kind, value), _first_digits(kind, above if above != value else math.nan)
+    exact = Fraction(value) * 10**kind.scale
+    return _within(kind, math.ceil(exact)), _within(kind, math.floor(exact) + 1)
+
+
+def _first_digits(kind: ValueType, bound: float) -> int:
+    """The key of the smallest decimal that as a double is at least `bound`, or the end of all."""
+    low, high = DOMAIN[kind]
+    assert isinstance(low, int)
+    assert isinstance(high, int)
+    if bound != bound or bound == math.inf:
+        return high
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if float(kind.value_at(middle)) >= bound else (middle + 1, high)  # type: ignore[arg-type]
+    return low
+
+
+def _within(kind: ValueType, key: int) -> int:
+    low, high = DOMAIN[kind]
+    return min(max(key, low), high)  # type: ignore[type-var, return-value]
 
 
 def _first_int(bound: float) -> int:
@@ -219,6 +308,11 @@ def _meet_one(a: tuple[Any, Any], b: tuple[Any, Any]) -> Pairs:
     return ((low, high),) if high is None or low < high else ()
 
 
+def _meet_bounds(pairs: list[tuple[Any, Any]]) -> Pairs:
+    highs = [high for _, high in pairs if high is not None]
+    return _pair(max([low for low, _ in pairs]), min(highs) if highs else None)
+
+
 def _meet(left: Pairs, right: Pairs) -> Pairs:
     met: list[tuple[Any, Any]] = []
     i = j = 0
@@ -230,12 +324,20 @@ def _meet(left: Pairs, right: Pairs) -> Pairs:
 
 
 def _join(pairs: list[tuple[Any, Any]]) -> Pairs:
+    if len(pairs) < 2:
+        return tuple(pairs)
     joined: list[tuple[Any, Any]] = []
-    for low, high in sorted(pairs, key=lambda pair: pair[0]):
-        if not joined or (joined[-1][1] is not None and joined[-1][1] < low):
-            joined.append((low, high))
-        elif joined[-1][1] is not None and (high is None or high > joined[-1][1]):
-            joined[-1] = (joined[-1][0], high)
+    pairs.sort(key=itemgetter(0))
+    start, end = pairs[0]
+    for low, high in pairs:
+        if end is None:
+            break
+        if end < low:
+            joined.append((start, end))
+            start, end = low, high
+        elif high is None or high > end:
+            end = high
+    joined.append((start, end))
     return tuple(joined)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from functools import lru_cache
 from typing import Final, NoReturn
 
@@ -22,38 +23,48 @@ from tidings.errors import (
     FilterTypeError,
     did_you_mean,
 )
-from tidings.events import INT_MAX, INT_MIN, EventType, Timestamp, ValueType
-from tidings.filters.functions import FUNCTIONS
+from tidings.events import INT_MAX, INT_MIN, EventType, ValueType
+from tidings.filters import decimals
+from tidings.filters.functions import ARRAYS, COLLECTIONS, FUNCTIONS, NUMBERS, Kinds
 from tidings.filters.syntax import (
+    NULL,
     RESERVED,
     And,
+    AnyItem,
     Arithmetic,
     AttributeRef,
     Call,
     Compare,
     In,
     IsNull,
+    Item,
     Like,
     Literal,
     Negate,
     Node,
     Not,
     Or,
+    distinct,
     like_parts,
     like_pattern,
 )
 
 LENGTH_MAX: Final = 1 << 20  # Characters: an IN list of fifty thousand number plates.
 NESTING_MAX: Final = 100  # Levels of parentheses, NOT and chained arithmetic; people write fewer than ten.
+CONCAT_TEXTS_MAX: Final = (
+    64  # That one CONCAT joins: so a condition makes at most so many times an event's longest text.
+)
+REPEATS_MAX: Final = 2  # Levels of operands that the tree repeats; each may double the time to evaluate it.
 
 WORD = re.compile(
-    r"""[xX]'[^']*' | '(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*"
+    r"""[xX]'[^']*' | '(?:[^'\\]++|\\.?|'')*+(?:'|\Z) | "(?:[^"\\]++|\\.?|"")*+(?:"|\Z)
       | (?:[^\W\d]\w*|`[^`]*`)(?:\.(?:[^\W\d]\w*|`[^`]*`))*
-      | (?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\w*
+      | (?:\d++(?:\.\d*+)?|\.\d++)(?:[eE][+-]?\d+)?\w*
       | <=|>=|<>|!= | \S""",
     re.VERBOSE | re.DOTALL,
 )
-NUMBER = re.compile(r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+NUMBER = re.compile(r"(?:\d++(?:\.\d*+)?|\.\d++)(?:[eE][+-]?\d++)?", re.ASCII)
+_CLOSED = re.compile(r"""'(?:[^'\\]++|\\.|'')*+' | "(?:[^"\\]++|\\.|"")*+" | [^'"].*""", re.VERBOSE | re.DOTALL)
 _NAME_PART = re.compile(r"`([^`]*)`|([^.`]+)")
 _ESCAPE = {"'": re.compile(r"''|\\(['\"\\])"), '"': re.compile(r"\"\"|\\(['\"\\])")}
 
@@ -70,6 +81,13 @@ _BINDS = {
     **dict.fromkeys(["", ")", ","], 0),
 }
 
+_ENDS_TERM: Final = {  # What may follow a term in a chain of either; a term of an OR may itself be an AND.
+    "AND": frozenset(["AND", "OR", "and", "or", ")", ""]),
+    "OR": frozenset(["OR", "or", ")", ""]),
+}
+_AFTER_ITEM: Final = frozenset([",", ")"])
+_SAFE_DIGITS: Final = 18  # Whole numbers with so many digits are within 64 bits.
+
 _NULL_TYPE, _BOOL, _INT, _DOUBLE, _STRING = (
     ValueType.NULL,
     ValueType.BOOL,
@@ -77,7 +95,8 @@ _NULL_TYPE, _BOOL, _INT, _DOUBLE, _STRING = (
     ValueType.DOUBLE,
     ValueType.STRING,
 )
-_TRUE, _FALSE, _NULL = Literal(True, _BOOL), Literal(False, _BOOL), Literal(None, _NULL_TYPE)
+_MOMENTS = {"TIMESTAMP": ValueType.TIMESTAMP, "DATE": ValueType.DATE, "TIME": ValueType.TIME}
+_TRUE, _FALSE = Literal(True, _BOOL), Literal(False, _BOOL)
 
 
 def parse_tree(text: str, event_type: EventType | None = None) -> Node:
@@ -114,11 +133,15 @@ class _Parser:
         if not text.isascii():
             self._must_be_unicode()
         self._type = event_type
-        self._names = _nodes_of(event_type) if event_type else {}
+        self._names = plain_names(event_type) if event_type else {}
         self._words: list[str] = WORD.findall(text)
+        if self._words and not _CLOSED.fullmatch(self._words[-1]):
+            self._words[-1] = self._words[-1][0]  # A text without an end reaches to the end of the condition.
         self._words.append("")  # The end; no word is empty.
         self._at = 0
         self._depth = 0
+        self._repeats: list[tuple[int, int]] = []  # Operands that the tree repeats: first word, levels of them.
+        self._written: dict[int, tuple[Literal, str]] = {}  # Doubles by identity, and their digits.
 
     def condition(self) -> Node:
         node = self.value()
@@ -137,6 +160,8 @@ class _Parser:
         """What can be read here with operators that bind tighter than `floor`."""
         words, start = self._words, self._at
         node = self._operand()
+        if words[self._at] == "[":
+            node = self._subscript(node, start)
         chain = 0
         while True:
             word = words[self._at]
@@ -168,16 +193,39 @@ class _Parser:
         kind: type[And] | type[Or] = And if word == "AND" else Or
         self._must_be_truth(first, start)
         args = list(first.args) if isinstance(first, kind) else [first]
-        words, binds = self._words, _BINDS[word]
+        words, binds, ends = self._words, _BINDS[word], _ENDS_TERM[word]
         while True:
             at = self._at
-            arg = self._expression(binds)
+            arg = self._plain_term(words, at, ends) or self._expression(binds)
             if arg.type is not _BOOL:
                 self._must_be_truth(arg, at)
-            args.extend(arg.args if isinstance(arg, kind) else (arg,))
+            if type(arg) is kind:
+                args += arg.args
+            else:
+                args.append(arg)
             if words[self._at] != word and words[self._at].upper() != word:
                 return kind(tuple(args))
             self._at += 1
+
+    def _plain_term(self, words: list[str], at: int, ends: frozenset[str]) -> Node | None:
+        """An attribute, alone or compared with a plain constant, between AND or OR: what long chains are made of.
+
+        None for anything else, even if it is only wrong: then the long way finds out.
+        """
+        attribute = self._names.get(words[at])
+        if attribute is None:
+            return None
+        op, end = _COMPARISONS.get(words[at + 1]), at + 1
+        node: Node = attribute
+        if op:
+            end, right = at + 3, _plain_literal(words[at + 2])
+            if right is None or not _compares(attribute.type, right.type):
+                return None
+            node = Compare(op, attribute, right)
+        if words[end] not in ends:
+            return None
+        self._at = end
+        return node
 
     def _operand(self) -> Node:
         word = self._words[self._at]
@@ -224,16 +272,43 @@ class _Parser:
             return self._number("-" + word, start)
         self._deepen()
         node = self._operand()
+        if self._words[self._at] == "[":
+            node = self._subscript(node, start)
         self._depth -= 1
-        self._must_be(node, start, (_INT, _DOUBLE), "a number after -")
+        self._must_be(node, start, NUMBERS, "a number after -")
         # The smallest int has no opposite: that is left to be NULL.
         if isinstance(node, Literal) and node.value is not None and node.value != INT_MIN:
-            return self._number(repr(-node.value), start)
+            return self._negative(node, start)
         return Negate(node, node.type)
+
+    def _negative(self, node: Literal, at: int) -> Literal:
+        if node.type.is_decimal:
+            return decimals.decimal_literal(-node.value)
+        word = self._written[id(node)][1] if id(node) in self._written else repr(node.value)
+        return self._number(word[1:] if word[0] == "-" else "-" + word, at)
+
+    def _subscript(self, node: Node, start: int) -> Node:
+        """`array[position]` or `map[key]`."""
+        self._must_be(node, start, COLLECTIONS, "an array or a map before [")
+        self._at += 1
+        at = self._at
+        self._deepen()
+        place = self._expression(0)
+        self._depth -= 1
+        self._expect("]", "] after the position or key")
+        wanted = node.type.map_key or _INT
+        if place.type is not wanted and place.type is not _NULL_TYPE and node.type is not _NULL_TYPE:
+            what = "the position of an item, counted from 0" if node.type.map_key is None else f"a key of type {wanted}"
+            self._fail(f"expected {what}, got {_a(place.type)}", at=at, error=FilterTypeError)
+        if self._words[self._at] == "[":
+            self._fail("an item has no items of its own", error=FilterTypeError)
+        return Item(node, place, node.type.element or _NULL_TYPE)
 
     def _exists(self) -> Node:
         start = self._at
+        self._deepen()
         node = self._operand()
+        self._depth -= 1
         if not isinstance(node, AttributeRef):
             self._fail("expected an attribute after EXISTS", at=start)
         return Not(IsNull(node))
@@ -244,13 +319,12 @@ class _Parser:
         op = _COMPARISONS.get(word)
         if op:
             right_at = self._at
-            right = self._expression(_COMPARE)
-            if left.type is not right.type:
-                self._must_compare(left, right, start, right_at)
-            return Compare(op, left, right)
+            if self._words[right_at].upper() in ("ANY", "SOME") and self._words[right_at + 1] == "(":
+                return self._any_item(op, left, start)
+            return self._compared(op, left, self._expression(_COMPARE), start, right_at)
         word = word.upper()
         if word == "IS":
-            return self._is_null(left)
+            return self._is(left, start)
         if word == "NOT":
             word = self._words[self._at].upper()
             self._at += 1
@@ -259,18 +333,65 @@ class _Parser:
             return Not(_NEGATABLE[word](self, left, start))
         return _NEGATABLE[word](self, left, start)
 
+    def _any_item(self, op: str, left: Node, start: int) -> Node:
+        """`left op ANY(array)`."""
+        self._at += 2
+        at = self._at
+        array = self._expression(0)
+        self._expect(")", ") after the array")
+        self._must_be(array, at, ARRAYS, "an array in ANY")
+        left = self._beside(left, array.type.element or _NULL_TYPE)
+        self._must_compare(_item_of(array), left, at, start)
+        return AnyItem(op, left, array)
+
+    def _beside(self, node: Node, other: ValueType) -> Node:
+        """A constant with a point or an exponent counts as a decimal beside one, exactly as it is written."""
+        if not other.is_decimal or id(node) not in self._written:
+            return node
+        double, word = self._written[id(node)]
+        if "e" in repr(double.value):  # So far from 1 that no decimal may hold it.
+            try:
+                return decimals.decimal_literal(Decimal(word))
+            except EventError:
+                return double
+        return self._decimal(word, self._at - 1)
+
     def _in(self, left: Node, start: int) -> Node:
         self._expect("(", "( after IN")
-        items = [self._item(left, start)]
-        while self._words[self._at] == ",":
-            self._at += 1
-            items.append(self._item(left, start))
+        items = self._plain_items(left)
+        if items is None:
+            self._deepen()
+            items = [self._item(left, start)]
+            while self._words[self._at] == ",":
+                self._at += 1
+                items.append(self._item(left, start))
+            self._depth -= 1
         self._expect(")", ", or ) in the list")
+        if left.type is _DOUBLE and (exact := [item.type for item in items if item.type.is_decimal]):
+            left = self._beside(left, exact[0])
+            items = [self._beside(item, left.type) for item in items]  # As they would be if it had been one at once.
         return In(left, tuple(items))
+
+    def _plain_items(self, left: Node) -> list[Node] | None:
+        """The items of a list of plain constants, all of the type of the attribute; None for any other list."""
+        words, at = self._words, self._at
+        if words[at + 1] not in _AFTER_ITEM or _plain_literal(words[at]) is None:
+            return None
+        try:
+            end = words.index(")", at)
+        except ValueError:
+            return None
+        found = [_plain_literal(word) for word in words[at:end:2]]
+        if None in found or words[at + 1 : end : 2].count(",") != len(found) - 1 or (end - at) % 2 == 0:
+            return None
+        if not all(_compares(left.type, kind) for kind in {item.type for item in found}):  # type: ignore[union-attr]
+            return None
+        self._at = end
+        return found  # type: ignore[return-value]
 
     def _item(self, left: Node, start: int) -> Node:
         at = self._at
-        item = self._expression(0)
+        item = self._beside(self._expression(0), left.type)
         self._must_compare(left, item, start, at)
         return item
 
@@ -284,7 +405,7 @@ class _Parser:
             if len(escape) != 1 or escape in "%_":
                 self._fail("expected one character other than % and _ after ESCAPE", at=at)
             pattern = _with_backslashes(pattern, escape)
-        return Like(left, like_pattern(like_parts(pattern)))
+        return Like(left, like_pattern(like_parts(pattern)) if "\\" in pattern else pattern)
 
     def _pattern(self, after: str) -> str:
         word = self._words[self._at]
@@ -301,15 +422,45 @@ class _Parser:
         self._at += 1
         high_at = self._at
         high = self._expression(_COMPARE)
-        self._must_compare(left, low, start, low_at)
-        self._must_compare(left, high, start, high_at)
-        return And((Compare(">=", left, low), Compare("<=", left, high)))
+        self._repeat(start)
+        terms = (">=", low, low_at), ("<=", high, high_at)
+        return And(tuple(self._compared(op, left, bound, start, at) for op, bound, at in terms))
 
-    def _is_null(self, left: Node) -> Node:
+    def _compared(self, op: str, left: Node, right: Node, start: int, at: int) -> Compare:
+        if left.type is not right.type or left.type.element is not None:
+            left, right = self._beside(left, right.type), self._beside(right, left.type)
+            self._must_compare(left, right, start, at)
+        return Compare(op, left, right)
+
+    def _is(self, left: Node, start: int) -> Node:
+        """`left IS [NOT] NULL` or `left IS [NOT] DISTINCT FROM right`."""
         negated = self._words[self._at].upper() == "NOT"
         self._at += negated
-        self._expect("NULL", "NULL after IS NOT" if negated else "NULL or NOT NULL after IS")
+        if self._words[self._at].upper() == "DISTINCT":
+            self._at += 1
+            self._expect("FROM", "FROM after DISTINCT")
+            return self._distinct(left, start, not negated)
+        self._expect(
+            "NULL", "NULL or DISTINCT FROM after IS NOT" if negated else "[NOT] NULL or [NOT] DISTINCT FROM after IS"
+        )
         return Not(IsNull(left)) if negated else IsNull(left)
+
+    def _distinct(self, left: Node, start: int, wanted: bool) -> Node:
+        """Whether two values differ, NULL being a value like any other."""
+        right_at = self._at
+        right = self._expression(_COMPARE)
+        self._repeat(start)
+        return distinct(self._compared("<>" if wanted else "=", left, right, start, right_at))
+
+    def _repeat(self, start: int) -> None:
+        """Notes that the tree has the operand from this word on more than once: more with every level of them."""
+        level = 1
+        while self._repeats and self._repeats[-1][0] >= start:
+            level = max(level, self._repeats.pop()[1] + 1)
+        if level > REPEATS_MAX:
+            what = f"BETWEEN and IS DISTINCT FROM nested more than {REPEATS_MAX} levels deep"
+            self._fail(what, at=start, error=FilterTooLarge)
+        self._repeats.append((start, level))
 
     # Values
 
@@ -327,21 +478,33 @@ class _Parser:
                 self._fail(
                     "expected a whole number within 64 bits",
                     at=at,
-                    hint="write a double with a point or an exponent, such as 1e20",
+                    hint="write a double with a point or an exponent, such as 1e20, or a decimal, such as 1000BD",
                 )
             return Literal(number, _INT)
+        if bare[-2:] in ("BD", "bd"):
+            return self._decimal(word[:-2], at)
         if not NUMBER.fullmatch(bare):
             self._fail(f"{bare!r} is not a number", at=at)
         if math.isinf(double := float(word)):
             self._fail("expected a number within the range of doubles", at=at)
-        return Literal(double, _DOUBLE)
+        node = Literal(double, _DOUBLE)
+        self._written[id(node)] = (node, word)
+        return node
+
+    def _decimal(self, word: str, at: int) -> Literal:
+        if not NUMBER.fullmatch(word[1:] if word[0] == "-" else word):
+            self._fail(f"{word!r} is not a decimal number", at=at)
+        try:
+            return decimals.decimal_literal(Decimal(word))
+        except EventError:
+            self._fail(f"expected a decimal of at most {decimals.DIGITS_MAX} digits", at=at)
 
     def _named(self, word: str) -> Node:
         following = self._words[self._at + 1]
         if following == "(" and word[0] != "`":
             return self._call(word)
-        if following[:1] == "'" and word.upper() == "TIMESTAMP":
-            return self._timestamp()
+        if following[:1] == "'" and word.upper() in _MOMENTS:
+            return self._moment(_MOMENTS[word.upper()])
         if word[1:2] == "'":
             return self._bytes(word)
         if word.upper() in RESERVED:
@@ -357,6 +520,9 @@ class _Parser:
         name = self._name(word)
         found = self._type.find(name)
         if found is None:
+            if name in self._type.others:
+                what = f"attribute {name!r} is {self._type.others[name]}"
+                self._fail(what, at=self._at - 1, error=FilterTypeError)
             known = [attribute.name for attribute in self._type]
             hint = did_you_mean(name, known) or f"it has {', '.join(known[:20]) or 'no attributes'}"
             self._fail(
@@ -369,14 +535,14 @@ class _Parser:
             self._fail("expected a name between backticks", at=self._at - 1)
         return _unquote_name(word) if "`" in word else word
 
-    def _timestamp(self) -> Node:
+    def _moment(self, kind: ValueType) -> Node:
         self._at += 1
         try:
-            moment = Timestamp(_unquote(self._words[self._at]))
+            moment = kind.python(_unquote(self._words[self._at]))
         except (EventError, ValueError, OverflowError) as wrong:
             self._fail(str(wrong))
         self._at += 1
-        return Literal(moment, ValueType.TIMESTAMP)
+        return Literal(moment, kind)
 
     def _bytes(self, word: str) -> Node:
         try:
@@ -398,8 +564,17 @@ class _Parser:
             self._fail(f"{name} takes {function.arity()} values, got {len(args)}", at=at, error=FilterTypeError)
         for index, (arg, arg_at) in enumerate(args):
             wanted = function.types_at(index)
-            self._must_be(arg, arg_at, wanted, f"{_or_list(wanted)} as value {index + 1} of {name}")
+            if arg.type not in wanted:
+                self._must_be(arg, arg_at, wanted, f"{_or_list(wanted)} as value {index + 1} of {name}")
         nodes = tuple(arg for arg, _ in args)
+        if name == "ARRAY_CONTAINS":
+            nodes = (nodes[0], self._beside(nodes[1], nodes[0].type.element or _NULL_TYPE))
+            self._must_compare(_item_of(nodes[0]), nodes[1], args[0][1], args[1][1])
+        if name in _JOINING and (count := sum(map(_texts_in, nodes))) > CONCAT_TEXTS_MAX:
+            what = (
+                f"{name} may join {CONCAT_TEXTS_MAX} texts, those of calls within it included, this one has {count:,}"
+            )
+            self._fail(what, at=at, error=FilterTooLarge)
         return Call(name, nodes, function.gives or nodes[0].type)
 
     def _arguments(self) -> list[tuple[Node, int]]:
@@ -418,10 +593,23 @@ class _Parser:
     # Types
 
     def _arithmetic(self, op: str, left: Node, right: Node, start: int, at: int) -> Node:
-        self._must_be(left, start, (_INT, _DOUBLE), f"a number before {op}")
-        self._must_be(right, at + 1, (_INT, _DOUBLE), f"a number after {op}")
-        whole = left.type is not _DOUBLE and right.type is not _DOUBLE
-        return Arithmetic(op, left, right, _INT if whole else _DOUBLE)
+        self._must_be(left, start, NUMBERS, f"a number before {op}")
+        self._must_be(right, at + 1, NUMBERS, f"a number after {op}")
+        left, right = self._beside(left, right.type), self._beside(right, left.type)
+        if _DOUBLE in (left.type, right.type):
+            return Arithmetic(op, left, right, _DOUBLE)
+        if left.type.is_decimal or right.type.is_decimal:
+            return self._decimal_arithmetic(op, left, right, at)
+        return Arithmetic(op, left, right, _INT)
+
+    def _decimal_arithmetic(self, op: str, left: Node, right: Node, at: int) -> Node:
+        if op in "/%":
+            hint = "multiply the other side instead, or compute it in the query that makes the events"
+            self._fail(f"there is no {op} of decimals", at=at, hint=hint, error=FilterTypeError)
+        kinds = [decimals.as_decimal(side) for side in (left, right)]
+        if _NULL_TYPE in kinds:  # NULL whatever the other side is.
+            kinds = [next(kind for kind in kinds if kind is not _NULL_TYPE)] * 2
+        return Arithmetic(op, left, right, decimals.result_type(op, *kinds))
 
     def _xor(self, left: Node, right: Node, start: int, at: int) -> Node:
         self._must_be_truth(left, start)
@@ -438,14 +626,37 @@ class _Parser:
 
     def _must_compare(self, left: Node, right: Node, left_at: int, right_at: int) -> None:
         a, b = left.type, right.type
-        if a is b or a is _NULL_TYPE or b is _NULL_TYPE or (a.is_number and b.is_number):
+        if (a is b and a.element is None) or a is _NULL_TYPE or b is _NULL_TYPE:
+            return
+        if a.is_number and b.is_number:
+            self._must_have_digits(left, right, right_at)
             return
         hint = ""
-        if ValueType.TIMESTAMP in (a, b) and _STRING in (a, b):
+        if a.has_items or b.has_items:
+            hint = "an array is asked by ARRAY_CONTAINS(tags, 'x') or 'x' = ANY(tags), a map by prices['x']"
+        elif ValueType.TIMESTAMP in (a, b) and _STRING in (a, b):
             hint = "write a moment as TIMESTAMP '2026-01-31T12:00:00Z'"
+        elif ValueType.DATE in (a, b) and _STRING in (a, b):
+            hint = "write a day as DATE '2026-01-31'"
+        elif ValueType.TIME in (a, b) and _STRING in (a, b):
+            hint = "write a time of day as TIME '12:30:00'"
         elif _STRING in (a, b):
             hint = "there are no implicit casts; INT(), BOOL() and STRING() convert"
         self._fail(f"cannot compare {_a(a)} with {_a(b)}", at=right_at, hint=hint, error=FilterTypeError)
+
+    def _must_have_digits(self, left: Node, right: Node, at: int) -> None:
+        """Two decimals that no constant is among are compared in a type that holds both."""
+        if _DOUBLE in (left.type, right.type) or not (left.type.is_decimal or right.type.is_decimal):
+            return
+        if isinstance(left, Literal) or (isinstance(right, Literal) and not isinstance(left, Item)):
+            return
+        kinds = decimals.as_decimal(left), decimals.as_decimal(right)
+        if not decimals.have_common_type(*kinds):
+            what = (
+                f"cannot compare {kinds[0]} with {kinds[1]}: together they take more than {decimals.DIGITS_MAX} digits"
+            )
+            hint = "cast one of them in the query that makes the events"
+            self._fail(what, at=at, hint=hint, error=FilterTypeError)
 
     # Words
 
@@ -479,6 +690,17 @@ class _Parser:
         return len(self._text.rstrip()) + 1
 
 
+_JOINING: Final = ("CONCAT", "CONCAT_WS")
+
+
+def _texts_in(node: Node) -> int:
+    """How many texts are joined here; what is within another CONCAT was counted there, and is not too much."""
+    if type(node) is not Call:
+        return 1
+    counts = map(_texts_in, node.args)
+    return max(1, sum(counts)) if node.name in _JOINING else max(counts, default=1)
+
+
 _NEGATABLE: Final[dict[str, Callable[[_Parser, Node, int], Node]]] = {
     "IN": _Parser._in,
     "LIKE": _Parser._like,
@@ -491,7 +713,7 @@ _SPECIAL: Final[dict[str, Callable[[_Parser], Node]]] = {
     "EXISTS": _Parser._exists,
     "TRUE": lambda _: _TRUE,
     "FALSE": lambda _: _FALSE,
-    "NULL": lambda _: _NULL,
+    "NULL": lambda _: NULL,
 }
 
 
@@ -527,10 +749,9 @@ class _Guesser(_Parser):
         except EventTypeError as wrong:
             self._fail(str(wrong), at=at)
 
-    def _predicate(self, left: Node, word: str, start: int, at: int) -> Node:
-        node = super()._predicate(left, word, start, at)
-        if isinstance(node, Compare):
-            self._must_compare(node.left, node.right, start, at)
+    def _compared(self, op: str, left: Node, right: Node, start: int, at: int) -> Compare:
+        node = super()._compared(op, left, right, start, at)
+        self._must_compare(node.left, node.right, start, at)
         return node
 
     def _must_be(self, node: Node, at: int, wanted: tuple[ValueType, ...], what: str) -> None:
@@ -546,15 +767,41 @@ class _Guesser(_Parser):
         super()._must_compare(left, right, left_at, right_at)
 
     def _learn(self, node: Node, kind: ValueType) -> None:
-        if isinstance(node, AttributeRef) and kind is not _NULL_TYPE:
-            self._seen[node.name] = self._seen[node.name] or (_DOUBLE if kind is _INT else kind)
+        if kind is _INT:
+            kind = _DOUBLE
+        elif kind.is_decimal:  # What the constants show are only some of the digits.
+            kind = ValueType.decimal(decimals.DIGITS_MAX, max(kind.scale, decimals.DIGITS_MAX // 2))
+        if isinstance(node, Item) and isinstance(node.of, AttributeRef) and not kind.has_items:
+            self._seen[node.of.name] = _collection(node.at.type, kind)
+        elif isinstance(node, AttributeRef) and kind is not _NULL_TYPE:
+            self._seen[node.name] = self._seen[node.name] or kind
+
+
+def _collection(place: ValueType, item: ValueType) -> ValueType:
+    """What is asked for an item at such a place: an array by a whole number, a map by anything else."""
+    item = _STRING if item is _NULL_TYPE else item
+    return ValueType.array(item) if place is _INT or place is _NULL_TYPE else ValueType.map(place, item)
 
 
 @lru_cache(maxsize=256)  # More event types than one process is likely to mix; a miss costs only time.
-def _nodes_of(event_type: EventType) -> dict[str, AttributeRef]:
-    """One node for every mention of an attribute by its exact name, where that can mean nothing else."""
-    other = RESERVED | {"TIMESTAMP"}
+def plain_names(event_type: EventType) -> dict[str, AttributeRef]:
+    """By name one node for every mention of an attribute by its exact name, where that can mean nothing else."""
+    other = RESERVED | _MOMENTS.keys()
     return {a.name: AttributeRef(a.name, a.type) for a in event_type if a.name.upper() not in other}
+
+
+def _compares(left: ValueType, right: ValueType) -> bool:
+    return left is right or (left.is_number and right.is_number)
+
+
+def _plain_literal(word: str) -> Literal | None:
+    """The constant that a word is, where nothing can be wrong with it; None where that takes a closer look."""
+    if word[:1] == "'":
+        text = word[1:-1]
+        return Literal(text, _STRING) if len(word) > 1 and "\\" not in text and "'" not in text else None
+    if word.isdecimal():
+        return Literal(int(word), _INT) if len(word) <= _SAFE_DIGITS and word.isascii() else None
+    return None
 
 
 def _unquote(word: str) -> str:
@@ -580,8 +827,17 @@ def _keep(char: str) -> str:
 
 
 def _a(kind: ValueType) -> str:
-    return f"an {kind}" if kind is _INT else f"a {kind}" if kind is not _NULL_TYPE else "NULL"
+    if kind is _NULL_TYPE:
+        return "NULL"
+    return f"an {kind}" if kind is _INT or kind.kind == "array" else f"a {kind}"
+
+
+def _item_of(array: Node) -> Node:
+    """Any item of an array, where only its type counts."""
+    return Item(array, Literal(0, _INT), array.type.element or _NULL_TYPE)
 
 
 def _or_list(kinds: tuple[ValueType, ...]) -> str:
+    if isinstance(kinds, Kinds):
+        return kinds.name
     return " or ".join(_a(kind) for kind in kinds)

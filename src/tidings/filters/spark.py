@@ -7,22 +7,29 @@ says. Nested attributes `a.b` read the field b of the struct column a.
 
 from __future__ import annotations
 
-from tidings.events import INT_MIN, ValueType
-from tidings.filters.functions import FUNCTIONS
+from fractions import Fraction
+from math import floor
+
+from tidings.events import INT_MIN, Exact, ValueType
+from tidings.filters.functions import FUNCTIONS, spark_comparison
+from tidings.filters.normal import MIRRORED
 from tidings.filters.syntax import (
     And,
+    AnyItem,
     Arithmetic,
     AttributeRef,
     Call,
     Compare,
     In,
     IsNull,
+    Item,
     Like,
     Literal,
     Negate,
     Node,
     Not,
     Or,
+    format_value,
 )
 
 _TRY = {"+": "try_add", "-": "try_subtract", "*": "try_multiply", "/": "try_divide", "%": "try_mod"}
@@ -41,7 +48,7 @@ def to_spark(node: Node) -> str:
         case AttributeRef(name):
             return ".".join(f"`{part}`" for part in name.split("."))
         case Compare(op, left, right):
-            return f"({_as(left, right.type)} {op} {_as(right, left.type)})"
+            return _compare(op, left, right)
         case And(args):
             return f"({' AND '.join(map(to_spark, args))})"
         case Or(args):
@@ -57,16 +64,52 @@ def to_spark(node: Node) -> str:
         case Arithmetic():
             return _arithmetic(node)
         case Negate(arg, kind):
-            return f"(- {to_spark(arg)})" if kind is ValueType.DOUBLE else f"try_subtract(0L, {to_spark(arg)})"
+            return f"try_subtract(0L, {to_spark(arg)})" if kind is ValueType.INT else f"(- {to_spark(arg)})"
         case Call(name, args):
             return FUNCTIONS[name].spark([to_spark(arg) for arg in args], [arg.type for arg in args])
+        case Item(of, at):
+            return _item(to_spark(of), to_spark(at), of.type)
+        case AnyItem(op, arg, array):
+            element = array.type.element or ValueType.NULL
+            each = spark_comparison(op, to_spark(arg), arg.type, "_item", element)
+            return f"exists({to_spark(array)}, _item -> {each})"
+
+
+def _item(of: str, at: str, kind: ValueType) -> str:
+    if kind.map_key is not None:
+        return f"try_element_at({of}, {at})"
+    # Positions are 32-bit ints to Spark.
+    return f"IF({at} BETWEEN 0L AND 2147483647L, get({of}, CAST({at} AS INT)), NULL)"
+
+
+def _compare(op: str, left: Node, right: Node) -> str:
+    if left.type.is_decimal and isinstance(right, Literal) and type(right.value) in (int, Exact):
+        return _with_number(op, to_spark(left), left.type, right.value)
+    if right.type.is_decimal and isinstance(left, Literal) and type(left.value) in (int, Exact):
+        return _with_number(MIRRORED[op], to_spark(right), right.type, left.value)
+    if ValueType.INT in (left.type, right.type) and (left.type.is_decimal or right.type.is_decimal):
+        return spark_comparison(op, to_spark(left), left.type, to_spark(right), right.type)
+    return f"({_as(left, right.type)} {op} {_as(right, left.type)})"
+
+
+def _with_number(op: str, text: str, kind: ValueType, number: int | Exact) -> str:
+    """A decimal compared with a constant, which Spark would round to the digits that are left beside the decimal's."""
+    exact = Fraction(number) * 10**kind.scale
+    below = floor(exact)
+    if below == exact and abs(below) < 10**kind.precision:
+        return f"({text} {op} {_literal(Literal(kind.value_at(below), kind))})"
+    if op in ("=", "<>"):
+        return f"({text} {'<>' if op == '=' else '='} {text})"  # None equals it: FALSE, or NULL.
+    if abs(below) < 10**kind.precision:  # Between two of the decimal's values.
+        return f"({text} {'<=' if op[0] == '<' else '>'} {_literal(Literal(kind.value_at(below), kind))})"
+    return f"({text} {'=' if (op[0] == '<') == (number > 0) else '<>'} {text})"
 
 
 def _as(node: Node, other: ValueType) -> str:
-    """The text of `node` where it meets a value of type `other`: an int beside a double becomes one."""
-    if node.type is not ValueType.INT or other is not ValueType.DOUBLE:
+    """The text of `node` where it meets a value of type `other`: numbers beside a double become one."""
+    if not node.type.is_number or node.type is ValueType.DOUBLE or other is not ValueType.DOUBLE:
         return to_spark(node)
-    if isinstance(node, Literal):
+    if isinstance(node, Literal) and node.value is not None:
         return _literal(Literal(float(node.value), ValueType.DOUBLE))
     return f"CAST({to_spark(node)} AS DOUBLE)"
 
@@ -79,6 +122,8 @@ def _in(arg: Node, items: tuple[Node, ...]) -> str:
 
 
 def _arithmetic(node: Arithmetic) -> str:
+    if node.type.is_decimal:
+        return f"{_TRY[node.op]}({_as_decimal(node.left)}, {_as_decimal(node.right)})"
     left, right = _as(node.left, node.type), _as(node.right, node.type)
     if node.type is ValueType.INT and node.op == "/":
         # `div` alone would raise for the smallest int divided by -1.
@@ -86,23 +131,31 @@ def _arithmetic(node: Arithmetic) -> str:
     return f"{_TRY[node.op]}({left}, {right})"
 
 
+def _as_decimal(node: Node) -> str:
+    """An operand beside a decimal, with as many digits as `decimals.as_decimal` gives it."""
+    if node.type is not ValueType.INT:
+        return to_spark(node)
+    if isinstance(node, Literal) and node.value is not None:
+        return f"{node.value}BD"
+    return f"CAST({to_spark(node)} AS DECIMAL(20,0))"
+
+
 def _literal(node: Literal) -> str:
     value = node.value
-    match node.type:
-        case ValueType.NULL:
+    match node.type.kind:
+        case "null":
             return "NULL"
-        case ValueType.BOOL:
-            return str(value).upper()
-        case ValueType.INT:
+        case "int":
             return f"{value}L" if value != INT_MIN else f"({value + 1}L - 1L)"
-        case ValueType.DOUBLE:
+        case "double":
             return f"{value!r}D"
-        case ValueType.STRING:
+        case "string":
             return _string(str(value))
-        case ValueType.TIMESTAMP:
+        case "timestamp":
             return f"timestamp_micros({int(value)}L)"
-        case ValueType.BYTES:
-            return f"X'{value.hex()}'"
+        case "date" if value.iso()[0] == "@":  # Beyond the years that have four digits.
+            return f"date_from_unix_date({int(value)})"
+    return format_value(value, node.type)
 
 
 def _string(text: str) -> str:

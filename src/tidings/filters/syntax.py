@@ -1,7 +1,8 @@
 """The syntax tree of a condition, and its canonical text.
 
 Few kinds of node, because everything with two spellings is one of them: BETWEEN is two
-comparisons, EXISTS is IS NOT NULL, XOR is `<>` between truths, NOT IN is NOT of IN.
+comparisons, EXISTS is IS NOT NULL, XOR is `<>` between truths, NOT IN is NOT of IN, and IS DISTINCT FROM
+is comparisons and IS NULL.
 `format_tree` writes the one text that parses back to the same tree.
 
 Nodes are msgspec structs rather than dataclasses: a million conditions are some ten
@@ -12,12 +13,11 @@ garbage collector need not walk them either.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
 
-from tidings.events import ValueType
+from tidings.events import Value, ValueType
 
 BOOL: Final = ValueType.BOOL
 
@@ -113,7 +113,28 @@ class Call(Struct, frozen=True, gc=False):
     type: ValueType
 
 
-Node: TypeAlias = Literal | AttributeRef | Compare | In | Like | IsNull | Not | And | Or | Arithmetic | Negate | Call
+class Item(Struct, frozen=True, gc=False):
+    """`of[at]`: an array's item, counted from 0, or a map's value for a key. NULL where there is none."""
+
+    of: Node
+    at: Node
+    type: ValueType
+
+
+class AnyItem(Struct, frozen=True, gc=False):
+    """`arg op ANY(array)`: TRUE if it is of some item, or else NULL if it is of any, or else FALSE."""
+
+    op: str
+    arg: Node
+    array: Node
+    type: ValueType = BOOL
+
+
+Node: TypeAlias = (
+    Literal | AttributeRef | Compare | In | Like | IsNull | Not | And | Or | Arithmetic | Negate | Call | Item | AnyItem
+)
+
+NULL: Final = Literal(None, ValueType.NULL)
 
 RESERVED: Final = frozenset(
     ["AND", "OR", "XOR", "NOT", "IN", "LIKE", "BETWEEN", "IS", "NULL", "TRUE", "FALSE", "EXISTS"]
@@ -147,17 +168,45 @@ def children(node: Node) -> tuple[Node, ...]:
             return node.args
         case Like() | IsNull() | Not() | Negate():
             return (node.arg,)
+        case Item():
+            return (node.of, node.at)
+        case AnyItem():
+            return (node.arg, node.array)
         case _:
             return ()
 
 
+def distinct(compared: Compare) -> Node:
+    """A comparison by `<>` or `=` that is never NULL, because NULL differs from every value and not from NULL.
+
+    >>> from tidings.filters import parse
+    >>> str(parse("a IS DISTINCT FROM 5")), str(parse("a IS NOT DISTINCT FROM NULL"))
+    ('a IS NULL OR a <> 5', 'a IS NULL')
+    """
+    left, right, differs = compared.left, compared.right, compared.op == "<>"
+    if NULL in (left, right):
+        absent = IsNull(right if left == NULL else left)
+        return Not(absent) if differs else absent
+    match [IsNull(side) for side in (left, right) if not isinstance(side, Literal)]:
+        case [one, other]:
+            both = And((Not(one), Not(other), compared))
+            either = And((one, Not(other))), And((Not(one), other))
+            return Or((*either, both)) if differs else Or((And((one, other)), both))
+        case [one]:
+            return Or((one, compared)) if differs else And((Not(one), compared))
+    return compared
+
+
 def attributes_of(node: Node) -> dict[str, ValueType]:
     """The attributes a tree mentions, in the order of first mention."""
-    if isinstance(node, AttributeRef):
-        return {node.name: node.type}
     found: dict[str, ValueType] = {}
-    for child in children(node):
-        found |= {name: kind for name, kind in attributes_of(child).items() if name not in found}
+    waiting = [node]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, AttributeRef):
+            found.setdefault(node.name, node.type)
+        elif not isinstance(node, Literal):
+            waiting += children(node)[::-1]
     return found
 
 
@@ -170,29 +219,39 @@ def quote_string(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
-@lru_cache(maxsize=65_536)  # As many patterns as one stream is likely to mix; a miss costs only time.
 def like_parts(pattern: str) -> tuple[str, ...]:
     r"""A pattern as runs of plain text between wildcards, which stand as themselves: `a\%%` is ('a%', '%').
 
     Plain runs and wildcards alternate; an empty run between two wildcards is kept, so even positions are
     always plain text and odd ones wildcards.
     """
-    parts, plain, position = [], "", 0
-    while position < len(pattern):
-        char = pattern[position]
-        if char == "\\" and pattern[position + 1 : position + 2] in ("%", "_", "\\"):
-            plain, position = plain + pattern[position + 1], position + 2
-        elif char in "%_":
-            parts += [plain, char]
-            plain, position = "", position + 1
+    parts = _WILDCARD.split(pattern) if "\\" not in pattern else _split_escaped(pattern)
+    return tuple(parts)
+
+
+_WILDCARD = re.compile("([%_])")
+_ESCAPED = re.compile(r"\\([\\%_])|([%_])|[^\\%_]+|\\")
+
+
+def _split_escaped(pattern: str) -> list[str]:
+    parts: list[str] = []
+    plain: list[str] = []
+    for found in _ESCAPED.finditer(pattern):
+        if found[2]:
+            parts += ["".join(plain), found[2]]
+            plain = []
         else:
-            plain, position = plain + char, position + 1
-    return (*parts, plain)
+            plain.append(found[1] or found[0])
+    return [*parts, "".join(plain)]
 
 
 def like_pattern(parts: tuple[str, ...]) -> str:
     """The canonical pattern with these parts."""
-    return "".join(part if index % 2 else re.sub(r"([\\%_])", r"\\\1", part) for index, part in enumerate(parts))
+    return "".join([part if index % 2 or not part else _escaped(part) for index, part in enumerate(parts)])
+
+
+def _escaped(plain: str) -> str:
+    return re.sub(r"([\\%_])", r"\\\1", plain)
 
 
 def _format(node: Node) -> tuple[str, int]:
@@ -224,6 +283,10 @@ def _format(node: Node) -> tuple[str, int]:
             return f"-{_inside(arg, _UNARY)}", _UNARY
         case Call(name, args):
             return f"{name}({', '.join(map(format_tree, args))})", _ATOM
+        case Item(of, at):
+            return f"{_inside(of, _UNARY)}[{format_tree(at)}]", _ATOM
+        case AnyItem(op, arg, array):
+            return f"{_inside(arg, _COMPARE)} {op} ANY({format_tree(array)})", _COMPARE
 
 
 def _inside(node: Node, binds: int) -> str:
@@ -231,23 +294,34 @@ def _inside(node: Node, binds: int) -> str:
     return text if own > binds else f"({text})"
 
 
+def format_value(value: Value | None, kind: ValueType) -> str:
+    """A constant as conditions write it.
+
+    >>> from decimal import Decimal
+    >>> format_value(Decimal("9.90"), ValueType.decimal(5, 2))
+    '9.90BD'
+    """
+    match kind.kind:
+        case "null":
+            return "NULL"
+        case "bool":
+            return str(value).upper()
+        case "string":
+            return quote_string(str(value))
+        case "timestamp" | "date" | "time":
+            return f"{kind.kind.upper()} '{value!s}'"
+        case "bytes":
+            assert isinstance(value, bytes)
+            return f"X'{value.hex()}'"
+        case "decimal":
+            return f"{value:f}BD"
+    return repr(value)
+
+
 def _literal(node: Literal) -> tuple[str, int]:
-    value = node.value
-    match node.type:
-        case ValueType.NULL:
-            return "NULL", _ATOM
-        case ValueType.BOOL:
-            return str(value).upper(), _ATOM
-        case ValueType.STRING:
-            return quote_string(str(value)), _ATOM
-        case ValueType.TIMESTAMP:
-            return f"TIMESTAMP '{value!s}'", _ATOM
-        case ValueType.BYTES:
-            return f"X'{value.hex()}'", _ATOM
-        case _:
-            text = repr(value)
-            # A negative number binds like the minus it begins with.
-            return text, _UNARY if text.startswith("-") else _ATOM
+    text = format_value(node.value, node.type)
+    # A negative number binds like the minus it begins with.
+    return text, _UNARY if text.startswith("-") else _ATOM
 
 
 def _quote_part(part: str) -> str:

@@ -15,21 +15,21 @@ from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from tidings.errors import EventError
-from tidings.events import EventType, Timestamp, ValueType
+from tidings.events import Date, EventType, Exact, Time, Timestamp, ValueType
 from tidings.filters.intervals import Intervals, any_of, comparing, with_prefix
 from tidings.filters.normal import MIRRORED, NEGATED, Box, Part, TooManyBoxes, as_boxes, parts_of, product, union
 from tidings.filters.parse import NUMBER, WORD
 from tidings.filters.syntax import And, AttributeRef, Compare, In, IsNull, Like, Literal, Node, Not, Or
 
-WORDS_MAX: Final = (
-    64  # Longer conditions are mostly lists, each with a shape of its own, and spend their time elsewhere.
-)
+WORDS_MAX: Final = 64  # Longer conditions are mostly lists, each with its own shape, and spend their time elsewhere.
 SHAPES_MAX: Final = 4096  # Per event type. Beyond that, conditions of new shapes are parsed one by one.
 
 Shape: TypeAlias = tuple[str, ...]
 Template: TypeAlias = Callable[[list[Any]], list[Part]]  # From the constants, in order, to the parts of boxes.
 
 _DIGITS = frozenset("0123456789")
+_EXACT_LENGTH = 16  # Characters of a double that are at most 15 digits and a point.
+_INT, _SHORT, _LONG = "1", "1.0", "1.00"  # What stands for a number in a shape; one with an exponent is long, too.
 
 
 class _Odd(Exception):
@@ -54,7 +54,7 @@ def learn_template(text: str, event_type: EventType, tree: Node) -> None:
     except _Odd:
         return
     if shape not in known and len(known) < SHAPES_MAX:
-        known[shape] = _Builder(constants).template(tree)
+        known[shape] = _Builder(constants, _LONG not in shape).template(tree)
 
 
 @lru_cache(maxsize=256)  # As many event types as the parser keeps names of.
@@ -66,7 +66,7 @@ def _templates_of(event_type: EventType) -> dict[Shape, Template | None]:
 def _shape_of(text: str) -> tuple[Shape, list[Any]]:
     """The shape of a condition and its constants in order. Raises _Odd for what is long or unusual."""
     words = WORD.findall(text)
-    if len(words) > WORDS_MAX:
+    if not 0 < len(words) <= WORDS_MAX:
         raise _Odd
     shape: list[str] = []
     constants: list[Any] = []
@@ -77,7 +77,9 @@ def _shape_of(text: str) -> tuple[Shape, list[Any]]:
         elif word[0] in _DIGITS:
             number = _plain_number(word)
             constants.append(number)
-            shape.append("1" if type(number) is int else "1.0")
+            shape.append(_kind_of(word, number))
+        elif word == "-":
+            raise _Odd  # Whose sign it is, the parser knows; and -0 equals 0.
         else:
             shape.append(word)
     return tuple(shape), constants
@@ -85,7 +87,7 @@ def _shape_of(text: str) -> tuple[Shape, list[Any]]:
 
 def _plain_text(word: str) -> str:
     text = word[1:-1]
-    if len(word) < 2 or "\\" in text or "'" in text:
+    if len(word) < 2 or word[-1] != "'" or "\\" in text or "'" in text:
         raise _Odd
     return text
 
@@ -98,11 +100,20 @@ def _plain_number(word: str) -> int | float:
     return number
 
 
-class _Builder:
-    """Makes the template of one tree, while it checks that the tree uses the constants of the text in order."""
+def _kind_of(word: str, number: float) -> str:
+    if type(number) is int:
+        return _INT
+    return _SHORT if len(word) <= _EXACT_LENGTH and "e" not in word.lower() else _LONG
 
-    def __init__(self, constants: list[Any]) -> None:
-        self._constants = constants
+
+class _Builder:
+    """Makes the template of one tree, while it checks that the tree uses the constants of the text in order.
+
+    `has_exact`: whether every number tells the digits that it was written with, as decimals need them.
+    """
+
+    def __init__(self, constants: list[Any], has_exact: bool) -> None:
+        self._constants, self._has_exact = constants, has_exact
         self._used = 0
 
     def template(self, tree: Node) -> Template | None:
@@ -136,15 +147,17 @@ class _Builder:
         raise _Odd
 
     def _compare(self, op: str, name: str, kind: ValueType, value: Any) -> Template:
-        at = self._take(value)
-        if kind is ValueType.TIMESTAMP:
-            return lambda constants: _part(name, comparing(op, kind, _moment(constants[at])))
+        if kind.is_decimal and type(value) is float:
+            raise _Odd  # Another number of this shape may have few enough digits to be compared exactly.
+        at, read = self._take(value), _READ.get(type(value))
+        if read:
+            return lambda constants: _part(name, comparing(op, kind, read(constants[at])))
         return lambda constants: _part(name, comparing(op, kind, constants[at]))
 
     def _in(self, name: str, kind: ValueType, items: tuple[Node, ...], wanted: bool) -> Template:
         first = self._used
         for item in items:
-            if not isinstance(item, Literal) or isinstance(item.value, Timestamp):
+            if not isinstance(item, Literal) or type(item.value) in _READ or kind.is_decimal:
                 raise _Odd
             self._take(item.value)
         end = self._used
@@ -158,7 +171,11 @@ class _Builder:
         self._used += 1
         if at >= len(self._constants):
             raise _Odd
-        constant = _moment(self._constants[at]) if isinstance(value, Timestamp) else self._constants[at]
+        constant, read = self._constants[at], _READ.get(type(value))
+        if read:
+            if type(value) is Exact and not self._has_exact:
+                raise _Odd
+            constant = read(constant)
         if type(constant) is not type(value) or constant != value:
             raise _Odd
         return at
@@ -168,11 +185,28 @@ def _part(name: str, side: Intervals) -> list[Part]:
     return [({name: side}, ())] if side.pairs else []
 
 
-def _moment(text: Any) -> Timestamp:
-    try:
-        return Timestamp(text)
-    except (EventError, ValueError, OverflowError):
-        raise _Odd from None
+def _reader(kind: type) -> Callable[[Any], Any]:
+    def read(text: Any) -> Any:
+        try:
+            return kind(text)
+        except (EventError, ValueError, OverflowError):
+            raise _Odd from None
+
+    return read
+
+
+def _exact(number: Any) -> Exact:
+    """The decimal that a double was written as, in at most 15 digits: these survive the way there and back."""
+    if type(number) is not float:
+        raise _Odd
+    return Exact(repr(number))
+
+
+# How constants are read that are more than texts and numbers.
+_READ: Final[dict[type, Callable[[Any], Any]]] = {
+    **{kind: _reader(kind) for kind in (Timestamp, Date, Time)},
+    Exact: _exact,
+}
 
 
 def _like(pattern: str) -> Intervals:

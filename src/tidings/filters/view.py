@@ -10,14 +10,15 @@ from typing import Any
 
 from msgspec import Struct
 
-from tidings.events import Timestamp, Value
+from tidings.errors import EventError
+from tidings.events import Date, Exact, Time, Timestamp, Value, from_message
 from tidings.filters.condition import Condition
 from tidings.filters.evaluate import evaluate
 from tidings.filters.normal import Box
-from tidings.filters.syntax import And, AttributeRef, Call, In, IsNull, Node, Not, Or, attributes_of, children
+from tidings.filters.syntax import And, AnyItem, AttributeRef, Call, In, IsNull, Node, Not, Or, attributes_of, children
 
 ATTRIBUTES_MAX = 4096  # In one view; as many as an event type may have.
-_VALUE_CLASSES = frozenset({bool, int, float, str, bytes, Timestamp})
+_VALUE_CLASSES = frozenset({bool, int, float, str, bytes, Timestamp, Date, Time, Exact})
 
 
 class View(Struct, frozen=True, array_like=True):
@@ -27,7 +28,7 @@ class View(Struct, frozen=True, array_like=True):
     names are sealed. Packets carry views between nodes, so the class checks what it holds.
     """
 
-    values: dict[str, Any]  # Of Value: a union of all six is more than msgspec can decode, so they are checked below.
+    values: dict[str, Any]  # Of Value: a union of all types is more than msgspec can decode, so they are checked below.
     hidden: tuple[str, ...] = ()
     opaque: bool = False
 
@@ -36,7 +37,10 @@ class View(Struct, frozen=True, array_like=True):
             raise ValueError(f"a view has at most {ATTRIBUTES_MAX} attributes")
         for name, value in self.values.items():
             if value.__class__ not in _VALUE_CLASSES:
-                raise ValueError(f"expected a value for {name!r}, got {type(value).__name__}")
+                try:
+                    self.values[name] = from_message(value)
+                except EventError:
+                    raise ValueError(f"expected a value for {name!r}, got {type(value).__name__}") from None
 
     def unknown(self, name: str) -> bool:
         """Whether this node cannot tell what the attribute is, or whether it is there at all."""
@@ -81,6 +85,8 @@ def _surely_null(node: Node, view: View) -> bool:
             return not view.unknown(name) and view.values.get(name) is None
         case IsNull() | And() | Or():
             return False
+        case AnyItem(_, _, array):  # FALSE of an empty array, whatever it is asked for.
+            return _surely_null(array, view)
         case In(arg, items):
             return _surely_null(arg, view) or all(_surely_null(item, view) for item in items)
         case Not(arg):

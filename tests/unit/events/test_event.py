@@ -87,7 +87,7 @@ def test_canonical_bytes_are_these_forever() -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("value", [None, [1], 2**63, "\ud800", 1j])
+@pytest.mark.parametrize("value", [None, [[1]], 2**63, "\ud800", 1j])
 def test_what_is_no_value_has_no_bytes(value: Any) -> None:
     with pytest.raises(EventError):
         encode_value(value)
@@ -98,7 +98,15 @@ def test_what_is_no_value_has_no_bytes(value: Any) -> None:
     [
         ("", "cut short"),
         ("00", "type byte"),
-        ("07", "type byte"),
+        ("0c", "type byte"),
+        ("07", "cut short"),
+        ("0727" + "00" * 16, "scale"),
+        ("0700" + "7f" + "ff" * 15, "digits"),
+        ("090000001420000000", "within one day"),
+        ("0a00000002" + "0a00", "type byte"),
+        ("0a0000000402000301", "cut short"),
+        ("0a0000000401000300", "one type"),
+        ("0b0000000e" + "0300000001620003000000016100", "order"),
         ("0102", "expected 0 or 1"),
         ("01", "cut short"),
         ("0200", "cut short"),

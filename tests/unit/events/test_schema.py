@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+from datetime import date
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -30,7 +32,11 @@ def test_required_marks_every_attribute_of_a_group() -> None:
         ({"speed": "duble"}, "'speed': expected a type .* got string 'duble'; did you mean 'double'?"),
         ({"speed": complex}, "'speed': expected bool, int, .* got complex"),
         ({"speed": None}, "'speed': expected bool, int, .* got null None"),
-        ({"speed": "null"}, "'speed': expected a type"),
+        ({"speed": ValueType.NULL}, "'speed': expected bool"),
+        ({"speed": "decimal(39,2)"}, "'speed': expected a type"),
+        ({"speed": "array<array<int>>"}, "'speed': expected a type"),
+        ({"speed": "map<double,int>"}, "'speed': expected a type"),
+        ({"speed": list[list[int]]}, "'speed': expected bool"),
         ({"speed": [float]}, "'speed': expected bool"),
         ({"a.b": int, "a": {"b": int}}, "'a.b' is declared twice"),
         ({"a": int, "a.b": int}, "'a' cannot be both an attribute and the parent of 'a.b'"),
@@ -141,8 +147,11 @@ def test_a_type_is_inferred_from_a_record_and_null_tells_nothing() -> None:
         Attribute("c", ValueType.NULL),
         Attribute("d", ValueType.TIMESTAMP),
     )
-    with pytest.raises(EventError, match=r"attribute 'e': expected a value of .* got list"):
-        EventType.infer({"e": []})
+    assert str(EventType.infer({"e": [1, None], "f": [date(2026, 1, 1)], "g": Decimal("1.50")})) == (
+        "Event(e array<int>, f array<date>, g decimal(3,2))"
+    )
+    with pytest.raises(EventError, match=r"attribute 'e': expected items of one type, got int and string"):
+        EventType.infer({"e": [1, "a"]})
 
 
 def test_what_is_checked_is_a_record_of_its_own() -> None:

@@ -118,5 +118,5 @@ def test_describing_a_value_is_short_and_never_fails(value: object) -> None:
 
 
 def test_a_value_of_no_type_is_named_with_what_would_do() -> None:
-    with pytest.raises(EventError, match=r"a timestamp .* got list"):
-        type_of([1])
+    with pytest.raises(EventError, match=r"a timestamp .* got set"):
+        type_of({1})

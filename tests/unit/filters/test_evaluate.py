@@ -72,6 +72,14 @@ def test_what_has_no_result_is_null(text: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "values", "outcome"),
     [
+        ("i IS DISTINCT FROM d", {}, False),
+        ("i IS DISTINCT FROM d", {"i": 1}, True),
+        ("i IS DISTINCT FROM d", {"d": 1.0}, True),
+        ("i IS DISTINCT FROM d", {"i": 1, "d": 1.0}, False),
+        ("i IS NOT DISTINCT FROM d", {}, True),
+        ("i IS NOT DISTINCT FROM d", {"i": 1}, False),
+        ("i IS NOT DISTINCT FROM 5", {}, False),
+        ("d IS DISTINCT FROM d", {"d": math.nan}, False),
         ("d > 1e300", {"d": math.nan}, True),
         ("d = d", {"d": math.nan}, True),
         ("d < 1e300", {"d": math.nan}, False),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from tidings.events import INT_MAX, EventType, Required
-from tidings.filters import View, covers, may_match, overlaps, parse
+from tidings.filters import Condition, View, covers, may_match, overlaps, parse
 
 Thing = EventType("Thing", i=int, d=float, s=str, b=bool, r=Required(int), y=bytes)
 
@@ -34,6 +36,11 @@ Thing = EventType("Thing", i=int, d=float, s=str, b=bool, r=Required(int), y=byt
         ("i = 1 OR i = 1 + 1 OR TRUE", ["everything"]),
         ("i = 1 AND i = 2", []),
         ("i = NULL", []),
+        ("i IS DISTINCT FROM 5", ["i ∈ (-∞, 5) ∪ [6, ∞) ∪ NULL"]),
+        ("5 IS NOT DISTINCT FROM i", ["i ∈ {5}"]),
+        ("NOT i IS NOT DISTINCT FROM 5", ["i ∈ (-∞, 5) ∪ [6, ∞) ∪ NULL"]),
+        ("s IS DISTINCT FROM NULL", ["s ∈ (-∞, ∞)"]),
+        ("i IS NOT DISTINCT FROM d", ["d ∈ NULL and i ∈ NULL", "d ∈ (-∞, ∞) and i ∈ (-∞, ∞) and «i = d»"]),
         ("i > d", ["«i > d»"]),
         ("NOT i > d", ["«NOT i > d»"]),
         ("5 > i", ["i ∈ (-∞, 5)"]),
@@ -98,3 +105,33 @@ def test_two_conditions_overlap_where_an_event_surely_matches_both(one: str, oth
 )
 def test_what_cannot_be_read_counts_as_a_possible_match(text: str, expected: bool) -> None:
     assert may_match(parse(text, Thing), View({"i": 1, "b": True}, ("s",))) is expected
+
+
+def _boxes_at(rng: Random, size: int) -> list[str]:
+    """Conditions of one box each, on a small grid so that many hold each other."""
+    found = []
+    for _ in range(size):
+        i, d = rng.randrange(6), rng.randrange(6)
+        forms = [f"i >= {i}", f"d BETWEEN {d} AND {d + rng.randrange(3)}", f"s LIKE '{'ab'[: rng.randrange(3)]}%'", "b"]
+        forms += [f"i IN ({i}, {i + 2})", f"d IS NULL AND i <> {i}", f"s LIKE '%{i}'"]
+        found.append(" AND ".join(rng.sample(forms, rng.choice([1, 1, 2, 3]))))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_many_boxes_cover_and_overlap_as_each_pair_of_them_does(seed: int) -> None:
+    rng = Random(seed)
+    wide, narrow = _boxes_at(rng, 40), _boxes_at(rng, 12)
+    outer, inner = ([parse(text, Thing) for text in texts] for texts in (wide, narrow))
+    whole = parse(" OR ".join(f"({text})" for text in wide), Thing)
+    for text, box in zip(narrow, inner):
+        padded = parse(" OR ".join([f"({text})", *(f"({text}) AND r = {n} AND y = X'00'" for n in range(9))]), Thing)
+        assert covers(whole, padded) >= any(covers(one, box) for one in outer)
+        if covers(whole, padded):
+            assert any(covers(one, box) for one in whole_boxes(whole))
+        assert overlaps(whole, padded) is any(overlaps(one, box) for one in outer)
+
+
+def whole_boxes(condition: Condition) -> list[Condition]:
+    """A condition for each box."""
+    return [Condition(condition.text, condition.event_type, condition.tree, (box,)) for box in condition.boxes]
