@@ -1,7 +1,7 @@
 """The index over millions of conditions: which of them does an event match?
 
-`Index` is the one to use. `boxes_table` turns conditions into a table, so that many processes
-can parse and normalise for one index. `NaiveIndex` defines what matching means; the tests hold
+`Index` is the one to use. `boxes_table` turns conditions into a table, and `parse_texts` their texts into columns,
+so that many processes can parse and normalise for one index. `NaiveIndex` defines what matching means; the tests hold
 `Index` to it.
 
 In short: the constants of conditions cut each attribute's values into cells, so that values of
@@ -15,6 +15,7 @@ In reading order:
     index           adding, removing, matching, explaining: all that users call
     reference       the same written plainly, and what cells are
     box_table       conditions as columns of boxes
+    bulk            texts by the hundred thousand into such columns
     axes            values into cells
     grid            where boxes are filed: selectivity, plan, memory layout
     segment         an immutable index of some subscriptions
@@ -30,10 +31,12 @@ In reading order:
 """
 
 from tidings.matching.batch import Matches
-from tidings.matching.box_table import BOXES_SCHEMA, boxes_table
+from tidings.matching.box_table import BOXES_SCHEMA, boxes_table, table_of
+from tidings.matching.bulk import ParsedTexts, parse_texts
 from tidings.matching.diagnostics import Effort, Explanation, Grid, PartStats, Stats
 from tidings.matching.index import Index, IndexTuning
 from tidings.matching.kernels.cache import load_kernels
+from tidings.matching.kernels.keys import key_column
 from tidings.matching.reference import NaiveIndex
 
 __all__ = [
@@ -45,8 +48,12 @@ __all__ = [
     "IndexTuning",
     "Matches",
     "NaiveIndex",
+    "ParsedTexts",
     "PartStats",
     "Stats",
     "boxes_table",
+    "key_column",
     "load_kernels",
+    "parse_texts",
+    "table_of",
 ]

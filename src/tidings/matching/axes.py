@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,10 +20,12 @@ from tidings.events import EventType, ValueType
 from tidings.matching.box_table import Array, one_chunk, writable
 from tidings.matching.kernels import cells
 from tidings.matching.kernels import match as match_kernels
+from tidings.matching.kernels.columns import Exported, read_places
+from tidings.matching.kernels.keys import key_column
 
 TABLE_BITS_MAX = 20  # Four megabytes of table per axis, at most.
 
-_INT, _DOUBLE, _TEXT = cells.KIND_INT, cells.KIND_DOUBLE, cells.KIND_TEXT
+_INT, _DOUBLE, _TEXT, _REVERSED = cells.KIND_INT, cells.KIND_DOUBLE, cells.KIND_TEXT, cells.KIND_REVERSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,11 @@ class Axes:
         return len(self.attribute)
 
     @property
+    def codes(self) -> Array:
+        """By axis its code, ascending: see `residuals.indexable`."""
+        return 2 * self.attribute + (self.arrays.kind == _REVERSED)  # type: ignore[no-any-return]
+
+    @property
     def cell_counts(self) -> Array:
         return self.arrays.rows[:, cells.AXIS_KEYS_END] - self.arrays.rows[:, cells.AXIS_KEYS] + 2  # type: ignore[no-any-return]
 
@@ -52,14 +60,14 @@ class Axes:
         """The cuts of one axis: an int64 array, or an Arrow array of bytes."""
         row = self.arrays.rows[index]
         start, end = row[cells.AXIS_KEYS], row[cells.AXIS_KEYS_END]
-        if self.arrays.kind[index] != _TEXT:
+        if not self.is_text(index):
             return self.arrays.keys[start:end]
         first = row[cells.AXIS_TEXTS]
         offsets = self.arrays.text_ptr[first : first + end - start + 1]
         return _binary(offsets, self.arrays.text_bytes)
 
     def is_text(self, index: int) -> bool:
-        return bool(self.arrays.kind[index] == _TEXT)
+        return bool(self.arrays.kind[index] >= _TEXT)
 
     def points(self, index: int) -> Array:
         """Of a text axis, per cell that begins at a cut, whether it holds one text only (nearly always)."""
@@ -81,6 +89,16 @@ class Axes:
         """The cells of conformed rows, one line per axis and one of zeros behind them."""
         located = np.empty((len(self) + 1, rows.num_rows), np.int32)
         located[-1] = 0
+        forms = _forms(event_type)[self.attribute]
+        batches = rows.to_batches() if forms.max(initial=0) < _CONVERTED else []
+        if len(batches) == 1:
+            here, places = Exported(batches[0]), np.empty((len(self), cells.COLUMN_SIZE), np.int64)
+            try:
+                read_places(here.address, self.attribute, forms, places)
+                self._locate_at(self.arrays.kind, 0, places, located)
+            finally:
+                here.release()
+            return located
         kinds = event_type.attributes
         columns = [_Column.of(rows.column(a), kinds[a].type) for a in self.attribute.tolist()]
         self._locate(self.arrays.kind, 0, columns, located)
@@ -89,8 +107,22 @@ class Axes:
     def _locate(self, kinds: Array, first: int, columns: Sequence[_Column], out: Array) -> None:
         """The cells of these columns on as many axes from `first` on."""
         places = np.array([column.place for column in columns], np.int64).reshape(-1, cells.COLUMN_SIZE)
+        self._locate_at(kinds, first, places, out)
+
+    def _locate_at(self, kinds: Array, first: int, places: Array, out: Array) -> None:
         _, rows, *arrays = self.arrays
-        cells.locate_columns(kinds, rows[first : first + len(columns)], *arrays, places, out)
+        cells.locate_columns(kinds, rows[first : first + len(places)], *arrays, places, out)
+
+
+_NUMBERS, _TEXTS, _CONVERTED = range(3)
+
+
+@lru_cache(maxsize=256)  # More event types than one process is likely to mix; a miss costs only time.
+def _forms(event_type: EventType) -> Array:
+    """By attribute how its columns are stored: 64-bit numbers and texts are read where they are, others converted."""
+    stored = dict.fromkeys((ValueType.INT, ValueType.DOUBLE, ValueType.TIMESTAMP), _NUMBERS)
+    stored |= dict.fromkeys((ValueType.STRING, ValueType.BYTES), _TEXTS)
+    return np.array([stored.get(a.type, _CONVERTED) for a in event_type], np.uint8)
 
 
 class _Column(NamedTuple):
@@ -101,15 +133,11 @@ class _Column(NamedTuple):
 
     @classmethod
     def of(cls, column: pa.Array | pa.ChunkedArray, kind: ValueType) -> _Column:
-        array = one_chunk(column)
-        if kind is ValueType.BOOL:
-            array = array.cast(pa.uint8()).cast(pa.int64())
-        if kind is ValueType.NULL:
-            array = array.cast(pa.int64())
+        array = key_column(one_chunk(column), kind)
         valid, *buffers = array.buffers()
         start = array.offset
         bits = (valid.address, start) if valid is not None and array.null_count else (0, 0)
-        if kind not in (ValueType.STRING, ValueType.BYTES):
+        if kind.has_int_keys:
             return cls((_address(buffers[0]) + 8 * start, len(array), 0, *bits), array)
         if not len(array):
             return cls((0, 0, _NO_TEXTS.ctypes.data, *bits), array)
@@ -149,14 +177,14 @@ def _offsets_of(array: pa.Array) -> Array:
 
 
 def make_axes(event_type: EventType, cuts: Mapping[int, Any]) -> Axes:
-    """Axes for the attributes at these positions, with these cuts: sorted int64 arrays, or Arrow arrays of bytes."""
+    """Axes by code, ascending, with these cuts: sorted int64 arrays, or Arrow arrays of bytes."""
     rows, kinds, keys, tables = [], [], [], []
     texts = _TextCuts()
     key_count = table_size = 0
-    for attribute, here in cuts.items():
-        kind = _kind(event_type.attributes[attribute].type)
+    for code, here in cuts.items():
+        kind = _kind(event_type.attributes[code >> 1].type, code & 1)
         first_text, skip, slots = len(texts), 0, np.zeros(0, np.int32)
-        if kind == _TEXT:
+        if kind >= _TEXT:
             skip = texts.add(here)
             here, slots = texts.keys_of(first_text, skip)
         low, shift, table = _make_table(here)
@@ -176,7 +204,7 @@ def make_axes(event_type: EventType, cuts: Mapping[int, Any]) -> Axes:
         text_ptr=texts.offsets(),
         text_bytes=texts.content(),
     )
-    return Axes(np.array(list(cuts), np.int32), match_kernels.AxisArrays(*map(writable, arrays)))
+    return Axes(np.array([code >> 1 for code in cuts], np.int32), match_kernels.AxisArrays(*map(writable, arrays)))
 
 
 def sorted_numbers(bounds: Sequence[Array]) -> Array:
@@ -190,9 +218,9 @@ def sorted_texts(bounds: pa.Array) -> pa.Array:
     return bounds.unique().sort()
 
 
-def _kind(value_type: ValueType) -> int:
+def _kind(value_type: ValueType, is_reversed: int) -> int:
     if not value_type.has_int_keys:
-        return _TEXT
+        return _REVERSED if is_reversed else _TEXT
     return _DOUBLE if value_type is ValueType.DOUBLE else _INT
 
 

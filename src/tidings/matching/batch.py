@@ -10,11 +10,14 @@ import numpy as np
 import pyarrow as pa
 
 from tidings.errors import EventError
-from tidings.matching.box_table import Array
-from tidings.matching.kernels.threads import start_workers
+from tidings.matching.box_table import Array, one_chunk
+from tidings.matching.kernels import pairs as pair_kernels
+from tidings.matching.kernels.threads import ALONE, Workers, start_workers
 from tidings.matching.live_segment import LiveSegment, split_pairs
 
 BATCH_ROWS = 32_768  # Events that go through the index together, so that a large index is read once for all of them.
+SMALL_ROWS = 256  # Fewer are not worth a second thread, nor the work of cutting them into slices.
+FEW_NUMBERS = 16  # With fewer matches than a 16th of the subscriptions, sorting them is quicker than a table of all.
 ROWS_MAX = 2**31 - 1  # Of one table: row numbers have 32 bits.
 
 
@@ -27,9 +30,9 @@ class Matches(NamedTuple):
 
     def to_table(self) -> pa.Table:
         """The same with ids, ordered by event and then as the subscriptions were added."""
-        order = np.lexsort((self.numbers, self.events))
-        ids = self.ids.take(pa.array(self.numbers[order])).combine_chunks()
-        return pa.table({"event": self.events[order].astype(np.int64), "subscription": ids})
+        pairs = (self.events.astype(np.uint64) << np.uint64(32)) | self.numbers.astype(np.uint64)
+        event_count = int(self.events.max(initial=0)) + 1
+        return _table([_Slice(0, event_count, pairs)], self.ids, ALONE)
 
 
 class _Task(NamedTuple):
@@ -44,6 +47,9 @@ def match_all(
     parts: Sequence[LiveSegment], rows: pa.Table, stamp: int, threads: int, batch_rows: int = BATCH_ROWS
 ) -> Matches:
     """All matches of conformed rows, in no particular order; subscriptions are numbered across the segments."""
+    ids = _ids(parts)
+    if _is_small(parts, rows, batch_rows):
+        return Matches(*split_pairs(parts[0].match(rows, stamp)[0]), ids)
     tasks = _tasks(parts, rows, threads, batch_rows)
     buffers = OutputBuffers([task.part.expected_matches(task.rows.num_rows) for task in tasks])
 
@@ -53,8 +59,66 @@ def match_all(
 
     with start_workers(min(threads, len(tasks))) as workers:
         found = workers.map(match, range(len(tasks)))
-    ids = pa.chunked_array([part.segment.ids for part in parts], pa.string())
     return Matches(*split_pairs(buffers.joined(found)), ids)
+
+
+def match_in_order(
+    parts: Sequence[LiveSegment], rows: pa.Table, stamp: int, threads: int, batch_rows: int = BATCH_ROWS
+) -> pa.Table:
+    """The same as a table (event, subscription), ordered by both; each slice is ordered by the thread that matched it."""
+    if _is_small(parts, rows, batch_rows):
+        return match_all(parts, rows, stamp, threads, batch_rows).to_table()
+    tasks = _tasks(parts, rows, threads, batch_rows)
+    slices = [tasks[at : at + len(parts)] for at in range(0, len(tasks), len(parts))] if parts else []
+
+    def match(each: Sequence[_Task]) -> _Slice:
+        found = [part.match(here, stamp, first)[0] for part, here, first in each]
+        return _Slice(each[0].first[0], each[0].rows.num_rows, found[0] if len(found) == 1 else np.concatenate(found))
+
+    with start_workers(min(threads, len(slices))) as workers:
+        return _table(workers.map(match, slices), _ids(parts), workers)
+
+
+class _Slice(NamedTuple):
+    """The first of some events, how many, and their pairs."""
+
+    first: int
+    size: int
+    pairs: Array
+
+
+def _table(slices: Sequence[_Slice], ids: pa.ChunkedArray, workers: Workers) -> pa.Table:
+    ends = np.cumsum([0, *(len(each.pairs) for each in slices)]).tolist()
+    events, numbers = np.empty(ends[-1], np.int64), np.empty(ends[-1], np.int32)
+
+    def sort(at: int) -> None:
+        here, (first, size, pairs) = slice(ends[at], ends[at + 1]), slices[at]
+        pair_kernels.sort_pairs(pairs, first, size, len(ids), np.empty_like(pairs), events[here], numbers[here])
+
+    workers.map(sort, range(len(slices)))
+    return pa.table({"event": events, "subscription": _by_dictionary(numbers, ids)})
+
+
+def _by_dictionary(numbers: Array, ids: pa.ChunkedArray) -> pa.DictionaryArray:
+    """The ids with these numbers, each stored once. Takes the array of numbers for its own."""
+    if len(numbers) * FEW_NUMBERS < len(ids):
+        occurring, codes = np.unique(numbers, return_inverse=True)
+        return pa.DictionaryArray.from_arrays(codes.astype(np.int32), _taken(ids, occurring))
+    occurring = np.empty(min(len(ids), len(numbers)), np.int32)
+    count = pair_kernels.encode(numbers, np.zeros(len(ids), np.int32), occurring)
+    return pa.DictionaryArray.from_arrays(numbers, _taken(ids, occurring[:count]))
+
+
+def _taken(ids: pa.ChunkedArray, numbers: Array) -> pa.Array:
+    return ids.combine_chunks() if len(numbers) == len(ids) else one_chunk(ids.take(pa.array(numbers)))
+
+
+def _ids(parts: Sequence[LiveSegment]) -> pa.ChunkedArray:
+    return pa.chunked_array([part.segment.ids for part in parts], pa.string())
+
+
+def _is_small(parts: Sequence[LiveSegment], rows: pa.Table, batch_rows: int) -> bool:
+    return len(parts) == 1 and rows.num_rows <= min(SMALL_ROWS, batch_rows)
 
 
 def _tasks(parts: Sequence[LiveSegment], rows: pa.Table, threads: int, batch_rows: int) -> list[_Task]:

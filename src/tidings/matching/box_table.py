@@ -12,7 +12,8 @@ workers can parse and normalise in parallel, and one can index their tables
 | boxes.sides | per attribute the intervals of keys, and whether NULL belongs to them |
 | boxes.residuals | texts of conditions that must be TRUE as well |
 
-Keys are those of `tidings.events.values`: ints, or the bytes of a text in UTF-8. An interval
+Keys are those of `tidings.events.values`: ints, or the bytes of a text in UTF-8; the digits of a
+decimal of more than 18 are 16 bytes (see `kernels.keys`). An interval
 runs from `low` up to but not including `high`; null means the end of the domain.
 Intervals of a side ascend and do not touch.
 """
@@ -28,8 +29,9 @@ import numpy as np
 import pyarrow as pa
 
 from tidings.errors import InputError
-from tidings.events import INT_MAX, EventType, ValueType
+from tidings.events import INT_MAX, EventType
 from tidings.filters import Condition, Intervals, format_tree
+from tidings.matching.kernels.keys import wide_pairs
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -103,7 +105,11 @@ def boxes_table(
     items: Iterable[tuple[str, Condition]], event_type: EventType, *, block_conditions: int = BLOCK_CONDITIONS
 ) -> pa.Table:
     """Conditions over `event_type`, by id, as a table of BOXES_SCHEMA."""
-    c = columns_of(items, event_type, block_conditions)
+    return table_of(columns_of(items, event_type, block_conditions), event_type)
+
+
+def table_of(c: BoxColumns, event_type: EventType) -> pa.Table:
+    """Columns as a table of BOXES_SCHEMA."""
     names = pa.array([a.name for a in event_type], pa.string())
     numbers = _listed(c.number_ptr, _struct(low=c.number_low, high=c.number_high))
     texts = _listed(c.text_ptr, _struct(low=c.text_low, high=c.text_high))
@@ -121,7 +127,7 @@ def columns_of(
     rest, blocks = iter(items), list[BoxColumns]()
     while (block := list(islice(rest, block_conditions))) or not blocks:
         blocks.append(_columns_of_block(block, event_type))
-    return blocks[0] if len(blocks) == 1 else _joined(blocks)
+    return join_columns(blocks)
 
 
 def _columns_of_block(items: Sequence[tuple[str, Condition]], event_type: EventType) -> BoxColumns:
@@ -146,7 +152,9 @@ def _side_columns(sides: Sequence[tuple[str, Intervals]], event_type: EventType)
     """The columns of sides and their intervals, by name."""
     position = {a.name: index for index, a in enumerate(event_type)}
     attribute = np.array([position[name] for name, _ in sides], np.int32)
-    pairs = [side.pairs for _, side in sides]
+    pairs: list[Any] = [side.pairs for _, side in sides]
+    if any(a.type.is_wide for a in event_type):
+        pairs = [wide_pairs(side.type, side.pairs) if side.type.is_wide else side.pairs for _, side in sides]
     counts = np.fromiter(map(len, pairs), np.int64, len(pairs))
     is_number = np.array([a.type.has_int_keys for a in event_type], bool)[attribute]
     numbers, texts = (_keys(compress(pairs, here.tolist())) for here in (is_number, ~is_number))
@@ -167,8 +175,10 @@ def _keys(pairs: Iterable[Any]) -> list[Any]:
     return list(chain.from_iterable(chain.from_iterable(pairs)))
 
 
-def _joined(blocks: Sequence[BoxColumns]) -> BoxColumns:
+def join_columns(blocks: Sequence[BoxColumns]) -> BoxColumns:
     """The columns of several blocks, one after another."""
+    if len(blocks) == 1:
+        return blocks[0]
     joined: dict[str, Any] = {}
     for field in fields(BoxColumns):
         columns = [getattr(block, field.name) for block in blocks]
@@ -177,6 +187,38 @@ def _joined(blocks: Sequence[BoxColumns]) -> BoxColumns:
         else:
             joined[field.name] = (pa.concat_arrays if isinstance(columns[0], pa.Array) else np.concatenate)(columns)
     return BoxColumns(**joined)
+
+
+def take_columns(columns: BoxColumns, rows: Array) -> BoxColumns:
+    """The subscriptions with these numbers, in this order."""
+    box_ptr, boxes = _taken(columns.box_ptr, rows)
+    side_ptr, sides = _taken(columns.side_ptr, boxes)
+    residual_ptr, residuals = _taken(columns.residual_ptr, boxes)
+    number_ptr, numbers = _taken(columns.number_ptr, sides)
+    text_ptr, texts = _taken(columns.text_ptr, sides)
+    return BoxColumns(
+        ids=columns.ids.take(pa.array(rows)),
+        texts=columns.texts.take(pa.array(rows)),
+        box_ptr=box_ptr,
+        side_ptr=side_ptr,
+        attribute=columns.attribute[sides],
+        null=columns.null[sides],
+        number_ptr=number_ptr,
+        number_low=columns.number_low.take(pa.array(numbers)),
+        number_high=columns.number_high.take(pa.array(numbers)),
+        text_ptr=text_ptr,
+        text_low=columns.text_low.take(pa.array(texts)),
+        text_high=columns.text_high.take(pa.array(texts)),
+        residual_ptr=residual_ptr,
+        residuals=columns.residuals.take(pa.array(residuals)),
+    )
+
+
+def _taken(ptr: Array, rows: Array) -> tuple[Array, Array]:
+    """Pointers for these rows only, and the numbers of the things that they point to."""
+    counts = np.diff(ptr)[rows]
+    taken = _summed(counts)
+    return taken, np.repeat(ptr[:-1][rows] - taken[:-1], counts) + np.arange(taken[-1])
 
 
 def read_table(table: pa.Table, event_type: EventType) -> BoxColumns:
@@ -271,6 +313,6 @@ def _positions(names: pa.Array, event_type: EventType) -> Array:
 
 
 def _check_kinds(attribute: Array, number_ptr: Array, text_ptr: Array, event_type: EventType) -> None:
-    is_text = np.array([a.type in (ValueType.STRING, ValueType.BYTES) for a in event_type], bool)[attribute]
+    is_text = np.array([not a.type.has_int_keys for a in event_type], bool)[attribute]
     if np.any(np.diff(number_ptr)[is_text]) or np.any(np.diff(text_ptr)[~is_text]):
         raise InputError("a table of boxes has numbers for a text, or texts for a number")

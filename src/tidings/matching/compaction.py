@@ -59,8 +59,8 @@ def merge(
 ) -> Segment:
     """One segment of the subscriptions with these numbers, in the order of the segments and numbers."""
     parts = [_Kept.of(segment, here) for segment, here in zip(segments, alive, strict=True)]
-    used = sorted({attribute for part in parts for attribute in part.cuts})
-    axes = make_axes(event_type, {a: _joined([part.cuts[a] for part in parts if a in part.cuts]) for a in used})
+    used = sorted({code for part in parts for code in part.cuts})
+    axes = make_axes(event_type, {c: _joined([part.cuts[c] for part in parts if c in part.cuts]) for c in used})
     owners = np.cumsum([0, *(len(here) for here in alive)])
     residuals: dict[tuple[str, ...], int] = {}
     boxes = CellBoxes(
@@ -68,14 +68,14 @@ def merge(
         np.concatenate([part.renumber_residuals(residuals) for part in parts]),
         _joined_sides([part.on(axes) for part in parts]),
     )
-    layout = lay_out(boxes, axes, event_type, sample)
+    layout, words = lay_out(boxes, axes, tuple(residuals), event_type, sample)
     ids, texts = (_taken([getattr(s, what) for s in segments], alive) for what in ("ids", "texts"))
-    return Segment(ids, texts, axes, boxes, layout, tuple(residuals))
+    return Segment(ids, texts, axes, boxes, layout, tuple(residuals), words)
 
 
 @dataclass(frozen=True, eq=False)
 class _Kept:
-    """The boxes of one segment that stay, still in its own cells, and by attribute the cuts they need."""
+    """The boxes of one segment that stay, still in its own cells, and by axis code the cuts they need."""
 
     segment: Segment
     owner: Array
@@ -102,9 +102,9 @@ class _Kept:
     def on(self, axes: Axes) -> build_kernels.Sides:
         """The sides in the cells of other axes, which have all the cuts that are needed."""
         old = self.segment.axes
-        attributes = axes.attribute.tolist()
-        index_of = np.array([attributes.index(a) if a in attributes else 0 for a in old.attribute.tolist()], np.int32)
-        boundary = [_renumbered(old, axes, index, attributes) for index in range(len(old))]
+        codes = axes.codes.tolist()
+        index_of = np.array([codes.index(code) if code in codes else 0 for code in old.codes.tolist()], np.int32)
+        boundary = [_renumbered(old, axes, index, codes) for index in range(len(old))]
         first = np.cumsum([0, *(len(part) for part in boundary)])
         table = np.concatenate([np.zeros(0, np.int32), *boundary])
         low, high = np.empty_like(self.sides.piece_low), np.empty_like(self.sides.piece_high)
@@ -125,13 +125,13 @@ def _selected(sides: build_kernels.Sides, boxes: Array) -> build_kernels.Sides:
 
 
 def _needed_cuts(axes: Axes, sides: build_kernels.Sides) -> dict[int, Any]:
-    """By attribute the cuts that are a bound of some side."""
+    """By axis code the cuts that are a bound of some side."""
     first = np.concatenate([[0], np.cumsum(axes.cell_counts + 1)])
     marks = np.zeros(int(first[-1]), np.uint8)
     build_kernels.mark_bounds(sides, first, marks)
     is_bound = marks.astype(bool)
-    used = np.flatnonzero(np.bincount(sides.side_axis)).tolist()
-    return {int(axes.attribute[i]): _those(axes.cuts(i), is_bound[first[i] + 2 : first[i + 1] - 1]) for i in used}
+    used, codes = np.flatnonzero(np.bincount(sides.side_axis)).tolist(), axes.codes
+    return {int(codes[i]): _those(axes.cuts(i), is_bound[first[i] + 2 : first[i + 1] - 1]) for i in used}
 
 
 def _those(cuts: Any, wanted: Array) -> Any:
@@ -144,12 +144,12 @@ def _joined(cuts: list[Any]) -> Any:
     return sorted_texts(pa.concat_arrays(cuts))
 
 
-def _renumbered(old: Axes, new: Axes, index: int, attributes: list[int]) -> Array:
+def _renumbered(old: Axes, new: Axes, index: int, codes: list[int]) -> Array:
     """By boundary between cells of an old axis (NULL, start, cuts, end) the same one's number on the new axis."""
-    attribute = int(old.attribute[index])
-    if attribute not in attributes:
+    code = int(old.codes[index])
+    if code not in codes:
         return np.zeros(int(old.cell_counts[index]) + 1, np.int32)
-    at = attributes.index(attribute)
+    at = codes.index(code)
     cuts = new.boundaries(at, old.cuts(index))
     return np.concatenate([[0, 1], cuts, [new.cell_counts[at]]]).astype(np.int32)
 

@@ -130,6 +130,7 @@ def _part_stats(part: LiveSegment, event_type: EventType) -> PartStats:
         "grids": layout.grids.nbytes + layout.axis_grids.nbytes + layout.starts.nbytes,
         "entries": layout.words.nbytes + layout.entries.nbytes,
         "records": layout.records.nbytes + layout.extras.nbytes,
+        "words": segment.words.nbytes,
         "names": part.names.nbytes,
         "texts": segment.texts.nbytes,
         "removals": part.removed.nbytes if part.removed_count else 0,
@@ -137,6 +138,11 @@ def _part_stats(part: LiveSegment, event_type: EventType) -> PartStats:
     entries = len(layout.words) - match_kernels.UNROLLED
     grids = tuple(_grid(part, number, event_type) for number in range(len(layout.grids)))
     return PartStats(len(segment), part.removed_count, len(segment.boxes), entries, bytes_by_use, grids)
+
+
+def _axis_name(code: int, event_type: EventType) -> str:
+    name = event_type.attributes[code >> 1].name
+    return f"the end of {name}" if code & 1 else name
 
 
 def _grid(part: LiveSegment, number: int, event_type: EventType) -> Grid:
@@ -147,7 +153,7 @@ def _grid(part: LiveSegment, number: int, event_type: EventType) -> Grid:
         (row[match_kernels.GRID_B], row[match_kernels.GRID_SHIFT_B]),
     )
     named = [(int(axis), int(shift)) for axis, shift in both if axis < len(axes)]
-    names = tuple(event_type.attributes[axes.attribute[axis]].name for axis, _ in named)
+    names = tuple(_axis_name(axes.codes[axis], event_type) for axis, _ in named)
     buckets = tuple(int(bucket_count(axes.cell_counts[axis], shift)) for axis, shift in named)
     entries = int(layout.starts[row[match_kernels.GRID_END]] - layout.starts[row[match_kernels.GRID_START]])
     return Grid(names, buckets, entries)

@@ -8,12 +8,15 @@ packed value by value.
     numbers           a word for each attribute with int keys; a double as its bits
     lengths           a word for each text: how many bytes it has
     texts             their bytes, one after another
+
+Decimals, arrays and maps stand as their keys (see `kernels.keys`), and only in events that are packed value by value.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -21,6 +24,7 @@ import numpy as np
 
 from tidings.events import EventType, Value, ValueType
 from tidings.matching.kernels import match_one
+from tidings.matching.kernels.keys import packed_as
 from tidings.matching.segment import Segment
 
 MATCHES_FIRST = 1022  # Matches of one event that memory is reserved for, until an event has more.
@@ -30,11 +34,10 @@ SHAPES_MAX = 256  # Remembered shapes: which attributes an event has, in which o
 class _Shape(NamedTuple):
     """How events with exactly these attributes, in this order, are packed; absent ones become zeros."""
 
-    numbers_of: Callable[[Mapping[str, Any]], tuple[Any, ...]]
-    texts_of: Callable[[Mapping[str, Any]], tuple[Any, ...]]
+    values_of: Callable[[Mapping[str, Any]], tuple[Any, ...]]
+    number_count: int
     kinds: tuple[type, ...]
-    presence: tuple[int, ...]
-    pack: Callable[..., bytes]
+    pack: Callable[..., bytes]  # From the numbers and the lengths of the texts.
 
 
 class EventPacker:
@@ -46,6 +49,7 @@ class EventPacker:
         texts = [a for a in event_type if not a.type.has_int_keys]
         self.place = {a.name: place for place, a in enumerate([*numbers, *texts])}
         self._names = tuple(self.place)
+        self._converted = [(at, to_key) for at, a in enumerate((*numbers, *texts)) if (to_key := packed_as(a.type))]
         self._attributes, self._required = (*numbers, *texts), frozenset(a.name for a in event_type if a.required)
         self._shapes: dict[tuple[str, ...], _Shape | None] = {}
         self._all_present = _presence([True] * len(self.place))
@@ -62,12 +66,14 @@ class EventPacker:
         shape = self._shapes.get(names) or self._new_shape(names)
         if shape is None:
             return None
-        numbers, texts = shape.numbers_of(record), shape.texts_of(record)
-        if (*map(type, numbers), *map(type, texts)) != shape.kinds:
+        values_of, number_count, kinds, pack = shape
+        values = values_of(record)
+        if tuple(map(type, values)) != kinds:
             return None
+        texts = values[number_count:]
         try:
             joined = "".join(texts)
-            head = shape.pack(*shape.presence, *numbers, *map(len, texts))
+            head = pack(*values[:number_count], *map(len, texts))
         except (TypeError, struct.error):  # Bytes among the texts, an int beyond 64 bits.
             return None
         return head + joined.encode() if joined.isascii() else None
@@ -78,6 +84,7 @@ class EventPacker:
             return None
         there = frozenset(names)
         fits = there <= self.place.keys() and there >= self._required
+        fits = fits and not any(self._names[at] in there for at, _ in self._converted)
         shape = self._shapes[names] = self._shape(there) if fits else None
         return shape
 
@@ -85,17 +92,20 @@ class EventPacker:
         numbers = [a for a in self._attributes if a.type.has_int_keys and a.name in there]
         texts = [a for a in self._attributes if not a.type.has_int_keys and a.name in there]
         kinds = "".join((_FORMATS.get(a.type, "q") if a.name in there else "8x") for a in self._attributes)
+        presence = _presence([a.name in there for a in self._attributes])
         return _Shape(
-            _getter(numbers),
-            _getter(texts),
+            _getter([*numbers, *texts]),
+            len(numbers),
             tuple(a.type.python for a in (*numbers, *texts)),
-            _presence([a.name in there for a in self._attributes]),
-            struct.Struct(f"{len(self._all_present)}Q{kinds}").pack,
+            partial(struct.Struct(f"{len(presence)}Q{kinds}").pack, *presence),
         )
 
     def pack(self, values: Mapping[str, Value]) -> bytes:
         """Checked values packed; what is absent may be left out."""
         content: list[Any] = list(map(values.get, self._names))
+        for at, to_key in self._converted:
+            if content[at] is not None:
+                content[at] = to_key(content[at])
         present = self._all_present
         if None in content:
             present = _presence([value is not None for value in content])
@@ -116,6 +126,7 @@ class SingleEventMatcher:
         self._work_bytes = match_one.work_bytes(len(segment.axes), len(segment.layout.grids))
         self._matches_max = MATCHES_FIRST
         self._free: list[_Scratch] = []  # As many as there have been readers at the same time.
+        self._kernel: Callable[..., int] | None = None
 
     def match(self, packed: bytes) -> tuple[list[int], list[int]]:
         """The owners that match, and the boxes that are doubtful."""
@@ -123,12 +134,18 @@ class SingleEventMatcher:
             scratch = self._free.pop()
         except IndexError:
             scratch = _Scratch(self._matches_max, self._work_bytes)
-        found = match_one.match_one.ready()(self._address, packed, scratch.address, scratch.size)
+        kernel = self._kernel or self._ready()
+        found = kernel(self._address, packed, scratch.address, scratch.size)
         if found > scratch.size:  # Too many, or some are doubtful, which are counted above 32 bits.
             return self._with_doubts(found, packed, scratch)
         owners = scratch.view[:found].tolist()
         self._free.append(scratch)
         return owners, []
+
+    def _ready(self) -> Callable[..., int]:
+        """The kernel, loaded or compiled when the first event comes."""
+        self._kernel = match_one.match_one.ready()
+        return self._kernel
 
     def _with_doubts(self, found: int, packed: bytes, scratch: _Scratch) -> tuple[list[int], list[int]]:
         count, doubts = found & 0xFFFF_FFFF, found >> 32

@@ -26,7 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -37,8 +37,11 @@ from tidings.matching.box_table import Array, writable
 from tidings.matching.kernels import build as build_kernels
 from tidings.matching.kernels import match as match_kernels
 from tidings.matching.kernels.threads import ALONE, Workers
+from tidings.matching.residuals.words import WordIndex, file_under_words
 
 NO_RESIDUAL = -1
+
+ResidualSets: TypeAlias = tuple[tuple[str, ...], ...]
 
 NULL_SHARE = 0.02  # Events that lack an attribute some condition names, as long as no sample shows how many.
 GAP_WEIGHT = 0.1  # Of a text between two that conditions mention, relative to one that they mention.
@@ -115,12 +118,16 @@ def _guess(axes: Axes, index: int, cells: int) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class FilingPlan:
-    """Grids, and per box its grid and the sides filed along the grid's two axes (-1: none)."""
+    """Grids, and per box its grid and the sides filed along the grid's two axes (-1: none).
+
+    `likely` is how likely an event is to have both.
+    """
 
     grids: Array
     grid: Array
     side_a: Array
     side_b: Array
+    likely: Array
 
 
 def make_plan(
@@ -133,7 +140,8 @@ def make_plan(
     counts = np.append(cell_counts, 1)  # The last axis is one with a single cell, which all boxes and events share.
     second = _second_if_it_pays(sides, first, second, chance, counts, workers)
     pairs = _Pairs.of(sides, first, second, counts, workers)
-    return FilingPlan(pairs.grids(), pairs.pair, pairs.side_a, pairs.side_b)
+    likely = np.where(first >= 0, chance[first], 1) * np.where(second >= 0, chance[second], 1)
+    return FilingPlan(pairs.grids(), pairs.pair, pairs.side_a, pairs.side_b, likely)
 
 
 def _choose(sides: build_kernels.Sides, chance: Array, axes: int, workers: Workers) -> tuple[Array, Array]:
@@ -272,22 +280,29 @@ def _costs(entries: Array, sizes: Array, counts: Array, a: Array, b: Array) -> A
 
 
 def lay_out(
-    boxes: CellBoxes, axes: Axes, event_type: EventType, sample: pa.Table | None = None, workers: Workers = ALONE
-) -> match_kernels.GridLayout:
-    """The arrays that `kernels.match` reads, for these boxes on these axes.
+    boxes: CellBoxes,
+    axes: Axes,
+    residuals: ResidualSets,
+    event_type: EventType,
+    sample: pa.Table | None = None,
+    workers: Workers = ALONE,
+) -> tuple[match_kernels.GridLayout, WordIndex]:
+    """The arrays that `kernels.match` reads, for these boxes on these axes; and those boxes that are filed under words.
 
     `sample`, conformed events, tells which cells are likely; see `cell_shares`.
     """
     cell_counts = axes.cell_counts
     plan = make_plan(boxes.sides, cell_counts, *cell_shares(axes, event_type, sample), workers)
+    by_word, is_elsewhere = file_under_words(residuals, boxes.residual, plan.likely, event_type)
     order = _visiting_order(boxes.sides, plan)
+    order = order[~is_elsewhere[order]] if by_word else order
     cell_total = int(plan.grids[-1, match_kernels.GRID_END]) if len(plan.grids) else 0
     starts, words, entries = _file(boxes.sides, plan, order, cell_total, workers)
     records, extras = _records(boxes, plan, order, len(cell_counts), workers)
     first_grid = np.searchsorted(plan.grids[:, match_kernels.GRID_A], np.arange(len(cell_counts) + 2))
     pieces = (boxes.sides.piece_low, boxes.sides.piece_high)
     arrays = (plan.grids, first_grid.astype(np.int64), starts, words, entries, records, extras, *pieces)
-    return match_kernels.GridLayout(*map(writable, arrays))
+    return match_kernels.GridLayout(*map(writable, arrays)), by_word
 
 
 def _visiting_order(sides: build_kernels.Sides, plan: FilingPlan) -> Array:
@@ -308,7 +323,10 @@ def _first_bucket(sides: build_kernels.Sides, side: Array, shift: Array) -> Arra
 def _file(
     sides: build_kernels.Sides, plan: FilingPlan, order: Array, cell_total: int, workers: Workers
 ) -> tuple[Array, Array, Array]:
-    what, runs = (sides, plan.side_a, plan.side_b, plan.grid, plan.grids), _runs_of_grids(plan, workers.run_count)
+    what, runs = (
+        (sides, plan.side_a, plan.side_b, plan.grid, plan.grids),
+        _runs_of_grids(plan, order, workers.run_count),
+    )
     counts = np.zeros(cell_total + 1, np.int64)
     workers.map(lambda run: build_kernels.count_cells(*what, order[run[0] : run[1]], counts), runs)
     ends = np.cumsum(counts)
@@ -325,10 +343,10 @@ def _file(
     return starts, words, entries
 
 
-def _runs_of_grids(plan: FilingPlan, run_count: int) -> list[tuple[int, int]]:
+def _runs_of_grids(plan: FilingPlan, order: Array, run_count: int) -> list[tuple[int, int]]:
     """The boxes in visiting order as at most so many runs, none of which shares a grid with another."""
-    ends = np.cumsum(np.bincount(plan.grid, minlength=len(plan.grids)))
-    wanted = [len(plan.grid) * run // run_count for run in range(1, run_count + 1)]
+    ends = np.cumsum(np.bincount(plan.grid[order], minlength=len(plan.grids)))
+    wanted = [len(order) * run // run_count for run in range(1, run_count + 1)]
     cuts = np.unique(np.concatenate([[0], ends[np.searchsorted(ends, wanted)]])).tolist() if len(ends) else []
     return list(pairwise(cuts))
 

@@ -12,7 +12,7 @@ the end.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -22,17 +22,24 @@ import numpy as np
 import pyarrow as pa
 
 from tidings.errors import EventError, InputError
-from tidings.events import INT_MAX, INT_MIN, EventType, Value, conform, describe
+from tidings.events import INT_MAX, INT_MIN, EventType, Value, ValueType, conform, describe
 from tidings.filters import Condition, parse
-from tidings.matching.batch import BATCH_ROWS, Matches, match_all
-from tidings.matching.box_table import Array, BoxColumns, columns_of, read_table
+from tidings.matching.batch import BATCH_ROWS, Matches, match_all, match_in_order
+from tidings.matching.box_table import Array, BoxColumns, columns_of, join_columns, read_table
+from tidings.matching.bulk import BLOCK_TEXTS, parse_texts, read_texts
 from tidings.matching.compaction import merge, to_compact
 from tidings.matching.diagnostics import Effort, Explanation, Stats, explain, stats_of
 from tidings.matching.event_packing import SHAPES_MAX, EventPacker
 from tidings.matching.id_dictionary import IdDictionary, hashed
 from tidings.matching.kernels.match import CANDIDATES, HITS
 from tidings.matching.kernels.threads import core_count, start_workers
-from tidings.matching.live_segment import CACHED_BYTES_MAX, FIRST_STAMP, UNORDERED_EVENTS_MAX, LiveSegment
+from tidings.matching.live_segment import (
+    CACHED_BYTES_MAX,
+    DOUBTFUL_PAIRS_MAX,
+    FIRST_STAMP,
+    UNORDERED_EVENTS_MAX,
+    LiveSegment,
+)
 from tidings.matching.segment import Segment, build
 from tidings.matching.write_buffer import WriteBuffer
 
@@ -55,6 +62,7 @@ class IndexTuning:
     cached_bytes_max: int = CACHED_BYTES_MAX
     unordered_events_max: int = UNORDERED_EVENTS_MAX
     shapes_max: int = SHAPES_MAX
+    doubtful_max: int = DOUBTFUL_PAIRS_MAX
 
 
 DEFAULT_TUNING = IndexTuning()
@@ -97,7 +105,7 @@ class Index:
         self._tuning = tuning
         # The type object of the last condition: comparing two types takes longer than adding a condition.
         self._equal_type = event_type
-        self._python_types = {a.name: a.type.python for a in event_type}
+        self._python_types = {a.name: a.type.python for a in event_type if a.type in ValueType.PLAIN}
         self._required = [a.name for a in event_type if a.required]
         self._packer = EventPacker(event_type, shapes_max=tuning.shapes_max)
         self._sample = self._conformed_sample(sample)
@@ -122,17 +130,23 @@ class Index:
                 self._seal()
 
     def add_all(self, items: Iterable[Subscription] | pa.Table | pa.RecordBatch) -> None:
-        """Adds many at once: pairs of id and condition, or a table of BOXES_SCHEMA. All of them, or none if one raises."""
+        """Adds many at once: pairs of id and condition, a table of BOXES_SCHEMA, or one with the texts of conditions.
+
+        All of them, or none if one raises. A table has the columns `id` and `condition`; where it has `boxes`, too,
+        they are taken as they are.
+        """
         if isinstance(items, pa.Table | pa.RecordBatch):
-            self._add_columns(read_table(items, self.event_type))
+            has_boxes = "boxes" in items.schema.names or "condition" not in items.schema.names
+            self._add_columns((read_table if has_boxes else read_texts)(items, self.event_type))
             return
-        parsed = ((_checked_id(id), self._parsed(condition)) for id, condition in items)
-        few = list(islice(parsed, self._tuning.pending_max))
+        pairs = iter(items)
+        few = list(islice(pairs, self._tuning.pending_max))
         if len(few) == self._tuning.pending_max:
-            self._add_columns(columns_of(chain(few, parsed), self.event_type))
+            self._add_columns(self._columns_of(chain(few, pairs)))
             return
+        parsed = [self._parsed_pair(pair) for pair in few]
         with self._writing:
-            for id, condition in few:
+            for id, condition in parsed:
                 self.add(id, condition)
 
     def remove(self, id: str) -> None:
@@ -178,17 +192,12 @@ class Index:
         return self._match_packed(self._packer.pack(values), values)
 
     def match_batch(self, events: pa.Table | pa.RecordBatch, *, threads: int = 1) -> pa.Table:
-        """An Arrow table (event: row number, subscription: id), ordered by both."""
-        return self.match_numbers(events, threads=threads).to_table()
+        """An Arrow table (event: row number, subscription: id), ordered by both; each id is stored once (dictionary)."""
+        return match_in_order(*self._asked(events, threads))
 
     def match_numbers(self, events: pa.Table | pa.RecordBatch, *, threads: int = 1) -> Matches:
         """The same with numbers instead of ids, in no particular order: for a hundred million matches."""
-        threads = min(max(threads, 1), THREADS_MAX)
-        version = self._version
-        parts = [*version.parts, *self._pending_part(version)]
-        return match_all(
-            parts, conform(_as_table(events), self.event_type), version.stamp, threads, self._tuning.batch_rows
-        )
+        return match_all(*self._asked(events, threads))
 
     def explain(self, record: Mapping[str, Any], id: str) -> Explanation:
         """Whether the event matches this subscription and, if not, which part of its condition was not TRUE."""
@@ -266,6 +275,38 @@ class Index:
 
     # ── Steps ────────────────────────────────────────────────────────────────
 
+    def _asked(
+        self, events: pa.Table | pa.RecordBatch, threads: int
+    ) -> tuple[list[LiveSegment], pa.Table, int, int, int]:
+        """What `match_all` takes."""
+        version = self._version
+        rows = conform(_as_table(events), self.event_type)
+        parts = [*version.parts, *self._pending_part(version)]
+        return parts, rows, version.stamp, min(max(threads, 1), THREADS_MAX), self._tuning.batch_rows
+
+    def _columns_of(self, pairs: Iterator[Subscription]) -> BoxColumns:
+        """Many pairs as columns, a block at a time, so that a million parsed conditions need not fit into memory."""
+        blocks: list[BoxColumns] = []
+        while block := list(islice(pairs, BLOCK_TEXTS)):
+            ids, conditions = zip(*block)
+            try:
+                parsed = parse_texts(pa.array(ids, pa.string()), self._checked_conditions(conditions), self.event_type)
+            except (pa.ArrowException, TypeError, UnicodeEncodeError, InputError):
+                parsed = None
+            if parsed is None or parsed.wrong:
+                blocks.append(columns_of(map(self._parsed_pair, block), self.event_type))  # Raises for the first one.
+            else:
+                blocks.append(parsed.columns)
+        return join_columns(blocks)
+
+    def _checked_conditions(self, conditions: Sequence[str | Condition]) -> Sequence[str | Condition]:
+        if set(map(type, conditions)) == {str}:
+            return conditions
+        return [condition if type(condition) is str else self._parsed(condition) for condition in conditions]
+
+    def _parsed_pair(self, pair: Subscription) -> tuple[str, Condition]:
+        return _checked_id(pair[0]), self._parsed(pair[1])
+
     def _parsed(self, condition: str | Condition) -> Condition:
         if isinstance(condition, str):
             return parse(condition, self.event_type)
@@ -341,6 +382,7 @@ class Index:
             names,
             cached_bytes_max=tuning.cached_bytes_max,
             unordered_events_max=tuning.unordered_events_max,
+            doubtful_max=tuning.doubtful_max,
         )
 
     def _seal(self, *, compact: bool = True) -> None:

@@ -6,32 +6,36 @@ yet, so readers of older versions see what they saw before, without locks.
 
 Boxes decide most matches alone. The kernels report the others as doubtful: a box with
 residual conditions (what is not an interval), or one of several boxes of one condition. Those
-are decided here, in Python.
+are decided here, those of a batch together (`residuals`), those of one event by closures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from tidings.events import EventType, Value, row_values
+from tidings.events import EventType, Value
 from tidings.filters import Condition, parse
 from tidings.matching.box_table import Array
 from tidings.matching.event_packing import EventPacker, SingleEventMatcher
 from tidings.matching.grid import NO_RESIDUAL, CellBoxes
 from tidings.matching.id_dictionary import IdDictionary
 from tidings.matching.kernels import match as match_kernels
+from tidings.matching.kernels.pairs import distinct_pairs
+from tidings.matching.residuals.residuals import Residuals
 from tidings.matching.segment import Segment
 
 FIRST_STAMP = 1  # Of the first version; what is removed by then was never visible.
 CACHED_BYTES_MAX = 2 << 20  # A smaller layout stays in the processor's cache, whatever the order of the events.
 UNORDERED_EVENTS_MAX = 256  # Ordering fewer events than that costs more than it saves.
 MATCHES_FIRST = 8  # Matches per event that memory is reserved for before any have been counted.
-
-Test: TypeAlias = Callable[[Mapping[str, Value]], bool]
+DOUBTFUL_PAIRS_MAX = 1 << 22  # Pairs in doubt at a time, some 200 MB while they are decided; see `LiveSegment.match`.
+PIECES = 16  # If a batch has more, it is matched in so many pieces.
+ROWS_AT_ONCE_MAX = 1 << 31
+CONDITIONS_MAX = 16_384  # Conditions under words that are kept compiled for single events.
+FEW_PAIRS = 1024  # Of so many doubtful pairs, the different ones are found by sorting.
 
 
 class LiveSegment:
@@ -40,6 +44,7 @@ class LiveSegment:
     names                  the segment's ids, and the numbers that later ones replace; see `IdDictionary.of`
     cached_bytes_max       from that size on, events go through the segment in the order of their cells
     unordered_events_max   unless they are at most so many
+    doubtful_max           pairs of event and box in doubt at a time
     """
 
     def __init__(
@@ -50,6 +55,7 @@ class LiveSegment:
         *,
         cached_bytes_max: int = CACHED_BYTES_MAX,
         unordered_events_max: int = UNORDERED_EVENTS_MAX,
+        doubtful_max: int = DOUBTFUL_PAIRS_MAX,
     ) -> None:
         self.segment = segment
         self.event_type = event_type
@@ -58,6 +64,10 @@ class LiveSegment:
         self.names, repeated = names
         self.remove(repeated, FIRST_STAMP)
         self.residuals = Residuals(segment.residuals, event_type)
+        self._has_words = bool(segment.words)
+        self._conditions: dict[int, Condition] = {}
+        self._doubtful_max = doubtful_max
+        self._rows_at_once = ROWS_AT_ONCE_MAX
         self._is_small = sum(array.nbytes for array in segment.layout) < cached_bytes_max
         self._unordered_events_max = unordered_events_max
         self._matches_per_event = float(MATCHES_FIRST)
@@ -97,29 +107,73 @@ class LiveSegment:
         first   the numbers that the first row and the first owner have in the pairs
         out     holds the pairs, from its start on, if they fit, none was doubtful and none removed
         """
-        cells = self.segment.axes.locate(rows, self.event_type)
+        if rows.num_rows > self._rows_at_once:
+            return self._match_in_pieces(rows, stamp, first)
         out = np.empty(self.expected_matches(rows.num_rows), np.uint64) if out is None else out
-        totals, start = np.zeros(4, np.int64), np.uint64(first[0] << 32 | first[1])
-        by_axis = not self._is_small and rows.num_rows > self._unordered_events_max
-        pairs, doubtful = match_kernels.match_events(cells, by_axis, self.segment.layout, start, out, totals)
-        pairs = pairs[: totals[0]]
-        if totals[1]:
-            doubts = split_pairs(doubtful[: totals[1]])
-            more = decide(*doubts, rows, self.segment.boxes, self.residuals, self.event_type)
+        start = np.uint64(first[0] << 32 | first[1])
+        pairs, doubtful, totals = self._run(rows, start, out)
+        if len(doubtful) > self._doubtful_max and rows.num_rows > 1:
+            self._rows_at_once = max(1, rows.num_rows // PIECES)
+            return self._match_in_pieces(rows, stamp, first)
+        if len(doubtful):
+            more = decide(*split_pairs(doubtful), rows, self.segment.boxes, self.residuals)
             pairs = np.concatenate([pairs, more + start])
         if rows.num_rows:
             self._matches_per_event = len(pairs) / rows.num_rows
         return self._without_removed(pairs, first[1], stamp), totals
+
+    def _run(self, rows: pa.Table, start: np.uint64, out: Array) -> tuple[Array, Array, Array]:
+        """Pairs that match, pairs in doubt (if more than are wanted, not all of either), and the kernel's counts."""
+        cells, segment = self.segment.axes.locate(rows, self.event_type), self.segment
+        totals = np.zeros(match_kernels.TOTALS_SIZE, np.int64)
+        totals[match_kernels.DOUBTFUL_MAX] = self._doubtful_max if rows.num_rows > 1 else len(segment.boxes)
+        by_axis = not self._is_small and rows.num_rows > self._unordered_events_max
+        pairs, doubtful = match_kernels.match_events(cells, by_axis, segment.layout, start, out, totals)
+        pairs, doubtful = pairs[: totals[match_kernels.MATCHES]], doubtful[: totals[match_kernels.DOUBTFUL]]
+        if segment.words and len(doubtful) <= totals[match_kernels.DOUBTFUL_MAX]:
+            more = segment.words.find(rows, cells, segment.boxes.sides, int(totals[match_kernels.DOUBTFUL_MAX]))
+            doubtful = np.concatenate([doubtful, more])
+        return pairs, doubtful, totals
+
+    def _match_in_pieces(self, rows: pa.Table, stamp: int, first: tuple[int, int]) -> tuple[Array, Array]:
+        """The same for fewer rows at a time, so that what is in doubt stays bounded; more again once they allow it."""
+        found, at = [], 0
+        while at < rows.num_rows:
+            here = rows.slice(at, self._rows_at_once)
+            found.append(self.match(here, stamp, (first[0] + at, first[1])))
+            at += here.num_rows
+            self._rows_at_once = max(self._rows_at_once, min(2 * here.num_rows, ROWS_AT_ONCE_MAX))
+        return np.concatenate([pairs for pairs, _ in found]), np.sum([totals for _, totals in found], 0)
 
     def match_one(self, packed: bytes, values: Mapping[str, Value], stamp: int) -> list[int]:
         """The owners that one event matches, ascending; it is given packed and as checked values."""
         owners, boxes = self._one.match(packed)
         if boxes:
             owners += decide_one(boxes, values, self.segment.boxes, self.residuals)
+        if self._has_words:
+            owners = self._with_words(owners, values)
         if self.removed_count:
             owners = [owner for owner in owners if self.is_alive(owner, stamp)]
         owners.sort()
         return owners
+
+    def _with_words(self, owners: list[int], values: Mapping[str, Value]) -> list[int]:
+        """The owners, and those that match among the ones filed under words of the event's texts."""
+        found = dict.fromkeys(owners)
+        for box in self.segment.words.find_one(values, self.event_type):
+            owner = int(self.segment.boxes.owner[box])
+            if owner not in found and self._condition(owner).matches(values):
+                found[owner] = None
+        return list(found)
+
+    def _condition(self, owner: int) -> Condition:
+        """A subscription's condition, kept because what was asked for once will be again."""
+        condition = self._conditions.get(owner)
+        if condition is None:
+            if len(self._conditions) >= CONDITIONS_MAX:
+                self._conditions = {}
+            condition = self._conditions[owner] = parse(self.segment.texts[owner].as_py(), self.event_type)
+        return condition
 
     def _without_removed(self, pairs: Array, first_owner: int, stamp: int) -> Array:
         if not self.removed_count:
@@ -134,45 +188,23 @@ def split_pairs(pairs: Array) -> tuple[Array, Array]:
     return both[:, 1], both[:, 0]
 
 
-# ── Residual conditions ────────────────────────────────────────────────────────
+# ── Doubtful pairs ─────────────────────────────────────────────────────────────
 
 
-class Residuals:
-    """The sets of residual conditions of a segment, each compiled when it is first needed.
-
-    Boxes with the same residuals share one set, so each set is evaluated once per event.
-    """
-
-    def __init__(self, texts: Sequence[tuple[str, ...]], event_type: EventType) -> None:
-        self.texts = texts
-        self._event_type = event_type
-        self._tests: dict[int, tuple[Test, tuple[str, ...]]] = {}
-
-    def test(self, number: int) -> tuple[Test, tuple[str, ...]]:
-        """A closure over an event's values, and the attributes that it looks at."""
-        if number not in self._tests:
-            self._tests[number] = self._compile(self.texts[number])
-        return self._tests[number]
-
-    def _compile(self, texts: tuple[str, ...]) -> tuple[Test, tuple[str, ...]]:
-        parsed = [parse(text, self._event_type) for text in texts]
-        names = tuple(dict.fromkeys(name for condition in parsed for name in condition.attributes))
-        return _all(parsed), names
-
-
-def decide(
-    events: Array, boxes: Array, rows: pa.Table, all_boxes: CellBoxes, residuals: Residuals, event_type: EventType
-) -> Array:
+def decide(events: Array, boxes: Array, rows: pa.Table, all_boxes: CellBoxes, residuals: Residuals) -> Array:
     """The pairs of event and owner that match, each once, out of doubtful pairs of event and box."""
-    keep = np.ones(len(events), bool)
     numbers = all_boxes.residual[boxes]
-    for number in np.unique(numbers[numbers != NO_RESIDUAL]).tolist():
-        here = np.flatnonzero(numbers == number)
-        test, names = residuals.test(number)
-        asked, place = np.unique(events[here], return_inverse=True)
-        answers = [test(values) for values in row_values(rows, asked.tolist(), event_type, names)]
-        keep[here] = np.array(answers, bool)[place]
-    return np.unique((events[keep].astype(np.uint64) << np.uint64(32)) | all_boxes.owner[boxes[keep]].astype(np.uint64))
+    asked = np.flatnonzero(numbers != NO_RESIDUAL)
+    if len(asked):
+        keep = np.ones(len(events), bool)
+        keep[asked] = residuals.holding(rows, events[asked], numbers[asked])
+        events, boxes = events[keep], boxes[keep]
+    owners = all_boxes.owner[boxes]
+    if len(owners) < FEW_PAIRS:
+        return np.unique((events.astype(np.uint64) << np.uint64(32)) | owners.astype(np.uint64))
+    out = np.empty(len(owners) + 1, np.uint64)
+    count = distinct_pairs(np.ascontiguousarray(events), owners, rows.num_rows, int(owners.max()) + 1, out)
+    return out[:count]
 
 
 def decide_one(
@@ -184,14 +216,7 @@ def decide_one(
     for box in boxes:
         number = int(all_boxes.residual[box])
         if number not in answers:
-            answers[number] = residuals.test(number)[0](values)
+            answers[number] = residuals.test(number)(values)
         if answers[number]:
             owners[int(all_boxes.owner[box])] = None
     return list(owners)
-
-
-def _all(conditions: Sequence[Condition]) -> Test:
-    tests = [condition.matches for condition in conditions]
-    if len(tests) == 1:
-        return tests[0]
-    return lambda values: all(test(values) for test in tests)

@@ -33,10 +33,12 @@ from tidings.matching.grid import CellBoxes
 from tidings.matching.id_dictionary import IdDictionary
 from tidings.matching.kernels import build as build_kernels
 from tidings.matching.kernels import match as match_kernels
+from tidings.matching.residuals.words import NO_WORDS, WordIndex
 from tidings.matching.segment import Segment
 
 FORMAT = "tidings-index"
-VERSION = 2  # 1 did not know attributes that were only ever null, and would put others in their places.
+VERSION = 3  # 2 did not know axes that read texts backwards, nor words; what it wrote is read as it is.
+OLDEST = 2  # 1 did not know attributes that were only ever null, and would put others in their places.
 ALIGNMENT = 64
 MANIFEST_BYTES_MAX = 1 << 28  # Residual texts are in the manifest; a larger one is not ours.
 MANIFEST, ARRAYS = "manifest.json", "arrays.bin"
@@ -112,6 +114,7 @@ def _arrays(segment: Segment, names: IdDictionary) -> dict[str, Array]:
         **_text_arrays("ids", segment.ids),
         **_text_arrays("texts", segment.texts),
         "names.slots": names.slots,
+        **_named("words", segment.words),
     }
 
 
@@ -125,6 +128,7 @@ def _segment(arrays: Mapping[str, Array], manifest: Mapping[str, Any]) -> Segmen
         boxes=CellBoxes(arrays["boxes.owner"], arrays["boxes.residual"], sides),
         layout=_tuple(match_kernels.GridLayout, "layout", layout),
         residuals=tuple(tuple(texts) for texts in manifest["residuals"]),
+        words=_tuple(WordIndex, "words", arrays) if manifest["version"] > OLDEST else NO_WORDS,
     )
 
 
@@ -194,7 +198,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         raise _refused(folder, f"{MANIFEST} cannot be read: {wrong}") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise _refused(folder, f"{MANIFEST} does not describe an index")
-    if manifest.get("version") != VERSION:
+    if manifest.get("version") not in range(OLDEST, VERSION + 1):
         raise _refused(folder, f"expected format version {VERSION}, got {manifest.get('version')}; save it anew")
     if end or checksum != f"{zlib.crc32(body.encode()):08x}":
         raise _refused(folder, f"the checksum of {MANIFEST} does not fit")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tidings.events import EventType
 from tidings.matching import Index, IndexTuning
-from tidings.matching.batch import OutputBuffers
+from tidings.matching.batch import Matches, OutputBuffers
 
 READING = EventType("Reading", n=int, s=str)
 
@@ -64,3 +64,39 @@ def test_every_pair_is_kept_once_whether_it_fits_into_its_buffer_or_not(tasks: l
     written = np.arange(ends[-1], dtype=np.uint64)
     found = [buffers.place(at, written[start:end]) for at, (start, end) in enumerate(pairwise(ends))]
     assert sorted(buffers.joined(found).tolist()) == written.tolist()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_batch_comes_back_in_the_order_of_events_and_of_additions(threads: int) -> None:
+    index = Index(READING, tuning=IndexTuning(batch_rows=64))
+    index.add_all([(f"c{i}", f"n >= {i % 50} AND n < {i % 50 + 9}") for i in range(5000)])
+    index.settle()
+    index.add("late", "n > 50")
+    events = pa.table({"n": [(i * 7) % 120 for i in range(500)]})
+    found = index.match_batch(events, threads=threads)
+    place = {id: at for at, id in enumerate(index)}
+    order = [(event, place[id]) for event, id in zip(*found.to_pydict().values(), strict=True)]
+    assert order == sorted(order)
+    assert sorted(zip(*found.to_pydict().values(), strict=True)) == pairs(index, events, 1)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 2999)), max_size=60))
+def test_matches_become_a_table_with_each_id_once(pairs: list[tuple[int, int]]) -> None:
+    events, numbers = (np.array([pair[at] for pair in pairs], np.int32) for at in (0, 1))
+    ids = pa.chunked_array([[f"a{n}" for n in range(2000)], [f"b{n}" for n in range(2000, 3000)]])
+    found = Matches(events, numbers, ids).to_table()
+    assert list(zip(*found.to_pydict().values(), strict=True)) == [(e, ids[n].as_py()) for e, n in sorted(pairs)]
+    assert len(found["subscription"].combine_chunks().dictionary) == len({number for _, number in pairs})
+
+
+@pytest.mark.parametrize("form", ["s LIKE '%x%y{}%'", "n > {} OR s LIKE '_x%'", "n % {} = 1"])
+def test_what_is_in_doubt_at_a_time_is_bounded_and_changes_no_answer(form: str) -> None:
+    whole, bounded = Index(READING), Index(READING, tuning=IndexTuning(doubtful_max=100))
+    conditions = [(f"c{i}", form.format(i + 1)) for i in range(60)]
+    for index in (whole, bounded):
+        index.add_all(conditions)
+        index.settle()
+    events = pa.table({"n": list(range(300)), "s": ["x", "axy1", "bxy30y", None, "y", "x"] * 50})
+    for _ in range(2):
+        assert pairs(bounded, events, 2) == pairs(whole, events, 1)
+    assert bounded.match_batch(events).equals(whole.match_batch(events))

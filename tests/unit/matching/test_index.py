@@ -37,7 +37,7 @@ def test_ids_come_in_the_order_in_which_they_were_added(wanted: Index) -> None:
 def test_a_batch_gives_row_numbers_and_ids(wanted: Index) -> None:
     events = pa.table({"area": ["N1", "EC2", None], "speed": [31.0, 31.0, None], "lanes": [2, 2, 2]})
     found = wanted.match_batch(events)
-    assert found.schema == pa.schema({"event": pa.int64(), "subscription": pa.string()})
+    assert found.schema == pa.schema({"event": pa.int64(), "subscription": pa.dictionary(pa.int32(), pa.string())})
     assert found.to_pydict() == {"event": [0, 1, 1, 1], "subscription": ["fast", "fast", "city", "both"]}
 
 

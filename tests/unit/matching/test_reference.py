@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.strategies_filters import ONLY_IN_EVENTS, POOLS, random_condition, random_type
+from tests.strategies_filters import COLLECTIONS, ONLY_IN_EVENTS, POOLS, random_condition, random_type
 from tidings.events import ValueType
 from tidings.filters import Intervals, anything, parse
 from tidings.matching.reference import NULL_CELL, NaiveAxis, cuts_of
@@ -50,7 +50,7 @@ def test_a_value_is_in_a_set_exactly_if_its_cell_is_in_the_ranges(rng: Random) -
         others = [other for other_name, other in sides if other_name == name]
         axis = NaiveAxis(side.type, cuts_of(side.type, others))
         ranges = axis.ranges(side)
-        for value in [None, *POOLS[side.type], *ONLY_IN_EVENTS.get(side.type, [])]:
+        for value in [None, *(COLLECTIONS.get(side.type) or POOLS[side.type]), *ONLY_IN_EVENTS.get(side.type, [])]:
             cell = axis.cell(value)
             assert (value in side) == any(low <= cell < high for low, high in ranges)
 

@@ -39,6 +39,11 @@ class Kernel:
             self._compiled = self._from_disk() or self._compile()
         return self._compiled
 
+    def load(self) -> bool:
+        """Takes what an earlier process compiled; False if this process must compile it."""
+        self._compiled = self._compiled or self._from_disk()
+        return self.is_ready
+
     def _compile(self) -> Callable[..., Any]:
         compile: Callable[..., Any] = njit(self.signature, cache=True, nogil=True)
         try:
@@ -78,7 +83,13 @@ def all_kernels() -> tuple[Kernel, ...]:
     return tuple(_KERNELS)
 
 
-def load_kernels() -> None:
-    """Makes every kernel ready, for servers that must not stop to compile. The very first time takes a minute."""
-    for each in _KERNELS:
+def load_kernels(before_compiling: Callable[[], object] | None = None) -> None:
+    """Makes every kernel ready, for servers that must not stop to compile.
+
+    The very first time takes half a minute of a core; `before_compiling` is called before that.
+    """
+    missing = [each for each in _KERNELS if not each.load()]
+    if missing and before_compiling is not None:
+        before_compiling()
+    for each in missing:
         each.ready()

@@ -8,7 +8,7 @@ Numba's cache looks only at the file of the kernel that it keeps: after a change
 `src/tidings/matching/kernels/__pycache__`, because `match.py` has some of these built in.
 """
 
-# mypy: disable-error-code="call-arg, no-untyped-def, no-untyped-call"
+# mypy: disable-error-code="assignment, call-arg, no-untyped-def, no-untyped-call"
 # Numba infers types itself; the plain twins of the kernels are fully checked.
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from tidings.matching.kernels.cache import kernel
 AXIS_KEYS, AXIS_KEYS_END, AXIS_TABLE, AXIS_TABLE_END, AXIS_LOW, AXIS_SHIFT = range(6)
 AXIS_TEXTS, AXIS_SKIP, AXIS_SLOTS, AXIS_SLOTS_LOG, AXIS_SIZE = range(6, 11)
 
-KIND_INT, KIND_DOUBLE, KIND_TEXT = range(3)
+KIND_INT, KIND_DOUBLE, KIND_TEXT, KIND_REVERSED = range(4)  # The last two are texts, one read backwards.
 
 # Columns of a row that says where the values of an axis lie: their bytes or words and how many, the offsets of
 # texts, the bits that tell what is there (or 0) and the first of them.
 COLUMN_CONTENT, COLUMN_LENGTH, COLUMN_OFFSETS, COLUMN_VALID, COLUMN_VALID_AT, COLUMN_SIZE = range(6)
 
 KEY_BYTES = 7  # Bytes of a text that its key holds.
+SEEN_MAX = 8192  # Texts of a batch that are remembered, so that one which comes again is not looked up again.
 STRAIGHT = 3  # Cuts that are compared with a key without a branch.
 
 _NAN_KEY = np.int64(0x7FF0000000000001)
@@ -281,7 +282,7 @@ def _locate_texts(row, keys, table, text_ptr, text_bytes, offsets, content, out)
 
     Most texts are short and are cuts themselves, because conditions ask for them by name: these
     are found by one look into the slots, without a branch. Other short ones go by their keys,
-    and only long ones are read in full.
+    and only long ones are read in full, each of them once while a batch repeats it.
     """
     first, skip, one = np.uint64(row[AXIS_KEYS]), np.uint64(row[AXIS_SKIP]), np.uint64(1)
     slots, slots_log = np.uint64(row[AXIS_SLOTS]), np.uint64(row[AXIS_SLOTS_LOG])
@@ -299,13 +300,100 @@ def _locate_texts(row, keys, table, text_ptr, text_bytes, offsets, content, out)
             if own[i] != NO_KEY and not _begins(text_bytes, head, content, index_of(offsets[i]), skip):
                 own[i], out[i] = NO_KEY, -1
     first, last, table_at, last_slot, low, shift = axis_of(row)
+    seen = _none_seen(len(out))
     for i in range(len(out)):
         if out[i] < 0:
             if (np.uint64(own[i]) & np.uint64(0xFF)) <= np.uint64(KEY_BYTES):
                 out[i] = one + rank_of(keys, table, first, last, table_at, last_slot, low, shift, own[i])
+                continue
+            before = _seen_before(seen, content, offsets, i)
+            if before >= 0:
+                out[i] = out[before]
             else:
                 start, end = index_of(offsets[i]), index_of(offsets[i + 1])
                 out[i] = one + text_rank_of(row, keys, table, text_ptr, text_bytes, content, start, end)
+
+
+@njit(nogil=True)
+def _locate_reversed(row, keys, table, text_ptr, text_bytes, offsets, content, out):
+    """The same for an axis on which texts are read backwards."""
+    one, seen, longest = np.uint64(1), _none_seen(len(out)), np.int32(0)
+    for i in range(len(out)):
+        longest = max(longest, offsets[i + 1] - offsets[i])
+    backwards = np.empty(longest, np.uint8)
+    for i in range(len(out)):
+        before = _seen_before(seen, content, offsets, i)
+        if before >= 0:
+            out[i] = out[before]
+            continue
+        start, end = index_of(offsets[i]), index_of(offsets[i + 1])
+        for k in range(end - start):
+            backwards[k] = content[end - one - k]
+        out[i] = one + text_rank_of(row, keys, table, text_ptr, text_bytes, backwards, np.uint64(0), end - start)
+
+
+@njit(nogil=True)
+def _none_seen(count):
+    """Room for the rows of texts that were seen: `_seen_before` fills it."""
+    size = 2
+    while size < 2 * count and size < SEEN_MAX:
+        size *= 2
+    seen = np.empty(size, np.int32)
+    for i in range(size):
+        seen[i] = -1
+    return seen
+
+
+@njit(inline="always")
+def _word(content, at):
+    """Eight bytes from `at` on."""
+    word = np.uint64(content[at]) | _byte(content, at + np.uint64(1), 8) | _byte(content, at + np.uint64(2), 16)
+    word |= _byte(content, at + np.uint64(3), 24) | _byte(content, at + np.uint64(4), 32)
+    word |= _byte(content, at + np.uint64(5), 40) | _byte(content, at + np.uint64(6), 48)
+    return word | _byte(content, at + np.uint64(7), 56)
+
+
+@njit(inline="always")
+def _seen_before(seen, content, offsets, i):
+    """An earlier row with the text of row i, or -1. Frequent texts are found nearly always, and cost one comparison.
+
+    Texts are hashed and compared by words of eight bytes, the last of which overlaps the one before it.
+    """
+    start, end, eight = index_of(offsets[i]), index_of(offsets[i + 1]), np.uint64(8)
+    size = end - start
+    if size < eight:
+        value = np.uint64(0)
+        for k in range(size):
+            value = (value << eight) | np.uint64(content[start + k])
+    else:
+        value, at = _word(content, end - eight), start
+        while at + eight < end:
+            value = (value ^ _word(content, at)) * np.uint64(0x9E3779B97F4A7C15)
+            value ^= value >> np.uint64(29)
+            at += eight
+    value = (value ^ size) * np.uint64(0xBF58476D1CE4E5B9)
+    slot = (value >> np.uint64(32)) & np.uint64(len(seen) - 1)
+    before = seen[slot]
+    seen[slot] = i
+    if before < 0 or offsets[before + 1] - offsets[before] != offsets[i + 1] - offsets[i]:
+        return np.int32(-1)
+    other = index_of(offsets[before])
+    if size < eight:
+        return before if _begins(content, start, content, other, size) else np.int32(-1)
+    same, k = _word(content, end - eight) == _word(content, other + size - eight), np.uint64(0)
+    while same and k + eight < size:
+        same = _word(content, start + k) == _word(content, other + k)
+        k += eight
+    return before if same else np.int32(-1)
+
+
+@njit(nogil=True)
+def reversed_text(content, start, end):
+    """The bytes of a text from the last to the first."""
+    out = np.empty(end - start, np.uint8)
+    for i in range(len(out)):
+        out[i] = content[end - np.uint64(1) - np.uint64(i)]
+    return out
 
 
 @kernel(types.void(_I1, _L2, _L1, _I1, _L1, _B1, _L2, types.int32[:, ::1]))
@@ -317,10 +405,13 @@ def locate_columns(kind, rows, keys, table, text_ptr, text_bytes, columns, out):
     count = out.shape[1]
     for axis in range(len(rows)):
         content_at, length = columns[axis, COLUMN_CONTENT], columns[axis, COLUMN_LENGTH]
-        if kind[axis] == KIND_TEXT:
+        if kind[axis] >= KIND_TEXT:
             offsets = carray(pointer(columns[axis, COLUMN_OFFSETS]), count + 1, np.int32)
             content = carray(pointer(content_at), length, np.uint8)
-            _locate_texts(rows[axis], keys, table, text_ptr, text_bytes, offsets, content, out[axis])
+            if kind[axis] == KIND_REVERSED:
+                _locate_reversed(rows[axis], keys, table, text_ptr, text_bytes, offsets, content, out[axis])
+            else:
+                _locate_texts(rows[axis], keys, table, text_ptr, text_bytes, offsets, content, out[axis])
         else:
             values = carray(pointer(content_at), length, np.int64)
             _locate_numbers(rows[axis], keys, table, values, kind[axis] == KIND_DOUBLE, out[axis])

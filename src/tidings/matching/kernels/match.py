@@ -57,7 +57,8 @@ UNROLLED = 4  # Entries of a cell that are tested whether they are there or not.
 ORDER_BITS = 10  # Events are ordered by this many leading bits of their cell: more than any grid has rows.
 
 
-MATCHES, DOUBTFUL, CANDIDATES, HITS = range(4)  # What kernels count.
+# What kernels count, and how many doubtful pairs they may find before they give up.
+MATCHES, DOUBTFUL, CANDIDATES, HITS, DOUBTFUL_MAX, TOTALS_SIZE = range(6)
 
 
 class GridLayout(NamedTuple):
@@ -299,7 +300,7 @@ def _settle(q, probes, sizes, places, hits, unsure, cells, layout, first, matche
     words, entries, records, extras = layout.words, layout.entries, layout.records, layout.extras
     piece_low, piece_high = layout.piece_low, layout.piece_high
     t, skip = np.uint64(0), np.uint64(0)
-    while t < q:
+    while t < q and totals[DOUBTFUL] <= totals[DOUBTFUL_MAX]:
         h, t, skip = _sift(probes, sizes, places, t, skip, q, words, hits)
         d = totals[1]
         matched = _with_room(matched, totals[0], np.int64(h) + 1)
@@ -390,7 +391,8 @@ def match_events(columns, by_axis, layout, first, matched, totals):
     by_axis           the order of the work, which changes the time it takes and the order of the matches
     first             added to every match: the number of the first event above, of the first owner below
     matched           where matches are written, at least one; a larger array takes its place when it is full
-    totals            adds: matches, doubtful, candidates, candidates whose filed sides hold
+    totals            adds: matches, doubtful, candidates, candidates whose filed sides hold; and has the most doubtful
+                      pairs that are wanted: with more than that, the result is not complete
 
     Returns two lists of pairs: the events and owners that match, and the events and boxes that
     hold each other but are doubtful: the box has residuals, or siblings that may match the

@@ -30,13 +30,16 @@ from tidings.matching.kernels.cells import (
     index_of,
     pointer,
     rank_of,
+    reversed_text,
     text_rank_of,
 )
 from tidings.matching.kernels.match import (
+    DOUBTFUL_MAX,
     GRID_SIZE,
     HITS_PER_PROBE,
     PROBES_MAX,
     RECORD_SIZE,
+    TOTALS_SIZE,
     UNROLLED,
     AxisArrays,
     GridLayout,
@@ -84,14 +87,14 @@ def _ask_for_cuts(words, presence, places, kind, rows, keys, table, slots):
     """Has the cuts that numbers lie between on their way, all at once, before the first of them is compared."""
     table_at, keys_at = address_of(table), address_of(keys)
     for axis in range(len(rows)):
-        if kind[axis] != KIND_TEXT:
+        if kind[axis] < KIND_TEXT:
             _, _, slot, last_slot, low, shift = axis_of(rows[axis])
             content = words[presence + places[axis]]
             key = double_key(content) if kind[axis] == KIND_DOUBLE else content
             slots[axis] = slot + (min(np.uint64(key - low) >> shift, last_slot) if key >= low else np.uint64(0))
             prefetch(table_at + (slots[axis] << np.uint64(2)))
     for axis in range(len(rows)):
-        if kind[axis] != KIND_TEXT:
+        if kind[axis] < KIND_TEXT:
             cut = np.uint64(rows[axis, AXIS_KEYS]) + index_of(table[slots[axis]])
             prefetch(keys_at + (cut << np.uint64(3)))
 
@@ -114,11 +117,16 @@ def _locate_one(book, packed, slots, cells):
             cells[0, axis] = 0
             continue
         content, row = words[presence + place], rows[axis]
-        if kind[axis] == KIND_TEXT:
+        if kind[axis] >= KIND_TEXT:
             while text < place:
                 start, text = start + np.uint64(words[presence + text]), text + 1
             end = start + np.uint64(content)
-            cells[0, axis] = np.uint64(1) + text_rank_of(row, keys, table, text_ptr, text_bytes, packed, start, end)
+            if kind[axis] == KIND_TEXT:
+                rank = text_rank_of(row, keys, table, text_ptr, text_bytes, packed, start, end)
+            else:
+                backwards, size = reversed_text(packed, start, end), end - start
+                rank = text_rank_of(row, keys, table, text_ptr, text_bytes, backwards, np.uint64(0), size)
+            cells[0, axis] = np.uint64(1) + rank
         else:
             key = double_key(content) if kind[axis] == KIND_DOUBLE else content
             first, last, table_at, last_slot, low, shift = axis_of(row)
@@ -132,7 +140,7 @@ def work_bytes(axes: int, grids: int) -> int:
     """How much memory `match_one` works in, behind where it writes what it finds."""
     probe_count = max(min(PROBES_MAX, grids), axes, 1) + 1
     hit_count = HITS_PER_PROBE * probe_count + UNROLLED
-    return 8 * (2 * probe_count + 2 * hit_count + 2 * MATCHED_FIRST + 4) + 4 * (probe_count + axes + 1) + 8
+    return 8 * (2 * probe_count + 2 * hit_count + 2 * MATCHED_FIRST + TOTALS_SIZE) + 4 * (probe_count + axes + 1) + 8
 
 
 @njit(inline="always")
@@ -160,11 +168,12 @@ def match_one(book_at, packed, out_at, room):
     unsure, at = _carved(at, hit_count)
     matched, at = _carved(at, MATCHED_FIRST)
     doubtful, at = _carved(at, MATCHED_FIRST)
-    totals, at = carray(pointer(at), 4, np.int64), at + 32
+    totals, at = carray(pointer(at), TOTALS_SIZE, np.int64), at + 8 * TOTALS_SIZE
     sizes, at = carray(pointer(at), probe_count, np.int32), at + 4 * probe_count
     cells = carray(pointer(at), (1, axes + 1), np.int32)
-    for i in range(4):
+    for i in range(TOTALS_SIZE):
         totals[i] = 0
+    totals[DOUBTFUL_MAX] = book[23]  # As many as there are boxes.
     cells[0, axes] = 0
     _locate_one(book, np.frombuffer(packed, np.uint8), probes, cells)
     matched, doubtful = by_event(

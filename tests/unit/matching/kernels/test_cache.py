@@ -1,45 +1,28 @@
-"""Kernels are compiled once, when they are first needed, or all at once before anybody is served."""
+"""A server learns that kernels must be compiled before that takes its half minute, and only then."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from textwrap import dedent
+import importlib.util
+from pathlib import Path
 
-import numpy as np
 import pytest
+from numba import int64
 
-from tidings.matching.kernels import cache, cells, match_one
-
-
-def test_a_kernel_computes_what_its_function_does_and_is_compiled_once() -> None:
-    doubled = cache.Kernel(lambda number: 2 * number, "int64(int64)")
-    assert doubled(21) == 42
-    assert doubled.ready() is doubled.ready()
+from tidings.matching.kernels import cache
+from tidings.matching.kernels.cache import Kernel, load_kernels
 
 
-def test_all_kernels_are_ready_after_loading() -> None:
-    before = cache.Kernel(lambda number: number + 1, "int64(int64)")
-    cache.load_kernels()
-    assert all(each.is_ready for each in cache.all_kernels())
-    assert before(1) == 2
-
-
-def test_a_kernel_from_disk_comes_without_what_it_was_compiled_with() -> None:
-    match_one.match_one.ready()
-    program = """
-        import sys
-        from tidings.matching.kernels.match_one import match_one
-        match_one.ready()
-        print([name for name in ("scipy.linalg", "numba.np.arraymath") if name in sys.modules])
-    """
-    done = subprocess.run([sys.executable, "-c", dedent(program)], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-def test_where_numba_lets_nothing_be_left_out_it_does_all_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "rtsys", None)
-    filled = cache.Kernel(cells.fill_table.function, cells.fill_table.signature)
-    slots = np.empty(3, np.int32)
-    filled(np.array([5, 9]), 5, 2, slots)
-    assert slots.tolist() == [0, 1, 2]
+def test_compiling_is_announced_once_and_loading_never(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "fresh.py").write_text("def twice(n):\n    return 2 * n\n")  # A place without compiled kernels.
+    found = importlib.util.spec_from_file_location("fresh", tmp_path / "fresh.py")
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    announced: list[str] = []
+    for _ in range(2):  # The second is another process, as far as a kernel can tell.
+        monkeypatch.setattr(cache, "_KERNELS", [])
+        twice = Kernel(module.twice, int64(int64))
+        load_kernels(lambda: announced.append("compiling"))
+        assert (twice.is_ready, twice(21)) == (True, 42)
+    assert announced == ["compiling"]
