@@ -46,9 +46,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidings.delivery.durable_interest import (
+        RENEW_S,
         BrokerInterests,
         DurableInterest,
         InterestDirectory,
+        Shown,
         TypeNamed,
         may_match,
     )
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     from tidings.delivery.outbox import Outbox, PendingEvent
 
 __all__ = [
+    "RENEW_S",
     "WINDOW",
     "Ack",
     "Announce",
@@ -85,12 +88,21 @@ __all__ = [
     "Outbox",
     "PendingEvent",
     "Retransmit",
+    "Shown",
     "TypeNamed",
     "may_match",
 ]
 
 _HOMES = {
-    "durable_interest": ("BrokerInterests", "DurableInterest", "InterestDirectory", "TypeNamed", "may_match"),
+    "durable_interest": (
+        "RENEW_S",
+        "BrokerInterests",
+        "DurableInterest",
+        "InterestDirectory",
+        "Shown",
+        "TypeNamed",
+        "may_match",
+    ),
     "inbox": ("Deliveries", "Inbox", "KeyDeadlines"),
     "log_cursor": ("LogCursor", "LogRead"),
     "messages": (

@@ -3,6 +3,10 @@
 Every broker signs an advertisement of all its durable subscriptions and floods it. An advertisement has a version that
 only grows, so that the newest wins however advertisements travel. The directory holds the newest of each broker and
 answers, for each published event, which brokers need it.
+
+Whoever advertises makes others store events for it and dial it. So an advertisement carries the membership and the
+rights that it rests on. They are asked about again for each event; an advertisement that is not renewed expires; and one
+organisation has a bounded share of the directory.
 """
 
 from __future__ import annotations
@@ -13,14 +17,19 @@ from typing import Any, TypeAlias
 import msgspec
 
 from tidings.delivery.messages import InterestAdvertisement, InterestVersions
-from tidings.errors import FilterError, PeerError
+from tidings.errors import Denied, FilterError, FilterTooLarge, PeerError
 from tidings.events import EventType, Value
 from tidings.matching import Index
-from tidings.overlay import NodeId, Peer
+from tidings.overlay import NodeId, Peer, check_size
 from tidings.security import Identity, verify_signature
 
 INTERESTS_MAX = 200_000  # Of one broker; more makes its advertisement too large anyway.
 BROKERS_MAX = 4096
+BROKERS_OF_ONE_MAX = 64  # Brokers with durable subscribers of one organisation; it chooses them.
+RIGHTS_MAX = 256  # Shown with one advertisement.
+RENEW_S = 3600.0  # How often a broker advertises again, whether or not anything has changed.
+EXPIRE_S = 30 * 24 * RENEW_S  # As long as a broker may be away and still be owed what it missed.
+AHEAD_S_MAX = 300.0  # How far a version, which is a moment, may lie ahead of this broker's clock.
 
 TypeNamed: TypeAlias = Callable[[str], EventType | None]
 """The event type of a name, if this broker knows it."""
@@ -49,10 +58,16 @@ _BODY = msgspec.msgpack.Decoder(BrokerInterests)
 _CONTEXT = b"tidings/wants/1\0"
 
 
-def sign_advertisement(body: BrokerInterests, identity: Identity) -> InterestAdvertisement:
+Shown: TypeAlias = tuple[tuple[bytes, bytes], ...]
+"""Rights as an advertisement carries them."""
+OrganisationOf: TypeAlias = Callable[[bytes, Shown], bytes]
+"""The organisation of the member with this key, whose rights are kept; raises Denied for anybody else."""
+
+
+def sign_advertisement(body: BrokerInterests, identity: Identity, rights: Shown = ()) -> InterestAdvertisement:
     """The advertisement of a broker, signed so that no broker on the way can change it."""
     raw = msgspec.msgpack.encode(body)
-    return InterestAdvertisement(raw, identity.public_key, identity.sign(_CONTEXT + raw))
+    return InterestAdvertisement(raw, identity.public_key, identity.sign(_CONTEXT + raw), rights)
 
 
 def read_advertisement(advertisement: InterestAdvertisement, broker_id_of: BrokerIdOf) -> BrokerInterests:
@@ -65,6 +80,11 @@ def read_advertisement(advertisement: InterestAdvertisement, broker_id_of: Broke
         raise PeerError(f"interest: {wrong}") from None
     if body.who.id != broker_id_of(key) or len(body.interests) > INTERESTS_MAX:
         raise PeerError("interest: not the signer's own, or too many")
+    try:
+        for interest in body.interests:
+            check_size(interest.condition)
+    except FilterTooLarge as wrong:
+        raise PeerError(f"interest: {wrong}") from None
     return body
 
 
@@ -72,9 +92,18 @@ class InterestDirectory:
     """The newest advertisement of every broker, this one's included, and an index over those of the others."""
 
     def __init__(
-        self, me: Peer, identity: Identity, type_named: TypeNamed, broker_id_of: BrokerIdOf, *, version: int = 0
+        self,
+        me: Peer,
+        identity: Identity,
+        type_named: TypeNamed,
+        broker_id_of: BrokerIdOf,
+        organisation_of: OrganisationOf,
+        *,
+        version: int = 0,
     ) -> None:
         """`version` is the last version of this broker's own advertisement, from disk."""
+        self._organisation_of = organisation_of
+        self._organisations: dict[NodeId, bytes] = {}
         self._me, self._identity, self._type_named, self._broker_id_of = me, identity, type_named, broker_id_of
         self.version = version
         self._advertisements: dict[NodeId, InterestAdvertisement] = {}
@@ -84,16 +113,18 @@ class InterestDirectory:
 
     # ── Advertisements ──
 
-    def advertise(self, interests: Iterable[DurableInterest], now_us: int) -> InterestAdvertisement:
+    def advertise(self, interests: Iterable[DurableInterest], now_us: int, rights: Shown) -> InterestAdvertisement:
         """This broker's own advertisement, in a new version; the caller persists `version` and sends it to all."""
         self.version = max(self.version + 1, now_us)  # Grows even where the journal was lost.
         body = BrokerInterests(self._me, self.version, tuple(interests))
-        signed = self._advertisements[self._me.id] = sign_advertisement(body, self._identity)
+        signed = self._advertisements[self._me.id] = sign_advertisement(body, self._identity, rights)
         return signed
 
-    def restore(self, advertisement: InterestAdvertisement) -> None:
-        """Takes up an advertisement of another broker from disk."""
-        self.learn(read_advertisement(advertisement, self._broker_id_of), advertisement)
+    def restore(self, advertisement: InterestAdvertisement, now_us: int) -> None:
+        """Takes up an advertisement of another broker from disk; raises Denied for one that does not hold any more."""
+        body = read_advertisement(advertisement, self._broker_id_of)
+        self.admit(body, advertisement, now_us)
+        self.learn(body, advertisement)
 
     def versions(self) -> InterestVersions:
         """The versions that this broker has, for anti-entropy."""
@@ -116,6 +147,30 @@ class InterestDirectory:
             self.version = max(self.version, body.version)  # From before this broker's journal was lost.
             return None
         return body
+
+    def admit(self, body: BrokerInterests, advertisement: InterestAdvertisement, now_us: int) -> None:
+        """Raises Denied unless a member of the network, with room in its organisation's share, says this now."""
+        if not (now_us - EXPIRE_S * 1e6 <= body.version <= now_us + AHEAD_S_MAX * 1e6):
+            raise Denied("interest: advertised too long ago, or in the future")
+        if len(advertisement.rights) > RIGHTS_MAX:
+            raise Denied(f"interest: more than {RIGHTS_MAX} rights")
+        organisation, broker = self._organisation_of(advertisement.key, advertisement.rights), body.who.id
+        others = sum(of == organisation for id, of in self._organisations.items() if id != broker)
+        if others >= BROKERS_OF_ONE_MAX:
+            raise Denied(
+                f"interest: one organisation has more than {BROKERS_OF_ONE_MAX} brokers with durable subscribers"
+            )
+        self._organisations[broker] = organisation
+
+    def expire(self, now_us: int) -> list[NodeId]:
+        """Drops the brokers that have not renewed their advertisement; returns them."""
+        gone = [id for id, body in self._known.items() if body.version < now_us - EXPIRE_S * 1e6]
+        for id in gone:
+            for interest in self._known.pop(id).interests:
+                self._remove(id, interest)
+            self._advertisements.pop(id, None)
+            self._organisations.pop(id, None)
+        return gone
 
     def is_news(self, body: BrokerInterests) -> bool:
         """Whether this version is newer than the one in the directory."""
@@ -153,7 +208,7 @@ class InterestDirectory:
         return type in self._unconditional or type in self._indexes
 
     def brokers_for(self, type: str, values: Mapping[str, Value] | None) -> list[NodeId]:
-        """The brokers that need an event, each once."""
+        """The brokers that asked for such an event, each once; whether one may still have it is the caller's to know."""
         found: dict[NodeId, None] = {name.partition("/")[0]: None for name in self._unconditional.get(type, ())}
         index = self._indexes.get(type)
         if index is not None and len(index) and values is not None:

@@ -22,6 +22,8 @@ class InterestAdvertisement(DeliveryMessage, frozen=True, tag="Wants", tag_field
     body: bytes
     key: bytes
     signature: bytes
+    rights: tuple[tuple[bytes, bytes], ...] = ()
+    """The broker's membership (with an empty type id) and its rights to the types it wants: type ids and tokens."""
 
 
 class InterestVersions(DeliveryMessage, frozen=True, tag="Versions", tag_field="frame"):

@@ -38,7 +38,7 @@ Modules, in reading order:
     trace_log             what happened to recent events
 """
 
-from tidings.node.credentials import Credentials, HeldToken, RevocationState
+from tidings.node.credentials import Credentials, HeldToken, RevocationState, node_id_of
 from tidings.node.effects import (
     Delivery,
     Ended,
@@ -51,7 +51,6 @@ from tidings.node.effects import (
     Rejected,
 )
 from tidings.node.local_delivery import LocalSubscription
-from tidings.node.neighbours import node_id_of
 from tidings.node.node import LocalIdentity, Node, NodePolicy
 from tidings.node.outbound import decode_stored, stored_values
 from tidings.node.subscriptions import INTERESTS_MAX

@@ -26,7 +26,7 @@ from tidings.events import Value
 from tidings.filters import Condition
 from tidings.node.credentials import Credentials, HeldToken, RevocationState, validity_window
 from tidings.overlay import View
-from tidings.security import AccessRequest, BiscuitCapability, Mode, Right, SignedType
+from tidings.security import AccessRequest, BiscuitCapability, Mode, Right, SignedType, why_not_valid
 
 CLIENTS_MAX = 65_536  # Attached at once; also the bound of cached decisions.
 NAMED_MAX = 5  # Attributes that a refusal names.
@@ -355,5 +355,5 @@ def _until(signed: SignedType, *rights: HeldToken) -> int:
 
 
 def _check_valid(signed: SignedType, now_ms: int) -> None:
-    if not signed.not_before <= now_ms < signed.not_after:
-        raise Denied(f"validity: {signed.event_type.name} is valid from {signed.not_before} to {signed.not_after} ms")
+    if why := why_not_valid(signed.not_before, signed.not_after, now_ms):
+        raise Denied(f"validity: event type {signed.event_type.name} {why}")

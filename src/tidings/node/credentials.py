@@ -7,15 +7,31 @@ node runs. A token that cannot be verified is never stored.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import NamedTuple
 
-from tidings.errors import Denied, InputError
-from tidings.security import ANY_TYPE, AccessRequest, BiscuitCapability, Right, fingerprint
+import msgspec
+
+from tidings.errors import Denied, ErrorCode, InputError, PeerError
+from tidings.overlay import NodeId, UnknownSpeaker
+from tidings.security import (
+    ANY_TYPE,
+    AccessRequest,
+    BiscuitCapability,
+    Right,
+    fingerprint,
+    verify_signature,
+    why_not_valid,
+)
 
 TOKENS_MAX = 256  # Presented by one key; a broker serves tens of types.
 REVOKED_MAX = 1_000_000  # Revoked links that have not expired, over all types that a node knows.
+
+MEMBERS_MAX = 16_384  # Brokers whose membership this node has seen, some 2 kB each.
+MEMBERS_OF_ONE_MAX = 1024  # … of one organisation: a hundred times what a large one runs.
 
 READING = ("publish", "subscribe")  # Either action opens the key groups, so its holder may have the plaintext.
 NOTHING: frozenset[bytes] = frozenset()
@@ -62,8 +78,8 @@ class HeldToken(NamedTuple):
         for index, id in enumerate(self.links):
             if id in state.revoked:
                 return f"revoked: link {index} ({id[:16]}…) has been revoked"
-        if not self.right.not_before <= now_ms < self.right.not_after:
-            return f"validity: valid from {self.right.not_before} to {self.right.not_after} ms, and it is {now_ms} ms"
+        if why := why_not_valid(self.right.not_before, self.right.not_after, now_ms):
+            return f"validity: the right {why}"
         return self._offline(state.online, now_ms)
 
     def _offline(self, online: Mapping[str, int], now_ms: int) -> str | None:
@@ -154,3 +170,107 @@ def validity_window(rights: Iterable[Right], state: RevocationState, now_ms: int
             if (confirmed := state.online.get(test.url)) is not None:
                 moments += (confirmed, confirmed + test.max_age_ms + 1)
     return max(moment for moment in moments if moment <= now_ms), min(moment for moment in moments if moment > now_ms)
+
+
+def node_id_of(public_key: bytes) -> NodeId:
+    """The node id of a key: 128 bits that nobody can choose.
+
+    >>> node_id_of(bytes(32))
+    'ae185a076fe96e12e1f15c3a1044e355'
+    """
+    return sha256(b"tidings/node/1\0" + public_key).hexdigest()[:32]
+
+
+def organisation_of(held: HeldToken) -> bytes:
+    """The key that delegated a membership; empty if the network's own key granted it."""
+    hands = [link for link in held.token.inspect() if link.holder is not None]
+    return (hands[-1].issuer or b"") if len(hands) > 1 else b""
+
+
+class MemberProof(msgspec.Struct, frozen=True, array_like=True):
+    """A node's key, of which its id is made, and the token that makes it a member of the network."""
+
+    key: bytes
+    token: bytes = b""
+
+
+class _Member(NamedTuple):
+    proof: MemberProof
+    held: HeldToken | None
+    organisation: bytes
+
+
+class MemberDirectory:
+    """The members of the network whose proof this node has seen: linked ones, and those that records speak of.
+
+    A proof is verified when it comes; whether the membership holds is asked whenever a seal is verified.
+    """
+
+    def __init__(self, verify: Callable[[bytes], BiscuitCapability] | None, state: RevocationState) -> None:
+        """`verify` reads a membership token, or raises Denied; None: any key is a member's."""
+        self._verify, self._state = verify, state
+        self._members: dict[NodeId, _Member] = {}
+        self._by_organisation: Counter[bytes] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def learn(self, proof: MemberProof, now_ms: int) -> NodeId:
+        """Takes up a proof; raises Denied for one that does not hold, or beyond what an organisation may have."""
+        id = node_id_of(proof.key)
+        known = self._members.get(id)
+        if known is not None and known.proof == proof:
+            return id
+        held = self._held(proof)
+        if held is not None and (why := held.refusal(self._state, now_ms)) is not None:
+            raise Denied(why)
+        organisation = organisation_of(held) if held is not None else b""
+        if known is not None:
+            self._drop(id)
+        elif held is not None and self._by_organisation[organisation] >= MEMBERS_OF_ONE_MAX:
+            raise Denied(f"member: one organisation has more than {MEMBERS_OF_ONE_MAX} brokers")
+        if len(self._members) >= MEMBERS_MAX:
+            self._drop(next(iter(self._members)))
+        self._members[id] = _Member(proof, held, organisation)
+        self._by_organisation[organisation] += 1
+        return id
+
+    def proof(self, id: NodeId) -> MemberProof | None:
+        known = self._members.get(id)
+        return known.proof if known is not None else None
+
+    def organisation(self, id: NodeId) -> bytes | None:
+        """The organisation that admitted this member; None for one without a proof."""
+        known = self._members.get(id)
+        return known.organisation if known is not None else None
+
+    def verify(self, id: NodeId, signature: bytes, body: bytes, now_ms: int) -> None:
+        """Raises PeerError unless this member has signed this and is one now; UnknownSpeaker without its proof."""
+        known = self._members.get(id)
+        if known is None:
+            raise UnknownSpeaker((id,))
+        if known.held is not None and (why := known.held.refusal(self._state, now_ms)) is not None:
+            raise PeerError(f"record: {id} is not a member: {why}", code=ErrorCode.SIGNATURE)
+        verify_signature(known.proof.key, signature, body, "a record")
+
+    def expire(self, now_ms: int) -> bool:
+        """Drops members whose membership no longer holds; whether there were any."""
+        gone = [id for id, one in self._members.items() if one.held and one.held.refusal(self._state, now_ms)]
+        for id in gone:
+            self._drop(id)
+        return bool(gone)
+
+    def holdings(self) -> dict[str, tuple[int, int]]:
+        return {"members": (len(self._members), MEMBERS_MAX)}
+
+    def _held(self, proof: MemberProof) -> HeldToken | None:
+        if self._verify is None:
+            return None
+        token = self._verify(proof.token)
+        right = token.right()
+        if right.holder != proof.key or right.type_id != ANY_TYPE or "join-net" not in right.actions:
+            raise Denied("member: not a membership of this key")
+        return HeldToken(token, right, proof.token, token.revocation_ids)
+
+    def _drop(self, id: NodeId) -> None:
+        self._by_organisation[self._members.pop(id).organisation] -= 1

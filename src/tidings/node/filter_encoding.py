@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tidings.errors import FilterError
-from tidings.events import Value, ValueType
+from tidings.events import ValueType
 from tidings.filters import (
     DOMAIN,
     Box,
@@ -25,10 +25,10 @@ from tidings.filters import (
     Intervals,
     attributes_of,
     format_tree,
+    format_value,
     next_key,
     parse,
     quote_name,
-    quote_string,
 )
 from tidings.overlay import AnyWanted, Everything, Sql
 from tidings.security import Mode, SignedType
@@ -128,16 +128,4 @@ def _bound(name: str, kind: ValueType, key: object, after: str, at: str) -> str:
 
 
 def _literal(kind: ValueType, key: object) -> str:
-    value: Value = kind.value_at(key)  # type: ignore[arg-type]
-    match kind:
-        case ValueType.STRING:
-            return quote_string(str(value))
-        case ValueType.BYTES:
-            assert isinstance(value, bytes)
-            return f"X'{value.hex()}'"
-        case ValueType.TIMESTAMP:
-            return f"TIMESTAMP '{value!s}'"
-        case ValueType.BOOL:
-            return str(value).upper()
-        case _:
-            return repr(value)
+    return format_value(kind.value_at(key), kind)  # type: ignore[arg-type]

@@ -377,6 +377,7 @@ class KeyDistribution:
         keys = join.keys
         verify_refusal(keys.signed, refusal.nonce, refusal.why, refusal.signature)
         keys.answered(refusal.nonce)
+        keys.refusal = refusal.why
         keys.expected = bool(keys.awaited)
         is_last = keys.members and not keys.is_in  # The keys received before have waited for this answer.
         return [NotJoined(name, refusal.why), *(self._joined(name, keys) if is_last else [])]

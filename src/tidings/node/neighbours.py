@@ -15,6 +15,7 @@ A neighbour's organisation is not what it claims but who admitted it: the key th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, TypeAlias
@@ -22,7 +23,16 @@ from typing import Any, TypeAlias
 import msgspec
 
 from tidings.errors import Denied, ErrorCode, PeerError
-from tidings.node.credentials import NOTHING, TOKENS_MAX, Credentials, RevocationState
+from tidings.node.credentials import (
+    NOTHING,
+    TOKENS_MAX,
+    Credentials,
+    MemberDirectory,
+    MemberProof,
+    RevocationState,
+    node_id_of,
+    organisation_of,
+)
 from tidings.node.effects import LinkReady, NodeEffect, Rejected
 from tidings.overlay import Message, NodeId, Peer, Send
 from tidings.security import (
@@ -41,6 +51,7 @@ NONCE_BYTES = 32
 NEIGHBOURS_MAX = 4096  # Links at once; as many as a router supports.
 UNVERIFIED_MAX = 64  # Tokens of one neighbour whose type is not known here yet: a megabyte at most.
 UNVERIFIED_BYTES_MAX = 16 * 1024
+PROOF_BYTES = 48  # Of a proof, beside its token.
 REASONS_MAX = 16  # Refusals sent to a neighbour; the first ones suffice to find the mistake.
 _MEMBERSHIP = b""
 
@@ -79,16 +90,20 @@ class LinkRevoke(Message, frozen=True):
     ids: tuple[str, ...]
 
 
+class LinkMembers(Message, frozen=True):
+    """Proofs of the members whose records are in the message that follows in it, sent once on each link."""
+
+    proofs: tuple[MemberProof, ...]
+    message: bytes = b""
+
+
+class LinkStrangers(Message, frozen=True):
+    """The sender has no proof of these nodes' membership, and could not use a message that had records of theirs."""
+
+    ids: tuple[NodeId, ...]
+
+
 LinkMessage: TypeAlias = LinkHello | LinkCreds | LinkAck | LinkRevoke
-
-
-def node_id_of(public_key: bytes) -> NodeId:
-    """The node id of a key: 128 bits that nobody can choose.
-
-    >>> node_id_of(bytes(32))
-    'ae185a076fe96e12e1f15c3a1044e355'
-    """
-    return sha256(b"tidings/node/1\0" + public_key).hexdigest()[:32]
 
 
 @dataclass(slots=True, eq=False)
@@ -103,9 +118,12 @@ class LinkedNeighbour:
     hello: LinkHello | None = None
     credentials: Credentials | None = None
     organisation: bytes = b""
+    admitted_at: int = -1
     ready: bool = False
     counter_in: int = 0
     counter_out: int = 0
+    shown: dict[NodeId, None] = field(default_factory=dict)
+    """The members whose proof was sent on this link."""
     unverified: dict[bytes, bytes] = field(default_factory=dict)
     """Tokens for types this node does not know yet, by token."""
 
@@ -151,6 +169,8 @@ class NeighbourTable:
         self._network_key, self._owner_of = network_key, owner_of
         self._open_links, self._bind_ids = open_links, bind_ids
         self._verifier = Verifier()
+        membership = None if network_key is None else lambda token: self.verify(_MEMBERSHIP, token)
+        self.members = MemberDirectory(membership, state)
         self._near: dict[NodeId, LinkedNeighbour] = {}
         self._own_organisation: tuple[int, bytes] = (-1, b"")
 
@@ -175,11 +195,16 @@ class NeighbourTable:
 
     def is_same_organisation(self, neighbour: NodeId) -> bool:
         """Whether the same organisation admitted this neighbour and this node."""
-        near = self._near.get(neighbour)
-        if self._own_organisation[0] != self.mine.changes:
-            self._own_organisation = self.mine.changes, self._organisation(self.mine)
+        near, revoked = self._near.get(neighbour), self._state.changes
+        if self._own_organisation[0] != self.mine.changes + revoked:
+            self._own_organisation = self.mine.changes + revoked, self._organisation(self.mine)
         mine = self._own_organisation[1]
-        return near is not None and near.ready and bool(mine) and near.organisation == mine
+        if near is None or near.credentials is None or not near.ready or not mine:
+            return False
+        if near.admitted_at != near.credentials.changes + revoked:  # Both only grow.
+            near.admitted_at = near.credentials.changes + revoked
+            near.organisation = self._organisation(near.credentials)
+        return near.organisation == mine
 
     # ── Life cycle of a link ──
 
@@ -218,6 +243,25 @@ class NeighbourTable:
     def present(self, held: Sequence[bytes] | None = None) -> list[NodeEffect]:
         """Present tokens (those given, or all) to every neighbour that has sent its hello."""
         return [self._show(near, held) for near in self._near.values() if near.hello is not None]
+
+    def shown(self, held: Sequence[bytes] | None = None) -> Shown:
+        """This node's own tokens (those given, or all) as they travel."""
+        listed = [one for one in self.mine.all() if held is None or one.raw in held]
+        return tuple((_type_id(one.right.type_id), one.raw) for one in listed)
+
+    def credentials_of(self, key: bytes, shown: Shown, now_ms: int) -> Credentials:
+        """What a node that is not linked has shown, as far as it can be verified; raises Denied unless it is a member."""
+        held = Credentials(key, self._state)
+        for type_id, token in shown[:TOKENS_MAX]:
+            with suppress(Denied):
+                held.add(self.verify(type_id, token))
+        if not self._is_member(held, now_ms):
+            raise Denied("member: no valid membership was shown")
+        return held
+
+    def is_member(self, credentials: Credentials, now_ms: int) -> bool:
+        """Whether its holder is a member of the network now."""
+        return self._is_member(credentials, now_ms)
 
     def withdraw(self, ids: Sequence[str]) -> list[NodeEffect]:
         """Withdraw this node's tokens that contain these links, here and at every neighbour."""
@@ -263,6 +307,33 @@ class NeighbourTable:
             raise Denied("type: the type of this right is not known here")
         return read
 
+    # ── Members ──
+
+    def unshown(self, to: NodeId, speakers: Iterable[NodeId], room: int, now_ms: int) -> tuple[MemberProof, ...]:
+        """The proofs that this neighbour needs to verify records of these members and was not sent before."""
+        near, found = self._near.get(to), list[MemberProof]()
+        if near is None or self._open_links:
+            return ()
+        for id in speakers:
+            if id in near.shown or id == to:
+                continue
+            proof = self.own_proof(now_ms) if id == node_id_of(self._identity.public_key) else self.members.proof(id)
+            if proof is None or (room := room - len(proof.token) - PROOF_BYTES) < 0:
+                continue
+            near.shown[id] = None
+            found.append(proof)
+        return tuple(found)
+
+    def own_proof(self, now_ms: int) -> MemberProof:
+        """The proof of this node's own membership."""
+        return self._proof(self._identity.public_key, self.mine, now_ms)
+
+    def show_again(self, to: NodeId, ids: Iterable[NodeId]) -> None:
+        """This neighbour has no proof of these members: a message was lost."""
+        near = self._near.get(to)
+        for id in ids if near is not None else ():
+            near.shown.pop(id, None)  # type: ignore[union-attr]
+
     # ── Steps ──
 
     def _hello(self, near: LinkedNeighbour, hello: LinkHello) -> list[NodeEffect]:
@@ -278,8 +349,7 @@ class NeighbourTable:
         return [self._show(near, None)]
 
     def _show(self, near: LinkedNeighbour, held: Sequence[bytes] | None) -> NodeEffect:
-        listed = [one for one in self.mine.all() if held is None or one.raw in held]
-        shown = tuple((_type_id(one.right.type_id), one.raw) for one in listed)
+        shown = self.shown(held)
         near.counter_out += 1
         signed = near.transcript(mine=True, counter=near.counter_out, shown=shown)
         return Send(near.peer.id, LinkCreds(shown, near.counter_out, self._identity.sign(signed)))
@@ -293,7 +363,6 @@ class NeighbourTable:
         if near.credentials is None:
             near.credentials = Credentials(near.hello.key, self._state)
         rejected = [why for type_id, token in creds.shown if (why := self._accept(near, type_id, token))]
-        near.organisation = self._organisation(near.credentials)
         ack = Send(near.peer.id, LinkAck(len(creds.shown) - len(rejected), tuple(rejected[:REASONS_MAX])))
         return [ack, *self._admit(near, now_ms)]
 
@@ -317,8 +386,13 @@ class NeighbourTable:
             return self._expire(near, now_ms)
         if self._network_key is not None:
             near.credentials.right_for(AccessRequest(ANY_TYPE, "join-net"), now_ms)
+        self.members.learn(self._proof(near.hello.key, near.credentials, now_ms), now_ms)
         near.ready = True
         return [LinkReady(near.peer.id, near.hello.domain)]
+
+    def _proof(self, key: bytes, credentials: Credentials, now_ms: int) -> MemberProof:
+        valid = [held for held in credentials.of(ANY_TYPE) if held.refusal(self._state, now_ms) is None]
+        return MemberProof(key, valid[0].raw if valid else b"")
 
     def _expire(self, near: LinkedNeighbour, now_ms: int) -> list[NodeEffect]:
         if not near.ready or self._open_links:
@@ -335,11 +409,9 @@ class NeighbourTable:
 
     def _organisation(self, credentials: Credentials) -> bytes:
         """The key that delegated the membership; empty if the network's own key granted it."""
-        for held in credentials.of(ANY_TYPE):
-            hands = [link for link in held.token.inspect() if link.holder is not None]
-            if len(hands) > 1:
-                return hands[-1].issuer or b""
-        return b""
+        revoked = self._state.revoked
+        held = [one for one in credentials.of(ANY_TYPE) if not any(id in revoked for id in one.links)]
+        return next((found for one in held if (found := organisation_of(one))), b"")
 
 
 def _type_id(type_id: bytes | str) -> bytes:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeAlias
@@ -26,7 +27,7 @@ from typing import Any, TypeAlias
 from tidings.errors import Denied, ErrorCode, PeerError
 from tidings.events import EventType
 from tidings.node.client_authorization import ClientAuthorization
-from tidings.node.credentials import RevocationState
+from tidings.node.credentials import NOTHING, Credentials, RevocationState, node_id_of, organisation_of
 from tidings.node.effects import Ended, Joined, Keep, NodeEffect, NotJoined, Rejected
 from tidings.node.inbound import Inbound
 from tidings.node.key_distribution import (
@@ -44,7 +45,16 @@ from tidings.node.local_delivery import (
     LocalSubscription,
     LocalSubscriptions,
 )
-from tidings.node.neighbours import LinkAck, LinkCreds, LinkHello, LinkRevoke, NeighbourTable
+from tidings.node.neighbours import (
+    LinkAck,
+    LinkCreds,
+    LinkHello,
+    LinkMembers,
+    LinkRevoke,
+    LinkStrangers,
+    NeighbourTable,
+    Shown,
+)
 from tidings.node.outbound import Outbound, decode_stored, encode_stored
 from tidings.node.subscriptions import ClientSubscriptions, InterestSummary
 from tidings.node.trace_log import TraceHop, TraceLog
@@ -61,6 +71,7 @@ from tidings.overlay import (
     Failed,
     Message,
     NodeId,
+    OriginSeals,
     Packet,
     Peer,
     Place,
@@ -69,9 +80,12 @@ from tidings.overlay import (
     Send,
     SubscriptionId,
     Token,
+    UnknownSpeaker,
     WakeAt,
+    speakers_in,
 )
 from tidings.security import (
+    ANY_TYPE,
     DELAY_MS,
     Identity,
     KeyManager,
@@ -80,8 +94,12 @@ from tidings.security import (
     SignedType,
     Signing,
     UnknownEpoch,
+    verify_signature,
 )
 
+FRAME_SLACK_BYTES = 64  # Of the frame around a message with proofs.
+STRANGERS_MAX = 256  # Members whose proofs are asked for at once.
+PROOFS_MAX = 4096  # In one frame, which has a megabyte.
 TO_SELF_MAX = 4096  # Messages of a router to its own node that are not delivered yet.
 RETRY_S = 5.0  # After the overlay refused an interest that the node itself needs.
 RENEW_S = 5.0  # From new keys to filters sealed with them: less than the grace period after which the keys start.
@@ -150,8 +168,12 @@ class Node:
 
         Without a `router` the protocol builds one for these neighbours, with these options.
         """
-        me, self.policy = local.peer, policy or NodePolicy()
-        self.me, self.protocol, self.identity = me, protocol, local.key
+        self.policy = policy or NodePolicy()
+        self.protocol, self.identity = protocol, local.key
+        self._wall_ms, self._wall_at, self._now = 0.0, 0.0, 0.0
+        self._seals = OriginSeals(local.peer.id, local.key.sign, self._verify_record)
+        self._are_sealed = self.policy.bind_ids and not self.policy.open_links
+        self.me = me = self.sealed_peer(local.peer) if self._are_sealed else local.peer
         self.router = router or protocol.build(Place(me, tuple(neighbours), rng), **(options or {}))
         self.revocations = RevocationState()
         self.types = TypeRegistry()
@@ -167,19 +189,27 @@ class Node:
             bind_ids=self.policy.bind_ids,
         )
         blind = not protocol.content_in_packets_only
-        self.boundary = TrustBoundary(self.types, self.neighbours, self.policy.cache_trust, rng, blind=blind)
+        seals = self._seals if self._are_sealed else None
+        self.boundary = TrustBoundary(
+            self.types, self.neighbours, self.policy.cache_trust, rng, blind=blind, seals=seals
+        )
         self._keys = KeyDistribution(local.key, self.neighbours.mine, self.revocations, self.policy.key_retry_s)
         self.clients = ClientAuthorization(self.neighbours.mine, self.revocations)
-        self._codec: Codec[Any] = Codec(protocol.messages | LinkHello | LinkCreds | LinkAck | LinkRevoke)
+        self._codec: Codec[Any] = Codec(
+            protocol.messages | LinkHello | LinkCreds | LinkAck | LinkRevoke | LinkMembers | LinkStrangers
+        )
+        self._link_codec: Codec[Any] = Codec(LinkHello | LinkCreds | LinkAck | LinkRevoke)
         self._trace = TraceLog(self.policy.traced_max)
         self._inbound = Inbound(self.boundary, self._trace)
-        self._outbound = Outbound(me, self._codec, self.clients, self.boundary, self._trace)
+        self._outbound = Outbound(me, self._codec, self.clients, self.boundary, self._trace, seals)
         self._delivery = LocalDelivery(self.types, self.boundary, self._trace)
         self._subscriptions = ClientSubscriptions(
             me, self.types, self.clients, self.router, blind=blind, interests_max=self.policy.interests_max
         )
         self._to_self: deque[Message] = deque(maxlen=TO_SELF_MAX)
-        self._wall_ms, self._wall_at = 0.0, 0.0
+        self._owed: dict[NodeId, tuple[Credentials, Shown, int]] = {}  # Bounded by the directory of durable interest.
+        self._sealed_last: tuple[Any, Any] = (None, None)
+        self._speakers_last: tuple[Any, list[NodeId]] = (None, [])
 
     # ── Life cycle ─────────────────────────────────────────────────────────────
 
@@ -253,7 +283,10 @@ class Node:
             known = self.types.get(held.right.type_id.hex())
             if known is not None and known.keys is not None:
                 if not known.keys.groups_for(held):
-                    why = "group: the right is for some attributes, and the event is sealed as one"
+                    known.keys.refusal = why = (
+                        "group: the broker's right is to some attributes, and events of this type are encrypted as one; "
+                        "it needs a right to all of them"
+                    )
                     return [*effects, NotJoined(known.name, why)]
                 requests = self._keys.request_keys(known.keys, now, self.now_ms(now))
                 return [*effects, *self._carry_out(requests, now)]
@@ -284,6 +317,23 @@ class Node:
         """Seal the advertised interests of a type (by its wire name) again under the current keys."""
         return self._carry_out(self._subscriptions.renew(type, now, self.now_ms(now)), now)
 
+    # ── Replay ──
+
+    def accepted(self) -> list[tuple[str, int, int]]:
+        """For each sealed type and sender, the latest moment delivered since the last call; to be kept for a restart."""
+        return [
+            (known.name, sender, moment)
+            for known in self.types.all()
+            if known.keys is not None
+            for sender, moment in known.keys.replay.take_newest()
+        ]
+
+    def restore_accepted(self, type: str, newest: Mapping[int, int], now: float) -> None:
+        """What an earlier life has delivered: nothing of these senders up to these moments is delivered again."""
+        known = self.types.get(type)
+        if known is not None and known.keys is not None:
+            known.keys.replay.restore(known.keys.signed.type_id, newest, self.now_ms(now))
+
     def _registered(self, declared: SignedType | EventType, now: float) -> RegisteredType:
         if isinstance(declared, EventType):
             return RegisteredType(declared.name, declared, None, None, LocalSubscriptions(declared))
@@ -306,6 +356,8 @@ class Node:
         """End what depends on rights that no longer hold, and retry the events that wait for a key."""
         now_ms = self.now_ms(now)
         effects = self.neighbours.expire(now_ms)
+        if self.neighbours.members.expire(now_ms):
+            self._seals.forget()
         ended, further = self._subscriptions.expire(now, now_ms)
         for one in ended:
             effects += [one, *self.unsubscribe(one.subscription, now)]
@@ -335,6 +387,12 @@ class Node:
 
     def peer_up(self, peer: Peer, now: float) -> list[NodeEffect]:
         """A neighbour in the overlay is reachable: a new one, or one that was down."""
+        if self._are_sealed:
+            self._now = now
+            try:
+                self._seals.check_record(peer)
+            except PeerError:  # Its address is known from the link; to others it is not passed on.
+                peer = Peer(peer.id, peer.address, peer.incarnation)
         return self._carry_out(self.router.peer_up(peer, now), now)
 
     def peer_down(self, neighbour: NodeId, now: float) -> list[NodeEffect]:
@@ -361,22 +419,81 @@ class Node:
             return self._codec.encode(message)
         if not self.neighbours.is_ready(to):
             raise Denied(f"link: the handshake with {to} is not complete")
-        return self._outbound.frame_for(to, message, self.now_ms(now))
+        now_ms = self.now_ms(now)
+        try:
+            if not self._are_sealed:
+                return self._outbound.frame_for(to, message, now_ms)
+            message = self._with_seals(message)
+            raw = self._outbound.frame_for(to, message, now_ms)
+            room = self._codec.bytes_max - len(raw) - FRAME_SLACK_BYTES
+            proofs = self.neighbours.unshown(to, self._speakers(message), room, now_ms)
+            return self._codec.encode(LinkMembers(proofs, raw)) if proofs else raw
+        except PeerError as refused:
+            raise Denied(str(refused)) from None
+        except OverflowError:  # A number from another node, counted on beyond 64 bits.
+            raise Denied("message: a number that does not fit into 64 bits") from None
 
     def receive(self, sender: NodeId, raw: bytes, now: float) -> list[NodeEffect]:
         """Take a frame. The driver vouches for `sender`, and for nothing in the bytes. Never raises."""
         try:
+            if not self.neighbours.is_ready(sender):  # Of a stranger, nothing but the handshake is even decoded.
+                return self._receive_link(sender, self._link_message(raw), now)
             message = self._codec.decode(raw)
             if isinstance(message, _LINK):
                 return self._receive_link(sender, message, now)
-            if not self.neighbours.is_ready(sender):
-                raise Denied("link: a message from a node whose handshake is not complete")
+            if isinstance(message, LinkStrangers):
+                self.neighbours.show_again(sender, message.ids)
+                return []
+            if isinstance(message, LinkMembers):
+                message = self._introduced_by(message, now)
+            if self._are_sealed:
+                self._now = now
+                self._seals.check(message)
             message = self._inbound.open(sender, message, now, self.now_ms(now))
+        except UnknownSpeaker as unknown:
+            ask = LinkStrangers(unknown.speakers[:STRANGERS_MAX])
+            return [Send(sender, ask), *_rejected(sender, unknown, cut=False)]
         except (PeerError, Denied) as refused:
             # A wrong plaintext cache is the neighbour's own doing; any other fault may come from a node behind it.
             cut = refused.code is ErrorCode.CACHE or not self.neighbours.is_ready(sender)
             return _rejected(sender, refused, cut)
         return self._carry_out(self.router.receive(sender, message, now), now, sender)
+
+    # ── Records that others pass on ────────────────────────────────────────────
+
+    def sealed_peer(self, peer: Peer) -> Peer:
+        """This node's own address, signed by it."""
+        return Peer(peer.id, peer.address, peer.incarnation, self._seals.seal_of(peer))
+
+    def _with_seals(self, message: Any) -> Any:
+        """The message with this node's own records signed: once, for all whom it is sent to."""
+        if self._sealed_last[0] is not message:
+            self._sealed_last = message, self._seals.sealed(message)
+        return self._sealed_last[1]
+
+    def _speakers(self, message: Any) -> list[NodeId]:
+        if self._speakers_last[0] is not message:
+            found = speakers_in(message)
+            if (packet := getattr(message, "packet", None)) is not None and packet.header.type.startswith(CONTROL):
+                found.append(packet.header.id.origin)
+            self._speakers_last = message, found
+        return self._speakers_last[1]
+
+    def _introduced_by(self, message: LinkMembers, now: float) -> Any:
+        """The message inside, after the proofs before it: a proof that does not hold is not counted."""
+        for proof in message.proofs[:PROOFS_MAX]:
+            with suppress(Denied, PeerError):
+                self.neighbours.members.learn(proof, self.now_ms(now))
+        inner = self._codec.decode(message.message)
+        if isinstance(inner, (*_LINK, LinkMembers, LinkStrangers)):
+            raise PeerError("link: a message about links inside another", code=ErrorCode.MESSAGE)
+        return inner
+
+    def _verify_record(self, speaker: NodeId, seal: bytes, body: bytes) -> None:
+        if speaker == self.me.id:
+            verify_signature(self.identity.public_key, seal, body, "a record")
+        else:
+            self.neighbours.members.verify(speaker, seal, body, self.now_ms(self._now))
 
     def receive_many(self, frames: Iterable[tuple[NodeId, bytes]], now: float) -> list[NodeEffect]:
         """Take several frames in order."""
@@ -386,11 +503,45 @@ class Node:
         """The peers, with their addresses, that messages have named since the last call."""
         return self._inbound.introduced()
 
+    def _link_message(self, raw: bytes) -> Any:
+        try:
+            return self._link_codec.decode(raw)
+        except PeerError:
+            raise Denied("link: a message from a node whose handshake is not complete") from None
+
     def _receive_link(self, sender: NodeId, message: Any, now: float) -> list[NodeEffect]:
         try:
             return self.neighbours.receive(sender, message, self.now_ms(now))
         except (PeerError, Denied) as refused:
             return _rejected(sender, refused, cut=True)
+
+    # ── Brokers that are owed events ───────────────────────────────────────────
+
+    def admit_debtor(self, key: bytes, shown: Shown, now: float) -> bytes:
+        """Keeps what a broker has shown that wants events stored for it, and returns its organisation.
+
+        Raises Denied unless it is a member of the network.
+        """
+        held = self.neighbours.credentials_of(key, shown, self.now_ms(now))
+        self._owed[node_id_of(key)] = (held, shown, len(self.types.all()))
+        return next((organisation_of(one) for one in held.of(ANY_TYPE)), b"")
+
+    def may_be_owed(self, broker: NodeId, type: str, now: float) -> bool:
+        """Whether a broker that was admitted is a member now, and may read events of this type (by its wire name)."""
+        known, now_ms = self.types.get(type), self.now_ms(now)
+        if broker not in self._owed:
+            return False
+        held, shown, types = self._owed[broker]
+        if types != (known_now := len(self.types.all())):  # A right for an unknown type could not be verified.
+            self._owed[broker] = (held, shown, known_now)  # A refusal counts, too: this is asked for each event.
+            with suppress(Denied):
+                self.admit_debtor(held.key, shown, now)
+                held = self._owed[broker][0]
+        if not self.neighbours.is_member(held, now_ms):
+            return False
+        if known is None or known.signed is None or known.signed.owner_key == held.key:
+            return True
+        return held.readable(known.signed.type_id, now_ms) != NOTHING
 
     # ── Clients ────────────────────────────────────────────────────────────────
 
@@ -465,6 +616,12 @@ class Node:
         id, effects = self._subscriptions.subscribe(client, type, condition, now, self.now_ms(now))
         return id, self._carry_out(effects, now)
 
+    def check_reader(self, client: str, type: str, names: tuple[str, ...], now: float) -> None:
+        """Return if a client may see these attributes of a type (by its wire name); raise Denied otherwise."""
+        signed = self.types[type].signed
+        if signed is not None:
+            self.clients.visibility_for(client, names, signed, self.now_ms(now))
+
     def unsubscribe(self, id: SubscriptionId, now: float) -> list[NodeEffect]:
         """Remove a subscription; removing an unknown one completes at once."""
         return self._carry_out(self._subscriptions.unsubscribe(id, now), now)
@@ -537,7 +694,11 @@ class Node:
     def _deliver(self, packet: Packet, now: float, came_from: NodeId) -> list[NodeEffect]:
         type = packet.header.type
         if type.startswith(CONTROL):
-            return self._receive_control(type, packet.envelope, now) if self._keys.is_subscribed(type) else []
+            return (
+                self._receive_control(type, self.boundary.control_of(packet), now)
+                if self._keys.is_subscribed(type)
+                else []
+            )
         now_ms = self.now_ms(now)
         packet = self.boundary.from_router(packet, now_ms)
         done = self._drop_ended(self._delivery.deliver(packet, now_ms, came_from), now)
@@ -618,6 +779,8 @@ class Node:
             "waiting_for_key": (len(self._delivery), WAITING_MAX),
             "hops": (len(self._trace), max(self.policy.traced_max, 1)),
             **self._inbound.holdings(),
+            **self._seals.holdings(),
+            **self.neighbours.members.holdings(),
         }
 
 

@@ -19,10 +19,30 @@ from tidings.errors import Denied, EventError, InputError, PeerError
 from tidings.events import Value
 from tidings.node.inbound import is_one_packet
 from tidings.node.trace_log import TraceLog
-from tidings.node.trust_boundary import ENVELOPE_BYTES_MAX, EVENT_BYTES_MAX, TrustBoundary, size_about
+from tidings.node.trust_boundary import (
+    CONTROL_SEQ,
+    ENVELOPE_BYTES_MAX,
+    EVENT_BYTES_MAX,
+    ControlStatement,
+    TrustBoundary,
+    size_about,
+)
 from tidings.node.type_crypto import event_id_of
 from tidings.node.type_registry import RegisteredType
-from tidings.overlay import SEALED, Codec, EventId, Header, Interest, Message, NodeId, Packet, Peer, View, rewritten
+from tidings.overlay import (
+    SEALED,
+    Codec,
+    EventId,
+    Header,
+    Interest,
+    Message,
+    NodeId,
+    OriginSeals,
+    Packet,
+    Peer,
+    View,
+    rewritten,
+)
 from tidings.security import SignedType, split
 
 FILTERS_BYTES_MAX = 768 * 1024  # In one message, which has a megabyte for everything.
@@ -38,8 +58,16 @@ class Outbound:
     """What one node sends: events of its own, and every message as frames."""
 
     def __init__(
-        self, me: Peer, codec: Codec[Any], clients: PublisherCheck, boundary: TrustBoundary, trace: TraceLog
+        self,
+        me: Peer,
+        codec: Codec[Any],
+        clients: PublisherCheck,
+        boundary: TrustBoundary,
+        trace: TraceLog,
+        seals: OriginSeals | None,
     ) -> None:
+        """`seals` signs messages about keys."""
+        self._seals = seals
         self._me, self._codec, self._clients, self._boundary, self._trace = me, codec, clients, boundary, trace
         self._published = 0
         self._framed: tuple[Message | None, bytes] = (None, b"")
@@ -65,7 +93,11 @@ class Outbound:
 
     def control_packet(self, control: str, raw: bytes) -> Packet:
         """A message about keys, for the subscribers of `control`."""
-        return Packet(Header(self._new_id(), control), View({}), raw)
+        self._published += 1
+        header = Header(EventId(self._me.id, self._me.incarnation, CONTROL_SEQ + self._published), control)
+        return Packet(
+            header, View({}), self._seals.seal_of(ControlStatement(header, raw)) + raw if self._seals else raw
+        )
 
     def _new_id(self) -> EventId:
         self._published += 1

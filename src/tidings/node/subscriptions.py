@@ -29,7 +29,7 @@ from tidings.node.effects import Ended
 from tidings.node.filter_encoding import UNREAD
 from tidings.node.local_delivery import LocalSubscription
 from tidings.node.type_registry import RegisteredType, TypeRegistry
-from tidings.overlay import Completed, Effect, Everything, Interest, Peer, Sql, SubscriptionId
+from tidings.overlay import Completed, Effect, Everything, Interest, Peer, Sql, SubscriptionId, check_size
 from tidings.security import SignedType
 
 INTERESTS_MAX = 64  # Of one type, in a live broker: what a router compares with each event.
@@ -111,6 +111,9 @@ class ClientSubscriptions:
     ) -> tuple[SubscriptionId, list[Effect]]:
         """Add a subscription. Raises as `Node.subscribe` does, and then nothing has changed."""
         known = self._types.find(type)
+        check_size(condition)
+        if known.signed is not None:  # Whoever has no right to the type does not have its condition parsed.
+            self._clients.visibility_for(client, (), known.signed, now_ms)
         one = LocalSubscription(self.new_id(), client, known.name, parse(condition, known.event_type))
         if known.signed is not None:
             one.visibility = self._clients.visibility_for(client, one.attributes, known.signed, now_ms)

@@ -12,7 +12,7 @@ types that are not sealed pass unchanged, at the cost of one look-up.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from hashlib import sha256
 from random import Random
 from typing import Literal, NamedTuple, Protocol, TypeAlias
@@ -22,8 +22,8 @@ from tidings.events import Value
 from tidings.node.filter_encoding import UNREAD, UNWANTED
 from tidings.node.type_crypto import TypeCrypto, check_header
 from tidings.node.type_registry import CONTROL, TypeRegistry
-from tidings.overlay import SEALED, Interest, NodeId, Packet
-from tidings.security import FLAG_CACHE, CacheTrust, Frame, SignedType, cached, split, uncached
+from tidings.overlay import SEALED, Header, Interest, NodeId, OriginSeals, Packet
+from tidings.security import FLAG_CACHE, SIGNATURE_BYTES, CacheTrust, Frame, SignedType, cached, split, uncached
 
 CacheTrustPolicy: TypeAlias = Literal["same-domain", "any-authorised", "verify"]
 
@@ -33,6 +33,10 @@ OPENED_MAX = 4096  # Cached opened events, so that a second copy costs no decryp
 OPENED_BYTES_MAX = 64 * 2**20
 INTERESTS_MAX = 16_384  # Cached opened filters; routers send the same ones again and again.
 INTEREST_BYTES_MAX = 64 * 2**20
+# Events that are not sealed are numbered from 1, sealed ones by their moment (about 2**61), messages about keys from
+# 2**62 on. So none of one kind, which anybody may send, has the id that another will have.
+PLAIN_SEQ_MAX = 1 << 40
+CONTROL_SEQ = 1 << 62
 VERIFIED = 0.01  # The fraction of plaintext caches from other organisations that is compared with the sealed event.
 
 
@@ -42,6 +46,22 @@ class Readers(Protocol):
     def readable(self, neighbour: NodeId, type_id: bytes, now_ms: int) -> frozenset[bytes] | None: ...
 
     def is_same_organisation(self, neighbour: NodeId) -> bool: ...
+
+
+class ControlStatement(NamedTuple):
+    """A message about keys, as its origin signs it."""
+
+    header: Header
+    raw: bytes
+    seal: bytes = b""
+
+    def statement(self) -> tuple[Header, bytes]:
+        return self.header, self.raw
+
+
+def control_parts(envelope: bytes) -> tuple[bytes, bytes]:
+    """The seal and the message in a control packet's envelope."""
+    return envelope[:SIGNATURE_BYTES], envelope[SIGNATURE_BYTES:]
 
 
 class _Opened(NamedTuple):
@@ -55,9 +75,17 @@ class TrustBoundary:
     """One node's trust boundary."""
 
     def __init__(
-        self, types: TypeRegistry, readers: Readers, trust: CacheTrustPolicy, rng: Random, *, blind: bool
+        self,
+        types: TypeRegistry,
+        readers: Readers,
+        trust: CacheTrustPolicy,
+        rng: Random,
+        *,
+        blind: bool,
+        seals: OriginSeals | None = None,
     ) -> None:
-        """`blind`: the router sees nothing of what is sealed."""
+        """`blind`: the router sees nothing of what is sealed. `seals` verifies messages about keys."""
+        self._seals = seals
         self._types, self._readers, self._trust, self._rng, self._blind = types, readers, trust, rng, blind
         self._opened: OrderedDict[tuple[bytes, int, int, int], _Opened] = OrderedDict()
         self._opened_bytes = 0
@@ -74,7 +102,11 @@ class TrustBoundary:
         known = self._types.get(packet.header.type)
         if known is not None and known.keys is not None:
             return self._open(known.keys, sender, packet, now_ms)
-        if not packet.envelope or packet.header.type.startswith(CONTROL):
+        if packet.header.type.startswith(CONTROL):
+            return self._control(packet)
+        if not packet.envelope:
+            if not 0 <= packet.header.id.seq < PLAIN_SEQ_MAX:
+                raise PeerError("head: not the number of an event that is not sealed")
             return packet
         if known is not None:
             raise PeerError(f"envelope: events of {known.event_type.name} have none")
@@ -82,9 +114,22 @@ class TrustBoundary:
         check_header(packet.header, frame)
         return Packet(packet.header, SEALED, uncached(frame))
 
+    def _control(self, packet: Packet) -> Packet:
+        """A message about keys: its origin has signed it, so that nobody can use its numbers before it does."""
+        if packet.view.values or not CONTROL_SEQ <= packet.header.id.seq < 2 * CONTROL_SEQ:
+            raise PeerError("head: not that of a message about keys")
+        if self._seals is not None:
+            seal, raw = control_parts(packet.envelope)
+            self._seals.check_statement(packet.header.id.origin, ControlStatement(packet.header, raw, seal))
+        return packet
+
+    def control_of(self, packet: Packet) -> bytes:
+        """The message about keys in a control packet that was opened."""
+        return control_parts(packet.envelope)[1] if self._seals is not None else packet.envelope
+
     def is_plain(self, packet: Packet) -> bool:
         """Whether the packet may pass unchanged: it is not sealed, of no sealed type, and within limits."""
-        if packet.envelope:
+        if packet.envelope or packet.header.type.startswith(CONTROL) or not 0 <= packet.header.id.seq < PLAIN_SEQ_MAX:
             return False
         known = self._types.get(packet.header.type)
         return (known is None or known.keys is None) and size_about(packet.view.values) <= EVENT_BYTES_MAX
@@ -230,13 +275,21 @@ def _bare(frame: Frame) -> Frame:
 
 
 def size_about(values: Mapping[str, Value]) -> int:
-    """About how many bytes values take: strings and bytes their length, all else eight."""
+    """About how many bytes values take: strings and bytes their length, arrays and maps their items, all else eight."""
+    return _size_about(values.values())
+
+
+def _size_about(values: Collection[Value | None]) -> int:
     size = 8 * len(values)
-    for value in values.values():
+    for value in values:
         if value.__class__ is str:
             size += len(value) if value.isascii() else len(value.encode(errors="surrogatepass"))
         elif value.__class__ is bytes:
             size += len(value)
+        elif isinstance(value, tuple):
+            size += _size_about(value)
+        elif isinstance(value, dict):
+            size += _size_about(value.keys()) + _size_about(value.values())
     return size
 
 

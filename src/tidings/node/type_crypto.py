@@ -100,6 +100,8 @@ class TypeCrypto:
         self.sender_id = 0
         self.expected = False
         """Whether keys were requested, or will be, and were not refused."""
+        self.refusal = ""
+        """Why the last request got no keys, or none could be made."""
         self.awaited: dict[bytes, None] = {}
         """The tokens whose join request has no answer yet; each token makes a request of its own."""
         self.is_in = False
@@ -315,10 +317,11 @@ class TypeCrypto:
                 raise Denied(f"revoked: a link ({id[:16]}…) of the subscriber's right has been revoked")
 
     def _no_keys(self, now_ms: int) -> Denied:
-        what = f"key: this broker holds no keys of {self.signed.event_type.name} yet"
+        what = f"key: this broker holds no keys of {self.signed.event_type.name}"
         if self.expected:
-            return NotYet(what, now_ms + WAIT_MS, code=ErrorCode.KEY)
-        return Denied(what, code=ErrorCode.KEY)
+            return NotYet(f"{what} yet; it has asked for them", now_ms + WAIT_MS, code=ErrorCode.KEY)
+        why = self.refusal or "it has no right to read it"
+        return Denied(f"{what}, and gets none: {why}", code=ErrorCode.KEY)
 
 
 def sub_id_of(id: SubscriptionId) -> bytes:

@@ -90,7 +90,7 @@ class TypeRegistry:
             return found[0]
         if found:
             raise InputError(f"several owners have a type {name[:100]!r}; say which by its full name")
-        hint = did_you_mean(name, self._by_any_name) or "the broker's file lists those it knows"
+        hint = did_you_mean(name, self._by_any_name) or "`tidings ls types` lists those it knows"
         raise InputError(f"this broker knows no event type {name[:100]!r}; {hint}")
 
     def event_type(self, name: str) -> EventType | None:

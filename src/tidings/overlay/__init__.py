@@ -7,6 +7,7 @@ What all protocols share, in reading order:
 
     messages           identities, packets and messages; their encoding
     interest           what a router knows of a subscription
+    origin_seals       what a node says about itself, signed by it and passed on by others
     router             the contract: `Router`, effects, `Protocol` and its `Guarantee`s
     dedup              ids already handled
     failure_detector   peers that have been silent for too long
@@ -39,6 +40,7 @@ from tidings.overlay.interest import (
     Ranges,
     Span,
     Sql,
+    check_size,
     key_of,
 )
 from tidings.overlay.messages import (
@@ -56,6 +58,7 @@ from tidings.overlay.messages import (
     rewritten,
     size_of,
 )
+from tidings.overlay.origin_seals import OriginSeals, UnknownSpeaker, speakers_in
 from tidings.overlay.router import (
     Completed,
     Count,
@@ -116,6 +119,7 @@ __all__ = [
     "InterestFilter",
     "Message",
     "NodeId",
+    "OriginSeals",
     "Packet",
     "Peer",
     "Place",
@@ -131,8 +135,10 @@ __all__ = [
     "SubscriptionId",
     "Tiling",
     "Token",
+    "UnknownSpeaker",
     "View",
     "WakeAt",
+    "check_size",
     "guarded",
     "hops_max",
     "key_of",
@@ -143,4 +149,5 @@ __all__ = [
     "rewritten",
     "size_of",
     "spanning_tree",
+    "speakers_in",
 ]

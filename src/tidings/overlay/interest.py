@@ -22,10 +22,12 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import msgspec
 
 from tidings import filters
+from tidings.errors import FilterTooLarge
 from tidings.events import Attribute, EventType, Key, Value, ValueType, type_of
 from tidings.filters import View
 from tidings.overlay.messages import Packet, SubscriptionId
 
+CONDITION_CHARS_MAX = 32_768  # Of one condition in the network: a list of some thousand number plates.
 PARSED_MAX = 16_384  # Conditions kept parsed, some 10 kB each; one pushed out is parsed again when it is next asked.
 
 
@@ -151,6 +153,7 @@ class Sql(msgspec.Struct, frozen=True, tag=True, array_like=True):
     exact: bool = True
 
     def __post_init__(self) -> None:
+        check_size(self.text)
         self.condition()  # Raises FilterError: what a peer sends is refused when it comes, not when it is used.
 
     @classmethod
@@ -167,7 +170,7 @@ class Sql(msgspec.Struct, frozen=True, tag=True, array_like=True):
         condition = self.condition()
         for name, wanted_type in self.types:
             value = view.values.get(name)
-            if value is not None and type_of(value).value != wanted_type:
+            if value is not None and not ValueType(wanted_type).holds(value):
                 return False  # An event that does not fit its type matches nothing.
         if not view.hidden and not view.opaque:
             return condition.matches(view.values)
@@ -197,6 +200,10 @@ class Interest(msgspec.Struct, frozen=True, array_like=True):
     wanted: AnyWanted
     envelope: bytes = b""
 
+    def statement(self) -> tuple[Any, ...]:
+        """What its origin signs: of a sealed condition the envelope, for each node reads another part of it."""
+        return self.id, self.type, self.envelope, None if self.envelope else self.wanted
+
     def matches(self, packet: Packet) -> bool:
         """Whether the packet may match."""
         return self.type == packet.header.type and self.wanted.matches(packet.view)
@@ -216,6 +223,13 @@ class Interest(msgspec.Struct, frozen=True, array_like=True):
     def overlaps(self, other: Interest) -> bool:
         """Whether some event may match both."""
         return self.type == other.type and self.wanted.overlaps(other.wanted)
+
+
+def check_size(condition: str) -> None:
+    """Raises FilterTooLarge for a condition that is too long for the network, before anything of it is parsed."""
+    if len(condition) > CONDITION_CHARS_MAX:
+        why = f"in the network a condition may have {CONDITION_CHARS_MAX:,} characters, this one has {len(condition):,}"
+        raise FilterTooLarge(why, condition, 1)
 
 
 def key_of(value: Value) -> Key:

@@ -17,14 +17,13 @@ message introduces (the live driver keeps their addresses).
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
 from tidings.errors import ErrorCode, InputError, PeerError
-from tidings.events import Timestamp
+from tidings.events import from_extension, to_extension
 from tidings.filters import View
 
 FRAME_BYTES_MAX = 1 << 20  # A message; the largest events we carry are under 256 KiB.
@@ -58,12 +57,35 @@ class Message(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
     chatter: ClassVar[bool] = False
 
 
-class Peer(msgspec.Struct, frozen=True, array_like=True):
+class OriginRecord(msgspec.Struct, frozen=True, array_like=True):
+    """Something that a node says about itself and that others pass on.
+
+    Its last field is `seal`, the signature of the node it speaks about: empty in a router's own records, made when they
+    are sent, checked before a router sees those of others, and carried along (see `origin_seals`).
+    """
+
+    def speaker(self) -> NodeId:
+        """The only node that may say this."""
+        raise NotImplementedError
+
+    def statement(self) -> tuple[Any, ...]:
+        """What the seal covers: all that no other node may change."""
+        raise NotImplementedError
+
+
+class Peer(OriginRecord, frozen=True, array_like=True):
     """A node's identity and address. Each restart without state has a higher incarnation."""
 
     id: NodeId
     address: str = ""
     incarnation: int = 0
+    seal: bytes = b""
+
+    def speaker(self) -> NodeId:
+        return self.id
+
+    def statement(self) -> tuple[Any, ...]:
+        return self.id, self.address, self.incarnation
 
 
 class Header(msgspec.Struct, frozen=True, array_like=True):
@@ -143,20 +165,19 @@ def peers_in(message: Message) -> list[Peer]:
     return list(_peers(message)) if _may_hold(type(message), frozenset({Peer})) else []
 
 
-_TIMESTAMP_CODE = 1
-_I64 = struct.Struct(">q")
-
-
 def _to_extension(value: object) -> object:
-    if isinstance(value, Timestamp):
-        return msgspec.msgpack.Ext(_TIMESTAMP_CODE, _I64.pack(value))
-    raise AssertionError(f"a message holds {value!r}, which has no bytes")
+    found = to_extension(value)
+    assert found is not None, f"a message holds {value!r}, which has no bytes"
+    return msgspec.msgpack.Ext(*found)
 
 
 def _from_extension(code: int, data: memoryview) -> object:
-    if code != _TIMESTAMP_CODE or len(data) != _I64.size:
-        raise ValueError(f"unknown extension {code}")
-    return Timestamp(_I64.unpack(data)[0])
+    return from_extension(code, bytes(data))
+
+
+def encoded(value: Any) -> bytes:
+    """The bytes of a part of a message."""
+    return _ENCODER.encode(value)
 
 
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_to_extension)
@@ -190,6 +211,12 @@ def _peers(part: Any) -> Iterator[Peer]:
             yield from _peers(each)
 
 
+def holds_records(message: type) -> bool:
+    """Whether messages of this class can have an OriginRecord in them."""
+    return _may_hold(message, _RECORDS)
+
+
+_RECORDS = frozenset({OriginRecord})
 _MAY_HOLD: dict[tuple[type, frozenset[type]], bool] = {}  # Bounded by the number of message classes.
 
 
@@ -204,7 +231,7 @@ def _may_hold(message: type, kinds: frozenset[type]) -> bool:
 
 
 def _mentions(declared: msgspec.inspect.Type, kinds: frozenset[type]) -> bool:
-    return isinstance(declared, msgspec.inspect.StructType) and declared.cls in kinds
+    return isinstance(declared, msgspec.inspect.StructType) and issubclass(declared.cls, tuple(kinds))
 
 
 def _declared(root: msgspec.inspect.Type) -> Iterator[msgspec.inspect.Type]:

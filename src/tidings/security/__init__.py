@@ -15,50 +15,71 @@ In reading order:
     suites        ciphers and key derivation
     formats       the two profiles, modern and paper: identifiers, nonces, associated data
     identity      signing keys, sealing keys, fingerprints
+    validity      whether something holds at a moment
     signed_type   event types with their protection, signed by their owner
     rights        what a chain of grants allows, and its tokens
     keys          key groups, key trees, the key manager, the keyring
     envelope      frames: sealing and opening events and filters
 """
 
-from tidings.security.envelope.batch import BatchMoments, BatchOpener, BatchSealer, OpenedBatch, State
-from tidings.security.envelope.frame import FLAG_CACHE, FRAME_BYTES_MAX, Frame, split
-from tidings.security.envelope.nonce import NonceClock, NotYet
-from tidings.security.envelope.opener import CacheTrust, Opened, Opener, UnknownEpoch
-from tidings.security.envelope.plaintext_cache import cached, project, uncached
-from tidings.security.envelope.replay import ReplayWindow
-from tidings.security.envelope.sealed_filter import FilterOpener, FilterSealer, SealedSubscription
-from tidings.security.envelope.sealer import Sealer, Signing
-from tidings.security.formats import MODERN, PAPER, PROFILES, Profile, manifest_of, profile_of
-from tidings.security.identity import (
-    Identity,
-    RandomBytes,
-    SealingKey,
-    fingerprint,
-    from_fingerprint,
-    seal_to,
-    verify_signature,
-)
-from tidings.security.keys.group import EpochBeacon, GroupMember, GroupPolicy, KeyGroup, KeyUpdate
-from tidings.security.keys.keyring import DELAY_MS, KeyEpoch, Keyring, content_key
-from tidings.security.keys.manager import (
-    Broadcast,
-    JoinWelcome,
-    KeyManager,
-    ManagerEffect,
-    Persist,
-    Reply,
-    make_join,
-    open_welcome,
-    verify_refusal,
-)
-from tidings.security.keys.tree_member import MEMBERS, TreeMember
-from tidings.security.keys.trees import TREES, KeyTree, NeedResync
-from tidings.security.rights.biscuit import BiscuitCapability, Capability, Verifier, grant, token_of
-from tidings.security.rights.publishers import PublisherRights
-from tidings.security.rights.reduction import ACTIONS, ANY_TYPE, AccessRequest, Grant, OnlineTest, Right, reduce
-from tidings.security.signed_type import Mode, PadPolicy, SignedType
-from tidings.security.suites import SUITES, Cipher, Suite, suite_of
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidings.security.envelope.batch import BatchMoments, BatchOpener, BatchSealer, OpenedBatch, State
+    from tidings.security.envelope.frame import FLAG_CACHE, FRAME_BYTES_MAX, Frame, split
+    from tidings.security.envelope.nonce import NonceClock, NotYet
+    from tidings.security.envelope.opener import CacheTrust, Opened, Opener, UnknownEpoch
+    from tidings.security.envelope.plaintext_cache import cached, project, uncached
+    from tidings.security.envelope.replay import ReplayWindow
+    from tidings.security.envelope.sealed_filter import FilterOpener, FilterSealer, SealedSubscription
+    from tidings.security.envelope.sealer import Sealer, Signing
+    from tidings.security.formats import MODERN, PAPER, PROFILES, Profile, manifest_of, profile_of
+    from tidings.security.identity import (
+        SIGNATURE_BYTES,
+        Identity,
+        RandomBytes,
+        SealingKey,
+        fingerprint,
+        from_fingerprint,
+        seal_to,
+        verify_signature,
+    )
+    from tidings.security.keys.group import EpochBeacon, GroupMember, GroupPolicy, KeyGroup, KeyUpdate
+    from tidings.security.keys.keyring import DELAY_MS, KeyEpoch, Keyring, content_key
+    from tidings.security.keys.manager import (
+        Broadcast,
+        JoinWelcome,
+        KeyManager,
+        ManagerEffect,
+        Persist,
+        Reply,
+        make_join,
+        open_welcome,
+        verify_refusal,
+    )
+    from tidings.security.keys.tree_member import MEMBERS, TreeMember
+    from tidings.security.keys.trees import TREES, KeyTree, NeedResync
+    from tidings.security.rights.actions import ACTIONS, ANY_TYPE
+    from tidings.security.rights.biscuit import BiscuitCapability, Capability, Verifier, grant, token_of
+    from tidings.security.rights.publishers import PublisherRights
+    from tidings.security.rights.reduction import AccessRequest, Grant, OnlineTest, Right, reduce
+    from tidings.security.rights.revocation import (
+        RECORD_BYTES_MAX,
+        RevocationRecord,
+        RevocationTable,
+        VerifiedRevocation,
+        check_may_revoke,
+        read_revocation,
+        sign_revocation,
+        verify_revocation,
+    )
+    from tidings.security.rights.revocation import in_batches as revocations_in_batches
+    from tidings.security.signed_type import Mode, PadPolicy, SignedType
+    from tidings.security.suites import SUITES, Cipher, Suite, suite_of
+    from tidings.security.validity import show_ms, why_not_valid
 
 __all__ = [
     "ACTIONS",
@@ -70,6 +91,8 @@ __all__ = [
     "MODERN",
     "PAPER",
     "PROFILES",
+    "RECORD_BYTES_MAX",
+    "SIGNATURE_BYTES",
     "SUITES",
     "TREES",
     "AccessRequest",
@@ -112,6 +135,8 @@ __all__ = [
     "RandomBytes",
     "ReplayWindow",
     "Reply",
+    "RevocationRecord",
+    "RevocationTable",
     "Right",
     "SealedSubscription",
     "Sealer",
@@ -122,8 +147,10 @@ __all__ = [
     "Suite",
     "TreeMember",
     "UnknownEpoch",
+    "VerifiedRevocation",
     "Verifier",
     "cached",
+    "check_may_revoke",
     "content_key",
     "fingerprint",
     "from_fingerprint",
@@ -133,12 +160,87 @@ __all__ = [
     "open_welcome",
     "profile_of",
     "project",
+    "read_revocation",
     "reduce",
+    "revocations_in_batches",
     "seal_to",
+    "show_ms",
+    "sign_revocation",
     "split",
     "suite_of",
     "token_of",
     "uncached",
     "verify_refusal",
+    "verify_revocation",
     "verify_signature",
+    "why_not_valid",
 ]
+
+# Loaded when they are first used: who only shows a fingerprint waits neither for NumPy and Arrow nor for conditions.
+_NAMES_IN = {
+    "tidings.security.envelope.batch": ("BatchMoments", "BatchOpener", "BatchSealer", "OpenedBatch", "State"),
+    "tidings.security.envelope.frame": ("FLAG_CACHE", "FRAME_BYTES_MAX", "Frame", "split"),
+    "tidings.security.envelope.nonce": ("NonceClock", "NotYet"),
+    "tidings.security.envelope.opener": ("CacheTrust", "Opened", "Opener", "UnknownEpoch"),
+    "tidings.security.envelope.plaintext_cache": ("cached", "project", "uncached"),
+    "tidings.security.envelope.replay": ("ReplayWindow",),
+    "tidings.security.envelope.sealed_filter": ("FilterOpener", "FilterSealer", "SealedSubscription"),
+    "tidings.security.envelope.sealer": ("Sealer", "Signing"),
+    "tidings.security.formats": ("MODERN", "PAPER", "PROFILES", "Profile", "manifest_of", "profile_of"),
+    "tidings.security.identity": (
+        "SIGNATURE_BYTES",
+        "Identity",
+        "RandomBytes",
+        "SealingKey",
+        "fingerprint",
+        "from_fingerprint",
+        "seal_to",
+        "verify_signature",
+    ),
+    "tidings.security.keys.group": ("EpochBeacon", "GroupMember", "GroupPolicy", "KeyGroup", "KeyUpdate"),
+    "tidings.security.keys.keyring": ("DELAY_MS", "KeyEpoch", "Keyring", "content_key"),
+    "tidings.security.keys.manager": (
+        "Broadcast",
+        "JoinWelcome",
+        "KeyManager",
+        "ManagerEffect",
+        "Persist",
+        "Reply",
+        "make_join",
+        "open_welcome",
+        "verify_refusal",
+    ),
+    "tidings.security.keys.tree_member": ("MEMBERS", "TreeMember"),
+    "tidings.security.keys.trees": ("TREES", "KeyTree", "NeedResync"),
+    "tidings.security.rights.actions": ("ACTIONS", "ANY_TYPE"),
+    "tidings.security.rights.biscuit": ("BiscuitCapability", "Capability", "Verifier", "grant", "token_of"),
+    "tidings.security.rights.publishers": ("PublisherRights",),
+    "tidings.security.rights.reduction": ("AccessRequest", "Grant", "OnlineTest", "Right", "reduce"),
+    "tidings.security.rights.revocation": (
+        "RECORD_BYTES_MAX",
+        "RevocationRecord",
+        "RevocationTable",
+        "VerifiedRevocation",
+        "check_may_revoke",
+        "read_revocation",
+        "sign_revocation",
+        "verify_revocation",
+        "revocations_in_batches",
+    ),
+    "tidings.security.signed_type": ("Mode", "PadPolicy", "SignedType"),
+    "tidings.security.suites": ("SUITES", "Cipher", "Suite", "suite_of"),
+    "tidings.security.validity": ("show_ms", "why_not_valid"),
+}
+_MODULE_OF = {name: module for module, names in _NAMES_IN.items() for name in names}
+_NAME_THERE = {"revocations_in_batches": "in_batches"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'tidings.security' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_MODULE_OF[name]), _NAME_THERE.get(name, name))
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -22,6 +22,7 @@ from tidings.events import Attribute, EventType, ValueType
 from tidings.security.formats import Profile, profile_of
 from tidings.security.identity import KEY_BYTES, Identity, fingerprint, verify_signature
 from tidings.security.suites import EAX_TAG_BYTES_MIN, SUITES, TAG_BYTES
+from tidings.security.validity import why_not_valid
 
 TYPE_BYTES_MAX = 2**20  # 4096 attributes with names of 255 characters fit; nothing honest is larger.
 VALUE_BYTES_MAX = 2**20  # One attribute's encoded value, unless the type says less.
@@ -53,6 +54,18 @@ _VALUE_TYPES = {
     ValueType.TIMESTAMP: "ts",
 }
 _BY_WIRE_NAME = {wire: value_type for value_type, wire in _VALUE_TYPES.items()}
+
+
+def _wire_name(value_type: ValueType) -> str:
+    return _VALUE_TYPES.get(value_type, value_type.value)
+
+
+def _by_wire_name(name: str) -> ValueType:
+    """Raises ValueError for a name that `_wire_name` never gives."""
+    found = _BY_WIRE_NAME.get(name) or ValueType(name)
+    if _wire_name(found) != name or found is ValueType.NULL:
+        raise ValueError(f"{name!r} is not a type")
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +157,10 @@ class SignedType:
         if len(raw) > TYPE_BYTES_MAX:
             raise PeerError(f"type: {len(raw)} bytes; at most {TYPE_BYTES_MAX} are allowed")
         try:
-            read = _from_fields(cbor2.loads(raw))
+            fields = cbor2.loads(raw)
+            if not isinstance(fields, dict):
+                raise PeerError("type: expected a signed event type, as `tidings type show --out` writes it")
+            read = _from_fields(fields)
         except (cbor2.CBORDecodeError, InputError, KeyError, TypeError, ValueError, AttributeError) as wrong:
             raise PeerError(f"type: expected a signed event type: {type(wrong).__name__}: {str(wrong)[:200]}") from None
         if read.to_bytes() != raw:
@@ -154,10 +170,8 @@ class SignedType:
     def verify(self, now_ms: int) -> None:
         """Returns if the owner signed exactly this and it is valid now; raises PeerError or Denied otherwise."""
         verify_signature(self.owner_key, self.signature, self.canonical(), f"event type {self.event_type.name!r}")
-        if now_ms < self.not_before:
-            raise Denied(f"validity: event type {self.name} is valid from {self.not_before} ms, and it is {now_ms} ms")
-        if now_ms >= self.not_after:
-            raise Denied(f"validity: event type {self.name} was valid until {self.not_after} ms, and it is {now_ms} ms")
+        if why := why_not_valid(self.not_before, self.not_after, now_ms):
+            raise Denied(f"validity: event type {self.name} {why}")
 
     def _fields(self) -> dict[str, Any]:
         return {
@@ -167,7 +181,7 @@ class SignedType:
             "attributes": [
                 {
                     "name": a.name,
-                    "vtype": _VALUE_TYPES[a.type],
+                    "vtype": _wire_name(a.type),
                     "required": a.required,
                     "max_len": self.max_len_of(a.name),
                 }
@@ -195,10 +209,13 @@ class SignedType:
         return SignedType.from_bytes, (self.to_bytes(),)
 
 
+# Clocks of two machines agree no better, and keys cannot change faster than twice in this time.
+GRACE_MS_MIN = 500
+
 _INTS = {
     "version": (0, U32_MAX),
     "refresh_secs": (1, U32_MAX),
-    "grace_ms": (1, U32_MAX),
+    "grace_ms": (GRACE_MS_MIN, U32_MAX),
     "max_lazy_secs": (0, U32_MAX),
     "not_before": (I64_MIN, I64_MAX),
     "not_after": (I64_MIN, I64_MAX),
@@ -244,7 +261,7 @@ def _check_limits(made: SignedType) -> None:
 
 def _from_fields(fields: dict[str, Any]) -> SignedType:
     listed = fields.pop("attributes")
-    attributes = tuple(Attribute(a["name"], _BY_WIRE_NAME[a["vtype"]], a["required"] is True) for a in listed)
+    attributes = tuple(Attribute(a["name"], _by_wire_name(a["vtype"]), a["required"] is True) for a in listed)
     return SignedType(
         event_type=EventType.of(fields.pop("local_name"), attributes),
         mode=Mode[fields.pop("mode").upper()],

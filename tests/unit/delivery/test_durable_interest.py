@@ -6,15 +6,18 @@ import pytest
 
 from tests.given import Quake
 from tidings.delivery.durable_interest import (
+    BROKERS_OF_ONE_MAX,
+    EXPIRE_S,
     BrokerInterests,
     DurableInterest,
     InterestDirectory,
+    Shown,
     may_match,
     read_advertisement,
     sign_advertisement,
 )
 from tidings.delivery.messages import InterestAdvertisement, InterestVersions
-from tidings.errors import PeerError
+from tidings.errors import Denied, PeerError
 from tidings.events import EventType
 from tidings.node import node_id_of
 from tidings.overlay import Peer
@@ -28,8 +31,20 @@ def type_named(name: str) -> EventType | None:
     return Quake if name == "Quake" else None
 
 
-def directory() -> InterestDirectory:
-    return InterestDirectory(MY_PEER, ME, type_named, node_id_of)
+class Members:
+    """A network whose members are listed, with organisations; whoever is dropped is none any more."""
+
+    def __init__(self) -> None:
+        self.organisations = {identity.public_key: b"one" for identity in (OTHER, ME)}
+
+    def __call__(self, key: bytes, rights: Shown) -> bytes:
+        if key not in self.organisations:
+            raise Denied("member: no")
+        return self.organisations[key]
+
+
+def directory(members: Members | None = None) -> InterestDirectory:
+    return InterestDirectory(MY_PEER, ME, type_named, node_id_of, members or Members())
 
 
 def learn(known: InterestDirectory, version: int, *interests: DurableInterest) -> InterestAdvertisement:
@@ -70,7 +85,7 @@ def test_two_directories_that_compare_versions_end_up_alike() -> None:
     one, other = directory(), directory()
     learn(one, 1, DurableInterest("a", "Quake", "", 0))
     for advertisement in one.newer_than(other.versions()):
-        other.restore(advertisement)
+        other.restore(advertisement, 1)
     assert other.brokers_for("Quake", None) == [OTHER_PEER.id]
     assert one.newer_than(other.versions()) == []
 
@@ -84,9 +99,9 @@ def test_an_older_version_is_no_news() -> None:
 
 def test_a_broker_that_lost_its_journal_goes_on_above_the_version_that_others_have() -> None:
     before, after = directory(), directory()
-    known = before.advertise([], now_us=1000)
+    known = before.advertise([], 1000, ())
     assert after.verify(known) is None
-    after.advertise([], now_us=10)
+    after.advertise([], 10, ())
     assert after.versions() == InterestVersions({MY_PEER.id: 1001})
 
 
@@ -95,3 +110,44 @@ def test_what_cannot_be_decided_may_match() -> None:
     assert not may_match(interest, Quake, {"magnitude": 5.0})
     assert may_match(interest, None, {"magnitude": 5.0})
     assert may_match(interest, Quake, None)
+
+
+def a_broker(number: int, version: int = 1) -> tuple[BrokerInterests, Identity]:
+    identity = Identity(number.to_bytes(32, "big"))
+    everything = DurableInterest("a", "Quake", "", 0)
+    return BrokerInterests(Peer(node_id_of(identity.public_key), "127.0.0.1:1"), version, (everything,)), identity
+
+
+def admit(known: InterestDirectory, number: int, version: int = 1, now_us: int = 1) -> None:
+    body, identity = a_broker(number, version)
+    known.admit(body, advertisement := sign_advertisement(body, identity), now_us)
+    known.learn(body, advertisement)
+
+
+def test_nobody_is_owed_anything_who_is_not_a_member() -> None:
+    members = Members()
+    known = directory(members)
+    with pytest.raises(Denied, match="member"):
+        admit(known, 1)
+    members.organisations[a_broker(1)[1].public_key] = b"two"
+    admit(known, 1)
+    assert len(known.brokers_for("Quake", None)) == 1
+
+
+def test_an_organisation_has_a_bounded_share_and_what_is_not_renewed_expires() -> None:
+    members = Members()
+    members.organisations.update({a_broker(n)[1].public_key: b"two" for n in range(1, BROKERS_OF_ONE_MAX + 2)})
+    known = directory(members)
+    for number in range(1, BROKERS_OF_ONE_MAX + 1):
+        admit(known, number)
+    with pytest.raises(Denied, match="more than"):
+        admit(known, BROKERS_OF_ONE_MAX + 1)
+    assert len(known.expire(int(EXPIRE_S * 1e6) + 2)) == BROKERS_OF_ONE_MAX
+    assert known.brokers_for("Quake", None) == []
+
+
+def test_a_version_from_the_future_is_refused() -> None:
+    members = Members()
+    members.organisations[a_broker(1)[1].public_key] = b"two"
+    with pytest.raises(Denied, match="future"):
+        admit(directory(members), 1, version=1 << 63)

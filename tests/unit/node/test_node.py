@@ -479,12 +479,33 @@ def test_an_event_or_a_filter_that_is_too_large_is_refused_at_the_edge_and_from_
     attach(cable, cable.one, "reader")
     with pytest.raises(EventError, match="an event has at most 262144"):
         cable.one.publish("camera", "Sighting", {"plate": "é" * 140_000}, 0.0)
-    with pytest.raises(InputError, match="bytes sealed; at most 65536"):
+    with pytest.raises(InputError, match="may have 32,768 characters"):
         cable.one.subscribe("reader", "Sighting", f"plate = '{'x' * 70_000}'", 0.0)
     assert cable.one.subscriptions() == []
     header = Header(EventId(cable.one.me.id, 0, 1), "Quake")
     large = Flood(Packet(header, View({"text": "x" * 300_000})), 3)
     assert refusals(cable.other.receive(cable.one.me.id, encoded(cable.one, large), 0.0)) == ["size"]
+
+
+def test_of_a_stranger_nothing_but_the_handshake_is_decoded() -> None:
+    cable = two(None, None)
+    garbage = cable.one.encode(Flood(Packet(Header(EventId("x", 0, 1), "Quake"), View({})), 3))[:-1]
+    assert refusals(cable.other.receive(cable.one.me.id, garbage, 0.0)) != ["link"]  # A member's message is read.
+    assert refusals(cable.other.receive("stranger", garbage, 0.0)) == ["link"]
+
+
+def test_a_number_beyond_64_bits_is_not_sent_and_ends_nothing() -> None:
+    cable = two(None, None)
+    too_much = Flood(Packet(Header(EventId("x", 0, 1), "Quake"), View({})), 1 << 64)
+    with pytest.raises(Denied, match="64 bits"):
+        cable.one.frame_for(cable.other.me.id, too_much, 0.0)
+
+
+def test_the_condition_of_a_client_without_a_right_is_not_parsed() -> None:
+    cable = two(None, None)
+    cable.one.attach("nobody", b"", [], 0.0)
+    with pytest.raises(Denied, match="right|token"):
+        cable.one.subscribe("nobody", "Sighting", "this is no condition (", 0.0)
 
 
 def test_what_the_registry_revokes_ends_at_the_node(tmp_path: Path) -> None:

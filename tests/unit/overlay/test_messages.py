@@ -85,7 +85,9 @@ def test_deeply_nested_bytes_do_not_exhaust_the_stack() -> None:
 
 def test_a_value_of_no_type_is_refused() -> None:
     packet = Packet(Header(EventId("a", 0, 1), "T"), View({}))
-    raw = CODEC.encode(Carry(packet)).replace(b"\x80", b"\x81\xa1x\x91\x01")  # The empty values become {"x": [1]}.
+    raw = CODEC.encode(Carry(packet)).replace(
+        b"\x80", b"\x81\xa1x\x91\x91\x01"
+    )  # The empty values become {"x": [[1]]}.
     with pytest.raises(PeerError, match="expected a value for 'x'"):
         CODEC.decode(raw)
 

@@ -15,21 +15,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-
-import msgspec
+from typing import Any
 
 from tidings.overlay.interest import Interest
-from tidings.overlay.messages import Peer, SubscriptionId
+from tidings.overlay.messages import NodeId, OriginRecord, Peer, SubscriptionId
 from tidings.overlay.random_graph.partition import BOTTOM, TOP, Cut, Interval
 
 FINGERS_MAX = 20  # On each side: enough for a million partitions.
 
 
-class Registration(msgspec.Struct, frozen=True, array_like=True):
+class Registration(OriginRecord, frozen=True, array_like=True):
     """An interest and its subscriber, as stored in the partitions that the interest covers."""
 
     peer: Peer
     interest: Interest
+    seal: bytes = b""
+
+    def speaker(self) -> NodeId:
+        return self.peer.id if self.peer.id == self.interest.id.origin else ""
+
+    def statement(self) -> tuple[Any, ...]:
+        return self.peer.id, self.interest.statement()
 
 
 @dataclass(slots=True, eq=False)

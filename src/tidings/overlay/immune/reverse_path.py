@@ -19,14 +19,14 @@ the time.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from zlib import crc32
 
 import msgspec
 
 from tidings.overlay.dedup import SeenIds
 from tidings.overlay.interest import Interest
-from tidings.overlay.messages import EventId, Message, NodeId, Packet, SubscriptionId
+from tidings.overlay.messages import EventId, Message, NodeId, OriginRecord, Packet, SubscriptionId
 from tidings.overlay.retransmit import Backoff, RetransmitQueue
 from tidings.overlay.router import Completed, Count, Effect, Send, WakeAt
 
@@ -45,11 +45,18 @@ class AdvertId(msgspec.Struct, frozen=True, array_like=True):
     type: str
 
 
-class Advert(msgspec.Struct, frozen=True, array_like=True):
+class Advert(OriginRecord, frozen=True, array_like=True):
     """An announcement; a higher `seq` lays a new tree and makes the old one void."""
 
     id: AdvertId
     seq: int
+    seal: bytes = b""
+
+    def speaker(self) -> NodeId:
+        return self.id.origin
+
+    def statement(self) -> tuple[Any, ...]:
+        return self.id, self.seq
 
 
 class AdvertSubscribe(Message, frozen=True, tag="Sub"):

@@ -16,12 +16,12 @@ accepts custody resets the tries and is asked again on a schedule of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from tidings.overlay.dedup import SEEN_MAX, SeenIds
-from tidings.overlay.irbr.messages import UPDATE, CustodyAccepted, CustodyComplete, TaskId
+from tidings.overlay.irbr.messages import UPDATE, CustodyAccepted, CustodyComplete, TaskId, content_mark
 from tidings.overlay.messages import Message, NodeId, Peer, SubscriptionId
 from tidings.overlay.pastry.lookup import SearchResult
 from tidings.overlay.pastry.ring import Ring
@@ -100,7 +100,8 @@ class CustodyTransfer:
         """A new task of this node's own; `then` comes back when it is complete."""
         self._made += 1
         me = self._ring.me
-        return CustodyTask(TaskId(UPDATE, me.id, me.incarnation, self._made), 0, cargo, then=then)
+        id = TaskId(UPDATE, me.id, me.incarnation, self._made, content_mark(cargo))
+        return CustodyTask(id, 0, cargo, then=then)
 
     def multicast(self, task: CustodyTask, rows: range, now: float) -> list[Effect]:
         """Take custody of a task for every node in these rows."""
@@ -160,6 +161,11 @@ class CustodyTransfer:
         if key in self._tasks:
             self._tasks[key].waits.pop(id, None)
         return self.complete_if_done(key, now)
+
+    def delay(self, key: CustodyKey, by: Callable[[CustodyTask], None]) -> None:
+        """Give a task more to wait for, if it is still in custody."""
+        if key in self._tasks:
+            by(self._tasks[key])
 
     def cancel(self, key: CustodyKey | None) -> None:
         """Something newer replaces this task."""

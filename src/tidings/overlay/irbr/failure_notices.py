@@ -5,20 +5,40 @@ the node had subscribed to. In two phases it first retires those subscriptions, 
 node that relied on one announces its own before it ends. Only a node itself can end what
 it subscribed to in a former incarnation. A node that receives a notice about itself
 refutes it: it announces all its subscriptions again, with newer clocks.
+
+A notice is what one node says about another, so it may be false. Whoever hears it asks the
+node itself, and does nothing while that answers: a notice says where to look, not what is so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from tidings.overlay.irbr.custody_transfer import CustodyTask, CustodyTransfer
-from tidings.overlay.irbr.filter_table import EntryState, FailureNotice, FilterEntry, FilterTable, LamportClock
-from tidings.overlay.messages import NodeId, Peer
-from tidings.overlay.pastry.routing_table import PastryState
+from tidings.overlay.irbr.custody_transfer import CustodyKey, CustodyTask, CustodyTransfer
+from tidings.overlay.irbr.filter_table import (
+    CLOCK_MAX,
+    EntryState,
+    FailureNotice,
+    FilterEntry,
+    FilterTable,
+    OriginClock,
+)
+from tidings.overlay.messages import NodeId, Peer, SubscriptionId
+from tidings.overlay.pastry.ring import Ring
 from tidings.overlay.router import Effect, WakeAt
 
-REFUTE_S = 15.0  # How long after the last notice about itself a node announces its subscriptions once more.
+REFUTE_S = 15.0  # How long after a notice about itself a node announces its subscriptions once more; at most so often.
+SUSPECTS_MAX = 1024  # Nodes that are being asked whether they live; a notice about one more is not acted on.
+LOOKS_MAX = 32  # At one suspect, each after twice the time of an answer; then it is left to the next who notices.
+
+
+@dataclass(slots=True)
+class _Suspect:
+    notice: FailureNotice
+    looks: int = 0
+    waiting: list[CustodyKey] = field(default_factory=list)  # Tasks that must not complete before it is decided.
 
 
 class OwnAnnouncements(Protocol):
@@ -27,8 +47,8 @@ class OwnAnnouncements(Protocol):
     def reconsider(self, lost: Sequence[FilterEntry], now: float) -> list[Effect]:
         """Announce what only these entries covered."""
 
-    def announce_again(self, now: float, *, before: int | None = None) -> list[Effect]:
-        """Announce everything again, or what was announced before a certain clock."""
+    def announce_again(self, now: float, *, upto: int | None = None) -> list[Effect]:
+        """Announce everything again, or what was announced up to a certain clock."""
 
     def delay_until_announced(self, task: CustodyTask) -> None:
         """Do not complete the task before what is being announced has been announced."""
@@ -39,41 +59,108 @@ class FailureNotices:
 
     def __init__(
         self,
-        routing: PastryState,
-        clock: LamportClock,
+        ring: Ring,
+        clock: OriginClock,
         table: FilterTable,
         custody: CustodyTransfer,
         announcements: OwnAnnouncements,
         *,
         two_phase: bool,
     ) -> None:
-        self.me, self.two_phase = routing.me, two_phase
-        self._routing, self._clock, self._table = routing, clock, table
+        self.me, self.two_phase = ring.me, two_phase
+        self._ring, self._clock, self._table = ring, clock, table
         self._custody, self._announcements = custody, announcements
         self._ends_former_self = False  # Whether it is ending the subscriptions of its former incarnation.
         self._refute_at = 0.0
+        self._refuted_clock = 0  # What was announced later has been announced since the first of these notices.
+        self._refute_once_more = False
+        self._suspects: dict[NodeId, _Suspect] = {}
 
     def declare_failed(self, peer: Peer, now: float) -> list[Effect]:
         """Multicast that a node has failed, unless everybody knows and nothing of it is left."""
         known = self._table.notice(peer.id)
-        stale = [e for e in self._table.under(self._routing.cell(peer.id)) if e.origin.id == peer.id] if known else []
+        stale = [e for e in self._table.under(self._ring.cell(peer.id)) if e.origin.id == peer.id] if known else []
         if known and known.incarnation >= peer.incarnation and all(e.state is EntryState.GONE for e in stale):
             return []
-        return self._multicast(self._first(peer.id, peer.incarnation), now)
+        return self._multicast(self._first(peer.id, peer.incarnation, self._table.last_clock(peer.id)), now)
 
-    def on_notice(self, notice: FailureNotice, now: float) -> list[Effect]:
-        """A node is said to have failed."""
+    def on_notice(self, notice: FailureNotice, now: float, task: CustodyTask | None = None) -> list[Effect]:
+        """A node is said to have failed: act on it if this node knows better than by hearsay, else look.
+
+        A task waits until that is decided, so that its origin does not end what others still have to replace.
+        """
         if notice.id == self.me.id:
             return self.refute(notice, now)
-        self._clock.observe(notice.clock)
-        if not self._routing.is_id(notice.id):
+        if not self._ring.is_id(notice.id) or self._is_settled(notice):
             return []
+        if self._is_proven(notice):
+            return self._apply(notice, now)
+        suspect = self._suspects.get(notice.id)
+        effects: list[Effect] = []
+        if suspect is None:
+            if len(self._suspects) >= SUSPECTS_MAX:
+                return []
+            self._suspects[notice.id] = suspect = _Suspect(notice)
+            effects = [*self._look(notice.id, now), self._look_again(notice.id, now)]
+        elif (notice.incarnation, notice.final) > (suspect.notice.incarnation, suspect.notice.final):
+            suspect.notice = notice
+        if task is not None and notice.id in self._suspects:
+            task.waits[_decision_on(notice.id)] = None
+            suspect.waiting.append(task.key)
+        return effects
+
+    def on_node_failed(self, id: NodeId, now: float) -> list[Effect]:
+        """This node has found out for itself that another has failed."""
+        return self._decide(id, now) if id in self._suspects else []
+
+    def look(self, id: NodeId, now: float) -> list[Effect]:
+        """Time to see whether a suspect has answered."""
+        suspect = self._suspects.get(id)
+        if suspect is None:
+            return []
+        suspect.looks += 1
+        if self._ring.is_being_asked(id) and suspect.looks < LOOKS_MAX:
+            return [self._look_again(id, now)]
+        return self._decide(id, now)
+
+    def _is_settled(self, notice: FailureNotice) -> bool:
+        """Whether there is nothing that this notice could end."""
+        entries = self._table.under(self._ring.cell(notice.id))
+        return not any(entry.origin.id == notice.id and entry.state is not EntryState.GONE for entry in entries)
+
+    def _is_proven(self, notice: FailureNotice) -> bool:
+        """Whether this node has itself found the other dead, or in a later life."""
+        known = self._ring.knows(notice.id)
+        later = max((p.incarnation for p in self._descriptions(notice.id)), default=0) > notice.incarnation
+        return self._ring.is_dead(notice.id) or later or (known is not None and known.incarnation > notice.incarnation)
+
+    def _descriptions(self, id: NodeId) -> list[Peer]:
+        return [e.origin for e in self._table.under(self._ring.cell(id)) if e.origin.id == id]
+
+    def _look(self, id: NodeId, now: float) -> list[Effect]:
+        if self._ring.knows(id):
+            return self._ring.probe(id, now)
+        newest = max(self._descriptions(id), key=lambda peer: peer.incarnation, default=Peer(id))
+        return self._ring.check(newest, now)
+
+    def _look_again(self, id: NodeId, now: float) -> WakeAt:
+        return WakeAt(now + 2 * self._ring.answer_s, ("suspect", id))
+
+    def _decide(self, id: NodeId, now: float) -> list[Effect]:
+        suspect = self._suspects.pop(id)
+        effects = self._apply(suspect.notice, now) if self._is_proven(suspect.notice) else []
+        for key in suspect.waiting:
+            self._custody.delay(key, self._announcements.delay_until_announced)
+            effects += self._custody.stop_waiting(key, _decision_on(id), now)
+        return effects
+
+    def _apply(self, notice: FailureNotice, now: float) -> list[Effect]:
         return self._announcements.reconsider(self._table.apply_notice(notice, now), now)
 
     def on_completed(self, notice: FailureNotice, now: float) -> list[Effect]:
         """Everybody has a notice of this node's: the final one follows, or all is done."""
         if not notice.final:
-            return self._multicast(FailureNotice(notice.id, notice.incarnation, self._clock.tick(), True), now)
+            return self._multicast(FailureNotice(notice.id, notice.incarnation, notice.clock, True), now)
         if notice.id == self.me.id:
             self._ends_former_self = False
         return []
@@ -95,22 +182,35 @@ class FailureNotices:
         And once more when contacts are stable: right after a split has healed, the nodes
         that can be reached are not yet all.
         """
-        self._clock.observe(notice.clock)
         if notice.id != self.me.id or notice.incarnation < self.me.incarnation:
             return []
-        self._refute_at = now + REFUTE_S
-        again = WakeAt(self._refute_at, ("refute",))
-        return [again, *self._announcements.announce_again(now, before=notice.clock)]
+        effects: list[Effect] = []
+        if now >= self._refute_at:
+            self._refuted_clock, self._refute_once_more = self._clock.time, False
+            effects.append(self._refute_later(now))
+        else:
+            self._refute_once_more = True
+        return [*effects, *self._announcements.announce_again(now, upto=min(notice.clock, self._refuted_clock))]
 
     def refute_again(self, now: float) -> list[Effect]:
         """Once contacts are stable."""
-        return self._announcements.announce_again(now) if now >= self._refute_at else []
+        if now < self._refute_at:
+            return []
+        again = self._announcements.announce_again(now)
+        if self._refute_once_more:
+            self._refute_once_more, self._refuted_clock = False, self._clock.time
+            return [*again, self._refute_later(now)]
+        return again
+
+    def _refute_later(self, now: float) -> WakeAt:
+        self._refute_at = now + REFUTE_S
+        return WakeAt(self._refute_at, ("refute",))
 
     def _end_former_self(self, now: float) -> list[Effect]:
-        return self._multicast(self._first(self.me.id, self.me.incarnation - 1), now)
+        return self._multicast(self._first(self.me.id, self.me.incarnation - 1, CLOCK_MAX), now)
 
-    def _first(self, id: NodeId, incarnation: int) -> FailureNotice:
-        return FailureNotice(id, incarnation, self._clock.tick(), final=not self.two_phase)
+    def _first(self, id: NodeId, incarnation: int, clock: int) -> FailureNotice:
+        return FailureNotice(id, incarnation, clock, final=not self.two_phase)
 
     def _multicast(self, notice: FailureNotice, now: float) -> list[Effect]:
         lost = self._table.apply_notice(notice, now) if notice.id != self.me.id else []
@@ -118,3 +218,8 @@ class FailureNotices:
         task = self._custody.new_update(notice, ("mourned", notice))
         self._announcements.delay_until_announced(task)
         return [*effects, *self._custody.multicast(task, self._custody.rows_from(0), now)]
+
+
+def _decision_on(id: NodeId) -> SubscriptionId:
+    """What a task waits for while a node is being asked whether it lives; no subscription has this id."""
+    return SubscriptionId(id, -1, -1)

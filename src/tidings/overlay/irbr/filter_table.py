@@ -18,11 +18,12 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Iterator
 from enum import IntEnum
+from typing import Any
 
 import msgspec
 
 from tidings.overlay.interest import Interest
-from tidings.overlay.messages import NodeId, Packet, Peer, SubscriptionId
+from tidings.overlay.messages import NodeId, OriginRecord, Packet, Peer, SubscriptionId
 from tidings.overlay.pastry.routing_table import shared
 
 ENTRIES_MAX = 1 << 20  # A million subscriptions, some 500 MB. One too many is refused and counted.
@@ -38,8 +39,8 @@ class EntryState(IntEnum):
     GONE = 2  # Only a tombstone, so that a late message cannot bring it back.
 
 
-class FilterEntry(msgspec.Struct, frozen=True, array_like=True, tag="Entry"):
-    """A subscription as its origin described it at `clock`."""
+class FilterEntry(OriginRecord, frozen=True, array_like=True, tag="Entry"):
+    """A subscription as its origin described it at `clock`, a count of what this origin has said."""
 
     id: SubscriptionId
     origin: Peer
@@ -47,6 +48,14 @@ class FilterEntry(msgspec.Struct, frozen=True, array_like=True, tag="Entry"):
     scope_row: int
     state: EntryState
     interest: Interest | None = None  # None once it is gone.
+    seal: bytes = b""
+
+    def speaker(self) -> NodeId:
+        return self.origin.id if self.id.origin == self.origin.id else ""
+
+    def statement(self) -> tuple[Any, ...]:
+        interest = self.interest.statement() if self.interest is not None else None
+        return self.id, self.clock, self.scope_row, int(self.state), interest
 
     def retired(self, clock: int) -> FilterEntry:
         """The same entry, on which nobody may rely any more."""
@@ -58,7 +67,11 @@ class FilterEntry(msgspec.Struct, frozen=True, array_like=True, tag="Entry"):
 
 
 class FailureNotice(msgspec.Struct, frozen=True, array_like=True, tag="Obituary"):
-    """A node has failed in this incarnation or an earlier one. First its entries retire; the `final` notice ends them."""
+    """A node has failed in this incarnation or an earlier one. First its entries retire; the `final` notice ends them.
+
+    `clock` is the last that the accuser had heard of the node: what it has said since shows that it is alive. Anybody
+    can say this of anybody, so nobody acts on it without having asked the node itself.
+    """
 
     id: NodeId
     incarnation: int
@@ -70,7 +83,7 @@ class FailureNotice(msgspec.Struct, frozen=True, array_like=True, tag="Obituary"
         return (
             entry.origin.id == self.id
             and entry.id.incarnation <= self.incarnation
-            and entry.clock < self.clock
+            and entry.clock <= self.clock
             and entry.state is not EntryState.GONE
         )
 
@@ -79,12 +92,15 @@ class FailureNotice(msgspec.Struct, frozen=True, array_like=True, tag="Obituary"
         return entry.gone(self.clock) if self.final else entry.retired(self.clock)
 
 
-class LamportClock:
-    """One node's logical clock: whatever it sends carries a higher time than all it has received or sent before.
+CLOCK_MAX = (1 << 62) - 1  # "Whatever it has said": whoever hears it takes the last that it has heard.
 
-    >>> clock = LamportClock()
-    >>> clock.tick(), clock.observe(7), clock.tick()
-    (1, None, 9)
+
+class OriginClock:
+    """Counts what one node has said, so that of two entries the later one wins. What others say never moves it.
+
+    >>> clock = OriginClock()
+    >>> clock.tick(), clock.tick()
+    (1, 2)
     """
 
     def __init__(self) -> None:
@@ -94,10 +110,6 @@ class LamportClock:
         """The time of something about to be sent."""
         self.time += 1
         return self.time
-
-    def observe(self, time: int) -> None:
-        """Something sent at this time was received."""
-        self.time = max(self.time, time) + 1
 
 
 class FilterTable:
@@ -129,7 +141,8 @@ class FilterTable:
     def apply_notice(self, notice: FailureNotice, now: float) -> list[FilterEntry]:
         """Store a failure notice; returns the entries that were covers and no longer are."""
         known = self._notices.get(notice.id)
-        if known is not None and (known[0].incarnation, known[0].clock) >= (notice.incarnation, notice.clock):
+        notice = self._within_what_was_said(notice)
+        if known is not None and _order(known[0]) >= _order(notice):
             return []
         self._notices[notice.id] = (notice, now + self.gone_s)
         if len(self._notices) > NOTICES_MAX:
@@ -138,6 +151,19 @@ class FilterTable:
         voided = [entry for entry in self.under(cell) if notice.voids(entry)]
         lost = [self._replace(cell, notice.applied_to(entry), now) for entry in voided]
         return [entry for entry in lost if entry is not None]
+
+    def last_clock(self, id: NodeId) -> int:
+        """The last that this node has heard of another."""
+        row = shared(self.me, id)
+        if row >= len(self.me):
+            return 0
+        entries = self._rows[row].get(id[: row + 1], {}).values()
+        return max((entry.clock for entry in entries if entry.origin.id == id), default=0)
+
+    def _within_what_was_said(self, notice: FailureNotice) -> FailureNotice:
+        """The notice, with a clock no later than anything that its node has said: what it says next must count."""
+        clock = max(0, min(notice.clock, self.last_clock(notice.id)))
+        return FailureNotice(notice.id, notice.incarnation, clock, notice.final)
 
     def notice(self, id: NodeId) -> FailureNotice | None:
         """The newest failure notice about this node."""
@@ -207,7 +233,9 @@ class FilterTable:
     def _replace(self, cell: str, entry: FilterEntry, now: float) -> FilterEntry | None:
         entries = self._rows[len(cell) - 1].setdefault(cell, {})
         old = entries.get(entry.id)
-        if (old is not None and old.clock >= entry.clock) or (old is None and self._count >= self.entries_max):
+        if (old is not None and (old.clock, old.state) >= (entry.clock, entry.state)) or (
+            old is None and self._count >= self.entries_max
+        ):
             return None
         entries[entry.id] = entry
         self._count += old is None
@@ -232,6 +260,10 @@ def digest(entries: Iterator[FilterEntry]) -> int:
         word = f"{entry.id.origin}/{entry.id.incarnation}/{entry.id.seq}/{entry.clock}/{entry.state:d}"
         total += int.from_bytes(hashlib.blake2b(word.encode(), digest_size=7).digest(), "big")
     return total & 0x7FFF_FFFF_FFFF_FFFF
+
+
+def _order(notice: FailureNotice) -> tuple[int, int, bool]:
+    return notice.incarnation, notice.clock, notice.final
 
 
 def _should_know(asker: Peer, entry: FilterEntry) -> bool:

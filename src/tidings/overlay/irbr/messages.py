@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import ClassVar, NamedTuple, TypeAlias
 
 import msgspec
 
 from tidings.overlay.irbr.filter_table import FailureNotice, FilterEntry
-from tidings.overlay.messages import Message, NodeId, Packet, Peer, SubscriptionId
+from tidings.overlay.messages import Message, NodeId, Packet, Peer, SubscriptionId, encoded
 from tidings.overlay.pastry.messages import RingMessage
 
 EVENT, UPDATE = 0, 1  # Kinds of multicast tasks.
 
 
 class TaskId(NamedTuple):
-    """Names something that is multicast: an event by its id, an update by a number of its origin."""
+    """Names something that is multicast: an event by its id, an update by a number of its origin, both by content.
+
+    Without the content, whoever used an origin's next numbers first would silence it.
+    """
 
     kind: int
     origin: NodeId
     incarnation: int
     seq: int
+    mark: int = 0
 
 
 class NodeArrival(msgspec.Struct, frozen=True, array_like=True, tag="Arrival"):
@@ -29,6 +34,20 @@ class NodeArrival(msgspec.Struct, frozen=True, array_like=True, tag="Arrival"):
 
 
 RangeUpdate: TypeAlias = FilterEntry | FailureNotice | NodeArrival
+
+
+def content_mark(content: Packet | RangeUpdate) -> int:
+    """A digest of what is multicast, the same on every node that passes it on."""
+    match content:
+        case Packet(header, view, envelope):
+            body = encoded((header.type, envelope or view.values))
+        case FilterEntry():
+            body = encoded((content.origin.id, content.statement()))
+        case FailureNotice():
+            body = encoded(content)
+        case _:
+            body = encoded(content.peer.statement())
+    return int.from_bytes(blake2b(body, digest_size=7).digest(), "big")
 
 
 class EventMulticast(Message, frozen=True, tag="Carry"):

@@ -20,10 +20,11 @@ from tidings.overlay.irbr.filter_table import (
     FailureNotice,
     FilterEntry,
     FilterTable,
-    LamportClock,
+    OriginClock,
 )
 from tidings.overlay.irbr.messages import (
     EVENT,
+    UPDATE,
     CustodyAccepted,
     CustodyComplete,
     DeclaredDead,
@@ -35,6 +36,7 @@ from tidings.overlay.irbr.messages import (
     TableReply,
     TaskId,
     UpdateMulticast,
+    content_mark,
 )
 from tidings.overlay.irbr.subscription_propagation import OWN_MAX, OwnSubscription, SubscriptionPropagator
 from tidings.overlay.messages import EventId, Message, NodeId, Packet, Peer, SubscriptionId
@@ -105,7 +107,7 @@ class Irbr(RingRouter[IrbrMessage]):
     def __init__(self, me: Peer, rng: Random, options: IrbrOptions | None = None) -> None:
         self.options = options = options or IrbrOptions()
         super().__init__(me, rng, options)
-        self.clock = LamportClock()
+        self.clock = OriginClock()
         self.custody = CustodyTransfer(self.ring, self)
         self.table = FilterTable(me.id, entries_max=options.entries_max, gone_s=options.gone_s)
         self.propagation = SubscriptionPropagator(
@@ -122,7 +124,7 @@ class Irbr(RingRouter[IrbrMessage]):
         )
         self.anti_entropy = AntiEntropy(self.ring, self.table, self.propagation.known_to)
         self._stage: Literal["outside", "pulling", "arriving", "settling", "ready", "leaving"] = "outside"
-        self._seen = SeenIds[EventId](SEEN_MAX)
+        self._seen = SeenIds[TaskId](SEEN_MAX)
         self._joining_too: dict[NodeId, None] = {}  # Nodes without a whole table, as they are joining as well.
         self._rounds = 0
         self._asked: tuple[NodeId, int] = ("", 0)  # Whose table this node waits for, and the number of the query.
@@ -225,10 +227,11 @@ class Irbr(RingRouter[IrbrMessage]):
         self, packet: Packet, range_len: int, parents: list[NodeId], now: float, then: tuple[Any, ...] = ()
     ) -> list[Effect]:
         effects: list[Effect] = []
-        if self._seen.add(packet.header.id) and self.propagation.is_interested(packet):
+        id = _event_task(packet)
+        if self._seen.add(id) and self.propagation.is_interested(packet):
             effects.append(Deliver(packet))
         is_kept = self.options.reliability != "R0"
-        task = CustodyTask(_event_task(packet), range_len, packet, parents, then=then, is_kept=is_kept)
+        task = CustodyTask(id, range_len, packet, parents, then=then, is_kept=is_kept)
         for cell in self.table.matching(packet, range_len):
             task.branches[cell] = RangeBranch()
         return [*effects, *self.custody.take(task, now)]
@@ -261,6 +264,8 @@ class Irbr(RingRouter[IrbrMessage]):
         if isinstance(message, EventMulticast) and self.options.reliability != "R2":
             return self._on_event_without_custody(sender, message, now)
         id = _event_task(message.packet) if isinstance(message, EventMulticast) else message.task
+        if isinstance(message, UpdateMulticast) and (id.kind, id.mark) != (UPDATE, content_mark(message.update)):
+            return []  # Named after something else, so that this would pass for a copy of it.
         answer = self.custody.answer_if_known((id, message.range_len), sender)
         if answer is not None:
             return answer
@@ -292,22 +297,21 @@ class Irbr(RingRouter[IrbrMessage]):
     def _on_update(self, sender: NodeId, message: UpdateMulticast, now: float) -> list[Effect]:
         """Apply an update, and forward it in the range."""
         task = CustodyTask(message.task, message.range_len, message.update, [sender])
-        effects = self._apply(message.update, now)
+        effects = self._apply(message.update, now, task)
         if _may_void_a_cover(message.update):
             self.propagation.delay_until_announced(task)
         return [*effects, *self.custody.multicast(task, self.custody.rows_from(message.range_len), now)]
 
-    def _apply(self, update: RangeUpdate, now: float) -> list[Effect]:
+    def _apply(self, update: RangeUpdate, now: float, task: CustodyTask | None = None) -> list[Effect]:
         match update:
             case FilterEntry():
                 return self._apply_entry(update, now)
             case FailureNotice():
-                return self.failure_notices.on_notice(update, now)
+                return self.failure_notices.on_notice(update, now, task)
             case NodeArrival(peer=peer):
                 return self.ring.check(peer, now)
 
     def _apply_entry(self, entry: FilterEntry, now: float) -> list[Effect]:
-        self.clock.observe(entry.clock)
         if entry.origin.id == self.me.id:
             return self.failure_notices.on_former_entry(entry, now, is_ready=self._stage == "ready")
         if not self.ring.is_id(entry.origin.id) or entry.id.origin != entry.origin.id:
@@ -378,7 +382,8 @@ class Irbr(RingRouter[IrbrMessage]):
     def on_node_failed(self, peer: Peer, now: float) -> list[Effect]:
         is_next = self.options.obituaries and self._stage == "ready" and self.ring.is_next_after(peer.id)
         notices = self.failure_notices.declare_failed(peer, now) if is_next else []
-        return [*self.custody.redirect(peer.id, now), *notices]
+        decided = self.failure_notices.on_node_failed(peer.id, now)
+        return [*self.custody.redirect(peer.id, now), *decided, *notices]
 
     def on_node_left(self, peer: Peer, now: float) -> list[Effect]:
         return self.custody.redirect(peer.id, now)
@@ -401,10 +406,10 @@ class Irbr(RingRouter[IrbrMessage]):
 
     def _on_table(self, sender: NodeId, reply: TableReply, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        for notice in reply.notices:
-            effects += self._apply(notice, now)
         for entry in reply.entries:
             effects += self._apply(entry, now)
+        for notice in reply.notices:  # Afterwards: a notice says which of the entries to doubt.
+            effects += self._apply(notice, now)
         if self._stage in ("pulling", "settling"):
             is_asked = not reply.prefix and sender == self._asked[0]
             return [*effects, *self._on_asked_table(reply, now)] if is_asked else effects
@@ -450,6 +455,8 @@ class Irbr(RingRouter[IrbrMessage]):
                 return [*(self.ring.doubt(silent, now) if silent else ()), *self._query_table(now)]
             case ("alone",) if self._stage == "outside":
                 return self._make_ready(now) if self.ring.is_in else []
+            case ("suspect", str(id)):
+                return self.failure_notices.look(id, now)
             case ("refute",):
                 return self.failure_notices.refute_again(now)
             case ("leave",) if self._stage == "leaving":
@@ -488,7 +495,7 @@ class Irbr(RingRouter[IrbrMessage]):
 
 
 def _event_task(packet: Packet) -> TaskId:
-    return TaskId(EVENT, *packet.header.id)
+    return TaskId(EVENT, *packet.header.id, content_mark(packet))
 
 
 def _may_void_a_cover(update: RangeUpdate) -> bool:

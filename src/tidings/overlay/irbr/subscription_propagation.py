@@ -19,7 +19,7 @@ from typing import Any
 
 from tidings.overlay.interest import Interest
 from tidings.overlay.irbr.custody_transfer import CustodyKey, CustodyTask, CustodyTransfer
-from tidings.overlay.irbr.filter_table import EntryState, FilterEntry, FilterTable, LamportClock
+from tidings.overlay.irbr.filter_table import EntryState, FilterEntry, FilterTable, OriginClock
 from tidings.overlay.messages import Packet, Peer, SubscriptionId
 from tidings.overlay.pastry.routing_table import PastryState, shared
 from tidings.overlay.router import Completed, Effect, Failed
@@ -54,7 +54,7 @@ class SubscriptionPropagator:
     def __init__(
         self,
         routing: PastryState,
-        clock: LamportClock,
+        clock: OriginClock,
         table: FilterTable,
         custody: CustodyTransfer,
         *,
@@ -83,9 +83,9 @@ class SubscriptionPropagator:
         new = [own for own in self.own.values() if own.target_row < 0]
         return [effect for own in new for effect in self._announce(own, now)]
 
-    def announce_again(self, now: float, *, before: int | None = None) -> list[Effect]:
-        """Announce everything again, or what was announced before a certain clock."""
-        void = [own for own in self.own.values() if own.is_announced and (before is None or own.clock < before)]
+    def announce_again(self, now: float, *, upto: int | None = None) -> list[Effect]:
+        """Announce everything again, or what was announced up to a certain clock."""
+        void = [own for own in self.own.values() if own.is_announced and (upto is None or own.clock <= upto)]
         return [effect for own in void for effect in self._announce(own, now)]
 
     def unsubscribe(self, id: SubscriptionId, now: float) -> list[Effect]:

@@ -214,6 +214,17 @@ class Ring(PastryState):
             return []
         return self._ping(peer, now)
 
+    def probe(self, id: NodeId, now: float) -> list[Effect]:
+        """Ask a node that has a place here whether it lives; it keeps its place, and its messages, meanwhile."""
+        if id in self._probed or id in self.doubted:
+            return []
+        self._probed[id] = now
+        return [Send(id, Heartbeat(self.me, answer=True))]
+
+    def is_being_asked(self, id: NodeId) -> bool:
+        """Whether an answer of this node is awaited."""
+        return id in self._probed or id in self.doubted
+
     def seek(self, prefix: str, now: float) -> list[Effect]:
         """Search for any live node in a range; `on_search_ended` follows, perhaps at once."""
         if prefix in self._lookups:

@@ -40,6 +40,10 @@ class RingRouter(Router[M], RingApplication):
     def peer_down(self, peer: NodeId, now: float) -> list[Effect]:
         return self.ring.unsent(peer, None, now) if self.ring.knows(peer) else []
 
+    def peer_up(self, peer: Peer, now: float) -> list[Effect]:
+        """Two rings that met nowhere become one: a linked member that has no place here may be of another ring."""
+        return self.ring.check(peer, now) if self.ring.is_in else []
+
     def memory(self) -> bytes:
         return self.ring.memory()
 

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from tidings.errors import InputError
-from tidings.overlay.messages import NodeId, Peer
+from tidings.overlay.messages import NodeId, OriginRecord, Peer
 from tidings.overlay.random_graph.partition import AttributeAxis
 
 TABLE_SIZE = 100  # As in the paper.
@@ -43,13 +43,21 @@ class TreeId(msgspec.Struct, frozen=True, array_like=True):
         return self.coordinator.id, self.coordinator.incarnation, self.number
 
 
-class AccessPoint(msgspec.Struct, frozen=True, array_like=True):
+class AccessPoint(OriginRecord, frozen=True, array_like=True):
     """A member of an attribute's topology, and the number of exchanges since it advertised itself."""
 
     axis: AttributeAxis
     peer: Peer
     tree: TreeId
     age: int = 0
+    seal: bytes = b""
+
+    def speaker(self) -> NodeId:
+        return self.peer.id
+
+    def statement(self) -> tuple[Any, ...]:
+        """All but its age, which each exchange raises."""
+        return self.axis, self.peer.id, self.tree.order
 
 
 class AccessTable:
@@ -84,7 +92,7 @@ class AccessTable:
 
     def increase_ages(self) -> None:
         """Once for each exchange: drop the entries that no node has confirmed for long."""
-        self._keep([AccessPoint(p.axis, p.peer, p.tree, p.age + 1) for p in self._points if p.age < AGE_MAX])
+        self._keep([AccessPoint(p.axis, p.peer, p.tree, p.age + 1, p.seal) for p in self._points if p.age < AGE_MAX])
 
     def drop(self, axis: AttributeAxis, peer: NodeId) -> None:
         """Remove a peer that has left the attribute's topology."""

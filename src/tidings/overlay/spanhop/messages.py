@@ -14,12 +14,12 @@ A class that was renamed keeps its first name as its tag on the wire.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 
 from tidings.overlay.interest import Interest
-from tidings.overlay.messages import Message, NodeId, Packet, Peer, SubscriptionId
+from tidings.overlay.messages import Message, NodeId, OriginRecord, Packet, Peer, SubscriptionId
 from tidings.overlay.spanhop.next_hop import Point, RouteHeader
 from tidings.space import Path, Zone
 
@@ -33,13 +33,20 @@ class ZoneClaim(msgspec.Struct, frozen=True, array_like=True):
     epoch: int
 
 
-class ZoneAdvertisement(msgspec.Struct, frozen=True, array_like=True):
+class ZoneAdvertisement(OriginRecord, frozen=True, array_like=True):
     """The zones that a broker says it owns, and its network coordinates. A later version replaces an earlier."""
 
     peer: Peer
     version: int
     claims: tuple[ZoneClaim, ...]
     at: tuple[float, ...] = ()  # Network coordinates, as soon as the broker knows them.
+    seal: bytes = b""
+
+    def speaker(self) -> NodeId:
+        return self.peer.id
+
+    def statement(self) -> tuple[Any, ...]:
+        return self.peer.id, self.version, self.claims, self.at
 
 
 class TableEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -52,7 +59,7 @@ class TableEntry(msgspec.Struct, frozen=True, array_like=True):
 NeighbourTable: TypeAlias = tuple[TableEntry, ...]  # The neighbours of one ancestor, as they were recorded.
 
 
-class SubscriptionRecord(msgspec.Struct, frozen=True, array_like=True):
+class SubscriptionRecord(OriginRecord, frozen=True, array_like=True):
     """A subscription as zones store it. Of two with the same id the later version wins; `deleted` is a tombstone."""
 
     interest: Interest
@@ -60,6 +67,13 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, array_like=True):
     home_point: Point
     version: int
     deleted: bool = False
+    seal: bytes = b""
+
+    def speaker(self) -> NodeId:
+        return self.home.id if self.home.id == self.interest.id.origin else ""
+
+    def statement(self) -> tuple[Any, ...]:
+        return self.interest.statement(), self.home.id, self.home_point, self.version, self.deleted
 
 
 RECORDS_PER_MESSAGE = 256

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidings.errors import Denied, EventError, PeerError
-from tidings.events import ARROW_TYPES, Timestamp, Value, arrow_schema
+from tidings.events import ARROW_TYPES, Value, arrow_schema, arrow_values
 from tidings.security.envelope.column_codec import (
     Numbers,
     binary,
@@ -352,10 +352,7 @@ class _Opening:
         opened = [self._open_one(int(row)) for row in rows]
         self._keep(
             rows,
-            {
-                a.name: pa.array([_plain_value(given.get(a.name)) for given in opened], ARROW_TYPES[a.type])
-                for a in self.type.event_type
-            },
+            {a.name: arrow_values([given.get(a.name) for given in opened], a.type) for a in self.type.event_type},
         )
 
     def _open_one(self, row: int) -> dict[str, Value]:
@@ -390,10 +387,6 @@ def _bare(plain: bytes) -> bytes:
         return unpadded(plain)
     except PeerError:
         return b""  # No value of any type: refused with the other unfit ones.
-
-
-def _plain_value(value: Value | None) -> object:
-    return int(value) if isinstance(value, Timestamp) else value
 
 
 def _prefix(signed_type: SignedType) -> bytes:

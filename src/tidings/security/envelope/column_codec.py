@@ -14,7 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidings.events import ARROW_TYPES, ValueType
+from tidings.errors import PeerError
+from tidings.events import ARROW_TYPES, Value, ValueType, arrow_values, encode_value, python_values
+from tidings.security.envelope.value_codec import decoder
+from tidings.security.signed_type import PadPolicy
 
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -25,6 +28,8 @@ _KINDS = {
     ValueType.DOUBLE: 4,
     ValueType.BYTES: 5,
     ValueType.TIMESTAMP: 6,
+    ValueType.DATE: 8,
+    ValueType.TIME: 9,
 }
 _SIZED = (ValueType.STRING, ValueType.BYTES)
 _HEAD = np.dtype([("kind", "u1"), ("size", ">u4")])
@@ -33,12 +38,20 @@ _FIXED = {
     ValueType.BOOL: np.dtype([("kind", "u1"), ("value", "u1")]),
     ValueType.INT: np.dtype([("kind", "u1"), ("value", ">i8")]),
     ValueType.DOUBLE: np.dtype([("kind", "u1"), ("value", ">f8")]),
-    ValueType.TIMESTAMP: np.dtype([("kind", "u1"), ("value", ">i8")]),
+    **dict.fromkeys(
+        (ValueType.TIMESTAMP, ValueType.DATE, ValueType.TIME), np.dtype([("kind", "u1"), ("value", ">i8")])
+    ),
 }
+_DECIMAL = np.dtype([("kind", "u1"), ("scale", "u1"), ("high", ">u8"), ("low", ">u8")])
+_DECIMAL_KIND = 7
 
 
 def plaintexts(column: pa.Array, value_type: ValueType) -> pa.BinaryArray:
     """Each value as `encode_value` writes it."""
+    if value_type.has_items:  # One by one: an item is as a value of its own.
+        return binary([encode_value(value) for value in python_values(column, value_type)])
+    if value_type.is_decimal:
+        return _decimal_plaintexts(column, value_type)
     if value_type in _SIZED:
         raw = column.cast(pa.binary())
         heads = np.empty(len(raw), _HEAD)
@@ -50,7 +63,9 @@ def plaintexts(column: pa.Array, value_type: ValueType) -> pa.BinaryArray:
 
 
 def _fixed_values(column: pa.Array, value_type: ValueType) -> Numbers:
-    if value_type is ValueType.TIMESTAMP:
+    if value_type is ValueType.DATE:
+        column = column.cast(pa.int32())
+    elif value_type in (ValueType.TIMESTAMP, ValueType.TIME):
         column = column.cast(pa.int64())
     numbers: Numbers = column.to_numpy(zero_copy_only=False)
     if value_type is not ValueType.DOUBLE:
@@ -61,7 +76,46 @@ def _fixed_values(column: pa.Array, value_type: ValueType) -> Numbers:
 
 def values(raw: pa.BinaryArray, value_type: ValueType) -> tuple[pa.Array, Numbers]:
     """The column that these plaintexts are, and which rows are not of this type (those are null or anything)."""
+    if value_type.has_items:
+        return _one_by_one(raw, value_type)
+    if value_type.is_decimal:
+        return _decimals(raw, value_type)
     return _sized(raw, value_type) if value_type in _SIZED else _fixed(raw, value_type)
+
+
+def _decimal_plaintexts(column: pa.Array, value_type: ValueType) -> pa.BinaryArray:
+    written = np.empty(len(column), _DECIMAL)
+    halves = np.frombuffer(column.buffers()[1], "<u8", 2 * len(column), 16 * column.offset).reshape(-1, 2)
+    written["kind"], written["scale"] = _DECIMAL_KIND, value_type.scale
+    written["high"], written["low"] = halves[:, 1], halves[:, 0]
+    return rows_of(written)
+
+
+def _decimals(raw: pa.BinaryArray, value_type: ValueType) -> tuple[pa.Array, Numbers]:
+    data, starts, sizes = parts_of(raw)
+    is_wrong = sizes != _DECIMAL.itemsize
+    read = gathered(data, np.where(is_wrong, 0, starts), _DECIMAL.itemsize).view(_DECIMAL)[:, 0]
+    is_wrong |= (read["kind"] != _DECIMAL_KIND) | (read["scale"] != value_type.scale)
+    halves = np.where(is_wrong[:, None], np.uint64(0), np.stack([read["low"], read["high"]], axis=1)).astype("<u8")
+    column = pa.Array.from_buffers(ARROW_TYPES[value_type], len(raw), [None, pa.py_buffer(halves.tobytes())])
+    try:
+        column.validate(full=True)  # No more digits than the type has.
+    except pa.ArrowInvalid:
+        return _one_by_one(raw, value_type)
+    return column, is_wrong
+
+
+def _one_by_one(raw: pa.BinaryArray, value_type: ValueType) -> tuple[pa.Array, Numbers]:
+    decode = decoder(value_type, PadPolicy.NONE)
+    found: list[Value | None] = []
+    is_wrong = np.zeros(len(raw), bool)
+    for row, plain in enumerate(pieces_of(raw)):
+        try:
+            found.append(decode(plain))
+        except PeerError:
+            is_wrong[row] = True
+            found.append(None)
+    return arrow_values(found, value_type), is_wrong
 
 
 def _sized(raw: pa.BinaryArray, value_type: ValueType) -> tuple[pa.Array, Numbers]:
@@ -90,7 +144,16 @@ def _fixed(raw: pa.BinaryArray, value_type: ValueType) -> tuple[pa.Array, Number
         is_wrong |= found > 1
         return pa.array(found == 1), is_wrong
     native = found.astype(found.dtype.newbyteorder("="))
+    if value_type in _WITHIN:
+        low, high = _WITHIN[value_type]
+        is_wrong |= (native < low) | (native > high)
+        native = np.where(is_wrong, 0, native)
+    if value_type is ValueType.DATE:
+        return pa.array(native.astype(np.int32)).cast(pa.date32()), is_wrong
     return pa.array(native).cast(ARROW_TYPES[value_type]), is_wrong
+
+
+_WITHIN = {ValueType.DATE: (-(2**31), 2**31 - 1), ValueType.TIME: (0, 86_399_999_999)}
 
 
 def _is_text(raw: bytes) -> bool:

@@ -3,10 +3,14 @@
 The window keeps the newest invocations of each sender. An event newer than all of them is new,
 one among them is a replay, and one older than the oldest kept counts as a replay. Events must be
 fresh besides, so a sender that has been silent for long enough can be forgotten.
+
+The newest moment of each sender is kept on disk. After a restart the window begins there: what is older was either
+delivered or published before anybody could subscribe again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from heapq import heappush, heappushpop
 
 from tidings.errors import PeerError
@@ -16,12 +20,12 @@ SENDERS_MAX = 65_536  # Workers publishing one type within two minutes; about 10
 
 
 class _Seen:
-    __slots__ = ("heap", "last_ms", "marks", "oldest")
+    __slots__ = ("heap", "last_ms", "marks", "newest", "oldest")
 
-    def __init__(self) -> None:
+    def __init__(self, oldest: int = -1) -> None:
         self.heap: list[int] = []
         self.marks: set[int] = set()
-        self.oldest = -1
+        self.oldest = self.newest = oldest
         self.last_ms = 0
 
     def add(self, invocation: int) -> None:
@@ -42,6 +46,7 @@ class ReplayWindow:
     def __init__(self, *, grace_ms: int, delay_ms: int, senders_max: int = SENDERS_MAX) -> None:
         self._fresh_ms, self._senders_max = grace_ms + delay_ms, senders_max
         self._senders: dict[tuple[bytes, int], _Seen] = {}
+        self._changed: dict[int, _Seen] = {}
 
     def check(self, type_id: bytes, sender_id: int, ts_ms: int, seq: int, now_ms: int) -> None:
         """Returns if the event is fresh and new; raises PeerError otherwise."""
@@ -60,8 +65,23 @@ class ReplayWindow:
         if seen is None:
             self._admit_sender(now_ms)
             seen = self._senders[name] = _Seen()
-        seen.add(ts_ms << 20 | seq)
+        seen.add(invocation := ts_ms << 20 | seq)
         seen.last_ms = now_ms
+        if invocation > seen.newest:
+            seen.newest = invocation
+            self._changed[sender_id] = seen
+
+    def take_newest(self) -> list[tuple[int, int]]:
+        """The senders with something new since the last call, and their newest moment."""
+        changed, self._changed = self._changed, {}
+        return [(sender, seen.newest) for sender, seen in changed.items()]
+
+    def restore(self, type_id: bytes, newest: Mapping[int, int], now_ms: int) -> None:
+        """Begins after the newest moments of an earlier life."""
+        for sender, moment in newest.items():
+            if (moment >> 20) + 2 * self._fresh_ms >= now_ms and len(self._senders) < self._senders_max:
+                seen = self._senders.setdefault((type_id, sender), _Seen(moment))
+                seen.last_ms = max(seen.last_ms, now_ms)
 
     def _admit_sender(self, now_ms: int) -> None:
         if len(self._senders) >= self._senders_max and not self.forget(now_ms):

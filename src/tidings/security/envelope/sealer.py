@@ -145,9 +145,10 @@ class Sealer:
         return b"".join((header, epoch, U32.pack(len(sealed)) if epoch else b"", sealed))
 
     def _settle(self, plan: SealPlan) -> None:
-        for key in plan.keys:
-            key.count(COUNT_EVERY, plan.blocks)
+        sealed, blocks = COUNT_EVERY - plan.left, plan.blocks
         plan.left, plan.blocks = COUNT_EVERY, 0
+        for key in plan.keys:
+            key.count(sealed, blocks)
 
     # ── Making a plan ──
 
@@ -155,6 +156,8 @@ class Sealer:
         """The plan for events of this time with these attributes; also for `BatchSealer`."""
         plan = self._plans.get(names)
         if plan is None or plan.changes != self._keyring.changes or not plan.start_ms <= ts_ms < plan.end_ms:
+            if plan is not None:
+                self._settle(plan)  # What it has sealed counts, however soon it is replaced.
             plan = self._plan(names, ts_ms, now_ms)
         return plan
 
@@ -171,6 +174,8 @@ class Sealer:
         plan.count = U16.pack(len(names))
         (self._plan_attributes if made.mode is Mode.ATTRIBUTE else self._plan_whole)(plan, ordered, keys)
         if len(self._plans) >= PLANS_MAX:
+            for old in self._plans.values():
+                self._settle(old)
             self._plans.clear()
         self._plans[names] = plan
         return plan

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tidings.errors import EventError, PeerError
-from tidings.events import Timestamp, Value, ValueType, encode_value
+from tidings.events import Timestamp, Value, ValueType, decode_value, encode_value
 from tidings.security.signed_type import PadPolicy
 
 Encoder: TypeAlias = Callable[[Value], bytes]
@@ -36,7 +36,7 @@ def encoder(value_type: ValueType, pad: PadPolicy) -> Encoder:
 
 def decoder(value_type: ValueType, pad: PadPolicy) -> Decoder:
     """The function that turns plaintext back into a value of this type, or raises PeerError."""
-    plain = _DECODERS[value_type]
+    plain = _DECODERS.get(value_type) or _decoder(value_type)
     if pad is PadPolicy.NONE:
         return plain
     return lambda raw: plain(unpadded(raw))
@@ -70,7 +70,8 @@ def value_size(raw: bytes | memoryview, at: int) -> int:
     return size
 
 
-_SIZES = {1: 2, 2: 9, 3: 0, 4: 9, 5: 0, 6: 9}  # By type; 0 where the length is written in front.
+# By type; 0 where the length is written in front.
+_SIZES = {1: 2, 2: 9, 3: 0, 4: 9, 5: 0, 6: 9, 7: 18, 8: 9, 9: 9, 10: 0, 11: 0}
 
 
 def _encode_text(text: str) -> bytes:
@@ -120,6 +121,31 @@ def _fixed(raw: bytes, kind: int, what: str) -> bytes:
     if len(raw) != 9 or raw[0] != kind:
         raise PeerError(f"value: expected {what}")
     return raw[1:]
+
+
+def _decoder(value_type: ValueType) -> Decoder:
+    """Of a type whose values need a closer look: decimals, dates, times, arrays and maps."""
+
+    def decode(raw: bytes) -> Value:
+        try:
+            value = decode_value(raw)
+            if value_type.holds(value) and _items_are_held(value_type, value):
+                return value_type.check(value)
+        except EventError:
+            pass
+        raise PeerError(f"value: expected {value_type}")
+
+    return decode
+
+
+def _items_are_held(value_type: ValueType, value: Any) -> bool:
+    """Whether keys and items need no cast: a list of texts is no list of dates, though `check` would make it one."""
+    if value_type.element is None:
+        return True
+    items = value if value_type.map_key is None else value.values()
+    keys = () if value_type.map_key is None else value
+    holds, holds_key = value_type.element.holds, (value_type.map_key or value_type).holds
+    return all(item is None or holds(item) for item in items) and all(map(holds_key, keys))
 
 
 _DECODERS: dict[ValueType, Decoder] = {

@@ -12,13 +12,16 @@ entitled need not be evicted until its credential ends, or `max_lazy` has passed
     tick    a credential has ended           → evicted, and a refresh
             the period has ended             → a refresh, and one leaf's key renewed
 
-A refresh evicts everybody departed, gives everybody waiting a leaf, and broadcasts one `KeyUpdate`.
+A refresh evicts everybody departed, gives everybody waiting a leaf, and broadcasts one `KeyUpdate`. Members whose
+rights end one after the other are evicted together: a member could otherwise delegate a thousand rights that end in
+a thousand different milliseconds, and every change of keys is work for all.
 Time comes in as `now_ms`, randomness as a source of bytes.
 """
 
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -29,12 +32,25 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from tidings.errors import Denied, PeerError
-from tidings.security.identity import Identity, RandomBytes, SealingKey, verify_signature
+from tidings.security.identity import Identity, RandomBytes, SealingKey, fingerprint, verify_signature
 from tidings.security.keys.keyring import Keyring
 from tidings.security.keys.tree_member import MEMBERS
-from tidings.security.keys.trees import TREES, KeyTree, NeedResync, SealedForMember, TreeState, TreeUpdate, without_keys
+from tidings.security.keys.trees import (
+    MEMBERS_MAX,
+    TREES,
+    KeyTree,
+    NeedResync,
+    SealedForMember,
+    TreeState,
+    TreeUpdate,
+    without_keys,
+)
+from tidings.security.validity import show_ms, why_not_valid
 
 LEAD_MS = 2_000  # How long a new key travels before it is used, unless somebody was evicted.
+SPACING_MS = 500  # Between two evictions; shorter than the grace, for which an evicted member may read anyway.
+# Members by rights that one receiver of the owner's has delegated: a hundred times what a large organisation runs.
+MEMBERS_OF_ONE_MAX = 1024
 DEK_BYTES = 32
 
 
@@ -57,6 +73,8 @@ class MemberRecord(msgspec.Struct, array_like=True):
     status: MemberStatus
     timer_ms: int
     revocation_ids: tuple[str, ...] = ()
+    grantee: bytes = b""
+    """Whom the type's owner gave the right that the member's own was delegated from."""
 
 
 class ArchivedKey(msgspec.Struct, frozen=True, array_like=True):
@@ -139,6 +157,11 @@ class GroupPolicy:
         # An evicted member can read until the next key starts; that must stay within the grace.
         assert 0 <= self.lead_ms <= self.grace_ms, "the lead is at most the grace"
 
+    @property
+    def spacing_ms(self) -> int:
+        """The shortest time between two evictions."""
+        return min(SPACING_MS, self.grace_ms) if self.lazy else 0
+
 
 class KeyGroup:
     """The manager's side of one group. Every call that changes the key gives the update to broadcast."""
@@ -152,6 +175,8 @@ class KeyGroup:
         self._archive: list[ArchivedKey] = []
         self._last_refresh_ms = self._clock_ms = now_ms
         self._timers: list[tuple[int, bytes]] = []
+        self._next_eviction_ms = now_ms
+        self._of_grantee: Counter[bytes] = Counter()
 
     # ── Membership ──
 
@@ -166,6 +191,7 @@ class KeyGroup:
         online_since: int | None = None,
         online: bool = False,
         revocation_ids: Sequence[str] = (),
+        grantee: bytes = b"",
     ) -> list[KeyUpdate]:
         """Admits a holder whose right has been checked. `online_since` is when its online test began to say yes.
 
@@ -174,11 +200,22 @@ class KeyGroup:
         self.check_join(valid_from, valid_to, now_ms)
         updates = [update for update in (self.tick(now_ms),) if update is not None]
         member = MemberRecord(
-            holder, kex_key, valid_from, valid_to, online, MemberStatus.ACTIVE, valid_to, tuple(revocation_ids)
+            holder,
+            kex_key,
+            valid_from,
+            valid_to,
+            online,
+            MemberStatus.ACTIVE,
+            valid_to,
+            tuple(revocation_ids),
+            grantee,
         )
         if holder not in self.tree:
             member.status = MemberStatus.PENDING_LEAF
         comes_back = holder in self.members
+        if comes_back:
+            self._of_grantee[self.members[holder].grantee] -= 1
+        self._of_grantee[grantee] += 1
         self.members[holder] = member
         heappush(self._timers, (member.timer_ms, holder))
         entitled = valid_from <= self.start_ms and (
@@ -191,11 +228,20 @@ class KeyGroup:
     def check_join(self, valid_from: int, valid_to: int, now_ms: int) -> None:
         """Raises Denied where `join` would refuse a right of this validity; changes nothing."""
         self._see(now_ms)
-        if not valid_from <= now_ms < valid_to:
-            raise Denied(f"validity: the right is valid from {valid_from} to {valid_to} ms, and it is {now_ms} ms")
+        if why := why_not_valid(valid_from, valid_to, now_ms):
+            raise Denied(f"validity: the right {why}")
         soonest = max(now_ms + self.policy.lead_ms, self.start_ms + 1)
         if valid_to <= soonest:
-            raise Denied(f"validity: the right ends at {valid_to} ms, before a new key could start at {soonest} ms")
+            raise Denied(f"validity: the right ends at {show_ms(valid_to)}, before a new key could start")
+
+    def check_room(self, holder: bytes, grantee: bytes) -> None:
+        """Raises Denied where the delegates of one grantee are too many, or all members."""
+        if holder in self.members:
+            return
+        if grantee and self._of_grantee[grantee] >= MEMBERS_OF_ONE_MAX:
+            raise Denied(f"group: more than {MEMBERS_OF_ONE_MAX} members by rights of {fingerprint(grantee)}")
+        if len(self.members) >= MEMBERS_MAX:
+            raise Denied(f"group: more than {MEMBERS_MAX} members")
 
     def leave(self, holder: bytes, now_ms: int) -> KeyUpdate | None:
         """Marks a member as departed; it can read until its right ends or the next refresh."""
@@ -223,8 +269,8 @@ class KeyGroup:
             when, holder = heappop(self._timers)
             if holder in self.members and self.members[holder].timer_ms == when and holder not in due:
                 due.append(holder)
-        if due:
-            return self._evict(due, now_ms)
+        if due and (update := self._evict(due, now_ms)) is not None:
+            return update
         if now_ms >= self._last_refresh_ms + self.policy.period_ms:
             return self.refresh(now_ms, self.policy.lead_ms)
         return None
@@ -275,6 +321,7 @@ class KeyGroup:
         group._archive = list(state.archive)
         for member in state.members:
             group.members[member.holder] = member
+            group._of_grantee[member.grantee] += 1
             heappush(group._timers, (member.timer_ms, member.holder))
         return group
 
@@ -296,13 +343,23 @@ class KeyGroup:
             return None
         for holder in holders:
             self.members[holder].status = MemberStatus.DEPARTED
+        if 0 < self._next_eviction_ms - now_ms <= self.policy.spacing_ms:  # More: the clock has gone back.
+            self._postpone(holders)
+            return None
+        self._next_eviction_ms = now_ms + self.policy.spacing_ms
         return self.refresh(now_ms, lead_ms=0)
+
+    def _postpone(self, holders: Sequence[bytes]) -> None:
+        for holder in holders:
+            self.members[holder].timer_ms = self._next_eviction_ms
+            heappush(self._timers, (self._next_eviction_ms, holder))
 
     def refresh(self, now_ms: int, lead_ms: int) -> KeyUpdate:
         """Changes the key: evicts everybody departed and gives everybody waiting a leaf. It starts `lead_ms` from now."""
         gone = [m.holder for m in self.members.values() if m.status is MemberStatus.DEPARTED]
         for holder in gone:
-            del self.members[holder]
+            self._of_grantee[self.members.pop(holder).grantee] -= 1
+        self._of_grantee += Counter()  # Drops those that have none left.
         update = self._change_tree([holder for holder in gone if holder in self.tree])
         self._archive.append(
             ArchivedKey(self.epoch, self.start_ms, start := max(now_ms + lead_ms, self.start_ms + 1), self._dek)
@@ -380,7 +437,8 @@ class GroupMember:
             raise PeerError(f"beacon: the manager went back from epoch {newest} to {beacon.epoch}")
         if beacon.epoch > newest:
             raise NeedResync(f"beacon: epoch {beacon.epoch} is announced, {newest} is held")
-        self._keyring.vouch(self.gid, now_ms)
+        # As of when it was sent: whoever holds a beacon up must not lengthen what it vouches for.
+        self._keyring.vouch(self.gid, min(now_ms, beacon.now_ms))
 
 
 # ── Signed messages ──────────────────────────────────────────────────────────

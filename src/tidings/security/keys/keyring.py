@@ -10,6 +10,7 @@ dropped.
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -23,7 +24,9 @@ from tidings.security.signed_type import SignedType
 from tidings.security.suites import Cipher, expand, suite_of
 
 DELAY_MS: Final = 60_000  # D: how late an event may come.
-EPOCHS_MAX = 64  # Live epochs of one group; a reader of history asks for more.
+# Live epochs of one group; a reader of history asks for more. A manager changes keys so seldom that an event within
+# its delay never finds its key pushed out, whoever joins and whoever's rights end (see `group.SPACING_MS`).
+EPOCHS_MAX = 512
 KEY_MESSAGES_MAX = 2**32  # Beyond it the odds of forging or distinguishing GCM ciphertexts are no longer negligible.
 KEY_BLOCKS_MAX = 2**36
 
@@ -106,14 +109,16 @@ class Keyring:
             if known.start_ms != start_ms or known.dek != dek:
                 raise PeerError(f"epoch: {epoch} of {gid.hex()[:16]}… was announced with another key or start")
             return
-        if len(held) >= self._epochs_max:
-            raise PeerError(f"epoch: more than {self._epochs_max} live epochs of {gid.hex()[:16]}…")
+        if len(held) >= self._epochs_max and epoch < min(held):
+            raise PeerError(f"epoch: {epoch} of {gid.hex()[:16]}… is older than the {self._epochs_max} that are held")
         for other in held.values():
             if other.start_ms == start_ms or (other.epoch < epoch) != (other.start_ms < start_ms):
                 raise PeerError(f"epoch: {epoch} of {gid.hex()[:16]}… starts on the wrong side of epoch {other.epoch}")
         held[epoch] = KeyEpoch(gid, epoch, start_ms, dek, self._suite, self._tag_len)
         for one, following in pairwise(self.epochs(gid)):
             one.end_ms = following.start_ms
+        if len(held) > self._epochs_max:  # Whoever has the key changed often must not lock the members out.
+            del held[min(held)]
         self.changes += 1
 
     def to_bytes(self) -> bytes:
@@ -122,6 +127,13 @@ class Keyring:
             (key.gid, key.epoch, key.start_ms, key.dek) for epochs in self._epochs.values() for key in epochs.values()
         ]
         return _MAGIC + msgspec.msgpack.encode(held)
+
+    def fingerprint(self) -> str:
+        """Names this very set of keys without telling anything of them: they are random, and hashed."""
+        held = sorted(
+            (key.gid, key.epoch, key.start_ms, key.dek) for keys in self._epochs.values() for key in keys.values()
+        )
+        return hashlib.sha256(_MAGIC + msgspec.msgpack.encode(held)).hexdigest()[:32]
 
     @classmethod
     def from_bytes(cls, raw: bytes, signed_type: SignedType) -> Keyring:

@@ -180,7 +180,10 @@ class KeyManager:
             request = AccessRequest(self._type.type_id, action, attributes)
             token.verify(request, now_ms=now_ms, proven_key=asked.holder, revoked=revoked, online=online)
         self._nonces[asked.nonce] = now_ms  # Only of requests that were granted: others must not fill the memory.
-        updates = self._admit(asked, right, token.revocation_ids, now_ms, online or {})
+        grantee = token.inspect()[0].holder or b""
+        for gid in asked.gids:
+            self.groups[gid].check_room(asked.holder, grantee)
+        updates = self._admit(asked, right, token.revocation_ids, now_ms, online or {}, grantee)
         welcome = self._welcome(asked)
         return [self._persist(), Reply(asked.holder, welcome), *updates]
 
@@ -270,7 +273,13 @@ class KeyManager:
         return [frozenset(self._type.attr_ids.values()) if right.attributes is None else right.attributes]
 
     def _admit(
-        self, asked: JoinRequest, right: Right, revocation_ids: tuple[str, ...], now_ms: int, online: Mapping[str, int]
+        self,
+        asked: JoinRequest,
+        right: Right,
+        revocation_ids: tuple[str, ...],
+        now_ms: int,
+        online: Mapping[str, int],
+        grantee: bytes,
     ) -> list[ManagerEffect]:
         for gid in asked.gids:  # All of them before the first: a refusal leaves nothing half done.
             self.groups[gid].check_join(right.not_before, right.not_after, now_ms)
@@ -287,6 +296,7 @@ class KeyManager:
                 online=bool(right.online),
                 online_since=since,
                 revocation_ids=revocation_ids,
+                grantee=grantee,
             )
         ]
         return self._broadcasts(updates)

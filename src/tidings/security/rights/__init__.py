@@ -5,7 +5,9 @@ narrow what the one before it allowed. Reading a token gives the one right that 
 
 In reading order:
 
+    actions      what a right can allow
     reduction    grants, and the right that a chain of them reduces to (SPKI's 5-tuple reduction)
     biscuit      the same as Biscuit tokens: grant, delegate, verify
+    revocation   signed records that revoke a link, and the table of those that a broker knows
     publishers   which keys may publish, for readers of tables
 """

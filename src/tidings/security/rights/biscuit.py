@@ -39,7 +39,9 @@ from biscuit_auth import (
 
 from tidings.errors import Denied, ErrorCode, InputError
 from tidings.security.identity import Identity, RandomBytes, fingerprint
-from tidings.security.rights.reduction import ANY_TYPE, AccessRequest, Grant, OnlineTest, Right, reduce
+from tidings.security.rights.actions import ANY_TYPE
+from tidings.security.rights.reduction import AccessRequest, Grant, OnlineTest, Right, reduce
+from tidings.security.validity import why_not_valid
 
 TOKEN_BYTES_MAX = 2**19  # Two full lists of 4096 attribute ids.
 BLOCKS_MAX = 32  # Far more delegations than an honest right has.
@@ -395,9 +397,9 @@ def _why(refusal: str, chain: tuple[Grant, ...], request: AccessRequest, now_ms:
     check = _checks(link)[number][0]
     detail = {
         "type": f"is not for {request.type_id!r}",
-        "action": f"{request.action} is not among {', '.join(sorted(link.actions))}",
+        "action": f"{request.action} is not allowed, only {' and '.join(sorted(link.actions))}",
         "attributes": "does not cover every attribute asked for",
-        "validity": f"is valid from {link.not_before} to {link.not_after} ms, and it is {now_ms} ms",
+        "validity": why_not_valid(link.not_before, link.not_after, now_ms),
         "depth": f"allows {link.steps} more delegations",
         "online": "has no recent confirmation from its online test",
     }[check]

@@ -13,16 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from tidings.errors import Denied, FilterError, InputError
 from tidings.events import EventType
 from tidings.filters import Condition, parse
 from tidings.security.identity import KEY_BYTES, fingerprint
+from tidings.security.rights.actions import ACTIONS, ANY_TYPE
 from tidings.security.signed_type import I64_MAX, I64_MIN
+from tidings.security.validity import why_not_valid
 
-ACTIONS = ("join-net", "publish", "subscribe", "history")
-ANY_TYPE: Final = "*"  # Only for membership of the network.
 DEPTH_MAX = 255
 CONSTRAINT_BYTES_MAX = 4096  # As long as a condition may sensibly be.
 LIST_MAX = 4096  # Attributes, constraints or online tests in one link: as many as a type has attributes.
@@ -110,11 +110,13 @@ class Right:
         if request.type_id != self.type_id:
             raise Denied(f"type: the right is for {show_type(self.type_id)}, not {show_type(request.type_id)}")
         if request.action not in self.actions:
-            raise Denied(f"action: {request.action} is not among {', '.join(sorted(self.actions))}")
+            raise Denied(
+                f"action: {request.action} is not allowed by this right, only {' and '.join(sorted(self.actions))}"
+            )
         if missing := sorted(request.attributes - (request.attributes if self.attributes is None else self.attributes)):
             raise Denied(f"attributes: no right to {', '.join(id.hex()[:16] for id in missing[:5])}")
-        if not self.not_before <= now_ms < self.not_after:
-            raise Denied(f"validity: valid from {self.not_before} to {self.not_after} ms, and it is {now_ms} ms")
+        if why := why_not_valid(self.not_before, self.not_after, now_ms):
+            raise Denied(f"validity: the right {why}")
         for test in self.online:
             if (said_yes := (online or {}).get(test.url)) is None or not 0 <= now_ms - said_yes <= test.max_age_ms:
                 raise Denied(f"online: no confirmation from {test.url} within {test.max_age_ms} ms")

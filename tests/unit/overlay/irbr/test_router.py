@@ -44,6 +44,7 @@ from tidings.overlay.irbr.messages import (
     TableReply,
     TaskId,
     UpdateMulticast,
+    content_mark,
 )
 from tidings.overlay.irbr.router import PROTOCOL, Irbr, IrbrOptions
 from tidings.overlay.pastry.lookup import SearchResult
@@ -203,7 +204,8 @@ def test_an_obituary_ends_what_was_said_before_it_and_nothing_after() -> None:
 
 def test_a_late_word_of_the_dead_is_void_and_a_newer_one_refutes_the_obituary() -> None:
     table = FilterTable("213")
-    table.apply_notice(FailureNotice("201", 0, 5, final=True), now=0.0)
+    table.merge(entry("201", 5), now=0.0)
+    table.apply_notice(FailureNotice("201", 0, 1 << 61, final=True), now=0.0)  # No later than what was heard.
     table.merge(entry("201", 3), now=0.0)
     assert [e.state for e in table.under("20")] == [EntryState.GONE]
     table.merge(entry("201", 7), now=0.0)
@@ -464,11 +466,11 @@ def test_before_a_node_is_ready_it_keeps_events_and_passes_them_on_after() -> No
     router = Irbr(Peer("213"), Random(0), IrbrOptions(base=4, **QUIET))
     router.subscribe(Interest(SubscriptionId("213", 0, 1), TYPE, Everything()), 0.0)
     packet = Packet(Header(EventId("201", 0, 1), TYPE), View({}))
-    got = [Send("201", CustodyAccepted(TaskId(EVENT, "201", 0, 1), 2))]
+    got = [Send("201", CustodyAccepted(TaskId(EVENT, "201", 0, 1, content_mark(packet)), 2))]
     assert [router.receive("201", EventMulticast(packet, 2), now) for now in (0.0, 0.5)] == [got, got]
     effects = router.start(1.0)
     assert effects.count(Deliver(packet)) == 1
-    assert Send("201", CustodyComplete(TaskId(EVENT, "201", 0, 1), 2)) in effects
+    assert Send("201", CustodyComplete(TaskId(EVENT, "201", 0, 1, content_mark(packet)), 2)) in effects
 
 
 def test_a_newcomer_without_contacts_is_the_first_of_its_network() -> None:
@@ -478,3 +480,20 @@ def test_a_newcomer_without_contacts_is_the_first_of_its_network() -> None:
 
 def test_what_a_search_of_an_unknown_range_finds_changes_nothing() -> None:
     assert a_bench(["213"]).routers["213"].on_search_ended("0", SearchResult.EMPTY, 0.0) == []
+
+
+def test_two_networks_that_began_apart_become_one_when_a_link_joins_them() -> None:
+    bench = a_bench([], heartbeat_s=1.0, sync_s=2.0)
+    options = {"base": 4, **QUIET, "heartbeat_s": 1.0, "sync_s": 2.0}
+    for first, second in (("213", "031"), ("120", "302")):
+        bench.enter(protocol("irbr"), first, None, **options)
+        bench.enter(protocol("irbr"), second, first, **options)
+    bench.run(until=20.0)
+    bench.subscribe("031", NARROW)
+    bench.subscribe("302", WIDE)
+    bench.run(until=40.0)
+    bench.do("213", bench.routers["213"].peer_up(Peer("120"), bench.now))
+    bench.run(until=80.0)
+    events = [bench.publish(id, x=15) for id in ("213", "120")]
+    bench.run(until=100.0)
+    assert sorted(bench.delivered) == sorted((id, event) for event in events for id in ("031", "302"))

@@ -11,7 +11,18 @@ import pytest
 
 from tests.unit.security.london import NOW_MS, a_keyring, a_type
 from tidings.errors import Denied, EventError, PeerError
-from tidings.events import ARROW_TYPES, EventType, Required, Timestamp, Value, conform
+from tidings.events import (
+    Date,
+    EventType,
+    Exact,
+    Required,
+    Time,
+    Timestamp,
+    Value,
+    arrow_values,
+    conform,
+    row_values,
+)
 from tidings.security import (
     BatchMoments,
     BatchOpener,
@@ -28,8 +39,10 @@ from tidings.security import (
 )
 
 Everything = EventType(
-    "Everything", plate=Required(str), place=str, speed=float, lane=int, is_night=bool, seen_at=Timestamp, photo=bytes
-)
+    "Everything", plate=Required(str), place=str, speed=float, lane=int, is_night=bool, seen_at=Timestamp, photo=bytes,
+    toll="decimal(9,2)", mass="decimal(38,10)", day=Date, at=Time, tags=list[str], tolls="array<decimal(9,2)>",
+    axles=dict[int, float], marks="map<string,date>",
+)  # fmt: skip
 MODES = [
     {"mode": Mode.ATTRIBUTE},
     {"mode": Mode.ATTRIBUTE, "pad_policy": PadPolicy.BUCKET},
@@ -46,25 +59,29 @@ def everything(**fields: Any) -> SignedType:
 
 def some_values(rng: random.Random) -> dict[str, Value]:
     """Any values, odd ones among them; all but the plate may be missing."""
-    drawn: dict[str, Value] = {
+    drawn: dict[str, Any] = {
         "place": rng.choice(["", "Russell Square", "Zürich \N{HEAVY BLACK HEART}", "x" * 300]),
         "speed": rng.choice([31.5, -0.0, float("nan"), float("inf"), rng.random()]),
         "lane": rng.choice([0, -1, 2**63 - 1, -(2**63), rng.randint(-5, 5)]),
         "is_night": rng.random() < 0.5,
         "seen_at": Timestamp(rng.randint(-(2**55), 2**55)),
         "photo": rng.randbytes(rng.choice([0, 1, 40])),
+        "toll": Exact(rng.choice(["0.00", "-0.01", "9999999.99", "-9999999.99"])),
+        "mass": Exact(rng.choice(["1.0000000000", "-9999999999999999999999999999.9999999999"])),
+        "day": Date(rng.choice([0, -1, 20_484, 2**31 - 1, -(2**31)])),
+        "at": Time(rng.choice([0, 1, 86_399_999_999])),
+        "tags": rng.choice([(), ("a", None, "é" * 99), (None,)]),
+        "tolls": rng.choice([(), (Exact("2.50"), None)]),
+        "axles": rng.choice([{}, {2: 1.5, 1: None}, {-1: float("nan")}]),
+        "marks": rng.choice([{}, {"b": Date(5), "": None}]),
     }
     kept = {name: value for name, value in drawn.items() if rng.random() < 0.9}
     return {"plate": f"P{rng.randint(0, 10**6)}", **kept}
 
 
 def table_of(rows: list[dict[str, Value]], event_type: EventType = Everything) -> pa.RecordBatch:
-    arrays = [pa.array([_arrow(row.get(a.name)) for row in rows], ARROW_TYPES[a.type]) for a in event_type]
+    arrays = [arrow_values([row.get(a.name) for row in rows], a.type) for a in event_type]
     return conform(pa.RecordBatch.from_arrays(arrays, names=[a.name for a in event_type]), event_type)
-
-
-def _arrow(value: Value | None) -> object:
-    return int(value) if isinstance(value, Timestamp) else value
 
 
 def moments(count: int, sender_id: int = 7, start: int = 0) -> BatchMoments:
@@ -129,7 +146,8 @@ def agree(signed_type: SignedType, keyring: Keyring, frames: list[bytes]) -> Non
         Opener(signed_type, keyring),
         BatchOpener(signed_type, keyring).open_(pa.array(frames, pa.binary())),
     )
-    for row, (frame, found) in enumerate(zip(frames, opened.rows.to_pylist(), strict=True)):
+    rows = row_values(pa.Table.from_batches([opened.rows]), range(len(frames)), signed_type.event_type)
+    for row, (frame, found) in enumerate(zip(frames, rows, strict=True)):
         state, values, why = live_view(opener, frame)
         assert opened.states[row] == state
         assert _comparable(found) == _comparable(values)
@@ -149,15 +167,8 @@ def live_view(opener: Opener, frame: bytes) -> tuple[State, dict[str, Value], st
     return State.OK, event.values, ""
 
 
-def _comparable(row: dict[str, Any]) -> dict[str, str]:
-    shown = {name: value for name, value in row.items() if value is not None}
-    if "seen_at" in shown:
-        shown["seen_at"] = _micros(shown["seen_at"])
-    return {name: repr(value) for name, value in shown.items()}
-
-
-def _micros(moment: Any) -> int:
-    return int(moment) if isinstance(moment, Timestamp) else int(pa.scalar(moment, pa.timestamp("us", "UTC")).value)
+def _comparable(row: dict[str, Value]) -> dict[str, str]:
+    return {name: repr(value) for name, value in row.items()}
 
 
 def test_the_known_answer_comes_out_of_a_batch() -> None:

@@ -23,7 +23,7 @@ from tests.unit.security.london import (
     ids,
 )
 from tidings.errors import Denied, EventError, PeerError
-from tidings.events import EventType, Required, Timestamp, Value
+from tidings.events import Date, EventType, Exact, Required, Time, Timestamp, Value
 from tidings.security import (
     MODERN,
     SUITES,
@@ -136,8 +136,11 @@ def test_whoever_has_every_key_reads_everything(mode: Mode, suite: int, pad: Pad
 
 
 def test_every_type_of_value_survives() -> None:
-    event_type = EventType("All", a=bool, b=int, c=float, d=str, e=bytes, f=Timestamp)
+    kinds = {"g": "decimal(38,4)", "h": "date", "i": "time", "j": "array<decimal(5,2)>", "k": "map<int,string>"}
+    event_type = EventType("All", kinds, a=bool, b=int, c=float, d=str, e=bytes, f=Timestamp)
     values: dict[str, Value] = {"a": True, "b": -(2**63), "c": 1.5, "d": "é" * 300, "e": bytes(300), "f": Timestamp(5)}
+    values |= {"g": Exact("-12.5000"), "h": Date("2026-01-31"), "i": Time("12:30:00")}
+    values |= {"j": (Exact("1.50"), None), "k": {7: "seven", -1: None}}
     for mode in Mode:
         signed_type = a_type(event_type=event_type, mode=mode)
         frame = Sealer(signed_type, a_keyring(signed_type), 1).seal(values, NOW_MS)

@@ -95,3 +95,18 @@ def test_replays_at_any_time_are_refused(seed: int) -> None:
             taken.append((now, step))
         if rng.random() < 0.01:
             window.forget(now)
+
+
+def test_after_a_restart_nothing_is_accepted_up_to_where_a_sender_had_come() -> None:
+    before, after, now = a_window(), a_window(), 1_000_000
+    for seq in (3, 1):
+        before.accept(TYPE, 7, now, seq, now)
+    newest = before.take_newest()
+    assert newest == [(7, now << 20 | 3)]
+    assert before.take_newest() == []
+    after.restore(TYPE, dict(newest), now + 1)
+    for seq in (1, 2, 3):
+        with pytest.raises(PeerError, match="replay"):
+            after.check(TYPE, 7, now, seq, now + 1)
+    after.check(TYPE, 7, now, 4, now + 1)
+    after.check(TYPE, 8, now, 1, now + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidings.errors import EventError, PeerError
-from tidings.events import Timestamp, Value, ValueType, encode_value
+from tidings.events import Date, Exact, Time, Timestamp, Value, ValueType, encode_value
 from tidings.security import PadPolicy
 from tidings.security.envelope.value_codec import decoder, encoder, padded, unpadded, value_size
 
@@ -17,6 +17,13 @@ VALUES: list[tuple[ValueType, Value]] = [
     (ValueType.STRING, "é" * 200),
     (ValueType.BYTES, b"\0\1"),
     (ValueType.TIMESTAMP, Timestamp(7)),
+    (ValueType.decimal(9, 2), Exact("-12.30")),
+    (ValueType.decimal(38, 38), Exact("0." + "9" * 38)),
+    (ValueType.DATE, Date("2026-01-31")),
+    (ValueType.TIME, Time("23:59:59.999999")),
+    (ValueType.array(ValueType.STRING), ("a", None, "")),
+    (ValueType.array(ValueType.decimal(9, 2)), ()),
+    (ValueType.map(ValueType.INT, ValueType.DATE), {-1: Date(0), 1: None}),
 ]
 
 
@@ -33,9 +40,38 @@ def test_a_values_bytes_are_those_that_events_define(value_type: ValueType, valu
 def test_a_decoder_takes_its_own_type_and_the_exact_length(value_type: ValueType, value: Value) -> None:
     raw = encode_value(value)
     decode = decoder(value_type, PadPolicy.NONE)
-    for wrong in [b"", raw[:-1], raw + b"\0", bytes([raw[0] ^ 7]) + raw[1:], b"\x07" + raw[1:]]:
+    for wrong in [b"", raw[:-1], raw + b"\0", bytes([raw[0] ^ 7]) + raw[1:], b"\x7f" + raw[1:]]:
         with pytest.raises(PeerError, match="value"):
             decode(wrong)
+
+
+OTHERS: list[tuple[ValueType, Value]] = [
+    (ValueType.decimal(9, 2), Exact("-12.300")),
+    (ValueType.decimal(9, 2), Exact("12345678.90")),
+    (ValueType.DATE, Time(5)),
+    (ValueType.array(ValueType.DATE), ("2026-01-31",)),
+    (ValueType.array(ValueType.DOUBLE), (1, 2)),
+    (ValueType.array(ValueType.decimal(9, 2)), (Exact("1.5"),)),
+    (ValueType.array(ValueType.STRING), {"a": "b"}),
+    (ValueType.map(ValueType.STRING, ValueType.INT), {1: 1}),
+    (ValueType.map(ValueType.STRING, ValueType.INT), {"a": "b"}),
+]
+
+
+@pytest.mark.parametrize(("value_type", "value"), OTHERS)
+def test_a_value_with_other_digits_or_items_than_its_type_has_is_refused(value_type: ValueType, value: Value) -> None:
+    with pytest.raises(PeerError, match="value"):
+        decoder(value_type, PadPolicy.NONE)(encode_value(value))
+
+
+def test_a_map_with_a_key_twice_or_out_of_order_is_refused() -> None:
+    kind = ValueType.map(ValueType.STRING, ValueType.INT)
+    raw = encode_value({"a": 1, "b": 2})
+    head, entry = raw[:5], (len(raw) - 5) // 2
+    first, second = raw[5 : 5 + entry], raw[5 + entry :]
+    for wrong in (head + second + first, head + first + first):
+        with pytest.raises(PeerError, match="value"):
+            decoder(kind, PadPolicy.NONE)(wrong)
 
 
 def test_bytes_that_are_no_text_are_no_text() -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.security.london import DAY_MS, MANAGER, PLATES, STRANGER, source
 from tidings.errors import Denied, PeerError
 from tidings.security import EpochBeacon, GroupMember, GroupPolicy, KeyGroup, Keyring, KeyUpdate, NeedResync, SealingKey
-from tidings.security.keys.group import MemberStatus, signed_message
+from tidings.security.keys.group import MEMBERS_OF_ONE_MAX, MemberStatus, signed_message
 
 GID = PLATES.group_ids[0]
 START = 1_000_000_000_000
@@ -95,8 +95,8 @@ def test_a_right_with_an_online_test_counts_from_its_first_recorded_yes(since: i
 @pytest.mark.parametrize(
     ("valid", "why"),
     [
-        ((START + 11, START + DAY_MS), "validity: the right is valid from"),
-        ((START - DAY_MS, START + 10), "validity: the right is valid from"),
+        ((START + 11, START + DAY_MS), "validity: the right is not valid before .*T.*Z, and it is"),
+        ((START - DAY_MS, START + 10), "validity: the right expired at .*T.*Z, and it is"),
         ((START, START + 2_010), "before a new key could start"),
     ],
 )
@@ -195,7 +195,7 @@ def test_epochs_start_in_order_whatever_the_clock_does() -> None:
     party = Party()
     party.join(ALICE, START, (START, START + 9 * DAY_MS))
     starts = []
-    for now in (START + 10_000, START + 10_000, START + 9_000, START + 8_000):
+    for now in (START + 10_000, START + 10_500, START + 9_000, START + 8_000):
         party.join(BOB, now, (START, START + DAY_MS))
         update = party.group.revoke([BOB], now)
         assert update is not None
@@ -286,6 +286,21 @@ def test_a_beacon_of_another_time_or_from_the_past_is_refused() -> None:
         party.members[ALICE].receive_beacon(old, START)
 
 
+def test_a_beacon_that_was_held_up_vouches_from_when_it_was_sent() -> None:
+    party = Party()
+    party.join(ALICE, START, WHOLE_DAY)
+    keyring = Keyring(PLATES, beacons=True)
+    share = party.group.key_for(ALICE)
+    keyring.add(share.gid, share.epoch, share.start_ms, share.dek)
+    member = GroupMember(share.gid, ALICE, SealingKey.make(party.random), MANAGER.public_key, keyring, "lkh")
+    beacon = signed_message(party.group.beacon(START), MANAGER)
+    assert isinstance(beacon, EpochBeacon)
+    member.receive_beacon(beacon, START + 4_000)
+    keyring.for_sealing(share.gid, START + 5_000, START + 5_000)
+    with pytest.raises(Denied, match="beacon"):
+        keyring.for_sealing(share.gid, START + 5_001, START + 5_001)
+
+
 # ── History ──────────────────────────────────────────────────────────────────
 
 
@@ -297,3 +312,50 @@ def test_history_gives_the_keys_of_epochs_that_overlap_a_right() -> None:
     assert [key.epoch for key in given] == [2, 3]
     assert [key.epoch for key in party.group.history(0, 2**62)] == [1, 2, 3, 4]
     assert party.group.history(0, START) == ()
+
+
+# ── Keys that change too often ───────────────────────────────────────────────
+
+
+def test_rights_that_end_one_after_the_other_do_not_push_out_the_keys_of_events_on_their_way() -> None:
+    party = Party()
+    party.join(ALICE, START, WHOLE_DAY)
+    ends = [START + 10_000 + 10 * n for n in range(1_000)]
+    for n, end in enumerate(ends):
+        party.group.join(n.to_bytes(32, "big"), ALICE, valid_from=START, valid_to=end, now_ms=START)
+    used = party.group.epoch
+    while (now := party.group.next_tick_ms) < ends[-1] + 1_000:
+        update = party.group.tick(now)
+        party.tell([update] if update else [], now)
+    assert used in party.epochs(ALICE)
+    assert party.group.refreshes <= 3 + (ends[-1] - ends[0]) // 500
+    assert list(party.group.members) == [ALICE]
+
+
+def test_who_is_revoked_right_after_another_cannot_read_longer_than_the_grace() -> None:
+    party = Party()
+    for holder in (ALICE, BOB, CAROL):
+        party.join(holder, START, WHOLE_DAY)
+    assert party.group.revoke([BOB], START + HOUR_MS) is not None
+    assert party.group.revoke([CAROL], START + HOUR_MS + 1) is None
+    due = party.group.next_tick_ms
+    assert due <= START + HOUR_MS + 5_000
+    assert party.group.tick(due) is not None
+    assert list(party.group.members) == [ALICE]
+
+
+def test_one_grantee_has_only_so_many_delegates_in_a_group() -> None:
+    group = KeyGroup(GID, a_policy(), source(3), START)
+    for n in range(MEMBERS_OF_ONE_MAX):
+        holder = n.to_bytes(32, "big")
+        group.check_room(holder, BOB)
+        group.join(holder, ALICE, valid_from=START, valid_to=START + DAY_MS, now_ms=START, grantee=BOB)
+    with pytest.raises(Denied, match="group: more than 1024 members by rights of"):
+        group.check_room(CAROL, BOB)
+    group.check_room(bytes(32), BOB)  # A member asks again.
+    group.check_room(CAROL, ALICE)
+    group = KeyGroup.from_state(group.to_state(), group.policy, source(4))
+    with pytest.raises(Denied, match="group"):
+        group.check_room(CAROL, BOB)
+    group.revoke([bytes(32)], START + HOUR_MS)
+    group.check_room(CAROL, BOB)

@@ -77,8 +77,10 @@ def test_a_ring_has_room_for_so_many_epochs_and_a_reader_of_history_asks_for_mor
     for epoch in range(EPOCHS_MAX):
         keyring.add(GID, epoch, epoch, bytes(32))
         history.add(GID, epoch, epoch, bytes(32))
-    with pytest.raises(PeerError, match="more than 64 live epochs"):
-        keyring.add(GID, EPOCHS_MAX, EPOCHS_MAX, bytes(32))
+    keyring.add(GID, EPOCHS_MAX, EPOCHS_MAX, bytes(32))
+    assert [key.epoch for key in keyring.epochs(GID)] == list(range(1, EPOCHS_MAX + 1))  # The oldest is gone.
+    with pytest.raises(PeerError, match="older than the 512 that are held"):
+        keyring.add(GID, 0, 0, bytes(32))
     history.add(GID, EPOCHS_MAX, EPOCHS_MAX, bytes(32))
 
 

@@ -139,7 +139,7 @@ def test_the_group_of_a_whole_event_needs_every_attribute() -> None:
 @pytest.mark.parametrize(
     ("fields", "how", "why"),
     [
-        ({"actions": frozenset({"history"})}, {}, "action: link 0 subscribe is not among history"),
+        ({"actions": frozenset({"history"})}, {}, "action: link 0 subscribe is not allowed, only history"),
         ({"not_after": NOW_MS + 1}, {"now": NOW_MS + 1}, "validity: link 0"),
         ({"not_before": NOW_MS + 1}, {}, "validity: link 0"),
         ({"type_id": bytes(32)}, {}, "type: link 0"),

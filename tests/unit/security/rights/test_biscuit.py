@@ -174,8 +174,8 @@ def test_a_verifier_remembers_tokens_but_not_verdicts() -> None:
 # ── Requests that a good token does not cover ────────────────────────────────
 
 REFUSED: dict[str, tuple[Callable[[], Capability], dict[str, Any], AccessRequest, str]] = {
-    "expired": (a_token, {"now_ms": NOW_MS + DAY_MS}, READ_PLATE, "validity: link 0 is valid from"),
-    "not yet valid": (a_token, {"now_ms": NOW_MS - 1}, READ_PLATE, "validity: link 0 is valid from"),
+    "expired": (a_token, {"now_ms": NOW_MS + DAY_MS}, READ_PLATE, "validity: link 0 expired at"),
+    "not yet valid": (a_token, {"now_ms": NOW_MS - 1}, READ_PLATE, "validity: link 0 is not valid before"),
     "wrong holder": (a_token, {"proven_key": STRANGER.public_key}, READ_PLATE, "holder: the right is"),
     "the delegator after delegating": (
         lambda: delegable().narrow(a_grant(CHARGE), DETECTIVE),
