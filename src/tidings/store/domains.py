@@ -72,16 +72,24 @@ class Domains:
         return [Domain(name, tuple(keys[name])) for name in sorted(keys)]
 
     def names(self) -> dict[bytes, str]:
-        """The domain's name of each known key, for display."""
-        return {key: domain.name for domain in self.all() for key in domain.keys}
+        """The name of each known key, for display: a domain's, or that of a broker or client of this organisation."""
+        return {**self._participants(), **{key: domain.name for domain in self.all() for key in domain.keys}}
+
+    def _participants(self) -> dict[bytes, str]:
+        table = tables.participants.c
+        with self._database.read() as connection:
+            return {row.key: row.name for row in connection.execute(select(table.key, table.name))}
 
     def key_of(self, name: str) -> bytes:
-        """The key of a fingerprint, or of a domain that has one key."""
+        """The key of a fingerprint, of a domain that has one key, or of a broker or client of this organisation."""
         if name.startswith("ed25519:"):
             return from_fingerprint(name)
         known = {domain.name: domain.keys for domain in self.all()}
+        known = {**{own: (key,) for key, own in self._participants().items()}, **known}
         if name not in known:
-            hint = did_you_mean(name, known) or "`tidings domain ls` lists them"
+            hint = (
+                did_you_mean(name, known) or "`tidings domain ls` lists them, `tidings org trust` adds an organisation"
+            )
             raise InputError(f"expected ed25519:… or the name of a domain, got {name[:100]!r}; {hint}")
         if len(known[name]) > 1:
             raise InputError(

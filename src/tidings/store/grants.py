@@ -12,8 +12,19 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, RowMapping, insert, select
 
 from tidings.errors import Denied, InputError
-from tidings.events import INT_MAX, INT_MIN, Timestamp
-from tidings.security import ANY_TYPE, BiscuitCapability, Grant, Right, fingerprint
+from tidings.security import (
+    ANY_TYPE,
+    RECORD_BYTES_MAX,
+    BiscuitCapability,
+    Grant,
+    Identity,
+    RevocationRecord,
+    Right,
+    check_may_revoke,
+    fingerprint,
+    sign_revocation,
+    why_not_valid,
+)
 from tidings.store import tables
 from tidings.store.database import Database
 from tidings.store.tables import TEXT_CHARACTERS_MAX, checked_name
@@ -30,6 +41,8 @@ class Revocation:
     revoked_ms: int
     revoked_by: bytes
     reason: str
+    record: bytes | None = None
+    """What brokers pass on; None if it was revoked without the key at hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +54,21 @@ class KnownGrant:
     owner_key: bytes
     added_ms: int
     revoked: frozenset[str]
+    role: str | None = None
+    """The role that it was issued for."""
+    lasts_ms: int | None = None
+    """For how long it is renewed when it ends; None if it is not."""
+
+    @property
+    def series(self) -> object:
+        """What a right and its renewals have in common: everything but the dates."""
+        right = self.right
+        of = (right.holder, right.type_id, right.actions, right.attributes, right.constraints, right.depth)
+        return *of, self.role
+
+    def may_hold(self, now_ms: int) -> bool:
+        """Whether the token can be used now or later: it is neither revoked nor expired."""
+        return self.refusal(max(now_ms, self.right.not_before)) is None
 
     def refusal(self, now_ms: int) -> str | None:
         """Why nobody can use the token at `now_ms`, whatever the request; None if its holder can."""
@@ -53,25 +81,45 @@ class Grants:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def add(self, token: BiscuitCapability, *, by: str, now_ms: int) -> bool:
+    def add(
+        self,
+        token: BiscuitCapability,
+        *,
+        by: str,
+        now_ms: int,
+        role: str | None = None,
+        lasts_ms: int | None = None,
+    ) -> bool:
         """Stores a token of a known type; False if it was stored already. Raises Denied for one without any right."""
         right, owner_key = token.right(), owner_of(token)
         with self._database.change(by, now_ms) as change:
             type_id = _type_id(change.connection, right, owner_key)
             if change.connection.scalar(select(tables.grants.c.digest).where(tables.grants.c.digest == token.digest)):
                 return False
-            row = _row(token, right, type_id) | {"owner_key": owner_key, "added_ms": now_ms}
+            row = _row(token, right, type_id) | {
+                "owner_key": owner_key,
+                "added_ms": now_ms,
+                "role": role,
+                "lasts_ms": lasts_ms,
+            }
             change.execute(insert(tables.grants).values(row))
             change.record("grant", token.digest.hex(), **_details(right))
         return True
 
     def revoke(
-        self, token: BiscuitCapability, *, by_key: bytes, now_ms: int, link: int | None = None, reason: str = ""
+        self,
+        token: BiscuitCapability,
+        *,
+        by_key: bytes,
+        now_ms: int,
+        link: int | None = None,
+        reason: str = "",
+        signer: Identity | None = None,
     ) -> str:
         """Revokes one link of a token (the last, unless `link` says which), and returns its revocation id.
 
         The issuer of the link or of one before it may do so, and the holder. Raises Denied for others.
-        Idempotent.
+        Idempotent. With `signer`, the private half of `by_key`, brokers tell it to all others.
         """
         index = len(token.revocation_ids) - 1 if link is None else link
         _check_may_revoke(token.inspect(), index, by_key)
@@ -80,10 +128,19 @@ class Grants:
             checked_name(reason, "a reason", TEXT_CHARACTERS_MAX)
         with self._database.change(fingerprint(by_key), now_ms) as change:
             if not revoked_among(change.connection, [id]):
-                row = {"revocation_id": id, "revoked_ms": now_ms, "revoked_by": by_key, "reason": reason}
-                change.execute(insert(tables.revocations).values(row))
+                record = sign_revocation(token, index, signer, now_ms=now_ms, reason=reason) if signer else None
+                change.execute(insert(tables.revocations).values(_revocation_row(id, by_key, now_ms, reason, record)))
                 change.record("revoke", id, link=index, token=token.digest.hex(), reason=reason)
         return id
+
+    def learn(self, records: Iterable[RevocationRecord], *, by: str, now_ms: int) -> None:
+        """Stores revocations that brokers have passed on; the caller has verified them."""
+        with self._database.change(by, now_ms) as change:
+            for one in records:
+                if not revoked_among(change.connection, [one.id]):
+                    row = _revocation_row(one.id, one.by, now_ms, one.reason, one)
+                    change.execute(insert(tables.revocations).values(row))
+                    change.record("hear", one.id, link=one.link, by=fingerprint(one.by), reason=one.reason)
 
     def revoked(self, ids: Iterable[str]) -> frozenset[str]:
         """Those of `ids` that are revoked."""
@@ -128,15 +185,9 @@ def refusal(token: BiscuitCapability, right: Right, revoked: frozenset[str], now
     for index, id in enumerate(token.revocation_ids):
         if id in revoked:
             return f"revoked: link {index} ({id[:16]}…) has been revoked"
-    if now_ms < right.not_before:
-        return f"validity: not valid before {_iso(right.not_before)}, and it is {_iso(now_ms)}"
-    if now_ms >= right.not_after:
-        return f"validity: expired at {_iso(right.not_after)}, and it is {_iso(now_ms)}"
+    if why := why_not_valid(right.not_before, right.not_after, now_ms):
+        return f"validity: the right {why}"
     return None
-
-
-def _iso(ms: int) -> str:
-    return Timestamp(max(INT_MIN, min(ms * 1000, INT_MAX))).iso()
 
 
 def revoked_among(connection: Connection, ids: Sequence[str]) -> frozenset[str]:
@@ -156,7 +207,7 @@ def _known(connection: Connection, row: RowMapping) -> KnownGrant:
     """A stored token, with its signatures verified again."""
     token = BiscuitCapability.from_bytes(row["token"], row["owner_key"])
     revoked = revoked_among(connection, token.revocation_ids)
-    return KnownGrant(token, token.right(), row["owner_key"], row["added_ms"], revoked)
+    return KnownGrant(token, token.right(), row["owner_key"], row["added_ms"], revoked, row["role"], row["lasts_ms"])
 
 
 def _type_id(connection: Connection, right: Right, owner_key: bytes) -> bytes | None:
@@ -173,9 +224,14 @@ def _type_id(connection: Connection, right: Right, owner_key: bytes) -> bytes | 
 def _check_may_revoke(chain: Sequence[Grant], index: int, key: bytes) -> None:
     if not 0 <= index < len(chain):
         raise InputError(f"the token has the links 0 to {len(chain) - 1}, not {index}")
-    concerned = {hand for link in chain[: index + 1] for hand in (link.issuer, link.holder)}
-    if key not in concerned:
-        raise Denied(f"issuer: {fingerprint(key)} neither issued nor holds link {index}")
+    check_may_revoke(chain, index, key)
+
+
+def _revocation_row(id: str, by: bytes, now_ms: int, reason: str, record: RevocationRecord | None) -> dict[str, object]:
+    raw = record.to_bytes() if record is not None else b""
+    # What is too large for others to take is not passed on.
+    spread = raw if 0 < len(raw) <= RECORD_BYTES_MAX else None
+    return {"revocation_id": id, "revoked_ms": now_ms, "revoked_by": by, "reason": reason, "record": spread}
 
 
 def _row(token: BiscuitCapability, right: Right, type_id: bytes | None) -> dict[str, object]:

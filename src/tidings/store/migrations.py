@@ -125,6 +125,38 @@ STEPS: tuple[MigrationStep, ...] = (
             sealed_state {bytes} NOT NULL, saved_ms BIGINT NOT NULL)
         """,
     ),
+    MigrationStep(
+        "an organisation's own brokers and clients, invitations to enrol, and roles",
+        """
+        CREATE TABLE tidings_participant (
+            name TEXT NOT NULL PRIMARY KEY, role TEXT NOT NULL, key {bytes} NOT NULL UNIQUE, manager_key {bytes},
+            address TEXT NOT NULL, certificate {bytes} NOT NULL, added_ms BIGINT NOT NULL)
+
+        CREATE TABLE tidings_invitation (
+            digest {bytes} NOT NULL PRIMARY KEY, name TEXT NOT NULL, role TEXT NOT NULL, expires_ms BIGINT NOT NULL,
+            used_by {bytes})
+
+        CREATE TABLE tidings_role (name TEXT NOT NULL PRIMARY KEY, added_ms BIGINT NOT NULL)
+
+        CREATE TABLE tidings_role_right (
+            role TEXT NOT NULL REFERENCES tidings_role (name), number BIGINT NOT NULL,
+            type_id {bytes} NOT NULL REFERENCES tidings_type (type_id), terms TEXT NOT NULL,
+            PRIMARY KEY (role, number))
+
+        CREATE TABLE tidings_role_member (
+            role TEXT NOT NULL REFERENCES tidings_role (name), holder {bytes} NOT NULL, PRIMARY KEY (role, holder))
+
+        ALTER TABLE tidings_grant ADD COLUMN role TEXT
+
+        ALTER TABLE tidings_grant ADD COLUMN lasts_ms BIGINT
+        """,
+    ),
+    MigrationStep(
+        "revocations as signed records, which brokers pass on",
+        """
+        ALTER TABLE tidings_revocation ADD COLUMN record {bytes}
+        """,
+    ),
 )
 
 

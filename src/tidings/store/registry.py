@@ -10,6 +10,8 @@ from tidings.store.database import Database
 from tidings.store.domains import Domains
 from tidings.store.grants import Grants
 from tidings.store.keys import Keys
+from tidings.store.participants import Participants
+from tidings.store.roles import RoleStore
 from tidings.store.subscriptions import Subscriptions
 from tidings.store.types import Types
 
@@ -27,7 +29,9 @@ class Registry:
         self.where = database.where
         self.types = Types(database)
         self.domains = Domains(database)
+        self.participants = Participants(database)
         self.grants = Grants(database)
+        self.roles = RoleStore(database)
         self.subscriptions = Subscriptions(database)
         self.keys = Keys(database)
         self.audit = Audit(database)

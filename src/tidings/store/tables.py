@@ -98,6 +98,8 @@ grants = Table(
     Column("not_after", BigInteger, nullable=False),
     Column("token", LargeBinary, nullable=False),
     Column("added_ms", BigInteger, nullable=False),
+    Column("role", Text, nullable=True),  # The role that it was issued for.
+    Column("lasts_ms", BigInteger, nullable=True),  # It is renewed for as long again; NULL: it is not renewed.
 )
 
 revocations = Table(
@@ -107,6 +109,7 @@ revocations = Table(
     Column("revoked_ms", BigInteger, nullable=False),
     Column("revoked_by", LargeBinary, nullable=False),
     Column("reason", Text, nullable=False),
+    Column("record", LargeBinary),
 )
 
 subscriptions = Table(
@@ -147,4 +150,49 @@ key_managers = Table(
     Column("generation", BigInteger, nullable=False),
     Column("sealed_state", LargeBinary, nullable=False),
     Column("saved_ms", BigInteger, nullable=False),
+)
+
+participants = Table(
+    "tidings_participant",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("role", Text, nullable=False),
+    Column("key", LargeBinary, nullable=False),
+    Column("manager_key", LargeBinary, nullable=True),
+    Column("address", Text, nullable=False),
+    Column("certificate", LargeBinary, nullable=False),
+    Column("added_ms", BigInteger, nullable=False),
+)
+
+invitations = Table(
+    "tidings_invitation",
+    metadata,
+    Column("digest", LargeBinary, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("expires_ms", BigInteger, nullable=False),
+    Column("used_by", LargeBinary, nullable=True),
+)
+
+roles = Table(
+    "tidings_role",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("added_ms", BigInteger, nullable=False),
+)
+
+role_rights = Table(
+    "tidings_role_right",
+    metadata,
+    Column("role", Text, ForeignKey("tidings_role.name"), primary_key=True),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    _type_id(),
+    Column("terms", Text, nullable=False),
+)
+
+role_members = Table(
+    "tidings_role_member",
+    metadata,
+    Column("role", Text, ForeignKey("tidings_role.name"), primary_key=True),
+    Column("holder", LargeBinary, primary_key=True),
 )

@@ -44,4 +44,6 @@ def test_a_wrong_password_or_port_is_told_without_the_password(shell: Shell, pos
         said = shell("type", "ls", "--registry", url)
         assert (said.code, said.out) == (2, "")
         assert said.err.startswith(why)
+        assert said.err.count("\n") == 1
+        assert ("correct the registry's URL" if why == "InputError" else "are host and port right?") in said.err
         assert "wr0ng" not in said.err

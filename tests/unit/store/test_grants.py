@@ -69,9 +69,9 @@ def test_an_expired_and_a_coming_right_say_so(registry: Registry) -> None:
     registry.grants.add(a_token(), by=BY_OWNER, now_ms=NOW_MS)
     (known,) = registry.grants.all()
     assert known.refusal(NOW_MS - 1) == (
-        "validity: not valid before 2025-11-15T23:04:00.123000Z, and it is 2025-11-15T23:04:00.122000Z"
+        "validity: the right is not valid before 2025-11-15T23:04:00Z, and it is 2025-11-15T23:04:00Z by this clock"
     )
-    assert str(known.refusal(NOW_MS + DAY_MS)).startswith("validity: expired at 2025-11-16")
+    assert str(known.refusal(NOW_MS + DAY_MS)).startswith("validity: the right expired at 2025-11-16")
 
 
 def test_a_revoked_token_is_refused_with_all_that_was_made_of_it(registry: Registry) -> None:

@@ -43,7 +43,7 @@ def test_a_declared_version_is_not_replaced(registry: Registry) -> None:
 
 
 def test_a_type_that_its_owner_did_not_sign_is_not_kept(registry: Registry) -> None:
-    forged = replace(PLATES, grace_ms=1)
+    forged = replace(PLATES, grace_ms=501)
     with pytest.raises(PeerError, match="signature"):
         registry.types.declare(forged, by="nobody", now_ms=NOW_MS)
     assert registry.types.all() == []

@@ -1,0 +1,132 @@
+"""Participants, invitations, roles, and the issuer that makes tokens of them; on both databases."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.security.london import CAMERA, CHARGE, DAY_MS, DETECTIVE, NOW_MS, OWNER, PLATES, STRANGER, source
+from tests.unit.store.police import actions, declare_plates
+from tidings.errors import Denied, InputError
+from tidings.security import Identity
+from tidings.store import EnrolledParticipant, Issuer, Registry, RightTerms
+
+READ = RightTerms(PLATES.type_id, ("subscribe",))
+PLATE_ONLY = RightTerms(PLATES.type_id, ("subscribe",), ("plate",))
+
+
+def enrolled(registry: Registry, name: str, key: Identity, role: str = "client") -> EnrolledParticipant:
+    one = EnrolledParticipant(name, role, key.public_key, b"certificate")
+    registry.participants.add(one, by="test", now_ms=NOW_MS)
+    return one
+
+
+def issuer(registry: Registry, *keys: Identity) -> Issuer:
+    return Issuer(registry, keys or (OWNER,), source(5))
+
+
+def held(registry: Registry, holder: Identity, at_ms: int = NOW_MS) -> list[frozenset[bytes] | None]:
+    """The attributes of each right that holds."""
+    known = registry.grants.all(holder=holder.public_key)
+    return [one.right.attributes for one in known if one.refusal(at_ms) is None]
+
+
+def test_a_participants_name_belongs_to_its_key_until_it_is_removed(registry: Registry) -> None:
+    enrolled(registry, "camera", CAMERA)
+    with pytest.raises(InputError, match="enrolled already, as a client with another key"):
+        enrolled(registry, "camera", CHARGE)
+    with pytest.raises(InputError, match="enrolled already, as camera"):
+        enrolled(registry, "other", CAMERA)
+    with pytest.raises(InputError, match="did you mean 'camera'"):
+        registry.participants.find("camrea")
+    registry.participants.remove("camera", by="test", now_ms=NOW_MS)
+    enrolled(registry, "camera", CHARGE)
+    assert registry.domains.names()[CHARGE.public_key] == "camera"
+    assert registry.domains.key_of("camera") == CHARGE.public_key
+    assert actions(registry) == ["enrol", "remove participant", "enrol"]
+
+
+def test_an_invitation_is_for_one_key_and_ends(registry: Registry) -> None:
+    invite = registry.participants.invite
+    for secret, name, ends in ((b"one", "desk", NOW_MS + 1), (b"two", "late", NOW_MS)):
+        invite(secret, name, "client", expires_ms=ends, by="test", now_ms=NOW_MS)
+    redeem = registry.participants.redeem
+    assert redeem(b"one", CAMERA.public_key, now_ms=NOW_MS) == ("desk", "client")
+    assert redeem(b"one", CAMERA.public_key, now_ms=NOW_MS + DAY_MS) == ("desk", "client")
+    for secret, why in ((b"one", "has been used"), (b"two", "expired"), (b"none", "not valid")):
+        with pytest.raises(Denied, match=why):
+            redeem(secret, STRANGER.public_key, now_ms=NOW_MS)
+
+
+def test_members_of_a_role_have_exactly_its_rights_whenever_it_changes(registry: Registry) -> None:
+    declare_plates(registry)
+    hand, roles = issuer(registry), registry.roles
+    roles.create("analyst", by="test", now_ms=NOW_MS)
+    roles.allow("analyst", PLATE_ONLY, by="test", now_ms=NOW_MS)
+    for member in (CHARGE, DETECTIVE):
+        roles.assign("analyst", member.public_key, by="test", now_ms=NOW_MS)
+    assert len(hand.apply_roles(NOW_MS).issued) == 2
+    assert hand.apply_roles(NOW_MS).issued == ()
+    roles.disallow("analyst", PLATES.type_id, by="test", now_ms=NOW_MS)
+    roles.allow("analyst", READ, by="test", now_ms=NOW_MS)
+    changes = hand.apply_roles(NOW_MS)
+    assert (len(changes.issued), len(changes.revoked)) == (2, 2)
+    assert held(registry, CHARGE) == held(registry, DETECTIVE) == [None]
+    roles.unassign("analyst", CHARGE.public_key, by="test", now_ms=NOW_MS)
+    hand.apply_roles(NOW_MS)
+    assert (held(registry, CHARGE), held(registry, DETECTIVE)) == ([], [None])
+    roles.delete("analyst", by="test", now_ms=NOW_MS)
+    hand.apply_roles(NOW_MS)
+    assert held(registry, DETECTIVE) == []
+    assert roles.all() == []
+
+
+def test_a_right_is_renewed_when_a_third_is_left_and_not_once_it_is_revoked(registry: Registry) -> None:
+    declare_plates(registry)
+    hand = issuer(registry)
+    hand.issue(READ, CHARGE.public_key, now_ms=NOW_MS, lasts_ms=3 * DAY_MS)
+    hand.issue(PLATE_ONLY, CHARGE.public_key, now_ms=NOW_MS, not_after=NOW_MS + 3 * DAY_MS)
+    assert hand.renew(NOW_MS + DAY_MS).issued == ()
+    later = NOW_MS + 2 * DAY_MS
+    (renewed,) = hand.renew(later).issued
+    assert (renewed.right().not_after, renewed.right().attributes) == (later + 3 * DAY_MS, None)
+    assert hand.renew(later).issued == ()
+    hand.issue(READ, CHARGE.public_key, now_ms=later, not_before=later + DAY_MS, lasts_ms=3 * DAY_MS)
+    (known, *_) = [one for one in registry.grants.all(holder=CHARGE.public_key) if one.lasts_ms]
+    assert len(hand.revoke(known, later)) == 3, "the right, its renewal, and one that begins later"
+    assert hand.renew(later + 3 * DAY_MS).issued == ()
+    assert held(registry, CHARGE, NOW_MS + 4 * DAY_MS) == []
+
+
+def test_what_is_passed_on_is_no_more_and_no_longer_than_what_was_granted(registry: Registry) -> None:
+    declare_plates(registry)
+    wanted = RightTerms(PLATES.type_id, ("subscribe",), ("plate", "speed"), depth=1)
+    issuer(registry).issue(wanted, CHARGE.public_key, now_ms=NOW_MS, not_after=NOW_MS + DAY_MS)
+    theirs = issuer(registry, CHARGE)
+    token = theirs.issue(READ, CAMERA.public_key, now_ms=NOW_MS, lasts_ms=7 * DAY_MS)
+    assert token.right().not_after == NOW_MS + DAY_MS
+    assert token.right().attributes == frozenset(map(PLATES.attr_id, ("plate", "speed")))
+    refused = {
+        "attributes: no right": RightTerms(PLATES.type_id, ("subscribe",), ("location",)),
+        "action: the right": RightTerms(PLATES.type_id, ("publish",)),
+        "attributes: no": RightTerms(PLATES.type_id, ("subscribe",), depth=1),
+    }
+    for why, terms in refused.items():
+        with pytest.raises(Denied, match=why):
+            theirs.issue(terms, CAMERA.public_key, now_ms=NOW_MS)
+    with pytest.raises(Denied, match="has granted this organisation no right"):
+        issuer(registry, STRANGER).issue(READ, CAMERA.public_key, now_ms=NOW_MS)
+    with pytest.raises(Denied, match="has granted this organisation no right"):
+        theirs.issue(READ, CAMERA.public_key, now_ms=NOW_MS + 2 * DAY_MS)
+
+
+def test_brokers_are_equipped_with_own_types_and_with_what_was_granted(registry: Registry) -> None:
+    declare_plates(registry)
+    enrolled(registry, "police-1", CAMERA, "broker")
+    assert len(issuer(registry).equip_brokers(NOW_MS).issued) == 1
+    assert issuer(registry).equip_brokers(NOW_MS).issued == ()
+    (known,) = registry.grants.all(holder=CAMERA.public_key)
+    assert known.right.actions == {"publish", "subscribe"}
+    granted = RightTerms(PLATES.type_id, ("subscribe",), ("plate",), depth=1)
+    issuer(registry).issue(granted, CHARGE.public_key, now_ms=NOW_MS)
+    (token,) = issuer(registry, CHARGE).equip_brokers(NOW_MS).issued
+    assert (token.right().attributes, token.right().depth) == (frozenset([PLATES.attr_id("plate")]), 0)
