@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
@@ -89,5 +91,55 @@ def test_a_broker_is_run_by_options_alone(tmp_path: Path) -> None:
             until(broker.stdout, "joined")
             (status,) = tidings("broker", "status", "--as", str(laid.clients["police/desk"]))
             assert (status["broker"], status["joined"]) == ("police-1", True)
+        finally:
+            broker.kill()
+
+
+def started(*arguments: str, **options: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tidings", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+def test_commands_end_cleanly_when_they_are_interrupted_or_nobody_reads_and_a_port_is_taken_once(
+    tmp_path: Path,
+) -> None:
+    laid = lay_out(tmp_path / "n", DevNetwork(first_port=0, brokers={"police": 1}))
+    as_camera = ("--as", str(laid.clients["police/camera"]))
+    run = ("broker", "run", "--config", str(laid.brokers["police-1"]), "--log", "error")
+    with started(*run) as broker:
+        try:
+            until(broker.stdout, "joined")
+            with started(*run, "--data", str(tmp_path / "other")) as second:
+                out, err = second.communicate(timeout=120)
+            assert (second.returncode, out, err.count("\n")) == (2, "", 1)
+            assert "is in use; does this broker run already?" in err
+
+            with started("subscribe", "Numberplate", *as_camera) as interrupted:
+                until(interrupted.stderr, "subscribed")
+                interrupted.send_signal(signal.SIGINT)
+                assert interrupted.communicate(timeout=60) == ("", "")
+            assert interrupted.returncode == 130
+
+            unread, written = os.pipe()
+            os.close(unread)
+            listen = [sys.executable, "-m", "tidings", "subscribe", "Numberplate", *as_camera]
+            with subprocess.Popen(listen, stdout=written, stderr=subprocess.PIPE, text=True) as unheard:
+                os.close(written)
+                until(unheard.stderr, "subscribed")
+                with started("publish", "Numberplate", "-", "-q", *as_camera, stdin=subprocess.PIPE) as piped:
+                    _, said = piped.communicate('{"plate": "A"}\n{"plate": "B"}\nno\n', timeout=60)
+                assert (piped.returncode, "published 2 events" in said, "line 3: not JSON" in said) == (1, True, True)
+                assert unheard.communicate(timeout=60)[1] == ""
+
+            (types,) = tidings("ls", "types", *as_camera)
+            assert (types["name"], types["mode"]) == ("Numberplate", "plain")
+            (measured,) = tidings(
+                "bench", "latency", "Numberplate", '{"plate": "A"}', "-n", "20", "--rate", "500", *as_camera
+            )
+            assert (measured["events"], measured["lost"]) == (20, 0)
+            tidings("subscribe", "Numberplate", "--count", "1", "--timeout", "0.2", *as_camera, code=1)
+            broker.send_signal(signal.SIGINT)
+            out, err = broker.communicate(timeout=60)
+            assert (broker.returncode, "stopped" in out, err) == (0, True, "")
         finally:
             broker.kill()

@@ -21,6 +21,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.live.together import Together
 from tidings.net import ClientConfig, read_client
@@ -216,12 +217,61 @@ def test_the_module_for_browsers_publishes_subscribes_and_is_refused_like_everyb
     scenario_with(work, tmp_path)
 
 
-def test_the_metrics_page_counts_what_was_published(tmp_path: Path) -> None:
+def page(address: str, path: str) -> tuple[int, str]:
+    link = http.client.HTTPConnection(*host_and_port(address), timeout=60)
+    link.request("GET", path)
+    answer = link.getresponse()
+    return answer.status, answer.read().decode()
+
+
+def samples_of(text: str) -> dict[tuple[str, str], float]:
+    """By name and the label that tells series of one name apart."""
+    return {
+        (
+            sample.name,
+            next((sample.labels[key] for key in ("le", "subscription") if key in sample.labels), ""),
+        ): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_the_metrics_page_counts_and_times_what_was_published_and_delivered(tmp_path: Path) -> None:
     def work(gateway: str, metrics: str, camera: ClientConfig, desk: ClientConfig) -> None:
-        post(gateway, camera, AB)
-        link = http.client.HTTPConnection(*host_and_port(metrics), timeout=60)
-        link.request("GET", "/metrics")
-        page = link.getresponse().read().decode()
-        assert 'tidings_count_total{what="published"} 1.0' in page
+        heard = listen(gateway, desk, "type=Numberplate&durable=d")
+        next(heard)
+        for number in range(3):
+            post(gateway, camera, {**AB, "id": str(number)})
+        positions = [next(heard)[0] for _ in range(3)]
+        waits = samples_of(page(metrics, "/metrics")[1])
+        assert waits["tidings_events_published_total", ""] == 3
+        assert waits["tidings_publish_duration_seconds_count", ""] == 3
+        assert waits["tidings_publish_duration_seconds_bucket", "+Inf"] == 3
+        assert waits["tidings_delivery_duration_seconds_count", ""] == 0
+        assert waits["tidings_subscription_lag_events", "d"] == waits["tidings_queue_events", ""] == 3
+        assert waits["tidings_subscription_oldest_age_seconds", "d"] > 0
+        assert waits["tidings_certificate_expiry_timestamp_seconds", ""] > time.time()
+        assert waits["tidings_journal_bytes", ""] > 0
+        next(listen(gateway, desk, "type=Numberplate&durable=d", last=positions[1]))  # Acknowledges two.
+        after = samples_of(page(metrics, "/metrics")[1])
+        assert after["tidings_delivery_duration_seconds_count", ""] == 2
+        assert after["tidings_subscription_lag_events", "d"] == 1
+        assert not [name for name, _ in after if name.startswith("tidings_count")]
 
     scenario_with(work, tmp_path)
+
+
+def test_a_broker_is_live_and_ready_until_it_drains(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Together(tmp_path) as network:
+            broker = network.brokers["police-1"]
+            async with MetricsServer("127.0.0.1:0", broker.numbers) as metrics:
+                assert (await asyncio.to_thread(page, metrics.address, "/livez"))[0] == 200
+                assert (await asyncio.to_thread(page, metrics.address, "/readyz"))[0] == 200
+                broker.publisher.is_draining = True
+                status, why = await asyncio.to_thread(page, metrics.address, "/readyz")
+                assert (status, json.loads(why)) == (503, {"ready": False, "why": ["it drains"]})
+                assert (await asyncio.to_thread(page, metrics.address, "/livez"))[0] == 200
+                assert (await asyncio.to_thread(page, metrics.address, "/"))[0] == 404
+
+    asyncio.run(scenario())

@@ -17,7 +17,7 @@ from tidings.net.config import host_and_port
 from tidings.net.ids import read_identity
 from tidings.net.transport.frames import HELLO_BYTES_MAX
 from tidings.net.transport.handshake import Participant, shake
-from tidings.net.transport.tls import client_context, der
+from tidings.net.transport.tls import anchors_in, client_context, der
 
 pytestmark = pytest.mark.live
 
@@ -37,7 +37,15 @@ async def introduced(network: Together, client: str) -> Streams:
     config = read_client(network.laid.clients[client])
     streams = await raw_connection(network, client)
     certificate = der(config.certificate.read_bytes())
-    me = Participant(read_identity(config.key), certificate, config.domain, config.name, "client", ())
+    me = Participant(
+        read_identity(config.key),
+        certificate,
+        config.domain,
+        config.name,
+        "client",
+        (),
+        tuple(anchors_in(config.trusted.read_bytes())),
+    )
     await shake(streams, me, dialled=True)
     return streams
 

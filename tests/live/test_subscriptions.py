@@ -12,7 +12,7 @@ import pytest
 
 from tests.live.together import Together
 from tidings.errors import Denied, InputError
-from tidings.events import Event, EventType, Timestamp
+from tidings.events import Date, Event, EventType, Exact, Time, Timestamp
 from tidings.net import BlockingClient, DevNetwork, ReadAccess, Received, Subscription
 from tidings.net.broker.journal import Backlog
 from tidings.net.clock import now_ms
@@ -457,5 +457,30 @@ def test_a_type_whose_key_manager_is_away_does_not_keep_others_from_their_subscr
             departures = await desk.subscribe("Departure", durable="Departure").ready()
             id = await desk.publish("Departure", {"gate": "A1"})
             assert [event.id for event in await take(departures, 1)] == [id]
+
+    asyncio.run(scenario())
+
+
+def test_decimals_dates_and_arrays_arrive_sealed_and_as_they_were(tmp_path: Path) -> None:
+    orders = EventType("Order", price="decimal(9,2)", day=Date, at=Time, tags=list[str], stock=dict[str, int])
+    sent = {"price": Exact("12.30"), "day": Date("2026-01-31"), "at": Time("12:30:00"), "tags": ("new", None)}
+
+    async def scenario() -> None:
+        layout = DevNetwork(
+            brokers={"police": 1, "ccs": 1},
+            readers={"ccs": ReadAccess(("price", "day", "tags"))},
+            event_type=orders,
+            mode=Mode.ATTRIBUTE,
+            first_port=0,
+        )
+        async with Together(tmp_path, layout) as network:
+            shop, wanted = await network.client("police/camera"), "price < 12.305 AND day > DATE '2026-01-01'"
+            far = await (await network.client("ccs/desk")).subscribe("Order", f"{wanted} AND 'new' = ANY(tags)").ready()
+            near = await (await network.client("police/desk")).subscribe("Order", "stock['london'] > 6").ready()
+            await shop.publish("Order", {**sent, "price": Exact("12.31"), "stock": {"london": 6}})
+            await shop.publish("Order", {**sent, "stock": {"london": 7}})
+            ((told,), (all_of_it,)) = await take(far, 1), await take(near, 1)
+            assert told.values == {name: sent[name] for name in ("price", "day", "tags")}
+            assert all_of_it.values == {**sent, "stock": {"london": 7}}
 
     asyncio.run(scenario())

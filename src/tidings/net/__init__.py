@@ -5,12 +5,13 @@ A `Broker` runs the same `Node` as the simulator, driven by asyncio; `serve` run
 loop. `read_broker` and `read_client` read their configuration files, `broker_with` adds options of the command line;
 `lay_out` creates the files of a whole network for development.
 
-In reading order: `transport` (frames, TLS, handshake, links), `client`, `broker`, `gateway` (HTTP), `observability`; beside
-them `config`, `ids`, `clock`, `dev_network`, `federation`.
+In reading order: `transport` (frames, TLS, handshake, links), `client`, `broker`, `gateway` (HTTP), `enrolment`
+(organisations, their keys and certificates), `observability`; beside them `config`, `ids`, `clock`, `dev_network`, `federation`.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tidings.net.client.blocking import BlockingClient
@@ -21,6 +22,7 @@ from tidings.net.config import (
     Limits,
     PeerConfig,
     broker_with,
+    host_and_port,
     peer_at,
     read_broker,
     read_client,
@@ -29,15 +31,25 @@ from tidings.net.dev_network import DevNetwork, DevNetworkFiles, ReadAccess, lay
 from tidings.net.federation import introduce, trust_authority
 from tidings.net.ids import read_event_id, show_event
 from tidings.net.observability.logs import log_to_stderr
-from tidings.net.transport.tls import domains_in
+from tidings.net.transport.tls import authority_keys, certificate_end_ms, der, domains_in, is_administrator
 
 if TYPE_CHECKING:
     from tidings.net.broker.broker import Broker
-    from tidings.net.broker.process import serve
+    from tidings.net.broker.process import prepare, serve
+    from tidings.net.enrolment.documents import Approval, OrganisationCard, RightBundle, types_of
+    from tidings.net.enrolment.documents import read as parse_document
+    from tidings.net.enrolment.documents import read_file as read_document
+    from tidings.net.enrolment.organisation import Organisation, OrganisationSettings, token_text
+    from tidings.net.enrolment.participant import install as install_approval
+    from tidings.net.enrolment.participant import prepare as prepare_participant
+    from tidings.net.enrolment.participant import read_request
+    from tidings.net.enrolment.renewal import enrol_with_code, renew_participant
+    from tidings.net.enrolment.server import serve_enrolment
 
 Layout, LaidOut, Reader = DevNetwork, DevNetworkFiles, ReadAccess  # Their names in 0.1.
 
 __all__ = [
+    "Approval",
     "BlockingClient",
     "Broker",
     "BrokerConfig",
@@ -48,34 +60,72 @@ __all__ = [
     "LaidOut",
     "Layout",
     "Limits",
+    "Organisation",
+    "OrganisationCard",
+    "OrganisationSettings",
     "PeerConfig",
     "ReadAccess",
     "Reader",
     "Received",
+    "RightBundle",
     "Subscription",
+    "authority_keys",
     "broker_with",
+    "certificate_end_ms",
+    "der",
     "domains_in",
+    "enrol_with_code",
+    "host_and_port",
+    "install_approval",
     "introduce",
+    "is_administrator",
     "lay_out",
     "log_to_stderr",
+    "parse_document",
     "peer_at",
+    "prepare",
+    "prepare_participant",
     "read_broker",
     "read_client",
+    "read_document",
     "read_event_id",
+    "read_request",
+    "renew_participant",
     "serve",
+    "serve_enrolment",
     "show_event",
+    "token_text",
     "trust_authority",
+    "types_of",
 ]
 
 
-def __getattr__(name: str) -> Any:
+_LATER = {
     # A broker loads a node and the matching kernels, which takes a second; a client does not need them.
-    if name == "Broker":
-        from tidings.net.broker.broker import Broker
+    "Broker": ("tidings.net.broker.broker", "Broker"),
+    "prepare": ("tidings.net.broker.process", "prepare"),
+    "serve": ("tidings.net.broker.process", "serve"),
+    # Enrolment loads the registry.
+    "Approval": ("tidings.net.enrolment.documents", "Approval"),
+    "OrganisationCard": ("tidings.net.enrolment.documents", "OrganisationCard"),
+    "RightBundle": ("tidings.net.enrolment.documents", "RightBundle"),
+    "parse_document": ("tidings.net.enrolment.documents", "read"),
+    "read_document": ("tidings.net.enrolment.documents", "read_file"),
+    "types_of": ("tidings.net.enrolment.documents", "types_of"),
+    "Organisation": ("tidings.net.enrolment.organisation", "Organisation"),
+    "OrganisationSettings": ("tidings.net.enrolment.organisation", "OrganisationSettings"),
+    "token_text": ("tidings.net.enrolment.organisation", "token_text"),
+    "install_approval": ("tidings.net.enrolment.participant", "install"),
+    "prepare_participant": ("tidings.net.enrolment.participant", "prepare"),
+    "read_request": ("tidings.net.enrolment.participant", "read_request"),
+    "enrol_with_code": ("tidings.net.enrolment.renewal", "enrol_with_code"),
+    "renew_participant": ("tidings.net.enrolment.renewal", "renew_participant"),
+    "serve_enrolment": ("tidings.net.enrolment.server", "serve_enrolment"),
+}
 
-        return Broker
-    if name == "serve":
-        from tidings.net.broker.process import serve
 
-        return serve
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        module, attribute = _LATER[name]
+        return getattr(import_module(module), attribute)
     raise AttributeError(f"module 'tidings.net' has no attribute {name!r}")

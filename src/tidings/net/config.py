@@ -7,14 +7,15 @@
     key, certificate, trusted = files          broker_key = "ed25519:…"
     …                                          key, certificate, trusted = files
 
-Paths are relative to the configuration file. An unknown key is an error that suggests the nearest
+Paths are relative to the configuration file. `tokens` and `types` may also name folders: then every token or type in
+them counts. `peers_file` names a file with further [[peer]] tables. An unknown key is an error that suggests the nearest
 known one: a misspelt limit would be a limit not set.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -93,10 +94,19 @@ class BrokerConfig:
     gateway_key: Path | None = None
     gateway_origins: tuple[str, ...] = ()
     """Whose pages may use the gateway from a browser, besides its own: `https://host`."""
+    gateway_hosts: tuple[str, ...] = ()
+    """How clients name the gateway, as `host:port`: proofs for another host are refused. By default, its address and
+    the names in its certificate."""
     metrics: str = ""
     capture: Path | None = None
     """A folder for captures of what is sent to other brokers; see `transport.capture`."""
     peers: tuple[PeerConfig, ...] = ()
+    peers_file: Path | None = None
+    """Further peers, as the organisation keeps them for all its brokers."""
+    enrolment: str = ""
+    """Where the organisation renews certificates and rights, as host:port; the broker asks there before they end."""
+    authority: Path | None = None
+    """The organisation's authority, which must have signed the certificate of whoever answers there."""
     limits: Limits = field(default_factory=Limits)
 
 
@@ -112,6 +122,9 @@ class ClientConfig:
     trusted: Path
     broker_key: str = ""
     tokens: tuple[Path, ...] = ()
+    enrolment: str = ""
+    """As of a broker."""
+    authority: Path | None = None
 
 
 def read_broker(file: Path) -> BrokerConfig:
@@ -123,9 +136,38 @@ def read_broker(file: Path) -> BrokerConfig:
         PeerConfig(**_fields(PeerConfig, each, file, "peer", file.parent))
         for each in _list(tables.get("peer", []), file)
     )
+    if (registry := given.get("registry", "")) and "://" not in registry:
+        given["registry"] = str(file.parent / registry)
+    own = (given["listen"], given.get("advertise", ""))
+    given["peers"] += read_peers(given.get("peers_file"), but=given["peers"], not_at=own)
     given["limits"] = Limits(**_fields(Limits, tables.get("limits", {}), file, "limits", file.parent))
     given["overlay_options"] = dict(tables.get("overlay", {}))
     return BrokerConfig(**given)
+
+
+def read_peers(file: Path | None, but: Iterable[PeerConfig] = (), not_at: Iterable[str] = ()) -> tuple[PeerConfig, ...]:
+    """The peers in a file of their own; none if there is no such file.
+
+    Without those that are known already, and those at these addresses: all brokers of an organisation have one file.
+    """
+    if file is None or not file.exists():
+        return ()
+    tables = _tables(file, ("peer",))
+    known, own = {peer.key for peer in but}, set(not_at)
+    read = (
+        PeerConfig(**_fields(PeerConfig, each, file, "peer", file.parent))
+        for each in _list(tables.get("peer", []), file)
+    )
+    return tuple(peer for peer in read if peer.key not in known and peer.address not in own)
+
+
+def files_in(named: Iterable[Path], *suffixes: str) -> list[Path]:
+    """The files among these, and those with such a suffix in the folders among these."""
+    found: list[Path] = []
+    for path in named:
+        within = sorted(path.iterdir()) if path.is_dir() else [path]
+        found += [file for file in within if file == path or file.suffix in suffixes]
+    return found
 
 
 def broker_with(file: Path | None, given: Mapping[str, Any]) -> BrokerConfig:

@@ -4,11 +4,12 @@
     DIR/police/authority.pem, authority.crt  signs the certificates of its own brokers and clients
     DIR/police/web.pem, web.crt              for a browser at the gateway of one of its brokers
     DIR/police/trusted.pem                   the authorities of all organisations it is linked with
+    DIR/police/org.toml, tidings.db          with `registry`: its settings and its registry, as of `tidings org create`
     DIR/police/police-1/broker.toml          a broker: key.pem, cert.pem, tokens, data/ beside it
     DIR/police/camera/client.toml            a client: likewise
     DIR/Numberplate.type                     the event type, signed by its owner
 
-All secrets are in one place here, which a real network must not do.
+The first client of each organisation may administer its brokers. All secrets are in one place here, which a real network must not do.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ from tidings.errors import InputError, SetupError
 from tidings.events import EventType, Required, Timestamp, ValueType
 from tidings.net.clock import now_ms
 from tidings.net.transport import tls
-from tidings.security import ANY_TYPE, Grant, Identity, Mode, SignedType, fingerprint, grant
+from tidings.security import ANY_TYPE, BiscuitCapability, Grant, Identity, Mode, SignedType, fingerprint, grant
 
 VALID_MS = 365 * 86_400_000
 BACKDATED_MS = 3_600_000  # Clocks differ; as much as certificates allow for.
 FIRST_PORT = 7401
 FREE_PORTS = range(10_240, 32_768)  # Above are those that systems hand out for outgoing connections.
 PORTS_APART = 64
+REGISTRY, RIGHTS = "tidings.db", "rights"  # As `tidings org create` and `tidings client create` call them.
 
 BOUNDS: dict[ValueType, tuple[Any, Any]] = {
     ValueType.STRING: ("0", "z"),
@@ -71,6 +73,8 @@ class DevNetwork:
     first_port: int = FIRST_PORT
     """0: ports that are free at this moment."""
     limits: Mapping[str, float] = field(default_factory=dict)
+    registry: bool = False
+    """Each organisation has a registry with the types and rights, which its brokers share; else each broker its own."""
     in_line: bool = False
     """Each broker knows only the next ones, so that events of a graph overlay take the long way; else everybody."""
 
@@ -111,6 +115,8 @@ class _Maker:
         self.owner = self.organisations[0]
         self.signed = SignedType.make(self.owner.authority, layout.event_type, mode=layout.mode)
         self.keys: dict[str, Identity] = {}
+        self.enrolled: dict[str, dict[str, bytes]] = {name: {} for name in layout.brokers}
+        self.given: list[tuple[str, bytes]] = []
         count = sum(layout.brokers.values())
         self.ports = free_ports(count) if not layout.first_port else range(layout.first_port, layout.first_port + count)
 
@@ -131,6 +137,9 @@ class _Maker:
             for org in self.organisations
             for name in self._clients(org)
         }
+        if self.layout.registry:
+            for organisation in self.organisations:
+                self._record(organisation, addresses)
         return DevNetworkFiles(self.folder, brokers, clients, self.signed)
 
     def _organisation(self, name: str) -> _Organisation:
@@ -159,10 +168,41 @@ class _Maker:
         key = self.keys[name] = Identity.make(secrets.token_bytes)
         _write_secret(folder / "key.pem", key.to_pem())
         issued = tls.certificate(
-            organisation.name, name, key.public_key, organisation.authority, organisation.certificate
+            organisation.name,
+            name,
+            key.public_key,
+            organisation.authority,
+            organisation.certificate,
+            role="broker" if name.rpartition("-")[0] == organisation.name else "client",
+            administers=name == self._clients(organisation)[0],
         )
         (folder / "cert.pem").write_bytes(issued)
+        self.enrolled[organisation.name][name] = key.public_key
         return key
+
+    def _record(self, organisation: _Organisation, addresses: Mapping[str, str]) -> None:
+        """Puts into an organisation's registry who its own are, what it has given, and what it was given."""
+        from tidings.store import EnrolledParticipant, Registry  # Here, so that a client does not load SQLAlchemy.
+
+        by, now = fingerprint(organisation.authority.public_key), now_ms()
+        words = {"name": organisation.name, "overlay": self.layout.overlay}
+        (organisation.folder / "org.toml").write_text(_table("[organisation]", words))
+        with Registry.open(organisation.folder / REGISTRY, now_ms=now) as registry:
+            registry.types.declare(self.signed, by=by, now_ms=now)
+            for each in self.organisations:
+                registry.domains.add(each.name, [each.authority.public_key], by=by, now_ms=now)
+                for name, key in self.enrolled[each.name].items():
+                    role = "broker" if name in addresses else "client"
+                    if each is organisation:
+                        certificate = (each.folder / name / "cert.pem").read_bytes()
+                        one = EnrolledParticipant(name, role, key, certificate, addresses.get(name, ""))
+                        registry.participants.add(one, by=by, now_ms=now)
+                    else:
+                        registry.domains.add(f"{each.name}/{name}", [key], by=by, now_ms=now)
+            for holder, token in self.given:
+                if organisation is self.owner or organisation.name == holder:
+                    read = BiscuitCapability.from_bytes(base64.urlsafe_b64decode(token), self.signed.owner_key)
+                    registry.grants.add(read, by=by, now_ms=now)
 
     def _broker(self, name: str, addresses: Mapping[str, str]) -> Path:
         organisation = self._of(name)
@@ -186,8 +226,10 @@ class _Maker:
             "overlay": self.layout.overlay,
             "network_key": fingerprint(self.network.public_key),
             "types": [f"../../{self.signed.event_type.name}.type"],
-            "tokens": tokens,
+            "tokens": self._with_folder(folder, tokens),
         }
+        if self.layout.registry:
+            table["registry"] = f"../{REGISTRY}"
         if organisation is self.owner and name.endswith("-1") and self.layout.mode is not Mode.PLAIN:
             table["manages"] = ["../authority.pem"]
         parts = [_table("[broker]", table)]
@@ -206,6 +248,13 @@ class _Maker:
         file = folder / "broker.toml"
         file.write_text("\n".join(parts))
         return file
+
+    def _with_folder(self, folder: Path, tokens: list[str]) -> list[str]:
+        """With a registry, rights that are granted later go into a folder."""
+        if not self.layout.registry:
+            return tokens
+        (folder / RIGHTS).mkdir(mode=0o700)
+        return [*tokens, RIGHTS]
 
     def _clients(self, organisation: _Organisation) -> Sequence[str]:
         return (
@@ -232,7 +281,7 @@ class _Maker:
             "key": "key.pem",
             "certificate": "cert.pem",
             "trusted": "../trusted.pem",
-            "tokens": tokens,
+            "tokens": self._with_folder(folder, tokens),
         }
         file = folder / "client.toml"
         file.write_text(_table("[client]", table))
@@ -250,7 +299,9 @@ class _Maker:
 
     def _token(self, file: Path, actions: Sequence[str], reader: ReadAccess, holder: bytes) -> None:
         visible = frozenset(map(self.signed.attr_id, reader.attributes)) if reader.attributes else None
-        file.write_bytes(_token(self.owner.authority, self.signed.type_id, actions, holder, visible, reader.where))
+        token = _token(self.owner.authority, self.signed.type_id, actions, holder, visible, reader.where)
+        self.given.append((file.parent.parent.name, token))
+        file.write_bytes(token)
 
 
 def membership(network: Identity, holder: bytes) -> bytes:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tidings.errors import Denied, InputError
-from tidings.net.config import BrokerConfig, PeerConfig, read_broker, read_client
+from tidings.net.config import BrokerConfig, PeerConfig, files_in, read_broker, read_client
 from tidings.net.dev_network import membership
 from tidings.net.ids import read_identity, read_token
 from tidings.net.transport.tls import domains_in
@@ -140,7 +140,7 @@ class _Folder:
         return {broker.peer.key for broker in self.brokers}
 
     def types(self) -> dict[str, tuple[TypeDefinition, Path]]:
-        files = {file.resolve() for broker in self.brokers for file in broker.config.types}
+        files = {file.resolve() for broker in self.brokers for file in files_in(broker.config.types, ".type")}
         known = [(read_type(file), file) for file in sorted(files)]
         return {each.name: (each, file) for each, file in known if each.signed is not None}
 
@@ -185,7 +185,7 @@ def _memberships(config: BrokerConfig) -> list[Path]:
     if not config.network_key:
         return []
     owner = from_fingerprint(config.network_key)
-    return [file for file in config.tokens if _is_given_by(owner, file)]
+    return [file for file in config.tokens if file.is_file() and _is_given_by(owner, file)]
 
 
 def _is_given_by(owner: bytes, file: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from tidings.errors import PeerError
 from tidings.events import EventType, read_file
 from tidings.security import SignedType
 
@@ -25,7 +26,11 @@ def read_type(file: Path) -> TypeDefinition:
         event_type = read_file(file)
         return TypeDefinition(event_type.name, event_type, None)
     with file.open("rb") as stream:
-        return of_signed(SignedType.from_bytes(stream.read(TYPE_BYTES_MAX + 1)))
+        raw = stream.read(TYPE_BYTES_MAX + 1)
+    try:
+        return of_signed(SignedType.from_bytes(raw))
+    except PeerError as wrong:
+        raise PeerError(f"{wrong} (in {file})", code=wrong.code) from None
 
 
 def of_signed(signed: SignedType) -> TypeDefinition:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import ssl
 from collections import Counter
 from collections.abc import Callable
 
 from tidings.errors import Denied, PeerError
 from tidings.net.broker.client_session import ClientSession
 from tidings.net.broker.subscriptions import AttachedClients
-from tidings.net.config import BrokerConfig, host_and_port
+from tidings.net.config import BrokerConfig
 from tidings.net.transport.connection import Link
 from tidings.net.transport.handshake import Participant, shake
+from tidings.net.transport.listen import address_of, listen
 from tidings.net.transport.peer_links import PeerLinks
 from tidings.net.transport.tls import server_context
 
@@ -39,23 +41,29 @@ class Acceptor:
         self._clients, self._new_session, self._counts = clients, new_session, counts
         self.sessions: dict[str, ClientSession] = {}
         self._server: asyncio.Server | None = None
+        self._context: ssl.SSLContext | None = None
         self._serving: set[asyncio.Task[None]] = set()
 
     async def listen(self) -> None:
         """Begins to accept connections."""
         config = self._config
-        host, port = host_and_port(config.listen, "listen: ")
         context = server_context(config.certificate, config.key, config.trusted)
-        self._server = await asyncio.start_server(
-            self._accept, host, port, ssl=context, ssl_handshake_timeout=TLS_S_MAX
-        )
+        context.sni_callback = self._choose
+        self._server = await listen(self._accept, config.listen, "listen", ssl=context, ssl_handshake_timeout=TLS_S_MAX)
+
+    def present(self, participant: Participant, context: ssl.SSLContext) -> None:
+        """From now on, new connections see this certificate and are checked against these authorities."""
+        self._participant, self._context = participant, context
+
+    def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        if self._context is not None:
+            connection.context = self._context
 
     @property
     def address(self) -> str:
         """Where the broker listens, with the actual port where the configuration says 0."""
         assert self._server is not None
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return f"{host}:{port}"
+        return address_of(self._server)
 
     def close(self) -> None:
         """Accepts no more connections, and closes those of clients."""

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from tidings.delivery import Deliveries
-from tidings.errors import InputError, did_you_mean
+from tidings.errors import Denied, InputError, did_you_mean
 from tidings.events import to_declaration
 from tidings.net.broker.durable_queues import DurableQueues
 from tidings.net.broker.periodic import BackgroundTasks
@@ -31,9 +31,11 @@ from tidings.net.transport.frames import DeliveredTo, HopReport, NotDelivered, S
 from tidings.net.transport.peer_links import PeerLinks
 from tidings.node import Node, TraceHop, TypeRegistry
 from tidings.overlay import EventId, NodeId
+from tidings.security import fingerprint
 
 Rows: TypeAlias = list[dict[str, Any]]
 LETTERS_AT_ONCE = 1000
+FOR_ADMINISTRATORS = frozenset({"drain"})
 TRACE_S_MAX = 3.0  # For all brokers together.
 WAIT_SHARE = 0.9  # Of the time that its asker waits, a broker waits for those it asks.
 NEIGHBOURS_S = 1.0  # For the neighbours of a broker that does not know an event.
@@ -55,10 +57,17 @@ class Admin:
         status: Callable[[], dict[str, Any]],
         match: Callable[[bytes], Deliveries | None],
         drain: Callable[[], None],
+        live: Callable[[bytes], Rows],
+        heard_by: Callable[[str], Rows],
     ) -> None:
-        """`match` is for dead letters that could not be opened before; `drain` begins to drain the broker."""
+        """`match` is for dead letters that could not be opened before; `drain` begins to drain the broker.
+
+        `live` gives the subscriptions of a client's key that are not durable, `heard_by` the brokers that have and have
+        not confirmed a revocation.
+        """
         self._tracer, self._queues, self._types = tracer, queues, types
         self._read_status, self._match, self._start_drain = status, match, drain
+        self._live, self._heard_by = live, heard_by
         self._known: dict[str, Callable[[bytes, dict[str, Any]], Awaitable[Rows]]] = {
             "status": self._status,
             "trace": self._trace,
@@ -66,13 +75,21 @@ class Admin:
             "dlq replay": self._replay,
             "durables": self._durables,
             "drain": self._drain,
+            "heard": self._heard,
             "type": self._type,
+            "types": self._list_types,
+            "subscriptions": self._subscriptions,
         }
 
-    def named(self, what: str) -> Callable[[bytes, dict[str, Any]], Awaitable[Rows]]:
-        """The query of this name; raises InputError if there is none."""
+    def named(self, what: str, administers: bool) -> Callable[[bytes, dict[str, Any]], Awaitable[Rows]]:
+        """The query of this name; raises InputError if there is none, Denied if only administrators may make it."""
         if what not in self._known:
             raise InputError(f"a broker cannot be asked for {what[:80]!r}; {did_you_mean(what, self._known)}")
+        if what in FOR_ADMINISTRATORS and not administers:
+            raise Denied(
+                f"administer: `{what}` is for administrators of this organisation; `tidings client create NAME --admin` "
+                "makes one"
+            )
         return self._known[what]
 
     async def _status(self, key: bytes, options: dict[str, Any]) -> Rows:
@@ -127,6 +144,25 @@ class Admin:
 
     async def _type(self, key: bytes, options: dict[str, Any]) -> Rows:
         return [to_declaration(self._types.find(str(options.get("name", ""))).event_type)]
+
+    async def _list_types(self, key: bytes, options: dict[str, Any]) -> Rows:
+        return [
+            {
+                "name": known.event_type.name,
+                "version": known.signed.version if known.signed else None,
+                "owner": fingerprint(known.signed.owner_key) if known.signed else None,
+                "mode": known.signed.mode.name.lower() if known.signed else "open",
+                "attributes": {each.name: str(each.type) for each in known.event_type},
+                "id": known.name,
+            }
+            for known in self._types.all()
+        ]
+
+    async def _subscriptions(self, key: bytes, options: dict[str, Any]) -> Rows:
+        return [{**row, "durable": True} for row in await self._durables(key, options)] + self._live(key)
+
+    async def _heard(self, key: bytes, options: dict[str, Any]) -> Rows:
+        return self._heard_by(str(options.get("revocation", "")))
 
     async def _drain(self, key: bytes, options: dict[str, Any]) -> Rows:
         self._start_drain()

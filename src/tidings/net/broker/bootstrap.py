@@ -2,9 +2,12 @@
 
 Brokers of one network start, crash and restart in any order. Each tells its linked peers whether it
 has joined (`JoinStatus`); a broker that has not joins through one that has. Of brokers that start together
-one has to begin: the one with the lowest id among those that see each other. It waits a while for
-configured peers that it does not see. The others join one after the other, lower ids first: brokers that join at the same
-moment could miss each other's first messages.
+one has to begin: the one with the lowest id among those that see each other, once each has told it that it has not
+joined. It waits a while for configured peers that it does not see. The others join one after the other, lower ids first:
+brokers that join at the same moment could miss each other's first messages.
+
+Two brokers that have both joined, and see each other only then, may have begun two networks: each tells its router of the
+other, and those that run on a ring become one.
 """
 
 from __future__ import annotations
@@ -50,6 +53,7 @@ class Bootstrap:
         self._started_at = self._loop.time()
         self._has_begun = self._was_first = False
         self._members: set[NodeId] = set()  # Linked brokers that have joined; asked, never walked.
+        self._heard: set[NodeId] = set()  # Linked brokers that have told whether they have joined; likewise.
 
     def try_join(self) -> None:
         """Joins, if that is possible now and not under way; called whenever something has changed."""
@@ -75,6 +79,7 @@ class Bootstrap:
         self.is_joined.set()
         for link in self._links.ready_links():
             link.send(JoinStatus(True))
+            self._introduce(link.proven.id)
 
     def _try_again(self) -> None:
         self._has_begun = False
@@ -82,22 +87,26 @@ class Bootstrap:
 
     def receive_status(self, peer: NodeId, is_joined: bool) -> None:
         """A linked broker reports whether it has joined."""
+        self._heard.add(peer)
         if is_joined:
             self._members.add(peer)
-            self.try_join()
-            self._join_if_alone(peer)
         else:
             self._members.discard(peer)
+        self.try_join()
+        self._join_if_alone(peer)
+        self._introduce(peer)
 
     def link_down(self, peer: NodeId) -> None:
         """A broker is no longer linked."""
         self._members.discard(peer)
+        self._heard.discard(peer)
 
     def _is_first(self, now: float) -> bool:
         me, seen = self._links.me.id, self._links.ready_peers()
         if any(id in self._members for id in seen) or any(id < me for id in seen):
             return False
-        return all(id in seen for id in self._configured) or now > self._started_at + self._alone_after_s
+        told = self._heard.issuperset(seen) and all(id in seen for id in self._configured)
+        return told or now > self._started_at + self._alone_after_s
 
     def _is_its_turn(self, now: float) -> bool:
         """Whether all brokers that go first have joined, or have had their time."""
@@ -111,5 +120,15 @@ class Bootstrap:
         """A broker that began alone because it saw nobody joins the network that it sees now."""
         link = self._links.open.get(peer)
         is_alone = self._was_first and self.is_joined.is_set() and not self._node.router.links()
-        if is_alone and not self._on_graph and link is not None and link.proven.peer and peer < self._links.me.id:
+        if not is_alone or self._on_graph or peer not in self._members:
+            return
+        if link is not None and link.proven.peer and peer < self._links.me.id:
             self._carry_out(self._node.join([link.proven.peer], self._loop.time()))
+
+    def _introduce(self, peer: NodeId) -> None:
+        """Tell the router of a linked broker once both have joined; links of a graph are told when they are ready."""
+        link = self._links.ready(peer)
+        if self._on_graph or not self.is_joined.is_set() or peer not in self._members:
+            return
+        if link is not None and link.proven.peer:
+            self._carry_out(self._node.peer_up(link.proven.peer, self._loop.time()))

@@ -11,14 +11,13 @@ parts, hands each what it needs, and carries out what the node returns; no part 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 import secrets
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, assert_never
 
+from tidings import __version__
 from tidings.delivery import (
     Ack,
     Announce,
@@ -29,7 +28,7 @@ from tidings.delivery import (
     Nack,
     Retransmit,
 )
-from tidings.errors import Denied, InputError, PeerError, SetupError
+from tidings.errors import Denied, PeerError, SetupError, TidingsError
 from tidings.net.broker.acceptor import Acceptor
 from tidings.net.broker.admin import Admin, EventTracer
 from tidings.net.broker.bootstrap import Bootstrap
@@ -38,21 +37,40 @@ from tidings.net.broker.durable_queues import DurableQueues, QueueCipher
 from tidings.net.broker.interest_sync import VERSION_META, InterestSync
 from tidings.net.broker.journal import EventHistory, Journal
 from tidings.net.broker.key_managers import KeyManagers
-from tidings.net.broker.periodic import BackgroundTasks, Maintenance, apply_retention, save_router_memory
+from tidings.net.broker.periodic import (
+    BackgroundTasks,
+    Maintenance,
+    apply_retention,
+    note_accepted,
+    save_accepted,
+    save_router_memory,
+)
 from tidings.net.broker.publish import Backpressure, Publisher
 from tidings.net.broker.reliable_receiver import ReliableReceiver
 from tidings.net.broker.reliable_sender import ReliableSender
 from tidings.net.broker.subscriptions import AttachedClients, BrokerSubscriptions, EventEncoder
 from tidings.net.clock import now_ms, now_us
-from tidings.net.config import BrokerConfig
+from tidings.net.config import BrokerConfig, files_in
+from tidings.net.enrolment.live_files import LiveFiles, renew_when_due
 from tidings.net.ids import read_identity
-from tidings.net.observability.metrics import BrokerNumbers
+from tidings.net.observability.latency import Meters
+from tidings.net.observability.metrics import SUBSCRIPTIONS_MAX, BrokerNumbers, SubscriptionLag
+from tidings.net.revocation_sync import RevocationSync
 from tidings.net.transport.capture import Capture
 from tidings.net.transport.connection import Link
-from tidings.net.transport.frames import AnyFrame, JoinStatus, OverlayMessages, TraceReply, TraceRequest
+from tidings.net.transport.frames import (
+    AnyFrame,
+    JoinStatus,
+    OverlayMessages,
+    RevocationsHeard,
+    RevocationSummary,
+    SignedRevocations,
+    TraceReply,
+    TraceRequest,
+)
 from tidings.net.transport.handshake import Participant
 from tidings.net.transport.peer_links import PeerLinks
-from tidings.net.transport.tls import client_context, der, key_and_domain
+from tidings.net.transport.tls import anchors_in, check_trusted, client_context, own_certificate, validity_der
 from tidings.net.type_files import TypeDefinition, read_type
 from tidings.node import (
     INTERESTS_MAX,
@@ -94,25 +112,38 @@ class Broker:
     def __init__(self, config: BrokerConfig) -> None:
         self.config, limits = config, config.limits
         self.identity = read_identity(config.key)
+        self.certificate_der = own_certificate(config.certificate, self.identity.public_key, config.domain, "broker")
+        check_trusted(config.certificate, config.trusted)
         self.journal = Journal(config.data / "journal.db")
-        self.certificate_der = der(config.certificate.read_bytes())
-        self._check_certificate()
         self.protocol = protocol(config.overlay)
         self.me = Peer(
             node_id_of(self.identity.public_key), config.advertise or config.listen, self.journal.incarnation
         )
-        self.counts: Counter[str] = Counter()
+        self.meters = Meters()
+        self.counts = self.meters.counts
         self._loop = asyncio.get_running_loop()
         self._tasks = BackgroundTasks()
         self._left, self._stopped = asyncio.Event(), asyncio.Event()
         self._draining: asyncio.Task[None] | None = None
         self.node = self._make_node()
+        self.me = self.node.me  # With its seal, so that others may pass it on.
         self.types = self.node.types
         self._participant = Participant(
-            self.identity, self.certificate_der, config.domain, config.name, "broker", (), self.me, config.overlay
+            self.identity,
+            self.certificate_der,
+            config.domain,
+            config.name,
+            "broker",
+            (),
+            tuple(anchors_in(config.trusted.read_bytes())),
+            self.me,
+            config.overlay,
         )
         self.links = self._make_links()
         self.managers = KeyManagers(config)
+        self.revocations = RevocationSync(
+            self.links, self.managers, self._tasks, owners=self._owners, revoke=self._revoke
+        )
         self._make_delivery()
         self.backpressure = Backpressure(
             self.links,
@@ -129,6 +160,8 @@ class Broker:
             status=self.status,
             match=self.subscriptions.match,
             drain=self.drain_soon,
+            live=self._live_subscriptions,
+            heard_by=self.revocations.heard_by,
         )
         self._acceptor = Acceptor(config, self._participant, self.links, self.clients, self._new_session, self.counts)
         self._bootstrap = Bootstrap(
@@ -140,8 +173,17 @@ class Broker:
             router_memory=self.journal.meta("router memory"),
             alone_after_s=limits.alone_after_s,
         )
-        also = (self._bootstrap.try_join, self.subscriptions.resume_suspended)
-        self._maintenance = Maintenance(self.node, self.carry_out, self.managers, config.tokens, also)
+        self._files = LiveFiles(config, self.links, self._acceptor)
+        also = (self._reload, self._bootstrap.try_join, self.subscriptions.resume_suspended)
+        self._maintenance = Maintenance(
+            self.node,
+            self.carry_out,
+            self.managers,
+            config.tokens,
+            self._declare_new,
+            also,
+            self.revocations.take_own,
+        )
 
     # ── Parts ──
 
@@ -174,7 +216,9 @@ class Broker:
     def _make_delivery(self) -> None:
         """The way of an event to its subscribers: durable queues, reliable delivery between brokers, live subscriptions."""
         journal, limits = self.journal, self.config.limits
-        self.queues = DurableQueues(journal, QueueCipher(self.identity), limits.queue_events_max, now_us)
+        self.queues = DurableQueues(
+            journal, QueueCipher(self.identity), limits.queue_events_max, now_us, self.meters.delivery
+        )
         self.history = EventHistory(journal, self.types.event_type)
         self.clients = AttachedClients(self.node, self.carry_out)
         self._encoder = EventEncoder()
@@ -197,9 +241,26 @@ class Broker:
             unreadable_s_max=limits.unreadable_s_max,
         )
         version = int.from_bytes(journal.meta(VERSION_META) or b"\0", "big")
-        directory = InterestDirectory(self.me, self.identity, self.types.event_type, node_id_of, version=version)
-        self.sender = ReliableSender(self.me.id, journal, self.links, directory, self.receiver, self._tasks)
-        self.interest = InterestSync(directory, journal, self.links, self.history, self.sender, self._tasks)
+        directory = InterestDirectory(
+            self.me,
+            self.identity,
+            self.types.event_type,
+            node_id_of,
+            lambda key, rights: self.node.admit_debtor(key, rights, self._loop.time()),
+            version=version,
+        )
+        self.sender = ReliableSender(
+            self.me.id,
+            journal,
+            self.links,
+            directory,
+            self.receiver,
+            self._tasks,
+            lambda broker, name: self.node.may_be_owed(broker, name, self._loop.time()),
+        )
+        self.interest = InterestSync(
+            directory, journal, self.links, self.history, self.sender, self._tasks, self.node.neighbours.shown
+        )
         self.subscriptions.advertise = self.interest.advertise
         self.publisher = Publisher(
             self.node,
@@ -208,17 +269,12 @@ class Broker:
             self.history,
             self.queues,
             self.subscriptions,
-            self.counts,
+            self.meters,
             self.carry_out,
         )
 
     def _new_session(self, link: Link, name: str) -> ClientSession:
         return ClientSession(link, name, self.services, self.admin.named)
-
-    def _check_certificate(self) -> None:
-        key, domain = key_and_domain(self.certificate_der)
-        if key != self.identity.public_key or domain != self.config.domain:
-            raise InputError(f"{self.config.certificate} is not the certificate of this key in {self.config.domain}")
 
     # ── Start ──
 
@@ -226,15 +282,20 @@ class Broker:
     async def start(cls, config: BrokerConfig) -> Broker:
         """A broker that listens, has restored its durable subscriptions, and is about to join the overlay."""
         broker = cls(config)
-        await broker._start()
+        try:
+            await broker._start()
+        except BaseException:
+            broker.journal.close()
+            raise
         return broker
 
     async def _start(self) -> None:
-        now = self._loop.time()
+        self._started_at = now = self._loop.time()
         self.node.clock_is(now_ms(), now)
         self._declare_types(now)
-        self.links.learn(peer.peer for peer in self.config.peers)
+        self.links.configure(peer.peer for peer in self.config.peers)
         self.interest.start()
+        self.revocations.start()
         self.sender.start()
         self.receiver.start()
         await self._acceptor.listen()
@@ -245,8 +306,10 @@ class Broker:
         for work in (
             self._maintenance.run(),
             save_router_memory(self.node, self.journal),
+            save_accepted(self.node, self.journal),
             apply_retention(self.sender, self.journal, self.config.limits),
             self.subscriptions.retry_lapsed(self.config.limits.lapsed_retry_s),
+            *([renew_when_due(self.config.certificate, "broker")] if self.config.enrolment else []),
         ):
             self._tasks.start(work)
         log.info(
@@ -254,28 +317,60 @@ class Broker:
         )
 
     def _declare_types(self, now: float) -> None:
-        for known in [*map(read_type, self.config.types), *self.managers.types()]:
+        for known in [*map(read_type, files_in(self.config.types, ".type")), *self.managers.new_types()]:
             self.declare(known, now)
-        self.carry_out(self.node.revoke(self.managers.revocations(), now))
+        self._maintenance.revoke(self.managers.revocations())
+        self._host_managers(now)
+        self._maintenance.present_tokens(now)
+
+    def _host_managers(self, now: float) -> None:
         for manager in self.managers.hosted([known.signed for known in self.types.all() if known.signed]):
             self.carry_out(self.node.host(manager, now))
-        self._maintenance.present_tokens(now)
+
+    def _declare_new(self, types: Iterable[TypeDefinition]) -> None:
+        """The registry has changed: types that are new are used at once."""
+        now = self._loop.time()
+        for known in types:
+            if self.types.get(known.name) is None:
+                self.declare(known, now)
+        self._host_managers(now)
+        self._maintenance.present_new_tokens(now)
+
+    def _reload(self) -> None:
+        """Uses files that were replaced: a new certificate, other authorities, peers or rights."""
+        if not self._files.changed():
+            return
+        try:
+            self._participant = self._files.apply(self._participant)
+            self.certificate_der = self._participant.certificate_der
+            for known in map(read_type, files_in(self.config.types, ".type")):
+                if self.types.get(known.name) is None:
+                    self.declare(known)
+            self._maintenance.present_new_tokens(self._loop.time())
+        except (TidingsError, OSError) as wrong:
+            log.error("changed files cannot be used", extra={"why": str(wrong)})
 
     def declare(self, known: TypeDefinition, now: float | None = None) -> None:
         """Makes a type known to this broker and its clients."""
-        self.carry_out(self.node.declare(known.signed or known.event_type, self._loop.time() if now is None else now))
+        now = self._loop.time() if now is None else now
+        self.carry_out(self.node.declare(known.signed or known.event_type, now))
+        if known.signed is not None:
+            self.node.restore_accepted(name := known.signed.type_id.hex(), self.journal.seen(name), now)
 
     # ── Stop ──
 
     async def drain(self) -> None:
         """Refuses new events, waits until every broker has acknowledged everything, leaves the overlay, and stops."""
         self.publisher.is_draining = True
-        with contextlib.suppress(TimeoutError):
+        try:
             async with asyncio.timeout(DRAIN_S_MAX):
                 await self.sender.all_acked()
                 self.carry_out(self.node.leave(self._loop.time()))
                 await self._left.wait()
-        await self.stop()
+        except TimeoutError:
+            log.warning("stops with events that are not acknowledged; they stay in its folder")
+        finally:
+            await self.stop()
 
     def drain_soon(self) -> None:
         """Begins to drain; `ended` returns when that is done."""
@@ -293,6 +388,7 @@ class Broker:
         await self._tasks.cancel()
         await self.links.close()
         await self._acceptor.closed()
+        note_accepted(self.node, self.journal)
         self.journal.note_meta("router memory", self.node.memory())
         await self.journal.committed()
         self.journal.close()
@@ -324,31 +420,64 @@ class Broker:
             "joined": self.is_joined.is_set(),
             "draining": self.is_draining,
             "stuck": self.journal.is_stuck,
+            "stuck_why": self.journal.stuck_why,
+            "version": __version__,
+            "uptime_s": round(self._loop.time() - self._started_at, 3),
+            **self.journal.disk_usage(),
             "linked": [
-                {"id": id, "name": str(link.proven), "queued": link.queued_bytes}
+                {"id": id, "name": str(link.proven), "address": _address(link), "queued": link.queued_bytes}
                 for id, link in self.links.open.items()
             ],
+            "unlinked": self.links.unlinked(),
             "connected": [
                 {"client": s.name, "published": s.published, "told": s.delivered, "lost": s.lost}
                 for s in self._acceptor.sessions.values()
             ],
             "durables": len(self.queues.all),
+            "waiting": self.queues.waiting(),
             "owed": self.sender.pending(),
             **self.receiver.inbox.holdings(),
             "counts": dict(self.counts),
             **self.node.status(self._loop.time()),
         }
 
+    def _live_subscriptions(self, key: bytes) -> list[dict[str, Any]]:
+        mine = {name for name, session in self._acceptor.sessions.items() if session.key == key}
+        return [
+            {"name": "", "type": self._type_name(one.type), "condition": str(one.condition), "durable": False}
+            for one in self.node.subscriptions()
+            if one.client in mine and one.id not in self.subscriptions.durable_of
+        ]
+
+    def _type_name(self, wire_name: str) -> str:
+        event_type = self.types.event_type(wire_name)
+        return event_type.name if event_type is not None else wire_name
+
     def numbers(self) -> BrokerNumbers:
         """What the metrics show."""
         held = {**self.node.holdings(), **self.receiver.inbox.holdings()}
         return BrokerNumbers(
-            counts=self.counts,
+            meters=self.meters,
+            overlay=self.protocol.name,
+            is_joined=self.is_joined.is_set(),
+            is_draining=self.is_draining,
             clients=len(self._acceptor.sessions),
             links=len(self.links.open),
             pending=self.sender.pending_count(),
             durables=len(self.queues.all),
             waiting=self.queues.waiting(),
+            lags=[
+                SubscriptionLag(durable.id, durable.name, self._type_name(durable.type), events, age_s)
+                for durable, events, age_s in self.queues.lags(SUBSCRIPTIONS_MAX)
+            ],
+            key_epochs={
+                (known["name"], group): max(epochs)
+                for known in (each.status() for each in self.types.all())
+                for group, epochs in known["epochs"].items()
+                if epochs
+            },
+            certificate_ends_s=validity_der(self.certificate_der)[1].timestamp(),
+            disk=self.journal.disk_usage(),
             lost_messages=self.links.lost_messages,
             journal_groups=self.journal.committed_groups,
             is_journal_stuck=self.journal.is_stuck,
@@ -389,6 +518,7 @@ class Broker:
                     await self.backpressure.wait_for_clients()
                 now = self._loop.time()
                 self.carry_out(self.node.receive_many([(peer, raw) for raw in frame.messages], now))
+                self.meters.route.observe(self._loop.time() - now, len(frame.messages))
                 self.links.learn(self.node.introduced())
             elif not self.links.is_ready(peer):
                 continue
@@ -419,8 +549,23 @@ class Broker:
                 self._bootstrap.receive_status(link.proven.id, is_joined)
             case TraceRequest() | TraceReply():
                 self.tracer.receive(link, frame)
+            case SignedRevocations() | RevocationSummary() | RevocationsHeard():
+                self._receive_revocations(link, frame)
             case _:
                 raise PeerError(f"frame: {type(frame).__name__} is not a frame between brokers")
+
+    def _receive_revocations(self, link: Link, frame: SignedRevocations | RevocationSummary | RevocationsHeard) -> None:
+        try:
+            self.revocations.receive(link, frame)
+        except PeerError as wrong:
+            self._refused(link.proven.id, str(wrong), cut=True)
+
+    def _owners(self) -> list[bytes]:
+        network = self.node.policy.network_key
+        return [*self.types.owners(), *([network] if network is not None else [])]
+
+    def _revoke(self, ids: Sequence[str]) -> None:
+        self.carry_out(self.node.revoke(ids, self._loop.time()))
 
     def _link_ready(self, neighbour: NodeId) -> None:
         link = self.links.open.get(neighbour)
@@ -428,8 +573,9 @@ class Broker:
             return
         self.links.make_ready(neighbour)
         link.send(JoinStatus(self.is_joined.is_set()))
-        if any(each.peer.id == neighbour for each in self.config.peers):
+        if self.protocol.on_graph and any(each.peer.id == neighbour for each in self.config.peers):
             self.carry_out(self.node.peer_up(link.proven.peer, self._loop.time()))
+        self.revocations.link_ready(link)
         self.interest.send_versions(link)
         self.sender.link_ready(neighbour)
         self._bootstrap.try_join()
@@ -466,7 +612,7 @@ class Broker:
                     self.subscriptions.settle_keys(type)
                     self._loop.call_soon(self.subscriptions.resume_suspended)
                 case NotJoined(type, why):
-                    log.warning("no keys", extra={"type": type, "why": why})
+                    log.warning("no keys", extra={"type": self._type_name(type), "why": why})
                     self.subscriptions.settle_keys(type)
                 case Keep():
                     raise AssertionError("only publish returns Keep")
@@ -512,3 +658,7 @@ class Broker:
         if (recipient := self.clients.recipients.get(client)) is not None:
             recipient.end(subscription, why)
         self.subscriptions.ended(subscription, why)
+
+
+def _address(link: Link) -> str:
+    return link.proven.peer.address if link.proven.peer is not None else ""

@@ -81,9 +81,9 @@ class ClientSession:
     """One connected client."""
 
     def __init__(
-        self, link: Link, name: str, services: ClientServices, query_named: Callable[[str], AdminQuery]
+        self, link: Link, name: str, services: ClientServices, query_named: Callable[[str, bool], AdminQuery]
     ) -> None:
-        """`query_named` finds the query that a client names; it raises InputError if there is none."""
+        """`query_named` finds the query that a client names, for an administrator or another; it raises InputError or Denied."""
         self.link, self.name, self._query_named = link, name, query_named
         self._types, self._publisher = services.types, services.publisher
         self._subscriptions, self._queues = services.subscriptions, services.queues
@@ -262,7 +262,7 @@ class ClientSession:
     # ── Queries, and the end ──
 
     async def _query(self, ticket: int, what: str, options: dict[str, Any]) -> None:
-        query = self._query_named(what)
+        query = self._query_named(what, self.link.proven.administers)
         self.link.send(Answer(ticket, tuple(await query(self.key, options))))
 
     def _leave(self) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import heapq
 import secrets
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
@@ -24,39 +25,44 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from tidings.delivery import Deliveries, LogCursor
-from tidings.errors import InputError, SetupError
+from tidings.errors import Denied, InputError, PeerError, SetupError
 from tidings.net.broker.journal import DeadLetter, DurableSubscription, Journal, QueuedEvent, read_on
 from tidings.net.ids import show_event
-from tidings.net.transport.frames import DeliveredEvent, EventDelivery, read_event
+from tidings.net.observability.latency import LatencyHistogram, QueueAges
+from tidings.net.transport.frames import DeliveredEvent, EventDelivery, RequestRefused, read_event, refusal
 from tidings.overlay import Header
 from tidings.security import Identity
 
 UNACKNOWLEDGED_MAX = 2048  # Events sent and not acknowledged; what a subscriber must be able to hold.
 AT_ONCE = 256
-SEALS_MAX = 65_536  # Sealed events that are recognised again; one that is repeated later than that counts as new.
+SEALS_MAX = 65_536  # Sealed events in memory; one that is older than the oldest of them is looked up on disk.
 NAME_MAX = 200
-_PLAIN, _SEALED, _UNOPENED = b"\0", b"\1", b"\2"
+_PLAIN, _SEALED, _UNOPENED, _BOUND = b"\0", b"\1", b"\2", b"\3"
 _NONCE_BYTES = 12
 
 
 class QueueCipher:
-    """Encrypts queued events on disk. The key never leaves the process and is derived from the broker's own."""
+    """Encrypts queued events on disk, each for one subscription: in another's queue it cannot be opened.
+
+    The key never leaves the process and is derived from the broker's own.
+    """
 
     def __init__(self, identity: Identity) -> None:
         self._box = AESGCM(HKDFExpand(SHA256(), 32, b"tidings/queue/1").derive(identity.secret))
 
-    def seal(self, body: bytes) -> bytes:
+    def seal(self, durable: str, body: bytes) -> bytes:
         nonce = secrets.token_bytes(_NONCE_BYTES)
-        return _SEALED + nonce + self._box.encrypt(nonce, body, None)
+        return _BOUND + nonce + self._box.encrypt(nonce, body, durable.encode())
 
-    def open(self, kept: bytes) -> bytes:
-        """The event; raises SetupError if it was encrypted under another broker's key."""
+    def open(self, durable: str, kept: bytes) -> bytes:
+        """The event; raises SetupError if it was encrypted under another broker's key, or for another subscription."""
         if kept[:1] == _PLAIN:
             return kept[1:]
         try:
-            return self._box.decrypt(kept[1 : 1 + _NONCE_BYTES], kept[1 + _NONCE_BYTES :], None)
+            with_ = durable.encode() if kept[:1] == _BOUND else None  # _SEALED: before 0.2.
+            return self._box.decrypt(kept[1 : 1 + _NONCE_BYTES], kept[1 + _NONCE_BYTES :], with_)
         except InvalidTag:
-            raise SetupError("the journal was written with another key than this broker's") from None
+            raise SetupError("the journal was written with another key than this broker's, or altered") from None
 
 
 class DeliverySink(Protocol):
@@ -65,8 +71,8 @@ class DeliverySink(Protocol):
     @property
     def is_open(self) -> bool: ...
 
-    def send(self, frame: EventDelivery) -> bool:
-        """Queues a delivery; False if there is no room."""
+    def send(self, frame: EventDelivery | RequestRefused) -> bool:
+        """Queues a delivery, or why there will be no more; False if there is no room."""
 
     async def drained(self) -> None:
         """Waits until there is room."""
@@ -84,13 +90,23 @@ class QueueReader:
 class DurableQueues:
     """All durable subscriptions of one broker."""
 
-    def __init__(self, journal: Journal, cipher: QueueCipher, queue_max: int, now_us: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        cipher: QueueCipher,
+        queue_max: int,
+        now_us: Callable[[], int],
+        delivery: LatencyHistogram | None = None,
+    ) -> None:
         self.journal, self._cipher, self._queue_max, self._now_us = journal, cipher, queue_max, now_us
+        self._delivery = delivery or LatencyHistogram()
         self.all: dict[str, DurableSubscription] = {durable.id: durable for durable in journal.durables()}
+        self._ages = {id: self._restored_ages(durable) for id, durable in self.all.items()}
         self.count_of = Counter(durable.type for durable in self.all.values())
         self.sealed: set[str] = set()  # Those whose events must not be readable on disk.
         self._readers: dict[str, QueueReader] = {}
-        self._seals: OrderedDict[tuple[str, int, int], None] = OrderedDict()
+        seals, self._sealed_before = journal.seals(SEALS_MAX)
+        self._seals: OrderedDict[tuple[str, int, int], None] = OrderedDict.fromkeys(seals)
         self._fresh: list[tuple[str, int, bytes]] = []  # Noted, and not on disk yet.
 
     # ── Creation and deletion ──
@@ -116,6 +132,7 @@ class DurableQueues:
             durable_id(owner, name), owner, name, type, condition, since_us, msgspec.msgpack.encode(tuple(tokens))
         )
         self.all[made.id] = made
+        self._ages[made.id] = QueueAges()
         self.count_of[type] += 1
         self.journal.note_durable(made)
         return made
@@ -125,6 +142,7 @@ class DurableQueues:
         self.stop_reading(durable.id)
         if self.all.pop(durable.id, None) is not None:
             self.count_of[durable.type] -= 1
+            del self._ages[durable.id]
             self.journal.note_forgotten(durable)
 
     # ── Adding events ──
@@ -138,20 +156,28 @@ class DurableQueues:
         if durable.next_position - 1 - durable.acknowledged >= self._queue_max:
             self._bury(durable, encoded, body, f"queue: more than {self._queue_max} events wait for this subscriber")
             return
-        self._fresh.append((id, self.journal.note_queued(durable, body), body))
+        self._append(durable, body)
+
+    def _append(self, durable: DurableSubscription, body: bytes) -> None:
+        position = self.journal.note_queued(durable, body)
+        self._ages[durable.id].arrived(position, self._now_us() / 1e6)
+        self._fresh.append((durable.id, position, body))
 
     def _is_new(self, id: str, encoded: bytes) -> bool:
-        """Whether a sealed event is not queued under another origin: a broker could announce another's event as its own.
+        """Whether a sealed event was not queued before: a broker could announce another's event as its own.
 
-        The envelope holds who sealed it and when, and no two are alike.
+        The envelope holds who sealed it and when, and no two are alike. It is remembered in the transaction that
+        queues it, across restarts.
         """
         _, sender, moment = read_event(encoded).event
         seal = (id, sender, moment)
-        if seal in self._seals:
+        if seal in self._seals or (moment <= self._sealed_before and self.journal.has_seal(*seal)):
             return False
         self._seals[seal] = None
+        self.journal.note_seal(*seal)
         if len(self._seals) > SEALS_MAX:
-            self._seals.popitem(last=False)
+            (_, _, oldest), _ = self._seals.popitem(last=False)
+            self._sealed_before = max(self._sealed_before, oldest)
         return True
 
     def take_fresh(self) -> list[tuple[str, int, bytes]]:
@@ -178,7 +204,24 @@ class DurableQueues:
 
     def waiting(self) -> int:
         """How many events wait, over all subscriptions."""
-        return sum(durable.next_position - 1 - durable.acknowledged for durable in self.all.values())
+        return sum(map(_lag, self.all.values()))
+
+    def lags(self, at_most: int) -> list[tuple[DurableSubscription, int, float]]:
+        """The subscriptions for which most events wait: how many, and the age of the oldest in seconds."""
+        now_s = self._now_us() / 1e6
+        most = heapq.nlargest(at_most, self.all.values(), key=_lag)
+        return [(d, _lag(d), self._ages[d.id].oldest_s(d.acknowledged, d.next_position, now_s)) for d in most]
+
+    def _restored_ages(self, durable: DurableSubscription) -> QueueAges:
+        ages = QueueAges()
+        query = "SELECT position, body FROM queue WHERE durable = ? ORDER BY position LIMIT 1"
+        for position, body in self.journal.read_now(query, durable.id):
+            try:
+                at_us = read_event(self._cipher.open(durable.id, bytes(body))).at_us
+            except (SetupError, PeerError):
+                continue  # Its subscriber is told when it is read.
+            ages.restore(position, at_us / 1e6, durable.next_position)
+        return ages
 
     # ── Delivery ──
 
@@ -189,7 +232,7 @@ class DurableQueues:
         """
         self.stop_reading(durable.id)
         if after is not None and after > durable.acknowledged:
-            self.journal.note_acknowledged(durable, after)
+            self._note_acknowledged(durable, after)
         reader = self._readers[durable.id] = QueueReader(durable, link, stream)
         self._pump(reader)
 
@@ -207,13 +250,25 @@ class DurableQueues:
             if reader.pump is not None:
                 reader.pump.cancel()
 
+    def refuse(self, id: str, why: str) -> None:
+        """The right to read a queue has ended: nothing more of it is handed over, and its reader learns why."""
+        reader = self._readers.get(id)
+        if reader is not None:
+            self.stop_reading(id)
+            reader.link.send(refusal(-reader.stream, Denied(why)))
+
     def acknowledge(self, durable: DurableSubscription, position: int) -> None:
         """Deletes everything up to `position` from the queue; ignored for a subscription that was deleted."""
         if position > durable.acknowledged and self.all.get(durable.id) is durable:
-            self.journal.note_acknowledged(durable, position)
+            self._note_acknowledged(durable, position)
             reader = self._readers.get(durable.id)
             if reader is not None:
                 self._pump(reader)
+
+    def _note_acknowledged(self, durable: DurableSubscription, position: int) -> None:
+        before = durable.acknowledged
+        self.journal.note_acknowledged(durable, position)
+        self._ages[durable.id].acknowledged(before, durable.acknowledged, self._now_us() / 1e6, self._delivery)
 
     def _pump(self, reader: QueueReader) -> None:
         if reader.pump is None and reader.cursor.has_more:
@@ -223,7 +278,7 @@ class DurableQueues:
         try:
             while reader.link.is_open and (room := self._window_left(reader)) > 0 and reader.cursor.has_more:
                 for position, body in await self._next(reader, min(room, AT_ONCE)):
-                    event = msgspec.Raw(self._cipher.open(body))
+                    event = msgspec.Raw(self._cipher.open(reader.durable.id, body))
                     if not reader.link.send(EventDelivery(reader.stream, position, event)):
                         reader.cursor.seek(position - 1)
                         break
@@ -243,7 +298,7 @@ class DurableQueues:
         found: list[QueuedEvent] = await self.journal.queued(durable.id, position - 1, 1)
         if found and found[0].position == position and self.all.get(durable.id) is durable:
             body = bytes(found[0].body)
-            self._bury(durable, self._cipher.open(body), body, f"rejected: {why[:500]}")
+            self._bury(durable, self._cipher.open(durable.id, body), body, f"rejected: {why[:500]}")
             self.journal.note_taken_out(durable, position)
 
     def _bury(self, durable: DurableSubscription, encoded: bytes, body: bytes, why: str) -> None:
@@ -266,7 +321,8 @@ class DurableQueues:
             durable = self.all.get(letter.durable)
             bodies = self._bodies(letter, match) if durable is not None else None
             if durable is not None and bodies is not None:
-                self._fresh += [(durable.id, self.journal.note_queued(durable, body), body) for body in bodies]
+                for body in bodies:
+                    self._append(durable, body)
                 self.journal.note_revived(letter.number)
                 revived += 1
         return revived
@@ -282,7 +338,11 @@ class DurableQueues:
         return [self._stored(letter.durable, encoded) for id, encoded in deliveries if id == letter.durable]
 
     def _stored(self, id: str, encoded: bytes) -> bytes:
-        return self._cipher.seal(encoded) if id in self.sealed else _PLAIN + encoded
+        return self._cipher.seal(id, encoded) if id in self.sealed else _PLAIN + encoded
+
+
+def _lag(durable: DurableSubscription) -> int:
+    return durable.next_position - 1 - durable.acknowledged
 
 
 def durable_id(owner: bytes, name: str) -> str:

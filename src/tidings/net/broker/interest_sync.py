@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import contextlib
+import logging
+from collections.abc import Callable, Iterable
 
 import msgspec
 
 from tidings.delivery import (
+    RENEW_S,
     BrokerInterests,
     DurableInterest,
     InterestAdvertisement,
     InterestDirectory,
     InterestVersions,
     PendingEvent,
+    Shown,
 )
-from tidings.errors import PeerError
+from tidings.errors import Denied, PeerError
 from tidings.net.broker.journal import EventHistory, Journal
 from tidings.net.broker.periodic import BackgroundTasks
 from tidings.net.broker.reliable_sender import ReliableSender
@@ -27,6 +31,8 @@ from tidings.overlay import NodeId
 FIRST_SYNC_S = 0.25
 SYNC_EVERY_S = 5.0  # Between two comparisons of versions: an advertisement may have been lost.
 VERSION_META = "wants version"
+
+log = logging.getLogger("tidings.delivery")
 
 
 class InterestSync:
@@ -40,7 +46,12 @@ class InterestSync:
         history: EventHistory,
         sender: ReliableSender,
         tasks: BackgroundTasks,
+        rights: Callable[[], Shown],
     ) -> None:
+        """`rights` are this broker's own, to show with its advertisement."""
+        self._rights, self._advertised_at = rights, 0
+        self._advertised_rights: Shown = ()
+        self._interests: tuple[DurableInterest, ...] = ()
         self._directory, self._journal, self._links = directory, journal, links
         self._history, self._sender, self._tasks = history, sender, tasks
         self._learning = asyncio.Lock()
@@ -48,13 +59,15 @@ class InterestSync:
     def start(self) -> None:
         """Takes up the advertisements on disk, and begins to compare versions."""
         for _, _, body in self._journal.interests():
-            self._directory.restore(msgspec.msgpack.decode(body, type=InterestAdvertisement))
+            with contextlib.suppress(Denied, PeerError):  # What no longer holds, or was kept by an earlier version.
+                self._directory.restore(msgspec.msgpack.decode(body, type=InterestAdvertisement), now_us())
         self._links.learn(self._directory.peers())
         self._tasks.start(self._sync_regularly())
 
     def advertise(self, interests: Iterable[DurableInterest]) -> None:
         """Sends this broker's durable subscriptions, as they are now, to all others."""
-        advertisement = self._directory.advertise(interests, now_us())
+        self._interests, self._advertised_rights, self._advertised_at = tuple(interests), self._rights(), now_us()
+        advertisement = self._directory.advertise(self._interests, self._advertised_at, self._advertised_rights)
         self._journal.note_meta(VERSION_META, self._directory.version.to_bytes(8, "big"))
         for link in self._links.ready_links():
             link.send(advertisement)
@@ -62,9 +75,17 @@ class InterestSync:
     async def _sync_regularly(self) -> None:
         await asyncio.sleep(FIRST_SYNC_S)
         while True:
+            self._renew()
             for link in self._links.ready_links():
                 self.send_versions(link)
             await asyncio.sleep(SYNC_EVERY_S)
+
+    def _renew(self) -> None:
+        """Advertises again if rights have changed or time has passed; drops who has not done so."""
+        is_due = now_us() - self._advertised_at > RENEW_S * 1e6 or self._rights() != self._advertised_rights
+        if self._advertised_at and is_due:
+            self.advertise(self._interests)
+        self._directory.expire(now_us())
 
     def send_versions(self, link: Link) -> None:
         """Has the other end send what this broker lacks."""
@@ -82,6 +103,8 @@ class InterestSync:
     async def _learn_or_cut(self, link: Link, advertisement: InterestAdvertisement) -> None:
         try:
             await self._learn(link.proven.id, advertisement)
+        except Denied as refused:  # Whoever passed it on may have known no better.
+            log.info("refused durable interest", extra={"neighbour": link.proven.id, "why": str(refused)})
         except PeerError as wrong:
             self._links.cut(link.proven.id, str(wrong))
 
@@ -93,6 +116,7 @@ class InterestSync:
         async with self._learning:  # One at a time: two versions of one broker's interest must not interleave.
             if not self._directory.is_news(body):
                 return
+            self._directory.admit(body, advertisement, now_us())
             self._links.learn([body.who])
             added = await self._add_backlog(body)
             self._directory.learn(body, advertisement)

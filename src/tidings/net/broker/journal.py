@@ -24,16 +24,20 @@ Why SQLite, measured: docs/decisions/0086-the-journal-is-sqlite.md.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import functools
 import logging
+import os
 import secrets
+import shutil
 import sqlite3
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -53,6 +57,8 @@ LATE_S = 0.1  # How long an acknowledgement that no caller waits for may stay un
 RETRY_S = 0.5  # Between two tries to write a group that the disk has refused.
 READ_ROWS = 1024  # At a time: a queue of a million rows is read in parts.
 REPEATS_MAX = 131_072  # Idempotency keys that are remembered: a retry that comes later than this counts as new.
+SEALS_KEPT_MAX = 1_000_000  # Sealed events that are recognised when they come again: some 80 MB.
+SEEN_MAX = 65_536  # Senders whose newest event is remembered.
 RECENT_MAX = 8192  # Events in memory, which close the gap between reading the journal and being up to date.
 # How far two brokers' clocks may differ before a new subscription misses events of its first moments.
 SKEW_US = 5_000_000
@@ -77,6 +83,13 @@ CREATE TABLE dead (number INTEGER PRIMARY KEY, durable TEXT, owner BLOB, at_us I
     why TEXT, body BLOB);
 """
 
+# Since 0.2; made where they are missing, and not seen by older programs.
+_LATER = """
+CREATE TABLE IF NOT EXISTS seals (number INTEGER PRIMARY KEY, durable TEXT, sender INTEGER, moment INTEGER,
+    UNIQUE (durable, sender, moment));
+CREATE TABLE IF NOT EXISTS seen (type TEXT, sender INTEGER, moment INTEGER, PRIMARY KEY (type, sender)) WITHOUT ROWID;
+"""
+
 # The order in which a section of a group is written. No section deletes what it adds, so additions come first.
 _EVENT = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _OWE = "INSERT INTO owed VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -85,6 +98,8 @@ _HEARD = "INSERT OR REPLACE INTO heard VALUES (?, ?, ?)"
 _WANTS = "INSERT OR REPLACE INTO wants VALUES (?, ?, ?)"
 _DURABLE = "INSERT OR REPLACE INTO durables VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _QUEUE = "INSERT INTO queue VALUES (?, ?, ?)"
+_SEAL = "INSERT OR IGNORE INTO seals VALUES (NULL, ?, ?, ?)"
+_SEEN = "INSERT OR REPLACE INTO seen VALUES (?, ?, ?)"
 _GROWN = "UPDATE durables SET next_position = ? WHERE id = ?"
 _DEAD = "INSERT INTO dead (durable, owner, at_us, event, type, why, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
 _META = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
@@ -94,11 +109,13 @@ _DONE = "DELETE FROM queue WHERE durable = ? AND position <= ?"
 _TAKEN = "DELETE FROM queue WHERE durable = ? AND position = ?"
 _FORGET = "DELETE FROM durables WHERE id = ?"
 _FORGET_QUEUE = "DELETE FROM queue WHERE durable = ?"
+_FORGET_SEALS = "DELETE FROM seals WHERE durable = ?"
+_FORGET_SEEN = "DELETE FROM seen WHERE moment <= (SELECT moment FROM seen ORDER BY moment DESC LIMIT 1 OFFSET ?)"
 _BURIED = "DELETE FROM dead WHERE number = ?"
-_INSERTS = frozenset({_EVENT, _OWE, _QUEUE})
+_INSERTS = frozenset({_EVENT, _OWE, _QUEUE, _SEAL})
 _ORDER = (
-    _EVENT, _OWE, _STREAM, _HEARD, _WANTS, _DURABLE, _QUEUE, _GROWN, _DEAD, _META,
-    _CONFIRMED, _ACKNOWLEDGED, _DONE, _TAKEN, _FORGET, _FORGET_QUEUE, _BURIED,
+    _EVENT, _OWE, _STREAM, _HEARD, _WANTS, _DURABLE, _QUEUE, _SEAL, _SEEN, _GROWN, _DEAD, _META,
+    _CONFIRMED, _ACKNOWLEDGED, _DONE, _TAKEN, _FORGET, _FORGET_QUEUE, _FORGET_SEALS, _BURIED,
 )  # fmt: skip
 
 
@@ -153,12 +170,13 @@ class Journal:
     def __init__(self, file: Path) -> None:
         """Opens or creates the journal, and starts a new incarnation of the broker."""
         self.file = file
+        self._lock = _lock(file)
         self._writer = _open(file)
         self._reader = _open(file)
         try:
             self.id, self.incarnation = _begin_life(self._writer)
         except sqlite3.DatabaseError as wrong:
-            raise SetupError(f"cannot write to the journal {file}: {wrong}") from None
+            raise SetupError(f"cannot write to the journal {file}: {_advice(wrong)}") from None
         self.next_event = _scalar(self._writer, "SELECT coalesce(max(position), 0) + 1 FROM events")
         self.repeats = _repeats(self._writer)
         self.committed_groups = 0
@@ -178,6 +196,14 @@ class Journal:
     def is_stuck(self) -> bool:
         """Whether the disk refuses what was last noted."""
         return bool(self.stuck_why)
+
+    def disk_usage(self) -> dict[str, int]:
+        """How much of the disk the journal takes, and how much is free; nothing where the system does not say."""
+        try:
+            taken = sum(each.stat().st_size for each in self.file.parent.glob(f"{self.file.name}*"))
+            return {"journal_bytes": taken, "disk_free_bytes": shutil.disk_usage(self.file.parent).free}
+        except OSError:
+            return {}
 
     async def committed(self) -> None:
         """Waits until everything noted so far is on disk."""
@@ -288,6 +314,14 @@ class Journal:
         self._note(_GROWN, durable.next_position, durable.id)
         return position
 
+    def note_seal(self, durable: str, sender: int, moment: int) -> None:
+        """Remembers a sealed event that is queued, in the same transaction."""
+        self._note(_SEAL, durable, sender, moment)
+
+    def note_seen(self, type: str, sender: int, moment: int) -> None:
+        """Remembers the newest event of a sender that live subscribers were sent."""
+        self._note(_SEEN, type, sender, moment)
+
     def note_acknowledged(self, durable: DurableSubscription, position: int) -> None:
         """Deletes everything up to `position` from the queue."""
         durable.acknowledged = max(durable.acknowledged, min(position, durable.next_position - 1))
@@ -299,6 +333,7 @@ class Journal:
     def note_forgotten(self, durable: DurableSubscription) -> None:
         self._note(_FORGET, durable.id)
         self._note(_FORGET_QUEUE, durable.id)
+        self._note(_FORGET_SEALS, durable.id)
         self._noted.append({})  # A subscription of the same name may follow, which this must not delete.
 
     def note_dead(self, durable: DurableSubscription, at_us: int, event: str, type: str, why: str, body: bytes) -> None:
@@ -323,6 +358,23 @@ class Journal:
     def meta(self, name: str) -> bytes:
         rows = self.read_now("SELECT value FROM meta WHERE name = ?", name)
         return bytes(rows[0][0]) if rows else b""
+
+    def seals(self, at_most: int) -> tuple[list[tuple[str, int, int]], int]:
+        """The last sealed events that were queued, oldest first, and the latest moment of all others; -1 if none."""
+        query = "SELECT durable, sender, moment, number FROM seals ORDER BY number DESC LIMIT ?"
+        rows = self.read_now(query, at_most)
+        first = rows[-1][3] if rows else 0
+        ((older,),) = self.read_now("SELECT coalesce(max(moment), -1) FROM seals WHERE number < ?", first)
+        return [(durable, sender, moment) for durable, sender, moment, _ in reversed(rows)], older
+
+    def has_seal(self, durable: str, sender: int, moment: int) -> bool:
+        """Whether a sealed event was queued, and is among the last SEALS_KEPT_MAX."""
+        query = "SELECT 1 FROM seals WHERE durable = ? AND sender = ? AND moment = ?"
+        return bool(self.read_now(query, durable, sender, moment))
+
+    def seen(self, type: str) -> dict[int, int]:
+        """For each sender of a type, the newest event that live subscribers were sent."""
+        return dict(self.read_now("SELECT sender, moment FROM seen WHERE type = ?", type))
 
     def durables(self) -> list[DurableSubscription]:
         return [DurableSubscription(*row) for row in self.read_now("SELECT * FROM durables ORDER BY owner, name")]
@@ -411,6 +463,7 @@ class Journal:
         self._read_thread.shutdown(wait=True)
         self._writer.close()
         self._reader.close()
+        self._lock.close()
 
 
 @dataclass(slots=True)
@@ -484,9 +537,53 @@ async def read_on(
     return cursor.supply(read, await fetch(read.after, read.at_most))
 
 
-def _open(file: Path) -> sqlite3.Connection:
+def _lock(file: Path) -> IO[str]:
+    """A file that keeps other brokers away from this journal until it is closed, by whatever ends this process."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
+        file.parent.chmod(0o700)
+        file.with_suffix(".lock").touch(mode=0o600)
+        lock = file.with_suffix(".lock").open("a+", encoding="ascii", errors="replace")
+    except OSError as wrong:
+        raise SetupError(f"cannot use {file} as a journal: {_advice(wrong)}") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.seek(0)
+        holder = lock.read(32).strip()
+        lock.close()
+        raise SetupError(
+            f"{file.parent} is in use by another broker{f', process {holder}' if holder else ''}; "
+            "stop that one, or give this one a folder of its own with --data"
+        ) from None
+    with contextlib.suppress(OSError):  # On a full disk the lock holds, too; only nobody learns by whom.
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+    return lock
+
+
+def _advice(wrong: Exception) -> str:
+    """What an operator reads where the disk or SQLite refuses, with what helps."""
+    said = str(wrong) if not isinstance(wrong, OSError) else wrong.strerror or str(wrong)
+    for word, advice in (
+        ("full", "free some space, or name another folder with --data"),
+        ("No space", "free some space, or name another folder with --data"),
+        ("ermission", "its folder must belong to the user that runs the broker"),
+        ("readonly", "its folder must be writable for the user that runs the broker"),
+        ("not a database", "it is another file, or damaged; name another folder with --data, or restore a backup"),
+        ("malformed", "it is damaged; restore a backup, or begin with an empty folder"),
+        ("locked", "another program has it open"),
+    ):
+        if word in said:
+            return f"{said}; {advice}"
+    return said
+
+
+def _open(file: Path) -> sqlite3.Connection:
+    try:
+        file.touch(mode=0o600)  # SQLite gives its other files the same rights.
+        file.chmod(0o600)
         connection = sqlite3.connect(
             file, isolation_level=None, check_same_thread=False, cached_statements=STATEMENTS_MAX
         )
@@ -496,10 +593,14 @@ def _open(file: Path) -> sqlite3.Connection:
         version = _scalar(connection, "PRAGMA user_version")
         if version == 0:
             connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT")
-    except sqlite3.DatabaseError as wrong:
-        raise SetupError(f"cannot use {file} as a journal: {wrong}") from None
+        connection.executescript(_LATER)
+    except (sqlite3.DatabaseError, OSError) as wrong:
+        raise SetupError(f"cannot use {file} as a journal: {_advice(wrong)}") from None
     if version > SCHEMA_VERSION:
-        raise InputError(f"{file} is a journal of a newer version, {version}; this program knows {SCHEMA_VERSION}")
+        raise InputError(
+            f"{file} is a journal of a newer version, {version}; this program knows {SCHEMA_VERSION}: "
+            "install the newer program again, or name another folder with --data"
+        )
     return connection
 
 
@@ -574,6 +675,8 @@ def _last_of_each(change: str, rows: list[tuple[Any, ...]]) -> Sequence[tuple[An
         return [(position, id) for id, position in {id: position for position, id in rows}.items()]
     if change in (_STREAM, _HEARD):
         return list({row[0]: row for row in rows}.values())
+    if change is _SEEN:
+        return list({row[:2]: row for row in rows}.values())
     return rows
 
 
@@ -588,6 +691,9 @@ def _forget_old(connection: sqlite3.Connection, up_to: int, before_us: int, dead
         connection.execute("DELETE FROM events WHERE position < ?", (end,))
         newest = _scalar(connection, "SELECT coalesce(max(number), 0) FROM dead")
         connection.execute("DELETE FROM dead WHERE number <= ?", (newest - dead_max,))
+        newest = _scalar(connection, "SELECT coalesce(max(number), 0) FROM seals")
+        connection.execute("DELETE FROM seals WHERE number <= ?", (newest - SEALS_KEPT_MAX,))
+        connection.execute(_FORGET_SEEN, (SEEN_MAX,))
 
 
 def _scalar(connection: sqlite3.Connection, query: str) -> int:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -26,8 +26,10 @@ from tidings.net.clock import now_ms
 from tidings.net.config import BrokerConfig
 from tidings.net.ids import read_identity
 from tidings.net.type_files import TypeDefinition, of_signed
-from tidings.security import Identity, KeyManager, SignedType, fingerprint
-from tidings.store import ManagerSnapshot, Registry
+from tidings.security import Identity, KeyManager, RevocationRecord, SignedType, fingerprint
+from tidings.store import ManagerSnapshot, Registry, Revocation
+
+OWN_MANAGER = "manager.pem"  # As `tidings broker create` calls it; types that appoint it may be declared later.
 
 
 class KeyManagers:
@@ -40,21 +42,30 @@ class KeyManagers:
         self._registry.clock.check(now_ms())
         self._reached = GenerationFiles(config.data / "managers")
         self._running: dict[bytes, tuple[KeyManager, Identity]] = {}
-        self._revoked = 0
+        self._revoked = self._position = 0
 
     def types(self) -> list[TypeDefinition]:
         """The types in the registry."""
         return [of_signed(signed) for signed in self._registry.types.all()]
+
+    def new_types(self) -> list[TypeDefinition]:
+        """The types in the registry, if anything in it has changed since the last call."""
+        position = self._registry.audit.head().position
+        if position == self._position:
+            return []
+        self._position = position
+        return self.types()
 
     def hosted(self, types: list[SignedType]) -> Iterator[KeyManager]:
         """The managers that run here: for each key in `manages`, those of the types that appoint it."""
         for file in self._config.manages:
             identity = read_identity(file)
             appointed = [signed for signed in types if signed.key_manager == identity.public_key and signed.group_ids]
-            if not appointed:
+            if not appointed and file.name != OWN_MANAGER:
                 raise InputError(f"{file}: no type that this broker knows appoints {fingerprint(identity.public_key)}")
             for signed in appointed:
-                yield self._manager(signed, identity)
+                if signed.type_id not in self._running:
+                    yield self._manager(signed, identity)
 
     def _manager(self, signed: SignedType, identity: Identity) -> KeyManager:
         self._registry.types.declare(signed, by=self._config.name, now_ms=now_ms())
@@ -91,13 +102,17 @@ class KeyManagers:
         self._registry.keys.save_manager(type_id, state, by=self._config.name, now_ms=now_ms())
         self._reached.write(type_id, generation)
 
-    def revocations(self) -> list[str]:
-        """What has been revoked since the last call."""
+    def revocations(self) -> list[Revocation]:
+        """All that is revoked, if there is more than at the last call."""
         found = self._registry.grants.revocations()
         if len(found) == self._revoked:
             return []
         self._revoked = len(found)
-        return [each.revocation_id for each in found]
+        return found
+
+    def keep_revocations(self, records: Sequence[RevocationRecord]) -> None:
+        """Stores what other brokers have told, for the next start, and for jobs that use this registry."""
+        self._registry.grants.learn(records, by=self._config.name, now_ms=now_ms())
 
     def close(self) -> None:
         self._registry.close()

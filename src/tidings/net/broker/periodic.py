@@ -13,17 +13,20 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from tidings.errors import SetupError
+from tidings.errors import Denied, SetupError
 from tidings.net.broker.journal import Journal
 from tidings.net.broker.key_managers import KeyManagers
 from tidings.net.clock import now_ms, now_us
-from tidings.net.config import Limits
+from tidings.net.config import Limits, files_in
 from tidings.net.ids import read_token
+from tidings.net.type_files import TypeDefinition
 from tidings.node import Node, NodeEffect
+from tidings.store import Revocation
 
 CHECK_EVERY_S = 1.0
 BACK_MS = 2000  # A clock that goes back by more has been set: events sealed before then seem to lie in the future.
 MEMORY_EVERY_S = 5.0
+ACCEPTED_EVERY_S = 0.1  # What was sent in the last moment before a crash may be sent again by whoever kept it.
 RETENTION_EVERY_S = 30.0
 
 log = logging.getLogger("tidings.broker")
@@ -63,11 +66,18 @@ class Maintenance:
         carry_out: Callable[[Iterable[NodeEffect]], None],
         managers: KeyManagers,
         token_files: Sequence[Path],
+        declare: Callable[[Sequence[TypeDefinition]], None],
         also: Sequence[Callable[[], None]],
+        spread: Callable[[Sequence[bytes]], None],
     ) -> None:
-        """`also` is called each second, too."""
+        """`declare` gets the registry's types whenever it has changed; `also` is called each second, too.
+
+        `spread` has the registry's revocations told to other brokers.
+        """
         self._node, self._carry_out, self._managers = node, carry_out, managers
-        self._token_files, self._also = token_files, also
+        self._token_files, self._declare, self._also = token_files, declare, also
+        self._spread = spread
+        self._presented: set[bytes] = set()
         self._loop = asyncio.get_running_loop()
 
     def present_tokens(self, now: float) -> None:
@@ -75,8 +85,23 @@ class Maintenance:
 
         Each request gets a new sender id, under which no nonce has been used.
         """
-        for file in self._token_files:
-            self._carry_out(self._node.hold(read_token(file), now))
+        self._presented.clear()
+        self.present_new_tokens(now)
+
+    def present_new_tokens(self, now: float) -> None:
+        """The same, for those that were not presented yet. A right that cannot be used is reported and left out."""
+        for file in files_in(self._token_files, ".token"):
+            token = read_token(file)
+            if token in self._presented:
+                continue
+            try:
+                self._carry_out(self._node.hold(token, now))
+            except Denied as refused:
+                if file in self._token_files:
+                    raise Denied(f"{refused} (in {file})", code=refused.code) from None
+                log.warning("a right cannot be used", extra={"file": str(file), "why": str(refused)})
+            else:
+                self._presented.add(token)
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -86,11 +111,20 @@ class Maintenance:
                 each()
             try:
                 revoked = await asyncio.to_thread(self._managers.revocations)
+                types = await asyncio.to_thread(self._managers.new_types)
             except SetupError as wrong:  # The registry is busy, or on a full disk: try again.
                 log.error("the registry cannot be read", extra={"why": str(wrong)})
             else:
-                self._carry_out(self._node.revoke(revoked, self._loop.time()) if revoked else [])
+                self.revoke(revoked)
+                if types:
+                    self._declare(types)
             await asyncio.sleep(CHECK_EVERY_S)
+
+    def revoke(self, found: Sequence[Revocation]) -> None:
+        """Puts revocations of the registry in force, and has them told to other brokers."""
+        if found:
+            self._carry_out(self._node.revoke([each.revocation_id for each in found], self._loop.time()))
+            self._spread([each.record for each in found if each.record is not None])
 
     def _check_clock(self) -> None:
         node, now, shown_ms = self._node, self._loop.time(), now_ms()
@@ -110,6 +144,22 @@ async def save_router_memory(node: Node, journal: Journal) -> None:
         if memory != saved:
             saved = memory
             journal.note_meta("router memory", memory)
+            await journal.committed()
+
+
+def note_accepted(node: Node, journal: Journal) -> bool:
+    """Notes what live subscribers were sent of sealed types, so that a restart does not send it again; whether there was any."""
+    accepted = node.accepted()
+    for type, sender, moment in accepted:
+        journal.note_seen(type, sender, moment)
+    return bool(accepted)
+
+
+async def save_accepted(node: Node, journal: Journal) -> None:
+    """Saves, soon after each delivery to live subscribers, how far each sender has come."""
+    while True:
+        await asyncio.sleep(ACCEPTED_EVERY_S)
+        if note_accepted(node, journal):
             await journal.committed()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -20,6 +21,8 @@ COLLECT_ALL_S = 3600.0  # So long waits what goes in a circle later: some kiloby
 # So long the journal's thread, back from the disk, waits for a busy event loop; not ten times that.
 HAND_OVER_S = 0.0005
 
+log = logging.getLogger("tidings.broker")
+
 Report = Callable[[dict[str, Any]], None]
 
 
@@ -29,7 +32,7 @@ async def serve(config: BrokerConfig, report: Report) -> None:
     loop = asyncio.get_running_loop()
     for way_to_stop in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(way_to_stop, stop.set)
-    load_kernels()  # Before anybody is served: later, all links would wait for it.
+    prepare()  # Before anybody is served: later, all links would wait for it.
     broker = await Broker.start(config)
     sys.setswitchinterval(HAND_OVER_S)
     collecting = loop.create_task(_collect_all_now_and_then())
@@ -44,6 +47,15 @@ async def serve(config: BrokerConfig, report: Report) -> None:
         await broker.stop()
     await broker.ended()
     report({"broker": config.name, "state": "stopped"})
+
+
+def prepare() -> None:
+    """Loads the kernels. Called before the event loop runs, it can be stopped with Ctrl-C while it compiles them."""
+    load_kernels(_log_compilation)
+
+
+def _log_compilation() -> None:
+    log.info("compiling the matching kernels: half a minute, once after an installation")
 
 
 def collect_in_small_parts() -> None:

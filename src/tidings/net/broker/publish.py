@@ -9,7 +9,6 @@ Publishers go no faster than events can leave: `Backpressure` has them wait a wh
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
@@ -20,6 +19,7 @@ from tidings.net.broker.journal import EventHistory, Journal, JournaledEvent
 from tidings.net.broker.periodic import BackgroundTasks
 from tidings.net.broker.reliable_sender import ReliableSender
 from tidings.net.clock import now_us
+from tidings.net.observability.latency import Meters
 from tidings.net.transport.connection import Link
 from tidings.net.transport.peer_links import PeerLinks
 from tidings.node import Keep, Node, NodeEffect, RegisteredType
@@ -41,11 +41,11 @@ class Publisher:
         history: EventHistory,
         queues: DurableQueues,
         matcher: _Matcher,
-        counts: Counter[str],
+        meters: Meters,
         carry_out: Callable[[Iterable[NodeEffect]], None],
     ) -> None:
         self._node, self._journal, self._sender, self._history = node, journal, sender, history
-        self._queues, self._matcher, self._counts, self._carry_out = queues, matcher, counts, carry_out
+        self._queues, self._matcher, self._meters, self._carry_out = queues, matcher, meters, carry_out
         self._loop = asyncio.get_running_loop()
         self.is_draining = False
         """Whether new events are refused."""
@@ -82,15 +82,19 @@ class Publisher:
             raise SetupError(
                 f"disk: this broker cannot write its journal ({journal.stuck_why}); publish again when it can"
             )
-        repeats = journal.repeats
+        repeats, begun = journal.repeats, self._loop.time()
         new = {key: values for key, values in events if key not in repeats}
         if new:
-            now = self._loop.time()
-            ids, effects = self._node.publish_many(client, known.name, list(new.values()), now, keep=True)
-            self._counts["published"] += len(ids)
+            ids, effects = self._node.publish_many(client, known.name, list(new.values()), begun, keep=True)
+            self._meters.counts["published"] += len(ids)
             self._note(known, list(new), effects)
         all_ids = [repeats[key] for key, _ in events]
-        journal.then(lambda: then(all_ids))
+
+        def on_disk() -> None:
+            self._meters.publish.observe(self._loop.time() - begun, len(all_ids))
+            then(all_ids)
+
+        journal.then(on_disk)
 
     def _note(self, known: RegisteredType, keys: Sequence[bytes], effects: list[NodeEffect]) -> None:
         """Notes what must be on disk, all at once so that events stay in order; the rest is done when it is there."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from tidings.delivery import WINDOW, Deliveries, InterestDirectory, LogRead, Nack, Outbox, PendingEvent, Retransmit
@@ -48,9 +48,11 @@ class ReliableSender:
         directory: InterestDirectory,
         local: LocalReceiver,
         tasks: BackgroundTasks,
+        may_have: Callable[[NodeId, str], bool],
     ) -> None:
+        """`may_have`: whether a broker is a member of the network now and may read events of a type."""
         self._me, self._journal, self._links, self._directory = me, journal, links, directory
-        self._local, self._tasks = local, tasks
+        self._local, self._tasks, self._may_have = local, tasks, may_have
         self._outbox = Outbox(journal.id, journal.streams())
         self._announcing: dict[NodeId, asyncio.Task[None]] = {}
         self._acked = asyncio.Event()
@@ -69,7 +71,11 @@ class ReliableSender:
         if not self._directory.has_interest_in(event.type):
             return []
         brokers = self._directory.brokers_for(event.type, stored_values(event.raw))
-        return [(broker, self.add_for(broker, event.position, event.event)) for broker in brokers]
+        return [
+            (broker, self.add_for(broker, event.position, event.event))
+            for broker in brokers
+            if self._may_have(broker, event.type)
+        ]
 
     def add_for(self, broker: NodeId, position: int, event: EventId, only_for: str = "") -> PendingEvent:
         """Notes that one broker needs an event."""

@@ -18,13 +18,14 @@ import msgspec
 
 from tidings.delivery import Deliveries, DurableInterest
 from tidings.errors import Denied, ErrorCode, PeerError, TidingsError
+from tidings.filters import parse
 from tidings.net.broker.durable_queues import DurableQueues
 from tidings.net.broker.journal import Backlog, DurableSubscription, EventHistory
 from tidings.net.broker.periodic import BackgroundTasks
 from tidings.net.clock import now_us
 from tidings.net.transport.frames import DeliveredEvent, encode_event
 from tidings.node import Delivery, Node, NodeEffect, RegisteredType, TypeRegistry, decode_stored
-from tidings.overlay import EventId, SubscriptionId
+from tidings.overlay import EventId, SubscriptionId, check_size
 
 KEYS_S_MAX = 30.0  # How long a subscription waits for the keys of its type: several requests long.
 STABLE_S_MAX = 10.0  # How long a subscription waits to be known everywhere before its client gets an answer.
@@ -198,6 +199,7 @@ class BrokerSubscriptions:
         self, owner: bytes, name: str, known: RegisteredType, condition: str, since_us: int, tokens: Sequence[bytes]
     ) -> DurableSubscription:
         """Creates or resumes a durable subscription; returns when it is on disk and advertised to the linked brokers."""
+        check_size(condition)
         queues, backlog = self._queues, Backlog()
         begins = since_us if since_us >= 0 else now_us()
         if queues.find(owner, name) is None:
@@ -209,7 +211,18 @@ class BrokerSubscriptions:
         durable = queues.make(owner, name, known.name, condition, begins, tokens)
         await (self._begin(durable, backlog) if is_new else self._renew(durable, tokens))
         await queues.saved()
+        self._check_holds(durable)
         return durable
+
+    def _check_holds(self, durable: DurableSubscription) -> None:
+        """Raises Denied for a subscription whose right was revoked: its queue stays, and is not handed over."""
+        if durable.id in self._lapsed:
+            names = tuple(parse(durable.condition, self._types[durable.type].event_type).attributes)
+            try:
+                self._node.check_reader(_DURABLE + durable.id, durable.type, names, self._loop.time())
+            except Denied as refused:
+                if refused.code is ErrorCode.REVOKED:
+                    raise
 
     async def _begin(self, durable: DurableSubscription, backlog: Backlog) -> None:
         """Awaits nothing before all is done: a client that disconnects now finds it complete when it reconnects."""
@@ -304,6 +317,8 @@ class BrokerSubscriptions:
         if durable is not None:
             log.warning("a durable subscription has lost its right", extra={"durable": durable.name, "why": why})
             self._lapsed[durable.id] = durable
+            if Denied(why).code is ErrorCode.REVOKED:  # An expired one may be renewed, or the clock be wrong.
+                self._queues.refuse(durable.id, why)
 
     def _activate(self, durable: DurableSubscription) -> Coroutine[Any, Any, SubscriptionId]:
         """Subscribes at the node for a durable subscription, under its owner's rights."""

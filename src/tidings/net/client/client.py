@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -25,7 +26,8 @@ from typing import Any, NamedTuple
 
 from tidings.errors import Denied, InputError, PeerError, TidingsError
 from tidings.events import Event, EventType, Timestamp, from_declaration
-from tidings.net.config import ClientConfig, host_and_port, read_client
+from tidings.net.config import ClientConfig, files_in, host_and_port, read_client
+from tidings.net.enrolment.live_files import ChangedFiles, renew_when_due
 from tidings.net.ids import read_identity, read_token, show_event
 from tidings.net.transport.connection import Link
 from tidings.net.transport.frames import (
@@ -46,7 +48,7 @@ from tidings.net.transport.frames import (
     read_event,
 )
 from tidings.net.transport.handshake import Participant, shake
-from tidings.net.transport.tls import client_context, der
+from tidings.net.transport.tls import anchors_in, client_context, own_certificate, why_unreached
 from tidings.security import from_fingerprint
 
 CONNECT_S_MAX = 10.0
@@ -55,6 +57,9 @@ EVENTS_PER_FRAME = 1000
 UNPUBLISHED_MAX = 100_000  # Events sent and not acknowledged; `publish` waits beyond that.
 LIVE_QUEUE_MAX = 65_536  # Events of one subscription that is not durable, waiting for its loop; the oldest are lost.
 ACKNOWLEDGE_EVERY = 64
+LOOK_EVERY_S = 1.0  # For files that were replaced.
+
+log = logging.getLogger("tidings.client")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +174,9 @@ class Client:
 
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
-        identity = read_identity(config.key)
-        tokens = tuple(read_token(file) for file in config.tokens)
-        certificate = der(config.certificate.read_bytes())
-        self._participant = Participant(identity, certificate, config.domain, config.name, "client", tokens)
-        self._context = client_context(config.certificate, config.key, config.trusted)
+        self._load()
+        self._files = ChangedFiles((config.certificate, config.trusted, *config.tokens))
+        self._watchers: list[asyncio.Task[None]] = []
         self._tickets = itertools.count(1)
         self._asked: dict[int, _Asked] = {}
         self._unpublished = 0
@@ -189,12 +192,39 @@ class Client:
         self._publishing: set[asyncio.Task[None]] = set()
         self._is_closing = False
 
+    def _load(self) -> None:
+        """Reads the files that say who this is; they are replaced when they are renewed."""
+        config = self.config
+        identity = read_identity(config.key)
+        tokens = tuple(read_token(file) for file in files_in(config.tokens, ".token"))
+        certificate = own_certificate(config.certificate, identity.public_key, config.domain, "client")
+        anchors = tuple(anchors_in(config.trusted.read_bytes()))
+        self._participant = Participant(identity, certificate, config.domain, config.name, "client", tokens, anchors)
+        self._context = client_context(config.certificate, config.key, config.trusted)
+
+    async def _reconnect_when_renewed(self) -> None:
+        """Comes back under new rights and a new certificate as soon as they are there."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            if self._files.changed():
+                try:
+                    self._load()
+                except (TidingsError, OSError) as wrong:
+                    log.error("changed files cannot be used", extra={"why": str(wrong)})
+                    continue
+                if self._link is not None:
+                    self._link.close("the client was renewed")
+
     @classmethod
     async def connect(cls, config: ClientConfig | Path | str) -> Client:
         """Connects as a file or a `ClientConfig` describes; raises if the broker cannot be reached or refuses."""
         client = cls(config if isinstance(config, ClientConfig) else read_client(Path(config)))
         link = await client._dial()
-        client._runner = asyncio.get_running_loop().create_task(client._run(link))
+        loop = asyncio.get_running_loop()
+        client._runner = loop.create_task(client._run(link))
+        client._watchers.append(loop.create_task(client._reconnect_when_renewed()))
+        if client.config.enrolment:
+            client._watchers.append(loop.create_task(renew_when_due(client.config.certificate, "client")))
         return client
 
     async def __aenter__(self) -> Client:
@@ -208,6 +238,8 @@ class Client:
     async def close(self) -> None:
         """Closes the connection; requests without a reply fail."""
         self._is_closing = True
+        for watcher in self._watchers:
+            watcher.cancel()
         for subscription in list(self._subscriptions.values()):
             subscription._acknowledge(subscription._handed_out, at_once=True)
             subscription._end(None)
@@ -373,13 +405,16 @@ class Client:
             async with asyncio.timeout(CONNECT_S_MAX):
                 streams = await asyncio.open_connection(host, port, ssl=self._context, server_hostname="")
         except (OSError, TimeoutError) as wrong:
-            raise PeerError(f"cannot reach the broker at {self.config.broker}: {str(wrong) or 'no answer'}") from None
+            raise PeerError(f"cannot reach the broker at {self.config.broker}: {why_unreached(wrong)}") from None
         expected = from_fingerprint(self.config.broker_key) if self.config.broker_key else None
         try:
             proven, reader = await shake(streams, self._participant, dialled=True, expected=expected)
         except TimeoutError:
             streams[1].transport.abort()
             raise PeerError(f"the broker at {self.config.broker} did not finish its handshake") from None
+        except OSError as wrong:
+            streams[1].transport.abort()
+            raise PeerError(f"the broker at {self.config.broker} refused: {why_unreached(wrong)}") from None
         except (PeerError, Denied):
             streams[1].close()
             raise

@@ -28,7 +28,7 @@ from tidings.net.gateway.http import Request
 from tidings.net.transport.tls import authority_of
 
 FRESH_S = 60.0  # How old, or how far ahead, a proof may be: clocks differ.
-SEEN_MAX = 65_536  # Proofs remembered while they are fresh; with more in two minutes, the next is refused.
+SEEN_MAX = 8192  # Proofs of one key remembered while they are fresh; with more in two minutes, its next is refused.
 NAME_MAX = 128  # Of a proof (`jti`).
 _CLAIMS = ("jti", "htm", "htu", "iat", "ath")
 
@@ -36,11 +36,16 @@ _CLAIMS = ("jti", "htm", "htu", "iat", "ath")
 class DpopVerifier:
     """Verifies the proofs that one gateway receives."""
 
-    def __init__(self, domain: str, trusted: Path, *, seen_max: int = SEEN_MAX) -> None:
-        """For participants of `domain`, whose authority is in the file `trusted`."""
-        self._seen_max = seen_max
+    def __init__(self, domain: str, trusted: Path, *, since_s: float = 0.0, seen_max: int = SEEN_MAX) -> None:
+        """For participants of `domain`, whose authority is in the file `trusted`.
+
+        Which proofs were used before `since_s`, when the gateway started, nobody knows: older ones are refused.
+        """
+        self._since_s, self._seen_max = since_s, seen_max
         self._authority = authority_of(domain, trusted.read_bytes())
-        self._seen: OrderedDict[str, float] = OrderedDict()
+        self.hosts: frozenset[str] = frozenset()
+        """The `host:port` that a proof may be for. Not the request's own Host header: whoever has a proof writes that."""
+        self._seen: dict[bytes, OrderedDict[str, float]] = {}
 
     def who(self, request: Request, now_s: float) -> bytes:
         """The key that made this request; raises Denied naming what is wrong with its proof."""
@@ -50,8 +55,8 @@ class DpopVerifier:
             claims = jwt.decode(proof, certificate, ["EdDSA"], options={"require": [*_CLAIMS], "verify_iat": False})
         except jwt.InvalidTokenError as wrong:
             raise Denied(f"proof: {wrong}") from None
-        _check_is_for(claims, request)
-        self._check_is_new(claims, now_s)
+        _check_is_for(claims, request, self.hosts)
+        self._check_is_new(claims, key, now_s)
         return key
 
     def _certified(self, header: Mapping[str, Any], now_s: float) -> tuple[Ed25519PublicKey, bytes]:
@@ -69,24 +74,27 @@ class DpopVerifier:
             raise Denied("proof: expected the same Ed25519 key in jwk and x5c")
         return key, key.public_bytes_raw()
 
-    def _check_is_new(self, claims: Mapping[str, Any], now_s: float) -> None:
+    def _check_is_new(self, claims: Mapping[str, Any], key: bytes, now_s: float) -> None:
         name, made_s = claims["jti"], claims["iat"]
         if not isinstance(name, str) or len(name) > NAME_MAX or not isinstance(made_s, int | float):
             raise Denied("proof: expected a short text as jti and a number as iat")
         if not abs(now_s - made_s) <= FRESH_S:
             raise Denied(f"proof: made {now_s - made_s:.0f} s ago by this broker's clock; at most {FRESH_S:.0f}")
-        while self._seen and next(iter(self._seen.values())) < now_s - 2 * FRESH_S:
-            self._seen.popitem(last=False)
-        if name in self._seen or len(self._seen) >= self._seen_max:
-            raise Denied("proof: used before" if name in self._seen else "proof: too many at once")
-        self._seen[name] = now_s
+        if made_s < int(self._since_s):
+            raise Denied("proof: made before this gateway started; sign the request again")
+        seen = self._seen.setdefault(key, OrderedDict())
+        while seen and next(iter(seen.values())) < now_s - 2 * FRESH_S:
+            seen.popitem(last=False)
+        if name in seen or len(seen) >= self._seen_max:
+            raise Denied("proof: used before" if name in seen else "proof: too many at once")
+        seen[name] = now_s
 
 
-def _check_is_for(claims: Mapping[str, Any], request: Request) -> None:
+def _check_is_for(claims: Mapping[str, Any], request: Request, hosts: frozenset[str]) -> None:
     if claims["htm"] != request.method:
         raise Denied(f"proof: for another method than {request.method}")
     address = urlsplit(str(claims["htu"]))
-    if (address.scheme, address.netloc, address.path) != ("https", request.headers.get("host", ""), request.path):
+    if address.scheme != "https" or address.netloc not in hosts or address.path != request.path:
         raise Denied("proof: for another address")
     if claims["ath"] != token_hash(request.headers.get("authorization", "")):
         raise Denied("proof: for other tokens")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -34,13 +34,12 @@ class BadRequest(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request. Header names are in lower case."""
+    """The head of a request. Header names are in lower case; `HttpConnection.body` reads what follows."""
 
     method: str
     path: str
     query: Mapping[str, str]
     headers: Mapping[str, str]
-    body: bytes
 
 
 class HttpConnection:
@@ -54,38 +53,58 @@ class HttpConnection:
     # ── Requests ──
 
     async def request(self) -> Request | None:
-        """The next request, or None where the other end has finished; raises BadRequest or TimeoutError."""
+        """The next request, or None where the other end has finished; raises BadRequest or TimeoutError.
+
+        Its body is not read: who asks is known by the head, and a stranger's body is not worth the memory. What
+        nobody has read of it is dropped, piece by piece, before the next request.
+        """
+        if self._h11.our_state is h11.DONE and self._h11.their_state is h11.SEND_BODY:
+            async for _ in self._pieces():
+                pass
         if self._h11.our_state is h11.DONE and self._h11.their_state is h11.DONE:
             self._h11.start_next_cycle()
         if self._h11.our_state is not h11.IDLE:
             return None  # One of the two ends has asked to close the connection.
-        async with asyncio.timeout(REQUEST_S_MAX):
-            try:
+        try:
+            async with asyncio.timeout(REQUEST_S_MAX):
                 head = await self._next_event()
                 if not isinstance(head, h11.Request):
                     return None
                 self._is_head = head.method == b"HEAD"
-                return _request(head, await self._body())
-            except h11.RemoteProtocolError as wrong:
-                raise BadRequest(wrong.error_status_hint, str(wrong)) from None
-            except OSError:
-                return None
+                asked = _request(head)
+                if "transfer-encoding" not in asked.headers and asked.headers.get("content-length", "0") == "0":
+                    await self.body()  # There is none, and the next request may follow.
+                return asked
+        except OSError:
+            return None
 
-    async def _body(self) -> bytes:
-        parts, size = list[bytes](), 0
-        while isinstance(event := await self._next_event(), h11.Data):
-            parts.append(bytes(event.data))
-            size += len(parts[-1])
-            if size > BODY_BYTES_MAX:
-                raise BadRequest(413, f"at most {BODY_BYTES_MAX} bytes in one request")
-        return b"".join(parts)
+    async def body(self) -> bytes:
+        """The body of the request; raises BadRequest or TimeoutError."""
+        return b"".join([piece async for piece in self._pieces()])
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        size = 0
+        async with asyncio.timeout(REQUEST_S_MAX):
+            while self._h11.their_state is h11.SEND_BODY:
+                event = await self._next_event()
+                if not isinstance(event, h11.Data):
+                    return
+                size += len(event.data)
+                if size > BODY_BYTES_MAX:
+                    raise BadRequest(413, f"at most {BODY_BYTES_MAX} bytes in one request")
+                yield bytes(event.data)
 
     async def _next_event(self) -> h11.Event | None:
         """What the other end sends next; None once it has closed."""
-        while (event := self._h11.next_event()) is h11.NEED_DATA:
-            if self._h11.they_are_waiting_for_100_continue:
-                self._send(h11.InformationalResponse(status_code=100, headers=[]))
-            self._h11.receive_data(await self._reader.read(READ_BYTES))
+        try:
+            while (event := self._h11.next_event()) is h11.NEED_DATA:
+                if self._h11.they_are_waiting_for_100_continue:
+                    self._send(h11.InformationalResponse(status_code=100, headers=[]))
+                self._h11.receive_data(await self._reader.read(READ_BYTES))
+        except h11.RemoteProtocolError as wrong:
+            raise BadRequest(wrong.error_status_hint, str(wrong)) from None
+        except ValueError as wrong:  # A Content-Length of five thousand digits.
+            raise BadRequest(400, f"expected HTTP/1.1: {wrong}") from None
         return event if isinstance(event, h11.Event) else None
 
     # ── Responses ──
@@ -127,7 +146,7 @@ class HttpConnection:
             self.writer.write(raw)
 
 
-def _request(head: h11.Request, body: bytes) -> Request:
+def _request(head: h11.Request) -> Request:
     headers: dict[str, str] = {}
     for name, value in head.headers:
         if name.decode() in headers:
@@ -138,7 +157,7 @@ def _request(head: h11.Request, body: bytes) -> Request:
     except ValueError as wrong:
         raise BadRequest(400, f"expected a path: {wrong}") from None
     query = dict(parse_qsl(target.query, keep_blank_values=True))  # An empty condition is not a missing one.
-    return Request(head.method.decode(), target.path, query, headers, body)
+    return Request(head.method.decode(), target.path, query, headers)
 
 
 def _status_of(error: TidingsError) -> int:

@@ -17,6 +17,7 @@ import asyncio
 import base64
 import binascii
 import itertools
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,12 +30,13 @@ from tidings.events import Timestamp
 from tidings.net.broker.client_session import ClientServices
 from tidings.net.broker.subscriptions import AttachedClients
 from tidings.net.clock import now_us
-from tidings.net.config import BrokerConfig, host_and_port
+from tidings.net.config import BrokerConfig
 from tidings.net.gateway import http
 from tidings.net.gateway.dpop import DpopVerifier
 from tidings.net.gateway.sse import SseListener
 from tidings.net.ids import repeat_key, show_event
-from tidings.net.transport.tls import key_and_domain, server_context, web_context
+from tidings.net.transport.listen import address_of, listen
+from tidings.net.transport.tls import anchors_in, certified_by, names_in, server_context, web_context
 from tidings.overlay import EventId
 from tidings.security import NotYet
 
@@ -49,6 +51,7 @@ _PAGES = {
 }
 _ONLY_OURS = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'"
 NOT_YET_TRIES = 100
+_HEADER_NAMES = re.compile(r"[A-Za-z0-9_, -]{0,1000}")
 
 
 @dataclass(slots=True)
@@ -70,20 +73,20 @@ class Gateway:
         self._subscriptions, self._queues = services.subscriptions, services.queues
         self._backpressure = services.backpressure
         self.address = ""
-        self._proofs = DpopVerifier(config.domain, config.trusted)
+        self._proofs = DpopVerifier(config.domain, config.trusted, since_s=now_us() / 1e6)
         self._guests = self._listeners = 0
 
     async def __aenter__(self) -> Gateway:
         config = self._config
-        host, port = host_and_port(config.gateway, "gateway: ")
         if config.gateway_certificate is not None:
             context = web_context(config.gateway_certificate, config.gateway_key or config.key, config.trusted)
         else:
             context = server_context(config.certificate, config.key, config.trusted)
-        self._server = await asyncio.start_server(
-            self._serve, host, port, ssl=context, ssl_handshake_timeout=http.REQUEST_S_MAX
+        self._server = await listen(
+            self._serve, config.gateway, "gateway", ssl=context, ssl_handshake_timeout=http.REQUEST_S_MAX
         )
-        self.address = "{}:{}".format(*self._server.sockets[0].getsockname()[:2])
+        self.address = address_of(self._server)
+        self._proofs.hosts = frozenset(config.gateway_hosts) or _hosts(config, self.address)
         return self
 
     async def __aexit__(
@@ -132,7 +135,8 @@ class Gateway:
         origin = request.headers.get("origin", "")
         if origin not in self._config.gateway_origins:
             return {}
-        allowed = {"Methods": "GET, POST", "Headers": request.headers.get("access-control-request-headers", "")}
+        asked = request.headers.get("access-control-request-headers", "")
+        allowed = {"Methods": "GET, POST", "Headers": asked if _HEADER_NAMES.fullmatch(asked) else ""}
         preflight = {f"Access-Control-Allow-{what}": value for what, value in allowed.items()}
         preflight["Access-Control-Max-Age"] = PREFLIGHT_S
         return {
@@ -145,7 +149,7 @@ class Gateway:
         """The key of whoever asks, who is of this organisation; raises Denied."""
         certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         if certificate:
-            key, domain = key_and_domain(certificate)
+            key, domain = certified_by(certificate, anchors_in(self._config.trusted.read_bytes()))
             if domain != self._config.domain:
                 raise Denied(f"domain: this gateway is for clients of {self._config.domain}")
             return key
@@ -161,9 +165,10 @@ class Gateway:
 
     async def _do(self, request: http.Request, guest: _Guest, key: bytes, shared: dict[str, str]) -> None:
         connection = guest.http
+        body = await connection.body() if request.method == "POST" else b""
         match request.method, request.path:
             case "POST", "/events":
-                connection.respond_json(201, await self._publish(request, guest.name, key), **shared)
+                connection.respond_json(201, await self._publish(request, body, guest.name, key), **shared)
             case "GET", "/events":
                 await self._listen(request, guest.name, key, SseListener(connection, shared))
             case "POST", "/acknowledge":
@@ -174,7 +179,7 @@ class Gateway:
 
     # ── In ──
 
-    async def _publish(self, request: http.Request, client: str, key: bytes) -> dict[str, Any]:
+    async def _publish(self, request: http.Request, body: bytes, client: str, key: bytes) -> dict[str, Any]:
         from tidings.events import cloudevents  # Here, so that only who has a gateway loads the SDK.
 
         types = {name: known.event_type for known in self._types.all() for name in (known.event_type.name, known.name)}
@@ -182,11 +187,11 @@ class Gateway:
         now = Timestamp(now_us())
         match kind:
             case cloudevents.STRUCTURED:
-                events = [cloudevents.from_structured(request.body, types, time_if_missing=now)]
+                events = [cloudevents.from_structured(body, types, time_if_missing=now)]
             case cloudevents.BATCHED:
-                events = cloudevents.from_batched(request.body, types, time_if_missing=now)
+                events = cloudevents.from_batched(body, types, time_if_missing=now)
             case "application/json":
-                events = [cloudevents.from_binary(request.headers, request.body, types, time_if_missing=now)]
+                events = [cloudevents.from_binary(request.headers, body, types, time_if_missing=now)]
             case _:
                 raise http.BadRequest(415, f"expected {cloudevents.STRUCTURED}, {cloudevents.BATCHED} or ce- headers")
         ids: list[EventId] = []
@@ -247,6 +252,13 @@ class Gateway:
             raise InputError("there is no such durable subscription of yours")
         self._queues.acknowledge(durable, _position(request.query.get("position", "")))
         return {"acknowledged": durable.acknowledged}
+
+
+def _hosts(config: BrokerConfig, address: str) -> frozenset[str]:
+    """How clients name a gateway unless the configuration says so: by its address, and by its certificate."""
+    certificate = (config.gateway_certificate or config.certificate).read_bytes()
+    port = address.rpartition(":")[2]
+    return frozenset({address, *(f"{name}:{port}" for name in names_in(certificate))})
 
 
 def _tokens(headers: Mapping[str, str]) -> tuple[bytes, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from tidings.events import Timestamp, to_record
 from tidings.net.gateway.http import BODY_BYTES_MAX, HttpConnection
 from tidings.net.ids import show_event
-from tidings.net.transport.frames import DeliveredEvent, EventDelivery, read_event
+from tidings.net.transport.frames import DeliveredEvent, EventDelivery, RequestRefused, read_event
 from tidings.overlay import SubscriptionId
 
 COMMENT_EVERY_S = 10.0  # An empty comment, so that both ends notice a dead connection.
@@ -46,8 +46,12 @@ class SseListener:
             self._http.end()
             self._writer.close()
 
-    def send(self, frame: EventDelivery) -> bool:
-        """An event of a durable subscription."""
+    def send(self, frame: EventDelivery | RequestRefused) -> bool:
+        """An event of a durable subscription, or why it has ended."""
+        if isinstance(frame, RequestRefused):
+            self._send("refused", {"error": "Denied", "why": frame.why})
+            self._over.set()
+            return False
         self._write(read_event(frame.event), frame.position)
         return self.is_open
 

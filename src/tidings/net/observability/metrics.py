@@ -1,35 +1,84 @@
-"""A broker's metrics for Prometheus, over plain HTTP: for the inside of an organisation."""
+"""A broker's metrics for Prometheus, and its health, over plain HTTP: for the inside of an organisation.
+
+/metrics   all numbers
+/livez     200 as long as the event loop turns
+/readyz    200 if clients can be served; else 503, and why not
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from tidings import __version__
 from tidings.errors import TidingsError
-from tidings.net.config import host_and_port
 from tidings.net.gateway.http import HttpConnection
+from tidings.net.observability.latency import Meters
+from tidings.net.transport.listen import address_of, listen
+
+SUBSCRIPTIONS_MAX = 1000  # Durable subscriptions on the page, those with the most events waiting: each is two series.
+
+# What a broker counts in words, by the metric that Prometheus gets; the rest are actions of the overlay.
+_COUNTERS = {
+    "published": ("events_published", "Events published here."),
+    "notified": ("events_delivered", "Deliveries of events to subscriptions of this broker's clients."),
+    "refused": ("peer_messages_refused", "Messages of other brokers that were refused."),
+    "connections refused": ("connections_refused", "Connections beyond the limit."),
+    "handshakes failed": ("handshakes_failed", "Connections that were not authenticated."),
+    "clients that broke the rules": ("client_protocol_errors", "Clients cut off for a frame they may not send."),
+}
+
+
+class SubscriptionLag(NamedTuple):
+    """What waits for one durable subscription."""
+
+    id: str
+    name: str
+    type: str
+    events: int
+    oldest_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerNumbers:
     """The state of a broker at one moment, in numbers."""
 
-    counts: Mapping[str, int]
+    meters: Meters
+    overlay: str
+    is_joined: bool
+    is_draining: bool
     clients: int
     links: int
     pending: int
     durables: int
     waiting: int
+    lags: Sequence[SubscriptionLag]
+    key_epochs: Mapping[tuple[str, str], int]
+    """The newest epoch held, by type and key group."""
+    certificate_ends_s: float
+    disk: Mapping[str, int]
+    """Empty where the system does not say."""
     lost_messages: int
     journal_groups: int
     is_journal_stuck: bool
     holdings: Mapping[str, int]
+
+    def not_ready(self) -> list[str]:
+        """Why clients should not be sent here now; empty if they can be."""
+        reasons = {
+            "it has not joined the network": not self.is_joined,
+            "it drains": self.is_draining,
+            "its journal cannot be written": self.is_journal_stuck,
+        }
+        return [why for why, holds in reasons.items() if holds]
 
 
 class BrokerCollector(Collector):
@@ -40,25 +89,75 @@ class BrokerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         b = self._read()
-        counts = CounterMetricFamily("tidings_count", "What has happened, by what.", labels=["what"])
-        for what, amount in sorted(b.counts.items()):
-            counts.add_metric([what.replace(" ", "_")], amount)
-        yield counts
-        for name, help, value in (
-            ("clients", "Connected clients.", b.clients),
-            ("links", "Links to other brokers.", b.links),
-            ("owed", "Events that other brokers have not acknowledged.", b.pending),
-            ("durables", "Durable subscriptions.", b.durables),
-            ("waiting", "Events that wait for durable subscribers.", b.waiting),
-            ("lost_messages", "Overlay messages that found a full queue.", b.lost_messages),
-            ("journal_groups", "Groups written to the journal.", b.journal_groups),
-            ("journal_stuck", "1 while the journal cannot be written.", int(b.is_journal_stuck)),
+        build = {"version": __version__, "python": platform.python_version(), "overlay": b.overlay}
+        yield _labelled(GaugeMetricFamily, "build_info", "Always 1; its labels say what runs.", [(build, 1)])
+        yield from _counters(b)
+        for name, help, histogram in (
+            ("publish_duration", "From a publish request until its events are on disk.", b.meters.publish),
+            ("route_duration", "From overlay messages until what follows from them is queued.", b.meters.route),
+            ("delivery_duration", "From a durable queue until the acknowledgement.", b.meters.delivery),
         ):
-            yield GaugeMetricFamily(f"tidings_{name}", help, value=value)
-        held = GaugeMetricFamily("tidings_holdings", "What is kept in memory, by what.", labels=["what"])
-        for what, amount in sorted(b.holdings.items()):
-            held.add_metric([what.replace(" ", "_")], amount)
-        yield held
+            yield HistogramMetricFamily(
+                f"tidings_{name}_seconds", help, buckets=histogram.cumulative(), sum_value=histogram.sum_s
+            )
+        yield from _gauges(b)
+        yield from _per_subscription(b)
+
+
+def _counters(b: BrokerNumbers) -> Iterator[Metric]:
+    counts = b.meters.counts
+    for what, (name, help) in _COUNTERS.items():
+        yield CounterMetricFamily(f"tidings_{name}", help, value=counts[what])
+    yield CounterMetricFamily("tidings_overlay_messages_lost", "Messages that found a full queue.", b.lost_messages)
+    yield CounterMetricFamily("tidings_journal_groups", "Groups written to the journal.", b.journal_groups)
+    actions = [({"action": _word(what)}, n) for what, n in sorted(counts.items()) if what not in _COUNTERS]
+    yield _labelled(CounterMetricFamily, "overlay_actions", "What the routing protocol did, by its words.", actions)
+
+
+def _gauges(b: BrokerNumbers) -> Iterator[Metric]:
+    for name, help, value in (
+        ("ready", "1 if /readyz says so.", int(not b.not_ready())),
+        ("joined", "1 once the broker has joined the network.", int(b.is_joined)),
+        ("clients", "Connected clients.", b.clients),
+        ("links", "Links to other brokers.", b.links),
+        ("outbox_events", "Events that other brokers have not acknowledged.", b.pending),
+        ("durable_subscriptions", "Durable subscriptions.", b.durables),
+        ("queue_events", "Events that wait for durable subscribers.", b.waiting),
+        ("journal_stuck", "1 while the journal cannot be written.", int(b.is_journal_stuck)),
+        ("certificate_expiry_timestamp_seconds", "When the broker's certificate ends.", b.certificate_ends_s),
+        *((name, "The journal and its disk.", value) for name, value in b.disk.items()),
+    ):
+        yield GaugeMetricFamily(f"tidings_{name}", help, value=value)
+    held = [({"kind": _word(what)}, n) for what, n in sorted(b.holdings.items())]
+    yield _labelled(GaugeMetricFamily, "held_items", "What is kept in memory, by kind.", held)
+    epochs = [({"type": type, "group": group}, n) for (type, group), n in sorted(b.key_epochs.items())]
+    yield _labelled(GaugeMetricFamily, "key_epoch", "The newest epoch held of a key group.", epochs)
+
+
+def _per_subscription(b: BrokerNumbers) -> Iterator[Metric]:
+    labels = [{"id": one.id, "subscription": one.name, "type": one.type} for one in b.lags]
+    lags, ages = [one.events for one in b.lags], [one.oldest_s for one in b.lags]
+    yield _labelled(GaugeMetricFamily, "subscription_lag_events", "Events that wait.", list(zip(labels, lags)))
+    yield _labelled(
+        GaugeMetricFamily, "subscription_oldest_age_seconds", "The age of the oldest.", list(zip(labels, ages))
+    )
+
+
+def _labelled(
+    family: type[GaugeMetricFamily] | type[CounterMetricFamily],
+    name: str,
+    help: str,
+    samples: Sequence[tuple[Mapping[str, str], float]],
+) -> Metric:
+    names = list(samples[0][0]) if samples else []
+    metric = family(f"tidings_{name}", help, labels=names or ["none"])
+    for labels, value in samples:
+        metric.add_metric(list(labels.values()), value)
+    return metric
+
+
+def _word(what: str) -> str:
+    return what.replace(" ", "_")
 
 
 class MetricsServer:
@@ -66,15 +165,14 @@ class MetricsServer:
 
     def __init__(self, listen: str, read: Callable[[], BrokerNumbers]) -> None:
         """`listen` is the address as `host:port`."""
-        self._listen = listen
+        self._listen, self._read = listen, read
         self._registry = CollectorRegistry()
         self._registry.register(BrokerCollector(read))
         self.address = ""
 
     async def __aenter__(self) -> MetricsServer:
-        host, port = host_and_port(self._listen, "metrics: ")
-        self._server = await asyncio.start_server(self._answer, host, port)
-        self.address = "{}:{}".format(*self._server.sockets[0].getsockname()[:2])
+        self._server = await listen(self._answer, self._listen, "metrics")
+        self.address = address_of(self._server)
         return self
 
     async def __aexit__(
@@ -86,11 +184,22 @@ class MetricsServer:
         connection = HttpConnection(reader, writer)
         try:
             request = await connection.request()
-            if request is not None and request.path == "/metrics" and request.method == "GET":
-                page = generate_latest(self._registry)
-                connection.respond(200, page, "text/plain; version=0.0.4", Connection="close")
-            elif request is not None:
-                connection.respond_json(404, {"why": "there is only /metrics here"})
+            if request is None:
+                return
+            if request.method != "GET":
+                connection.respond_json(405, {"why": "these pages can only be read"}, Allow="GET")
+                return
+            match request.path:
+                case "/metrics":
+                    page = generate_latest(self._registry)
+                    connection.respond(200, page, "text/plain; version=0.0.4", Connection="close")
+                case "/livez":
+                    connection.respond_json(200, {"live": True})
+                case "/readyz":
+                    why = self._read().not_ready()
+                    connection.respond_json(503 if why else 200, {"ready": not why, "why": why})
+                case _:
+                    connection.respond_json(404, {"why": "there are /metrics, /livez and /readyz here"})
         except TidingsError as wrong:
             connection.refuse(wrong)
         except TimeoutError:

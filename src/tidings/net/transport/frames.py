@@ -37,7 +37,7 @@ from tidings.delivery import (
     Retransmit,
 )
 from tidings.errors import Denied, ErrorCode, FilterError, InputError, PeerError, SetupError, TidingsError
-from tidings.events import Timestamp
+from tidings.events import from_extension, from_message, to_extension
 from tidings.overlay import EventId, Peer
 
 VERSION = 1
@@ -91,6 +91,24 @@ class JoinStatus(LinkFrame, frozen=True, tag="Standing"):
     """Whether the sender has joined the overlay, so that the receiver can join through it."""
 
     is_joined: bool
+
+
+class RevocationSummary(LinkFrame, frozen=True):
+    """A digest of each part of the revocations that the sender knows; see `security.rights.revocation`."""
+
+    parts: tuple[bytes, ...]
+
+
+class SignedRevocations(LinkFrame, frozen=True, tag="Revocations"):
+    """Records that the receiver may lack, each signed by whoever revokes."""
+
+    records: tuple[bytes, ...]
+
+
+class RevocationsHeard(LinkFrame, frozen=True):
+    """The ids of revocations that the sender has put in force."""
+
+    ids: tuple[str, ...]
 
 
 class TraceRequest(LinkFrame, frozen=True, tag="Trace"):
@@ -296,6 +314,9 @@ FromBroker: TypeAlias = (
     | JoinStatus
     | TraceRequest
     | TraceReply
+    | RevocationSummary
+    | SignedRevocations
+    | RevocationsHeard
     | Always
 )
 FromClient: TypeAlias = Publish | Subscribe | Unsubscribe | Acknowledge | Reject | Query | Ping | Pong | Goodbye
@@ -303,19 +324,15 @@ ToClient: TypeAlias = Published | Subscribed | EventDelivery | RequestDone | Ans
 
 
 def _to_extension(value: object) -> object:
-    if isinstance(value, Timestamp):
-        return msgspec.msgpack.Ext(_TIMESTAMP_CODE, _I64.pack(value))
-    raise AssertionError(f"a frame holds {value!r}, which has no bytes")
+    found = to_extension(value)
+    assert found is not None, f"a frame holds {value!r}, which has no bytes"
+    return msgspec.msgpack.Ext(*found)
 
 
 def _from_extension(code: int, data: memoryview) -> object:
-    if code != _TIMESTAMP_CODE or len(data) != _I64.size:
-        raise ValueError(f"unknown extension {code}")
-    return Timestamp(_I64.unpack(data)[0])
+    return from_extension(code, bytes(data))
 
 
-_TIMESTAMP_CODE = 1  # As in the overlay's messages.
-_I64 = struct.Struct(">q")
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_to_extension)
 
 
@@ -343,7 +360,11 @@ def encode_event(event: DeliveredEvent) -> bytes:
 def read_event(raw: bytes | msgspec.Raw) -> DeliveredEvent:
     """The event in a `EventDelivery`; raises PeerError for anything else."""
     try:
-        return _EVENT.decode(raw)
+        event = _EVENT.decode(raw)
+        for name, value in event.values.items():
+            if value.__class__ in (list, dict):
+                event.values[name] = from_message(value)
+        return event
     except (msgspec.MsgspecError, InputError, ValueError) as wrong:
         raise PeerError(f"delivery: {str(wrong)[:200]}") from None
 

@@ -39,7 +39,7 @@ from tidings.net.transport.frames import (
     encoded,
     refusal,
 )
-from tidings.net.transport.tls import key_and_domain
+from tidings.net.transport.tls import TrustAnchor, certified_by, is_administrator, role_of
 from tidings.overlay import NodeId, Peer
 from tidings.security import Identity, fingerprint, verify_signature
 
@@ -61,6 +61,8 @@ class Participant:
     name: str
     role: Role
     tokens: tuple[bytes, ...]
+    anchors: tuple[TrustAnchor, ...]
+    """The authorities of the organisations that it is linked with."""
     me: Peer | None = None
     protocol: str = ""
 
@@ -75,6 +77,8 @@ class Proven:
     role: str
     tokens: tuple[bytes, ...]
     peer: Peer | None = None
+    administers: bool = False
+    """Whether its certificate gives it the right to administer brokers."""
     id: NodeId = field(init=False)
     """Derived from the key once: it is asked for with every frame."""
 
@@ -125,7 +129,7 @@ async def _shake(
     writer.write(encoded(SignedTokens(participant.tokens, participant.identity.sign(signed))))
     creds = await _next(reader, SignedTokens)
     verify_signature(key, creds.signature, transcript.theirs(creds.tokens), "the handshake")
-    proven, answer = _judged(hello, creds.tokens, participant)
+    proven, answer = _judged(hello, creds.tokens, participant, is_administrator(theirs))
     writer.write(encoded(answer))
     await _next(reader, Accepted)
     return proven
@@ -145,15 +149,20 @@ def _peer_certificate(writer: asyncio.StreamWriter) -> bytes:
 
 
 def _check_hello(hello: Hello, certificate: bytes, participant: Participant, expected: bytes | None) -> bytes:
-    key, domain = key_and_domain(certificate)
+    key, domain = certified_by(certificate, participant.anchors)
     if VERSION not in hello.versions:
         raise PeerError(f"version: we speak {VERSION}, they speak {', '.join(map(str, hello.versions[:8]))}")
     if hello.key != key or hello.domain != domain:
         raise PeerError("hello: the key or the organisation is not the certificate's")
     if len(hello.nonce) != NONCE_BYTES or hello.role not in ("broker", "client"):
         raise PeerError("hello: expected a nonce of 32 bytes and a role")
+    if (certified := role_of(certificate)) not in ("", hello.role):
+        raise PeerError(f"hello: a {hello.role}, with the certificate of a {certified[:40]}")
     if expected is not None and key != expected:
-        raise PeerError(f"hello: expected {fingerprint(expected)}, got {fingerprint(key)}")
+        raise PeerError(
+            f"hello: expected {fingerprint(expected)}, got {fingerprint(key)}: "
+            "another broker answers, or this one has a new key"
+        )
     if hello.role == participant.role == "broker":
         _check_broker(hello, key, participant)
     return key
@@ -192,7 +201,9 @@ def _digest(raw: bytes) -> bytes:
     return hashlib.sha256(raw).digest()
 
 
-def _judged(hello: Hello, tokens: tuple[bytes, ...], participant: Participant) -> tuple[Proven, Accepted]:
+def _judged(
+    hello: Hello, tokens: tuple[bytes, ...], participant: Participant, administers: bool
+) -> tuple[Proven, Accepted]:
     """Whether the other end may attach at all. Its tokens are checked when they are used."""
     if len(tokens) > TOKENS_MAX:
         raise PeerError(f"creds: {len(tokens)} tokens; at most {TOKENS_MAX} are allowed")
@@ -200,7 +211,7 @@ def _judged(hello: Hello, tokens: tuple[bytes, ...], participant: Participant) -
         raise Denied(f"domain: a client attaches to a broker of its own organisation, not {hello.domain[:80]!r}")
     if hello.role == participant.role == "client":
         raise PeerError("hello: expected a broker, got another client")
-    proven = Proven(hello.key, hello.domain, hello.name[:80], hello.role, tokens, hello.me)
+    proven = Proven(hello.key, hello.domain, hello.name[:80], hello.role, tokens, hello.me, administers)
     return proven, Accepted(len(tokens))
 
 
@@ -210,7 +221,10 @@ async def _next(reader: FrameReader, kind: type[_F]) -> _F:
         frames = await reader.some(at_most=1)
     match frames[0]:
         case None:
-            raise PeerError("handshake: the other end has closed the connection")
+            raise PeerError(
+                "handshake: the other end has closed the connection without a reason: "
+                "it may not trust the authority of our certificate"
+            )
         case RequestRefused() as refused:
             raise as_error(refused)
         case Goodbye(why):

@@ -15,7 +15,7 @@ import contextlib
 import logging
 import ssl
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from random import Random
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ from tidings.net.config import Limits, host_and_port
 from tidings.net.transport.capture import Capture
 from tidings.net.transport.connection import Link
 from tidings.net.transport.handshake import Participant, Proven, shake
+from tidings.net.transport.tls import why_unreached
 from tidings.overlay import NodeId, Peer
 
 DIAL_S_MAX = 5.0
@@ -74,9 +75,11 @@ class PeerLinks:
         self._ready: set[NodeId] = set()
         self._dialled: dict[NodeId, bool] = {}
         self._addresses: dict[NodeId, Peer] = {}
+        self._configured: dict[NodeId, Peer] = {}
         self._persistent: dict[NodeId, None] = {}
         self._held: dict[NodeId, deque[Any]] = {}
         self._dialling: dict[NodeId, asyncio.Task[None]] = {}
+        self._unreached: dict[NodeId, str] = {}
         self._serving: set[asyncio.Task[None]] = set()
         self._is_closing = False
 
@@ -133,6 +136,20 @@ class PeerLinks:
 
     # ── Reaching ──
 
+    def present(self, participant: Participant, context: ssl.SSLContext, trusted: Collection[str]) -> None:
+        """From now on, show this certificate on new links; links to organisations that are not trusted now are cut."""
+        self.participant, self._context = participant, context
+        for id, link in list(self.open.items()):
+            if link.proven.domain not in trusted:
+                self._persistent.pop(id, None)
+                self._drop(id, "this organisation is not trusted any more")
+
+    def configure(self, peers: Iterable[Peer]) -> None:
+        """The operator says where these peers are: that is tried first, whatever anybody else says."""
+        peers = list(peers)
+        self._configured.update((peer.id, peer) for peer in peers)
+        self.learn(peers)
+
     def learn(self, peers: Iterable[Peer]) -> None:
         """These peers are reached at these addresses; a later incarnation replaces an earlier one."""
         for peer in peers:
@@ -161,12 +178,12 @@ class PeerLinks:
     async def _dial(self, id: NodeId) -> None:
         pause_s, tries = PAUSE_S_MIN, 0
         while id not in self.open and not self._is_closing:
-            peer = self._addresses[id]
+            peer = self._configured.get(id) if tries % 2 == 0 else None
+            peer = peer or self._addresses[id]
             try:
                 await self._connect(peer)
             except (OSError, TimeoutError, PeerError, Denied, InputError) as wrong:
-                why = str(wrong) or type(wrong).__name__
-                log.info("cannot reach a peer", extra={"peer": id, "address": peer.address, "why": why})
+                self._note_unreached(peer, why_unreached(wrong))
                 tries += 1
                 if tries >= TRIES_ON_DEMAND:
                     self._give_up(id)
@@ -174,6 +191,17 @@ class PeerLinks:
                         return
                 await asyncio.sleep(pause_s * self._rng.uniform(0.5, 1.5))
                 pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+    def _note_unreached(self, peer: Peer, why: str) -> None:
+        """Logs a reason once: a peer that is away for a day would fill the log."""
+        if self._unreached.get(peer.id) != why:
+            self._unreached[peer.id] = why
+            log.warning("cannot reach a peer", extra={"peer": peer.id, "address": peer.address, "why": why})
+
+    def unlinked(self) -> list[dict[str, str]]:
+        """The peers to which a link should be and is not, and why, as JSON would have it."""
+        away = [self._addresses[id] for id in self._persistent if id not in self.open and id in self._addresses]
+        return [{"id": peer.id, "address": peer.address, "why": self._unreached.get(peer.id, "")} for peer in away]
 
     def _dialled_out(self, peer: NodeId, done: asyncio.Task[None]) -> None:
         self._dialling.pop(peer, None)
@@ -216,6 +244,8 @@ class PeerLinks:
             return None
         self._drop(peer.id, "replaced by a later connection")
         self.open[peer.id], self._dialled[peer.id] = link, dialled
+        if self._unreached.pop(peer.id, None) is not None:
+            log.info("reached a peer", extra={"peer": str(link.proven), "address": peer.address})
         self.learn([peer])
         self.owner.link_is_up(link, peer, dialled=dialled)
         task = asyncio.get_running_loop().create_task(self._serve(link))

@@ -31,6 +31,17 @@ def test_a_life_begins_with_a_number_that_no_earlier_one_had(tmp_path: Path) -> 
     assert lives == [(lives[0][0], 0), (lives[0][0], 1), (lives[0][0], 2)]
 
 
+def test_only_its_owner_can_read_a_journal_and_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir(mode=0o755)
+    journal = Journal(tmp_path / "data" / "j.db")
+    try:
+        found = [tmp_path / "data", *(tmp_path / "data").iterdir()]
+        assert len(found) > 2  # The write-ahead log, too.
+        assert all(file.stat().st_mode & 0o077 == 0 for file in found)
+    finally:
+        journal.close()
+
+
 def test_what_was_committed_is_there_after_a_restart(tmp_path: Path) -> None:
     async def first_life() -> None:
         journal, durable = Journal(tmp_path / "j.db"), a_durable()

@@ -14,7 +14,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tidings.errors import Denied
-from tidings.net.gateway.dpop import FRESH_S, DpopVerifier, token_hash
+from tidings.net.gateway.dpop import FRESH_S, SEEN_MAX, DpopVerifier, token_hash
 from tidings.net.gateway.http import Request
 from tidings.net.transport import tls
 from tidings.security import Identity
@@ -39,9 +39,11 @@ class Organisation:
 POLICE, OTHERS = Organisation("police", 1), Organisation("police", 2)
 
 
-def proofs(folder: Path, **options: int) -> DpopVerifier:
+def proofs(folder: Path, *, since_s: float = 0.0, seen_max: int = SEEN_MAX) -> DpopVerifier:
     (folder / "trusted.pem").write_bytes(POLICE.trusted)
-    return DpopVerifier("police", folder / "trusted.pem", **options)
+    made = DpopVerifier("police", folder / "trusted.pem", since_s=since_s, seen_max=seen_max)
+    made.hosts = frozenset({"here:1"})
+    return made
 
 
 def proof(of: Organisation = POLICE, header: dict[str, Any] | None = None, **claims: Any) -> str:
@@ -55,9 +57,7 @@ def proof(of: Organisation = POLICE, header: dict[str, Any] | None = None, **cla
 
 
 def request(dpop: str, **headers: str) -> Request:
-    return Request(
-        "POST", "/events", {"a": "b"}, {"host": "here:1", "authorization": TOKENS, "dpop": dpop, **headers}, b""
-    )
+    return Request("POST", "/events", {"a": "b"}, {"host": "here:1", "authorization": TOKENS, "dpop": dpop, **headers})
 
 
 def test_a_proof_tells_whose_request_it_is(tmp_path: Path) -> None:
@@ -124,3 +124,15 @@ def test_a_certificate_that_no_longer_holds_proves_nothing(tmp_path: Path) -> No
     later = NOW + timedelta(days=tls.VALID_DAYS).total_seconds()
     with pytest.raises(Denied, match="is not valid now"):
         proofs(tmp_path).who(request(proof(iat=later)), later)
+
+
+def test_a_proof_for_another_host_is_worth_nothing_whatever_the_request_calls_its_host(tmp_path: Path) -> None:
+    with pytest.raises(Denied, match="another address"):
+        proofs(tmp_path).who(request(proof(htu="https://there:1/events"), host="there:1"), NOW)
+
+
+def test_a_proof_made_before_the_gateway_started_may_have_been_used_before(tmp_path: Path) -> None:
+    gateway = proofs(tmp_path, since_s=NOW)
+    with pytest.raises(Denied, match="before this gateway started"):
+        gateway.who(request(proof(iat=NOW - 2)), NOW)
+    assert gateway.who(request(proof(iat=NOW + 1)), NOW + 1) == POLICE.member.public_key

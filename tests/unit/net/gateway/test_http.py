@@ -19,7 +19,8 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     connection = HttpConnection(reader, writer)
     try:
         while (request := await connection.request()) is not None:
-            told = f"{request.method} {request.path} {dict(request.query)} {len(request.body)}"
+            length = "unread" if request.path == "/unread" else len(await connection.body())
+            told = f"{request.method} {request.path} {dict(request.query)} {length}"
             connection.respond(200, told.encode(), "text/plain")
     except TidingsError as wrong:
         connection.refuse(wrong)
@@ -103,3 +104,14 @@ def test_what_is_not_understood_or_too_large_is_refused_and_the_connection_close
     said = answers(sent)
     assert said.startswith(b"HTTP/1.1 %d " % status)
     assert said.count(b"HTTP/1.1") == 1
+
+
+def test_a_body_that_nobody_reads_is_dropped_and_the_next_request_answered() -> None:
+    said = answers(b"POST /unread HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\n", b"abcde" + GET)
+    assert said.count(b"HTTP/1.1 200") == 2
+    assert said.endswith(b"GET /a {'b': 'c'} 0")
+
+
+def test_a_length_of_five_thousand_digits_is_a_bad_request() -> None:
+    said = answers(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n")
+    assert said.startswith(b"HTTP/1.1 400")
