@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 POM = Path(__file__).parent / "kafka" / "pom.xml"
-JARS = Path(__file__).parents[2] / "build" / "kafka-jars"
+BUILD = Path(__file__).parents[2] / "build"
 FETCH_S_MAX, START_S_MAX = 300, 60
 CLUSTER = "dGlkaW5ncyBvZiBLYWZrYQ"  # Sixteen bytes in base64; drawn by lot, one of 64 begins with a dash and is taken for an option.
 
@@ -36,22 +36,28 @@ offsets.topic.replication.factor=1
 
 
 def jars(profile: str) -> list[Path]:
-    """The jars of `connector` or `broker`, fetched once. Skips the test where they cannot be had; on CI, fails it."""
-    digest = hashlib.sha256(POM.read_bytes()).hexdigest()[:12]
-    folder = JARS / digest
-    if not (folder / f"{profile}.whole").exists():
-        _fetch(profile, folder)
-        (folder / f"{profile}.whole").touch()
+    """The jars of `connector` or `broker`."""
+    return fetched(POM, "kafka-jars", profile)
+
+
+def fetched(pom: Path, name: str, profile: str = "") -> list[Path]:
+    """The jars of a POM, fetched once. Skips the test where they cannot be had; on CI, fails it."""
+    folder = BUILD / name / hashlib.sha256(pom.read_bytes()).hexdigest()[:12]
+    done = folder / f"{profile}.whole"
+    if not done.exists():
+        _fetch(pom, profile, folder)
+        done.touch()
     return sorted((folder / profile).glob("*.jar"))
 
 
-def _fetch(profile: str, folder: Path) -> None:
+def _fetch(pom: Path, profile: str, folder: Path) -> None:
     if shutil.which("mvn") is None:
         _cannot("`mvn` is not on this machine")
-    command = ["mvn", "-B", "-q", "-Dstyle.color=never", "-f", str(POM), f"-P{profile}", f"-Djars={folder}"]
+    command = ["mvn", "-B", "-q", "-Dstyle.color=never", "-f", str(pom), f"-Djars={folder}"]
+    chosen = [f"-P{profile}"] if profile else []
     try:
         done = subprocess.run(
-            [*command, "generate-resources"], capture_output=True, text=True, timeout=FETCH_S_MAX, check=False
+            [*command, *chosen, "generate-resources"], capture_output=True, text=True, timeout=FETCH_S_MAX, check=False
         )
     except subprocess.TimeoutExpired:
         _cannot(f"Maven did not fetch the jars in {FETCH_S_MAX} s")

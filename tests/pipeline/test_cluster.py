@@ -23,13 +23,13 @@ EXECUTOR = ("memory=512m", "cores=1", f"extraJavaOptions={java_classes.options()
 PROGRAM = """
 import sys
 import pyarrow as pa
-from tests import java_classes
 from tests.pipeline.sightings import expected_pairs, sightings, subscriptions, table
+from tidings.cli import main
 from tidings.pipeline import match, start
 
+master, *settings = sys.argv[1:]
 events, wanted = sightings(800), subscriptions(80)
-settings = {"spark.sql.shuffle.partitions": "2", "spark.executor.extraJavaOptions": java_classes.options()}
-spark = start("cluster test", "local-cluster[2,1,1024]", settings)
+spark = start("cluster test", master, dict(setting.split("=", 1) for setting in settings))
 
 def where(batches):
     import os, tidings, tidings.matching
@@ -43,8 +43,10 @@ conditions = spark.createDataFrame(pa.Table.from_pylist(wanted))
 for plan in ("index", "zones"):
     found = sorted(tuple(row) for row in match(rows, conditions, plan=plan).collect())
     assert found == expected_pairs(events, wanted), (plan, len(found))
-print("equal")
-spark.stop()
+print("equal", flush=True)
+# Names without a folder: executors are at home elsewhere, and find the files all the same.
+sys.argv = ["tidings", "match", "events.parquet", "wanted.parquet", "--out", "out", "--master", master]
+main()
 """
 
 
@@ -65,20 +67,6 @@ def environment(home: Path) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
         "PYSPARK_PYTHON": sys.executable,
     }
-
-
-@pytest.mark.slow
-@pytest.mark.spark
-def test_two_executor_processes_give_what_the_definition_gives(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env=environment(spark_home(tmp_path / "spark")),
-        capture_output=True,
-        encoding="utf-8",
-        timeout=400,
-        check=False,
-    )
-    assert done.stdout.strip().endswith("equal"), done.stderr[-4000:]
 
 
 @contextmanager
@@ -108,19 +96,18 @@ def standalone(home: Path, folder: Path) -> Iterator[str]:
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_a_standalone_cluster_gives_what_the_definition_gives(tmp_path: Path) -> None:
+def test_a_cluster_of_two_executor_processes_gives_what_the_definition_gives(tmp_path: Path) -> None:
     events, wanted = sightings(800), subscriptions(80)
     pq.write_table(table(events), tmp_path / "events.parquet", row_group_size=100)
     pq.write_table(pa.Table.from_pylist(wanted), tmp_path / "wanted.parquet")
     home = spark_home(tmp_path / "spark")
-    # Names without a folder: executors are at home elsewhere, and find the files all the same.
-    files = ["events.parquet", "wanted.parquet", "--out", "out"]
+    settings = [f"spark.executor.{what}" for what in EXECUTOR] + ["spark.sql.shuffle.partitions=2"]
     with standalone(home, tmp_path) as url:
-        settings = [f"--conf=spark.executor.{what}" for what in EXECUTOR]
         done = subprocess.run(
-            [sys.executable, "-m", "tidings", "match", *files, "--master", url, *settings],
+            [sys.executable, "-c", PROGRAM, url, *settings],
             env=environment(home), cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=400, check=False,
         )  # fmt: skip
+    assert done.stdout.startswith("equal"), done.stderr[-4000:]
     assert done.returncode == 0, done.stderr[-4000:]
     found = pq.read_table(tmp_path / "out").to_pylist()
     assert sorted((row["event_id"], row["subscription_id"], row["subscriber"]) for row in found) == expected_pairs(

@@ -81,12 +81,14 @@ def test_a_checkpoint_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> 
 
 def test_a_batch_log_adds_up_what_is_done_and_only_that(tmp_path: Path) -> None:
     log = BatchLog(str(tmp_path))
-    log[0] = BatchEntry(1, Counts(events=5, delivered_from=2, unmatched=2, quarantined=1, deliveries=9))
-    log[1] = BatchEntry(1, Counts(events=1, unmatched=1))
-    log[2] = BatchEntry(2)
-    assert log.totals() == Counts(events=6, delivered_from=2, unmatched=3, quarantined=1, deliveries=9)
+    log.begin(0, 1)
+    log.finish(0, Counts(events=5, delivered_from=2, unmatched=2, quarantined=1, deliveries=9))
+    log.begin(1, 1, rejected=3)
+    log.finish(1, Counts(events=1, unmatched=1, rejected=3))
+    log.begin(2, 2)
+    assert log.totals() == Counts(events=6, delivered_from=2, unmatched=3, quarantined=1, deliveries=9, rejected=3)
     assert log.totals().add_up()
-    assert log[2] == BatchEntry(2)
+    assert log[2] == BatchEntry(2, epoch=1)
     assert log[3] is None
     log.close()
 

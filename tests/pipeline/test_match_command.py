@@ -14,7 +14,7 @@ from tests.pipeline.commands import tidings
 from tests.pipeline.sightings import Sighting, expected_pairs, sightings, subscriptions, table, write_lines
 from tidings.errors import InputError, SetupError, TidingsError
 from tidings.events import write_file
-from tidings.pipeline import Outcome, match_files
+from tidings.pipeline import Outcome, match, match_files
 from tidings.pipeline.sources.files import format_of
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def test_the_command_writes_deliveries_sets_rejects_aside_and_exits_with_1(spark
     assert "did you mean 'speed'" in ended.said
     assert "Traceback" not in ended.said
     assert written(tmp_path / "out") == EXPECTED
-    [rejected] = pq.read_table(tmp_path / "out" / "rejected").to_pylist()
+    [rejected] = pq.read_table(tmp_path / "out-rejected").to_pylist()
     assert (rejected["id"], rejected["filter"]) == ("bad", "sped > 1")
 
 
@@ -66,7 +66,7 @@ def test_broken_lines_are_quarantined_with_and_without_a_declared_type(spark: Sp
         out = str(tmp_path / name)
         outcome = match_files(spark, str(lines), str(wanted), out, event_type=event_type)
         assert (outcome.deliveries, outcome.broken) == (len(EXPECTED), 1)
-        [broken] = pq.read_table(tmp_path / name / "quarantine").to_pylist()
+        [broken] = pq.read_table(tmp_path / f"{name}-quarantine").to_pylist()
         assert broken["original"] == b'{"event_id": "x", "spe'
 
 
@@ -148,3 +148,70 @@ def test_the_event_type_may_come_from_a_file(spark: SparkSession, tmp_path: Path
         ended = tidings("match", *files, "--out", str(out), "--type", str(tmp_path / name), *SMALL)
         assert (ended.code, out.exists()) == (code, code == 0), ended.said
         assert "Traceback" not in ended.said
+
+
+def test_events_whose_id_is_null_are_quarantined_and_not_delivered(spark: SparkSession, tmp_path: Path) -> None:
+    everything = [{"id": "all", "subscriber": "x", "filter": "TRUE"}]
+    wanted = str(write_lines(tmp_path / "w.jsonl", everything))
+    unnamed = [{**EVENTS[0], "event_id": None}, {**EVENTS[1], "event_id": None}]
+    pq.write_table(table([*EVENTS[:20], *unnamed]), tmp_path / "e.parquet")
+    lines = write_lines(tmp_path / "e.jsonl", [*EVENTS[:20], *unnamed])
+    (tmp_path / "e.csv").write_text("event_id,lane\n1,2\n,3\n,4\n")
+    for path, plan in (("e.parquet", "index"), ("e.parquet", "zones"), (lines.name, "index"), ("e.csv", "index")):
+        out = tmp_path / "out"
+        outcome = match_files(spark, str(tmp_path / path), wanted, str(out), plan=plan, overwrite=True)
+        assert outcome.broken == 2, path
+        assert all(event is not None for event, _, _ in written(out))
+        assert outcome.deliveries == len(written(out)) == (1 if path == "e.csv" else 20)
+        broken = pq.read_table(tmp_path / "out-quarantine").to_pylist()
+        assert {row["reason"] for row in broken} == {"has no id: event_id is NULL"}
+        assert all(b"lane" in row["original"] for row in broken)
+    rows = spark.read.parquet(str(tmp_path / "e.parquet"))
+    assert match(rows, spark.createDataFrame(pa.Table.from_pylist(everything))).where("event_id IS NULL").isEmpty()
+
+
+def test_rejected_and_quarantined_rows_are_no_results_to_other_readers(spark: SparkSession, tmp_path: Path) -> None:
+    lines = write_lines(tmp_path / "events.jsonl", [*EVENTS, {"event_id": None}])
+    wanted = write_lines(tmp_path / "wanted.jsonl", [*WANTED, {"id": "bad", "subscriber": "x", "filter": "sped > 1"}])
+    out = tmp_path / "out"
+    outcome = match_files(spark, str(lines), str(wanted), str(out))
+    assert (outcome.rejected, outcome.broken) == (1, 1)
+    assert len(pq.read_table(out)) == len(EXPECTED)
+    with pytest.raises(InputError, match="is not empty"):
+        match_files(spark, str(lines), str(wanted), str(out))
+    match_files(spark, str(lines), str(write_lines(tmp_path / "good.jsonl", WANTED)), str(out), overwrite=True)
+    assert not (tmp_path / "out-rejected").exists(), "of an earlier result"
+
+
+def test_mistakes_are_found_without_starting_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_start(*given: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr("tidings.pipeline.session.start", no_start)
+    monkeypatch.setattr("tidings.pipeline.start", no_start, raising=False)
+    monkeypatch.chdir(tmp_path)
+    write_lines(tmp_path / "e.jsonl", EVENTS)
+    write_lines(tmp_path / "w.jsonl", WANTED)
+    pq.write_table(table(EVENTS).drop_columns("event_id"), tmp_path / "e.parquet")
+    write_lines(tmp_path / "named.jsonl", [{"sighting": "1", "lane": 2}])
+    pq.write_table(pa.table({"id": ["a"], "condition": ["TRUE"]}), tmp_path / "w.parquet")
+    (tmp_path / "e.csv").write_text("sighting,area\n7,EC2\n")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "precious").write_text("")
+    for arguments, said in (
+        (("e.jsonl", "none.jsonl", "--out", "o"), "no such file or folder: 'none.jsonl'"),
+        (("none", "w.jsonl", "--out", "o"), "no such file or folder: 'none'"),
+        (("e.parquet", "w.jsonl", "--out", "o"), "the events need a column 'event_id' or 'id'"),
+        (("e.csv", "w.jsonl", "--out", "o"), "they have sighting, area"),
+        (("named.jsonl", "w.jsonl", "--out", "o", "--id", "sigthing"), "did you mean 'sighting'"),
+        (("e.jsonl", "e.csv", "--out", "o"), "expected subscriptions as JSON lines or Parquet, got csv"),
+        (("e.jsonl", "w.parquet", "--out", "o"), "subscriber, filter missing"),
+        (("e.jsonl", "w.jsonl", "--out", "full"), "is not empty"),
+        (("e.jsonl", "w.jsonl", "--out", "o", "--type", "none.toml"), "none.toml"),
+        (("e.jsonl", "w.jsonl", "--out", "s3a:/bucket/o"), "with two slashes"),
+        (("e.jsonl", "w.jsonl", "--out", "o", "--conf", "executor.memory=1g"), "spark.key=value"),
+    ):
+        ended = tidings("match", *arguments)
+        assert ended.code == 2, (arguments, ended.said)
+        assert said in ended.said, ended.said
+        assert not (tmp_path / "o").exists()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -12,14 +13,16 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from tests.pipeline.commands import tidings
 from tests.pipeline.sightings import Record, Sighting, expected_pairs, sightings, subscriptions, table, write_lines
+from tidings.cli.run import tell_of, tell_of_rejects
 from tidings.errors import InputError, SetupError
 from tidings.events import write_file
-from tidings.pipeline import BatchDone, Counts, Pipeline, delivery_id, read_pipeline, run
+from tidings.pipeline import BatchDone, Counts, Pipeline, delivery_id, read_deliveries, read_pipeline, run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,10 +70,11 @@ def put_events(folder: Path, events: list[Record], files: int) -> None:
 
 
 def delivered(folder: Path) -> list[tuple[str, str, str]]:
-    """What a reader finds in the sink."""
-    rows = pq.read_table(folder / "deliveries", partitioning="hive").to_pylist()
+    """What a reader finds in the sink, by its commit records and by listing it."""
+    rows = read_deliveries(str(folder / "deliveries")).to_table().to_pylist()
+    listed = pq.read_table(folder / "deliveries", partitioning="hive").to_pylist()
+    assert sorted(row["delivery_id"] for row in rows) == sorted(row["delivery_id"] for row in listed)
     assert all(row["delivery_id"] == delivery_id(row["event_id"], row["subscription_id"]) for row in rows)
-    assert all(row["to"] == row["subscriber"] for row in rows)
     return sorted((row["event_id"], row["subscription_id"], row["subscriber"]) for row in rows)
 
 
@@ -108,11 +112,21 @@ def test_subscriptions_change_from_one_batch_to_the_next(spark: SparkSession, tm
     added = {"id": "new", "subscriber": "late", "filter": "lane = 1"}
     changes = [changed, {"id": WANTED[1]["id"], "removed": True}, added, {"id": WANTED[2]["id"], "filter": "sped > 1"}]
 
-    def change_after_the_first(done: BatchDone) -> None:
-        if done.batch == 0:
+    done: list[BatchDone] = []
+
+    def change_after_the_first(batch: BatchDone) -> None:
+        done.append(batch)
+        if batch.batch == 0:
             write_lines(tmp_path / "subscriptions" / "2.jsonl", changes)
 
-    run(spark, pipeline, change_after_the_first)
+    totals = run(spark, pipeline, change_after_the_first)
+    assert ([each.counts.rejected for each in done], totals.rejected) == ([0, 1, 0], 1)
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        tell_of(done[1])
+        tell_of_rejects(totals, "quarantine")
+    assert "1 subscription changes rejected" in said.getvalue()
+    assert "they are in quarantine/subscriptions" in said.getvalue()
     first, later = EVENTS[:400], EVENTS[400:]
     after = [changed, *WANTED[2:], added]
     assert delivered(tmp_path) == sorted(expected_pairs(first, WANTED) + expected_pairs(later, after))
@@ -132,6 +146,19 @@ def test_parquet_in_and_json_lines_out(spark: SparkSession, tmp_path: Path) -> N
     expected = expected_pairs(EVENTS[:300], WANTED)
     assert sorted((row.event_id, row.subscription_id, row.subscriber) for row in rows) == expected
     assert {row.event for row in rows} <= {row.event for row in rows if '"event_id":"e' in row.event}
+
+
+def test_a_column_of_parquet_that_spark_cannot_read_is_named_with_what_helps(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    file = lay_out(tmp_path, "parquet")
+    rows = table(EVENTS[:5]).append_column("at", pa.array([1, 2, 3, 4, 5], pa.timestamp("ns", "UTC")))
+    pq.write_table(rows, tmp_path / "events" / "1.parquet")
+    ended = tidings("run", str(file), *SMALL)
+    assert ended.code == 2, ended.said
+    [said] = [line for line in ended.said.splitlines() if "Error" in line]
+    assert "cannot read at (timestamp[ns, tz=UTC])" in said
+    assert "microseconds" in said
 
 
 def test_csv_in_with_rows_that_do_not_fit(spark: SparkSession, tmp_path: Path) -> None:
@@ -167,9 +194,14 @@ def test_what_is_not_there_is_told_before_anything_runs(spark: SparkSession, tmp
 
 
 def start_run(file: Path, *more: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tidings", "run", str(file), *SMALL, *more]
-    environment = {**os.environ, "PYTHONPATH": "src"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return _started("tidings", "run", str(file), *SMALL, *more)
+
+
+def struck_run(strike: tuple[str, str, str, int], file: Path, *more: str) -> tuple[int, str]:
+    """A run that kills or interrupts itself, as `struck_run` has it; how it ended, and what it said."""
+    process = _started("tests.pipeline.struck_run", *map(str, strike), "run", str(file), *SMALL, *more)
+    _, said = process.communicate(timeout=300)
+    return process.returncode, said.decode()
 
 
 def wait_for(something: Path, process: subprocess.Popen[bytes], pattern: str, count: int) -> None:
@@ -177,26 +209,61 @@ def wait_for(something: Path, process: subprocess.Popen[bytes], pattern: str, co
         time.sleep(0.02)  # Another process's files: there is nothing to wait on but the disk.
 
 
+def _started(*command: str) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": "src:."}
+    return subprocess.Popen(
+        [sys.executable, "-m", *command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
 @pytest.mark.slow
-def test_killed_or_stopped_at_any_moment_the_next_run_goes_on_and_every_pair_stands_once(
-    spark: SparkSession, tmp_path: Path
+@pytest.mark.spark
+def test_interrupted_before_the_first_batch_a_run_says_one_line_and_no_traceback(tmp_path: Path) -> None:
+    code, said = struck_run(("INT", "after", "java", 1), lay_out(tmp_path))
+    assert (code, said.splitlines()) == (130, ["stopped before anything was done"])
+
+
+def test_mistakes_in_a_pipeline_are_found_without_starting_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_start(*given: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr("tidings.pipeline.start", no_start, raising=False)
+    file = lay_out(tmp_path)
+    text = file.read_text()
+    pq.write_table(table(EVENTS[:5]).drop_columns("event_id"), tmp_path / "events" / "1.parquet")
+    for old, new, said in (
+        ('type = "sighting.toml"', 'type = "none.toml"', "none.toml"),
+        ('path = "events"', 'path = "none"', "expected a folder that files are put into"),
+        ('path = "subscriptions"', 'path = "none"', "expected a folder of subscriptions"),
+        ('format = "json"', 'format = "parquet"', "the events need a column 'event_id' or 'id'"),
+        ('checkpoint = "checkpoint"', 'checkpoint = "s3a:/lake/checkpoint"', "with two slashes"),
+    ):
+        file.write_text(text.replace(old, new))
+        ended = tidings("run", str(file))
+        assert (ended.code, said in ended.said) == (2, True), ended.said
+
+
+@pytest.mark.slow
+def test_killed_or_stopped_the_next_run_goes_on_and_every_pair_stands_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once killed, once stopped with Ctrl-C; `python -m tests.soak --world spark` kills more often, at other moments."""
     file = lay_out(tmp_path)
     at_work = file.read_text()
-    file.write_text(at_work.replace("until_empty = true", "every_s = 0.2"))
     put_events(tmp_path, EVENTS[:600], 4)
-    kill_in_a_batch(tmp_path, file, random.Random(4))
+    code, said = struck_run(("KILL", "before", "_commits/", 2), file)
+    assert code == -signal.SIGKILL, said
     assert max(Counter(delivered_so_far(tmp_path)).values(), default=1) == 1
     put_events(tmp_path, EVENTS[600:], 4)
-    done = len(list((tmp_path / "deliveries").glob("batch=*")))
-    process = start_run(file, "-o", "json")
-    wait_for(tmp_path / "deliveries", process, "batch=*", done + 1)
-    process.send_signal(signal.SIGINT)
-    out, said = process.communicate(timeout=120)
-    assert process.returncode == 130, said.decode()
-    assert b"Traceback" not in said
-    assert b'"events"' in out
+    file.write_text(at_work.replace("until_empty = true", "every_s = 0.2"))
+    with monkeypatch.context() as here:
+        here.setattr("tidings.cli.run.tell_of", lambda done: os.kill(os.getpid(), signal.SIGINT))
+        ended = tidings("run", str(file), "-o", "json", *SMALL)
+    assert ended.code == 130, ended.said
+    assert "Traceback" not in ended.said
+    assert '"events"' in ended.out
     file.write_text(at_work)
     ended = tidings("run", str(file), *SMALL)
     assert ended.code == 0, ended.said
@@ -204,18 +271,12 @@ def test_killed_or_stopped_at_any_moment_the_next_run_goes_on_and_every_pair_sta
     assert delivered(tmp_path) == expected_pairs(EVENTS, WANTED)
 
 
-def kill_in_a_batch(folder: Path, file: Path, rng: random.Random) -> None:
-    """Starts a run and kills it at a moment somewhere within a batch, or the next one."""
-    begun = len(list((folder / "checkpoint" / "batches").glob("*.json")))
-    process = start_run(file)
-    wait_for(folder / "checkpoint" / "batches", process, "*.json", begun + 1)
-    time.sleep(rng.random() * 2)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-
-
-def delivered_so_far(folder: Path) -> list[tuple[str, str, str]]:
-    return delivered(folder) if list((folder / "deliveries").glob("batch=*/to=*/*.parquet")) else []
+def delivered_so_far(folder: Path) -> list[tuple[str, str]]:
+    """What a listing finds: after a kill also a whole batch whose commit record is still to be written."""
+    if not list((folder / "deliveries").glob("batch=*/*.parquet")):
+        return []
+    rows = pq.read_table(folder / "deliveries", partitioning="hive").to_pylist()
+    return [(row["event_id"], row["subscription_id"]) for row in rows]
 
 
 def test_a_pipeline_reads_as_it_was_written(tmp_path: Path) -> None:

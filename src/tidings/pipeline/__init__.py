@@ -2,13 +2,15 @@
 
 `match` joins two tables. `Matching` does the same, and also has the plan and the rejected subscriptions.
 `match_files` goes from files to files. `run` runs a pipeline that a file describes, until it is stopped or its
-sources are empty. `admit` decrypts events, and `secure` encrypts deliveries for their recipients, with keys from a
+sources are empty, and `read_deliveries` reads what it has committed to files. `admit` decrypts events, and `secure` encrypts deliveries for their recipients, with keys from a
 `KeyFile`. `LiveNetwork` is the Spark data source `tidings`, to be registered with a session.
 
 In reading order:
 
     tables       the tables that steps pass to one another, by their columns
     session      starts Spark; errors of Spark as our own
+    storage      files on local disks, HDFS and object stores; what is put only if it is absent
+    preflight    mistakes that are found before Spark starts
     workers      Python workers that are forked with Tidings already loaded
     match_job    from files to files (`tidings match`)
     config       the file that describes a pipeline
@@ -19,7 +21,7 @@ In reading order:
     security/    decrypting events, encrypting deliveries
     sinks/       where deliveries go
     connectors/  Kafka, and the Spark data source `tidings`
-    state/       the checkpoint: batch log and subscription versions
+    state/       the checkpoint: epochs, batch log and subscription versions
 """
 
 from __future__ import annotations
@@ -35,12 +37,16 @@ from tidings.pipeline.security.recipients import Rest
 if TYPE_CHECKING:
     from tidings.pipeline.config import Pipeline, read_pipeline
     from tidings.pipeline.connectors.spark_datasource import LiveNetwork
+    from tidings.pipeline.connectors.table_format import TableFormat, compact_table, connector_for
     from tidings.pipeline.match_job import Outcome, match_files
+    from tidings.pipeline.preflight import check_files, check_pipeline
     from tidings.pipeline.security.keyfile import KeyFile, write_keys
     from tidings.pipeline.security.nonce_leases import NonceLeases, stamp, stamp_files
     from tidings.pipeline.session import parse_settings, start
+    from tidings.pipeline.sinks.compaction import check_deliveries, compact_deliveries
+    from tidings.pipeline.sinks.files import read_deliveries
     from tidings.pipeline.state.batch_log import BatchLog, Counts
-    from tidings.pipeline.stream_job import BatchDone, BatchMetrics, run
+    from tidings.pipeline.stream_job import BatchDone, BatchMetrics, run, totals
     from tidings.pipeline.tables import delivery_id
 
     # Names of version 0.1, which keep working.
@@ -65,12 +71,20 @@ __all__ = [
     "Plan",
     "PlanName",
     "Rest",
+    "TableFormat",
     "admit",
+    "check_deliveries",
+    "check_files",
+    "check_pipeline",
+    "compact_deliveries",
+    "compact_table",
+    "connector_for",
     "delivery_id",
     "genuine",
     "match",
     "match_files",
     "parse_settings",
+    "read_deliveries",
     "read_pipeline",
     "refused",
     "run",
@@ -78,6 +92,7 @@ __all__ = [
     "stamp",
     "stamp_files",
     "start",
+    "totals",
     "write_keys",
 ]
 
@@ -85,12 +100,16 @@ __all__ = [
 # this package and does not need them, so these names are loaded at first use.
 _MODULES = {
     "config": ("Pipeline", "read_pipeline"),
+    "connectors.table_format": ("TableFormat", "compact_table", "connector_for"),
+    "sinks.compaction": ("check_deliveries", "compact_deliveries"),
+    "preflight": ("check_files", "check_pipeline"),
     "match_job": ("Outcome", "match_files"),
-    "stream_job": ("BatchDone", "BatchMetrics", "run"),
+    "stream_job": ("BatchDone", "BatchMetrics", "run", "totals"),
     "security.keyfile": ("KeyFile", "write_keys"),
     "security.nonce_leases": ("NonceLeases", "stamp", "stamp_files"),
     "state.batch_log": ("BatchLog", "Counts"),
     "connectors.spark_datasource": ("LiveNetwork",),
+    "sinks.files": ("read_deliveries",),
     "session": ("parse_settings", "start"),
     "tables": ("delivery_id",),
 }

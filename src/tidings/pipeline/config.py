@@ -4,18 +4,21 @@
     checkpoint = "state"                  # progress, so that a restart continues from there
 
     [events]
-    format = "json"                       # json, parquet, csv, kafka, demo, tidings; frames, with [secure]
+    format = "json"                       # json, parquet, csv, kafka, demo, tidings; frames, with [secure];
+                                          # delta, with path; iceberg, with table = "CATALOG.NAMESPACE.TABLE"
     path = "sightings"                    # a folder that files are put into
     type = "sighting.toml"                # the event type; Parquet can do without
     files_per_batch = 10
 
     [subscriptions]
     path = "subscriptions"                # a folder of JSON lines: additions, changes, removals
-                                          # or format = "table", or "kafka"
+                                          # or format = "table", "delta", "iceberg" or "kafka"
 
     [deliveries]
-    format = "parquet"                    # parquet, json, kafka, webhook, tidings
-    path = "deliveries"
+    format = "parquet"                    # parquet, json, delta, iceberg, kafka, webhook, tidings
+    path = "deliveries"                   # a folder, local or of any file system that Spark knows: s3a://…, hdfs://…
+    partition_by = ""                     # "subscriber": a folder for each of them, to=NAME
+    keep = ["area"]                       # columns of the event, beside the whole event as JSON; or "all"
 
     [quarantine]
     path = "quarantine"
@@ -30,7 +33,8 @@
     [trigger]
     every_s = 2.0                         # or: until_empty = true
 
-Relative paths start at the file's own folder.
+Relative paths start at the file's own folder. The checkpoint, events, subscriptions, deliveries and the quarantine may
+be URIs of any file system that Spark knows, such as `s3a://bucket/folder`; the other files are local.
 """
 
 from __future__ import annotations
@@ -43,12 +47,17 @@ import msgspec
 
 from tidings.errors import InputError
 from tidings.events import EventType, read_file
+from tidings.pipeline.connectors.table_format import TableFormat, TableName, check_library
+from tidings.pipeline.storage import Location
 
 # A Kafka message cannot be withdrawn. A failed task therefore ends the run, and the next run checks what was sent.
 NO_TASK_RETRIES = {"spark.task.maxFailures": "1", "spark.speculation": "false"}
 FILES_PER_BATCH = 100  # With files of some megabytes, a batch of a few seconds.
 RECORDS_PER_BATCH = 1_000_000
 DEMO_RATE = 1_000.0  # Events per second.
+
+
+TABLE_FORMATS = tuple(TableFormat)
 
 
 class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -58,8 +67,10 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 class EventsFrom(_Part, frozen=True, kw_only=True):
     """The source of events."""
 
-    format: Literal["json", "parquet", "csv", "kafka", "demo", "frames", "tidings"]
+    format: Literal["json", "parquet", "csv", "delta", "iceberg", "kafka", "demo", "frames", "tidings"]
     path: str = ""
+    table: str = ""
+    on_change: Literal["refuse", "skip"] = "refuse"
     type: str | None = None
     id: str | None = None
     files_per_batch: int = FILES_PER_BATCH
@@ -75,29 +86,44 @@ class EventsFrom(_Part, frozen=True, kw_only=True):
     subscription: str = ""
     where: str = "TRUE"
 
+    def table_name(self) -> TableName:
+        return _table_name(self)
+
 
 class SubscriptionsFrom(_Part, frozen=True, kw_only=True):
     """The source of subscriptions and their changes: a folder of JSON lines, a table, or a topic."""
 
-    format: Literal["json", "table", "kafka"] = "json"
+    format: Literal["json", "table", "delta", "iceberg", "kafka"] = "json"
     path: str = ""
     table: str = ""
     servers: str = ""
     topic: str = ""
 
+    def table_name(self) -> TableName:
+        return _table_name(self)
+
 
 class DeliveriesTo(_Part, frozen=True, kw_only=True):
-    """The sink of deliveries; `with_event` adds the event itself, as JSON."""
+    """The sink of deliveries; `with_event` adds the event itself, as JSON, and `keep` columns of it.
 
-    format: Literal["parquet", "json", "kafka", "webhook", "tidings"] = "parquet"
+    With `partition_by`, files are in a folder for each subscriber.
+    """
+
+    format: Literal["parquet", "json", "delta", "iceberg", "kafka", "webhook", "tidings"] = "parquet"
     path: str = ""
+    table: str = ""
+    partition_by: Literal["", "subscriber"] = ""
     with_event: bool = True
+    keep: list[str] | Literal["all"] = []
     servers: str = ""
     topic: str = ""
     urls: dict[str, str] = {}
     source: str = "tidings"
     client: str = ""
     type_name: str = ""
+
+    def table_name(self) -> TableName:
+        return _table_name(self)
 
 
 class QuarantineTo(_Part, frozen=True, kw_only=True):
@@ -170,12 +196,14 @@ _NEEDS: dict[str, dict[str, tuple[str, ...]]] = {
     "events": {
         "json": ("path", "type"), "csv": ("path", "type"), "parquet": ("path",),
         "kafka": ("servers", "topic", "type"), "demo": ("type",), "frames": ("path",),
-        "tidings": ("client", "type_name", "subscription"),
+        "tidings": ("client", "type_name", "subscription"), "delta": ("path",), "iceberg": (),
     },
-    "subscriptions": {"json": ("path",), "kafka": ("servers", "topic"), "table": ()},
+    "subscriptions": {
+        "json": ("path",), "kafka": ("servers", "topic"), "table": (), "delta": ("path",), "iceberg": (),
+    },
     "deliveries": {
         "parquet": ("path",), "json": ("path",), "kafka": ("servers", "topic"), "webhook": ("urls",),
-        "tidings": ("client", "type_name"),
+        "tidings": ("client", "type_name"), "delta": ("path",), "iceberg": ("table",),
     },
 }  # fmt: skip
 
@@ -193,6 +221,11 @@ def _check(pipeline: Pipeline) -> None:
         raise ValueError("secure: needed with events of format 'frames', and only with them")
     if pipeline.secure is not None and pipeline.deliveries.format not in ("parquet", "json"):
         raise ValueError(f"deliveries.format: sealed deliveries need parquet or json, got {pipeline.deliveries.format}")
+    if pipeline.secure is not None and pipeline.deliveries.keep:
+        raise ValueError(
+            "deliveries.keep: not with [secure]: it would show attributes to readers without a right to them; "
+            "a sealed delivery holds the event already"
+        )
     wrong = [key for key in pipeline.spark if not key.startswith("spark.")]
     if wrong:
         raise ValueError(f'spark: expected settings such as "spark.executor.memory", got {wrong[0]!r}')
@@ -204,6 +237,10 @@ def _check_needs(
     for entry in needs[given.format]:
         if not getattr(given, entry):
             raise ValueError(f"{part}.{entry}: needed with format {given.format!r}")
+    if given.format == "iceberg" and bool(given.path) == bool(given.table):
+        raise ValueError(f"{part}: expected table, as CATALOG.NAMESPACE.TABLE, or path, a folder to read from")
+    if given.format in TABLE_FORMATS:
+        check_library(given.table_name())
 
 
 def _check_numbers(pipeline: Pipeline) -> None:
@@ -246,5 +283,11 @@ def _secure_resolved(secure: SecureBy | None, folder: Path) -> SecureBy | None:
     return msgspec.structs.replace(secure, **within)
 
 
+def _table_name(given: EventsFrom | SubscriptionsFrom | DeliveriesTo) -> TableName:
+    return TableName(TableFormat(given.format), given.table or given.path)
+
+
 def _within(folder: Path, path: str) -> str:
-    return path if not path or "://" in path else str(folder / path)
+    if not path or Location.of(path).text == str(Path(path).absolute()):
+        return str(folder / path) if path else path
+    return Location.of(path).text  # A URI.

@@ -13,17 +13,24 @@ import re
 import shutil
 import sys
 import tempfile
+import threading
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 import tidings
 from tidings.errors import InputError, SetupError, TidingsError
 
 LINE_MAX = 300  # Characters of an error of Spark that are shown.
+OWN_LINE_MAX = 1_000  # Of an error of ours, which comes through Spark.
 DEFAULT_MASTER = "local[*]"
+REMOTE = "sc://"
+GATEWAY = "PYSPARK_GATEWAY_PORT"  # `spark-submit` sets it for the program that it starts.
 
 _SETTINGS = {
     "spark.log.level": "ERROR",
@@ -31,6 +38,7 @@ _SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",  # Times without a zone are UTC, in conditions as in files.
     "spark.sql.ansi.enabled": "true",
+    "spark.sql.timeType.enabled": "true",  # Or Spark refuses files that have a column of them.
     # One Arrow batch is one round of the matching kernel, which is fastest from about this size on.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "16384",
     # Zstandard, Spark's alternative, costs more time here than it saves space.
@@ -44,23 +52,105 @@ _LOCAL_SETTINGS = {
 
 
 def start(name: str, master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """A Spark session; `settings` override ours. Raises SetupError if Spark does not start."""
+    """A Spark session; `settings` override ours. Raises SetupError if Spark does not start.
+
+    A master `sc://host:port` is a Spark Connect server. Under `spark-submit`, what that was told holds: its master,
+    its log level, its web interface.
+    """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Otherwise workers run the python3 on PATH.
-    master = master or os.environ.get("TIDINGS_MASTER") or DEFAULT_MASTER
+    master = master or os.environ.get("TIDINGS_MASTER") or os.environ.get("SPARK_REMOTE")
+    if master and master.startswith(REMOTE):
+        return _connect(master, settings or {})
+    submitted = _submitted()
+    master = master or submitted.get("spark.master") or DEFAULT_MASTER
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.appName(name).master(master)
     local = _LOCAL_SETTINGS if master.startswith("local[") else {}
-    for key, value in {**_SETTINGS, **local, **(settings or {})}.items():
+    whole = {**_SETTINGS, **local, "spark.app.name": name, **submitted, **(settings or {}), "spark.master": master}
+    builder = SparkSession.builder
+    for key, value in whole.items():
         builder = builder.config(key, value)
     try:
+        _start_java(whole)
         session = builder.getOrCreate()
     except Exception as error:  # noqa: BLE001  Py4J wraps whatever the JVM threw.
         raise SetupError(
             f"Spark does not start with master {master!r}: {_first_line(error)}\ntry: tidings doctor"
         ) from None
-    _send_package(session)
+    send_package(session)
     return session
+
+
+def _submitted() -> dict[str, str]:
+    """What `spark-submit` was told, if it started this program."""
+    if GATEWAY not in os.environ:
+        return {}
+    SparkContext._ensure_initialized()
+    return dict(SparkConf().getAll())
+
+
+def _connect(url: str, settings: Mapping[str, str]) -> SparkSession:
+    """A session of a Spark Connect server. Raises SetupError, and InputError for settings that only its start can set."""
+    try:
+        session: SparkSession = SparkSession.builder.remote(url).getOrCreate()
+        for key, value in _SETTINGS.items():
+            if key.startswith("spark.sql."):
+                session.conf.set(key, value)
+    except ImportError as wrong:
+        raise SetupError(
+            f"Spark Connect needs more libraries: {_first_line(wrong)}\ntry: pip install 'tidings[connect]'"
+        ) from None
+    except Exception as wrong:  # noqa: BLE001  gRPC has errors of its own.
+        raise SetupError(f"the Spark Connect server {url!r} does not answer: {_first_line(wrong)}") from None
+    for key, value in settings.items():
+        try:
+            session.conf.set(key, value)
+        except PySparkException as wrong:
+            raise InputError(f"{key} is set where the Spark Connect server starts: {_first_line(wrong)}") from None
+    send_package(session)
+    return session
+
+
+def is_connect(session: SparkSession) -> bool:
+    """Whether the driver is elsewhere, behind Spark Connect: there is no JVM to ask, and no SparkContext."""
+    return type(session).__module__.startswith("pyspark.sql.connect.")
+
+
+def activate(session: SparkSession) -> None:
+    """Makes it the session of this thread: Spark checks queries by the settings of that one, or by its defaults."""
+    if is_connect(session):
+        return
+    SparkSession._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
+
+
+def _start_java(settings: Mapping[str, str]) -> None:
+    """Starts the JVM that Spark would start, without what a JVM and Spark's loggers always say on stderr."""
+    if SparkContext._gateway is not None:
+        return
+    ours, javas = os.pipe()
+    threading.Thread(target=_pass_on, args=(ours,), daemon=True, name="stderr of Spark").start()
+    try:
+        conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+        SparkContext._ensure_initialized(gateway=launch_gateway(conf, {"stderr": javas}))  # type: ignore[no-untyped-call]
+    finally:
+        os.close(javas)
+
+
+def _pass_on(source: int) -> None:
+    """Copies what comes to stderr, except for noise."""
+    with os.fdopen(source, "rb") as lines:
+        for line in lines:
+            if not _NOISE.search(line):
+                os.write(2, line)
+
+
+# What every start says, and no user can do anything about. The level of Spark's loggers is set only after it has begun.
+_NOISE = re.compile(
+    rb"^WARNING: (Using incubator modules|A terminally deprecated method|A restricted method|Please consider reporting"
+    rb"|Use --enable-native-access|Restricted methods will|sun\.misc\.Unsafe|java\.lang\.|.* has been called by)"
+    rb"|^Using Spark's default log4j profile|^Setting (default|Spark) log level|^To adjust logging level"
+    rb"| WARN (NativeCodeLoader|Utils|MetricsConfig|SparkContext|S3ABlockOutputStream|S3AInstrumentation)\b"
+)
 
 
 def parse_settings(pairs: list[str]) -> dict[str, str]:
@@ -80,6 +170,8 @@ def parse_settings(pairs: list[str]) -> dict[str, str]:
 
 def is_local(session: SparkSession) -> bool:
     """Whether executors run in the driver's own process."""
+    if is_connect(session):
+        return False
     master = session.sparkContext.master or ""
     return master == "local" or master.startswith("local[")
 
@@ -90,6 +182,9 @@ def spark_error(error: Exception) -> TidingsError:
     for sign, kind, what in _SIGNS:
         if sign in text:
             return kind(f"{what}: {_line_with(text, sign)}")
+    own = re.findall(r"\btidings\.errors\.(InputError|SetupError): (.+)$", text, re.MULTILINE)
+    if own:  # Raised in a Python process of Spark's, and meant for whoever reads it.
+        return (InputError if own[-1][0] == "InputError" else SetupError)(own[-1][1][:OWN_LINE_MAX])
     from_python = re.findall(r"^[\w.]*[A-Z]\w*(?:Error|Invalid): .+$", text, re.MULTILINE)
     return SetupError(f"Spark failed: {from_python[-1][:LINE_MAX] if from_python else _line_with(text, 'Exception')}")
 
@@ -106,7 +201,7 @@ _SIGNS: tuple[tuple[str, type[TidingsError], str], ...] = (
     ("CANNOT_READ_FILE_FOOTER", InputError, "a file is damaged or not what its name says"),
     ("PATH_NOT_FOUND", InputError, "no such file"),
     ("MALFORMED", InputError, "a file is damaged or not what its name says"),
-    ("EventError", InputError, "an event does not fit its type"),
+    ("EventError: ", InputError, "an event does not fit its type"),
 )
 
 
@@ -115,11 +210,14 @@ def _line_with(text: str, sign: str) -> str:
     return (lines or [text.strip().splitlines()[0] if text.strip() else "no reason given"])[0][:LINE_MAX]
 
 
-def _send_package(session: SparkSession) -> None:
+def send_package(session: SparkSession) -> None:
     """Sends this installation of Tidings to executors on other hosts, which then need only its dependencies."""
     if is_local(session) or getattr(session, "_tidings_sent", False):
         return
-    session.sparkContext.addPyFile(str(zipped_package()))
+    if is_connect(session):
+        session.addArtifacts(str(zipped_package()), pyfile=True)
+    else:
+        session.sparkContext.addPyFile(str(zipped_package()))
     session._tidings_sent = True  # type: ignore[attr-defined]
 
 

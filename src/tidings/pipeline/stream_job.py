@@ -17,26 +17,30 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 from py4j.protocol import Py4JError
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 
-from tidings.errors import SetupError, TidingsError
+from tidings.errors import InputError, SetupError, TidingsError
+from tidings.events import EventType
 from tidings.pipeline.config import MetricsEndpoint, Pipeline
-from tidings.pipeline.matching.batch_step import RESULTS_SCHEMA, MatchRecords, broken_of, counts_of, deliveries_of
-from tidings.pipeline.session import spark_error
+from tidings.pipeline.matching.batch_step import MatchRecords, broken_of, counts_of, deliveries_of, results_schema
+from tidings.pipeline.session import activate, is_connect, spark_error
 from tidings.pipeline.sinks.files import Quarantine
 from tidings.pipeline.sinks.sink import open_sink
-from tidings.pipeline.sources.streams import open_source
+from tidings.pipeline.sources.streams import Source, open_source
 from tidings.pipeline.sources.subscription_changes import change_source
-from tidings.pipeline.state.batch_log import BatchEntry, BatchLog, Counts
+from tidings.pipeline.state.batch_log import BatchEntry, BatchLog, BatchRecords, Counts
+from tidings.pipeline.state.epoch import Epoch
 from tidings.pipeline.state.subscription_versions import VERSIONS_MAX, SubscriptionVersions, VersionIndex
+from tidings.pipeline.storage import storage_at
+from tidings.pipeline.tables import DELIVERY_NAMES, kept_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -76,15 +80,25 @@ def run(
     all runs of this pipeline. Raises InputError and SetupError; in any case the next run continues
     where this one stopped.
     """
-    batch_log = BatchLog(pipeline.checkpoint)
+    if is_connect(spark):
+        raise InputError(
+            "tidings run keeps its state in the driver, which Spark Connect runs elsewhere; "
+            "start it by spark-submit, or with --master spark://…, yarn or k8s://…"
+        )
+    activate(spark)
+    batch_log = BatchLog(pipeline.checkpoint, spark)
     try:
-        batch_log.lock_for_spark(spark)
         StreamJob(spark, pipeline, batch_log, watch, is_stopped).run()
         return batch_log.totals()
     except (PySparkException, Py4JError) as wrong:
         raise spark_error(wrong) from None
     finally:
         batch_log.close()
+
+
+def totals(pipeline: Pipeline, spark: SparkSession | None = None) -> Counts:
+    """The counts of all finished batches of a pipeline, whether it is running or not."""
+    return BatchRecords(storage_at(pipeline.checkpoint, spark)).totals()
 
 
 class StreamJob:
@@ -102,13 +116,14 @@ class StreamJob:
     ) -> None:
         self.spark, self.pipeline, self.batch_log = spark, pipeline, batch_log
         self.watch, self.is_stopped = watch, is_stopped
-        self.secure = _secure_stage(spark, pipeline)
+        self.secure = _secure_stage(spark, pipeline, batch_log.epoch)
         self.source = self.secure.source if self.secure else open_source(spark, pipeline)
         whole_type = self.source.whole_type
+        self.kept = _kept(self.source, pipeline.deliveries.keep)
         changes = change_source(spark, pipeline.subscriptions, whole_type)
-        self.versions = SubscriptionVersions(spark, changes, pipeline.checkpoint, whole_type, versions_max=versions_max)
-        self.sink = open_sink(spark, pipeline.deliveries, checkpoint=pipeline.checkpoint, type_name=whole_type.name)
-        self.quarantine = Quarantine(spark, pipeline.quarantine.path)
+        self.versions = SubscriptionVersions(spark, changes, batch_log.epoch, whole_type, versions_max=versions_max)
+        self.sink = open_sink(spark, pipeline.deliveries, epoch=batch_log.epoch, type_name=whole_type.name)
+        self.quarantine = Quarantine(spark, pipeline.quarantine.path, batch_log.epoch)
         self._query: StreamingQuery | None = None
         self._failure: BaseException | None = None
         self._has_ended = self._is_exhausted()
@@ -134,7 +149,7 @@ class StreamJob:
     def _start(self) -> StreamingQuery:
         trigger = self.pipeline.trigger
         writer = self.source.stream.writeStream.queryName(self.pipeline.name).foreachBatch(self._try_batch)
-        writer = writer.option("checkpointLocation", str(Path(self.pipeline.checkpoint) / "spark"))
+        writer = writer.option("checkpointLocation", self.batch_log.spark_checkpoint())
         if trigger.until_empty and not self.source.count:
             writer = writer.trigger(availableNow=True)
         else:
@@ -155,15 +170,20 @@ class StreamJob:
         entry = self.batch_log[number]
         if self._has_ended or (entry and entry.counts):
             return
-        if entry is None:
-            entry = BatchEntry(self.versions.scan(self.quarantine.put_subscriptions))
-            self.batch_log[number] = entry
+        entry = self.batch_log.same_input(number, entry) if entry else self._begin(number)
         index = self.versions.at(entry.version)
-        counts = self._deliver(records, number, index)
-        self.batch_log[number] = BatchEntry(entry.version, counts)
+        counts = msgspec.structs.replace(self._deliver(records, number, index), rejected=entry.rejected)
+        self.batch_log.finish(number, counts)
         self._has_ended = self._is_exhausted()
         seconds = time.monotonic() - began
         self.watch(BatchDone(number, entry.version, index.count, counts, seconds, _behind(self._query)))
+
+    def _begin(self, number: int) -> BatchEntry:
+        """Chooses the version of the subscriptions for a new batch, and writes it down."""
+        version = self.versions.scan(self.quarantine.put_subscriptions)
+        before = self.batch_log[number - 1] if number else None
+        rejected = self.versions.rejected_between(before.version if before else 0, version)
+        return self.batch_log.begin(number, version, rejected)
 
     def _is_exhausted(self) -> bool:
         """Whether a source with a fixed count has delivered all of it; its later batches are empty."""
@@ -173,7 +193,7 @@ class StreamJob:
         if self.secure:  # Read twice, and removing duplicates is expensive. The cached frames are still encrypted.
             records = records.persist(StorageLevel.MEMORY_AND_DISK)
         step = self._step(records, index)
-        results = records.mapInArrow(step, RESULTS_SCHEMA).persist(StorageLevel.MEMORY_AND_DISK)
+        results = records.mapInArrow(step, results_schema(self.kept)).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             counts = counts_of(results)
             if counts.quarantined:
@@ -187,12 +207,12 @@ class StreamJob:
     def _step(self, records: DataFrame, index: VersionIndex) -> MatchRecords | AdmitMatchSecure:
         if self.secure:
             return self.secure.step(records, index, self.versions.subscriptions_at)
-        return MatchRecords(self.source, index, with_event=self.pipeline.deliveries.with_event)
+        return MatchRecords(self.source, index, with_event=self.pipeline.deliveries.with_event, kept=self.kept)
 
     def _deliveries(self, results: DataFrame, version: int) -> DataFrame:
         if self.secure:
             return self.secure.sealed_of(results, version)
-        return deliveries_of(results, version, self.pipeline.deliveries.with_event)
+        return deliveries_of(results, version, self.pipeline.deliveries.with_event, self.kept)
 
 
 def _silence(spark: SparkSession) -> None:
@@ -203,12 +223,18 @@ def _silence(spark: SparkSession) -> None:
     java.lang.System.setErr(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))
 
 
-def _secure_stage(spark: SparkSession, pipeline: Pipeline) -> SecureStage | None:
+def _secure_stage(spark: SparkSession, pipeline: Pipeline, epoch: Epoch) -> SecureStage | None:
     if pipeline.secure is None:
         return None
     from tidings.pipeline.security.job import SecureStage  # Loads the registry's database, which others do not need.
 
-    return SecureStage(spark, pipeline, pipeline.secure)
+    return SecureStage(spark, pipeline, pipeline.secure, epoch)
+
+
+def _kept(source: Source, keep: str | Sequence[str]) -> EventType | None:
+    """The attributes that deliveries carry. Raises InputError."""
+    names = kept_columns(keep, [attribute.name for attribute in source.whole_type], source.id, DELIVERY_NAMES)
+    return EventType.of(source.whole_type.name, tuple(source.whole_type[name] for name in names)) if names else None
 
 
 def _behind(query: StreamingQuery | None) -> str:

@@ -4,6 +4,7 @@ EVENTS         an id column, and any others
 SUBSCRIPTIONS  id, subscriber, filter [, type]
 DELIVERIES     event_id, subscription_id, subscriber
 COMPACT        event_id, subscription_ids
+               both with columns of the event, if these are to be kept
 REJECTED       id, subscriber, filter, error
 QUARANTINE     reason, original
 """
@@ -11,7 +12,7 @@ QUARANTINE     reason, original
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
@@ -25,6 +26,8 @@ EVENT_IDS = ("event_id", "id")  # Where the caller names no id column, the first
 SUBSCRIPTION_COLUMNS = ("id", "subscriber", "filter")
 PAIR_NAMES = ["event_id", "subscription_id", "subscriber"]
 COMPACT_NAMES = ["event_id", "subscription_ids"]
+DELIVERY_NAMES = ["delivery_id", *PAIR_NAMES, "subscriptions_version", "event"]  # What `tidings run` writes.
+KEEP_ALL = "all"
 REJECTED_SCHEMA = "id string, subscriber string, filter string, error string"
 LISTED_MAX = 12  # Columns that an error lists.
 
@@ -46,6 +49,28 @@ def check_subscriptions(subscriptions: DataFrame) -> None:
             f"the subscriptions need the columns id, subscriber and filter; {', '.join(missing)} missing, "
             f"they have {listed(subscriptions.columns)}"
         )
+
+
+def kept_columns(keep: str | Sequence[str], known: Sequence[str], id: str, taken: Sequence[str]) -> list[str]:
+    """The columns of the event that deliveries carry: those in `keep`, or with `all` every one but the id.
+
+    Raises InputError for one that is not there, or has the name of a delivery's own column.
+
+    >>> kept_columns("all", ["event_id", "area", "speed"], "event_id", PAIR_NAMES)
+    ['area', 'speed']
+    """
+    if isinstance(keep, str) and keep != KEEP_ALL:
+        raise InputError(f"keep: expected a list of columns, or {KEEP_ALL!r}, got {keep!r}")
+    names = [name for name in known if name != id] if keep == KEEP_ALL else list(dict.fromkeys(keep))
+    for name in names:
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise InputError(f"keep: the events have no column {name!r}; {hint or 'they have ' + listed(known)}")
+        if name.lower() in taken:
+            raise InputError(
+                f"keep: deliveries have a column {name!r} of their own; leave it out, or rename it in the events"
+            )
+    return names
 
 
 def attribute_column(rows: DataFrame, name: str) -> Column:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,11 +14,12 @@ import pytest
 
 from tests.pipeline.kafka_broker import broker, jars, make_topic, received, send
 from tests.pipeline.sightings import Record, Sighting, expected_pairs, sightings, subscriptions
-from tests.pipeline.test_run import SMALL, wait_for
+from tests.pipeline.test_run import struck_run
 from tidings.errors import SetupError
 from tidings.events import write_file
 from tidings.pipeline import BatchDone, delivery_id, read_pipeline, run
 from tidings.pipeline.connectors.kafka import KafkaSink, end_offsets, read_topic
+from tidings.pipeline.state.epoch import Epoch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -144,9 +142,11 @@ def test_a_batch_that_was_half_sent_is_completed_and_not_repeated(kafka: Kafka, 
     make_topic(kafka.spark, kafka.servers, "halves", partitions=2)
     whole = kafka.spark.createDataFrame([(f"d{n:03}", f"e{n}") for n in range(100)], ["delivery_id", "event_id"])
     for part in (whole.where("event_id < 'e5'"), whole, whole):
-        sink = KafkaSink(kafka.spark, kafka.servers, "halves", str(tmp_path))
+        epoch = Epoch.claim(str(tmp_path))
+        sink = KafkaSink(kafka.spark, kafka.servers, "halves", epoch)
         sink.prepare()
         sink.put(part, 7)
+        epoch.close()
     assert Counter(key for key, _ in received(kafka.spark, kafka.servers, "halves")) == Counter(
         f"d{n:03}" for n in range(100)
     )
@@ -154,22 +154,15 @@ def test_a_batch_that_was_half_sent_is_completed_and_not_repeated(kafka: Kafka, 
 
 def test_killed_in_the_middle_and_started_again_nothing_is_lost_or_repeated(kafka: Kafka, tmp_path: Path) -> None:
     file = kafka.lay_out("killed", tmp_path)
-    events = sightings(600)
+    events = sightings(400)
     kafka.send_subscriptions("killed", WANTED)
     kafka.send_events("killed", events)
-    process = start_run(file)
-    wait_for(tmp_path / "checkpoint" / "kafka", process, "*.json", 2)  # The mark of a batch whose sending now begins.
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    connector = f"spark.jars={','.join(str(jar) for jar in jars('connector'))}"
+    # At the mark of a batch whose sending now begins.
+    code, said = struck_run(("KILL", "after", "checkpoint/kafka/", 2), file, "--conf", connector)
+    assert code == -signal.SIGKILL, said
     run(kafka.spark, read_pipeline(file))
     assert kafka.delivered("killed") == expected_pairs(events, WANTED)
-
-
-def start_run(file: Path) -> subprocess.Popen[bytes]:
-    settings = ["--conf", f"spark.jars={','.join(str(jar) for jar in jars('connector'))}"]
-    command = [sys.executable, "-m", "tidings", "run", str(file), *SMALL, *settings]
-    environment = {**os.environ, "PYTHONPATH": "src"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def test_a_topic_that_does_not_exist_has_no_offsets_and_no_broker_is_an_error(kafka: Kafka) -> None:

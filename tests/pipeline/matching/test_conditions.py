@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import datetime
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
-from tests.strategies_filters import random_condition, random_type, random_values
-from tidings.events import EventType, Timestamp, ValueType
+from tests.strategies_filters import columns_of, random_condition, random_type, random_values
+from tidings.events import EventType
 from tidings.filters import Condition, parse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CONDITIONS, EVENTS = 150, 40  # 6,000 pairs a seed; more expressions in one query only slow Spark's compiler down.
-
-_SPARK = {
-    ValueType.BOOL: "BOOLEAN",
-    ValueType.INT: "BIGINT",
-    ValueType.DOUBLE: "DOUBLE",
-    ValueType.STRING: "STRING",
-    ValueType.TIMESTAMP: "TIMESTAMP",
-    ValueType.BYTES: "BINARY",
-}
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -103,10 +94,9 @@ def answers_of_spark(
 
 def frame_of(spark: SparkSession, event_type: EventType, events: list[dict[str, Any]]) -> DataFrame:
     """Events as rows; the nested attributes `a.b` as a struct column a."""
-    flat = spark.createDataFrame(
-        [(i, *(_for_spark(values.get(a.name)) for a in event_type)) for i, values in enumerate(events)],
-        "row INT, " + ", ".join(f"c{i} {_SPARK[a.type]}" for i, a in enumerate(event_type)),
-    )
+    table = columns_of(events, event_type)
+    table = table.rename_columns([f"c{i}" for i in range(table.num_columns)])
+    flat = spark.createDataFrame(table.append_column("row", pa.array(range(len(events)), pa.int32())))
     nested: dict[str, list[str]] = {}
     for i, attribute in enumerate(event_type):
         root, *leaf = attribute.name.split(".", 1)
@@ -114,9 +104,3 @@ def frame_of(spark: SparkSession, event_type: EventType, events: list[dict[str, 
     columns = [f"struct({', '.join(fields)}) AS `{root}`" if " AS " in fields[0] else f"{fields[0]} AS `{root}`"
                for root, fields in nested.items()]  # fmt: skip
     return flat.selectExpr("`row`", *columns)
-
-
-def _for_spark(value: Any) -> Any:
-    if isinstance(value, Timestamp):
-        return datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(microseconds=int(value))
-    return value

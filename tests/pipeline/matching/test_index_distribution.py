@@ -20,14 +20,14 @@ CONTENT = {"index/numbers.bin": b"\x00\x01", "subscribers.arrow": b"names"}
 
 def test_a_host_unpacks_a_folder_whole_and_the_second_worker_finds_it(tmp_path: Path) -> None:
     for _ in range(2):
-        unpack(CONTENT, tmp_path / "abc")
+        unpack(CONTENT.items(), tmp_path / "abc")
         assert (tmp_path / "abc" / "index" / "numbers.bin").read_bytes() == b"\x00\x01"
     assert [path.name for path in tmp_path.iterdir()] == ["abc"]
 
 
 def test_a_disk_that_refuses_leaves_no_half_of_a_folder(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="Is a directory"):
-        unpack({"index/a": b"", "index": b"a file where a folder is"}, tmp_path / "abc")
+        unpack([("index/a", b""), ("index", b"a file where a folder is")], tmp_path / "abc")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pytest
 
 from tests.pipeline.matching.test_conditions import answers_of_spark
-from tests.strategies_filters import random_condition, random_type, random_values
-from tidings.events import ARROW_TYPES
+from tests.strategies_filters import columns_of, random_condition, random_type, random_values
 from tidings.matching import Index
 
 if TYPE_CHECKING:
@@ -28,8 +26,7 @@ def test_the_index_finds_what_spark_sql_finds(spark: SparkSession, seed: int) ->
     index = Index(event_type)
     index.add_all((f"{i:03}", condition) for i, condition in enumerate(conditions))
     index.settle()
-    columns = {a.name: pa.array([e.get(a.name) for e in events], ARROW_TYPES[a.type]) for a in event_type}
-    found = index.match_batch(pa.table(columns)).to_pydict()
+    found = index.match_batch(columns_of(events, event_type)).to_pydict()
     answers = answers_of_spark(spark, event_type, conditions, events)
     expected = [(e, f"{c:03}") for e in range(EVENTS) for c in range(CONDITIONS) if answers[c][e] is True]
     assert list(zip(found["event"], found["subscription"], strict=True)) == expected

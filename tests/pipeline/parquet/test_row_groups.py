@@ -31,7 +31,9 @@ def held() -> IndexReplica:
 def written(path: Path, held: IndexReplica, *, compact: bool, pairs_max: int) -> pa.Table:
     batch = conform(table(EVENTS), Sighting).combine_chunks().to_batches()[0]
     ids = pa.array([event["event_id"] for event in EVENTS])
-    with RowGroups(str(path), held, pa.string(), compact=compact, pairs_max=pairs_max) as out:
+    with RowGroups(
+        str(path), held, pa.schema([("event_id", pa.string())]), compact=compact, pairs_max=pairs_max
+    ) as out:
         for start, found in held.match_in_rounds(batch):
             out.add(ids.slice(start), found)
     read = pq.read_table(path)
@@ -73,7 +75,7 @@ def test_files_hold_the_pairs_of_the_definition(
 
 def test_a_file_of_nothing_still_has_its_columns(held: IndexReplica, tmp_path: Path) -> None:
     nothing = MatchedPairs(np.zeros(0, np.int32), np.zeros(0, np.int32), held.ids, held.subscribers)
-    with RowGroups(str(tmp_path / "out.parquet"), held, pa.int64(), compact=True) as out:
+    with RowGroups(str(tmp_path / "out.parquet"), held, pa.schema([("event_id", pa.int64())]), compact=True) as out:
         out.add(pa.array([], pa.int64()), nothing)
     assert pq.read_table(tmp_path / "out.parquet").schema == pa.schema(
         [("event_id", pa.int64()), ("subscription_ids", pa.list_(pa.field("element", pa.string())))]

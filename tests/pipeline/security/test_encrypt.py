@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
 from tests.pipeline.london import SIGHTINGS, WANTED, Sighting, keys, leases, rights, sightings
 from tests.unit.security.london import NOW_MS, a_keyring, a_type
 from tidings.errors import Denied, InputError
 from tidings.events import ARROW_TYPES, EventType, Value
-from tidings.pipeline import KeyFile, Rest, admit, genuine, secure, stamp, stamp_files
+from tidings.pipeline import KeyFile, Rest, admit, genuine, secure, stamp, stamp_files, write_keys
 from tidings.security import Mode, Opener, Sealer, SignedType, manifest_of, split
 
 if TYPE_CHECKING:
@@ -119,6 +120,19 @@ def test_another_run_never_comes_to_the_same_nonce(spark: SparkSession, tmp_path
     ]
     ids = [{split(frame).event_id for of_one in run.values() for frame in of_one.values()} for run in runs]
     assert ids[0].isdisjoint(ids[1])
+
+
+def test_a_worker_refuses_other_keys_than_the_job_was_planned_for(spark: SparkSession, tmp_path: Path) -> None:
+    rows = deliveries(events_table(spark, tmp_path, EVENTS[:10]))
+    planned = secure(rows, SIGHTINGS, rights(), keys(tmp_path), leases(tmp_path), now_ms=NOW_MS)
+    ring = a_keyring(SIGHTINGS)
+    ring.add(SIGHTINGS.group_ids[0], 99, NOW_MS + 1, bytes(32))
+    key_file = write_keys(keys(tmp_path).path, ring)
+    with pytest.raises(PySparkException, match="was replaced while the job ran"):
+        planned.collect()
+    kept = leases(tmp_path, first=500)
+    sealed = secure(rows, SIGHTINGS, rights(), key_file, kept, now_ms=NOW_MS).collect()
+    assert {split(bytes(row.frame)).sender_id for row in sealed} <= set(range(500, 600))  # Not those of before.
 
 
 def test_a_file_written_anew_is_another_source(spark: SparkSession, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ RECEIVED = re.compile(r"^(\w[\w ]+?)  +([\w-]+) +([\d,]+)$", re.MULTILINE)
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> str:
-    done = run([sys.executable, str(LONDON), "10000"], tmp_path_factory.mktemp("london"))
+    done = run([sys.executable, str(LONDON), "3000"], tmp_path_factory.mktemp("london"))
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -39,7 +39,7 @@ def readers(said: str) -> dict[str, tuple[int, int, int, list[str]]]:
 def test_the_congestion_charge_sees_plates_but_no_places(readers: dict[str, tuple[int, int, int, list[str]]]) -> None:
     frames, opened, plates, names = readers["Congestion Charge"]
     assert frames == opened > 0
-    assert plates > 1000
+    assert plates > 400
     assert names == ["plate", "in_zone", "seen_at"]
 
 

@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 
 from tests.pipeline.sightings import Sighting
-from tidings.events import EventType, Timestamp, arrow_schema
+from tidings.errors import EventError
+from tidings.events import Date, EventType, Time, Timestamp, arrow_schema, read_record, row_values, typed
 from tidings.pipeline.sources.validation import validate_lines, validate_rows
 
 GOOD = b'{"event_id": "e1", "speed": 31, "position": {"lat": 51.5}, "more": [1, 2]}'
@@ -70,6 +71,37 @@ def test_bytes_are_texts_in_base64() -> None:
     assert found.good.schema == arrow_schema(Plate)
     assert found.good.column("image.small").to_pylist() == [b"\x00\x01\xff", None]
     assert found.broken == ((2, "attribute 'image.small': expected bytes in base64, got 'no!'"),)
+
+
+ORDER = EventType(
+    "Order",
+    price="decimal(9,2)",
+    day=Date,
+    at=Time,
+    tags=list[str],
+    prices="array<decimal(9,2)>",
+    days="map<string,date>",
+)
+
+
+@pytest.mark.parametrize("name", ["price", "day", "at", "tags", "prices", "days"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"12.30"', "12.3", "12", "1e2", '"12.345"', '"99999999"', '""', "true", "null", "[]", "{}", '["a", null]', "[1]",
+        '["1.5"]', '["1.555"]', '"2026-01-31"', '"2026-02-30"', '"20260131"', '"@3000000"', '"12:30:00.5"', '"12:30:00Z"',
+        '"12:30:00.123456789"', '"24:00:00"', '{"a": "2026-01-31", "b": null}', '{"a": 5}',
+    ],
+)  # fmt: skip
+def test_lines_are_read_as_single_records_are(name: str, text: str) -> None:
+    event_type = EventType.of("Order", (ORDER[name],))
+    line = f'{{"{name}": {text}}}'.encode()
+    found = validate_lines(pa.array([line], pa.binary()), event_type)
+    try:
+        expected = [event_type.check(typed(read_record(line), event_type))]
+    except EventError:
+        expected = []
+    assert row_values(found.good, range(len(found.kept)), event_type) == expected
 
 
 def test_nothing_comes_of_nothing() -> None:

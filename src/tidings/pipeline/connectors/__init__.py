@@ -3,5 +3,8 @@
 In reading order:
 
     kafka              topics as a source of events and subscriptions, and as a sink with exactly-once batches
+    table_format       Delta and Iceberg tables: names, detection, reading in workers, commits that happen once
+    delta              Delta Lake by the library `deltalake`
+    iceberg            Apache Iceberg by the library `pyiceberg`
     spark_datasource   the live network as the Spark data source `tidings`, for reading and writing
 """

@@ -2,8 +2,9 @@
 
 The connector alone would send a repeated batch twice. Here the sink first writes a mark to the checkpoint: the
 topic's end offsets. If the batch is repeated, the messages that it had already sent are behind that mark, by
-delivery id, and only the rest is sent. A run begins only after the Spark of an earlier run has ended
-(`tidings.pipeline.state.batch_log`), so no other process is still sending.
+delivery id, and only the rest is sent. A run begins only after the Spark of an earlier run on the same host has ended
+(`tidings.pipeline.state.epoch`), so no other process is still sending. Kafka cannot fence: where an earlier run goes
+on unseen on another host, what it sends after the next run has looked stands twice, under the same key.
 
 Within a batch no task is retried: a failed task ends the run (`config.NO_TASK_RETRIES`), and the next run looks at
 the mark. Kafka's producer is idempotent.
@@ -13,7 +14,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
@@ -21,11 +21,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
 from tidings.errors import SetupError
-from tidings.pipeline.state.batch_log import write_atomically
+from tidings.pipeline.state.epoch import Epoch, StaleRun
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+MARKS = "kafka"  # A folder of the checkpoint.
 MARKS_KEPT = 8  # Only the latest batch can be repeated; a few more help whoever inspects a checkpoint.
 WAIT_MS_MAX = 20_000  # For Kafka to answer with a topic's end offsets.
 EARLIEST = -2  # Spark's number for the first available offset.
@@ -98,25 +99,31 @@ def _ends(jvm: Any, consumer: Any, topic: str) -> dict[str, int]:
 class KafkaSink:
     """Deliveries as JSON messages, keyed by delivery id; each is sent once, however often its batch is repeated."""
 
-    def __init__(self, spark: SparkSession, servers: str, topic: str, checkpoint: str) -> None:
-        self.spark, self.servers, self.topic = spark, servers, topic
-        self.marks = Path(checkpoint) / "kafka"
+    def __init__(self, spark: SparkSession, servers: str, topic: str, epoch: Epoch) -> None:
+        self.spark, self.servers, self.topic, self.epoch = spark, servers, topic, epoch
 
     def prepare(self) -> None:
         """Raises SetupError if Kafka does not answer, before anything is matched."""
-        self.marks.mkdir(parents=True, exist_ok=True)
         end_offsets(self.spark, self.servers, self.topic)
 
     def put(self, deliveries: DataFrame, batch: int) -> None:
-        mark = self.marks / f"{batch:09}.json"
-        if mark.exists():
-            deliveries = deliveries.join(self._sent_since(json.loads(mark.read_text())), "delivery_id", "left_anti")
+        self.epoch.check()  # Kafka itself refuses nobody: a run that is paused after this line may send late.
+        mark = self._mark(batch)
+        if mark is not None:
+            deliveries = deliveries.join(self._sent_since(mark), "delivery_id", "left_anti")
         else:
-            write_atomically(mark, json.dumps(end_offsets(self.spark, self.servers, self.topic)).encode())
+            # With the epoch, since two runs may find the same offsets.
+            ends = {**end_offsets(self.spark, self.servers, self.topic), "epoch": self.epoch.number}
+            if not self.epoch.storage.put_if_absent(_mark(batch), json.dumps(ends).encode()):
+                raise StaleRun(f"another run is sending batch {batch}; this one stops")
             self._delete_old_marks()
         messages = deliveries.select(f.col("delivery_id").alias("key"), f.to_json(f.struct("*")).alias("value"))
         writer = messages.write.format("kafka").option("kafka.bootstrap.servers", self.servers)
         writer.option("topic", self.topic).option("kafka.acks", "all").save()
+
+    def _mark(self, batch: int) -> dict[str, int] | None:
+        content = self.epoch.storage.read(_mark(batch))
+        return json.loads(content) if content is not None else None
 
     def _sent_since(self, mark: dict[str, int]) -> DataFrame:
         if not end_offsets(self.spark, self.servers, self.topic):
@@ -125,8 +132,12 @@ class KafkaSink:
         return sent.select(f.col("key").cast("string").alias("delivery_id")).distinct()
 
     def _delete_old_marks(self) -> None:
-        for old in sorted(self.marks.glob("[0-9]*.json"))[:-MARKS_KEPT]:
-            old.unlink()
+        for old in self.epoch.storage.list(MARKS)[:-MARKS_KEPT]:
+            self.epoch.storage.delete(old.name)
+
+
+def _mark(batch: int) -> str:
+    return f"{MARKS}/{batch:09}.json"
 
 
 def _no_connector(wrong: PySparkException) -> SetupError:

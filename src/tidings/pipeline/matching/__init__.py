@@ -10,7 +10,8 @@ In reading order:
     match                 the public `match` and `Matching`; choice of the plan
     parse_subscriptions   conditions as text → boxes, in parallel; what does not parse is rejected
     index_replica         the index as a worker uses it: memory-mapped, one copy per host; matched pairs
-    index_distribution    a folder of files on every host, through one broadcast
+    index_distribution    a folder of files on every host, through one broadcast or artifact
+    sizing                into how many tasks a step is cut
     partitioned           the second plan: zones, buckets, partitions
     direct_parquet        the first plan from Parquet to Parquet, where workers read and write the files themselves
     batch_step            what a worker does with a micro-batch of a stream: validate, match, count

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as f
+from pyspark.sql.types import StructField, StructType, _parse_datatype_string
 
-from tidings.pipeline.sources.files import NO_FIT
+from tidings.events import EventType, arrow_schema
+from tidings.pipeline.sources.files import NO_FIT, spark_schema
 from tidings.pipeline.sources.streams import Source
 from tidings.pipeline.sources.validation import original_of, validate_lines, validate_rows
 from tidings.pipeline.state.batch_log import Counts
@@ -36,6 +38,7 @@ _FIELDS = [
     ("counts", pa.list_(pa.int64())),
 ]
 RESULTS = pa.schema(_FIELDS)
+KEPT = "_kept_"  # Columns of the event that deliveries carry, by their position, come after the others.
 RESULTS_SCHEMA = (
     "kind tinyint, event_id string, subscription_id string, subscriber string, event string, "
     "reason string, original binary, counts array<long>"
@@ -45,8 +48,9 @@ RESULTS_SCHEMA = (
 class MatchRecords:
     """mapInArrow: records → RESULTS."""
 
-    def __init__(self, source: Source, index: VersionIndex, *, with_event: bool) -> None:
-        self.source, self.index, self.with_event = source, index, with_event
+    def __init__(self, source: Source, index: VersionIndex, *, with_event: bool, kept: EventType | None = None) -> None:
+        self.source, self.index, self.with_event, self.kept = source, index, with_event, kept
+        self.schema = with_kept(kept)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -55,22 +59,27 @@ class MatchRecords:
     def _match(self, admitted: _Admitted) -> Iterator[pa.RecordBatch]:
         if admitted.reasons:
             reasons, originals = pa.array(admitted.reasons, pa.string()), pa.array(admitted.originals, pa.binary())
-            yield results_of(BROKEN, len(reasons), reason=reasons, original=originals)
+            yield self._results(BROKEN, len(reasons), reason=reasons, original=originals)
         is_matched, pairs = np.zeros(admitted.rows.num_rows, bool), 0
         ids = admitted.rows.column(self.source.id).cast(pa.string())
         for start, found in self.index.match_in_rounds(admitted.rows):
             is_matched[start + found.events] = True
             pairs += len(found.events)
             if len(found.events):
-                yield self._deliveries(found.pairs(ids.slice(start)), admitted.texts, start + found.events)
+                yield self._deliveries(found.pairs(ids.slice(start)), admitted, start + found.events)
         counts = [len(is_matched) + len(admitted.reasons), int(is_matched.sum()), len(admitted.reasons), pairs]
-        yield results_of(COUNT, 1, counts=pa.array([counts], pa.list_(pa.int64())))
+        yield self._results(COUNT, 1, counts=pa.array([counts], pa.list_(pa.int64())))
 
-    def _deliveries(self, pairs: pa.RecordBatch, texts: pa.Array, events: Any) -> pa.RecordBatch:
-        columns = {name: pairs.column(name) for name in PAIR_NAMES}
+    def _deliveries(self, pairs: pa.RecordBatch, admitted: _Admitted, events: Any) -> pa.RecordBatch:
+        columns, rows = {name: pairs.column(name) for name in PAIR_NAMES}, pa.array(events)
         if self.with_event:
-            columns["event"] = texts.take(pa.array(events))
-        return results_of(DELIVERY, pairs.num_rows, **columns)
+            columns["event"] = admitted.texts.take(rows)
+        for at, attribute in enumerate(self.kept or ()):
+            columns[f"{KEPT}{at}"] = admitted.rows.column(attribute.name).take(rows)
+        return self._results(DELIVERY, pairs.num_rows, **columns)
+
+    def _results(self, kind: int, count: int, **columns: pa.Array) -> pa.RecordBatch:
+        return results_of(kind, count, self.schema, **columns)
 
     def _admitted(self, batch: pa.RecordBatch) -> _Admitted:
         return _admit_lines(batch, self.source) if self.source.is_lines else _admit_rows(batch, self.source)
@@ -114,11 +123,24 @@ def _one_batch(table: pa.Table) -> pa.RecordBatch:
     return whole.to_batches()[0] if whole.num_rows else pa.RecordBatch.from_pylist([], schema=table.schema)
 
 
-def results_of(kind: int, count: int, **columns: pa.Array) -> pa.RecordBatch:
+def with_kept(kept: EventType | None) -> pa.Schema:
+    """The columns of RESULTS, and those of the event that are kept."""
+    fields = arrow_schema(kept) if kept else ()
+    return pa.schema([*RESULTS, *(pa.field(f"{KEPT}{at}", field.type) for at, field in enumerate(fields))])
+
+
+def results_schema(kept: EventType | None) -> StructType:
+    """The same as a schema of Spark's."""
+    fields = spark_schema(kept) if kept else StructType()
+    schema = cast(StructType, _parse_datatype_string(RESULTS_SCHEMA))
+    return StructType([*schema, *(StructField(f"{KEPT}{at}", field.dataType) for at, field in enumerate(fields))])
+
+
+def results_of(kind: int, count: int, schema: pa.Schema = RESULTS, **columns: pa.Array) -> pa.RecordBatch:
     """Rows of one kind: these columns, and null in the others."""
     kinds = pa.array(np.full(count, kind, np.int8))
-    arrays = [columns.get(field.name, pa.nulls(count, field.type)) for field in list(RESULTS)[1:]]
-    return pa.RecordBatch.from_arrays([kinds, *arrays], schema=RESULTS)
+    arrays = [columns.get(field.name, pa.nulls(count, field.type)) for field in list(schema)[1:]]
+    return pa.RecordBatch.from_arrays([kinds, *arrays], schema=schema)
 
 
 def counts_of(results: DataFrame) -> Counts:
@@ -134,8 +156,9 @@ def counts_of(results: DataFrame) -> Counts:
     return counts
 
 
-def deliveries_of(results: DataFrame, version: int, with_event: bool) -> DataFrame:
+def deliveries_of(results: DataFrame, version: int, with_event: bool, kept: EventType | None = None) -> DataFrame:
     """The rows for the sink."""
+    carried = [f.col(f"{KEPT}{at}").alias(attribute.name) for at, attribute in enumerate(kept or ())]
     event_id, subscription_id = f.col("event_id"), f.col("subscription_id")
     return results.where(f.col("kind") == DELIVERY).select(
         delivery_id_column(event_id, subscription_id).alias("delivery_id"),
@@ -144,6 +167,7 @@ def deliveries_of(results: DataFrame, version: int, with_event: bool) -> DataFra
         f.col("subscriber"),
         f.lit(version).cast("long").alias("subscriptions_version"),
         *([f.col("event")] if with_event else []),
+        *carried,
     )
 
 

@@ -1,46 +1,42 @@
 """From Parquet to Parquet directly: workers read, match and write the files themselves, and Spark moves no rows.
 
 Rows that pass between Spark and a Python worker are converted from columns to rows and back, twice, which costs
-more than the matching. Where events are Parquet files that every worker can open, a task is a list of row groups
-instead, and it returns to Spark only how much it wrote.
+more than the matching. Where events are Parquet files that every worker can open, on a local disk or in S3, a task is
+a list of row groups instead, and it returns to Spark only how much it wrote.
 
-Each task writes its own file in a staging folder. When all tasks are done, the driver moves the files of the
-successful attempts into place, so a failed or repeated task leaves nothing behind.
+Each task writes its own file in a staging folder, which readers skip. When all tasks are done, the driver moves the
+files of the successful attempts into place, so a failed or repeated task leaves nothing behind.
 
 This serves only the plan that sends the index to the events. The partitioned plan needs Spark's shuffle.
 """
 
 from __future__ import annotations
 
-import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from tidings.errors import InputError
 from tidings.events import EventType, conform
 from tidings.pipeline.matching.index_replica import ROWS_MAX, DistributedIndex, distribute_index
-from tidings.pipeline.matching.match import Matching, PlanName
+from tidings.pipeline.matching.match import EVENT_ID, Matching, PlanName
+from tidings.pipeline.matching.sizing import FILE_BYTES_PER_TASK, fixed_cores, tasks_of
 from tidings.pipeline.parquet.row_groups import RowGroups
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from tidings.pipeline.session import is_connect
+from tidings.pipeline.storage import COPIES_AT_ONCE, Location, storage_at
+from tidings.pipeline.worker_files import WorkerFiles, damaged
 
 FILES_MAX = 10_000  # Footers that the driver reads to divide the work; with more files, Spark reads them in parallel.
 TASKS_PER_CORE = 2  # A core with fast row groups gets more of them.
 TASK_BYTES_MAX = 256 << 20
-STAGING = "_aside"
+STAGING = "_staging"  # Readers skip names that begin with an underscore.
 
 
 @dataclass(frozen=True, slots=True)
 class FileSlice:
-    """Row groups of one file."""
+    """Row groups of one file, which is a path or a URI."""
 
     path: str
     groups: tuple[int, ...]
@@ -55,50 +51,72 @@ class TaskOutput:
     deliveries: int
 
 
-def tasks_for(events: DataFrame, matching: Matching, out: str) -> list[list[FileSlice]]:
+def tasks_for(
+    parquet_files: Sequence[str], matching: Matching, out: str, keep: Sequence[str] = ()
+) -> list[list[FileSlice]]:
     """The work, divided into tasks; none if it must go through Spark. Raises InputError for a damaged file."""
-    if matching.plan.name is not PlanName.INDEX or "://" in out:
+    if matching.plan.name is not PlanName.INDEX or not parquet_files or len(parquet_files) > FILES_MAX:
         return []
-    files = [_local_path(name) for name in sorted(events.inputFiles()[: FILES_MAX + 1])]
-    if not files or len(files) > FILES_MAX or None in files:
+    spark = matching.events.sparkSession
+    if is_connect(spark):  # The client may see other disks than the workers do.
         return []
-    needed = {name.split(".")[0] for name in (matching.id, *(a.name for a in matching.subscriptions.projected_type))}
+    files = [Location.of(name) for name in sorted(parquet_files)]
+    opened = WorkerFiles.of(spark, [*files, Location.of(out)])
+    if opened is None:
+        return []
+    mentioned = (attribute.name.split(".")[0] for attribute in matching.subscriptions.projected_type)
+    needed = {matching.id, *mentioned, *keep}
     slices: list[FileSlice] = []
-    for file in filter(None, files):
-        footer = _footer(file)
-        if not needed <= set(
-            footer.schema.to_arrow_schema().names
-        ):  # Partition columns, or files of different schemas.
-            return []
-        slices += [FileSlice(file, (g,), footer.row_group(g).total_byte_size) for g in range(footer.num_row_groups)]
-    return share_out(slices, events.sparkSession.sparkContext.defaultParallelism)
+    for file, footer in zip(files, opened.footers(files)):
+        if not needed <= set(footer.schema.to_arrow_schema().names):
+            return []  # Partition columns, or files of different schemas.
+        groups = range(footer.num_row_groups)
+        slices += [FileSlice(file.text, (g,), footer.row_group(g).total_byte_size) for g in groups]
+    cores = fixed_cores(spark) or tasks_of(sum(part.size for part in slices), FILE_BYTES_PER_TASK)
+    return share_out(slices, cores)
 
 
-def match_files_directly(matching: Matching, tasks: list[list[FileSlice]], out: str, compact: bool) -> int:
+def match_files_directly(
+    matching: Matching, tasks: list[list[FileSlice]], out: str, compact: bool, keep: Sequence[str] = ()
+) -> int:
     """Runs the tasks, and returns the number of deliveries. Leaves complete results in `out`, or none."""
     subscriptions = matching.subscriptions
     index = distribute_index(matching.events.sparkSession, subscriptions.tables(), subscriptions.projected_type)
-    return match_with_index(index, matching, tasks, out, compact)
+    return match_with_index(index, matching, tasks, out, compact, keep)
 
 
 def match_with_index(
-    index: DistributedIndex, matching: Matching, tasks: list[list[FileSlice]], out: str, compact: bool
+    index: DistributedIndex,
+    matching: Matching,
+    tasks: list[list[FileSlice]],
+    out: str,
+    compact: bool,
+    keep: Sequence[str] = (),
 ) -> int:
     """The same with an index that is distributed already."""
-    spark, folder = matching.events.sparkSession, Path(out).resolve()  # Executors have another working directory.
-    staging = folder / f"{STAGING}-{uuid.uuid4().hex}"
-    staging.mkdir(parents=True)
+    spark = matching.events.sparkSession
+    storage = storage_at(out, spark)
+    staging = f"{STAGING}-{uuid.uuid4().hex}"
+    storage.make_folder(staging)
     try:
-        projected_type = matching.subscriptions.projected_type
-        work = MatchFiles(index, projected_type, matching.id, _id_type(matching), compact, str(staging))
+        place, files = storage.root.below(staging), _files_of(matching, tasks, out)
+        work = MatchFiles(index, matching, compact, place, files, _carried(matching, keep))
         # The driver collects a name and a number for each task, however much it wrote.
         written: list[TaskOutput] = spark.sparkContext.parallelize(tasks, len(tasks)).map(work).collect()
-        for number, part in enumerate(written):
-            (staging / part.name).rename(folder / f"part-{number:05}.snappy.parquet")
+        moves = [(f"{staging}/{part.name}", f"part-{at:05}.snappy.parquet") for at, part in enumerate(written)]
+        with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
+            list(pool.map(lambda move: storage.move(*move), moves))
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
-    (folder / "_SUCCESS").touch()
+        storage.delete(staging)
+    storage.put("_SUCCESS", b"")
     return sum(part.deliveries for part in written)
+
+
+def _files_of(matching: Matching, tasks: list[list[FileSlice]], out: str) -> WorkerFiles:
+    locations = [Location(file_slice.path) for task in tasks for file_slice in task]
+    opened = WorkerFiles.of(matching.events.sparkSession, [*locations, Location.of(out)])
+    assert opened is not None, "otherwise there are no tasks"
+    return opened
 
 
 class MatchFiles:
@@ -107,36 +125,53 @@ class MatchFiles:
     def __init__(
         self,
         index: DistributedIndex,
-        projected_type: EventType,
-        id: str,
-        id_type: pa.DataType,
+        matching: Matching,
         compact: bool,
-        staging: str,
+        staging: Location,
+        files: WorkerFiles,
+        carried: pa.Schema,
     ) -> None:
-        self.index, self.projected_type, self.id, self.id_type = index, projected_type, id, id_type
-        self.compact, self.staging = compact, staging
+        self.index, self.projected_type = index, matching.subscriptions.projected_type
+        self.id, self.carried = matching.id, carried
+        self.compact, self.staging, self.files = compact, staging, files
 
     def __call__(self, slices: list[FileSlice]) -> TaskOutput:
         name, replica = f"{uuid.uuid4().hex}.parquet", self.index.replica()
-        with RowGroups(str(Path(self.staging) / name), replica, self.id_type, compact=self.compact) as out:
-            for batch in read_slices(slices, self._columns()):
-                ids = batch.column(self.id).cast(self.id_type)
+        target = self.files.create(self.staging.below(name))
+        with RowGroups(target, replica, self.carried, compact=self.compact) as out:
+            for batch in read_slices(slices, self._columns(), self.files):
+                if batch.column(self.id).null_count:  # `Matching.unnamed` has these.
+                    batch = batch.filter(batch.column(self.id).is_valid())
+                carried = self._carried(batch)
                 for start, found in replica.match_in_rounds(_flat(batch, self.projected_type)):
-                    out.add(ids.slice(start), found)
+                    out.add(carried.slice(start), found)
+        target.close()  # Arrow's writer leaves open what it did not open.
         return TaskOutput(name, out.pairs)
 
+    def _carried(self, batch: pa.RecordBatch) -> pa.Array:
+        """What deliveries carry of each event: its id, or a struct of it and the columns to keep."""
+        id, *kept = self.carried
+        ids = batch.column(self.id).cast(id.type)
+        if not kept:
+            return ids
+        # Digits of a timestamp below the microsecond are cut off.
+        columns = [ids, *(batch.column(field.name).cast(field.type, safe=False) for field in kept)]
+        return pa.StructArray.from_arrays(columns, fields=list(self.carried))
+
     def _columns(self) -> list[str]:
-        return [self.id, *(a.name for a in self.projected_type if a.name != self.id)]
+        names = [self.id, *(a.name for a in self.projected_type), *self.carried.names[1:]]
+        return list(dict.fromkeys(names))
 
 
-def read_slices(slices: list[FileSlice], columns: list[str]) -> Iterator[pa.RecordBatch]:
+def read_slices(slices: list[FileSlice], columns: list[str], files: WorkerFiles) -> Iterator[pa.RecordBatch]:
     """The rows of these row groups, in batches that suit the kernel. Raises InputError for a damaged file."""
     for file_slice in slices:
+        location = Location(file_slice.path)
         try:
-            with pq.ParquetFile(file_slice.path, memory_map=True) as file:
+            with files.open_parquet(location) as file:
                 yield from file.iter_batches(ROWS_MAX, list(file_slice.groups), columns, use_threads=False)
         except (pa.ArrowInvalid, OSError) as wrong:
-            raise _damaged(file_slice.path, wrong) from None
+            raise damaged(location, wrong) from None
 
 
 def _flat(batch: pa.RecordBatch, projected_type: EventType) -> pa.RecordBatch:
@@ -160,23 +195,11 @@ def share_out(slices: list[FileSlice], cores: int) -> list[list[FileSlice]]:
     return tasks
 
 
-def _id_type(matching: Matching) -> pa.DataType:
+def _carried(matching: Matching, keep: Sequence[str]) -> pa.Schema:
+    """The id and the columns to keep, as Spark has them."""
     from pyspark.sql.pandas.types import to_arrow_type
 
-    return to_arrow_type(matching.events.schema[matching.id].dataType)
-
-
-def _local_path(uri: str) -> str | None:
-    parts = urlsplit(uri)
-    return unquote(parts.path) if parts.scheme in ("", "file") else None
-
-
-def _footer(path: str) -> Any:
-    try:
-        return pq.read_metadata(path, memory_map=True)
-    except (pa.ArrowInvalid, OSError) as wrong:
-        raise _damaged(path, wrong) from None
-
-
-def _damaged(path: str, wrong: Exception) -> InputError:
-    return InputError(f"{path}: the file is damaged, or no Parquet: {str(wrong).splitlines()[0][:200]}")
+    kinds = {
+        name: to_arrow_type(matching.events.schema[name].dataType, timezone="UTC") for name in (matching.id, *keep)
+    }
+    return pa.schema([(EVENT_ID, kinds[matching.id]), *((name, kinds[name]) for name in keep)])

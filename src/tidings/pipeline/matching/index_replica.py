@@ -60,17 +60,26 @@ class MatchedPairs:
         here = ~is_removed[self.numbers]
         return MatchedPairs(self.events[here], self.numbers[here], self.ids, self.subscribers)
 
-    def pairs(self, event_ids: pa.Array) -> pa.RecordBatch:
-        """One row per pair."""
-        numbers = pa.array(self.numbers)
-        columns = [event_ids.take(pa.array(self.events)), self.ids.take(numbers), self.subscribers.take(numbers)]
-        return pa.RecordBatch.from_arrays(columns, PAIR_NAMES)
+    def pairs(self, event_ids: pa.Array, kept: pa.RecordBatch | None = None) -> pa.RecordBatch:
+        """One row per pair, with columns of its event."""
+        numbers, events = pa.array(self.numbers), pa.array(self.events)
+        columns = [event_ids.take(events), self.ids.take(numbers), self.subscribers.take(numbers)]
+        return _with_kept(columns, PAIR_NAMES, kept, events)
 
-    def compact(self, event_ids: pa.Array) -> pa.RecordBatch:
-        """One row per event that matches, with the list of its subscriptions."""
+    def compact(self, event_ids: pa.Array, kept: pa.RecordBatch | None = None) -> pa.RecordBatch:
+        """One row per event that matches, with the list of its subscriptions, and columns of it."""
         rows, counts, numbers = group_by_event(self.events, self.numbers)
         lists = pa.ListArray.from_arrays(pa.array(list_offsets(counts)), self.ids.take(pa.array(numbers)))
-        return pa.RecordBatch.from_arrays([event_ids.take(pa.array(rows)), lists], COMPACT_NAMES)
+        return _with_kept([event_ids.take(pa.array(rows)), lists], COMPACT_NAMES, kept, pa.array(rows))
+
+
+def _with_kept(
+    columns: list[pa.Array], names: list[str], kept: pa.RecordBatch | None, rows: pa.Array
+) -> pa.RecordBatch:
+    if kept is None:
+        return pa.RecordBatch.from_arrays(columns, names)
+    taken = kept.take(rows)
+    return pa.RecordBatch.from_arrays([*columns, *taken.columns], [*names, *kept.schema.names])
 
 
 def group_by_event(events: Numbers, numbers: Numbers) -> tuple[Numbers, Numbers, Numbers]:

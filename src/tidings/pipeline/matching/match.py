@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,8 +27,9 @@ from tidings.errors import InputError
 from tidings.events import EventType
 from tidings.pipeline.matching.index_replica import DistributedIndex, IndexReplica, distribute_index
 from tidings.pipeline.matching.parse_subscriptions import ParsedSubscriptions, SubscriptionStats
+from tidings.pipeline.session import is_connect, send_package
 from tidings.pipeline.sources.files import check_fits, type_of_table
-from tidings.pipeline.tables import COMPACT_NAMES, PAIR_NAMES, attribute_column, id_column, quoted
+from tidings.pipeline.tables import COMPACT_NAMES, PAIR_NAMES, attribute_column, id_column, kept_columns, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,6 +39,7 @@ INDEX_BOXES_MAX = 4_000_000
 INDEX_BOXES_SETTING = "spark.tidings.indexBoxesMax"
 
 EVENT_ID = "_tidings_event_id"
+KEPT = "_kept_"
 
 _log = logging.getLogger("tidings.pipeline")
 
@@ -64,6 +66,7 @@ def match(
     id: str | None = None,
     event_type: EventType | None = None,
     compact: bool = False,
+    keep: str | Sequence[str] = (),
     plan: str = "auto",
 ) -> DataFrame:
     """Which subscriptions match which events: event_id, subscription_id, subscriber, one row per pair.
@@ -71,18 +74,19 @@ def match(
     `events` may have any columns. The id column is the one named `id`, or else `event_id` or `id`. Without an event
     type, the type is that of the table's schema. `subscriptions` have the columns id, subscriber, filter and
     optionally type, the name of the event type they are for. Each pair occurs once, even if several parts of a
-    condition match. With `compact`, there is one row per matched event: event_id, subscription_ids.
+    condition match. With `compact`, there is one row per matched event: event_id, subscription_ids. `keep` names
+    columns of the events that deliveries carry as well, or is "all".
 
     The subscriptions are parsed at once and must not be a stream. The events are read when the result is, and may
     be one. Subscriptions that cannot be used are left out, and a warning says how many;
-    `Matching.rejected` has them with their errors.
+    `Matching.rejected` has them with their errors. Events whose id is NULL are left out; `Matching.unnamed` has them.
     """
     matching = Matching(events, subscriptions, id=id, event_type=event_type, plan=plan)
     if matching.subscriptions.stats.rejected:
         _log.warning(
             "%s subscriptions cannot be used; Matching(…).rejected tells why", matching.subscriptions.stats.rejected
         )
-    return matching.deliveries(compact=compact)
+    return matching.deliveries(compact=compact, keep=keep)
 
 
 class Matching:
@@ -101,6 +105,8 @@ class Matching:
             raise InputError("expected subscriptions as a table, not a stream; changing ones need `tidings run`")
         if event_type:
             check_fits(events, event_type)
+        if is_connect(events.sparkSession):
+            send_package(events.sparkSession)
         self.events = events
         self.id = id_column(events, id)
         self.subscriptions = ParsedSubscriptions(subscriptions, event_type or type_of_table(events))
@@ -111,18 +117,31 @@ class Matching:
         """id, subscriber, filter, error of every subscription that cannot be used."""
         return self.subscriptions.rejected
 
-    def deliveries(self, *, compact: bool = False) -> DataFrame:
+    @property
+    def unnamed(self) -> DataFrame:
+        """The events without an id, which cannot be delivered: reason, and the event as JSON in `original`."""
+        reason = f.lit(f"has no id: {self.id} is NULL").alias("reason")
+        original = f.to_json(f.struct("*")).cast("binary").alias("original")
+        return self.events.where(f.col(quoted(self.id)).isNull()).select(reason, original)
+
+    def kept(self, keep: str | Sequence[str], *, compact: bool = False) -> list[str]:
+        """The columns of the events that deliveries carry. Raises InputError."""
+        return kept_columns(keep, self.events.columns, self.id, COMPACT_NAMES if compact else PAIR_NAMES)
+
+    def deliveries(self, *, compact: bool = False, keep: str | Sequence[str] = ()) -> DataFrame:
         """The table that `match` returns."""
-        projected = project_events(self.events, self.id, self.subscriptions.projected_type)
+        kept = self.kept(keep, compact=compact)
+        projected = project_events(self.events, self.id, self.subscriptions.projected_type, kept)
         schema = deliveries_schema(self.events.schema[self.id].dataType, compact)
+        schema = StructType([*schema, *(StructField(name, self.events.schema[name].dataType) for name in kept)])
         if self.plan.name is PlanName.ZONES:
             from tidings.pipeline.matching.partitioned import match_in_zones
 
-            return match_in_zones(projected, self.subscriptions, schema, compact)
+            return match_in_zones(projected, self.subscriptions, schema, compact, kept)
         index = distribute_index(
             self.events.sparkSession, self.subscriptions.tables(), self.subscriptions.projected_type
         )
-        return projected.mapInArrow(MatchRows(index, compact), schema)
+        return projected.mapInArrow(MatchRows(index, compact, kept), schema)
 
     def explain(self) -> str:
         """The plan, the reason for it, and the size of the subscriptions."""
@@ -157,15 +176,19 @@ def choose_plan(stats: SubscriptionStats, is_stream: bool, boxes_max: int, reque
     raise InputError(f"expected the plan 'auto', 'index' or 'zones', got {requested!r}")
 
 
-def project_events(events: DataFrame, id: str, projected_type: EventType) -> DataFrame:
-    """The id, and the attributes that conditions mention: all that workers need.
+def project_events(events: DataFrame, id: str, projected_type: EventType, kept: Sequence[str] = ()) -> DataFrame:
+    """The id, the attributes that conditions mention, and columns to keep: all that workers need.
+
+    Events without an id are left out.
 
     Columns are named by position, since Spark's Python functions do not accept names with dots.
     """
     projected = [
         attribute_column(events, attribute.name).alias(f"_{at}") for at, attribute in enumerate(projected_type)
     ]
-    return events.select(f.col(quoted(id)).alias(EVENT_ID), *projected)
+    carried = [f.col(quoted(name)).alias(f"{KEPT}{at}") for at, name in enumerate(kept)]
+    named = events.where(f.col(quoted(id)).isNotNull())
+    return named.select(f.col(quoted(id)).alias(EVENT_ID), *projected, *carried)
 
 
 def deliveries_schema(id_type: DataType, compact: bool) -> StructType:
@@ -177,23 +200,26 @@ def deliveries_schema(id_type: DataType, compact: bool) -> StructType:
 class MatchRows:
     """mapInArrow: events from `project_events` → deliveries, by this host's replica of the index."""
 
-    def __init__(self, index: DistributedIndex, compact: bool) -> None:
-        self.index = index
-        self.compact = compact
+    def __init__(self, index: DistributedIndex, compact: bool, kept: Sequence[str] = ()) -> None:
+        self.index, self.compact, self.kept = index, compact, kept
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         replica = self.index.replica()
         for batch in batches:
-            yield from match_rows(batch, replica, self.compact)
+            yield from match_rows(batch, replica, self.compact, self.kept)
 
 
-def match_rows(batch: pa.RecordBatch, replica: IndexReplica, compact: bool) -> Iterator[pa.RecordBatch]:
+def match_rows(
+    batch: pa.RecordBatch, replica: IndexReplica, compact: bool, kept: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
     """The deliveries of a batch from `project_events`, in rounds of bounded size."""
     ids, rows = batch.column(EVENT_ID), named(batch, replica.event_type)
+    columns = [batch.column(f"{KEPT}{at}") for at in range(len(kept))]
+    carried = pa.RecordBatch.from_arrays(columns, list(kept)) if kept else None
     for start, found in replica.match_in_rounds(rows):
         if len(found.events):
-            here = ids.slice(start)
-            yield found.compact(here) if compact else found.pairs(here)
+            here, with_it = ids.slice(start), carried.slice(start) if carried else None
+            yield found.compact(here, with_it) if compact else found.pairs(here, with_it)
 
 
 def named(batch: pa.RecordBatch, projected_type: EventType) -> pa.RecordBatch:

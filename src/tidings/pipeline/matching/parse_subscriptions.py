@@ -15,10 +15,9 @@ import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import functions as f
 
-from tidings.errors import FilterError
 from tidings.events import Attribute, EventType
-from tidings.filters import Condition, parse
-from tidings.matching import BOXES_SCHEMA, boxes_table
+from tidings.matching import BOXES_SCHEMA, parse_texts, table_of
+from tidings.pipeline.matching.sizing import fixed_cores, parse_tasks
 from tidings.pipeline.tables import check_subscriptions
 
 if TYPE_CHECKING:
@@ -58,7 +57,9 @@ class ParsedSubscriptions:
     def __init__(self, subscriptions: DataFrame, event_type: EventType) -> None:
         check_subscriptions(subscriptions)
         self.event_type = event_type
-        one_each = coalesce_to_cores(_one_row_per_id(of_type(subscriptions, event_type)))
+        rows = _texts(of_type(subscriptions, event_type))
+        tasks = parse_tasks(rows)
+        one_each = coalesce_to_cores(_one_row_per_id(rows.repartition(tasks, "id") if tasks else rows))
         self.batches = one_each.mapInArrow(_Parse(event_type), PARSED_SCHEMA).persist(StorageLevel.DISK_ONLY)
         self._stats: SubscriptionStats | None = None
 
@@ -98,34 +99,37 @@ class ParsedSubscriptions:
 
 
 Rejected: TypeAlias = dict[str, str | None]
+Row: TypeAlias = tuple[str | None, str | None, str | None, bool]
 
 
-def parse_subscriptions(
-    rows: Iterable[tuple[str | None, str | None, str | None, bool]], event_type: EventType
-) -> tuple[pa.Table, set[str], list[Rejected]]:
+def parse_subscriptions(rows: Iterable[Row], event_type: EventType) -> tuple[pa.Table, set[str], list[Rejected]]:
     """Rows of id, subscriber, filter, conflict → a table of SUBSCRIPTIONS_SCHEMA, the attributes in it, the rejected."""
-    good: list[tuple[str, Condition]] = []
-    subscribers: list[str | None] = []
-    rejected: list[Rejected] = []
-    for id, subscriber, text, conflict in rows:
-        try:
-            good.append((id or "", _checked(id, text, conflict, event_type)))
-            subscribers.append(subscriber)
-        except (FilterError, ValueError) as wrong:
-            rejected.append({"id": id, "subscriber": subscriber, "filter": text, "error": f"{_kind(wrong)}{wrong}"})
-    boxes = boxes_table(good, event_type)
-    table = boxes.append_column(SUBSCRIPTIONS_SCHEMA.field("subscriber"), pa.array(subscribers, pa.string()))
-    return table, _mentioned(good, event_type), rejected
+    listed = list(rows)
+    wrong = {at: reason for at, row in enumerate(listed) if (reason := _refusal(*row)) is not None}
+    usable = [row for at, row in enumerate(listed) if at not in wrong] if wrong else listed
+    ids, subscribers, texts = (pa.array([row[part] for row in usable], pa.string()) for part in range(3))
+    parsed = parse_texts(ids, texts, event_type)
+    if parsed.wrong:
+        places = [at for at in range(len(listed)) if at not in wrong]
+        wrong |= {places[at]: f"{type(error).__name__}: {error}" for at, error in parsed.wrong.items()}
+        subscribers = subscribers.take(pa.array(parsed.good))
+    table = table_of(parsed.columns, event_type)
+    table = table.append_column(SUBSCRIPTIONS_SCHEMA.field("subscriber"), subscribers)
+    return table, set(parsed.attributes), [_rejected(listed[at], wrong[at]) for at in sorted(wrong)]
 
 
-def _mentioned(good: list[tuple[str, Condition]], event_type: EventType) -> set[str]:
-    """The attributes that conditions mention. Stops when it has found all: most sets mention them early."""
-    names: set[str] = set()
-    for _, condition in good:
-        if len(names) == len(event_type.attributes):
-            break
-        names.update(condition.attributes)
-    return names
+def _refusal(id: str | None, subscriber: str | None, text: str | None, conflict: bool) -> str | None:
+    """Why a row cannot be used, whatever its condition means; None if it can."""
+    if not id:
+        return "a subscription needs an id"
+    if conflict:
+        return f"several subscriptions have the id {id!r}; expected one, or equal ones"
+    return "a subscription needs a filter: an SQL condition such as speed > 20" if text is None else None
+
+
+def _rejected(row: Row, error: str) -> Rejected:
+    id, subscriber, text, _ = row
+    return {"id": id, "subscriber": subscriber, "filter": text, "error": error}
 
 
 def write_payload(table: pa.Table) -> bytes:
@@ -140,8 +144,12 @@ def read_payload(payload: bytes) -> pa.Table:
 
 
 def coalesce_to_cores(rows: DataFrame) -> DataFrame:
-    """One partition per core: after a shuffle Spark may have hundreds, and each one starts a worker."""
-    return rows.coalesce(rows.sparkSession.sparkContext.defaultParallelism)
+    """One partition per core: after a shuffle Spark may have hundreds, and each one starts a worker.
+
+    Where nobody knows the cores, as many as there are.
+    """
+    cores = fixed_cores(rows.sparkSession)
+    return rows.coalesce(cores) if cores else rows
 
 
 class _Parse:
@@ -165,20 +173,6 @@ class _Parse:
             yield pa.RecordBatch.from_pylist([row], schema=_PARSED)
 
 
-def _checked(id: str | None, text: str | None, conflict: bool, event_type: EventType) -> Condition:
-    if not id:
-        raise ValueError("a subscription needs an id")
-    if conflict:
-        raise ValueError(f"several subscriptions have the id {id!r}; expected one, or equal ones")
-    if text is None:
-        raise ValueError("a subscription needs a filter: an SQL condition such as speed > 20")
-    return parse(text, event_type)
-
-
-def _kind(wrong: Exception) -> str:
-    return f"{type(wrong).__name__}: " if isinstance(wrong, FilterError) else ""
-
-
 def of_type(subscriptions: DataFrame, event_type: EventType) -> DataFrame:
     """The subscriptions that name this event type, or none."""
     if "type" not in subscriptions.columns or event_type.name == UNNAMED:
@@ -189,11 +183,14 @@ def of_type(subscriptions: DataFrame, event_type: EventType) -> DataFrame:
 UNNAMED = "Event"  # The name of a type that was taken from a table: its subscriptions may call it anything.
 
 
+def _texts(subscriptions: DataFrame) -> DataFrame:
+    return subscriptions.select(*(f.col(name).cast("string").alias(name) for name in ("id", "subscriber", "filter")))
+
+
 def _one_row_per_id(subscriptions: DataFrame) -> DataFrame:
     """Merges equal subscriptions, and marks different ones with the same id as a conflict."""
-    texts = [f.col(name).cast("string").alias(name) for name in ("id", "subscriber", "filter")]
     rest = f.struct("subscriber", "filter")
-    grouped = subscriptions.select(*texts).groupBy("id").agg(f.min(rest).alias("least"), f.max(rest).alias("most"))
+    grouped = subscriptions.groupBy("id").agg(f.min(rest).alias("least"), f.max(rest).alias("most"))
     conflict = ~f.col("least").eqNullSafe(f.col("most"))
     return grouped.select("id", "least.subscriber", "least.filter", conflict.alias("conflict"))
 

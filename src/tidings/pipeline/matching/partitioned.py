@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -26,14 +26,16 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from tidings.events import INT_MIN, EventType, ValueType, conform
+from tidings.matching import key_column
 from tidings.pipeline.matching.index_replica import IndexReplica
-from tidings.pipeline.matching.match import INDEX_BOXES_MAX, match_rows, named
+from tidings.pipeline.matching.match import INDEX_BOXES_MAX, KEPT, match_rows, named
 from tidings.pipeline.matching.parse_subscriptions import (
     SUBSCRIPTIONS_SCHEMA,
     ParsedSubscriptions,
     read_payload,
     write_payload,
 )
+from tidings.pipeline.matching.sizing import zone_partitions
 from tidings.space import BalancedTree, KdTree, balance
 
 if TYPE_CHECKING:
@@ -52,11 +54,15 @@ PARTITION, BUCKET, PAYLOAD = "_partition", "_bucket", "_payload"
 
 
 def match_in_zones(
-    projected: DataFrame, subscriptions: ParsedSubscriptions, schema: StructType, compact: bool
+    projected: DataFrame,
+    subscriptions: ParsedSubscriptions,
+    schema: StructType,
+    compact: bool,
+    kept: Sequence[str] = (),
 ) -> DataFrame:
     """The deliveries of events from `project_events`, equal to those of the other plan."""
-    spark = projected.sparkSession
-    plan = plan_buckets(projected, subscriptions, spark.sparkContext.defaultParallelism)
+    placing = projected.drop(*(f"{KEPT}{at}" for at in range(len(kept))))
+    plan = plan_buckets(placing, subscriptions)
     placed = StructType(
         [StructField(PARTITION, IntegerType()), StructField(BUCKET, IntegerType()), StructField(PAYLOAD, BinaryType())]
     )
@@ -67,7 +73,7 @@ def match_in_zones(
     by_bucket = together.repartitionById(plan.partition_count, f.col(PARTITION)).sortWithinPartitions(
         BUCKET, f.col(PAYLOAD).isNull()
     )
-    return by_bucket.mapInArrow(_MatchBuckets(subscriptions.projected_type, compact), schema)
+    return by_bucket.mapInArrow(_MatchBuckets(subscriptions.projected_type, compact, kept), schema)
 
 
 # ── The plan ─────────────────────────────────────────────────────────────────
@@ -101,13 +107,16 @@ class BucketPlan:
                 yield bucket, pairs[start:end, 1]
 
 
-def plan_buckets(projected: DataFrame, subscriptions: ParsedSubscriptions, cores: int) -> BucketPlan:
+def plan_buckets(projected: DataFrame, subscriptions: ParsedSubscriptions) -> BucketPlan:
     """Plans by samples, whose size is bounded however large the tables are."""
-    events, sample = _sample_events(projected, subscriptions.projected_type), _sample_subscriptions(subscriptions)
+    event_count = projected.count()
+    events = _sample_events(projected, event_count, subscriptions.projected_type)
+    sample = _sample_subscriptions(subscriptions)
     axes = make_axes(events, sample, subscriptions.projected_type)
     _, low, high = boxes_in_cells(sample, axes)
-    partitions = PARTITIONS_PER_CORE * cores
-    zones_max = max(ZONES_PER_PARTITION * partitions, math.ceil(2 * subscriptions.stats.boxes / INDEX_BOXES_MAX))
+    boxes = subscriptions.stats.boxes
+    partitions = zone_partitions(projected.sparkSession, boxes, event_count, PARTITIONS_PER_CORE)
+    zones_max = max(ZONES_PER_PARTITION * partitions, math.ceil(2 * boxes / INDEX_BOXES_MAX))
     counts = [axis.cell_count for axis in axes]
     balanced = balance(counts, cells_of(events, axes), low, high, zones_max=min(zones_max, ZONES_MAX))
     return assign_buckets(axes, balanced, partitions)
@@ -126,8 +135,7 @@ def assign_buckets(axes: tuple[ZoneAxis, ...], balanced: BalancedTree, partition
     return BucketPlan(axes, balanced.tree, np.concatenate([[0], np.cumsum(buckets)]), partition_of_bucket, partitions)
 
 
-def _sample_events(projected: DataFrame, projected_type: EventType) -> pa.Table:
-    count = projected.count()
+def _sample_events(projected: DataFrame, count: int, projected_type: EventType) -> pa.Table:
     share = min(1.0, SAMPLE_MAX / max(count, 1))
     sample = (projected.sample(share, SEED) if share < 1 else projected).toArrow().combine_chunks()
     batches = sample.to_batches()
@@ -206,8 +214,8 @@ class _AssignSubscriptions:
 class _MatchBuckets:
     """mapInArrow over a partition sorted by bucket, subscriptions first: holds the index of one bucket at a time."""
 
-    def __init__(self, projected_type: EventType, compact: bool) -> None:
-        self.projected_type, self.compact = projected_type, compact
+    def __init__(self, projected_type: EventType, compact: bool, kept: Sequence[str]) -> None:
+        self.projected_type, self.compact, self.kept = projected_type, compact, kept
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         current = _BucketIndex(-1, self.projected_type)
@@ -219,7 +227,7 @@ class _MatchBuckets:
                 if run.column(PAYLOAD).null_count == 0:
                     current.payloads += run.column(PAYLOAD).to_pylist()
                 elif current.payloads:
-                    yield from match_rows(run, current.replica(), self.compact)
+                    yield from match_rows(run, current.replica(), self.compact, self.kept)
 
 
 class _BucketIndex:
@@ -376,18 +384,15 @@ def _bounds(bounds: pa.Array) -> Array:
 def _keys(column: pa.Array, kind: ValueType) -> tuple[Array, Array]:
     """The keys of the values that are not null, and which rows have one."""
     valid = column.is_valid().to_numpy(zero_copy_only=False)
-    values = column.drop_null()
-    match kind:
-        case ValueType.STRING | ValueType.BYTES:
-            coded = values.cast(pa.binary()).dictionary_encode()
-            words = np.array([*coded.dictionary.to_pylist(), None], object)[:-1]
-            return words[coded.indices.to_numpy()], valid
-        case ValueType.DOUBLE:
-            numbers = values.to_numpy()
-            bits = np.where(np.isnan(numbers), np.float64("nan"), numbers).view(np.int64)
-            return np.where(bits >= 0, bits, INT_MIN - bits), valid
-        case ValueType.BOOL:
-            return values.cast(pa.int8()).to_numpy().astype(np.int64), valid
+    values = key_column(column.drop_null(), kind)
+    if not kind.has_int_keys:
+        coded = values.cast(pa.binary()).dictionary_encode()
+        words = np.array([*coded.dictionary.to_pylist(), None], object)[:-1]
+        return words[coded.indices.to_numpy()], valid
+    if kind is ValueType.DOUBLE:
+        numbers = values.to_numpy()
+        bits = np.where(np.isnan(numbers), np.float64("nan"), numbers).view(np.int64)
+        return np.where(bits >= 0, bits, INT_MIN - bits), valid
     return values.cast(pa.int64()).to_numpy(), valid
 
 

@@ -49,14 +49,16 @@ _codec = pa.Codec("snappy")
 class ListFile:
     """A file of row groups. Each has the dictionary of all ids, or of those that occur if they are few."""
 
-    def __init__(self, path: str, ids: pa.Array, id_type: pa.DataType, *, page_items: int = PAGE_ITEMS) -> None:
+    def __init__(
+        self, target: str | pa.NativeFile, ids: pa.Array, id_type: pa.DataType, *, page_items: int = PAGE_ITEMS
+    ) -> None:
         self.ids = ids
         self._page_items = page_items
         self._schema = pa.schema([(COMPACT_NAMES[0], id_type), (COMPACT_NAMES[1], pa.list_(pa.string()))])
         self._all_ids: Dictionary | None = None
         self._groups: list[Struct] = []
         self._rows = 0
-        self._file = open(path, "wb")  # noqa: SIM115  Closed by `close`.
+        self._file = open(target, "wb") if isinstance(target, str) else target  # noqa: SIM115  Closed by `close`.
         self._file.write(MAGIC)
 
     def write(self, events: pa.ChunkedArray, counts: Numbers, numbers: Numbers) -> None:

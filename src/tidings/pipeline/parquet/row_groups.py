@@ -42,20 +42,21 @@ class _File(Protocol):
 class RowGroups:
     """A Parquet file under construction: one row per pair, or one per matched event with a list.
 
-    `pairs_max` sets the pairs of a row group; without it, the number of subscriptions does.
+    The target is a path, or a file that is open for writing. `carried` are the columns of an event: its id, and those
+    to keep. `pairs_max` sets the pairs of a row group; without it, the number of subscriptions does.
     """
 
     def __init__(
         self,
-        path: str,
+        target: str | pa.NativeFile,
         replica: IndexReplica,
-        id_type: pa.DataType,
+        carried: pa.Schema,
         *,
         compact: bool,
         pairs_max: int | None = None,
     ) -> None:
         self.pairs = self._collected = 0
-        self._file = _file(path, replica, id_type, compact)
+        self._file = _file(target, replica, carried, compact)
         fitting = min(max(PAIRS_PER_SUBSCRIPTION * len(replica.ids), PAIRS_MIN), PAIRS_MAX)
         self._pairs_max = fitting if pairs_max is None else pairs_max
         self._clear()
@@ -68,12 +69,12 @@ class RowGroups:
             self._flush()
         self._file.close()
 
-    def add(self, event_ids: pa.Array, found: MatchedPairs) -> None:
-        """Adds the pairs of a round; `event_ids` are the ids of its rows."""
+    def add(self, events: pa.Array, found: MatchedPairs) -> None:
+        """Adds the pairs of a round; `events` are the ids of its rows, or structs of all carried columns."""
         if not len(found.events):
             return
         rows, counts, numbers = group_by_event(found.events, found.numbers)
-        self._events.append(event_ids.take(pa.array(rows)))
+        self._events.append(events.take(pa.array(rows)))
         self._counts.append(counts)
         self._numbers.append(numbers)
         self.pairs += len(numbers)
@@ -94,45 +95,49 @@ class RowGroups:
         self._collected = 0
 
 
-def _file(path: str, replica: IndexReplica, id_type: pa.DataType, compact: bool) -> _File:
-    if compact and replica.ids.nbytes <= DICTIONARY_BYTES_MAX:
-        return ListFile(path, replica.ids, id_type)
-    return _ArrowFile(path, replica, id_type, compact)
+def _file(target: str | pa.NativeFile, replica: IndexReplica, carried: pa.Schema, compact: bool) -> _File:
+    if compact and len(carried) == 1 and replica.ids.nbytes <= DICTIONARY_BYTES_MAX:
+        return ListFile(target, replica.ids, carried.field(0).type)
+    return _ArrowFile(target, replica, carried, compact)
 
 
 class _ArrowFile:
-    """Written by Arrow: rows of pairs, and lists whose ids are too many for a dictionary."""
+    """Written by Arrow: rows of pairs, lists whose ids are too many for a dictionary, and columns of the events."""
 
-    def __init__(self, path: str, replica: IndexReplica, id_type: pa.DataType, compact: bool) -> None:
+    def __init__(self, target: str | pa.NativeFile, replica: IndexReplica, carried: pa.Schema, compact: bool) -> None:
         self.ids, self.compact = replica.ids, compact
         self.subscribers = replica.subscribers.dictionary_encode()
-        self.schema = _schema(id_type, compact)
+        self.kept = list(carried)[1:]
+        self.schema = _schema(carried.field(0).type, compact, self.kept)
+        flat = [field.name for field in self.kept if not pa.types.is_nested(field.type)]
         self._writer = pq.ParquetWriter(
-            path,
+            target,
             self.schema,
             compression="snappy",
-            use_dictionary=["subscription_ids.list.element"] if compact else PAIR_NAMES[1:],
+            use_dictionary=[*(["subscription_ids.list.element"] if compact else PAIR_NAMES[1:]), *flat],
             dictionary_pagesize_limit=DICTIONARY_BYTES_MAX,
-            write_statistics=["event_id"],
+            write_statistics=["event_id", *flat],
             store_schema=False,  # Readers should see plain texts, not our dictionaries.
         )
 
     def write(self, events: pa.ChunkedArray, counts: Numbers, numbers: Numbers) -> None:
         ids = take_as_dictionary(self.ids, numbers)
+        events = events if self.compact else _repeated(events, counts)
+        event, *kept = events.flatten() if self.kept else [events]
         if self.compact:
-            columns = [events, pa.ListArray.from_arrays(pa.array(list_offsets(counts)), ids)]
+            columns = [event, pa.ListArray.from_arrays(pa.array(list_offsets(counts)), ids), *kept]
         else:
-            columns = [_repeated(events, counts), ids, self.subscribers.take(pa.array(numbers))]
+            columns = [event, ids, self.subscribers.take(pa.array(numbers)), *kept]
         self._writer.write_table(pa.Table.from_arrays(columns, schema=self.schema), row_group_size=len(columns[0]))
 
     def close(self) -> None:
         self._writer.close()
 
 
-def _schema(id_type: pa.DataType, compact: bool) -> pa.Schema:
+def _schema(id_type: pa.DataType, compact: bool, kept: list[pa.Field]) -> pa.Schema:
     text = pa.dictionary(pa.int32(), pa.string())
     first, *others = COMPACT_NAMES if compact else PAIR_NAMES
-    return pa.schema([(first, id_type), *((name, pa.list_(text) if compact else text) for name in others)])
+    return pa.schema([(first, id_type), *((name, pa.list_(text) if compact else text) for name in others), *kept])
 
 
 def _repeated(events: pa.ChunkedArray, counts: Numbers) -> pa.ChunkedArray:

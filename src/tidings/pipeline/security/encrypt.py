@@ -66,7 +66,9 @@ def secure(
     check_encrypted(deliveries.sparkSession)
     _check_columns(deliveries)
     recipients = recipients_of(signed_type, rights, now_ms, rest)
-    senders = leases.senders(sources or sources_of(deliveries), (recipient.sender for recipient in recipients))
+    keys = keys.pinned(signed_type)
+    wanted = (recipient.sender for recipient in recipients)
+    senders = leases.senders(sources or sources_of(deliveries), wanted, keys=keys.fingerprint)
     sealer = RecipientSealer(signed_type, keys, recipients, senders)
     event_type = signed_type.event_type
     columns = [attribute_column_or_null(deliveries, a.name).alias(f"_{at}") for at, a in enumerate(event_type)]

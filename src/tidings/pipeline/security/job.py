@@ -11,12 +11,10 @@ effect from the next batch on. A subscriber is the domain of that name.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -35,6 +33,7 @@ from tidings.pipeline.security.recipients import Recipient, Rest, recipients_of
 from tidings.pipeline.security.step import AdmitMatchSecure, Withheld
 from tidings.pipeline.sources.files import with_id
 from tidings.pipeline.sources.streams import Source, check_folder
+from tidings.pipeline.state.epoch import Epoch
 from tidings.pipeline.state.subscription_versions import VersionIndex
 from tidings.pipeline.tables import delivery_id_column
 from tidings.security import PublisherRights, Right, SignedType
@@ -51,9 +50,9 @@ _log = logging.getLogger("tidings.pipeline")
 class SecureStage:
     """The driver's side of a secure pipeline: source, rights and sender ids, by the registry and the key file."""
 
-    def __init__(self, spark: SparkSession, pipeline: Pipeline, by: SecureBy) -> None:
+    def __init__(self, spark: SparkSession, pipeline: Pipeline, by: SecureBy, epoch: Epoch) -> None:
         check_encrypted(spark)
-        self.pipeline, self.by, self.keys = pipeline, by, KeyFile(by.keys)
+        self.pipeline, self.by, self.keys, self.epoch = pipeline, by, KeyFile(by.keys), epoch
         with self._registry() as registry:
             self.type = for_spark(registry.types.find(by.type))
         self.keys.read(self.type)  # Raises SetupError now and not in a worker.
@@ -69,10 +68,10 @@ class SecureStage:
 
         `subscriptions_at` returns the subscriptions of a version.
         """
-        rest, rights = Rest(self.by.rest), self._rights()
+        rest, rights, keys = Rest(self.by.rest), self._rights(), self.keys.pinned(self.type)
         recipients = recipients_of(self.type, rights.to_subscribe, _now_ms(), rest)
-        senders = self._senders(records, recipients) if rest is Rest.LEFT_OUT else Senders({})
-        sealer = RecipientSealer(self.type, self.keys, recipients, senders)
+        senders = self._senders(records, recipients, keys.fingerprint) if rest is Rest.LEFT_OUT else Senders({})
+        sealer = RecipientSealer(self.type, keys, recipients, senders)
         withheld = self._withheld(subscriptions_at, index.version, recipients)
         return AdmitMatchSecure(index, sealer, rest, withheld, rights.to_publish if self.by.signed else None)
 
@@ -116,21 +115,14 @@ class SecureStage:
                 to_subscribe.setdefault(names[right.holder], []).append(right)
         return _CurrentRights(to_subscribe, PublisherRights.of(rights))
 
-    def _senders(self, records: DataFrame, recipients: Iterable[Recipient]) -> Senders:
+    def _senders(self, records: DataFrame, recipients: Iterable[Recipient], keys: str) -> Senders:
         """A sender id for each publisher of the batch and recipient, the same if the batch is repeated."""
         number = f.conv(f.hex(f.substring(FRAME, 37, 4)), 16, 10)
         # The driver collects one row per publisher in the batch, not per event.
         sources = [row[0] for row in records.select(number).distinct().collect() if row[0] is not None]
-        held = hashlib.sha256(b"".join(self._groups_held())).hexdigest()[:16]
-        leases = NonceLeases(
-            Path(self.pipeline.checkpoint) / "senders.json", f"{self.type.type_id.hex()}/{held}", self._take
-        )
-        return leases.senders(sources, (recipient.sender for recipient in recipients))
-
-    def _groups_held(self) -> list[bytes]:
-        """The groups with keys here. With another key, frames would have another attribute, and need another nonce."""
-        ring = self.keys.read(self.type)
-        return [gid for gid in sorted(self.type.group_ids) if ring.epochs(gid)]
+        self.epoch.check()
+        leases = NonceLeases("senders.json", self.type.type_id.hex(), self._take, storage=self.epoch.storage)
+        return leases.senders(sources, (recipient.sender for recipient in recipients), keys=keys)
 
     def _take(self, count: int) -> range:
         with self._registry() as registry:

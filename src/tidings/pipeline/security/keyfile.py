@@ -23,9 +23,18 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 @dataclass(frozen=True, slots=True)
 class KeyFile:
-    """The path of a keyring: all that a plan contains of it."""
+    """The path of a keyring: all that a plan contains of it.
+
+    A job that encrypts is planned for one set of keys, named by its fingerprint (see `pinned`). A worker that finds others
+    in the file refuses to work: frames of other keys under the same nonces would reveal GCM's authentication key.
+    """
 
     path: str
+    fingerprint: str = ""
+
+    def pinned(self, signed_type: SignedType) -> KeyFile:
+        """The same file, for the keys that it holds now and no others."""
+        return KeyFile(self.path, self.read(signed_type).fingerprint())
 
     def read(self, signed_type: SignedType) -> Keyring:
         """The keyring. Raises SetupError if the file is missing, damaged, or readable by others."""
@@ -63,7 +72,9 @@ class KeyFile:
         if loaded is None or loaded.state != state:
             ring = self.read(signed_type)
             opener, sealer = BatchOpener(signed_type, ring), BatchSealer(signed_type, ring)
-            loaded = _loaded[name] = _LoadedKeys(state, ring, opener, sealer)
+            loaded = _loaded[name] = _LoadedKeys(state, ring, opener, sealer, ring.fingerprint())
+        if self.fingerprint and loaded.fingerprint != self.fingerprint:
+            raise SetupError(f"the key file {self.path!r} was replaced while the job ran; start it again")
         return loaded
 
     def _state(self) -> tuple[int, int, int]:
@@ -83,6 +94,7 @@ class _LoadedKeys:
     ring: Keyring
     opener: BatchOpener
     sealer: BatchSealer
+    fingerprint: str
     signed: tuple[PublisherRights, BatchOpener] | None = None
 
 

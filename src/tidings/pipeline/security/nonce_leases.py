@@ -20,7 +20,7 @@ import msgspec
 from pyspark.sql import functions as f
 
 from tidings.errors import SetupError
-from tidings.pipeline.state.batch_log import write_atomically
+from tidings.pipeline.storage import Location, Storage, storage_at
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -42,6 +42,8 @@ class _LeaseFile(msgspec.Struct):
     run: str
     started_ms: int
     senders: dict[str, dict[str, int]]
+    keys: str = ""
+    """The fingerprint of the keys that the ids are for."""
 
 
 class NonceLeases:
@@ -51,8 +53,19 @@ class NonceLeases:
     name, use another run. A lost file costs new ids, but never repeats a nonce.
     """
 
-    def __init__(self, path: str | Path, run: str, take: TakeSenderIds, *, now_ms: int | None = None) -> None:
-        self._path, self._take = Path(path), take
+    def __init__(
+        self,
+        path: str | Path,
+        run: str,
+        take: TakeSenderIds,
+        *,
+        now_ms: int | None = None,
+        storage: Storage | None = None,
+    ) -> None:
+        """`path` is a local file or, with a storage, a name in it."""
+        where = Location.of(path)
+        self._storage = storage or storage_at(where.text.rpartition("/")[0] or "/")
+        self._name, self._take = (str(path) if storage else where.name), take
         self._leases = self._read(run) or _LeaseFile(run, time.time_ns() // 1_000_000 if now_ms is None else now_ms, {})
 
     @property
@@ -60,8 +73,13 @@ class NonceLeases:
         """When the run first began: the publication time of its rows."""
         return self._leases.started_ms
 
-    def senders(self, sources: Iterable[str], recipients: Iterable[str]) -> Senders:
-        """An id for every pair. Writes new ones to disk before it returns."""
+    def senders(self, sources: Iterable[str], recipients: Iterable[str], *, keys: str = "") -> Senders:
+        """An id for every pair. Writes new ones to disk before it returns.
+
+        `keys` is the fingerprint of the keys that will encrypt: with others, other ids are leased.
+        """
+        if keys != self._leases.keys:
+            self._leases.keys, self._leases.senders = keys, {}
         pairs = list(product(sorted(set(sources)), sorted(set(recipients))))
         held = self._leases.senders
         missing = [(source, recipient) for source, recipient in pairs if recipient not in held.get(source, {})]
@@ -72,17 +90,15 @@ class NonceLeases:
         return MappingProxyType({(source, recipient): held[source][recipient] for source, recipient in pairs})
 
     def _read(self, run: str) -> _LeaseFile | None:
+        content = self._storage.read(self._name)
         try:
-            leases = msgspec.json.decode(self._path.read_bytes(), type=_LeaseFile)
-        except FileNotFoundError:
-            return None
-        except (OSError, msgspec.DecodeError) as wrong:
-            raise SetupError(f"cannot read the leases {str(self._path)!r}: {wrong}") from None
-        return leases if leases.run == run else None
+            leases = msgspec.json.decode(content, type=_LeaseFile) if content is not None else None
+        except msgspec.DecodeError as wrong:
+            raise SetupError(f"cannot read the leases {str(self._storage.root.below(self._name))!r}: {wrong}") from None
+        return leases if leases is not None and leases.run == run else None
 
     def _write(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._path, msgspec.json.encode(self._leases))
+        self._storage.put(self._name, msgspec.json.encode(self._leases))
 
 
 def stamp(rows: DataFrame, *, source: Column, offset: Column, started_ms: int) -> DataFrame:

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from tidings.errors import Denied
 from tidings.pipeline.security.nonce_leases import EVERYBODY
-from tidings.security import Mode, Right, SignedType
+from tidings.security import Mode, Right, SignedType, why_not_valid
 
 # Different conditional rights of one subscriber: six have 64 combinations, and each needs a sender id.
 CONDITIONAL_MAX = 6
@@ -65,8 +65,8 @@ def _check(signed_type: SignedType, name: str, right: Right, now_ms: int) -> Non
         raise Denied(f"type: the right of {name!r} is for another type than {signed_type.event_type.name}")
     if "subscribe" not in right.actions:
         raise Denied(f"action: the right of {name!r} is not to subscribe")
-    if not right.not_before <= now_ms < right.not_after:
-        raise Denied(f"validity: the right of {name!r} is valid from {right.not_before} to {right.not_after} ms")
+    if why := why_not_valid(right.not_before, right.not_after, now_ms):
+        raise Denied(f"validity: the right of {name!r} {why}")
     right.conditions(signed_type.event_type)  # Raises Denied for one that does not fit the type.
 
 

@@ -1,117 +1,160 @@
-"""DELIVERIES → files, each batch exactly once.
+"""DELIVERIES → Parquet or JSON lines, each batch exactly once; and the quarantine.
 
-The sink writes a batch to a staging folder with a unique name, then renames it, which is atomic. A batch that
-is repeated after a crash finds its deliveries in place and writes nothing. Readers skip the staging folder, and
-the next start deletes what a crash left in it.
+A batch is a few files, sorted by subscriber: with the statistics that Parquet keeps of every row group, a reader of
+one subscriber's deliveries skips the rest. On request each subscriber has a folder, which makes many small files:
 
-    deliveries/batch=000000012/to=police/part-….parquet
+    deliveries/batch=000000012/part-….parquet
+    deliveries/batch=000000012/to=police/part-….parquet      partition_by = "subscriber"
+
+How a batch gets there, and what readers see meanwhile, is in `tidings.pipeline.sinks.committed_folder`.
+`read_deliveries` reads what is committed.
 """
 
 from __future__ import annotations
 
-import uuid
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, overload
 
-from py4j.protocol import Py4JError
 from pyspark.sql import functions as f
 
-from tidings.errors import SetupError
+from tidings.errors import InputError
+from tidings.pipeline.sinks.committed_folder import CommitLog, CommittedFolder
+from tidings.pipeline.state.epoch import Epoch
+from tidings.pipeline.storage import Location, storage_at
 
 if TYPE_CHECKING:
+    import pyarrow.dataset
     from pyspark.sql import DataFrame, SparkSession
 
-STAGING = "_aside"  # Readers skip names that begin with an underscore.
+ROWS_PER_FILE = 1_000_000  # Of some hundred bytes each: files of a size that every engine reads well.
 
+DELIVERIES_SCHEMA = (
+    "delivery_id string, event_id string, subscription_id string, subscriber string, subscriptions_version long"
+)
 
-class BatchFolder:
-    """A folder with one sub-folder per batch, in any file system of Spark's that renames atomically."""
-
-    def __init__(self, spark: SparkSession, path: str) -> None:
-        jvm: Any = spark.sparkContext._jvm
-        self.path = path
-        self._new_path = jvm.org.apache.hadoop.fs.Path
-        java: Any = spark.sparkContext._jsc
-        self._files = self._new_path(path).getFileSystem(java.hadoopConfiguration())
-
-    def prepare(self) -> None:
-        """Creates the folder, and deletes unfinished batches of an earlier run. Raises SetupError."""
-        try:
-            self._files.delete(self._at(STAGING), True)
-            if not self._files.mkdirs(self._at(STAGING)):
-                raise SetupError(f"cannot write to {self.path!r}")
-        except Py4JError as wrong:
-            raise SetupError(f"cannot write to {self.path!r}: {_reason(wrong)}") from None
-
-    def has(self, name: str) -> bool:
-        return bool(self._files.exists(self._at(name)))
-
-    def staging(self, name: str) -> str:
-        """A path that no other process writes to, not even an earlier run that is still ending."""
-        return f"{self.path}/{STAGING}/{name}-{uuid.uuid4().hex}"
-
-    def commit(self, staged: str, name: str) -> None:
-        """Renames a staged folder to its final name, atomically."""
-        if not self._files.rename(self._new_path(staged), self._at(name)):
-            raise SetupError(f"cannot rename {staged!r} to {name!r}")
-
-    def delete(self, name: str) -> None:
-        self._files.delete(self._at(name), True)
-
-    def _at(self, name: str) -> Any:
-        return self._new_path(f"{self.path}/{name}")
+# Spark's tasks move their files into the attempt's folder themselves: what fails is no attempt at all.
+_WRITE_OPTIONS = {
+    "mapreduce.fileoutputcommitter.algorithm.version": "2",
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
 
 
 class FileSink:
-    """Parquet or JSON lines, by batch and subscriber."""
+    """Parquet or JSON lines, by batch; with `by_subscriber`, in a folder for each subscriber."""
 
-    def __init__(self, spark: SparkSession, path: str, format: str) -> None:
-        self.folder = BatchFolder(spark, path)
-        self.format = format
+    def __init__(
+        self, spark: SparkSession, path: str, format: str, epoch: Epoch | None = None, *, by_subscriber: bool = False
+    ) -> None:
+        self.spark, self.format, self.by_subscriber = spark, format, by_subscriber
+        self.folder = _committed(spark, path, "batch", epoch)
 
     def prepare(self) -> None:
         self.folder.prepare()
 
     def put(self, deliveries: DataFrame, batch: int) -> None:
-        name = batch_name(batch)
-        if self.folder.has(name):
+        rows = deliveries.count()
+        write = partial(self._write, deliveries, rows)
+        self.folder.put(batch, write, partial(_count_rows, self.spark, self.format, deliveries), rows)
+
+    def _write(self, deliveries: DataFrame, rows: int, folder: str) -> None:
+        if rows == 0:
             return
-        staged = self.folder.staging(name)
-        by_reader = deliveries.withColumn("to", f.col("subscriber"))  # The column itself stays in the files.
-        by_reader.write.partitionBy("to").format(self.format).save(staged)
-        self.folder.commit(staged, name)
+        files = -(-rows // ROWS_PER_FILE)
+        # By delivery, too, so that a subscriber who gets most of them does not make one file large.
+        spread = (
+            deliveries.coalesce(1) if files == 1 else deliveries.repartitionByRange(files, "subscriber", "delivery_id")
+        )
+        arranged = spread.sortWithinPartitions("subscriber")
+        if self.by_subscriber:  # The column itself stays in the files.
+            arranged = arranged.withColumn("to", f.col("subscriber"))
+        writer = arranged.write.format(self.format).options(**_WRITE_OPTIONS)
+        (writer.partitionBy("to") if self.by_subscriber else writer).save(folder)
 
 
 class Quarantine:
     """Unusable input as Parquet: broken events by batch, rejected subscriptions by version."""
 
-    def __init__(self, spark: SparkSession, path: str) -> None:
-        self.events = BatchFolder(spark, f"{path}/events")
-        self.subscriptions = BatchFolder(spark, f"{path}/subscriptions")
+    def __init__(self, spark: SparkSession, path: str, epoch: Epoch | None = None) -> None:
+        self.spark = spark
+        self.events = _committed(spark, f"{path}/events", "batch", epoch)
+        self.subscriptions = _committed(spark, f"{path}/subscriptions", "version", epoch)
 
     def prepare(self) -> None:
         self.events.prepare()
         self.subscriptions.prepare()
 
     def put_events(self, broken: DataFrame, batch: int) -> None:
-        _replace(self.events, broken, batch_name(batch))
+        self._put(self.events, broken, batch, broken.count())
 
-    def put_subscriptions(self, rejected: DataFrame, version: int) -> None:
-        if not rejected.isEmpty():
-            _replace(self.subscriptions, rejected, f"version={version:09}")
+    def put_subscriptions(self, rejected: DataFrame, version: int) -> int:
+        """Stores the rejected changes of a version, and returns how many there are."""
+        rows = rejected.count()
+        if rows:
+            self._put(self.subscriptions, rejected, version, rows)
+        return rows
 
-
-def batch_name(batch: int) -> str:
-    return f"batch={batch:09}"
-
-
-def _replace(folder: BatchFolder, rows: DataFrame, name: str) -> None:
-    """A repeated batch has the same rows, so the later write may replace the earlier one."""
-    staged = folder.staging(name)
-    rows.write.parquet(staged)
-    folder.delete(name)
-    folder.commit(staged, name)
+    def _put(self, folder: CommittedFolder, rows: DataFrame, number: int, count: int) -> None:
+        write = lambda to: rows.write.options(**_WRITE_OPTIONS).parquet(to)  # noqa: E731
+        folder.put(number, write, partial(_count_rows, self.spark, "parquet", rows), count)
 
 
-def _reason(wrong: Exception) -> str:
-    java = getattr(wrong, "java_exception", None)
-    return str(java.getMessage() if java is not None else wrong).splitlines()[0][:200]
+@overload
+def read_deliveries(where: SparkSession, path: str) -> DataFrame: ...
+@overload
+def read_deliveries(where: str) -> pyarrow.dataset.Dataset: ...
+
+
+def read_deliveries(where: SparkSession | str, path: str = "") -> Any:
+    """The deliveries that a pipeline has committed to a folder: whole batches, each once, at every moment.
+
+    `read_deliveries(spark, "s3a://bucket/deliveries")` is a DataFrame. Without Spark, `read_deliveries("deliveries")`
+    is a `pyarrow.dataset.Dataset` of a local folder, for `to_table()` and for DuckDB, Polars and pandas. Either has
+    the column `batch`. Raises InputError for a folder without commit records.
+    """
+    if isinstance(where, str):
+        return _arrow_dataset(*committed_files(where))
+    root, files = committed_files(path, where)
+    if not files:
+        return where.createDataFrame([], f"{DELIVERIES_SCHEMA}, batch int")
+    reader = where.read.option("basePath", root.text)
+    return reader.format(_format(files)).load(files)
+
+
+def _arrow_dataset(root: Location, files: list[str]) -> Any:
+    import pyarrow as pa
+    import pyarrow.dataset
+
+    if not files:
+        columns = [(name, pa.string()) for name in ("delivery_id", "event_id", "subscription_id", "subscriber")]
+        schema = pa.schema([*columns, ("subscriptions_version", pa.int64()), ("batch", pa.int32())])
+        return pa.dataset.dataset(schema.empty_table())
+    return pa.dataset.dataset(files, format=_format(files), partition_base_dir=root.text, partitioning="hive")
+
+
+def _format(files: list[str]) -> str:
+    return "json" if files[0].endswith(".json") else "parquet"
+
+
+def committed_files(path: str, spark: SparkSession | None = None) -> tuple[Location, list[str]]:
+    """A folder, and the full paths of its committed files. Raises InputError if it has no commit records."""
+    storage = storage_at(path, spark)
+    log = CommitLog(storage)
+    if not log.exists():
+        raise InputError(f"{path!r} has no commit records; expected the deliveries of `tidings run`, as files")
+    return storage.root, [storage.root.below(file.name).text for file in log.files()]
+
+
+def _committed(spark: SparkSession, path: str, prefix: str, epoch: Epoch | None) -> CommittedFolder:
+    storage = storage_at(path, spark)
+    if epoch is None:
+        return CommittedFolder(storage, prefix=prefix)
+    return CommittedFolder(storage, prefix=prefix, pipeline=epoch.pipeline, epoch=epoch.number, check=epoch.check)
+
+
+def _count_rows(spark: SparkSession, format: str, like: DataFrame, paths: list[str]) -> int:
+    """Rows of files that were just written: for Parquet their footers, for JSON their lines."""
+    if not paths:
+        return 0
+    if format != "parquet":
+        return spark.read.text(paths).count()
+    return spark.read.schema(like.schema).parquet(*paths).count()

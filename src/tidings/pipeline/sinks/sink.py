@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from tidings.pipeline.config import DeliveriesTo
+from tidings.pipeline.state.epoch import Epoch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -20,13 +21,16 @@ class Sink(Protocol):
         """Stores a batch. Idempotent: a batch that is put again is stored once."""
 
 
-def open_sink(spark: SparkSession, to: DeliveriesTo, *, checkpoint: str, type_name: str) -> Sink:
-    """The sink of a pipeline for deliveries of the event type `type_name`. Raises InputError."""
+def open_sink(spark: SparkSession, to: DeliveriesTo, *, epoch: Epoch, type_name: str) -> Sink:
+    """The sink of a pipeline for deliveries of the event type `type_name`. Raises InputError.
+
+    A sink writes nothing that others see unless `epoch.check` has just passed; `epoch.storage` is the checkpoint.
+    """
     match to.format:
         case "kafka":
             from tidings.pipeline.connectors.kafka import KafkaSink
 
-            return KafkaSink(spark, to.servers, to.topic, checkpoint)
+            return KafkaSink(spark, to.servers, to.topic, epoch)
         case "webhook":
             from tidings.pipeline.sinks.webhook import WebhookSink
 
@@ -35,7 +39,11 @@ def open_sink(spark: SparkSession, to: DeliveriesTo, *, checkpoint: str, type_na
             from tidings.pipeline.connectors.spark_datasource import LiveSink
 
             return LiveSink(spark, to.client, to.type_name)
+        case "delta" | "iceberg":
+            from tidings.pipeline.sinks.table import TableSink
+
+            return TableSink(spark, to.table_name(), epoch)
         case _:
             from tidings.pipeline.sinks.files import FileSink
 
-            return FileSink(spark, to.path, to.format)
+            return FileSink(spark, to.path, to.format, epoch, by_subscriber=to.partition_by == "subscriber")

@@ -1,11 +1,14 @@
-"""Where events and subscriptions come from: files, streams, Kafka, the live network.
+"""Where events and subscriptions come from: files, tables, streams, Kafka, the live network.
 
 In reading order:
 
     files                 events and subscriptions in files, as tables (`tidings match`)
+    arrow_files           Parquet that Spark cannot read, read by the workers with Arrow
     streams               the event source of a running pipeline, as a stream (`tidings run`)
     validation            records → typed columns; broken records with the reason
     subscription_changes  subscriptions and their changes: a folder, a table or a Kafka topic
+    table_stream          a Delta or Iceberg table as a stream, by its versions
+    table_changes         subscriptions in such a table, by what its log says has changed
     live                  the Spark reader of a durable subscription on the live network
     demo                  generated events, for trying out a pipeline
 

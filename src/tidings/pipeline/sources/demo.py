@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 WORDS = ("amber", "brook", "cedar", "delta", "ember", "flint", "grove", "heath", "islet", "jetty")
 FIRST_MOMENT_S = 1_767_225_600  # 2026-01-01T00:00:00Z
+FIRST_DAY = "2026-01-01"
 RANGE = 100
 PARTITIONS_MAX = 8  # Of a batch; one task generates each.
 
@@ -62,8 +63,14 @@ def _column(attribute: Attribute, id: str, seed: int, choices: Sequence[str | in
             return f.timestamp_seconds(f.col("number") + FIRST_MOMENT_S)
         case ValueType.BYTES:
             return f.unhex(f.hex(draw))
-        case ValueType.NULL:
-            raise AssertionError("no attribute is declared to be NULL")
+        case ValueType.DATE:
+            return f.date_add(f.to_date(f.lit(FIRST_DAY)), f.pmod(draw, f.lit(RANGE)).cast("int"))
+        case kind if kind.is_decimal:
+            digits = f.pmod(draw, f.lit(10 ** min(kind.precision, 4))).cast(f"decimal({kind.precision},0)")
+            return (digits / f.lit(10**kind.scale)).cast(str(kind))
+    raise InputError(
+        f"the demo makes no {attribute.type}, which {attribute.name!r} is; say what it may be in events.values"
+    )
 
 
 def _id(attribute: Attribute) -> Column:

@@ -6,8 +6,9 @@ Without one, Spark infers the files' schema, and the event type follows from tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,18 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from tidings.errors import EventTypeError, InputError
 from tidings.events import Attribute, EventType, ValueType, arrow_schema, conform
+from tidings.pipeline.connectors.table_format import (
+    TableName,
+    named_or_found,
+    open_table,
+    read_table,
+    reads_by_connector,
+    store_options,
+)
 from tidings.pipeline.matching.parse_subscriptions import UNNAMED
+from tidings.pipeline.sources.arrow_files import for_spark, read_with_arrow
 from tidings.pipeline.sources.validation import validate_lines
+from tidings.pipeline.storage import Location, storage_at
 from tidings.pipeline.tables import EVENT_IDS, id_column, quoted
 
 if TYPE_CHECKING:
@@ -39,23 +50,27 @@ NO_FIT = "does not fit the event type"
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """A table of valid events, their type, the id column, and the broken ones with reason and original bytes."""
+    """A table of valid events, their type, the id column, and the broken ones with reason and original bytes.
+
+    `parquet_files` are the files that the rows come from, if workers may as well read these themselves.
+    """
 
     rows: DataFrame
     event_type: EventType
     id: str
     broken: DataFrame | None
-    is_parquet: bool = False
+    parquet_files: tuple[str, ...] = ()
+    narrowed: Callable[[Collection[str]], DataFrame] | None = None  # Reads only these columns, where Spark would not.
 
 
-def format_of(path: str) -> str:
+def format_of(path: str, spark: SparkSession | None = None) -> str:
     """parquet, json or csv, by the name of the file, or of the first data file in the folder.
 
     >>> format_of("events.jsonl.gz")
     'json'
     """
-    for name in [path, *_names_within(path)]:
-        suffixes = [suffix.lower() for suffix in Path(name).suffixes]
+    for name in [path, *data_files(path, spark)]:
+        suffixes = [f".{part.lower()}" for part in name.rpartition("/")[2].split(".")[1:]]
         while suffixes and suffixes[-1] in COMPRESSED:
             suffixes.pop()
         if suffixes and suffixes[-1] in FORMATS:
@@ -67,18 +82,24 @@ def format_of(path: str) -> str:
 
 def check_exists(path: str) -> None:
     """Raises InputError for a local path that does not exist; Spark checks remote ones."""
-    if "://" not in path and not Path(path).exists():
+    where = Location.of(path)
+    if where.is_local and not Path(where.text).exists():
         raise InputError(f"no such file or folder: {path!r}")
 
 
 def read_events(
     spark: SparkSession, path: str, *, id: str | None = None, event_type: EventType | None = None
 ) -> Events:
-    """The events of a file or folder. Raises InputError that names what is missing or does not fit."""
+    """The events of a file, a folder or a table. Raises InputError that names what is missing or does not fit."""
+    table = named_or_found(path, spark)
+    if table is not None:
+        return _table_events(spark, table, id, event_type)
     check_exists(path)
-    kind = format_of(path)
+    kind = format_of(path, spark)
     if kind == "json" and event_type:
         return _lines_as_events(spark.read.text(path), event_type, id_attribute(event_type, id))
+    if kind == "parquet":
+        return _read_parquet(spark, path, id, event_type)
     rows = _read_typed(spark, path, kind, event_type, id)
     broken = None
     if CORRUPT in rows.columns:
@@ -87,13 +108,16 @@ def read_events(
             f.lit("is not well-formed, or " + NO_FIT).alias("reason"), f.col(CORRUPT).cast("binary").alias("original")
         )
         rows = rows.where(f.col(CORRUPT).isNull()).drop(CORRUPT)
-    return Events(rows, event_type or type_of_table(rows, path), _id_of(rows, id, path), broken, kind == "parquet")
+    return Events(rows, event_type or type_of_table(rows, path), _id_of(rows, id, path), broken)
 
 
 def read_subscriptions(spark: SparkSession, path: str) -> DataFrame:
-    """The subscriptions of a file or folder, not yet parsed. A broken JSON line becomes a filter that is rejected."""
+    """The subscriptions of a file, a folder or a table, not yet parsed. A broken JSON line becomes a rejected filter."""
+    table = named_or_found(path, spark)
+    if table is not None:
+        return _table_rows(spark, table)()
     check_exists(path)
-    match format_of(path):
+    match format_of(path, spark):
         case "parquet":
             return _read(spark, "parquet", path)
         case "json":
@@ -121,7 +145,7 @@ def check_fits(rows: DataFrame, event_type: EventType) -> None:
 
     known = {attribute.name.split(".")[0] for attribute in event_type}
     columns = [quoted(name) for name in rows.columns if name in known or name in event_type]
-    conform(to_arrow_schema(rows.select(*columns).schema).empty_table(), event_type)
+    conform(to_arrow_schema(rows.select(*columns).schema, timezone="UTC").empty_table(), event_type)
 
 
 class ReadLines:
@@ -144,13 +168,14 @@ class ReadLines:
         originals = originals if self.keep_original else pa.nulls(len(good), pa.binary())
         columns = [*good.columns, pa.nulls(len(good), pa.string()), originals]
         # Without the schema's nullability: all batches must have one schema, and broken rows are all null.
-        yield from pa.Table.from_arrays(columns, [*good.schema.names, REASON, ORIGINAL]).to_batches()
+        batches = pa.Table.from_arrays(columns, [*good.schema.names, REASON, ORIGINAL]).to_batches()
+        yield from map(for_spark, batches)
 
     def _broken(self, originals: pa.Array, reasons: pa.Array) -> pa.RecordBatch:
         schema = arrow_schema(self.event_type)
         nulls = [pa.nulls(len(reasons), field.type) for field in schema]
         names = [*schema.names, REASON, ORIGINAL]
-        return pa.RecordBatch.from_arrays([*nulls, reasons, originals], names)
+        return for_spark(pa.RecordBatch.from_arrays([*nulls, reasons, originals], names))
 
 
 def spark_schema(event_type: EventType) -> StructType:
@@ -159,6 +184,25 @@ def spark_schema(event_type: EventType) -> StructType:
 
     schema = from_arrow_schema(arrow_schema(event_type))
     return StructType([StructField(field.name, field.dataType) for field in schema])
+
+
+def _table_events(spark: SparkSession, name: TableName, id: str | None, event_type: EventType | None) -> Events:
+    read = _table_rows(spark, name)
+    rows = read()
+    if event_type:
+        check_fits(rows, event_type)
+    id = _id_of(rows, id, str(name))
+    # Where Spark reads the files as they are, so can the direct path. Its connector does not say whether it does.
+    files = () if reads_by_connector(spark, name) else tuple(rows.inputFiles())
+    found = event_type or type_of_table(rows, str(name))
+    return Events(rows, found, id, None, files, read)
+
+
+def _table_rows(spark: SparkSession, name: TableName) -> Callable[..., DataFrame]:
+    """What reads the current version of a table, or some columns of it."""
+    if reads_by_connector(spark, name):
+        return lambda columns=None: spark.read.format(name.format).load(name.location)
+    return partial(read_table, spark, open_table(name, store_options(spark, name)))
 
 
 def _lines_as_events(lines: DataFrame, event_type: EventType, id: Attribute) -> Events:
@@ -185,12 +229,24 @@ def id_attribute(event_type: EventType, wanted: str | None) -> Attribute:
     return event_type[name] if name in event_type else Attribute(name, ValueType.STRING, True)
 
 
+def _read_parquet(spark: SparkSession, path: str, id: str | None, event_type: EventType | None) -> Events:
+    try:
+        rows = spark.read.parquet(path)
+        found, files = event_type or type_of_table(rows, path), tuple(rows.inputFiles())
+    except AnalysisException as wrong:
+        by_arrow = read_with_arrow(spark, path, UNNAMED) if UNREADABLE in str(wrong) else None
+        if by_arrow is None:
+            raise _unreadable(path, "parquet", wrong) from None
+        rows, found, files = by_arrow
+    if event_type:
+        check_fits(rows, event_type)
+    return Events(rows, event_type or found, _id_of(rows, id, path), None, files)
+
+
+UNREADABLE = "PARQUET_TYPE_ILLEGAL"
+
+
 def _read_typed(spark: SparkSession, path: str, kind: str, event_type: EventType | None, id: str | None) -> DataFrame:
-    if kind == "parquet":
-        rows = _read(spark, kind, path)
-        if event_type:
-            check_fits(rows, event_type)
-        return rows
     if kind == "json":
         return spark.read.option("columnNameOfCorruptRecord", CORRUPT).json(path)
     return _read_csv(spark, path, event_type, id)
@@ -211,7 +267,11 @@ def _read(spark: SparkSession, kind: str, path: str) -> DataFrame:
     try:
         return spark.read.format(kind).load(path)
     except AnalysisException as wrong:
-        raise InputError(f"cannot read {path!r} as {kind}: {str(wrong).splitlines()[0][:200]}") from None
+        raise _unreadable(path, kind, wrong) from None
+
+
+def _unreadable(path: str, kind: str, wrong: Exception) -> InputError:
+    return InputError(f"cannot read {path!r} as {kind}: {str(wrong).splitlines()[0][:200]}")
 
 
 def _id_of(rows: DataFrame, wanted: str | None, path: str) -> str:
@@ -221,10 +281,10 @@ def _id_of(rows: DataFrame, wanted: str | None, path: str) -> str:
         raise InputError(f"{path}: {wrong}; name it with --id") from None
 
 
-def _names_within(path: str) -> Iterator[str]:
-    folder = Path(path)
-    if "://" in path or not folder.is_dir():
-        return
-    for file in sorted(folder.rglob("*")):
-        if file.is_file() and not any(part.startswith(("_", ".")) for part in file.relative_to(folder).parts):
-            yield file.name
+def data_files(path: str, spark: SparkSession | None = None) -> Iterator[str]:
+    """The names of data files below a folder; of a remote one only with Spark, which knows its file system."""
+    where = Location.of(path)
+    if where.is_local or spark is not None:
+        for file in storage_at(where, spark).list():
+            if not any(part.startswith(("_", ".")) for part in file.name.split("/")):
+                yield file.name

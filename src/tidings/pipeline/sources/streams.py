@@ -11,13 +11,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as f
 
 from tidings.errors import InputError
 from tidings.events import Attribute, EventType, ValueType
 from tidings.pipeline.config import Pipeline
+from tidings.pipeline.connectors.table_format import check_not_a_table, open_table, store_options
+from tidings.pipeline.sources.arrow_files import beyond_spark
 from tidings.pipeline.sources.demo import demo_stream
-from tidings.pipeline.sources.files import CORRUPT, id_attribute, spark_schema, type_of_table, with_id
+from tidings.pipeline.sources.files import (
+    CORRUPT,
+    UNREADABLE,
+    data_files,
+    id_attribute,
+    spark_schema,
+    type_of_table,
+    with_id,
+)
+from tidings.pipeline.storage import Location
 from tidings.pipeline.tables import attribute_column_or_null, quoted
 
 if TYPE_CHECKING:
@@ -66,6 +78,8 @@ def open_source(spark: SparkSession, pipeline: Pipeline) -> Source:
             return _parquet(spark, pipeline, declared)
         case "tidings":
             return _live(spark, pipeline)
+        case "delta" | "iceberg":
+            return _table(spark, pipeline, declared)
 
 
 def _demo(spark: SparkSession, pipeline: Pipeline, declared: EventType) -> Source:
@@ -94,12 +108,34 @@ def _csv(spark: SparkSession, pipeline: Pipeline, declared: EventType) -> Source
 def _parquet(spark: SparkSession, pipeline: Pipeline, declared: EventType | None) -> Source:
     path = pipeline.events.path
     check_folder(path)
-    table = spark.read.parquet(path)
+    check_not_a_table(path, "events.path", spark)
+    try:
+        table = spark.read.parquet(path)
+    except AnalysisException as wrong:
+        if UNREADABLE not in str(wrong):
+            raise
+        where = Location.of(path)
+        raise beyond_spark(path, f"{where}/{next(iter(data_files(path)))}" if where.is_local else None) from None
     declared = declared or type_of_table(table, path)
     id = id_attribute(declared, pipeline.events.id)
     whole = with_id(declared, id)
     reader = spark.readStream.option("maxFilesPerTrigger", pipeline.events.files_per_batch)
     return Source(_by_position(reader.schema(table.schema).parquet(path), whole), whole, id.name, False)
+
+
+def _table(spark: SparkSession, pipeline: Pipeline, declared: EventType | None) -> Source:
+    from tidings.pipeline.sources.table_stream import read_stream
+
+    events = pipeline.events
+    name = events.table_name()
+    table = open_table(name, store_options(spark, name))
+    declared = declared or type_of_table(spark.createDataFrame([], table.schema()), str(name))
+    id = id_attribute(declared, events.id)
+    whole = with_id(declared, id)
+    stream = read_stream(
+        spark, str(name), table.options, files_per_batch=events.files_per_batch, on_change=events.on_change
+    )
+    return Source(_by_position(stream, whole), whole, id.name, False)
 
 
 def _live(spark: SparkSession, pipeline: Pipeline) -> Source:
@@ -132,5 +168,6 @@ def _by_position(stream: DataFrame, whole: EventType) -> DataFrame:
 
 def check_folder(path: str) -> None:
     """Raises InputError for a local path that is no folder."""
-    if "://" not in path and not Path(path).is_dir():
+    where = Location.of(path)
+    if where.is_local and not Path(where.text).is_dir():
         raise InputError(f"events.path: expected a folder that files are put into, got {path!r}")

@@ -4,8 +4,9 @@
     topic    every message is a change: the key is the id, the value is the subscription as JSON,
              and a null value (a tombstone) removes it; suits a compacted topic
     table    the desired subscriptions; the difference to the current ones is the set of changes
+    delta, iceberg   a table whose log says what has changed (`tidings.pipeline.sources.table_changes`)
 
-All three return rows of CHANGE, at most one for each id, and a **mark**: the source's offset after these changes. The
+All of them return rows of CHANGE, at most one for each id, and a **mark**: the source's offset after these changes. The
 checkpoint stores marks with the versions, so that no change is applied twice.
 """
 
@@ -29,10 +30,12 @@ from pyspark.sql.types import StructType
 from tidings.errors import InputError
 from tidings.events import EventType
 from tidings.pipeline.config import SubscriptionsFrom
+from tidings.pipeline.connectors.table_format import check_not_a_table
 from tidings.pipeline.matching.parse_subscriptions import of_type
 from tidings.pipeline.sources.files import ORIGINAL, REASON, ReadLines, spark_schema
 from tidings.pipeline.sources.validation import validate_lines
-from tidings.pipeline.tables import check_subscriptions
+from tidings.pipeline.storage import storage_at
+from tidings.pipeline.tables import SUBSCRIPTION_COLUMNS, check_subscriptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,6 +76,10 @@ def change_source(spark: SparkSession, where: SubscriptionsFrom, event_type: Eve
             return ChangeTable(spark, where.path, where.table, event_type)
         case "json":
             return ChangeFolder(spark, where.path)
+        case "delta" | "iceberg":
+            from tidings.pipeline.sources.table_changes import LoggedTable
+
+            return LoggedTable(spark, where.table_name(), event_type)
 
 
 def change_schema() -> StructType:
@@ -86,26 +93,27 @@ class ChangeFolder:
     """New files by name. The mark of a file is its name."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
-        self.spark, self.path = spark, Path(path)
+        self.spark, self.storage = spark, storage_at(path, spark)
 
     def poll(self, marks: Sequence[str], current: CurrentSubscriptions) -> Iterator[ChangeSet]:
         taken = frozenset(marks)
-        for file in self._files():
-            if file.name not in taken:
-                yield ChangeSet(file.name, self._rows(file))
+        for name in self._names():
+            if name not in taken:
+                yield ChangeSet(name, self._rows(self.storage.root.below(name).text))
 
     def still_needed(self, marks: Sequence[str]) -> list[str]:
         """The marks of files that still exist; deleting old files keeps the list short."""
-        there = {file.name for file in self._files()}
+        there = set(self._names())
         return [mark for mark in marks if mark in there]
 
-    def _files(self) -> list[Path]:
-        if not self.path.is_dir():
-            raise InputError(f"expected a folder of subscriptions, got {str(self.path)!r}")
-        return sorted(file for file in self.path.iterdir() if file.is_file() and not file.name.startswith((".", "_")))
+    def _names(self) -> list[str]:
+        where = self.storage.root
+        if where.is_local and not Path(where.text).is_dir():
+            raise InputError(f"expected a folder of subscriptions, got {where.text!r}")
+        return [file.name for file in self.storage.list() if "/" not in file.name and not file.name.startswith("_")]
 
-    def _rows(self, file: Path) -> DataFrame:
-        lines = self.spark.read.text(str(file)).where("length(trim(value)) > 0").select(f.col("value").cast("binary"))
+    def _rows(self, file: str) -> DataFrame:
+        lines = self.spark.read.text(file).where("length(trim(value)) > 0").select(f.col("value").cast("binary"))
         read = lines.mapInArrow(ReadLines(CHANGE, keep_original=True), change_schema())
         row = f.struct(*read.columns)
         numbered = read.select("id", row.alias("row"), f.monotonically_increasing_id().alias("line"))
@@ -197,7 +205,7 @@ class ChangeTable:
             mark = TABLE_MARK + self._fingerprint(table)
             if mark in (self._seen, *marks[-1:]):
                 return
-            changed = _differences(self.spark, table, current()).persist()
+            changed = differences_to(self.spark, table, current()).persist()
             has_changes = not changed.isEmpty()
         except (PySparkException, Py4JError) as wrong:
             if not marks:
@@ -217,6 +225,7 @@ class ChangeTable:
             self.spark.catalog.refreshTable(self.name)
             table = self.spark.table(self.name)
         else:
+            check_not_a_table(self.path, "subscriptions.path", self.spark)
             self.spark.catalog.refreshByPath(self.path)
             table = self.spark.read.parquet(self.path)
         check_subscriptions(table)
@@ -234,13 +243,18 @@ class ChangeTable:
         return hasher.hexdigest()
 
 
-def _differences(spark: SparkSession, table: DataFrame, current: pa.Table) -> DataFrame:
-    """Rows that are new or differ from the current ones, and removals of current ones that the table lacks."""
-    texts = [f.col(name).cast("string").alias(name) for name in ("id", "subscriber", "filter")]
+def differences_to(spark: SparkSession, table: DataFrame, current: pa.Table) -> DataFrame:
+    """What a table of subscriptions changes about the current ones: id, subscriber, condition."""
+    return differences(table, spark.createDataFrame(current.rename_columns(list(SUBSCRIPTION_COLUMNS))))
+
+
+def differences(table: DataFrame, known: DataFrame) -> DataFrame:
+    """Rows that are new or differ from known ones, and removals of known ones that the table lacks: rows of CHANGE."""
+    texts = [f.col(name).cast("string").alias(name) for name in SUBSCRIPTION_COLUMNS]
     type = f.col("type").cast("string") if "type" in table.columns else f.lit(None).cast("string")
     rows = table.select(*texts, type.alias("type")).distinct()
     twice = rows.groupBy("id").agg(f.count("*").alias("times"))
-    known = spark.createDataFrame(current.rename_columns(["id", "known_subscriber", "known_filter"]))
+    known = known.select("id", *(f.col(name).alias(f"known_{name}") for name in SUBSCRIPTION_COLUMNS[1:]))
     both = rows.join(twice, rows.id.eqNullSafe(twice.id), "left").drop(twice.id).join(known, "id", "full")
     same = f.col("subscriber").eqNullSafe(f.col("known_subscriber")) & f.col("filter").eqNullSafe(f.col("known_filter"))
     is_removed = f.col("times").isNull()

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,17 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from tidings.errors import EventError
-from tidings.events import Attribute, EventType, ValueType, arrow_schema, conform
+from tidings.events import (
+    Attribute,
+    EventType,
+    Value,
+    ValueType,
+    arrow_schema,
+    arrow_values,
+    conform,
+    read_record,
+    typed,
+)
 
 REASON_LENGTH_MAX = 500
 
@@ -77,6 +87,8 @@ def _reason(wrong: Exception) -> str:
 def _read_json(lines: pa.Array, event_type: EventType) -> pa.Table:
     """Raises unless every line is exactly one JSON object with values of the declared types."""
     _check_objects(lines)
+    if any(a.type.map_key or a.type.element in _AS_TEXTS for a in event_type):
+        return _read_one_by_one(lines, event_type)
     as_written = _as_written(event_type)
     text = b"\n".join(lines.to_pylist())
     table = pa.json.read_json(
@@ -91,23 +103,73 @@ def _read_json(lines: pa.Array, event_type: EventType) -> pa.Table:
     # Every line has at least one object, so with as many objects as lines each has exactly one.
     if table.num_rows != len(lines):
         raise EventError(f"expected one JSON object, got {table.num_rows}")
-    has_bytes = any(a.type is ValueType.BYTES for a in event_type)
-    return _bytes_decoded(conform(table, as_written), event_type) if has_bytes else table
+    has_texts = any(a.type in _AS_TEXTS for a in event_type)
+    return _texts_read(conform(table, as_written), event_type) if has_texts else table
+
+
+# Values that Arrow's reader does not know in JSON, where they are strings.
+_AS_TEXTS = (ValueType.BYTES, ValueType.DATE, ValueType.TIME)
+
+
+def _read_one_by_one(lines: pa.Array, event_type: EventType) -> pa.Table:
+    """In Python, because Arrow's reader knows no maps, and within arrays no dates, times and bytes."""
+    optional = EventType.of(event_type.name, tuple(Attribute(a.name, a.type) for a in event_type))
+    records = [_known(read_record(line), optional) for line in lines.to_pylist()]
+    values = [optional.check(typed(record, optional)) for record in records]
+    columns = [arrow_values([given.get(a.name) for given in values], a.type) for a in optional]
+    return pa.Table.from_arrays(columns, schema=arrow_schema(optional))
+
+
+def _known(record: Mapping[str, Any], event_type: EventType, prefix: str = "") -> dict[str, Any]:
+    """The record without what the event type does not know, as Arrow's reader leaves it out."""
+    heads = {
+        a.name[: len(prefix)] + a.name[len(prefix) :].split(".")[0] for a in event_type if a.name.startswith(prefix)
+    }
+    found = {}
+    for key, value in record.items():
+        name = prefix + key
+        if name in event_type:
+            found[key] = value
+        elif name in heads and isinstance(value, dict):
+            found[key] = _known(value, event_type, name + ".")
+    return found
 
 
 def _as_written(event_type: EventType) -> EventType:
-    """The type as JSON has it: bytes are base64 strings. Nothing is required, since `conform` checks that later."""
-    kinds = {ValueType.BYTES: ValueType.STRING}
+    """The type as JSON has it: bytes, dates and times are strings. Nothing is required: `conform` checks that later."""
+    kinds = dict.fromkeys(_AS_TEXTS, ValueType.STRING)
     return EventType.of(event_type.name, tuple(Attribute(a.name, kinds.get(a.type, a.type)) for a in event_type))
 
 
-def _bytes_decoded(table: pa.Table, event_type: EventType) -> pa.Table:
-    """Arrow cannot decode base64, so these columns, and only these, go through Python."""
+def _texts_read(table: pa.Table, event_type: EventType) -> pa.Table:
     for at, attribute in enumerate(event_type):
-        if attribute.type is ValueType.BYTES:
-            decoded = [_from_base64(text, attribute.name) for text in table.column(at).to_pylist()]
-            table = table.set_column(at, attribute.name, pa.array(decoded, pa.binary()))
+        if attribute.type in _AS_TEXTS:
+            table = table.set_column(at, attribute.name, _from_texts(table.column(at), attribute))
     return table
+
+
+def _from_texts(texts: pa.ChunkedArray, attribute: Attribute) -> pa.Array | pa.ChunkedArray:
+    if attribute.type is ValueType.BYTES:  # Arrow cannot decode base64.
+        return pa.array([_from_base64(text, attribute.name) for text in texts.to_pylist()], pa.binary())
+    try:
+        return _from_usual_texts(texts, attribute.type)
+    except pa.ArrowInvalid:  # Something that Arrow does not read, such as a date after the year 9999, or nobody.
+        return arrow_values([_checked(text, attribute) for text in texts.to_pylist()], attribute.type)
+
+
+def _from_usual_texts(texts: pa.ChunkedArray, kind: ValueType) -> pa.ChunkedArray:
+    if kind is ValueType.DATE:
+        return texts.cast(pa.date32())
+    # Times Arrow reads only behind a date.
+    moments = pc.binary_join_element_wise("1970-01-01", texts, "T").cast(pa.timestamp("us"))
+    return moments.cast(pa.int64()).cast(pa.time64("us"))
+
+
+def _checked(text: str | None, attribute: Attribute) -> Value | None:
+    try:
+        return None if text is None else attribute.type.check(text)
+    except EventError as wrong:
+        raise EventError(f"attribute {attribute.name!r}: {wrong}") from None
 
 
 def _from_base64(text: str | None, name: str) -> bytes | None:

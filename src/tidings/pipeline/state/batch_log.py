@@ -1,43 +1,46 @@
 """The batch log: for each batch, the version of the subscriptions that it uses, and its counts.
 
-A batch's entry is written twice, each time atomically. Before the work it holds the version of the subscriptions, so
-that a batch which is repeated after a crash uses the same version. After the work it also holds the counts, which
-mark the batch as done. From time to time old entries are merged into one, so the log stays small however long the
-pipeline runs.
+A batch has two records, and each is created only if it is absent, so of two runs one decides and the other sees it.
+Before the work `N.json` holds the version of the subscriptions, so that a batch which is repeated after a crash uses
+the same version. After the work `N.done` holds the counts, which mark the batch as done. From time to time old records
+are merged into one, so the log stays small however long the pipeline runs. Version 0.1 replaced `N.json` by one
+that has the counts, too; it is still read.
 
-One run at a time owns the checkpoint, by file locks that the operating system releases when a process ends: one
-lock of this process, and one of its Spark, which may outlive it for a moment.
+`N.json` also identifies the batch's input: the digest of the offsets that Spark has written for it. A run that finds
+another input under its batch number is not repeating that batch; a stale run began it in the meantime.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
-import time
+import hashlib
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from tidings.errors import InputError, SetupError
+from tidings.errors import InputError
+from tidings.pipeline.state.epoch import Epoch
+from tidings.pipeline.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ENTRIES_MAX = 1_000  # Files of single batches; beyond this, the oldest half of them are merged into one.
-SPARK_ENDS_S_MAX = 30.0  # A Spark whose driver program was killed notices at once, and takes a moment to stop.
-SPARK_ENDS_POLL_S = 0.1
+ENTRIES_MAX = 1_000  # Records of single batches; beyond this, the oldest half of them are merged into one.
+FOLDER, PAST_0_1 = "batches", "batches/past"
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """Events that were read, each of them delivered, unmatched or quarantined; and the number of deliveries."""
+    """Events that were read, each of them delivered, unmatched or quarantined; and the number of deliveries.
+
+    `rejected` are subscription changes that could not be used.
+    """
 
     events: int = 0
     delivered_from: int = 0
     unmatched: int = 0
     quarantined: int = 0
     deliveries: int = 0
+    rejected: int = 0
 
     def __add__(self, other: Counts) -> Counts:
         mine, theirs = msgspec.structs.astuple(self), msgspec.structs.astuple(other)
@@ -48,10 +51,16 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One batch: the version of its subscriptions and, once it is done, its counts."""
+    """One batch: the version of its subscriptions and, once it is done, its counts.
+
+    `rejected` counts the subscription changes that were quarantined since the batch before.
+    """
 
     version: int
     counts: Counts | None = None
+    rejected: int = 0
+    epoch: int = 0
+    input: str = ""
 
 
 class _Merged(msgspec.Struct, frozen=True):
@@ -62,109 +71,130 @@ class _Merged(msgspec.Struct, frozen=True):
     counts: Counts = Counts()
 
 
-class BatchLog:
-    """The entries of one pipeline, by batch number. Keeps at most about `entries_max` of them as single files.
+class BatchRecords:
+    """The entries of one pipeline, by batch number, for whoever wants to look: claims nothing and writes nothing."""
 
-    Raises SetupError if the folder cannot be written, InputError if another run is using it.
-    """
-
-    def __init__(self, checkpoint: str, *, entries_max: int = ENTRIES_MAX) -> None:
-        self.checkpoint = Path(checkpoint)
-        self._entries_max = entries_max
-        self.folder = self.checkpoint / "batches"
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.checkpoint / "lock").open("w")
-        except OSError as wrong:
-            raise SetupError(f"cannot write the checkpoint {checkpoint!r}: {wrong.strerror}") from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InputError(f"the checkpoint {checkpoint!r} is in use by another run; stop that one first") from None
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
         self._merged = self._read_merged()
-        self._delete_merged()
-        self._spark_lock: Any = None
 
     def __getitem__(self, batch: int) -> BatchEntry | None:
         if batch <= self._merged.through:
             return BatchEntry(self._merged.version, Counts())
-        file = self._file(batch)
-        return msgspec.json.decode(file.read_bytes(), type=BatchEntry) if file.exists() else None
-
-    def __setitem__(self, batch: int, entry: BatchEntry) -> None:
-        write_atomically(self._file(batch), msgspec.json.encode(entry))
-        if entry.counts and batch - self._merged.through > self._entries_max:
-            self._merge(batch - self._entries_max // 2)
+        return self._read(batch)
 
     def __iter__(self) -> Iterator[BatchEntry]:
         """The entries that are not merged."""
-        for file in self._files():
-            yield msgspec.json.decode(file.read_bytes(), type=BatchEntry)
+        for batch in self._batches():
+            entry = self._read(batch)
+            if entry is not None:
+                yield entry
 
     def totals(self) -> Counts:
         """The counts of all finished batches, of this run and earlier ones."""
         return sum((entry.counts for entry in self if entry.counts), self._merged.counts)
 
-    def lock_for_spark(self, spark: SparkSession) -> None:
-        """Locks the checkpoint for Spark's process as well; waits for the Spark of an earlier run to end."""
-        deadline = time.monotonic() + SPARK_ENDS_S_MAX
-        while (lock := _lock_in_jvm(spark, self.checkpoint / "lock.spark")) is None:
-            if time.monotonic() > deadline:
-                raise InputError(f"the Spark of an earlier run is still using {str(self.checkpoint)!r}; end it first")
-            time.sleep(SPARK_ENDS_POLL_S)
-        self._spark_lock = lock
+    def _read(self, batch: int) -> BatchEntry | None:
+        content = self.storage.read(_begun(batch))
+        if content is None:
+            return None
+        entry = msgspec.json.decode(content, type=BatchEntry)
+        done = self.storage.read(_done(batch)) if entry.counts is None else None
+        return msgspec.structs.replace(entry, counts=msgspec.json.decode(done, type=Counts)) if done else entry
+
+    def _read_merged(self) -> _Merged:
+        """The latest. 0.1 replaced one file; a stale run must not be able to, so now each has a name of its own."""
+        names = [file.name for file in self.storage.list(FOLDER) if file.name.startswith(PAST_0_1)]
+        found = [msgspec.json.decode(content, type=_Merged) for name in names if (content := self.storage.read(name))]
+        return max(found, key=lambda merged: merged.through, default=_Merged())
+
+    def _batches(self) -> list[int]:
+        names = (file.name.removeprefix(f"{FOLDER}/") for file in self.storage.list(FOLDER))
+        return sorted(int(name[:-5]) for name in names if name.endswith(".json") and name[:-5].isdigit())
+
+
+class BatchLog(BatchRecords):
+    """The entries of the pipeline whose checkpoint this run owns. Keeps at most about `entries_max` as single records.
+
+    Raises SetupError if the checkpoint cannot be written, InputError if another run is using it. A checkpoint on a
+    remote store needs the Spark session.
+    """
+
+    def __init__(self, checkpoint: str, spark: SparkSession | None = None, *, entries_max: int = ENTRIES_MAX) -> None:
+        self.epoch = Epoch.claim(checkpoint, spark)
+        super().__init__(self.epoch.storage)
+        self._entries_max = entries_max
+        self._delete_merged()
+        self._spark_checkpoint = ""
+
+    def begin(self, batch: int, version: int, rejected: int = 0) -> BatchEntry:
+        """Records the version of a batch before the work; returns the entry of an earlier attempt, if there is one.
+
+        Raises StaleRun, or InputError if a stale run has begun another batch of this number in the meantime.
+        """
+        self.epoch.check()
+        entry = BatchEntry(version, rejected=rejected, epoch=self.epoch.number, input=self._input(batch))
+        if self.storage.put_if_absent(_begun(batch), msgspec.json.encode(entry)):
+            return entry
+        self.epoch.check()
+        found = self._read(batch)
+        assert found is not None, "it was there just now"
+        return self.same_input(batch, found)
+
+    def same_input(self, batch: int, found: BatchEntry) -> BatchEntry:
+        """The entry of an earlier attempt at this batch. Raises InputError if it had another input."""
+        if found.input and found.input != self._input(batch):
+            raise InputError(
+                f"batch {batch} was begun with other events by an earlier run that was still going; start this one again"
+            )
+        return found
+
+    def finish(self, batch: int, counts: Counts) -> None:
+        """Marks a batch as done. Raises StaleRun."""
+        self.epoch.check()
+        self.storage.put_if_absent(_done(batch), msgspec.json.encode(counts))
+        if batch - self._merged.through > self._entries_max:
+            self._merge(batch - self._entries_max // 2)
+
+    def spark_checkpoint(self) -> str:
+        """The folder for Spark's own checkpoint, which no other run writes to."""
+        self._spark_checkpoint = self.epoch.own_spark_checkpoint()
+        return self._spark_checkpoint
 
     def close(self) -> None:
-        if self._spark_lock is not None:
-            self._spark_lock.acquiredBy().close()
-        self._lock.close()
+        self.epoch.close()
+
+    def _input(self, batch: int) -> str:
+        """A digest of the offsets of a batch. Spark writes them, with the moment, before the batch begins."""
+        if not self._spark_checkpoint:
+            return ""
+        folder = self._spark_checkpoint.removeprefix(self.storage.root.text).strip("/")
+        offsets = self.storage.read(f"{folder}/offsets/{batch}")
+        return hashlib.sha256(offsets).hexdigest()[:32] if offsets is not None else ""
 
     def _merge(self, through: int) -> None:
         merged = self._merged
-        for file in self._files():
-            if int(file.stem) <= through:
-                entry = msgspec.json.decode(file.read_bytes(), type=BatchEntry)
-                merged = _Merged(int(file.stem), entry.version, merged.counts + (entry.counts or Counts()))
-        write_atomically(self.folder / "past", msgspec.json.encode(merged))
+        for batch in self._batches():
+            if batch <= through:
+                entry = self._read(batch)
+                assert entry is not None, "only this run deletes entries"
+                merged = _Merged(batch, entry.version, merged.counts + (entry.counts or Counts()))
+        self.storage.put_if_absent(f"{PAST_0_1}-{merged.through:09}.json", msgspec.json.encode(merged))
         self._merged = merged
         self._delete_merged()
 
-    def _read_merged(self) -> _Merged:
-        file = self.folder / "past"
-        return msgspec.json.decode(file.read_bytes(), type=_Merged) if file.exists() else _Merged()
-
     def _delete_merged(self) -> None:
-        for file in self.folder.glob("[0-9]*.json"):
-            if int(file.stem) <= self._merged.through:
-                file.unlink()
-
-    def _files(self) -> list[Path]:
-        return sorted(self.folder.glob("[0-9]*.json"))
-
-    def _file(self, batch: int) -> Path:
-        return self.folder / f"{batch:09}.json"
+        for file in self.storage.list(FOLDER):
+            number = file.name.removeprefix(f"{FOLDER}/").partition(".")[0]
+            through = number.removeprefix("past-")
+            is_older = through != number and int(through) < self._merged.through
+            if is_older or (number.isdigit() and int(number) <= self._merged.through):
+                self.storage.delete(file.name)
 
 
-def _lock_in_jvm(spark: SparkSession, file: Path) -> Any:
-    """The lock, or None while another process holds it."""
-    java: Any = spark.sparkContext._jvm.java  # type: ignore[union-attr]
-    channel = java.io.RandomAccessFile(str(file), "rw").getChannel()
-    lock = channel.tryLock()
-    if lock is None:
-        channel.close()
-    return lock
+def _begun(batch: int) -> str:
+    return f"{FOLDER}/{batch:09}.json"
 
 
-def write_atomically(file: Path, content: bytes) -> None:
-    """Replaces a file's content. After a crash or a power failure the file has the new content, or the old one."""
-    temporary = file.with_name(f".{file.name}")
-    with temporary.open("wb") as out:
-        out.write(content)
-        out.flush()
-        os.fsync(out.fileno())
-    temporary.replace(file)
-    folder = os.open(file.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+def _done(batch: int) -> str:
+    return f"{FOLDER}/{batch:09}.done"

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -29,6 +28,7 @@ import pyarrow.compute as pc
 from pyspark import StorageLevel
 from pyspark.sql import functions as f
 
+from tidings.errors import SetupError
 from tidings.events import Attribute, EventType
 from tidings.pipeline.matching.index_replica import DistributedIndex, MatchedPairs, Numbers, distribute_index
 from tidings.pipeline.matching.parse_subscriptions import (
@@ -41,7 +41,8 @@ from tidings.pipeline.matching.parse_subscriptions import (
 )
 from tidings.pipeline.sources.files import ORIGINAL, REASON
 from tidings.pipeline.sources.subscription_changes import ChangeSet, ChangeSource
-from tidings.pipeline.state.batch_log import write_atomically
+from tidings.pipeline.state.epoch import Epoch
+from tidings.pipeline.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,7 +61,10 @@ _REJECTED = pa.struct(
 )
 _CHANGES = pa.schema([("payload", pa.binary()), ("removed", pa.list_(pa.string())), ("rejected", pa.list_(_REJECTED))])
 
-Quarantine = Callable[["DataFrame", int], None]
+Quarantine = Callable[["DataFrame", int], int]
+"""Stores the rejected changes of a version, and returns how many there are."""
+
+FOLDER = "subscriptions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,24 +98,40 @@ class SubscriptionVersions:
         self,
         spark: SparkSession,
         source: ChangeSource,
-        checkpoint: str,
+        epoch: Epoch,
         event_type: EventType,
         *,
         versions_max: int = VERSIONS_MAX,
     ) -> None:
-        self.spark, self.source, self.named_type = spark, source, event_type
+        self.spark, self.source, self.named_type, self.epoch = spark, source, event_type, epoch
         self._versions_max = versions_max
         # Whether an attribute is required does not matter to a condition, and events have been validated before.
         self.event_type = EventType.of(event_type.name, tuple(Attribute(a.name, a.type) for a in event_type))
-        self.log = VersionLog(Path(checkpoint) / "subscriptions")
+        self.log = VersionLog(epoch.storage)
         self._base: tuple[int, DistributedIndex] | None = None
         self._current: VersionIndex | None = None
 
     def scan(self, quarantine: Quarantine) -> int:
-        """Polls the source, makes a version of each set of changes, and returns the latest version."""
-        for changes in self.source.poll(self.log.marks, self._current_subscriptions):
-            self._append(changes, quarantine)
+        """Polls the source, makes a version of each set of changes, and returns the latest version.
+
+        Raises StaleRun if another run owns the checkpoint now.
+        """
+        self.epoch.check()
+        while not self._polled(quarantine):
+            self.epoch.check()
+            self.log = VersionLog(self.epoch.storage)  # An earlier run has made a version before it noticed this one.
         return self.log.tip
+
+    def _polled(self, quarantine: Quarantine) -> bool:
+        """Whether all changes of the source are in the log now; False if another run made the next version."""
+        changes = self.source.poll(self.log.marks, self._current_subscriptions)
+        return all(self._append(each, quarantine) for each in changes)
+
+    def rejected_between(self, since: int, version: int) -> int:
+        """How many changes the versions after `since` up to `version` rejected."""
+        return sum(
+            self.log.version(number).rejected for number in range(max(since, self.log.folded_at) + 1, version + 1)
+        )
 
     def at(self, version: int) -> VersionIndex:
         """The index of this version; builds only a delta to the last base if little has changed."""
@@ -126,17 +146,18 @@ class SubscriptionVersions:
     def _current_subscriptions(self) -> pa.Table:
         return self.subscriptions_at(self.log.tip).select(["id", "subscriber", "condition"])
 
-    def _append(self, changes: ChangeSet, quarantine: Quarantine) -> None:
+    def _append(self, changes: ChangeSet, quarantine: Quarantine) -> bool:
         rows = coalesce_to_cores(of_type(changes.rows, self.named_type))
         parsed = rows.mapInArrow(_ParseChanges(self.named_type), CHANGES_SCHEMA).persist(StorageLevel.DISK_ONLY)
         try:
-            quarantine(parsed.select(f.inline("rejected")), self.log.tip + 1)
+            rejected = quarantine(parsed.select(f.inline("rejected")), self.log.tip + 1)
             # The driver collects the changes since the last version, compressed, and writes them to the log.
             found = list(parsed.select("payload", "removed").toLocalIterator())
         finally:
             parsed.unpersist()
         added = pa.concat_tables([SUBSCRIPTIONS_SCHEMA.empty_table(), *(read_payload(row.payload) for row in found)])
-        self.log.append(Version(changes.mark, write_payload(added), [id for row in found for id in row.removed]))
+        removed = [id for row in found for id in row.removed]
+        return self.log.append(Version(changes.mark, write_payload(added), removed, rejected, self.epoch.number))
 
     def _built(self, version: int) -> VersionIndex:
         if self._base is None or version - self._base[0] > self._versions_max:
@@ -157,16 +178,19 @@ class SubscriptionVersions:
             self._base[1].broadcast.unpersist()
         self._base = (version, base)
         # Earlier versions are not needed again: later batches use later versions, and a repeated batch its own.
+        self.epoch.check()
         self.log.fold(version, subscriptions, self.source.still_needed)
         return VersionIndex(version, subscriptions.num_rows, base, np.zeros(0, np.int64), None)
 
 
 class Version(msgspec.Struct, frozen=True):
-    """One version: the source's mark after it, and what it adds and removes."""
+    """One version: the source's mark after it, what it adds and removes, and how many changes it rejects."""
 
     mark: str
     payload: bytes
     removed: list[str]
+    rejected: int = 0
+    epoch: int = 0
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -177,24 +201,30 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class VersionLog:
-    """Versions on disk: `N.folded` is the snapshot after N versions, `N.changes` holds the changes of version N.
+    """Versions in storage: `N.folded` is the snapshot after N versions, `N.changes` holds the changes of version N.
 
-    Every file is written atomically, and a snapshot is written before the files that it replaces are deleted. So a
-    crash leaves too many files, never too few.
+    Every file is created once, if it is absent, and a snapshot is there before the files that it replaces are deleted.
+    So a crash leaves too many files, never too few. What the last snapshot but one needs stays as well: a listing
+    that lags may not show the last one.
     """
 
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.folder = folder
-        self.folded_at = max((int(file.stem) for file in folder.glob("*.folded")), default=0)
-        self._delete_folded()
-        self.tip = max((int(file.stem) for file in folder.glob("*.changes")), default=self.folded_at)
-        self.marks = [*self.snapshot().marks, *(self._version(n).mark for n in range(self.folded_at + 1, self.tip + 1))]
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        numbers = self._numbers()
+        self.folded_at = max(numbers[".folded"], default=0)
+        self._delete_before(sorted([0, *numbers[".folded"]])[-2:][0])
+        self.tip = max([self.folded_at, *numbers[".changes"]])
+        while storage.read(_changes(self.tip + 1)) is not None:  # A listing may lag; numbers are consecutive.
+            self.tip += 1
+        self.marks = [*self.snapshot().marks, *(self.version(n).mark for n in range(self.folded_at + 1, self.tip + 1))]
 
-    def append(self, version: Version) -> None:
-        write_atomically(self._file(self.tip + 1), msgspec.msgpack.encode(version))
+    def append(self, version: Version) -> bool:
+        """Appends a version; returns False if another run has appended one."""
+        if not self.storage.put_if_absent(_changes(self.tip + 1), msgspec.msgpack.encode(version)):
+            return False
         self.tip += 1
         self.marks.append(version.mark)
+        return True
 
     def changed(self, since: int, version: int) -> tuple[pa.Table, pa.Array]:
         """The subscriptions that versions after `since` added and did not remove, and every id that they mention."""
@@ -202,7 +232,7 @@ class VersionLog:
         added: list[pa.Table] = [SUBSCRIPTIONS_SCHEMA.empty_table()]
         seen = pa.array([], pa.string())
         for number in range(version, max(since, self.folded_at), -1):  # Backwards: the latest change of an id wins.
-            entry = self._version(number)
+            entry = self.version(number)
             rows = read_payload(entry.payload)
             added.append(_not_in(rows, seen))
             seen = pa.concat_arrays([seen, pa.array(entry.removed, pa.string()), *rows.column("id").chunks]).unique()
@@ -217,28 +247,50 @@ class VersionLog:
         later = self.tip - version
         kept = still_needed(self.marks[: len(self.marks) - later])
         snapshot = Snapshot(kept, write_payload(subscriptions))
-        write_atomically(self.folder / f"{version:09}.folded", msgspec.msgpack.encode(snapshot))
+        self.storage.put_if_absent(_folded(version), msgspec.msgpack.encode(snapshot))
         self.marks = kept + self.marks[len(self.marks) - later :]
+        self._delete_before(self.folded_at)
         self.folded_at = version
-        self._delete_folded()
-
-    def _delete_folded(self) -> None:
-        for file in self.folder.glob("[0-9]*.*"):
-            if int(file.stem) < self.folded_at or (int(file.stem) == self.folded_at and file.suffix == ".changes"):
-                file.unlink()
 
     def snapshot(self) -> Snapshot:
         """The latest snapshot; an empty one before the first fold."""
         if self.folded_at == 0:
             return Snapshot([], write_payload(SUBSCRIPTIONS_SCHEMA.empty_table()))
-        file = self.folder / f"{self.folded_at:09}.folded"
-        return msgspec.msgpack.decode(file.read_bytes(), type=Snapshot)
+        return msgspec.msgpack.decode(self._read(_folded(self.folded_at)), type=Snapshot)
 
-    def _version(self, number: int) -> Version:
-        return msgspec.msgpack.decode(self._file(number).read_bytes(), type=Version)
+    def version(self, number: int) -> Version:
+        return msgspec.msgpack.decode(self._read(_changes(number)), type=Version)
 
-    def _file(self, number: int) -> Path:
-        return self.folder / f"{number:09}.changes"
+    def _delete_before(self, folded_at: int) -> None:
+        """Deletes what the snapshot at `folded_at` and the versions after it do without."""
+        for ending, numbers in self._numbers().items():
+            for number in numbers:
+                if number < folded_at or (number == folded_at and ending == ".changes"):
+                    self.storage.delete(f"{FOLDER}/{number:09}{ending}")
+
+    def _numbers(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {".folded": [], ".changes": []}
+        for file in self.storage.list(FOLDER):
+            number, _, ending = file.name.removeprefix(f"{FOLDER}/").partition(".")
+            if number.isdigit() and f".{ending}" in found:
+                found[f".{ending}"].append(int(number))
+        return found
+
+    def _read(self, name: str) -> bytes:
+        content = self.storage.read(name)
+        if content is None:
+            raise SetupError(
+                f"{self.storage.root.below(name)} is gone: another run deleted it, or the store's listing lags; start again"
+            )
+        return content
+
+
+def _changes(number: int) -> str:
+    return f"{FOLDER}/{number:09}.changes"
+
+
+def _folded(number: int) -> str:
+    return f"{FOLDER}/{number:09}.folded"
 
 
 def _not_in(rows: pa.Table, ids: pa.Array) -> pa.Table:

@@ -1,0 +1,184 @@
+"""Mistakes that are found before Spark starts: a path that is not there, a column that is missing, a wrong format.
+
+Starting Spark takes many seconds, and nobody should wait for it to hear about a typing error. What is looked at here is
+cheap: names, the first lines of a file, the schema of one Parquet file, on local disks only. What is found to be right
+here may still be wrong, and Spark finds it; what is said to be wrong here is wrong.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from itertools import islice
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidings.errors import InputError, did_you_mean
+from tidings.events import EventType
+from tidings.pipeline.config import TABLE_FORMATS, Pipeline
+from tidings.pipeline.connectors.table_format import (
+    TableFormat,
+    TableName,
+    check_library,
+    check_not_a_table,
+    named_or_found,
+    open_table,
+    table_name,
+)
+from tidings.pipeline.match_job import check_output
+from tidings.pipeline.s3_settings import bucket_of
+from tidings.pipeline.sources.files import check_exists, data_files, format_of
+from tidings.pipeline.storage import Location
+from tidings.pipeline.tables import EVENT_IDS, SUBSCRIPTION_COLUMNS, listed
+
+LINES_MAX = 1_000  # Of a JSON file, to see which attributes there are; in a longer one others may come later.
+
+
+def check_files(
+    events: str,
+    subscriptions: str,
+    out: str,
+    *,
+    id: str | None = None,
+    event_type: EventType | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Raises InputError for what `match_files` would refuse, as far as a look at local files shows it."""
+    tables = [_table_columns(path) for path in (events, subscriptions)]
+    for path in (events, subscriptions):
+        if _is_local(path):
+            check_exists(path)
+    if tables[0]:
+        _check_id(events, tables[0], id, "--id")
+    elif _is_local(events):
+        kind = format_of(events)
+        columns = _columns(events, kind) if event_type is None or kind == "parquet" else None
+        if columns is not None:
+            _check_id(events, columns, id, "--id")
+    if tables[1]:
+        _check_columns(subscriptions, tables[1])
+    elif _is_local(subscriptions):
+        _check_subscriptions(subscriptions)
+    target = table_name(out)
+    if target is not None:
+        check_library(target)
+    elif _is_local(out):
+        check_output(out, (events, subscriptions), overwrite)
+
+
+def check_pipeline(pipeline: Pipeline) -> None:
+    """The same for what `run` would refuse."""
+    events, subscriptions = pipeline.events, pipeline.subscriptions
+    pipeline.event_type()
+    if events.format in ("json", "csv", "parquet", "frames") and _is_local(events.path):
+        if not Path(events.path).is_dir():
+            raise InputError(f"events.path: expected a folder that files are put into, got {events.path!r}")
+        if events.format == "parquet":
+            check_not_a_table(events.path, "events.path")
+            _check_stream_id(events.path, events.id)
+    for part, given in (("events", events), ("subscriptions", subscriptions)):
+        columns = _columns_of_table(given.table_name()) if given.format in TABLE_FORMATS else None
+        if columns is not None:
+            _check_id(part, columns, events.id, "events.id") if given is events else _check_columns(part, columns)
+    if subscriptions.format == "json" and _is_local(subscriptions.path) and not Path(subscriptions.path).is_dir():
+        raise InputError(f"subscriptions.path: expected a folder of subscriptions, got {subscriptions.path!r}")
+    if pipeline.secure is not None:
+        for entry in ("registry", "keys"):
+            path = getattr(pipeline.secure, entry)
+            if "://" not in path and not Path(path).exists():
+                raise InputError(f"secure.{entry}: no such file: {path!r}")
+
+
+def _check_stream_id(path: str, id: str | None) -> None:
+    if not any(name.endswith((".parquet", ".parq")) for name in data_files(path)):
+        raise InputError(f"events.path: {path!r} has no Parquet file yet, and its schema is that of its files")
+    columns = _columns(path, "parquet")
+    if columns is not None:
+        _check_id(path, columns, id, "events.id")
+
+
+def _check_id(path: str, columns: list[str], wanted: str | None, option: str) -> None:
+    if any(name in columns for name in ((wanted,) if wanted else EVENT_IDS)):
+        return
+    expected = f"a column {wanted!r}" if wanted else "a column 'event_id' or 'id', or the name of another one as the id"
+    hint = did_you_mean(wanted, columns) if wanted else ""
+    end = f"; {hint}" if hint else ""
+    raise InputError(f"{path}: the events need {expected}; they have {listed(columns)}{end}; name it with {option}")
+
+
+def _check_subscriptions(path: str) -> None:
+    kind = format_of(path)
+    if kind not in ("json", "parquet"):
+        raise InputError(f"expected subscriptions as JSON lines or Parquet, got {kind}: {path!r}")
+    _check_columns(path, _columns(path, kind))
+
+
+def _check_columns(path: str, columns: list[str] | None) -> None:
+    missing = [name for name in SUBSCRIPTION_COLUMNS if columns is not None and name not in columns]
+    if columns and missing:
+        raise InputError(
+            f"{path}: the subscriptions need the columns id, subscriber and filter; {', '.join(missing)} missing, "
+            f"they have {listed(columns)}"
+        )
+
+
+def _columns(path: str, kind: str) -> list[str] | None:
+    """The columns of local files; None where a look at one file does not show them all."""
+    files = _files(path)
+    if files is None:
+        return None
+    try:
+        if kind == "parquet":
+            return list(pq.read_schema(files[0]).names)
+        if any(file.suffix not in (".csv", ".json", ".jsonl", ".ndjson") for file in files):
+            return None  # Compressed.
+        with files[0].open(encoding="utf-8") as lines:
+            return next(csv.reader(lines), []) if kind == "csv" else _json_columns(list(islice(lines, LINES_MAX + 1)))
+    except (pa.ArrowException, OSError, ValueError, csv.Error):
+        return None  # Damaged: Spark says how.
+
+
+def _files(path: str) -> list[Path] | None:
+    """The single file at a path; of a folder only if it has one file and no columns in folder names."""
+    folder = Path(Location.of(path).text)
+    if folder.is_file():
+        return [folder]
+    names = list(islice(data_files(path), 2))
+    return [folder / names[0]] if len(names) == 1 and "=" not in names[0] else None
+
+
+def _json_columns(lines: list[str]) -> list[str] | None:
+    if len(lines) > LINES_MAX:
+        return None
+    columns: dict[str, None] = {}
+    for line in filter(str.strip, lines):
+        record = json.loads(line)
+        if not isinstance(record, dict):
+            return None
+        columns |= dict.fromkeys(record)
+    return list(columns) or None
+
+
+def _table_columns(path: str) -> list[str] | None:
+    """The columns of a table that can be opened without Spark. Raises SetupError if a library is missing."""
+    name = named_or_found(path)
+    if name is None:
+        return None
+    return _columns_of_table(name)
+
+
+def _columns_of_table(name: TableName) -> list[str] | None:
+    """None if the table's files are in a store that only Spark was told about."""
+    check_library(name)
+    is_here = "://" not in name.location
+    if name.format is TableFormat.ICEBERG and is_here:
+        from tidings.pipeline.connectors.iceberg import warehouse
+
+        is_here = not bucket_of(warehouse(name.location))
+    return list(open_table(name).schema().names) if is_here else None
+
+
+def _is_local(path: str) -> bool:
+    return bool(path) and named_or_found(path) is None and Location.of(path).is_local

@@ -1,0 +1,99 @@
+"""Delta and Iceberg tables in S3: as source, as subscriptions and as sink, against a real server of the protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyiceberg.catalog import load_catalog
+from pyspark.sql import SparkSession
+
+from tests.pipeline.commands import tidings
+from tests.pipeline.s3_server import S3, serving_apart, teach
+from tests.pipeline.tables.given_tables import WANTED, events
+from tests.pipeline.tables.test_table_jobs import expected, pairs, pipeline, wanted_file
+from tidings.pipeline.s3_settings import S3Settings
+
+
+@pytest.fixture(scope="module")
+def s3(spark: SparkSession) -> Iterator[S3]:
+    with serving_apart() as server:
+        teach(spark, server)
+        yield server
+
+
+def delta_options(s3: S3) -> dict[str, str]:
+    return S3Settings.from_conf(
+        {f"spark.hadoop.{key}": value for key, value in s3.settings().items()}, s3.bucket
+    ).delta()
+
+
+def test_a_pipeline_runs_on_delta_tables_in_s3(spark: SparkSession, s3: S3, tmp_path: Path) -> None:
+    options = delta_options(s3)
+    write_deltalake(s3.at("events"), events(0, 20), storage_options=options)
+    feed = {"delta.enableChangeDataFeed": "true"}
+    write_deltalake(s3.at("wanted"), pa.Table.from_pylist(WANTED), configuration=feed, storage_options=options)
+    file = pipeline(
+        tmp_path,
+        events=f'format = "delta"\npath = "{s3.at("events")}"',
+        subscriptions=f'format = "delta"\npath = "{s3.at("wanted")}"',
+        deliveries=f'format = "delta"\npath = "{s3.at("out")}"',
+    )
+    first = tidings("run", file)
+    assert first.code == 0, first.said
+    write_deltalake(s3.at("events"), events(20, 10), mode="append", storage_options=options)
+    DeltaTable(s3.at("wanted"), storage_options=options).delete("id = 's2'")
+    second = tidings("run", file)
+    assert second.code == 0, second.said
+    found = DeltaTable(s3.at("out"), storage_options=options).to_pyarrow_table().to_pylist()
+    assert pairs(found) == sorted(expected(range(20)) + [(str(n), "s1") for n in range(20, 30)])
+    matched = tidings("match", f"delta:{s3.at('events')}", wanted_file(tmp_path), "--out", f"delta:{s3.at('matched')}")
+    assert matched.code == 0, matched.said
+    assert DeltaTable(s3.at("matched"), storage_options=options).count() == len(expected(range(30)))
+
+
+def test_a_commit_to_a_delta_table_in_s3_never_replaces_another(s3: S3) -> None:
+    """By a conditional PUT: moto has it (If-None-Match), as S3 itself has."""
+    options = delta_options(s3)
+    write_deltalake(s3.at("race"), events(0, 5), storage_options=options)
+    slow = DeltaTable(s3.at("race"), storage_options=options)
+    write_deltalake(s3.at("race"), events(5, 5), mode="append", storage_options=options)
+    write_deltalake(slow, events(10, 5), mode="append")
+    assert DeltaTable(s3.at("race"), storage_options=options).version() == 2
+    assert DeltaTable(s3.at("race"), storage_options=options).count() == 15
+
+
+def test_a_pipeline_runs_on_iceberg_tables_in_s3(
+    spark: SparkSession, s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The catalog says where its tables are; the keys and the address are those that Spark has."""
+    settings = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": s3.at("lake")}
+    for key, value in settings.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__FAR__{key.upper()}", value)
+    told = {f"spark.hadoop.{key}": value for key, value in s3.settings().items()}
+    catalog = load_catalog("far", **settings, **S3Settings.from_conf(told, s3.bucket).iceberg())
+    catalog.create_namespace("db")
+    table = catalog.create_table("db.events", events(0, 0).schema)
+    wanted = catalog.create_table("db.wanted", pa.Table.from_pylist(WANTED).schema)
+    wanted.append(pa.Table.from_pylist(WANTED))
+    table.append(events(0, 20))
+    file = pipeline(
+        tmp_path,
+        events='format = "iceberg"\ntable = "far.db.events"',
+        subscriptions='format = "iceberg"\ntable = "far.db.wanted"',
+        deliveries='format = "iceberg"\ntable = "far.db.out"',
+    )
+    first = tidings("run", file)
+    assert first.code == 0, first.said
+    wanted.delete("id = 's2'")
+    table.append(events(20, 10))
+    second = tidings("run", file)
+    assert second.code == 0, second.said
+    found = catalog.load_table("db.out").scan().to_arrow().to_pylist()
+    assert pairs(found) == sorted(expected(range(20)) + [(str(n), "s1") for n in range(20, 30)])
+    matched = tidings("match", "iceberg:far.db.events", wanted_file(tmp_path), "--out", "iceberg:far.db.matched")
+    assert matched.code == 0, matched.said
+    assert catalog.load_table("db.matched").scan().to_arrow().num_rows == len(expected(range(30)))
