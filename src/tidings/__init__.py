@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tidings import errors
-from tidings.events import Event, EventType, Required, Timestamp
-from tidings.filters import Condition, covers, overlaps, parse
-
 if TYPE_CHECKING:
+    from tidings import errors
+    from tidings.events import Event, EventType, Required, Timestamp
+    from tidings.filters import Condition, covers, overlaps, parse
     from tidings.matching import Index
     from tidings.net import BlockingClient, Client
 
@@ -30,16 +30,23 @@ __all__ = [
     "parse",
 ]
 
+# Loaded when they are first used: who only parses a condition waits neither for the kernels nor for TLS.
+_PACKAGE_OF = {
+    **dict.fromkeys(("Event", "EventType", "Required", "Timestamp"), "tidings.events"),
+    **dict.fromkeys(("Condition", "covers", "overlaps", "parse"), "tidings.filters"),
+    "Index": "tidings.matching",
+    **dict.fromkeys(("BlockingClient", "Client"), "tidings.net"),
+}
+
 
 def __getattr__(name: str) -> Any:
-    # The kernels take about a second to load: who only parses a condition need not wait for them.
-    if name == "Index":
-        from tidings.matching import Index
+    if name == "errors":
+        return import_module("tidings.errors")
+    if name not in _PACKAGE_OF:
+        raise AttributeError(f"module 'tidings' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_PACKAGE_OF[name]), name)
+    return found
 
-        return Index
-    # Likewise asyncio, TLS and cryptography, for who does not talk to a broker.
-    if name in ("BlockingClient", "Client"):
-        from tidings import net
 
-        return getattr(net, name)
-    raise AttributeError(f"module 'tidings' has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return __all__

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from tidings.cli.terminal import Output, OutputOption, show, tell
-from tidings.errors import did_you_mean
+from tidings.errors import InputError, did_you_mean
 from tidings.events import Attribute, EventType, ValueType, read_file, read_record, typed
 from tidings.filters import Condition, Node, children, format_tree, guess_type, parse
 
@@ -154,8 +154,12 @@ def _boxes_json(wanted: Condition) -> Iterator[dict[str, Any]]:
 
 
 def _read_record(event: str) -> Mapping[str, Any]:
-    text = sys.stdin.read() if event == "-" else Path(event[1:]).read_text("utf-8") if event.startswith("@") else event
-    return read_record(text)
+    if event.startswith("@"):
+        return read_record(Path(event[1:]).read_bytes())
+    try:
+        return read_record(sys.stdin.read() if event == "-" else event)
+    except UnicodeDecodeError as wrong:
+        raise InputError(f"stdin: expected UTF-8, got another byte at {wrong.start}") from None
 
 
 def _type_of(record: Mapping[str, Any], condition: str) -> EventType:

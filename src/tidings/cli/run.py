@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidings.cli.match import ConfOption, MasterOption
+from tidings.cli.spark import spark_session
 from tidings.cli.terminal import EXIT_INTERRUPTED, EXIT_REJECTS, Output, OutputOption, show, tell
 
 if TYPE_CHECKING:
-    from tidings.pipeline import BatchDone
+    from tidings.pipeline import BatchDone, Counts
 
 
 def run(
@@ -26,39 +27,47 @@ def run(
 
     Runs until Ctrl-C, or until its sources are empty if it is configured so. You may stop or
     kill it at any time: the next run continues where it stopped, and every delivery is in
-    the sink once. The exit code is 1 if something was quarantined.
+    the sink once. The exit code is 1 if events were quarantined or
+    changes of subscriptions rejected.
 
     \b
     Examples:
       tidings run london.toml
       tidings run london.toml --master spark://host:7077 --conf spark.executor.memory=4g
     """
-    from tidings.pipeline import BatchLog, BatchMetrics, parse_settings, read_pipeline, run, start
+    from tidings.pipeline import BatchMetrics, check_pipeline, parse_settings, read_pipeline, run, totals
 
     described = read_pipeline(pipeline)
-    spark = start(f"tidings {described.name}", master, {**described.spark_settings(), **parse_settings(conf or [])})
+    settings = {**described.spark_settings(), **parse_settings(conf or [])}
+    check_pipeline(described)
     asked_to_stop = threading.Event()
-    for way_to_stop in (signal.SIGINT, signal.SIGTERM):  # After the start, since Spark installs a handler of its own.
+    for way_to_stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(way_to_stop, lambda *_: asked_to_stop.set())
     metrics = BatchMetrics(described.metrics, tell_of)
     stopped = False
-    try:
-        counts = run(spark, described, metrics, asked_to_stop.is_set)
-    except KeyboardInterrupt:
-        stopped = True
-        batch_log = BatchLog(described.checkpoint)
-        counts = batch_log.totals()
-        batch_log.close()
-    finally:
-        spark.stop()
+    with spark_session(f"tidings {described.name}", master, settings, asked_to_stop.is_set) as spark:
+        try:
+            counts = run(spark, described, metrics, asked_to_stop.is_set)
+        except KeyboardInterrupt:
+            stopped = True
+            counts = totals(described, spark)
     show([counts_row(counts)], output)
     if stopped:
         tell("stopped; the next run continues from here")
         raise typer.Exit(EXIT_INTERRUPTED)
-    if counts.quarantined:
-        folder = f"{described.quarantine.path}/events"
-        tell(f"{counts.quarantined:,} events were quarantined; they are in {folder} with the reasons")
+    tell_of_rejects(counts, described.quarantine.path)
+    if counts.quarantined or counts.rejected:
         raise typer.Exit(EXIT_REJECTS)
+
+
+def tell_of_rejects(counts: Counts, folder: str) -> None:
+    """Says where quarantined events and rejected changes of subscriptions are, if there are any."""
+    if counts.quarantined:
+        tell(f"{counts.quarantined:,} events were quarantined; they are in {folder}/events with the reasons")
+    if counts.rejected:
+        tell(
+            f"{counts.rejected:,} changes of subscriptions were rejected; they are in {folder}/subscriptions with the reasons"
+        )
 
 
 def tell_of(done: BatchDone) -> None:
@@ -70,6 +79,7 @@ def tell_of(done: BatchDone) -> None:
         f"{counts.deliveries:,} deliveries ({counts.deliveries / seconds:,.0f}/s)",
         f"{done.subscriptions:,} subscriptions (version {done.version})",
         *([f"{counts.quarantined:,} quarantined"] if counts.quarantined else []),
+        *([f"{counts.rejected:,} subscription changes rejected"] if counts.rejected else []),
         *([done.behind] if done.behind else []),
     ]
     tell("  ".join(parts))

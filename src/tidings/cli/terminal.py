@@ -14,19 +14,24 @@
 from __future__ import annotations
 
 import enum
+import errno
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from tidings import __version__
+from tidings.cli.lazy import LazyEntry, lazy_group
 from tidings.errors import Denied, InputError, PeerError, SetupError, TidingsError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console
 
 EXIT_DONE, EXIT_REJECTS, EXIT_USAGE, EXIT_DENIED, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -47,12 +52,12 @@ OutputOption: TypeAlias = Annotated[
 ]
 
 
-def new_app() -> typer.Typer:
-    """The program without its commands: `--help`, `--version`, and plain stack traces."""
+def new_app(commands: Sequence[LazyEntry] = ()) -> typer.Typer:
+    """The program with these commands, `--help`, `--version`, completion, and plain stack traces."""
     app = typer.Typer(
         name="tidings",
+        cls=lazy_group(commands),
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,  # Plain help: it reads the same in a terminal, a pipe and a log.
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -67,6 +72,8 @@ def show(rows: Iterable[Row], output: Output = Output.TABLE, columns: Sequence[s
         for row in rows:
             print(json.dumps(row, ensure_ascii=False, default=str), flush=True)
         return
+    from rich.table import Table
+
     listed = list(rows)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns or (listed[0] if listed else ()):
@@ -74,6 +81,12 @@ def show(rows: Iterable[Row], output: Output = Output.TABLE, columns: Sequence[s
     for row in listed:
         table.add_row(*(_cell(row.get(str(column.header))) for column in table.columns))
     console().print(table)
+    sys.stdout.flush()  # Whoever reads a pipe sees each table when it is made.
+
+
+def clear_screen() -> None:
+    """Begin at the top of an empty screen, if stdout is a terminal; an empty line otherwise."""
+    print("\x1b[H\x1b[2J" if sys.stdout.isatty() else "", end="" if sys.stdout.isatty() else "\n", flush=True)
 
 
 def tell(text: str) -> None:
@@ -81,8 +94,27 @@ def tell(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+@contextmanager
+def progress_bar(what: str, total_bytes: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr that grows by the bytes its caller adds; nothing without a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda more: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    # On the same terminal, data appears above the bar; in a pipe it must stay what it is.
+    mixed, on = sys.stdout.isatty(), Console(file=sys.stderr)
+    with Progress(*columns, TimeRemainingColumn(), console=on, redirect_stdout=mixed) as bar:
+        task = bar.add_task(what, total=total_bytes)
+        yield lambda more: bar.advance(task, more)
+
+
 def console() -> Console:
     """Stdout, in colour on a terminal (unless NO_COLOR is set); prints text without markup."""
+    from rich.console import Console
+
     width = None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL
     return Console(file=sys.stdout, width=width, markup=False, highlight=False, emoji=False)
 
@@ -100,10 +132,39 @@ def run(app: typer.Typer) -> None:
         tell(f"{type(error).__name__}: {error}")
         sys.exit(exit_code_of(error))
     except OSError as error:
-        if error.filename is None:
-            raise
-        tell(f"InputError: cannot use {os.fsdecode(error.filename)!r}: {error.strerror}")
+        tell(_about_system(error))
         sys.exit(EXIT_USAGE)
+
+
+def _about_system(error: OSError) -> str:
+    """What the system refuses is the caller's or this machine's matter: a line, and never a stack trace."""
+    reason = error.strerror or str(error) or type(error).__name__
+    advice = _SYSTEM_ADVICE.get(error.errno or 0, "")
+    where = (
+        f"InputError: cannot use {os.fsdecode(error.filename)!r}: " if error.filename is not None else "SetupError: "
+    )
+    return f"{where}{reason}{advice}"
+
+
+_SYSTEM_ADVICE = {
+    errno.ENOSPC: "; free some space, or write to another disk",
+    errno.EDQUOT: "; free some space, or write to another disk",
+    errno.EACCES: "; the file and its folder must be open to the user who runs this (`ls -ld` shows to whom they are)",
+    errno.EPERM: "; the file and its folder must be open to the user who runs this (`ls -ld` shows to whom they are)",
+    errno.EROFS: "; write to another disk",
+    errno.EMFILE: "; `ulimit -n` allows too few open files",
+}
+
+
+@contextmanager
+def writing_to(place: Path) -> Iterator[None]:
+    """Says where the system refused to write: on a full disk it does not say so itself."""
+    try:
+        yield
+    except OSError as refused:
+        if refused.filename is None and refused.errno is not None:
+            refused.filename = str(place)
+        raise
 
 
 def exit_code_of(error: TidingsError) -> int:

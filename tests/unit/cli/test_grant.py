@@ -83,10 +83,10 @@ def test_membership_of_the_network_is_granted_like_any_right(shell: Shell) -> No
 
 def test_an_expired_token_and_one_for_later_are_refused(shell: Shell) -> None:
     token = shell.token("ccs", *SUBSCRIBE)
-    refused(shell, "validity: expired at ", "grant", "inspect", token, "--at", "+31d")
+    refused(shell, "validity: the right expired at ", "grant", "inspect", token, "--at", "+31d")
     later = shell.token("later", *SUBSCRIBE, "--from", "+1d")
-    refused(shell, "validity: not valid before ", "grant", "inspect", later)
-    refused(shell, "validity: not valid before ", "grant", "narrow", later, "--until", "+2d")
+    refused(shell, "validity: the right is not valid before ", "grant", "inspect", later)
+    refused(shell, "validity: the right is not valid before ", "grant", "narrow", later, "--until", "+2d")
 
 
 def test_a_token_is_good_for_its_holder_action_and_attributes_only(shell: Shell) -> None:

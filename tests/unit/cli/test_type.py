@@ -100,7 +100,7 @@ def test_an_expired_type_is_not_declared_and_one_for_later_does_not_verify_yet(s
     shell.done(*declare, "--version", "3", "--from", "+1d")
     early = shell("type", "verify", "Numberplate@3")
     assert (early.code, early.out) == (3, "")
-    assert "is valid from" in early.err
+    assert "is not valid before" in early.err
 
 
 @pytest.mark.parametrize(

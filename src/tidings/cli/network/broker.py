@@ -1,15 +1,17 @@
-"""`tidings broker …`: run, inspect and drain a broker; and what all commands of the live network share."""
+"""`tidings broker …`: run, inspect and drain a broker."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+import enum
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidings.cli.lazy import LazyEntry, lazy_group
 from tidings.cli.network.broker_options import (
     AdvertiseOption,
     CaptureOption,
@@ -33,23 +35,46 @@ from tidings.cli.network.broker_options import (
     TrustedOption,
     TypesOption,
 )
-from tidings.cli.terminal import Output, OutputOption, refusing_what_is_broken, show, tell
+from tidings.cli.network.session import AsOption, as_client, asked
+from tidings.cli.network.status import in_words
+from tidings.cli.terminal import Output, OutputOption, clear_screen, refusing_what_is_broken, show, tell
 
 if TYPE_CHECKING:
     from tidings.net import Client
 
-_T = TypeVar("_T")
+WATCH_S_MAX = 5.0  # How long --watch waits for an answer before it says that there is none.
 
-AsOption: TypeAlias = Annotated[
-    Path,
-    typer.Option("--as", metavar="client.toml", envvar="TIDINGS_CLIENT", help="Who you are and which broker is yours."),
-]
+
+class LogLevel(enum.StrEnum):
+    """How much a broker logs."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+_PARTICIPANTS = "tidings.cli.organisation.participants"
 
 app = typer.Typer(
     name="broker",
+    cls=lazy_group(
+        [
+            LazyEntry("create", f"{_PARTICIPANTS}:create_broker", "Create a broker: key, certificate, broker.toml."),
+            LazyEntry("request", f"{_PARTICIPANTS}:request_broker", "Make a key and a request for its certificate."),
+            LazyEntry("accept", f"{_PARTICIPANTS}:accept_broker", "Take the approval of a request."),
+            LazyEntry("renew", f"{_PARTICIPANTS}:renew_broker", "Renew its certificate and its rights now."),
+            LazyEntry("remove", f"{_PARTICIPANTS}:remove_broker", "Remove a broker from its organisation."),
+            LazyEntry(
+                "rotate",
+                "tidings.cli.organisation.rotate:rotate_broker",
+                "Give a broker a new key: another takes its place.",
+            ),
+        ]
+    ),
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Run a broker of the live network, show its status, drain it.",
+    help="Create a broker, run it, show its status, drain it.",
 )
 
 
@@ -79,7 +104,7 @@ def run(
     metrics: MetricsOption = None,
     peer: PeersOption = None,
     capture: CaptureOption = None,
-    level: Annotated[str, typer.Option("--log", metavar="LEVEL", help="debug, info, warning or error.")] = "info",
+    level: Annotated[LogLevel, typer.Option("--log", help="From which level on the log is written.")] = LogLevel.INFO,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Run a broker until Ctrl-C, SIGTERM or `tidings broker drain`.
@@ -100,7 +125,7 @@ def run(
       tidings broker run --name police-1 --domain police --listen 0.0.0.0:7401 --data /var/lib/tidings \\
         --key police-1.pem --certificate police-1.crt --trusted trusted.pem --type Numberplate.toml
     """
-    from tidings.net import broker_with, log_to_stderr, peer_at, serve
+    from tidings.net import broker_with, log_to_stderr, peer_at, prepare, serve
 
     log_to_stderr(level)
     one = {"name": name, "domain": domain, "listen": listen, "advertise": advertise, "key": key, "data": data}
@@ -111,6 +136,7 @@ def run(
     peers = {"peers": [peer_at(each) for each in peer or ()]}
     described = broker_with(config, _given(one, {**many, **peers}))
     with refusing_what_is_broken():
+        prepare()
         asyncio.run(serve(described, partial(_say, output)))
 
 
@@ -130,23 +156,50 @@ def _say(output: Output, row: dict[str, Any]) -> None:
 
 
 @app.command()
-def status(who: AsOption, output: OutputOption = Output.TABLE) -> None:
-    """Show a broker's status: its links, clients, types, pending deliveries and stored events.
+def status(
+    who: AsOption = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C.")] = False,
+    every: Annotated[
+        float, typer.Option("--every", metavar="SECONDS", help="How often --watch asks.", min=0.1, max=3600.0)
+    ] = 2.0,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show a broker's status: its links, clients, types, and what waits to be delivered.
+
+    Lines in capitals need attention. With -o json all numbers are there, one object on a line.
 
     \b
     Examples:
       tidings broker status --as police/camera/client.toml
-      tidings broker status --as police/camera/client.toml -o json | jq .holdings
+      tidings broker status --watch --every 1
+      tidings broker status -o json | jq .holdings
     """
+    if watch:
+        as_client(who, partial(_watch, every=every, output=output))
+        return
     (found,) = asked(who, "status")
-    if output is Output.JSON:
-        show([found], output)
-    else:
-        show([{"what": name, "is": _brief(value)} for name, value in found.items()], output)
+    show([found] if output is Output.JSON else in_words(found), output)
+
+
+async def _watch(client: Client, *, every: float, output: Output) -> None:
+    before: dict[str, Any] | None = None
+    while True:
+        try:
+            (now,) = await asyncio.wait_for(client.ask("status"), WATCH_S_MAX)
+        except TimeoutError:
+            tell(f"the broker at {client.config.broker} does not answer; trying again")
+            continue
+        if output is Output.JSON:
+            show([now], output)
+        else:
+            clear_screen()
+            show(in_words(now, before))
+        before = now
+        await asyncio.sleep(every)
 
 
 @app.command()
-def drain(who: AsOption, output: OutputOption = Output.TABLE) -> None:
+def drain(who: AsOption = None, output: OutputOption = Output.TABLE) -> None:
     """Drain a broker: it accepts no new events, sends its pending deliveries, leaves the network and stops.
 
     \b
@@ -155,29 +208,3 @@ def drain(who: AsOption, output: OutputOption = Output.TABLE) -> None:
     """
     asked(who, "drain")
     tell("the broker is draining; it stops by itself when no delivery is pending")
-
-
-def asked(who: Path, what: str, **options: Any) -> list[dict[str, Any]]:
-    """A broker's answer to one query."""
-
-    async def ask(client: Client) -> list[dict[str, Any]]:
-        return await client.ask(what, **options)
-
-    return as_client(who, ask)
-
-
-def as_client(who: Path, work: Callable[[Client], Coroutine[Any, Any, _T]]) -> _T:
-    """Connect as a client, do some work, and disconnect."""
-    from tidings.net import Client
-
-    async def connected() -> _T:
-        async with await Client.connect(who) as client:
-            return await work(client)
-
-    return asyncio.run(connected())
-
-
-def _brief(value: object) -> str:
-    if isinstance(value, list | dict) and len(str(value)) > 100:
-        return f"{len(value)}; -o json shows them"
-    return str(value)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tidings.cli.network.broker import AsOption, asked
+from tidings.cli.network.session import AsOption, asked
 from tidings.cli.terminal import Output, OutputOption, show
 from tidings.events import Timestamp
 
@@ -19,7 +19,7 @@ app = typer.Typer(
 
 
 @app.command("ls")
-def list_letters(who: AsOption, output: OutputOption = Output.TABLE) -> None:
+def list_letters(who: AsOption = None, output: OutputOption = Output.TABLE) -> None:
     """List your dead letters: which event, for which subscription, and why.
 
     \b
@@ -32,7 +32,7 @@ def list_letters(who: AsOption, output: OutputOption = Output.TABLE) -> None:
 
 @app.command()
 def replay(
-    who: AsOption,
+    who: AsOption = None,
     numbers: Annotated[
         list[int] | None, typer.Argument(metavar="NUMBER...", help="As ls shows them; without any, all.")
     ] = None,

@@ -6,14 +6,17 @@ import binascii
 import sys
 from base64 import b64decode
 from collections.abc import Iterator
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from tidings.cli.registry.registry import DEFAULT_REGISTRY, RegistryOption, show_moment
 from tidings.cli.registry.tokens import STDIN, TokenContext
 from tidings.cli.terminal import Output, OutputOption, Row, refusing_what_is_broken, show
-from tidings.security import FRAME_BYTES_MAX, Frame, Mode, SignedType, split, suite_of
+from tidings.security import FRAME_BYTES_MAX, Mode, split, suite_of
+
+if TYPE_CHECKING:
+    from tidings.security import Frame, SignedType
 
 TEXT_BYTES_MAX = 2 * FRAME_BYTES_MAX + 2  # The longest envelope as hexadecimal digits, and the end of its line.
 

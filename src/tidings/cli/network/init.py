@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import enum
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidings.cli.terminal import Output, OutputOption, show, tell
+from tidings.cli.terminal import Output, OutputOption, show, tell, writing_to
+
+if TYPE_CHECKING:
+    from tidings.net import DevNetwork
 
 
 class SealingMode(enum.StrEnum):
@@ -36,8 +40,8 @@ def init(
 ) -> None:
     """Create keys, certificates, an event type, rights and configuration for three organisations.
 
-    The police owns the type Numberplate and publishes; the congestion charge (ccs) may read plates, the yard
-    everything about one car. Run each broker in a terminal of its own, then subscribe and publish. For
+    The police owns the type Numberplate and publishes; the congestion charge (ccs) may read plates (with --mode
+    event, whole events), the yard everything about one car. Run each broker in a terminal of its own, then subscribe and publish. For
     development only: all secrets are in one folder.
 
     \b
@@ -49,8 +53,21 @@ def init(
     from tidings.security import Mode
 
     protocol(overlay)  # Raises for an unknown name.
-    laid = lay_out(folder, DevNetwork(overlay=overlay, mode=Mode[mode.name], first_port=first_port))
+    network = DevNetwork(overlay=overlay, mode=Mode[mode.name], first_port=first_port, registry=True)
+    with writing_to(folder):
+        laid = lay_out(folder, _network(mode, network))
     rows = [{"is": "broker", "name": name, "file": str(file)} for name, file in laid.brokers.items()]
     rows += [{"is": "client", "name": name, "file": str(file)} for name, file in laid.clients.items()]
     show(rows, output)
+    if mode is SealingMode.EVENT:
+        tell(
+            "an event is encrypted as one, so ccs may read all of it: who may read single attributes only reads nothing"
+        )
     tell(f"next: tidings broker run --config {laid.brokers['police-1']}")
+
+
+def _network(mode: SealingMode, network: DevNetwork) -> DevNetwork:
+    """A right to some attributes opens no event that is encrypted as one."""
+    if mode is not SealingMode.EVENT:
+        return network
+    return replace(network, readers={name: replace(reader, attributes=()) for name, reader in network.readers.items()})

@@ -2,88 +2,120 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator
-from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidings.cli.network.broker import AsOption, as_client
-from tidings.cli.terminal import EXIT_REJECTS, Output, OutputOption, show, tell
+from tidings.cli.network.event_files import STDIN, Part, given, parts, source_size
+from tidings.cli.network.session import AsOption, as_client, complete_type
+from tidings.cli.terminal import EXIT_REJECTS, Output, OutputOption, progress_bar, show, tell
+from tidings.cli.units import count, duration
 from tidings.errors import InputError
-from tidings.events import read_values
 
 if TYPE_CHECKING:
-    from tidings.events import EventType
     from tidings.net import Client
-
-AT_ONCE = 1000
-STDIN = "-"
 
 
 def publish(
-    type: Annotated[str, typer.Argument(metavar="TYPE", help="The event type, as the broker knows it.")],
+    type: Annotated[
+        str,
+        typer.Argument(metavar="TYPE", help="The event type, as the broker knows it.", autocompletion=complete_type),
+    ],
     events: Annotated[
-        list[str] | None, typer.Argument(metavar="JSON...", help="Each event's values as a JSON object.")
+        list[str] | None, typer.Argument(metavar="JSON...", help="Each event's values as a JSON object; - reads stdin.")
     ] = None,
-    who: AsOption = Path("client.toml"),
-    file: Annotated[str | None, typer.Option("--file", metavar="FILE", help="JSON lines; - reads stdin.")] = None,
+    who: AsOption = None,
+    files: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--file",
+            metavar="FILE",
+            help="JSON lines, CSV or Parquet, by its ending; - reads JSON lines from stdin. May be repeated.",
+        ),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no event ids.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Publish events; the command ends when the broker has all of them on disk.
 
-    An event that does not fit its type is reported and skipped, and the exit code is then 1.
+    An event that does not fit its type is reported and skipped, and the exit code is then 1. From stdin, events
+    are published as they arrive.
 
     \b
     Examples:
       tidings publish Numberplate '{"plate": "AB12CDE", "speed": 31.0}' --as police/camera/client.toml
-      tidings publish Numberplate --file seen.jsonl --as police/camera/client.toml -o json
+      tidings publish Numberplate --file seen.jsonl --file more.parquet -q
+      camera | tidings publish Numberplate -
     """
-    if not events and file is None:
-        raise InputError("expected events as JSON, or --file with JSON lines")
+    texts = [text for text in events or [] if text != STDIN]
+    sources = [*(files or []), *([STDIN] if STDIN in (events or []) else [])]
+    if not texts and not sources:
+        raise InputError("expected events as JSON, --file FILE, or - to read JSON lines from stdin")
+    publishing = _Publishing(type, output, quiet)
 
-    async def work(client: Client) -> int:
-        event_type = await client.event_type(type)
-        rejected = 0
-        for part in _parts(_texts(events or [], file)):
-            values, wrong = _read(part, event_type)
-            rejected += len(wrong)
-            ids = await client.publish_many(type, values)
-            show(({"id": id} for id in ids), output)
-            for where, why in wrong:
-                tell(f"{where}: {why}")
-        return rejected
+    async def work(client: Client) -> None:
+        await publishing.run(client, texts, sources)
 
-    if as_client(who, work):
+    try:
+        as_client(who, work)
+    except KeyboardInterrupt:
+        tell(f"stopped; {count(publishing.published, 'event')} were published")
+        raise
+    publishing.tell_summary()
+    if publishing.rejected:
         raise typer.Exit(EXIT_REJECTS)
 
 
-def _texts(events: list[str], file: str | None) -> Iterator[tuple[str, str]]:
-    yield from ((f"event {number}", text) for number, text in enumerate(events, 1))
-    if file == STDIN:
-        yield from _lines(sys.stdin)
-    elif file is not None:
-        with open(file, encoding="utf-8") as stream:
-            yield from _lines(stream)
+class _Publishing:
+    """One run of the command: what it has published so far."""
 
+    def __init__(self, type: str, output: Output, quiet: bool) -> None:
+        self._type, self._output, self._quiet = type, output, quiet
+        self.published = self.rejected = 0
+        self._began = time.monotonic()
+        self._is_header_due = True
 
-def _lines(stream: Iterable[str]) -> Iterator[tuple[str, str]]:
-    return ((f"line {number}", line) for number, line in enumerate(stream, 1) if line.strip())
+    async def run(self, client: Client, texts: list[str], sources: list[str]) -> None:
+        event_type = await client.event_type(self._type)
+        self._began = time.monotonic()
+        if texts:
+            await self._publish(client, given(texts, event_type))
+        for source in sources:
+            with self._progress(source) as advance:
+                async for part in parts(source, event_type):
+                    await self._publish(client, part)
+                    advance(part.bytes_read)
 
+    def _progress(self, source: str) -> AbstractContextManager[Callable[[int], None]]:
+        return progress_bar("stdin" if source == STDIN else source, source_size(source))
 
-def _parts(texts: Iterator[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
-    while part := list(islice(texts, AT_ONCE)):
-        yield part
+    async def _publish(self, client: Client, part: Part) -> None:
+        for where, why in part.wrong:
+            tell(f"{where}: {why}")
+        self.rejected += len(part.wrong)
+        ids = await client.publish_many(self._type, part.values)
+        self.published += len(ids)
+        if not self._quiet:
+            self._show(ids)
 
+    def _show(self, ids: list[str]) -> None:
+        """In a table of one column, only the first part has a header."""
+        if not ids:
+            return
+        if self._output is Output.JSON or self._is_header_due:
+            show(({"id": id} for id in ids), self._output)
+        else:
+            print(*ids, sep="\n", flush=True)
+        self._is_header_due = False
 
-def _read(part: list[tuple[str, str]], event_type: EventType) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
-    values: list[dict[str, Any]] = []
-    wrong: list[tuple[str, str]] = []
-    for where, text in part:
-        try:
-            values.append(dict(read_values(text, event_type)))
-        except InputError as error:
-            wrong.append((where, str(error)))
-    return values, wrong
+    def tell_summary(self) -> None:
+        if self.published + self.rejected == 1:
+            return
+        rejected = f"; {count(self.rejected, 'record')} skipped" if self.rejected else ""
+        took_s = time.monotonic() - self._began
+        tell(
+            f"published {count(self.published, 'event')} in {duration(took_s)} ({self.published / took_s:,.0f}/s){rejected}"
+        )

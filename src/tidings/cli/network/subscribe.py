@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import contextlib
+import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidings.cli.network.broker import AsOption, as_client
+from tidings.cli.network.session import AsOption, as_client, complete_durable, complete_type
 from tidings.cli.registry.registry import moment, now_ms
-from tidings.cli.terminal import Output, OutputOption, Row, show, tell
-from tidings.events import Timestamp, to_record
+from tidings.cli.terminal import EXIT_REJECTS, Output, OutputOption, Row, show, tell
+from tidings.cli.units import count as counted
+from tidings.cli.units import duration
 
 if TYPE_CHECKING:
-    from tidings.net import Client, Received
+    from tidings.net import Client, Received, Subscription
 
 
 def subscribe(
-    type: Annotated[str, typer.Argument(metavar="TYPE", help="The event type, as the broker knows it.")],
+    type: Annotated[
+        str,
+        typer.Argument(metavar="TYPE", help="The event type, as the broker knows it.", autocompletion=complete_type),
+    ],
     condition: Annotated[str, typer.Argument(metavar="CONDITION", help="In SQL; without one, all events.")] = "TRUE",
-    who: AsOption = Path("client.toml"),
+    who: AsOption = None,
     count: Annotated[
-        int, typer.Option("--count", metavar="N", help="End after this many events; 0: never.", min=0)
+        int, typer.Option("--count", "-n", metavar="N", help="End after this many events; 0: never.", min=0)
     ] = 0,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", help="End after this long; 0: never.", min=0.0)
+    ] = 0.0,
     durable: Annotated[
-        str, typer.Option("--durable", metavar="NAME", help="Make the subscription durable, under this name.")
+        str,
+        typer.Option(
+            "--durable",
+            metavar="NAME",
+            help="Make the subscription durable, under this name.",
+            autocompletion=complete_durable,
+        ),
     ] = "",
     begins: Annotated[
         str | None,
@@ -33,46 +47,70 @@ def subscribe(
     forget: Annotated[bool, typer.Option("--forget", help="Delete the durable subscription.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Print events for which the condition is TRUE, one on a line, until Ctrl-C or --count.
+    """Print events for which the condition is TRUE, one on a line, until Ctrl-C, --count or --timeout.
 
     With --durable, the broker stores events while you are not connected, and each is printed once: the next
-    call with the same name continues where the last one ended.
+    call with the same name continues where the last one ended. The exit code is 1 if --timeout ends the command
+    before --count events have come.
 
     \b
     Examples:
       tidings subscribe Numberplate "speed > 20" --as ccs/desk/client.toml
-      tidings subscribe Numberplate "speed > 20" --durable fines --count 100 -o json --as ccs/desk/client.toml
+      tidings subscribe Numberplate "speed > 20" --durable fines --count 100 -o json
+      tidings subscribe Numberplate --count 1 --timeout 10 && echo "it works"
     """
+    from tidings.events import Timestamp
+
     now = now_ms()
     since = None if begins is None else Timestamp(moment(begins, now, now) * 1000)
 
-    async def work(client: Client) -> None:
+    async def work(client: Client) -> int:
         subscription = await client.subscribe(type, condition, durable=durable, since=since).ready()
         if forget:
             await subscription.close(forget=True)
-            return
+            return count
         tell("subscribed")
-        left = count
-        async for event in subscription:
-            show_event(event, output)
-            left -= 1
-            if left == 0:
-                break
+        came = await _print_events(subscription, count, timeout, output)
+        if subscription.missed:
+            tell(
+                f"{counted(subscription.missed, 'event')} were lost because this command was too slow; --durable loses none"
+            )
         await subscription.close()
+        return came
 
-    as_client(who, work)
+    came = as_client(who, work)
+    if came < count:
+        tell(f"{came:,} of {counted(count, 'event')} came in {duration(timeout)}")
+        raise typer.Exit(EXIT_REJECTS)
+
+
+async def _print_events(subscription: Subscription, count: int, within_s: float, output: Output) -> int:
+    """Until there are enough or the time is up; returns how many there were."""
+    import asyncio
+
+    came = 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(within_s or None):
+            async for event in subscription:
+                show_event(event, output)
+                came += 1
+                if came == count:
+                    break
+    return came
 
 
 def show_event(event: Received, output: Output) -> None:
     """One event on one line."""
+    from tidings.events import to_record
+
     row: Row = {
         "id": event.id,
         "type": event.type,
         "time": event.at.iso(),
         **({"position": event.position} if event.position else {}),
-        "data": to_record(event.values),
+        "data": dict(sorted(to_record(event.values).items())),
     }
     if output is Output.JSON:
         show([row], output)
     else:
-        print(event.at.iso(), event.type, row["data"], flush=True)
+        print(event.at.iso(), event.type, json.dumps(row["data"], ensure_ascii=False, default=str), flush=True)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from tidings.cli.network.broker import AsOption, asked
+from tidings.cli.network.session import AsOption, asked
 from tidings.cli.terminal import EXIT_REJECTS, Output, OutputOption, show, tell
 
 
 def trace(
     event: Annotated[str, typer.Argument(metavar="EVENT_ID", help="As publish and subscribe print it with -o json.")],
-    who: AsOption = Path("client.toml"),
+    who: AsOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show the route of a recent event: each broker that had it, when, what it could read, and to whom it delivered.
@@ -40,8 +39,8 @@ def _brief(row: dict[str, Any]) -> dict[str, Any]:
         "broker": f"{row['domain']}/{row['broker']}",
         "after": f"{row['after_ms']:.1f} ms",
         "from": row["came_from"] or "published here",
-        "can read": ", ".join(row["readable"]),
-        "cannot read": ", ".join(row["hidden"]),
+        "can read": ", ".join(sorted(row["readable"])),
+        "cannot read": ", ".join(sorted(row["hidden"])),
         "sent to": ", ".join(sent),
         "delivered to": ", ".join(each["client"] for each in row["told"]),
         "not delivered": "; ".join(f"{each['client']}: {each['why']}" for each in row["missed"]) or row["refused"],

@@ -5,22 +5,28 @@ from __future__ import annotations
 import base64
 import re
 import secrets
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
 
 import typer
 
+from tidings.cli.organisation.folder import organisation, organisation_here, report
 from tidings.cli.registry.registry import (
     DEFAULT_REGISTRY,
     FromOption,
-    KeyOption,
+    OrgOption,
     RegistryOption,
     UntilOption,
+    actor,
+    local_and_utc,
     moment,
     now_ms,
     open_registry,
     read_key,
+    show_key,
+    show_moment,
 )
 from tidings.cli.registry.tokens import (
     GRANT_COLUMNS,
@@ -28,27 +34,24 @@ from tidings.cli.registry.tokens import (
     TokenContext,
     grant_row,
     link_row,
+    newest_of_each,
     read_token,
-    shown_moment,
+    read_tokens,
     token_json,
     type_name,
 )
-from tidings.cli.terminal import Output, OutputOption, show, tell
+from tidings.cli.terminal import Output, OutputOption, Row, show, tell
 from tidings.errors import Denied, InputError, TidingsError
-from tidings.filters import parse
-from tidings.security import (
-    ACTIONS,
-    ANY_TYPE,
-    AccessRequest,
-    BiscuitCapability,
-    Grant,
-    Identity,
-    Right,
-    SignedType,
-    fingerprint,
-)
-from tidings.security import grant as new_token
+from tidings.security import ACTIONS, ANY_TYPE, fingerprint
 
+if TYPE_CHECKING:
+    from tidings.net import Client, Organisation
+    from tidings.security import BiscuitCapability, Grant, Identity, Right, SignedType
+    from tidings.store import KnownGrant, Registry
+
+RIGHT_MS = 7 * 86_400_000  # Of one's own brokers and clients; renewed by itself.
+ORGANISATION_RIGHT_MS = 30 * 86_400_000  # Of another organisation, likewise.
+HEARD_S_MAX, HEARD_PAUSE_S = 5.0, 0.2  # How long a revocation's way through the network is watched.
 DEFAULT_VALIDITY = "+30d"  # A right that expires soon needs no revocation.
 
 app = typer.Typer(
@@ -58,11 +61,18 @@ app = typer.Typer(
     invoke_without_command=True,
     help="""Grant a right to an event type, as a token that its holder presents.
 
-    Only the type's owner can. The token is bound to its holder's key and useless to others.
-    It is verified offline, and can be narrowed and delegated, never widened.
+    The type's owner can; and an organisation passes on what it was granted. The token is bound to its holder's key and
+    useless to others. It is verified offline, and can be narrowed and delegated, never widened.
+
+    In an organisation's folder, or with --org, its key signs and its registry is used. A right for one of its own
+    brokers or clients is put into their folder; one for another organisation goes into a file, which the other takes
+    with `tidings grant accept`. Without --until a right is renewed by itself until it is revoked.
 
     \b
     Examples:
+      tidings grant --org police --type Numberplate --to camera --action publish
+      tidings grant --org police --type Numberplate --to harbour --action subscribe --attribute plate
+      tidings grant accept police-Numberplate.right --org harbour --for desk
       tidings grant --type Numberplate --to ccs --action subscribe --attribute plate --key police.pem > ccs.token
       tidings grant --type Numberplate --to yard --action subscribe --where "plate = 'AB12CDE'" --until +7d --key police.pem
       tidings grant --type '*' --to ccs --action join-net --key police.pem        membership of the network
@@ -87,6 +97,12 @@ WhereOption: TypeAlias = Annotated[
 DepthOption: TypeAlias = Annotated[
     int, typer.Option("--depth", metavar="N", help="How many times it may be delegated; 0: never.")
 ]
+IssueDepthOption: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--depth", metavar="N", help="How many times it may be delegated. [default: 0; for an organisation 1]"
+    ),
+]
 OutOption: TypeAlias = Annotated[
     Path | None, typer.Option("--out", metavar="FILE", help="Write the token here instead of to stdout.")
 ]
@@ -109,18 +125,28 @@ def issue(
     attribute: AttributesOption = None,
     where: WhereOption = None,
     begins: FromOption = None,
-    ends: UntilOption = DEFAULT_VALIDITY,
-    depth: DepthOption = 0,
+    ends: UntilOption = None,
+    depth: IssueDepthOption = None,
     key: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="The owner's private key.")] = None,
     out: OutOption = None,
+    org: OrgOption = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     output: OutputOption = Output.TABLE,
 ) -> None:
     if ctx.invoked_subcommand is not None:
         return
-    if type is None or to is None or key is None or not action:
+    found = organisation_here(org) if key is None else None
+    if type is None or to is None or not action or (key is None and found is None):
         raise InputError("expected --type, --to, --action and --key; `tidings grant --help` shows examples")
-    now, owner = now_ms(), read_key(key)
+    if key is None:
+        assert found is not None, "checked above"
+        terms = _Wanted(type, to, tuple(sorted(set(action))), tuple(attribute or ()), tuple(where or ()), depth)
+        _grant_in_its_name(found, terms, (begins, ends), out, output)
+        return
+    from tidings.security import Grant
+    from tidings.security import grant as new_token
+
+    now, owner, ends, depth = now_ms(), read_key(key), ends or DEFAULT_VALIDITY, depth or 0
     with open_registry(registry, create=type == ANY_TYPE) as opened:
         signed = None if type == ANY_TYPE else opened.types.find(type)
         if signed is not None:
@@ -160,6 +186,7 @@ def inspect(
         str | None, typer.Option("--at", metavar="TIME", help="Check it at this time instead of now.")
     ] = None,
     owner: OwnerOption = None,
+    org: OrgOption = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -174,16 +201,54 @@ def inspect(
       tidings grant inspect ccs.token --holder ccs --action subscribe --type Numberplate --attribute plate
       tidings grant inspect ccs.token --at 2027-01-01T00:00:00Z -o json
     """
-    raw, now = read_token(token), now_ms()
-    context = TokenContext.of(registry)
-    found = context.read(raw, owner)
-    refused = _refusal(found, context, moment(at, now, now), holder, action, attribute, type)
+    (raws, types), now = read_tokens(token), now_ms()
+    context = TokenContext.of(registry).knowing(types)
+    found = [context.read(raw, owner) for raw in raws]
+    refused = [_refusal(one, context, moment(at, now, now), holder, action, attribute, type) for one in found]
     if output is Output.JSON:
-        show([token_json(found, context, refused)], output)
+        show((token_json(one, context, why) for one, why in zip(found, refused, strict=True)), output)
     else:
-        show([link_row(found, index, context) for index in range(len(found.inspect()))])
-    if refused is not None:
-        raise refused
+        show([link_row(one, index, context) for one in found for index in range(len(one.inspect()))])
+    for why in refused:
+        if why is not None:
+            raise why
+
+
+@app.command()
+def accept(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="From `tidings grant --to`, at the other organisation.")],
+    holders: Annotated[
+        list[str] | None,
+        typer.Option("--for", metavar="NAME", help="Also pass it on to this client of yours; may be repeated."),
+    ] = None,
+    org: OrgOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Take a right that another organisation has granted to yours, and pass it on to your brokers and clients.
+
+    Your brokers get it by themselves: they act for your clients. A client gets it with --for, later with
+    `tidings grant --to NAME`, or by a role. Only a right of an organisation that you trust is taken.
+
+    \b
+    Example:
+      tidings grant accept police-Numberplate.right --org harbour --for desk
+    """
+    from tidings.net import RightBundle, read_document
+
+    here = organisation(org)
+    with here.registry() as opened:
+        for name in holders or ():
+            opened.domains.key_of(name)  # Raises for a name that nobody has, before anything is passed on.
+    taken = here.accept(*read_document(file, RightBundle))
+    report(here.refresh())
+    for name in holders or ():
+        for right in taken:
+            _pass_on(here, right, name)
+    with here.registry() as opened:
+        here.hand_out(opened)
+        context = TokenContext.of_open(opened, here.registry_address)
+        known = {one.token.digest: one for one in opened.grants.all()}
+    show([grant_row(known[one.digest], context, now_ms(), output) for one in taken], output, GRANT_COLUMNS)
 
 
 @app.command()
@@ -212,6 +277,8 @@ def narrow(
       tidings grant narrow ccs.token --until +1h > errand.token
       tidings grant narrow ccs.token --to auditors --key ccs.pem --attribute plate > auditors.token
     """
+    from tidings.security import Grant
+
     now, context = now_ms(), TokenContext.of(registry)
     found = context.read(read_token(token), owner)
     if (refused := _refusal(found, context, now)) is not None:
@@ -234,44 +301,73 @@ def narrow(
 
 @app.command()
 def revoke(
-    token: Annotated[str, typer.Argument(metavar="TOKEN|DIGEST", help="The token's file, - for stdin, or its digest.")],
-    key: KeyOption,
+    token: Annotated[
+        str | None, typer.Argument(metavar="TOKEN|DIGEST", help="The token's file, - for stdin, or its digest.")
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option("--key", metavar="FILE", help="Your private key; not needed with --org.")
+    ] = None,
+    holder: Annotated[
+        str | None, typer.Option("--holder", metavar="WHO", help="Instead of TOKEN: all rights of this holder.")
+    ] = None,
+    type: Annotated[
+        str | None, typer.Option("--type", metavar="NAME", help="With --holder: only those to this type.")
+    ] = None,
     link: Annotated[
         int | None, typer.Option("--link", metavar="N", help="Which link to revoke. [default: the last]")
     ] = None,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="For the audit trail.")] = "",
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="For the audit trail, and other brokers.")
+    ] = "",
+    who: Annotated[
+        str | None,
+        typer.Option("--as", metavar="CLIENT", help="A client of yours, whose broker is asked who has heard of it."),
+    ] = None,
     owner: OwnerOption = None,
+    org: OrgOption = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Revoke a right: no token that contains this link is accepted any more.
 
-    The issuer of the link can do so, the issuer of any link before it, and its holder. Key managers
-    and brokers that use this registry refuse the token from now on, and every token derived from it.
+    The issuer of the link can do so, the issuer of any link before it, and its holder. Brokers and key managers that
+    use this registry refuse the token within a second, and every token derived from it, also by others; they tell all
+    other brokers of the network. With --as it says which have heard of it. With --org, what renewals have made of it
+    goes, too.
 
     \b
     Examples:
+      tidings grant revoke --org police --holder harbour --type Numberplate --reason "contract ended"
       tidings grant revoke ccs.token --key police.pem --reason "contract ended"
       tidings grant ls                          shows digests
       tidings grant revoke 3f9a --key police.pem
     """
-    by_key, now = read_key(key).public_key, now_ms()
+    found_org = organisation_here(org) if key is None else None
+    if found_org is not None and link is None:
+        _tell_who_has_heard(_revoke_in_its_name(found_org, token, owner, (holder, type), reason, output), who)
+        return
+    if token is None or key is None:
+        raise InputError("expected a token and --key, or in an organisation's folder a token or --holder")
+    signer, now = read_key(key), now_ms()
     with open_registry(registry) as opened:
         named = token == STDIN or Path(token).is_file() or not re.fullmatch("[0-9a-f]{4,64}", token)
         context = TokenContext.of_open(opened, registry)
         found = context.read(read_token(token), owner) if named else opened.grants.find(token).token
-        id = opened.grants.revoke(found, by_key=by_key, now_ms=now, link=link, reason=reason)
+        id = opened.grants.revoke(found, by_key=signer.public_key, now_ms=now, link=link, reason=reason, signer=signer)
     show([{"revoked": id}], output)
+    _tell_who_has_heard([id], who)
 
 
 @app.command("ls")
 def list_grants(
     type: Annotated[str | None, typer.Option("--type", metavar="NAME", help="Only rights to this type.")] = None,
     holder: Annotated[str | None, typer.Option("--holder", metavar="WHO", help="Only rights of this holder.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Also those that were renewed since.")] = False,
+    org: OrgOption = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List the rights in this registry, and their state.
+    """List the rights in this registry, whoever granted them, and their state.
 
     \b
     Examples:
@@ -283,14 +379,174 @@ def list_grants(
         type_id = opened.types.find(type).type_id if type else None
         grants = opened.grants.all(type_id=type_id, holder=opened.domains.key_of(holder) if holder else None)
     now = now_ms()
-    show([grant_row(one, context, now, output) for one in grants], output, GRANT_COLUMNS)
+    shown = grants if everything else newest_of_each(grants)
+    show([grant_row(one, context, now, output) for one in shown], output, GRANT_COLUMNS)
+
+
+# ── In an organisation's name ────────────────────────────────────────────────
+
+
+class _Wanted(NamedTuple):
+    """What is to be granted, as it was typed."""
+
+    type: str
+    to: str
+    actions: tuple[str, ...]
+    attributes: tuple[str, ...]
+    where: tuple[str, ...]
+    depth: int | None
+
+
+def _grant_in_its_name(
+    here: Organisation, wanted: _Wanted, when: tuple[str | None, str | None], out: Path | None, output: Output
+) -> None:
+    from tidings.store import RightTerms
+
+    now = now_ms()
+    begins, ends = when
+    others = here.cards()
+    with here.registry() as opened:
+        signed = opened.types.find(wanted.type)
+        holder = opened.domains.key_of(wanted.to)
+        _note_hidden_conditions(wanted, signed)
+        is_other = wanted.to in others
+        depth = wanted.depth if wanted.depth is not None else int(is_other)
+        attributes = wanted.attributes or None
+        terms = RightTerms(signed.type_id, wanted.actions, attributes, _constraints(wanted.where, signed), depth)
+        token = here.issuer(opened).issue(
+            terms,
+            holder,
+            now_ms=now,
+            not_before=moment(begins, now, now) if begins else None,
+            not_after=moment(ends, now, now) if ends else None,
+            lasts_ms=None if ends else ORGANISATION_RIGHT_MS if is_other else RIGHT_MS,
+        )
+        here.hand_out(opened)
+        context = TokenContext.of_open(opened, here.registry_address)
+        known = opened.grants.find(token.digest.hex())
+        is_own = opened.participants.with_key(holder) is not None
+    file = out or (Path(f"{here.name}-{signed.event_type.name}.right") if is_other else None)
+    if file is not None:
+        file.write_bytes(here.bundle([token]) if is_other else f"{_text(token)}\n".encode())
+    row = grant_row(known, context, now, output)
+    show([{**row, **({"token": _text(token)} if output is Output.JSON else {})}], output, GRANT_COLUMNS)
+    if file is not None:
+        tell(f"wrote {file}" + (f"; there: tidings grant accept {file.name}" if is_other else ""))
+    elif not is_own:
+        tell(f"note: {wanted.to} is neither of {here.name} nor trusted; --out FILE writes the token")
+
+
+def _note_hidden_conditions(wanted: _Wanted, signed: SignedType) -> None:
+    """A right whose condition names an attribute that it does not show applies to no event."""
+    if not wanted.attributes:
+        return
+    from tidings.filters import parse
+
+    named = {name for text in wanted.where for name in parse(text, signed.event_type).attributes}
+    if hidden := sorted(named - set(wanted.attributes)):
+        raise InputError(
+            f"--where names {', '.join(hidden)}, which the right does not show, so nobody could tell whether an event "
+            f"meets it; add --attribute {hidden[0]}"
+        )
+
+
+def _pass_on(here: Organisation, right: BiscuitCapability, name: str) -> None:
+    from tidings.store import RightTerms
+
+    with here.registry() as opened:
+        held = right.right()
+        assert isinstance(held.type_id, bytes), "accepted rights are to types"
+        names = opened.types.with_id(held.type_id).attributes_by_id
+        attributes = None if held.attributes is None else tuple(sorted(names[id].name for id in held.attributes))
+        terms = RightTerms(held.type_id, tuple(sorted(held.actions)), attributes, held.constraints)
+        here.issuer(opened).issue(terms, opened.domains.key_of(name), now_ms=now_ms(), lasts_ms=RIGHT_MS)
+
+
+def _revoke_in_its_name(
+    here: Organisation,
+    token: str | None,
+    owner: str | None,
+    of: tuple[str | None, str | None],
+    reason: str,
+    output: Output,
+) -> list[str]:
+    now, (holder, type) = now_ms(), of
+    with here.registry() as opened:
+        context = TokenContext.of_open(opened, here.registry_address)
+        type_id = opened.types.find(type).type_id if type else None
+        if token is not None:
+            found = [_known_grant(opened, context, token, owner)]
+        elif holder is not None:
+            found = opened.grants.all(type_id=type_id, holder=opened.domains.key_of(holder))
+        else:
+            raise InputError("expected a token or its digest, or --holder WHO")
+        revoked = [(known, id) for known in found for id in here.issuer(opened).revoke(known, now, reason)]
+        rows = [_revoked_row(known, context, id, now, output) for known, id in revoked]
+        here.hand_out(opened)
+    show(rows, output, ("revoked", "type", "by", "at"))
+    if not rows:
+        tell("note: there was nothing to revoke that still held")
+    return [id for _, id in revoked]
+
+
+def _tell_who_has_heard(ids: list[str], who: str | None) -> None:
+    """Asks a broker, until all have heard of it, or for a while."""
+    if not ids or who is None:
+        return
+    import asyncio
+
+    from tidings.cli.network.session import as_client
+
+    async def ask(client: Client) -> dict[str, bool]:
+        heard: dict[str, bool] = {}
+        deadline = time.monotonic() + HEARD_S_MAX
+        while True:
+            rows = [row for id in ids for row in await client.ask("heard", revocation=id)]
+            heard = {row["broker"]: all(r["heard"] for r in rows if r["broker"] == row["broker"]) for row in rows}
+            if all(heard.values()) or time.monotonic() > deadline:
+                return heard
+            await asyncio.sleep(HEARD_PAUSE_S)
+
+    try:
+        heard = as_client(who, ask, within_s=3 * HEARD_S_MAX)
+    except (TidingsError, TimeoutError) as wrong:
+        tell(f"note: it is revoked, and the broker did not say who has heard of it: {str(wrong) or 'no answer'}")
+        return
+    for word, is_heard in (("heard by", True), ("not heard yet by", False)):
+        if names := sorted(name for name, has in heard.items() if has is is_heard):
+            tell(f"{word} {', '.join(names)}")
+    if not all(heard.values()):
+        tell("note: who is away hears of it when it connects again")
+
+
+def _known_grant(opened: Registry, context: TokenContext, token: str, owner: str | None) -> KnownGrant:
+    if re.fullmatch("[0-9a-f]{4,64}", token) and not Path(token).is_file():
+        return opened.grants.find(token)
+    found = context.read(read_token(token), owner)
+    known = [one for one in opened.grants.all() if one.token.digest == found.digest]
+    if known:
+        return known[0]
+    opened.grants.add(found, by=actor(), now_ms=now_ms())
+    return opened.grants.find(found.digest.hex())
+
+
+def _revoked_row(known: KnownGrant, context: TokenContext, id: str, now: int, output: Output) -> Row:
+    if output is Output.JSON:
+        row = token_json(known.token, context, None)
+        return {"revoked": id, "type": row["type"], "holder": row["holder"], "at": show_moment(now)}
+    return {
+        "revoked": show_key(known.right.holder, context.names),
+        "type": type_name(known.right.type_id, context.type_of(known.token)),
+        "by": "every broker with this registry, within seconds",
+        "at": local_and_utc(now),
+    }
 
 
 # ── Output ───────────────────────────────────────────────────────────────────
 
 
 def _hand_out(token: BiscuitCapability, out: Path | None, output: Output) -> None:
-    text = base64.urlsafe_b64encode(token.to_bytes()).decode()
+    text = _text(token)
     if out is not None:
         out.write_text(text + "\n")
     if output is Output.JSON:
@@ -299,6 +555,10 @@ def _hand_out(token: BiscuitCapability, out: Path | None, output: Output) -> Non
         print(text)
     else:
         tell(f"wrote {out}")
+
+
+def _text(token: BiscuitCapability) -> str:
+    return base64.urlsafe_b64encode(token.to_bytes()).decode()
 
 
 # ── Requested rights ─────────────────────────────────────────────────────────
@@ -327,6 +587,8 @@ def _constraints(texts: Iterable[str] | None, signed: SignedType | None) -> tupl
         return ()
     if signed is None:
         raise InputError("--where cannot be used: the registry does not know the type")
+    from tidings.filters import parse
+
     return tuple(str(parse(text, signed.event_type)) for text in texts)
 
 
@@ -338,7 +600,7 @@ def _refuse_wider(asked: Grant, right: Right) -> None:
         raise Denied("attributes: the token does not cover every attribute asked for")
     if asked.not_before < right.not_before or asked.not_after > right.not_after:
         raise Denied(
-            f"validity: the token is valid only from {shown_moment(right.not_before)} to {shown_moment(right.not_after)}"
+            f"validity: the token is valid only from {local_and_utc(right.not_before)} to {local_and_utc(right.not_after)}"
         )
     left = right.depth - (asked.holder is not None)
     if left < asked.steps:
@@ -366,6 +628,7 @@ def _refusal(
     type: str | None = None,
 ) -> TidingsError | None:
     """Why the token cannot be used; None if it can."""
+    from tidings.security import AccessRequest
     from tidings.store import refusal
 
     try:

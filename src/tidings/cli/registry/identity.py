@@ -10,7 +10,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from tidings.cli.registry.registry import key_password, read_key
-from tidings.cli.terminal import Output, OutputOption, show
+from tidings.cli.terminal import Output, OutputOption, show, writing_to
 from tidings.errors import InputError
 from tidings.security import Identity, fingerprint
 
@@ -41,7 +41,7 @@ def new(file: FileArgument, output: OutputOption = Output.TABLE) -> None:
         opened = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     except FileExistsError:
         raise InputError(f"{file} exists already, and a key is not overwritten; name another file") from None
-    with os.fdopen(opened, "wb") as stream:
+    with writing_to(file), os.fdopen(opened, "wb") as stream:
         stream.write(made.to_pem(key_password()))
     _show_public(made, output)
 

@@ -10,6 +10,7 @@ import os
 import re
 import stat
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -17,15 +18,26 @@ import typer
 
 from tidings.cli.terminal import Output, OutputOption, Row, show, tell
 from tidings.errors import InputError
-from tidings.events import Timestamp
-from tidings.security import Identity, fingerprint
+from tidings.security import fingerprint
 
 if TYPE_CHECKING:
+    from tidings.security import Identity
     from tidings.store import AuditHead, Registry
 
 DEFAULT_REGISTRY = "tidings.db"
 KEY_FILE_BYTES_MAX = 16_384  # A PEM with one key is a few hundred bytes.
 FOR_EVER_MS = 2**63 - 1
+
+
+def _of_organisation(ctx: typer.Context, given: str) -> str:
+    """The registry of the organisation that --org or TIDINGS_ORG names, unless another was given."""
+    org = ctx.params.get("org") or os.environ.get("TIDINGS_ORG")
+    if given != DEFAULT_REGISTRY or not org:
+        return given
+    from tidings.net import Organisation
+
+    return Organisation(Path(org)).registry_address
+
 
 RegistryOption: TypeAlias = Annotated[
     str,
@@ -33,7 +45,18 @@ RegistryOption: TypeAlias = Annotated[
         "--registry",
         metavar="URL",
         envvar="TIDINGS_REGISTRY",
-        help="A file, or postgresql://user:password@host/name.",
+        help="A file, or postgresql://user:password@host/name; with --org, the organisation's own.",
+        callback=_of_organisation,
+    ),
+]
+OrgOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--org",
+        metavar="FOLDER",
+        envvar="TIDINGS_ORG",
+        help="Your organisation's folder, from `tidings org create`. [default: this folder]",
+        is_eager=True,
     ),
 ]
 KeyOption: TypeAlias = Annotated[
@@ -186,6 +209,8 @@ def actor() -> str:
 
 def read_key(file: Path) -> Identity:
     """The private key in a file; TIDINGS_KEY_PASSWORD decrypts one that has a password."""
+    from tidings.security import Identity
+
     with file.open("rb") as stream:
         if stat.S_IMODE(os.fstat(stream.fileno()).st_mode) & 0o077:
             tell(f"note: others can read the private key in {file}; to fix: chmod 600 {file}")
@@ -210,6 +235,8 @@ def moment(text: str | None, otherwise_ms: int, now: int) -> int:
         return otherwise_ms
     if match := _FROM_NOW.fullmatch(text):
         return now + int(match[1]) * _UNITS_MS[match[2]]
+    from tidings.events import Timestamp
+
     try:
         return Timestamp(text) // 1000
     except InputError:
@@ -218,7 +245,25 @@ def moment(text: str | None, otherwise_ms: int, now: int) -> int:
 
 def show_moment(ms: int) -> str | None:
     """ISO 8601; None for the extreme values that mean no limit."""
+    from tidings.events import Timestamp
+
     return None if ms in (0, FOR_EVER_MS) or abs(ms) > FOR_EVER_MS // 1000 else Timestamp(ms * 1000).iso()
+
+
+def local_and_utc(ms: int) -> str:
+    """A time as people read it: on this machine's clock, and in UTC.
+
+    >>> local_and_utc(2**63 - 1)
+    'no limit'
+    """
+    if ms <= 0 or ms > FOR_EVER_MS // 1000:
+        return "no limit"
+    try:
+        here = datetime.fromtimestamp(ms / 1000).astimezone()
+    except (OverflowError, ValueError, OSError):
+        return "no limit"
+    utc = datetime.fromtimestamp(ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return utc if here.utcoffset() is not None and not here.utcoffset() else f"{here:%Y-%m-%d %H:%M %Z} ({utc})"
 
 
 def show_key(key: bytes, names: dict[bytes, str], output: Output = Output.TABLE) -> str:

@@ -18,9 +18,10 @@ from tidings.cli.registry.registry import (
 )
 from tidings.cli.registry.tokens import read_token
 from tidings.cli.terminal import Output, OutputOption, Row, show, tell
-from tidings.security import SignedType, fingerprint
+from tidings.security import fingerprint
 
 if TYPE_CHECKING:
+    from tidings.security import SignedType
     from tidings.store import SubscriptionStatus
 
 app = typer.Typer(

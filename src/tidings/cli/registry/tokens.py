@@ -4,28 +4,49 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidings.cli.registry.registry import open_registry, show_key, show_moment
+from tidings.cli.registry.registry import local_and_utc, open_registry, show_key, show_moment
 from tidings.cli.terminal import Output, Row
 from tidings.errors import Denied, ErrorCode, InputError, TidingsError, did_you_mean
-from tidings.security import ANY_TYPE, BiscuitCapability, Grant, SignedType, fingerprint, from_fingerprint, token_of
+from tidings.security import ANY_TYPE, fingerprint, from_fingerprint
 
 if TYPE_CHECKING:
+    from tidings.security import BiscuitCapability, Grant, SignedType
     from tidings.store import KnownGrant, Registry
 
 TOKEN_CHARACTERS_MAX = 2**20  # Base64 of the longest token there can be, and room to spare.
 STDIN = "-"
+UNKNOWN_TYPE = "a type that this registry does not know; `tidings type import FILE` makes it known"
+UNKNOWN_ATTRIBUTE = "unknown"
 
 
 def read_token(file: str) -> bytes:
-    """The bytes of a token in a file or on stdin."""
+    """The bytes of a token in a file or on stdin; raises InputError for a file with several rights in it."""
+    found, _ = read_tokens(file)
+    if len(found) != 1:
+        raise InputError(f"{file}: expected one right, got {len(found)}; `tidings grant accept` takes them all")
+    return found[0]
+
+
+def read_tokens(file: str) -> tuple[list[bytes], list[SignedType]]:
+    """The tokens in a file or on stdin, and the types that come with rights for an organisation."""
     if file == STDIN:
-        return token_of(sys.stdin.read(TOKEN_CHARACTERS_MAX), file)
-    with open(file, encoding="ascii", errors="replace") as stream:
-        return token_of(stream.read(TOKEN_CHARACTERS_MAX), file)
+        text = sys.stdin.read(TOKEN_CHARACTERS_MAX)
+    else:
+        with open(file, encoding="ascii", errors="replace") as stream:
+            text = stream.read(TOKEN_CHARACTERS_MAX)
+    from tidings.security import token_of
+
+    if not text.lstrip().startswith("{"):
+        return [token_of(text, file)], []
+    from tidings.net import RightBundle, parse_document, types_of
+
+    bundle, _ = parse_document(text.encode(), RightBundle, file)
+    return [token_of(each, file) for each in bundle.tokens], types_of(bundle.types)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +69,14 @@ class TokenContext:
     def of_open(cls, opened: Registry, registry: str) -> TokenContext:
         return cls({signed.type_id: signed for signed in opened.types.all()}, opened.domains.names(), registry)
 
+    def knowing(self, types: Sequence[SignedType]) -> TokenContext:
+        """The same, and these types."""
+        return replace(self, types={**self.types, **{signed.type_id: signed for signed in types}})
+
     def read(self, raw: bytes, owner: str | None) -> BiscuitCapability:
         """The token, if one of the known owners issued it, or the one that --owner names."""
+        from tidings.security import BiscuitCapability
+
         if owner is not None:
             return BiscuitCapability.from_bytes(raw, self.key_of(owner))
         owners = dict.fromkeys((*(signed.owner_key for signed in self.types.values()), *self.names))
@@ -97,18 +124,14 @@ class TokenContext:
 
 # ── Display ──────────────────────────────────────────────────────────────────
 
-GRANT_COLUMNS = ("digest", "type", "holder", "actions", "attributes", "until", "state")
-
-
-def shown_moment(ms: int) -> str:
-    return show_moment(ms) or "no limit"
+GRANT_COLUMNS = ("digest", "type", "by", "holder", "actions", "attributes", "where", "role", "until", "state")
 
 
 def _attribute_names(ids: frozenset[bytes] | None, signed: SignedType | None) -> list[str] | None:
     if ids is None:
         return None
-    named = {id: attribute.name for id, attribute in signed.attributes_by_id.items()} if signed else {}
-    return sorted(named.get(id, id.hex()) for id in ids)
+    named = signed.attributes_by_id if signed else {}
+    return sorted(named[id].name if id in named else UNKNOWN_ATTRIBUTE for id in ids)
 
 
 def type_name(type_id: bytes | str, signed: SignedType | None) -> str:
@@ -117,7 +140,7 @@ def type_name(type_id: bytes | str, signed: SignedType | None) -> str:
         if isinstance(type_id, str)
         else f"{signed.event_type.name}@{signed.version}"
         if signed
-        else type_id.hex()
+        else UNKNOWN_TYPE
     )
 
 
@@ -132,10 +155,19 @@ def link_row(token: BiscuitCapability, index: int, context: TokenContext) -> Row
         "actions": ", ".join(sorted(link.actions)),
         "attributes": "all" if attributes is None else ", ".join(attributes),
         "where": " AND ".join(link.constraints),
-        "from": shown_moment(link.not_before),
-        "until": shown_moment(link.not_after),
-        "depth": link.steps,
+        "from": local_and_utc(link.not_before),
+        "until": local_and_utc(link.not_after),
+        "passes on": show_depth(link.steps),
     }
+
+
+def show_depth(steps: int) -> str:
+    """How often a right may be delegated.
+
+    >>> show_depth(0), show_depth(1), show_depth(3)
+    ('no', 'once', '3 times')
+    """
+    return {0: "no", 1: "once"}.get(steps, f"{steps} times")
 
 
 def _link_json(link: Grant, signed: SignedType | None, revocation_id: str) -> dict[str, Any]:
@@ -184,13 +216,35 @@ def grant_row(one: KnownGrant, context: TokenContext, now: int, output: Output) 
     signed, why = context.type_of(one.token), one.refusal(now)
     if output is Output.JSON:
         return token_json(one.token, context, Denied(why) if why else None)
-    attributes = _attribute_names(one.right.attributes, signed)
     return {
         "digest": one.token.digest.hex()[:12],
         "type": type_name(one.right.type_id, signed),
+        "by": show_chain(one.token, context.names),
         "holder": show_key(one.right.holder, context.names),
         "actions": ", ".join(sorted(one.right.actions)),
-        "attributes": "all" if attributes is None else ", ".join(attributes),
-        "until": shown_moment(one.right.not_after),
+        "attributes": show_attributes(one.right.attributes, signed),
+        "where": " AND ".join(one.right.constraints),
+        "role": one.role,
+        "until": local_and_utc(one.right.not_after) + (", renewed" if one.lasts_ms and not why else ""),
         "state": Denied(why).code.value if why else "valid",
     }
+
+
+def show_attributes(ids: frozenset[bytes] | None, signed: SignedType | None) -> str:
+    names = _attribute_names(ids, signed)
+    return "all" if names is None else ", ".join(names)
+
+
+def show_chain(token: BiscuitCapability, names: dict[bytes, str]) -> str:
+    """Who has granted a right, and through whose hands it came."""
+    return " → ".join(show_key(link.issuer, names) for link in token.inspect() if link.issuer)
+
+
+def newest_of_each(grants: Sequence[KnownGrant]) -> list[KnownGrant]:
+    """Of a right and its renewals the newest, in the order of the first."""
+    newest: dict[object, KnownGrant] = {}
+    for one in grants:
+        key = (one.series, one.revoked) if one.lasts_ms else one.token.digest
+        if key not in newest or one.right.not_after >= newest[key].right.not_after:
+            newest[key] = one
+    return list(newest.values())

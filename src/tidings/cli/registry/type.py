@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import enum
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from tidings.cli.organisation.folder import organisation_here
 from tidings.cli.registry.registry import (
     DEFAULT_REGISTRY,
     FOR_EVER_MS,
     FromOption,
-    KeyOption,
+    OrgOption,
     RegistryOption,
     UntilOption,
     actor,
@@ -27,6 +28,9 @@ from tidings.cli.terminal import Output, OutputOption, Row, refusing_what_is_bro
 from tidings.errors import Denied, InputError
 from tidings.events import read_file
 from tidings.security import PROFILES, Mode, PadPolicy, SignedType, fingerprint, from_fingerprint
+
+if TYPE_CHECKING:
+    from tidings.store import Registry
 
 SIGNED_FILE_BYTES_MAX = 2**20 + 1  # One more than a definition may have, so that a longer one is detected.
 
@@ -61,13 +65,18 @@ class ProfileChoice(enum.StrEnum):
 @app.command()
 def declare(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The event type, in TOML or JSON.")],
-    key: KeyOption,
+    key: Annotated[
+        Path | None, typer.Option("--key", metavar="FILE", help="Your private key; not needed with --org.")
+    ] = None,
     version: Annotated[int, typer.Option("--version", help="Of the type; a changed type needs a new version.")] = 1,
     mode: Annotated[
         ModeChoice, typer.Option("--mode", help="Encrypt each attribute by itself, the event as one, or nothing.")
     ] = ModeChoice.ATTRIBUTE,
     key_manager: Annotated[
-        str | None, typer.Option("--key-manager", metavar="WHO", help="Who distributes the keys. [default: you]")
+        str | None,
+        typer.Option(
+            "--key-manager", metavar="WHO", help="Who distributes the keys. [default: your first broker, or you]"
+        ),
     ] = None,
     pad: Annotated[PadPolicy, typer.Option("--pad", help="Pad values, to hide their length.")] = PadPolicy.NONE,
     profile: Annotated[
@@ -75,6 +84,7 @@ def declare(
     ] = ProfileChoice.MODERN,
     begins: FromOption = None,
     ends: UntilOption = None,
+    org: OrgOption = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -82,21 +92,27 @@ def declare(
 
     You own the type: its name begins with your key, so nobody else can declare it, and
     only you can grant rights to it. The registry is created if it does not exist. A declared
-    version never changes.
+    version never changes. With --org, the organisation owns it: its brokers use the type within seconds, and the
+    first of them distributes its keys.
 
     \b
     Examples:
+      tidings type declare plate.toml --org police
       tidings identity new police.pem
       tidings type declare plate.toml --key police.pem
       tidings type declare plate.toml --key police.pem --version 2 --mode event
     """
     now = now_ms()
-    owner, event_type = read_key(key), read_file(file)
+    here, event_type = organisation_here(org) if key is None else None, read_file(file)
+    if key is None and here is None:
+        raise InputError("expected --key FILE, or --org with your organisation's folder")
+    owner = here.authority if here is not None else read_key(key or Path())
     with open_registry(registry, create=True) as opened:
+        manager = _manager_key(opened, key_manager, owner.public_key)
         signed = SignedType.make(
             owner,
             event_type,
-            key_manager=opened.domains.key_of(key_manager) if key_manager else owner.public_key,
+            key_manager=manager,
             version=version,
             mode=Mode[mode.name],
             pad_policy=pad,
@@ -106,7 +122,19 @@ def declare(
         )
         if not opened.types.declare(signed, by=fingerprint(owner.public_key), now_ms=now):
             tell("note: this type was declared before")
+    if here is not None:
+        here.refresh()
+        if signed.mode is not Mode.PLAIN and manager == owner.public_key:
+            tell(f"note: no broker distributes its keys yet: put {here.folder / 'authority.pem'} into its `manages`")
     show([_summary(signed, {}, output)], output)
+
+
+def _manager_key(opened: Registry, name: str | None, owner: bytes) -> bytes:
+    """The key that distributes the keys: of a broker of ours, if there is one, its own key for that purpose."""
+    brokers = {one.name: one.manager_key for one in opened.participants.all("broker") if one.manager_key is not None}
+    if name is None:
+        return next(iter(brokers.values()), owner)
+    return brokers[name] if name in brokers else opened.domains.key_of(name)
 
 
 @app.command("import")
@@ -134,7 +162,9 @@ def import_type(
 
 
 @app.command("ls")
-def list_types(registry: RegistryOption = DEFAULT_REGISTRY, output: OutputOption = Output.TABLE) -> None:
+def list_types(
+    org: OrgOption = None, registry: RegistryOption = DEFAULT_REGISTRY, output: OutputOption = Output.TABLE
+) -> None:
     """List the types in the registry, every version.
 
     \b
