@@ -20,4 +20,4 @@ def judged(chosen: Experiment, about: str, results: Results) -> Finding:
     """The finding on the one claim that speaks of `about`."""
     (claim,) = [claim for claim in chosen.claims if about in claim.says]
     assert isinstance(claim, Claim)
-    return claim.judge(results)
+    return claim.find(results)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.small import experiment
-from tidings.lab import Experiment, report
+from tidings.lab import EXPERIMENTS, Claim, Experiment, Finding, Verdict, report
 from tidings.lab.fork import in_a_copy
 from tidings.lab.results import DRAFT, MeanWithMargin, Results, read, spread, table_of, write, written_whole
 
@@ -65,8 +65,8 @@ def test_figures_and_claims_come_from_the_stored_table_alone(chosen: Experiment,
         assert words in drawn
     claims = json.loads(made.claims.read_text("utf-8"))
     assert claims == made.judgements
-    assert {"paper", "claim", "expected", "measured", "verdict", "why"} <= set(claims[0])
-    assert {claim["verdict"] for claim in claims} <= {"holds", "better", "differs"}
+    assert {"paper", "claim", "expected", "conditions", "measured", "verdict", "why"} <= set(claims[0])
+    assert {claim["verdict"] for claim in claims} <= {"holds", "goal met", "differs"}
     assert any("at 100 was not measured" in missing for missing in made.not_judged)
 
 
@@ -107,3 +107,16 @@ def test_what_is_tried_out_on_a_copy_changes_nothing_here() -> None:
 def test_what_goes_wrong_in_a_copy_is_told_here() -> None:
     with pytest.raises(AssertionError, match="ZeroDivisionError"):
         in_a_copy(lambda: 1 / 0)
+
+
+@pytest.mark.parametrize("verdict", [Verdict.HOLDS, Verdict.BETTER])
+def test_a_target_of_our_own_is_met_and_never_better_than_a_paper(verdict: Verdict) -> None:
+    found = Finding("1", verdict, "")
+    assert Claim("beyond the paper: less", "1", lambda _: found).find(Results(())).verdict is Verdict.GOAL_MET
+    assert Claim("less", "1", lambda _: found).find(Results(())).verdict is verdict
+    missed = found._replace(verdict=Verdict.DIFFERS)
+    assert Claim("beyond the paper: less", "1", lambda _: missed).find(Results(())).verdict is Verdict.DIFFERS
+
+
+def test_every_experiment_with_claims_of_a_paper_says_its_conditions() -> None:
+    assert [each.name for each in EXPERIMENTS if each.paper != "secure" and not each.conditions] == []

@@ -14,7 +14,7 @@ from tidings.lab.figures import draw
 from tidings.lab.results import NotMeasured, read, results_of, write, written_whole
 from tidings.lab.sweep import LOCAL, Progress, sweep
 
-Judgement = dict[str, str]  # paper, figure, claim, expected, measured, verdict, why
+Judgement = dict[str, str]  # paper, figure, claim, expected, conditions, measured, verdict, why
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +78,13 @@ def _judge_all(experiments: Sequence[Experiment], table: pa.Table) -> tuple[list
 
 
 def _judge(experiment: Experiment, claim: Claim, table: pa.Table) -> Judgement:
-    found = claim.judge(results_of(table, experiment.paper, experiment.figure))
+    found = claim.find(results_of(table, experiment.paper, experiment.figure))
     return {
         "paper": experiment.paper,
         "figure": experiment.figure,
         "claim": claim.says,
         "expected": claim.expected,
+        "conditions": experiment.conditions,
         "measured": found.measured,
         "verdict": str(found.verdict),
         "why": found.why,

@@ -36,7 +36,8 @@ class Verdict(StrEnum):
     """How what was measured compares with what was claimed."""
 
     HOLDS = "holds"
-    BETTER = "better"
+    BETTER = "better"  # Than a number of the paper, under its conditions.
+    GOAL_MET = "goal met"  # A target of our own.
     DIFFERS = "differs"
 
 

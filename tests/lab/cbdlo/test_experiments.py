@@ -28,13 +28,13 @@ def costs() -> Results:
 def test_cbdlo_costs_a_tenth_of_simple_at_most_and_robust_less_still(costs: Results) -> None:
     for x in (500, 3000):
         assert costs.mean(SIMPLE, x) > 10 * costs.mean(PAPER, x) > 10 * costs.mean(ROBUST, x)
-    assert judged(experiment("cbdlo-5"), "at most half more", costs).verdict is Verdict.BETTER
+    assert judged(experiment("cbdlo-5"), "at most half more", costs).verdict is Verdict.GOAL_MET
 
 
 def test_the_cost_hardly_grows_with_the_subscriptions(costs: Results) -> None:
     """CBDLO-A3."""
     assert judged(experiment("cbdlo-5"), "hardly depends", costs).verdict is Verdict.HOLDS
-    assert judged(experiment("cbdlo-5"), "flatter still", costs).verdict is Verdict.HOLDS
+    assert judged(experiment("cbdlo-5"), "flatter still", costs).verdict is Verdict.GOAL_MET
 
 
 def test_a_flood_reaches_all_and_the_calibrated_simple_a_sixth() -> None:
@@ -55,8 +55,8 @@ def test_tera_grows_with_the_network_and_cbdlo_hardly_and_the_formula_agrees() -
     """CBDLO-A6."""
     chosen = experiment("cbdlo-7", nodes="1000,8000,1000000000", events="40", seeds="2")
     results = measured(chosen)
-    for about in ("TERA's cost grows fast", "CBDLO's cost grows slowly", "scene (CBDLO)", "scene (TERA)", "billion"):
-        assert judged(chosen, about, results).verdict is Verdict.HOLDS, about
+    for about in ("TERA's cost grows fast", "robust CBDLO grows slowly", "scene (CBDLO)", "scene (TERA)", "billion"):
+        assert judged(chosen, about, results).verdict in (Verdict.HOLDS, Verdict.GOAL_MET), about
     assert results.mean(TERA, 8000) > 50 * results.mean(ROBUST, 8000)
 
 

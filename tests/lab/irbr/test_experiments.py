@@ -43,8 +43,8 @@ def test_custody_loses_nothing_in_any_trial(losses: Results, protocol: str) -> N
 
 def test_interest_mode_takes_as_many_messages_as_there_are_interested_nodes(messages: Results) -> None:
     assert [messages.mean(INTEREST_MODE, count) for count in (1, 2, 30, 150)] == [1, 2, 30, 149]
-    assert judged(experiment("irbr-4b"), "as many messages as", messages).verdict is Verdict.BETTER
-    assert judged(experiment("irbr-4b"), "fewer than Scribe", messages).verdict is Verdict.BETTER
+    assert judged(experiment("irbr-4b"), "as many messages as", messages).verdict is Verdict.GOAL_MET
+    assert judged(experiment("irbr-4b"), "fewer than Scribe", messages).verdict is Verdict.GOAL_MET
 
 
 def test_as_published_it_is_cheaper_than_scribe_only_for_few_or_all(messages: Results) -> None:

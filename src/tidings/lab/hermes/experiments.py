@@ -123,7 +123,8 @@ _OVER = {2.0: 0.2, 10.0: 0.15}  # How far off a number may be, as a share of the
 
 def _takes_about(series: str, groups: float) -> Callable[[Results], Finding]:
     def judge(results: Results) -> Finding:
-        hops, published = results.spread(series, groups), _PUBLISHED[series][groups]
+        hops = results.spread(series, groups)
+        published = _PUBLISHED[MODEL_B if series == MODEL_A else series][groups]
         verdict = judged(abs(hops.mean - published) / published, holds=lambda off: off <= _OVER[groups])
         why = f"within {_OVER[groups]:.0%} of the paper, which names neither base nor leaf set"
         return Finding(
@@ -133,12 +134,13 @@ def _takes_about(series: str, groups: float) -> Callable[[Results], Finding]:
     return judge
 
 
-def _ratio(results: Results) -> Finding:
-    ratio_a, ratio_b = (results.mean(model, 10) / results.mean(ATTRIBUTE, 10) for model in (MODEL_A, MODEL_B))
-    why = "as the paper's numbers if each event goes to all groups (B), not as its text if to one (A)"
-    return Finding(
-        f"{ratio_b:.1f} (model B), {ratio_a:.1f} (model A)", judged(ratio_b, holds=lambda r: 9 <= r <= 12), why
-    )
+def _ratio(model: str) -> Callable[[Results], Finding]:
+    def judge(results: Results) -> Finding:
+        ratio = results.mean(model, 10) / results.mean(ATTRIBUTE, 10)
+        why = "as the paper's numbers if each event goes to all groups (B), not as its text if to one (A)"
+        return Finding(f"{ratio:.1f}", judged(ratio, holds=lambda r: 9 <= r <= 12), why)
+
+    return judge
 
 
 def _attribute_is_least(results: Results) -> Finding:
@@ -166,6 +168,10 @@ def _shortcuts_save(results: Results) -> Finding:
 EXPERIMENTS = (
     Experiment(
         paper="hermes",
+        conditions=(
+            "the paper's 2000 brokers; it names neither base nor leaf set, here 16 and 16; its text describes model A "
+            "(each event to one group), its numbers fit model B (each event to all groups)"
+        ),
         figure="8",
         title="Encryption across domains, figure 8: hops per publication (2000 brokers)",
         measure=measure_hops,
@@ -184,7 +190,14 @@ EXPERIMENTS = (
             Claim("attribute encryption, 10 groups", "24.2 hops", _takes_about(ATTRIBUTE, 10.0)),
             Claim("event encryption, 2 groups (model B)", "16.6 hops", _takes_about(MODEL_B, 2.0)),
             Claim("event encryption, 10 groups (model B)", "251.0 hops", _takes_about(MODEL_B, 10.0)),
-            Claim("event encryption takes ten times the hops for 10 groups", "10.4, here 9 to 12", _ratio),
+            Claim("event encryption, 2 groups (model A)", "16.6 hops", _takes_about(MODEL_A, 2.0)),
+            Claim("event encryption, 10 groups (model A)", "251.0 hops", _takes_about(MODEL_A, 10.0)),
+            Claim(
+                "event encryption: ten times the hops for 10 groups (model B)", "10.4, here 9 to 12", _ratio(MODEL_B)
+            ),
+            Claim(
+                "event encryption: ten times the hops for 10 groups (model A)", "10.4, here 9 to 12", _ratio(MODEL_A)
+            ),
             Claim("attribute encryption takes fewest hops", "attribute < A < B from 2 groups on", _attribute_is_least),
             Claim("beyond the paper: fewer hops by shortcuts", "≤ 7.2 and ≤ 24.2", _shortcuts_save),
         ),

@@ -170,6 +170,8 @@ def _guarded_reaches_all(results: Results) -> Finding:
 def _gossip_misses_some(results: Results) -> Finding:
     measured, full, runs = _coverage(results, GOSSIP)
     why = "each copy is passed on by chance, so now and then a broker with few links gets none"
+    if full == runs:
+        why = "ten brokers of a hundred are too few to meet one of those that it misses; with all counted it does"
     return Finding(measured, judged(full, holds=lambda n: n < runs), why)
 
 
@@ -214,7 +216,13 @@ def _light_when_large(results: Results) -> Finding:
     tree, elim, two_hops = (results.mean(series, size) for series in (TREE, ELIM, ELIM_LOCAL))
     shown = f"at N = {size}: core_tree {tree:.2f}, core_elim {elim:.2f}, looking two hops far {two_hops:.2f}"
     why = "core_tree stays at one copy; core_elim grows with the core's own links, which a tree leaves out"
-    return Finding(shown, judged(tree, holds=lambda load: load <= 1.3), why)
+    return Finding(shown, judged(elim, holds=lambda load: load <= 1.3), why)
+
+
+def _tree_is_light_when_large(results: Results) -> Finding:
+    load = results.mean(TREE, 10 * _PAPER_SIZE)
+    why = "one copy at every size; it is not the default, as one broken link cuts off a branch until it is repaired"
+    return Finding(f"{load:.2f}", judged(load, holds=lambda each: each <= 1.3), why)
 
 
 def _hops_are_more(results: Results) -> Finding:
@@ -235,7 +243,11 @@ _COVERAGE_CLAIMS = (
     Claim("beyond the paper: guarded construction reaches every broker", "100 % in each run", _guarded_reaches_all),
 )
 
-_experiment = partial(Experiment, paper="immune", check=check, cost=cost)
+_CONDITIONS = (
+    "the paper's 100 brokers (m0 = 20, m = 3, threshold 3, 10 interested); its seed graph and sizes are not given; "
+    "roles are computed from the whole graph, except where a series looks two hops far"
+)
+_experiment = partial(Experiment, paper="immune", check=check, cost=cost, conditions=_CONDITIONS)
 
 EXPERIMENTS = (
     _experiment(
@@ -248,7 +260,7 @@ EXPERIMENTS = (
         stays={**_SETTING, "interested": 10},
         seeds=100,
         quick_seeds=50,
-        claims=_COVERAGE_CLAIMS[:2],
+        claims=_COVERAGE_CLAIMS[:3],
     ),
     _experiment(
         figure="4-everyone",
@@ -283,7 +295,16 @@ EXPERIMENTS = (
             Claim("flooding costs most, gossip less, immune routing least", "flooding > gossip > immune", _order),
             Claim("beyond the paper: at most 1.3 copies with everyone reached", "≤ 1.3", _guarded_is_light),
             Claim("beyond the paper: one copy per broker over a tree", "1", _tree_is_least),
-            Claim("beyond the paper: at most 1.3 copies at ten times the size", "≤ 1.3 at N = 1000", _light_when_large),
+            Claim(
+                "beyond the paper: at most 1.3 copies at ten times the size (the default, core_elim)",
+                "≤ 1.3 at N = 1000",
+                _light_when_large,
+            ),
+            Claim(
+                "beyond the paper: at most 1.3 copies at ten times the size (core_tree)",
+                "≤ 1.3 at N = 1000",
+                _tree_is_light_when_large,
+            ),
         ),
     ),
     _experiment(

@@ -27,6 +27,7 @@ from tidings.overlay import Everything, Ranges
 from tidings.sim import Flat, Topology, World
 
 SCRIBE, R0, R1, R2, SILENT = "Scribe", "IRBR, R0", "IRBR, R1", "IRBR, R2", "IRBR, R2, silent crashes"
+R0_SILENT, R1_SILENT = f"{R0}, silent crashes", f"{R1}, silent crashes"
 PAPER_MODE, INTEREST_MODE = "IRBR, as published", "IRBR, interest"
 
 # No periodic messages: nothing happens in these worlds but what is measured.
@@ -37,6 +38,8 @@ _PROTOCOLS: dict[str, tuple[str, dict[str, Any]]] = {
     R0: ("irbr", {**_STILL, "mode": "paper", "reliability": "R0"}),
     R1: ("irbr", {**_STILL, "mode": "paper", "reliability": "R1"}),
     R2: ("irbr", {**_STILL, "mode": "interest", "reliability": "R2"}),
+    R0_SILENT: ("irbr", {**_STILL, "mode": "paper", "reliability": "R0"}),
+    R1_SILENT: ("irbr", {**_STILL, "mode": "paper", "reliability": "R1"}),
     SILENT: ("irbr", {**_STILL, "mode": "interest", "reliability": "R2"}),
     PAPER_MODE: ("irbr", {**_STILL, "mode": "paper", "reliability": "R0"}),
     INTEREST_MODE: ("irbr", {**_STILL, "mode": "interest", "reliability": "R0"}),
@@ -88,7 +91,7 @@ def measure_loss(parameters: Parameters, seed: int) -> list[Measured]:
 def _lost(world: World, protocol: str, interested: Sequence[int], failed_percent: float, name: str) -> float:
     """Of a world that is not needed again: the share that an event misses after so many have failed."""
     rng, nodes = Random(f"failures/{name}"), range(len(world.nodes))
-    world.bounces = protocol != SILENT
+    world.bounces = protocol not in (R0_SILENT, R1_SILENT, SILENT)
     for node in rng.sample(nodes, round(len(nodes) * failed_percent / 100)):
         world.crash(node)
     world.publish(rng.choice(world.up()), {"x": 0})
@@ -188,10 +191,13 @@ _SCRIBE_BAND = {0.5: (0.9, 2.0), 10.0: (18.0, 24.0)}
 def _scribe_loses(failed: float) -> Callable[[Results], Finding]:
     def judge(results: Results) -> Finding:
         loss, (low, high) = results.spread(SCRIBE, failed), _SCRIBE_BAND[failed]
-        touches = loss.mean + loss.margin >= low and loss.mean - loss.margin <= high
         trials = len(results.ys(SCRIBE, failed))
         why = "an event is lost below every dead node of the tree, and for all where the rendezvous is dead"
-        return Finding(f"{loss.mean:.2f} ± {loss.margin:.2f} % in {trials} trials", judged(touches, holds=bool), why)
+        return Finding(
+            f"{loss.mean:.2f} ± {loss.margin:.2f} % in {trials} trials",
+            judged(loss.mean, holds=lambda mean: low <= mean <= high),
+            why,
+        )
 
     return judge
 
@@ -200,8 +206,13 @@ def _irbr_loses(series: str, failed: float) -> Callable[[Results], Finding]:
     def judge(results: Results) -> Finding:
         losses, published = results.ys(series, failed), _PUBLISHED_LOSS[R1][failed]
         mean = results.mean(series, failed)
-        verdict = judged(mean, holds=lambda loss: loss <= published, better=lambda _: max(losses) == 0)
-        why = "a range can be entered through any of its live nodes, and the ring finds one whichever nodes have failed"
+        # Not `better`: senders are told of crashes here, and whether they were in the paper it does not say.
+        verdict = judged(mean, holds=lambda loss: loss <= published)
+        why = "a range can be entered through any live node of it; senders are told of a crash, which the paper may not do"
+        if series == R0_SILENT:
+            why = "R0 sends once and waits for nothing: what is sent to a dead node is lost with all below it"
+        elif series == R1_SILENT:
+            why = "R1 sends again, elsewhere, when no acknowledgement comes"
         return Finding(f"{mean:.3f} %, at most {max(losses):.2f} % in {len(losses)} trials", verdict, why)
 
     return judge
@@ -274,7 +285,12 @@ def _subscriptions_get_cheaper(results: Results) -> Finding:
 _FAILED, _LOST = PlotAxis("nodes failed at once (%)"), PlotAxis("live interested nodes not reached (%)")
 _INTERESTED, _MESSAGES = PlotAxis("interested nodes", log=True), PlotAxis("messages per event", log=True)
 
-_experiment = partial(Experiment, paper="irbr", check=check, cost=cost)
+_CONDITIONS = (
+    "the paper's 1000 nodes, failures at once, no repair before the event; the paper gives neither the number of "
+    "interested nodes (here 100) nor its tree; a sender is told at once that a node is gone, except in silent crashes; "
+    "messages of subscriptions are not counted with those of events"
+)
+_experiment = partial(Experiment, paper="irbr", check=check, cost=cost, conditions=_CONDITIONS)
 _of_loss = partial(_experiment, measure=measure_loss, x=_FAILED, y=_LOST)
 _of_messages = partial(_experiment, measure=measure_messages, x=_INTERESTED, y=_MESSAGES)
 
@@ -282,7 +298,10 @@ EXPERIMENTS = (
     _of_loss(
         figure="4a",
         title="IRBR, figure 4(a): events lost when nodes fail (1000 nodes)",
-        varies={"protocol": (SCRIBE, R0, R1, f"{R2}; {SILENT}"), "failed_percent": ("0.5 1 2 5 10",)},
+        varies={
+            "protocol": (SCRIBE, f"{R0}; {R0_SILENT}", f"{R1}; {R1_SILENT}", f"{R2}; {SILENT}"),
+            "failed_percent": ("0.5 1 2 5 10",),
+        },
         stays={"node_count": 1000, "interested": 100, "failure_sets": 20},
         seeds=20,
         quick_varies={"protocol": (SCRIBE, R0, R1, R2), "failed_percent": ("0.5 10",)},
@@ -296,6 +315,10 @@ EXPERIMENTS = (
             Claim("IRBR loses 0.28 % when 10 % of the nodes fail (R0)", "≤ 0.28 %", _irbr_loses(R0, 10.0)),
             Claim("IRBR loses 0.11 % when 0.5 % of the nodes fail (R1)", "≤ 0.11 %", _irbr_loses(R1, 0.5)),
             Claim("IRBR loses 0.28 % when 10 % of the nodes fail (R1)", "≤ 0.28 %", _irbr_loses(R1, 10.0)),
+            Claim("nobody is told of crashes, 0.5 % fail (R0)", "≤ 0.11 %", _irbr_loses(R0_SILENT, 0.5)),
+            Claim("nobody is told of crashes, 10 % fail (R0)", "≤ 0.28 %", _irbr_loses(R0_SILENT, 10.0)),
+            Claim("nobody is told of crashes, 0.5 % fail (R1)", "≤ 0.11 %", _irbr_loses(R1_SILENT, 0.5)),
+            Claim("nobody is told of crashes, 10 % fail (R1)", "≤ 0.28 %", _irbr_loses(R1_SILENT, 10.0)),
             Claim("beyond the paper: nothing is lost in custody (R2)", "0 % in each trial", _custody_loses_nothing(R2)),
             Claim(
                 "beyond the paper: nothing is lost in custody when crashes are only noticed by silence",

@@ -210,11 +210,10 @@ def _ratio(results: Results, mode: str, width: float) -> float:
     return results.mean(mode, width) / results.mean(NONE, width)
 
 
-def _keeps(mode: str, width: float, paper: float | None, target: float) -> Callable[[Results], Finding]:
+def _keeps(mode: str, width: float, target: float) -> Callable[[Results], Finding]:
     def judge(results: Results) -> Finding:
         ratio = _ratio(results, mode, width)
-        least = target if paper is None else paper
-        verdict = judged(ratio, holds=lambda r: r >= least, better=lambda r: paper is not None and r >= target)
+        verdict = judged(ratio, holds=lambda r: r >= target)
         why = "the cipher object and the associated data are made once; AES-GCM runs in hardware"
         return Finding(f"{ratio:.1%} of plaintext", verdict, why)
 
@@ -266,8 +265,10 @@ def _added_time(results: Results) -> Finding:
 def _loses(mode: str, width: float, paper: float, soft: float) -> Callable[[Results], Finding]:
     def judge(results: Results) -> Finding:
         loss = 1 - _ratio(results, mode, width)
-        verdict = judged(loss, holds=lambda share: share <= paper)
-        why = "a shape seen before is known at once; plain frames have no such shortcut, so a gain is theirs to make up"
+        verdict = judged(loss, holds=lambda share: -paper <= share <= paper)
+        why = "a shape seen before is known at once"
+        if loss < -paper:
+            why = "sealed frames of a known shape take a shortcut that plain ones lack, so this is not the paper's comparison"
         if loss > paper:
             why = f"{'within' if loss <= soft else 'beyond'} the {soft:.0%} set for Python: stepping over the sealed part costs"
         return Finding(f"{loss:.1%}", verdict, why)
@@ -302,9 +303,15 @@ def check_speed(parameters: Parameters) -> None:
         raise InputError(f"expected attributes from 1 to 1000, got {parameters['attributes']}")
 
 
+_CONDITIONS = (
+    "two brokers in one process, processor time, AES-256-GCM where the paper has AES-128-EAX: shares of plaintext speed "
+    "are goals of ours, not comparisons with its numbers"
+)
+
 EXPERIMENTS = (
     Experiment(
         paper="secure",
+        conditions=_CONDITIONS,
         figure="6",
         title="Encryption between two brokers, figure 6: messages a second (processor time)",
         measure=measure_publishing,
@@ -318,17 +325,23 @@ EXPERIMENTS = (
         check=check_speed,
         claims=(
             Claim(
-                "attribute encryption, 1 attribute",
-                "46 % of plaintext; here ≥ 55 %",
-                _keeps(ATTRIBUTE, 1.0, 0.46, 0.55),
+                "beyond the paper: attribute encryption by AES-256-GCM, 1 attribute",
+                "≥ 55 % of plaintext (the paper, by EAX: 46 %)",
+                _keeps(ATTRIBUTE, 1.0, 0.55),
             ),
             Claim(
-                "attribute encryption, 10 attributes",
-                "11.7 % of plaintext; here ≥ 35 %",
-                _keeps(ATTRIBUTE, 10.0, 0.117, 0.35),
+                "beyond the paper: attribute encryption by AES-256-GCM, 10 attributes",
+                "≥ 35 % of plaintext (the paper, by EAX: 11.7 %)",
+                _keeps(ATTRIBUTE, 10.0, 0.35),
             ),
-            Claim("attribute encryption, 25 attributes", "≥ 33 % of plaintext", _keeps(ATTRIBUTE, 25.0, None, 0.33)),
-            Claim("event encryption, 10 attributes", "≥ 75 % of plaintext", _keeps(EVENT, 10.0, None, 0.75)),
+            Claim(
+                "beyond the paper: attribute encryption, 25 attributes",
+                "≥ 33 % of plaintext",
+                _keeps(ATTRIBUTE, 25.0, 0.33),
+            ),
+            Claim(
+                "beyond the paper: event encryption, 10 attributes", "≥ 75 % of plaintext", _keeps(EVENT, 10.0, 0.75)
+            ),
             Claim("no encryption is fastest", "at every number of attributes", _plain_is_fastest),
             Claim("by event is faster than by attribute", "from 4 attributes on", _event_beats_attribute),
             Claim(
@@ -342,6 +355,7 @@ EXPERIMENTS = (
     ),
     Experiment(
         paper="secure",
+        conditions=_CONDITIONS,
         figure="7",
         title="Encryption within a domain, figure 7: plaintext travels along (processor time)",
         measure=measure_forwarding,
