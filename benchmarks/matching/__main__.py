@@ -1,4 +1,4 @@
-"""The matching benchmark: `python -m benchmarks.matching [--quick] [--only NAME …] [--size WORKLOAD …]`."""
+"""The matching benchmark: `python -m benchmarks.matching [PART …] [--quick] [--only NAME …] [--size WORKLOAD …]`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,25 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.matching import figures, machine, report
-from benchmarks.matching.contenders import CONTENDERS, OURS, QUICK_SIZES, SIZES, Contender
+from benchmarks.matching.contenders import (
+    CONTENDERS,
+    MIXED_CONTENDERS,
+    MIXED_SIZES,
+    QUICK_MIXED_SIZES,
+    QUICK_SIZES,
+    SIZES,
+    Contender,
+)
 from benchmarks.matching.prototype import FOLDER
+from benchmarks.matching.report import Report
 from benchmarks.matching.runs import ROOT, Run, compare, run_limited
 from benchmarks.showing import RESULTS
 
-GROWTH_S_MAX = 150
+# Parts that compare engines, with who takes part; and those that are programs of their own, with their seconds at most.
+CONTESTS = {"plain": CONTENDERS, "mixed": MIXED_CONTENDERS}
+WORKLOADS = {"plain": (SIZES, QUICK_SIZES), "mixed": (MIXED_SIZES, QUICK_MIXED_SIZES)}
+PROGRAMS = {"flights": 150, "condition_texts": 120, "growth": 150}
+PARTS = (*CONTESTS, *PROGRAMS)
 BUSY = 0.5  # A load above which something else takes part of a core.
 
 
@@ -36,30 +49,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"The machine is busy (load {facts['load_before']}): numbers will be low and ratios unsure.",
             file=sys.stderr,
         )
-    runs = _compete(_chosen(options), options.size or (QUICK_SIZES if options.quick else SIZES))
-    done = report.Report(facts, options.quick, runs, {} if options.only else _growth(options.quick))
+    runs = [run for part in CONTESTS if part in options.parts for run in _contest(part, options)]
+    alone = {part: _program(part, options.quick) for part in PROGRAMS if part in options.parts}
+    growth = alone.pop("growth", {})
+    fresh = Report(facts, options.quick, runs, growth, {part: found for part, found in alone.items() if found})
+    done = fresh.merged_with_last()
     report.show(done)
-    if not options.only and not options.size:
+    if options.keep:
         _keep(done)
     return 0 if all(run.agrees for run in runs if run.measured) else 1
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.matching", description="tidings.Index and its peers")
-    parser.add_argument("--quick", action="store_true", help="10k and 100k, fast engines only: about two minutes")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"only these of {', '.join(PARTS)}; all unless told")
     parser.add_argument(
-        "--only", nargs="+", metavar="NAME", help="only engines whose name contains one of these; no file is written"
+        "--quick", action="store_true", help="small workloads, fast engines: a few minutes, and a file of its own"
     )
-    parser.add_argument("--size", nargs="+", choices=SIZES, help="only these workloads; no file is written")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="only engines whose name contains one of these")
+    parser.add_argument("--size", nargs="+", choices=(*SIZES, *MIXED_SIZES), help="only these workloads")
+    parser.add_argument("--no-keep", dest="keep", action="store_false", help="leave the file of results as it is")
     parser.add_argument("--prototype", metavar="DIR", help=f"folder of the prototype, also by {FOLDER}")
     parser.add_argument(
         "--page", action="store_true", help="draw figures and documentation from the last full results, run nothing"
     )
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if unknown := [part for part in options.parts if part not in PARTS]:
+        parser.error(f"no part is called {unknown[0]!r}; there are {', '.join(PARTS)}")
+    # Some engines or some workloads: nothing else is run unless it is named.
+    options.parts = options.parts or (CONTESTS if options.only or options.size else PARTS)
+    return options
 
 
-def _chosen(options: argparse.Namespace) -> list[Contender]:
-    chosen = [contender for contender in CONTENDERS if contender.quick or not options.quick]
+def _contest(part: str, options: argparse.Namespace) -> list[Run]:
+    every, few = WORKLOADS[part]
+    sizes = [size for size in options.size if size in every] if options.size else few if options.quick else every
+    return _compete(_chosen(CONTESTS[part], options), sizes)
+
+
+def _chosen(contenders: Sequence[Contender], options: argparse.Namespace) -> list[Contender]:
+    chosen = [contender for contender in contenders if contender.quick or not options.quick]
     words = [word.lower() for word in options.only or [""]]
     return [contender for contender in chosen if any(word in contender.name.lower() for word in words)]
 
@@ -76,27 +105,27 @@ def _compete(contenders: Sequence[Contender], sizes: Sequence[str]) -> list[Run]
 def _tell(run: Run, elapsed_s: float) -> None:
     outcome = f"{run.events_per_s:,.0f} events/s" if run.events_per_s else run.why_not
     doubt = "" if run.agrees is not False else "  ANSWERS DIFFER"
-    print(f"{elapsed_s:4.0f} s  {run.workload:9} {run.contender:24} {outcome}{doubt}", file=sys.stderr, flush=True)
+    print(f"{elapsed_s:4.0f} s  {run.workload:9} {run.contender:30} {outcome}{doubt}", file=sys.stderr, flush=True)
 
 
-def _growth(quick: bool) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks.matching.growth", *(["--quick"] if quick else [])]
+def _program(part: str, quick: bool) -> dict[str, Any]:
+    begun = time.monotonic()
+    command = [sys.executable, "-m", f"benchmarks.matching.{part}", *(["--quick"] if quick else [])]
     environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
-    found = run_limited(command, environment, GROWTH_S_MAX)
-    if "skipped" in found:
-        print(f"growth of {OURS}: {found['skipped']}", file=sys.stderr)
-        return {}
-    return found
+    found = run_limited(command, environment, PROGRAMS[part])
+    outcome = found.get("skipped", "done")
+    print(f"{time.monotonic() - begun:4.0f} s  {part}: {outcome}", file=sys.stderr, flush=True)
+    return {} if "skipped" in found else found
 
 
-def _keep(done: report.Report) -> None:
+def _keep(done: Report) -> None:
     print(f"\nwritten: {done.save().relative_to(ROOT)}")
     if not done.quick:
         _redraw()
 
 
 def _redraw() -> int:
-    last = report.Report.open(RESULTS / "matching.json")
+    last = Report.open(RESULTS / "matching.json")
     drawn = figures.draw(last)
     report.write_page(last, drawn)
     print("drawn: " + ", ".join(drawn))

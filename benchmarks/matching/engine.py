@@ -11,36 +11,77 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
+from benchmarks import mixed
+from benchmarks import workload as plain
+from benchmarks.mixed import MIXED, Boxes
 from benchmarks.workload import Subscriptions, matches_by_scan
 
 Array = np.ndarray[Any, Any]
 
+SIDES = ("ptr", "attr", "lo", "hi")
+BEYOND = ("owner", "not_attr", "not_lo", "not_hi", "set_attr", "set_id", "set_ptr", "codes")
+
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Subscriptions and events as flat arrays, written once and read by every contender's process."""
+    """Subscriptions and events as flat arrays, written once and read by every contender's process.
+
+    Of a mixed workload `wanted` has the sides of all boxes, `boxes` what else there is to them, and `texts` the conditions.
+    """
 
     name: str
     wanted: Subscriptions
     events: Array  # by row and attribute; texts as their codes
+    boxes: Boxes | None = None
+    folder: Path | None = None
 
-    def save(self, folder: Path) -> None:
-        wanted = self.wanted
-        np.savez(
-            folder / f"{self.name}.npz",
-            ptr=wanted.ptr,
-            attr=wanted.attr,
-            lo=wanted.lo,
-            hi=wanted.hi,
-            events=self.events,
-        )
+    @classmethod
+    def make(cls, name: str, folder: Path) -> Workload:
+        """Draws a workload and leaves it in a folder."""
+        if name not in MIXED:
+            made = cls(name, *plain.load(name), None, folder)
+        else:
+            texts, boxes = mixed.conditions(MIXED[name])
+            pq.write_table(pa.table({"condition": texts}), folder / f"{name}.parquet")
+            made = cls(name, boxes.wanted, mixed.events(), boxes, folder)
+        made._save(folder)
+        return made
+
+    @property
+    def conditions(self) -> int:
+        return self.boxes.conditions if self.boxes else len(self.wanted)
+
+    @property
+    def names(self) -> list[str]:
+        return mixed.NAMES if self.boxes else plain.NAMES
+
+    def texts(self) -> list[str]:
+        """The conditions of a mixed workload, as they are written."""
+        assert self.folder is not None, "a workload that was made or opened has a folder"
+        found: list[str] = pq.read_table(self.folder / f"{self.name}.parquet")["condition"].to_pylist()
+        return found
+
+    def event_table(self) -> pa.Table:
+        """The events with texts as texts, and nulls."""
+        return (mixed if self.boxes else plain).event_table(self.events)
+
+    def matches_by_scan(self, event: Array) -> Array:
+        return self.boxes.passing(event) if self.boxes else matches_by_scan(self.wanted, event)
+
+    def _save(self, folder: Path) -> None:
+        arrays = {part: getattr(self.wanted, part) for part in SIDES}
+        arrays |= {part: getattr(self.boxes, part) for part in BEYOND} if self.boxes else {}
+        np.savez(folder / f"{self.name}.npz", events=self.events, **arrays)
 
     @classmethod
     def open(cls, folder: Path, name: str, event_count: int) -> Workload:
         with np.load(folder / f"{name}.npz") as arrays:
-            wanted = Subscriptions(*(arrays[part] for part in ("ptr", "attr", "lo", "hi")))
-            return cls(name, wanted, arrays["events"][:event_count])
+            wanted = Subscriptions(*(arrays[part] for part in SIDES))
+            boxes = Boxes(wanted, *(arrays[part] for part in BEYOND)) if name in MIXED else None
+            return cls(name, wanted, arrays["events"][:event_count], boxes, folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +103,7 @@ class Answers:
 
     @classmethod
     def by_scan(cls, workload: Workload, event_count: int) -> Answers:
-        found = [matches_by_scan(workload.wanted, event) for event in workload.events[:event_count]]
+        found = [workload.matches_by_scan(event) for event in workload.events[:event_count]]
         return cls(np.array([len(hits) for hits in found]), np.array([int(hits.sum()) for hits in found]))
 
     def agree_with(self, other: Answers) -> bool:

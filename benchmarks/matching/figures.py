@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import Any
 
 import matplotlib as mpl
@@ -15,7 +16,18 @@ from benchmarks.matching.targets import PEERS
 
 FIGURES = ROOT / "docs" / "figures"
 INK, OURS_COLOUR = "#333333", "#0b6e99"
-PEER_COLOURS = ("#d1603d", "#e0a458", "#7a5195", "#b07aa1", "#59a14f", "#8c8c8c", "#9c6b4f", "#c44e6c")
+PEER_COLOURS = (
+    "#d1603d",
+    "#e0a458",
+    "#7a5195",
+    "#b07aa1",
+    "#59a14f",
+    "#8c8c8c",
+    "#9c6b4f",
+    "#c44e6c",
+    "#4c78a8",
+    "#3d8b7d",
+)
 STYLE: Any = {
     "figure.figsize": (7.2, 4.4),
     "font.size": 10.5,
@@ -40,7 +52,9 @@ def draw(report: Report) -> list[str]:
     """Every figure the report has numbers for, as PNG and SVG; the names of the files."""
     FIGURES.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(STYLE):
-        figures = {"conditions": _conditions(report)}
+        figures = {"conditions": _conditions(report, "base", "One match in 10,000 per condition and event; one core")}
+        if any(run.measured and run.workload.startswith("mixed") for run in report.runs):
+            figures["mixed"] = _conditions(report, "mixed", "Mixed conditions, one match in 10,000; one core")
         figures |= {
             name: _growth(report.growth[name], *words) for name, words in GROWTH.items() if name in report.growth
         }
@@ -54,22 +68,27 @@ def _save(figure: Figure, name: str) -> list[str]:
     return [str(path.relative_to(ROOT)) for path in paths]
 
 
-def _conditions(report: Report) -> Figure:
+def _conditions(report: Report, family: str, title: str) -> Figure:
     """Events per second against conditions: Tidings as a curve, every peer at the sizes it managed."""
-    figure, axes = _axes("conditions", "One match in 10,000 per condition and event; one core")
-    for colour, (name, runs) in zip(PEER_COLOURS, _peers(report).items()):
+    figure, axes = _axes("conditions", title)
+    for colour, (name, runs) in zip(cycle(PEER_COLOURS), _peers(report, family).items()):
         points = [(run.subscriptions, run.events_per_s) for run in runs]
         axes.plot(*zip(*points), marker="o", markersize=4, linewidth=1.2, color=colour, label=name)
-    curve = report.growth.get("conditions", [])
-    _curve(axes, curve)
+    _curve(axes, report.growth.get("conditions", []) if family == "base" else _points(report, family))
     handles, labels = axes.get_legend_handles_labels()
     axes.legend(handles[-1:] + handles[:-1], labels[-1:] + labels[:-1], loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 
 
-def _peers(report: Report) -> dict[str, list[Run]]:
-    base = [run for run in report.runs if run.measured and run.workload.startswith("base")]
-    found = {name: [run for run in base if run.contender == name] for name in PEERS}
+def _points(report: Report, family: str) -> list[dict[str, Any]]:
+    """The runs of Tidings itself as points of a curve."""
+    runs = [run for run in report.runs if run.measured and run.contender == OURS and run.workload.startswith(family)]
+    return [{"x": run.subscriptions, "events_per_s": run.events_per_s} for run in runs]
+
+
+def _peers(report: Report, family: str) -> dict[str, list[Run]]:
+    there = [run for run in report.runs if run.measured and run.workload.startswith(family)]
+    found = {name: [run for run in there if run.contender == name] for name in PEERS}
     return {name: runs for name, runs in found.items() if runs}
 
 

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-LIBRARIES = ("tidings", "numpy", "numba", "pyarrow", "duckdb", "polars", "pyspark")
+LIBRARIES = ("tidings", "numpy", "numba", "pyarrow", "duckdb", "polars", "chdb", "datafusion", "pyspark")
 
 
 def facts() -> dict[str, Any]:

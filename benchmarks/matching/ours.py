@@ -14,9 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from benchmarks import mixed
 from benchmarks.engine_speed import WAITING_EVENTS, changes_per_s, longest_wait_ms, single_event_us, speed_up
+from benchmarks.matching.contest import best_round
 from benchmarks.matching.engine import Answers, Array, Workload
-from benchmarks.workload import READING, boxes_table, event_table
+from benchmarks.workload import READING, SCALES, boxes_table, event_table, ids, subscriptions
+from benchmarks.workload import events as plain_events
 from tidings.matching import Index
 
 BATCH_SIZES = (1, 64, 1_024)  # Beside all events at once: what smaller batches cost.
@@ -119,6 +122,46 @@ class TidingsTable(Tidings):
 
     def facts(self) -> dict[str, Any]:
         return {}
+
+
+class TidingsMixed:
+    """The mixed workload: conditions as texts, parsed and normalised as part of building; events with texts and nulls."""
+
+    def warm_up(self, workload: Workload) -> None:
+        texts = workload.texts()
+        self._table = pa.table({"id": ids(len(texts)), "condition": texts})
+        index = self._built(self._table.slice(0, 1_000))
+        index.match_numbers(workload.event_table().slice(0, 100))
+
+    def build(self, workload: Workload) -> None:
+        self._index = self._built(self._table)
+
+    def _built(self, conditions: pa.Table) -> Index:
+        index = Index(mixed.READING)
+        index.add_all(conditions)
+        index.settle()
+        return index
+
+    def admit(self, workload: Workload) -> None:
+        self._events = workload.event_table()
+
+    def match(self) -> int:
+        self._matches = self._index.match_numbers(self._events)
+        return len(self._matches.events)
+
+    def answers(self) -> Answers:
+        found = self._index.match_batch(self._events)
+        return Answers.of_pairs(found["event"].to_numpy(), _numbers_of(found["subscription"]), len(self._events))
+
+    def facts(self) -> dict[str, Any]:
+        return {"bytes": self._index.stats().bytes, "plain_events_per_s": self._plain()}
+
+    def _plain(self) -> float:
+        """Events per second with as many plain conditions, which match as often; in the same process."""
+        wanted, events = subscriptions(len(self._table), SCALES["base"]), plain_events()
+        self._index = Index.from_boxes(boxes_table(wanted), READING)
+        self._events = event_table(events)
+        return len(events) / best_round(self)
 
 
 def _numbers_of(ids: pa.ChunkedArray) -> Array:

@@ -8,11 +8,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.matching.contenders import OURS, OURS_TWO_THREADS, SIZES
+from benchmarks.matching.contenders import CONTENDERS, MIXED_CONTENDERS, MIXED_SIZES, OURS, OURS_TWO_THREADS, SIZES
 from benchmarks.matching.runs import Run
 from benchmarks.matching.targets import bytes_per_condition, targets
 from benchmarks.showing import (
     PAGES,
+    RESULTS,
+    Target,
     markdown_table,
     markdown_targets,
     print_table,
@@ -33,14 +35,37 @@ class Report:
     quick: bool
     runs: list[Run]
     growth: dict[str, Any]
+    alone: dict[str, Any]  # What programs of their own found, by part.
 
     def save(self) -> Path:
-        return save("matching", asdict(self), targets(self.runs))
+        return save("matching", asdict(self), self.targets())
+
+    def targets(self) -> list[Target]:
+        return targets(self.runs, self.alone)
 
     @classmethod
     def open(cls, path: Path) -> Report:
         found = json.loads(path.read_text())
-        return cls(found["machine"], found["quick"], [Run(**run) for run in found["runs"]], found["growth"])
+        runs = [Run(**{"measured_at": found["machine"]["measured_at"]} | run) for run in found["runs"]]
+        return cls(found["machine"], found["quick"], runs, found["growth"], found.get("alone", {}))
+
+    def merged_with_last(self) -> Report:
+        """This run, and from the file what it did not measure again."""
+        path = RESULTS / ("matching-quick.json" if self.quick else "matching.json")
+        if not path.exists():
+            return self
+        last = Report.open(path)
+        fresh = {(run.contender, run.workload): run for run in self.runs}
+        kept = [fresh.pop((run.contender, run.workload), run) for run in last.runs]
+        runs = sorted([*kept, *fresh.values()], key=_place)
+        return Report(self.machine, self.quick, runs, self.growth or last.growth, last.alone | self.alone)
+
+
+def _place(run: Run) -> tuple[int, int]:
+    """Where a run stands: by workload, then in the order of the contenders."""
+    names = [contender.name for contender in (*CONTENDERS, *MIXED_CONTENDERS)]
+    known = names.index(run.contender) if run.contender in names else len(names)
+    return (*SIZES, *MIXED_SIZES).index(run.workload), known
 
 
 # ── Tables, as rows of text ──────────────────────────────────────────────────
@@ -83,7 +108,7 @@ def _number(value: float | None, digits: int = 0) -> str:
 
 def extras(runs: Sequence[Run]) -> list[str]:
     """What only Tidings is asked: one event at a time, small batches, a warm start, changes."""
-    alone = [_extra(run) for run in runs if run.contender == OURS and run.measured]
+    alone = [_extra(run) for run in runs if run.contender == OURS and run.measured and run.workload in SIZES]
     return alone + [_changing(run) for run in runs if run.contender == OURS_TWO_THREADS and run.measured]
 
 
@@ -108,6 +133,23 @@ def _changing(run: Run) -> str:
     )
 
 
+def _programs(alone: dict[str, Any]) -> list[str]:
+    lines = []
+    if found := alone.get("flights"):
+        lines.append(
+            f"{found['conditions']} conditions on {found['records']:,} flights, {found['matches']:,} matches, "
+            f"{'equal' if found['agrees'] else 'DIFFERENT'} answers: {found['ours_s']:.2f} s; "
+            f"DuckDB one by one {found['duckdb_s']:.2f} s"
+        )
+    if found := alone.get("condition_texts"):
+        name, taken = max(found["text_ms"].items(), key=lambda text: text[1])
+        lines.append(
+            f"{found['bulk_per_s']:,.0f} conditions a second from text to boxes; the slowest text of 64 KB, "
+            f"{name}, takes {taken:.0f} ms"
+        )
+    return lines
+
+
 # ── Where they are shown ─────────────────────────────────────────────────────
 
 
@@ -116,12 +158,12 @@ def show(report: Report) -> None:
         print(f"\n{workload}")
         print_table([HEAD, *table(report.runs, workload)])
     print("\nTidings alone")
-    print("\n".join(f"  {line}" for line in extras(report.runs)))
-    print_targets(targets(report.runs))
+    print("\n".join(f"  {line}" for line in [*extras(report.runs), *_programs(report.alone)]))
+    print_targets(report.targets())
 
 
 def _workloads(report: Report) -> list[str]:
-    return [size for size in SIZES if any(run.workload == size for run in report.runs)]
+    return [size for size in (*SIZES, *MIXED_SIZES) if any(run.workload == size for run in report.runs)]
 
 
 def write_page(report: Report, drawn: Sequence[str]) -> None:
@@ -148,7 +190,11 @@ def _markdown(report: Report) -> str:
     lines += [
         f"Python {machine['python']}, {machine['java']}, {versions}. Load before the run: {machine['load_before']}."
     ]
+    earlier = {run.measured_at for run in report.runs if run.measured_at < machine["measured_at"]}
+    if earlier:
+        lines += [f"Some parts were measured earlier, the first at {min(earlier)}: the file of results says which."]
     for workload in _workloads(report):
         lines += ["", f"### {workload}", "", *markdown_table([HEAD, *table(report.runs, workload)])]
     lines += ["", "### Tidings alone", "", *(f"- {line}" for line in extras(report.runs))]
-    return "\n".join([*lines, *markdown_targets(targets(report.runs))])
+    lines += [f"- {line}" for line in _programs(report.alone)]
+    return "\n".join([*lines, *markdown_targets(report.targets())])

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from benchmarks.matching.binned import KEYS_PER_ATTRIBUTE, SIDES_MAX, Filing, file_subscriptions
+from benchmarks.matching.binned import BINS, KEYS_PER_ATTRIBUTE, SIDES_MAX, Filing, file_subscriptions
 from benchmarks.matching.engine import Answers, Array, Workload
 from benchmarks.workload import DOMAIN, NAMES, NUMBERS
 
@@ -81,7 +81,7 @@ class SparkBinned(_Query):
 
     def build(self, workload: Workload) -> None:
         filing = file_subscriptions(workload)
-        self._bins = filing.bins
+        self._bins = BINS[workload.name]
         self._filed = self._cached("filed", {"key": filing.key, "sub": filing.owner, **_sides(filing, filing.owner)})
 
     def _pairs(self) -> DataFrame:

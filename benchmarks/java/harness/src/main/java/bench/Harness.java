@@ -6,7 +6,6 @@ import java.nio.ByteOrder;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.List;
 
 /**
@@ -28,7 +27,7 @@ public final class Harness {
         Workload workload = new Workload(Path.of(arguments[0]));
         long buildLimit = seconds(arguments[2]);
         long matchLimit = seconds(arguments[3]);
-        int wanted = workload.starts.length - 1;
+        int wanted = workload.conditions();
         long start = System.nanoTime();
         int built = build(engine, workload, start + buildLimit);
         double buildSeconds = since(start);
@@ -37,8 +36,8 @@ public final class Harness {
             return;
         }
         List<E> events = new ArrayList<>();
-        for (int[] values : workload.events) {
-            events.add(engine.event(values));
+        for (int event = 0; event < workload.events.length; event++) {
+            events.add(engine.event(workload, event));
         }
         Hits[] hits = new Hits[events.size()];
         long deadline = System.nanoTime() + matchLimit;
@@ -57,18 +56,18 @@ public final class Harness {
     private static double lastRound;
 
     private static <E> int build(Engine<E> engine, Workload workload, long deadline) throws Exception {
-        int count = workload.starts.length - 1;
+        int count = workload.conditions();
+        int from = 0;
         for (int i = 0; i < count; i++) {
             if (System.nanoTime() > deadline) {
                 return i;
             }
-            int from = workload.starts[i];
-            int to = workload.starts[i + 1];
-            engine.add(
-                    i,
-                    Arrays.copyOfRange(workload.attributes, from, to),
-                    Arrays.copyOfRange(workload.lows, from, to),
-                    Arrays.copyOfRange(workload.highs, from, to));
+            int to = from + 1;
+            while (to < workload.owners.length && workload.owners[to] == i) {
+                to++;
+            }
+            engine.add(workload, i, from, to);
+            from = to;
         }
         engine.finish();
         return count;
