@@ -1,7 +1,7 @@
 """New seeds for as long as one likes: `python -m tests.soak --minutes 10`.
 
 A third of the time the conformance suite runs in the simulated world, a third of it chaos strikes live networks of
-broker processes, and a third of it streaming jobs on Spark are killed and started again. Prints each failure with the
+broker processes, and a third of it streaming jobs on Spark, on a local disk and in S3, are killed and started again. Prints each failure with the
 command that replays it, a simulated one shrunk; exit code 1 if there was one.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.conformance import FAULTS, NODE_COUNT, PROTOCOLS
 from tests.live import chaos
-from tests.pipeline.kills import killed_again_and_again
+from tests.pipeline.kills import killed_again_and_again, killed_in_s3
 from tidings.sim import SimulationPlan, failure, shrunk
 
 WORLDS = ("simulated", "live", "spark")
@@ -76,9 +76,10 @@ def soak_spark(seed: int, until: float) -> int:
     runs = failures = 0
     while time.monotonic() < until:
         folder = Path(tempfile.mkdtemp(prefix="tidings-soak-"))
-        wrong = killed_again_and_again(folder, seed)
+        in_s3 = seed % 2 == 1
+        wrong = (killed_in_s3 if in_s3 else killed_again_and_again)(folder, seed)
         if wrong:
-            again = f"python -m tests.pipeline.kills --seed {seed}"
+            again = f"python -m tests.pipeline.kills --seed {seed}{' --s3' if in_s3 else ''}"
             print("\n".join([*wrong, f"what is left is in {folder}; perhaps again with {again}\n"]), flush=True)
         else:
             shutil.rmtree(folder)

@@ -168,13 +168,13 @@ def show(spark: SparkSession, signed_type: SignedType, counts: Counts, seconds: 
     print(f"  second copies dropped {SIGHTINGS + TWICE - counts.events:>8,}\n")
     show_received(deliveries)
     assert deliveries.select("delivery_id").distinct().count() == counts.deliveries, "a delivery stands twice"
-    print("\nWhat each can read of its mail, with the keys it has:\n")
+    print("\nWhat each can read of its deliveries, with the keys it has:\n")
     show_readers(spark, signed_type, deliveries)
     print(
         "\nThe detective's second plate and Camera Repair's question about a plate brought nothing: no right to them."
     )
-    print(f"Mail, by batch and subscriber:  {OUT / 'deliveries'}")
-    print(f"What was refused, with reasons: {OUT / 'quarantine'}")
+    print(f"Deliveries, by batch and subscriber: {OUT / 'deliveries'}")
+    print(f"What was refused, with reasons:      {OUT / 'quarantine'}")
 
 
 def show_received(deliveries: DataFrame) -> None:
@@ -187,18 +187,18 @@ def show_received(deliveries: DataFrame) -> None:
 
 
 def show_readers(spark: SparkSession, signed_type: SignedType, deliveries: DataFrame) -> None:
-    """Every reader opens its own mail; the relay tries all frames that pass through its hands."""
+    """Every reader opens its own deliveries; the relay tries all frames that pass through its hands."""
     names = [attribute.name for attribute in Sighting]
     print(f"{'reader':<18} {'frames':>7} {'opened':>7} {'plates':>7}  " + "  ".join(names))
     for reader in (*MAY_READ, RELAY):
         passing = spark.read.parquet(str(OUT / "frames"))
-        mail = deliveries.where(f.col("subscriber") == reader).select("frame") if reader in MAY_READ else passing
-        opened = genuine(admit(mail, signed_type, KeyFile(str((OUT / f"{reader}.keys").absolute()))))
+        sealed = deliveries.where(f.col("subscriber") == reader).select("frame") if reader in MAY_READ else passing
+        opened = genuine(admit(sealed, signed_type, KeyFile(str((OUT / f"{reader}.keys").absolute()))))
         seen = opened.agg(f.count("*"), f.countDistinct("plate"), *(f.count(name) for name in names)).collect()[0]
         marks = "  ".join(
             ("yes" if count else "-").ljust(len(name)) for name, count in zip(names, seen[2:], strict=True)
         )
-        print(f"{reader:<18} {mail.distinct().count():>7,} {seen[0]:>7,} {seen[1]:>7,}  {marks.rstrip()}")
+        print(f"{reader:<18} {sealed.distinct().count():>7,} {seen[0]:>7,} {seen[1]:>7,}  {marks.rstrip()}")
 
 
 if __name__ == "__main__":

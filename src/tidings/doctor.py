@@ -166,6 +166,34 @@ def maven(machine: Machine) -> CheckResult:
     return CheckResult("mvn", False, "not found; only Kafka needs it", "sudo apt-get install -y maven", required=False)
 
 
+def delta(machine: Machine) -> CheckResult:
+    return _table_library("delta", "deltalake")
+
+
+def iceberg(machine: Machine) -> CheckResult:
+    return _table_library("iceberg", "pyiceberg")
+
+
+def _table_library(format: str, library: str) -> CheckResult:
+    """The library that reads and commits tables on every Spark; and Spark's own connector, which is optional."""
+    found = _installed(library)
+    if not found.ok:
+        fix = f"{sys.executable} -m pip install 'tidings[{format}]'"
+        return CheckResult(format, False, f"{library} is not installed; only such tables need it", fix, required=False)
+    return CheckResult(format, True, f"{library} {found.message}; {_spark_connector(format)}", required=False)
+
+
+def _spark_connector(format: str) -> str:
+    try:
+        from tidings.pipeline import TableFormat, connector_for
+
+        version = metadata.version("pyspark")
+    except ImportError:
+        return "Spark is not installed"
+    jar = connector_for(TableFormat(format), version)
+    return f"Spark {version} can also take {jar}" if jar else f"Spark's own connector does not work on {version} yet"
+
+
 def spark(machine: Machine) -> CheckResult:
     """Starts Spark in a process of its own, and runs a job that needs a Python worker, too."""
     answer = _run([sys.executable, "-c", _TINY_JOB], machine, SPARK_START_S_MAX)
@@ -186,6 +214,8 @@ CHECKS: tuple[Check, ...] = (
     temp_folder,
     numba_cache,
     maven,
+    delta,
+    iceberg,
 )
 SPARK_NEEDS: tuple[Check, ...] = (java_home, java, pyspark, temp_folder)
 

@@ -25,14 +25,49 @@ def test_every_message_of_version_0_1_is_still_spoken_and_old_fields_are_what_th
 
 
 def known(old: str, now: set[str]) -> bool:
-    """Whether a message is as it was, or has only got more fields at its end, which older brokers need not send."""
-    if old in now:
-        return True
-    kind, tag, is_array, fields = json.loads(old)
-    for candidate in map(json.loads, now):
-        if candidate[:3] == [kind, tag, is_array] and candidate[3][: len(fields)] == fields:
-            return all(not required for *_, required in candidate[3][len(fields) :])
-    return False
+    """Whether a message is as it was, or has only got more fields, which 0.1 did not send, at the end of a part."""
+    return old in now or any(has_grown(json.loads(old), json.loads(candidate)) for candidate in now)
+
+
+def has_grown(old: Any, now: Any) -> bool:
+    """Whether what was written as `old` is read as `now`: each part has its old fields, and only optional ones after."""
+    match old, now:
+        case ["struct", tag, is_array, before], ["struct", tag_now, is_array_now, after]:
+            return (tag, is_array) == (tag_now, is_array_now) and has_grown_fields(before, after)
+        case ["tuple", before], ["tuple", after, *required]:
+            fields = [[shape, at < (required or [len(after)])[0]] for at, shape in enumerate(after)]
+            return has_grown_fields([[shape, True] for shape in before], fields)
+        case [str(kind), *before], [str(kind_now), *after] if kind == kind_now and len(before) == len(after):
+            return all(has_grown(*each) for each in zip(before, after, strict=True))
+        case [list(), *_], [list(), *_]:  # The members of a union; a new one is nothing that 0.1 sent.
+            return all(any(has_grown(one, other) for other in now) for one in old)
+        case _:
+            return bool(old == now)
+
+
+def has_grown_fields(old: list[Any], now: list[Any]) -> bool:
+    """The same for the fields of a part: each is a shape and whether it is required, after its name if that is sent."""
+    were_kept = len(now) >= len(old) and all(
+        has_grown(one[-2], other[-2]) and one[:-2] == other[:-2] and one[-1] >= other[-1]
+        for one, other in zip(old, now, strict=False)
+    )
+    return were_kept and not any(required for *_, required in now[len(old) :])
+
+
+def test_a_field_that_was_not_sent_may_come_at_the_end_if_it_is_optional_and_nothing_else_may_change() -> None:
+    was = ["struct", "M", True, [["IntType", True], [["tuple", ["StrType", "IntType"]], True]]]
+    pair, more = ["tuple", ["StrType", "IntType"]], ["tuple", ["StrType", "IntType", "IntType"]]
+    assert has_grown(was, ["struct", "M", True, [["IntType", True], [pair, True], ["StrType", False]]])
+    assert has_grown(was, ["struct", "M", True, [["IntType", True], [[*more, 2], True]]])
+    for wrong in (
+        ["struct", "N", True, was[3]],
+        ["struct", "M", True, [["IntType", True]]],
+        ["struct", "M", True, [["StrType", True], [pair, True]]],
+        ["struct", "M", True, [["IntType", True], [pair, True], ["StrType", True]]],
+        ["struct", "M", True, [["IntType", True], [more, True]]],
+        ["struct", "M", True, [["IntType", True], [[*more, 3], True]]],
+    ):
+        assert not has_grown(was, wrong), wrong
 
 
 def as_json(shape: object) -> str:
@@ -67,7 +102,9 @@ def shape_of(declared: inspect.Type, inside: tuple[type, ...] = ()) -> Any:
             ]
             return ["struct", config.tag, config.array_like, shown]
         case inspect.NamedTupleType(fields=fields):
-            return ["tuple", [shape_of(field.type, inside) for field in fields]]
+            required = sum(field.required for field in fields)
+            shown = [shape_of(field.type, inside) for field in fields]
+            return ["tuple", shown] if required == len(fields) else ["tuple", shown, required]
         case inspect.TupleType(item_types=types):
             return ["tuple", [shape_of(each, inside) for each in types]]
         case inspect.UnionType(types=types):
