@@ -41,8 +41,6 @@ from tidings.net.broker.periodic import (
     BackgroundTasks,
     Maintenance,
     apply_retention,
-    note_accepted,
-    save_accepted,
     save_router_memory,
 )
 from tidings.net.broker.publish import Backpressure, Publisher
@@ -125,6 +123,7 @@ class Broker:
         self._tasks = BackgroundTasks()
         self._left, self._stopped = asyncio.Event(), asyncio.Event()
         self._draining: asyncio.Task[None] | None = None
+        self._marks_due = False  # Whether sealed events went to live subscribers that the journal has not noted.
         self.node = self._make_node()
         self.me = self.node.me  # With its seal, so that others may pass it on.
         self.types = self.node.types
@@ -306,7 +305,6 @@ class Broker:
         for work in (
             self._maintenance.run(),
             save_router_memory(self.node, self.journal),
-            save_accepted(self.node, self.journal),
             apply_retention(self.sender, self.journal, self.config.limits),
             self.subscriptions.retry_lapsed(self.config.limits.lapsed_retry_s),
             *([renew_when_due(self.config.certificate, "broker")] if self.config.enrolment else []),
@@ -388,7 +386,7 @@ class Broker:
         await self._tasks.cancel()
         await self.links.close()
         await self._acceptor.closed()
-        note_accepted(self.node, self.journal)
+        self._note_accepted()
         self.journal.note_meta("router memory", self.node.memory())
         await self.journal.committed()
         self.journal.close()
@@ -635,6 +633,18 @@ class Broker:
                 self.receiver.receive_from_overlay(notify.event, durable, self._encoder.encode(notify))
         elif (recipient := self.clients.recipients.get(notify.client)) is not None:
             recipient.deliver(notify.subscription, self._encoder.encode(notify))
+            if not self._marks_due:
+                self._marks_due = True
+                self._loop.call_soon(self._note_accepted)
+
+    def _note_accepted(self) -> None:
+        """Notes how far live subscribers were sent each sender's sealed events: a restart does not send them again.
+
+        What a kill keeps from the disk, some milliseconds, may be sent again by whoever kept it.
+        """
+        self._marks_due = False
+        for type, sender, moment in self.node.accepted():
+            self.journal.note_seen(type, sender, moment)
 
     def _wake(self, token: Any) -> None:
         self.carry_out(self.node.wake(token, self._loop.time()))

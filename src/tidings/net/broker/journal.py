@@ -53,7 +53,7 @@ GATHER_S = (
 GROUP_LARGE = 256  # Events that are worth a commit of their own, without a pause.
 ROWS_AT_ONCE = 64  # In one statement.
 STATEMENTS_MAX = 256  # Kept compiled: those for every number of rows among them.
-LATE_S = 0.1  # How long an acknowledgement that no caller waits for may stay unwritten.
+LATE_S = 0.1  # How long what no caller waits for may stay unwritten: acknowledgements, what live subscribers were sent.
 RETRY_S = 0.5  # Between two tries to write a group that the disk has refused.
 READ_ROWS = 1024  # At a time: a queue of a million rows is read in parts.
 REPEATS_MAX = 131_072  # Idempotency keys that are remembered: a retry that comes later than this counts as new.
@@ -223,6 +223,10 @@ class Journal:
         if self._committing is None:
             self._committing = asyncio.get_running_loop().create_task(self._commit_groups())
 
+    def _write_late(self) -> None:
+        if self._late is None:  # No caller waits for it, and there may be nothing else to write.
+            self._late = asyncio.get_running_loop().call_later(LATE_S, self._commit_late)
+
     def _commit_late(self) -> None:
         self._late = None
         self._commit_soon()
@@ -321,14 +325,14 @@ class Journal:
     def note_seen(self, type: str, sender: int, moment: int) -> None:
         """Remembers the newest event of a sender that live subscribers were sent."""
         self._note(_SEEN, type, sender, moment)
+        self._write_late()
 
     def note_acknowledged(self, durable: DurableSubscription, position: int) -> None:
         """Deletes everything up to `position` from the queue."""
         durable.acknowledged = max(durable.acknowledged, min(position, durable.next_position - 1))
         self._note(_ACKNOWLEDGED, durable.acknowledged, durable.id)
         self._note(_DONE, durable.id, durable.acknowledged)
-        if self._late is None:  # No caller waits for it, and there may be nothing else to write.
-            self._late = asyncio.get_running_loop().call_later(LATE_S, self._commit_late)
+        self._write_late()
 
     def note_forgotten(self, durable: DurableSubscription) -> None:
         self._note(_FORGET, durable.id)

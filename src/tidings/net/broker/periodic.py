@@ -26,7 +26,6 @@ from tidings.store import Revocation
 CHECK_EVERY_S = 1.0
 BACK_MS = 2000  # A clock that goes back by more has been set: events sealed before then seem to lie in the future.
 MEMORY_EVERY_S = 5.0
-ACCEPTED_EVERY_S = 0.1  # What was sent in the last moment before a crash may be sent again by whoever kept it.
 RETENTION_EVERY_S = 30.0
 
 log = logging.getLogger("tidings.broker")
@@ -144,22 +143,6 @@ async def save_router_memory(node: Node, journal: Journal) -> None:
         if memory != saved:
             saved = memory
             journal.note_meta("router memory", memory)
-            await journal.committed()
-
-
-def note_accepted(node: Node, journal: Journal) -> bool:
-    """Notes what live subscribers were sent of sealed types, so that a restart does not send it again; whether there was any."""
-    accepted = node.accepted()
-    for type, sender, moment in accepted:
-        journal.note_seen(type, sender, moment)
-    return bool(accepted)
-
-
-async def save_accepted(node: Node, journal: Journal) -> None:
-    """Saves, soon after each delivery to live subscribers, how far each sender has come."""
-    while True:
-        await asyncio.sleep(ACCEPTED_EVERY_S)
-        if note_accepted(node, journal):
             await journal.committed()
 
 
