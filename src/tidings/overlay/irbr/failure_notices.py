@@ -82,7 +82,9 @@ class FailureNotices:
         stale = [e for e in self._table.under(self._ring.cell(peer.id)) if e.origin.id == peer.id] if known else []
         if known and known.incarnation >= peer.incarnation and all(e.state is EntryState.GONE for e in stale):
             return []
-        return self._multicast(self._first(peer.id, peer.incarnation, self._table.last_clock(peer.id)), now)
+        incarnation, clock = self._table.last_heard(peer.id, peer.incarnation)
+        heard = clock if incarnation == peer.incarnation else 0
+        return self._multicast(self._first(peer.id, peer.incarnation, heard), now)
 
     def on_notice(self, notice: FailureNotice, now: float, task: CustodyTask | None = None) -> list[Effect]:
         """A node is said to have failed: act on it if this node knows better than by hearsay, else look.

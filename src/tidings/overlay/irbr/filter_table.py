@@ -79,17 +79,19 @@ class FailureNotice(msgspec.Struct, frozen=True, array_like=True, tag="Obituary"
     final: bool
 
     def voids(self, entry: FilterEntry) -> bool:
-        """Whether the entry is the failed node's. A newer one shows that the node is alive."""
+        """Whether the entry is the failed node's. A newer one shows that the node is alive.
+
+        Each incarnation counts from one: clocks of different incarnations say nothing about each other.
+        """
         return (
             entry.origin.id == self.id
-            and entry.id.incarnation <= self.incarnation
-            and entry.clock <= self.clock
+            and (entry.id.incarnation, entry.clock) <= (self.incarnation, self.clock)
             and entry.state is not EntryState.GONE
         )
 
     def applied_to(self, entry: FilterEntry) -> FilterEntry:
-        """The entry as this notice leaves it."""
-        return entry.gone(self.clock) if self.final else entry.retired(self.clock)
+        """The entry as this notice leaves it: at the same clock, so that all who apply a notice agree."""
+        return entry.gone(entry.clock) if self.final else entry.retired(entry.clock)
 
 
 CLOCK_MAX = (1 << 62) - 1  # "Whatever it has said": whoever hears it takes the last that it has heard.
@@ -152,18 +154,18 @@ class FilterTable:
         lost = [self._replace(cell, notice.applied_to(entry), now) for entry in voided]
         return [entry for entry in lost if entry is not None]
 
-    def last_clock(self, id: NodeId) -> int:
-        """The last that this node has heard of another."""
+    def last_heard(self, id: NodeId, incarnation: int) -> tuple[int, int]:
+        """The last that this node has heard of another up to this incarnation: in which one, and at which clock."""
         row = shared(self.me, id)
-        if row >= len(self.me):
-            return 0
-        entries = self._rows[row].get(id[: row + 1], {}).values()
-        return max((entry.clock for entry in entries if entry.origin.id == id), default=0)
+        entries = self._rows[row].get(id[: row + 1], {}).values() if row < len(self.me) else ()
+        heard = ((each.id.incarnation, each.clock) for each in entries if each.origin.id == id)
+        return max((each for each in heard if each[0] <= incarnation), default=(0, 0))
 
     def _within_what_was_said(self, notice: FailureNotice) -> FailureNotice:
-        """The notice, with a clock no later than anything that its node has said: what it says next must count."""
-        clock = max(0, min(notice.clock, self.last_clock(notice.id)))
-        return FailureNotice(notice.id, notice.incarnation, clock, notice.final)
+        """The notice, no later than anything that its node has said: what it says next must count."""
+        said = (notice.incarnation, max(0, notice.clock))
+        incarnation, clock = min(said, self.last_heard(notice.id, notice.incarnation))
+        return FailureNotice(notice.id, incarnation, clock, notice.final)
 
     def notice(self, id: NodeId) -> FailureNotice | None:
         """The newest failure notice about this node."""

@@ -146,9 +146,15 @@ def test_a_covered_interest_stays_within_its_range_as_in_figure_3() -> None:
 
 
 def entry(
-    origin: NodeId, clock: int, state: EntryState = EntryState.LIVE, *, scope_row: int = 0, seq: int = 1
+    origin: NodeId,
+    clock: int,
+    state: EntryState = EntryState.LIVE,
+    *,
+    scope_row: int = 0,
+    seq: int = 1,
+    incarnation: int = 0,
 ) -> FilterEntry:
-    interest = Interest(SubscriptionId(origin, 0, seq), TYPE, WIDE)
+    interest = Interest(SubscriptionId(origin, incarnation, seq), TYPE, WIDE)
     live = FilterEntry(interest.id, Peer(origin), clock, scope_row, EntryState.LIVE, interest)
     return {0: live, 1: live.retired(clock), 2: live.gone(clock)}[int(state)]
 
@@ -210,6 +216,24 @@ def test_a_late_word_of_the_dead_is_void_and_a_newer_one_refutes_the_obituary() 
     assert [e.state for e in table.under("20")] == [EntryState.GONE]
     table.merge(entry("201", 7), now=0.0)
     assert [e.state for e in table.under("20")] == [EntryState.LIVE]
+
+
+def test_each_life_counts_for_itself_in_an_obituary() -> None:
+    table = FilterTable("213")
+    table.merge(entry("201", 25, seq=1, incarnation=1), now=0.0)
+    table.merge(entry("201", 2, seq=2, incarnation=2), now=0.0)
+    table.apply_notice(FailureNotice("201", 2, 25, final=True), now=0.0)
+    assert [e.state for e in table.under("20")] == [EntryState.GONE, EntryState.GONE]
+    table.merge(entry("201", 3, seq=2, incarnation=2), now=0.0)  # It is alive, and says so for the third time.
+    assert [e.state for e in table.under("20")] == [EntryState.GONE, EntryState.LIVE]
+
+
+def test_an_obituary_for_lives_to_come_ends_none_of_them() -> None:
+    table = FilterTable("213")
+    table.merge(entry("201", 5, incarnation=1), now=0.0)
+    table.apply_notice(FailureNotice("201", 1 << 61, 1 << 61, final=True), now=0.0)
+    table.merge(entry("201", 1, seq=2, incarnation=2), now=0.0)
+    assert [e.state for e in table.under("20")] == [EntryState.GONE, EntryState.LIVE]
 
 
 def test_the_gone_are_forgotten_in_time_and_the_table_never_overflows() -> None:
