@@ -1,6 +1,7 @@
 """A participant's own folder: its key, which never leaves it, and what its organisation has given it.
 
 key.pem, manager.pem    made here; a broker's second key is for the key managers of types that appoint it
+managers/*.pem          keys of managers that a broker took over from another (see `handover`)
 request.pem             a certificate signing request, for the authority
 cert.pem, trusted.pem   from the approval; inside an organisation's folder, ../trusted.pem serves all
 rights/*.token          likewise; `types/` and `peers.toml` where there is no organisation's folder around it
@@ -29,7 +30,7 @@ from tidings.security import Identity, fingerprint, from_fingerprint
 
 KEY, MANAGER, CERTIFICATE, TRUSTED, REQUEST = "key.pem", "manager.pem", "cert.pem", "trusted.pem", "request.pem"
 AUTHORITY = "authority.crt"
-RIGHTS, TYPES, PEERS, REGISTRY = "rights", "types", "peers.toml", "tidings.db"
+RIGHTS, TYPES, PEERS, REGISTRY, MANAGERS = "rights", "types", "peers.toml", "tidings.db", "managers"
 CONFIG = {"broker": "broker.toml", "client": "client.toml"}
 REQUEST_MS_MAX = 600_000  # As far as clocks may differ.
 
@@ -164,7 +165,8 @@ def _write_config(folder: Path, approval: Approval, where: str, shared: bool) ->
         asked = read_request((folder / REQUEST).read_bytes()).address
         words |= {"listen": where or asked, "overlay": approval.overlay, "data": "data"}
         words |= {"advertise": asked} if asked != words["listen"] else {}
-        words |= {"peers_file": around + PEERS, "manages": [MANAGER]}
+        words |= {"peers_file": around + PEERS, "manages": [MANAGER, MANAGERS]}
+        make_folder(folder / MANAGERS)
         words |= {"registry": f"../{REGISTRY}"} if shared else {"types": [TYPES]}
     else:
         words |= _own_broker(approval, where)
