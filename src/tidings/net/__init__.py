@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from tidings.net.enrolment.documents import read_file as read_document
     from tidings.net.enrolment.handover import check_can_hand_over, hand_over_managers, is_running, managers_at
     from tidings.net.enrolment.organisation import Organisation, OrganisationSettings, token_text
+    from tidings.net.enrolment.participant import checked_file_name, read_request, read_request_file
     from tidings.net.enrolment.participant import install as install_approval
     from tidings.net.enrolment.participant import prepare as prepare_participant
-    from tidings.net.enrolment.participant import read_request
     from tidings.net.enrolment.renewal import enrol_with_code, renew_participant
     from tidings.net.enrolment.server import serve_enrolment
 
@@ -74,6 +74,7 @@ __all__ = [
     "broker_with",
     "certificate_end_ms",
     "check_can_hand_over",
+    "checked_file_name",
     "der",
     "domains_in",
     "enrol_with_code",
@@ -95,6 +96,7 @@ __all__ = [
     "read_document",
     "read_event_id",
     "read_request",
+    "read_request_file",
     "renew_participant",
     "serve",
     "serve_enrolment",
@@ -126,6 +128,8 @@ _LATER = {
     "token_text": ("tidings.net.enrolment.organisation", "token_text"),
     "install_approval": ("tidings.net.enrolment.participant", "install"),
     "prepare_participant": ("tidings.net.enrolment.participant", "prepare"),
+    "checked_file_name": ("tidings.net.enrolment.participant", "checked_file_name"),
+    "read_request_file": ("tidings.net.enrolment.participant", "read_request_file"),
     "read_request": ("tidings.net.enrolment.participant", "read_request"),
     "enrol_with_code": ("tidings.net.enrolment.renewal", "enrol_with_code"),
     "renew_participant": ("tidings.net.enrolment.renewal", "renew_participant"),

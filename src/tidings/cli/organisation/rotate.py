@@ -100,9 +100,7 @@ def _finish(found: Organisation, name: str, to: str, unread: bool, output: Outpu
     tell("next: start the clients again; tidings org export, for linked organisations")
 
 
-def _show_done(
-    name: str, to: str, moved: list[str], managed: list[SignedType], revoked: int, output: Output
-) -> None:
+def _show_done(name: str, to: str, moved: list[str], managed: list[SignedType], revoked: int, output: Output) -> None:
     lists = {"moved": moved, "manages": sorted({one.event_type.name for one in managed})}
     words = lists if output is Output.JSON else {word: ", ".join(names) for word, names in lists.items()}
     show([{"removed": name, "broker": to, **words, "revoked": revoked}], output)
@@ -161,7 +159,7 @@ async def _drain(found: Organisation, change: _Change, unread: bool) -> None:
     await _ask(change, old, "drain")
     try:
         async with asyncio.timeout(DRAINED_S_MAX):
-            while is_running(found.folder / old.name) or await _ask(change, old, "status") is not None:
+            while is_running(found.folder / old.name) or await _ask(change, old, "status") is not None:  # noqa: ASYNC110
                 await asyncio.sleep(LOOK_S)
     except TimeoutError:
         raise SetupError(

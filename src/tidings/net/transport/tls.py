@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
@@ -446,8 +446,16 @@ def read_signing_request(pem: bytes) -> tuple[str, str, str, bytes, dict[str, st
         if not isinstance(key, Ed25519PublicKey) or not read.is_signature_valid:
             raise ValueError("its signature is not that of its Ed25519 key")
         return domain, subject, role, key.public_bytes_raw(), _said(read)
-    except (ValueError, IndexError) as wrong:
+    except (ValueError, IndexError, TypeError, *_ODD_REQUEST) as wrong:
         raise InputError(f"expected a request as `tidings broker request` writes it: {wrong}") from None
+
+
+_ODD_REQUEST = (
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+    x509.InvalidVersion,
+    UnsupportedAlgorithm,
+)
 
 
 def _said(read: x509.CertificateSigningRequest) -> dict[str, str]:
