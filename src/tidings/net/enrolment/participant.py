@@ -144,6 +144,7 @@ def install(
     if certified != key or organisation != approval.organisation:
         raise Denied(f"holder: the approval is for {fingerprint(certified)}, and the key here is {fingerprint(key)}")
     tls.check_issued(tls.der(approval.certificate.encode()), authority_key)
+    _check_parts(approval)
     changed = [write_if_new(folder / CERTIFICATE, approval.certificate.encode())]
     changed += put_tokens(folder / RIGHTS, approval.tokens)
     if not shared:
@@ -152,6 +153,15 @@ def install(
         changed.append(_write_config(folder, approval, listen or broker, shared))
     (folder / REQUEST).unlink(missing_ok=True)
     return [file for file in changed if file is not None]
+
+
+def _check_parts(approval: Approval) -> None:
+    """Raises InputError or Denied for what a broker or a client could not use; before anything is written."""
+    tls.authority_keys(approval.trusted.encode())
+    types_of(approval.types)
+    for peer in approval.peers:
+        host_and_port(peer.address, "the approval: ")
+        from_fingerprint(peer.key)
 
 
 def _install_public(folder: Path, approval: Approval) -> list[Path | None]:
