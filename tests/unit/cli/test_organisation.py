@@ -217,7 +217,7 @@ def _forged(two: Two, **changes: Any) -> str:
         ({"brokers": (CardBroker("b", "nowhere", fingerprint(bytes(32))),)}, "host:port"),
         ({"brokers": (CardBroker("b", "127.0.0.1:1", fingerprint(bytes(32))),) * 257}, "at most 256 brokers"),
         ({"types": ("AA==",)}, "type: "),
-        ({"types": ("AA==",) * 4097}, "4096 types"),
+        ({"types": ("AA==",) * 513}, "512 types"),
         ({"overlay": "\x1b[2J"}, "all brokers of a network run the same"),
         ({"enrolment": "nowhere"}, "host:port"),
         ({"made_ms": 1}, "is older than the file of harbour that you have"),
@@ -234,6 +234,16 @@ def test_a_hostile_public_file_is_refused_and_changes_nothing(two: Two, changes:
     assert "\x1b" not in refused.err
     after = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file() and "tidings.db" not in file.name}
     assert {file.name for file in after if after[file] != before.get(file)} <= {".lock"}
+
+
+def test_a_type_of_another_organisation_does_not_take_the_name_of_ours(two: Two) -> None:
+    two.send("plate.toml", "police", "harbour")
+    two.done("harbour", "type", "declare", "plate.toml", "--version", "9")
+    two.linked()
+    (row,) = two.done("police", "type", "show", "Numberplate", "-o", "json").rows
+    assert (row["version"], row["owner"]) == (1, two.done("police", "org", "show", "-o", "json").rows[0]["key"])
+    two.done("police", "grant", "--type", "Numberplate", "--to", "harbour", "--action", "subscribe")
+    two.done("police", "who", "can", "read", "plate", "of", "Numberplate")
 
 
 def test_an_organisation_cannot_offer_a_broker_of_ours_as_its_own(two: Two) -> None:

@@ -73,7 +73,7 @@ RETIRED, CARDS = "retired", "organisations"
 AUTHORITY_DAYS = 5 * 365  # Changed by hand, with overlap; `tidings org rotate`.
 CERTIFICATE_DAYS = 7.0  # Of brokers and clients. Renewed by themselves when a third is left.
 CARD_BROKERS_MAX = 256  # Our brokers try to connect to each of them.
-CARD_TYPES_MAX = 4096  # Each is verified, and stored with an entry in the audit.
+CARD_TYPES_MAX = 512  # Of the 4096 that a broker knows: one organisation cannot use them all up.
 RIGHT_DEPTH = 1  # A right for an organisation is for its brokers and clients: it delegates it once.
 
 
@@ -162,6 +162,7 @@ class Organisation:
     def registry(self) -> Iterator[Registry]:
         with Registry.open(self.registry_address, now_ms=now_ms()) as opened:
             opened.clock.check(now_ms())
+            opened.types.own_keys = frozenset(key.public_key for key in self.keys)
             yield opened
 
     def issuer(self, registry: Registry) -> Issuer:
@@ -576,6 +577,8 @@ class Organisation:
             )
         mine, taken = {each.public_key for each in self.keys}, []
         with self.registry() as registry:
+            if len(bundle.types) > CARD_TYPES_MAX:
+                raise InputError(f"expected rights to at most {CARD_TYPES_MAX} types in one file")
             types = types_of(bundle.types)
             for signed in types:
                 registry.types.declare(signed, by=self.by, now_ms=now_ms())
