@@ -112,7 +112,7 @@ def test_commands_end_cleanly_when_they_are_interrupted_or_nobody_reads_and_a_po
             with started(*run, "--data", str(tmp_path / "other")) as second:
                 out, err = second.communicate(timeout=120)
             assert (second.returncode, out, err.count("\n")) == (2, "", 1)
-            assert "is in use; does this broker run already?" in err
+            assert "is in use; does this broker or server run already?" in err
 
             with started("subscribe", "Numberplate", *as_camera) as interrupted:
                 until(interrupted.stderr, "subscribed")

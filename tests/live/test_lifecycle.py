@@ -212,3 +212,40 @@ def test_a_broker_with_a_new_key_takes_the_place_of_another_and_no_event_is_lost
             assert got == sent
 
     asyncio.run(scenario())
+
+
+def test_a_broker_that_gives_out_the_keys_is_replaced_and_the_new_one_gives_them_out(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.exchange("police", "harbour")
+    pair.declare()
+    pair.grant()
+
+    async def scenario() -> None:
+        async with pair:
+            heard = await subscribed(await pair.client("harbour", "desk"))
+            sent = [await published(await pair.client("police", "camera"), "at the old broker")]
+            folder, address = pair.folder / "police", f"127.0.0.1:{free_ports(1)[0]}"
+            rotate_broker("police-1", to="police-2", listen=address, org=folder)
+            pair.exchange("harbour")
+            joins = pair.brokers["police-2"] = pair.broker("police", "police-2")
+            with joins.config.open("a") as file:
+                file.write("\n[limits]\nalone_after_s = 300.0\n")
+            await joins.start()
+            await joins.until("joined")
+            for _ in range(2):
+                await asyncio.to_thread(rotate_broker, "police-1", to="police-2", finish=True, org=folder)
+            await pair.brokers["police"].until("stopped")
+            assert not (folder / "police-1" / "manager.pem").exists()
+            sent.append(await published(await pair.client("police", "camera"), "at the new broker"))
+            async with asyncio.timeout(60):
+                assert [(await anext(heard)).id for _ in sent] == sent
+            await pair.brokers["harbour"].kill()  # Its keys were in its memory: it must ask for them again.
+            await pair.brokers["harbour"].start()
+            await pair.brokers["harbour"].until("joined")
+            again = await subscribed(await pair.client("harbour", "desk"))
+            last = await published(await pair.client("police", "camera"), "after")
+            async with asyncio.timeout(60):
+                while (id := (await anext(again)).id) != last:
+                    assert id == sent[-1], "at most what it had not acknowledged comes again"
+
+    asyncio.run(scenario())

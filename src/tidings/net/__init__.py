@@ -39,10 +39,11 @@ if TYPE_CHECKING:
     from tidings.net.enrolment.documents import Approval, OrganisationCard, RightBundle, types_of
     from tidings.net.enrolment.documents import read as parse_document
     from tidings.net.enrolment.documents import read_file as read_document
+    from tidings.net.enrolment.handover import check_can_hand_over, hand_over_managers, is_running, managers_at
     from tidings.net.enrolment.organisation import Organisation, OrganisationSettings, token_text
+    from tidings.net.enrolment.participant import checked_file_name, read_request, read_request_file
     from tidings.net.enrolment.participant import install as install_approval
     from tidings.net.enrolment.participant import prepare as prepare_participant
-    from tidings.net.enrolment.participant import read_request
     from tidings.net.enrolment.renewal import enrol_with_code, renew_participant
     from tidings.net.enrolment.server import serve_enrolment
 
@@ -72,15 +73,20 @@ __all__ = [
     "authority_keys",
     "broker_with",
     "certificate_end_ms",
+    "check_can_hand_over",
+    "checked_file_name",
     "der",
     "domains_in",
     "enrol_with_code",
+    "hand_over_managers",
     "host_and_port",
     "install_approval",
     "introduce",
     "is_administrator",
+    "is_running",
     "lay_out",
     "log_to_stderr",
+    "managers_at",
     "parse_document",
     "peer_at",
     "prepare",
@@ -90,6 +96,7 @@ __all__ = [
     "read_document",
     "read_event_id",
     "read_request",
+    "read_request_file",
     "renew_participant",
     "serve",
     "serve_enrolment",
@@ -112,11 +119,17 @@ _LATER = {
     "parse_document": ("tidings.net.enrolment.documents", "read"),
     "read_document": ("tidings.net.enrolment.documents", "read_file"),
     "types_of": ("tidings.net.enrolment.documents", "types_of"),
+    "check_can_hand_over": ("tidings.net.enrolment.handover", "check_can_hand_over"),
+    "hand_over_managers": ("tidings.net.enrolment.handover", "hand_over_managers"),
+    "is_running": ("tidings.net.enrolment.handover", "is_running"),
+    "managers_at": ("tidings.net.enrolment.handover", "managers_at"),
     "Organisation": ("tidings.net.enrolment.organisation", "Organisation"),
     "OrganisationSettings": ("tidings.net.enrolment.organisation", "OrganisationSettings"),
     "token_text": ("tidings.net.enrolment.organisation", "token_text"),
     "install_approval": ("tidings.net.enrolment.participant", "install"),
     "prepare_participant": ("tidings.net.enrolment.participant", "prepare"),
+    "checked_file_name": ("tidings.net.enrolment.participant", "checked_file_name"),
+    "read_request_file": ("tidings.net.enrolment.participant", "read_request_file"),
     "read_request": ("tidings.net.enrolment.participant", "read_request"),
     "enrol_with_code": ("tidings.net.enrolment.renewal", "enrol_with_code"),
     "renew_participant": ("tidings.net.enrolment.renewal", "renew_participant"),

@@ -60,6 +60,8 @@ class TypeRegistry:
         self._types: dict[str, RegisteredType] = {}
         self._by_any_name: dict[str, dict[str, RegisteredType]] = {}
         self.get = self._types.get
+        self.own_keys: frozenset[bytes] = frozenset()
+        """Of the node's own organisation: its types are meant before those of others with the same name."""
 
     def add(self, new: RegisteredType) -> bool:
         """Register a type; False if it was registered before.
@@ -80,16 +82,19 @@ class TypeRegistry:
         return True
 
     def find(self, name: str) -> RegisteredType:
-        """The type that a client means, in its newest version; raises InputError if there is none, or more than one."""
+        """The type that a client means, in its newest version: its own organisation's, or the only one of that name.
+
+        Raises InputError if there is none, and if several other owners use the name: none of them may take it over.
+        """
         found = list(self._by_any_name.get(name, {}).values())
         if len(found) == 1:  # Asked with every publish.
             return found[0]
-        newest = max((known.signed.version for known in found if known.signed), default=0)
-        found = [known for known in found if known.signed is None or known.signed.version == newest]
-        if len(found) == 1:
-            return found[0]
+        own = [known for known in found if known.signed and known.signed.owner_key in self.own_keys]
+        if len({known.signed.owner_key if known.signed else b"" for known in own or found}) > 1:
+            names = ", ".join(known.signed.name if known.signed else known.name for known in (own or found)[:5])
+            raise InputError(f"several owners have a type {name[:100]!r}; choose one: {names}")
         if found:
-            raise InputError(f"several owners have a type {name[:100]!r}; say which by its full name")
+            return max(own or found, key=lambda known: known.signed.version if known.signed else 0)
         hint = did_you_mean(name, self._by_any_name) or "`tidings ls types` lists those it knows"
         raise InputError(f"this broker knows no event type {name[:100]!r}; {hint}")
 

@@ -15,7 +15,7 @@ from sqlalchemy import delete, insert, select
 from tidings.errors import InputError, did_you_mean
 from tidings.security import fingerprint, from_fingerprint
 from tidings.store import tables
-from tidings.store.database import Database
+from tidings.store.database import Change, Database
 from tidings.store.tables import checked_name
 
 _listed = tables.domain_keys.c
@@ -46,6 +46,7 @@ class Domains:
             if not new:
                 return False
             if name not in change.connection.scalars(select(tables.domains.c.name)).all():
+                _refuse_name_of_participant(change, name)
                 change.execute(insert(tables.domains).values(name=name, added_ms=now_ms))
             change.execute(insert(tables.domain_keys).values([{"key": key, "domain": name} for key in new]))
             change.record("add domain", name, keys=[fingerprint(key) for key in new])
@@ -96,6 +97,13 @@ class Domains:
                 f"{name} has {len(known[name])} keys; choose one: {', '.join(map(fingerprint, known[name]))}"
             )
         return known[name][0]
+
+
+def _refuse_name_of_participant(change: Change, name: str) -> None:
+    """Rights are given by name: an organisation must not get those that are meant for a client."""
+    own = tables.participants.c.name
+    if change.connection.scalar(select(own).where(own == name)) is not None:
+        raise InputError(f"{name} is the name of a broker or a client of yours; no organisation can go by it, too")
 
 
 def _new_keys(name: str, keys: Iterable[bytes], owners: dict[bytes, str]) -> list[bytes]:

@@ -135,8 +135,8 @@ class Grants:
 
     def learn(self, records: Iterable[RevocationRecord], *, by: str, now_ms: int) -> None:
         """Stores revocations that brokers have passed on; the caller has verified them."""
-        with self._database.change(by, now_ms) as change:
-            for one in records:
+        for one in records:
+            with self._database.change(by, now_ms) as change:
                 if not revoked_among(change.connection, [one.id]):
                     row = _revocation_row(one.id, one.by, now_ms, one.reason, one)
                     change.execute(insert(tables.revocations).values(row))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from hashlib import sha256
 
-from sqlalchemy import RowMapping, Select, delete, insert, select, update
+from sqlalchemy import RowMapping, Select, delete, insert, or_, select, update
 
 from tidings.errors import Denied, InputError, did_you_mean
 from tidings.security import fingerprint
@@ -49,6 +49,7 @@ class Participants:
             known = _find(change, _table.c.name == one.name)
             if known is None:
                 _refuse_known_key(change, one)
+                _refuse_name_of_domain(change, one.name)
                 change.execute(insert(_table).values(_row(one) | {"added_ms": now_ms}))
                 change.record("enrol", one.name, role=one.role, key=fingerprint(one.key))
                 return True
@@ -68,12 +69,24 @@ class Participants:
             change.record("replace key", one.name, key=fingerprint(one.key))
 
     def remove(self, name: str, *, by: str, now_ms: int) -> EnrolledParticipant:
-        """Removes a participant: nothing of it is renewed any more. Its rights are revoked apart from that."""
+        """Removes a participant: nothing of it is renewed any more. Its rights are revoked apart from that.
+
+        The code that it enrolled with is gone, too: who was removed cannot use it again.
+        """
         found = self.find(name)
         with self._database.change(by, now_ms) as change:
+            change.execute(delete(_invited).where(or_(_invited.c.used_by == found.key, _invited.c.name == found.name)))
             change.execute(delete(_table).where(_table.c.name == found.name))
             change.record("remove participant", found.name, key=fingerprint(found.key))
         return found
+
+    def was_removed(self, name: str) -> bool:
+        """Whether there was a participant of this name, and there is none any more."""
+        table = tables.audit
+        query = select(table.c.position).where(table.c.action == "remove participant", table.c.subject == name)
+        with self._database.read() as connection:
+            is_here = connection.execute(select(_table.c.name).where(_table.c.name == name)).first() is not None
+            return not is_here and connection.execute(query.limit(1)).first() is not None
 
     def all(self, role: str | None = None) -> list[EnrolledParticipant]:
         """Every participant, by name; optionally those of one role."""
@@ -105,20 +118,37 @@ class Participants:
             change.execute(insert(_invited).values(row))
             change.record("invite", name, role=role, expires_ms=expires_ms)
 
-    def redeem(self, secret: bytes, key: bytes, *, now_ms: int) -> tuple[str, str]:
-        """The name and role that a secret stands for, from now on for this key only; raises Denied."""
+    def uninvite(self, name: str, role: str, *, by: str, now_ms: int) -> int:
+        """Makes the secrets for this name void that nobody has used; how many."""
+        unused = (_invited.c.name == name, _invited.c.role == role, _invited.c.used_by.is_(None))
+        with self._database.change(by, now_ms) as change:
+            count = len(change.connection.execute(select(_invited.c.digest).where(*unused)).all())
+            if count:
+                change.execute(delete(_invited).where(*unused))
+                change.record("uninvite", name, role=role)
+        return count
+
+    def redeem(self, secret: bytes, key: bytes, name: str, role: str, *, now_ms: int) -> None:
+        """Uses a secret up for this key, name and role; raises Denied for one that is for another, or is not valid.
+
+        Who guesses changes nothing, and a mistake in the name does not cost the code.
+        """
         digest = sha256(secret).digest()
+        query = select(_invited).where(_invited.c.digest == digest)
+        with self._database.read() as connection:
+            if connection.execute(query).one_or_none() is None:
+                raise Denied("code: it is not valid; `tidings org invite` makes a new one")
         with self._database.change(fingerprint(key), now_ms) as change:
-            query = select(_invited).where(_invited.c.digest == digest)
             found = change.connection.execute(query).mappings().one_or_none()
             if found is None or found["used_by"] not in (None, key):
                 raise Denied("code: it is not valid, or it has been used; `tidings org invite` makes a new one")
+            if (found["name"], found["role"]) != (name, role):
+                raise Denied(f"code: it is for the {found['role']} {found['name']}, not for the {role} {name[:64]}")
             if found["used_by"] is None:
                 if now_ms >= found["expires_ms"]:
                     raise Denied("code: it has expired; `tidings org invite` makes a new one")
                 change.execute(update(_invited).where(_invited.c.digest == digest).values(used_by=key))
                 change.record("redeem", found["name"], key=fingerprint(key))
-        return str(found["name"]), str(found["role"])
 
 
 def _find(change: Change, where: object) -> EnrolledParticipant | None:
@@ -129,6 +159,12 @@ def _find(change: Change, where: object) -> EnrolledParticipant | None:
 def _refuse_known_key(change: Change, one: EnrolledParticipant) -> None:
     if (known := _find(change, _table.c.key == one.key)) is not None:
         raise InputError(f"{fingerprint(one.key)} is enrolled already, as {known.name}")
+
+
+def _refuse_name_of_domain(change: Change, name: str) -> None:
+    """Rights are given by name: it must not be possible to mistake a client for an organisation."""
+    if change.connection.scalar(select(tables.domains.c.name).where(tables.domains.c.name == name)) is not None:
+        raise InputError(f"{name} is the name of an organisation; choose another one")
 
 
 def _row(one: EnrolledParticipant) -> dict[str, object]:

@@ -24,6 +24,8 @@ class Types:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.own_keys: frozenset[bytes] = frozenset()
+        """Of the organisation whose registry this is: its types are meant before those of others with the same name."""
 
     def declare(self, signed: SignedType, *, by: str, now_ms: int) -> bool:
         """Stores a type; False if this definition was stored already.
@@ -55,7 +57,8 @@ class Types:
     def find(self, name: str) -> SignedType:
         """A type by any of its names: `Numberplate` (its newest version), `Numberplate@1`, the full name, or the id.
 
-        Raises InputError if there is none, or if two owners use the name; the error then lists the full names.
+        The organisation's own type is meant if it has one of that name. Raises InputError if there is none, or if two
+        other owners use the name; the error then lists the full names.
         """
         with self._database.read() as connection:
             rows = connection.execute(_meant(name)).mappings().all() if name.isprintable() else []
@@ -64,6 +67,7 @@ class Types:
         if not found:
             hint = did_you_mean(name, known) or "`tidings type ls` lists them"
             raise InputError(f"the registry has no event type {name[:100]!r}; {hint}")
+        found = [type for type in found if type.owner_key in self.own_keys] or found
         if len({type.owner_key for type in found}) > 1:
             names = ", ".join(type.name for type in found[:5])
             raise InputError(f"several owners have a type {name[:100]!r}; choose one: {names}")

@@ -7,11 +7,14 @@ import shutil
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from tests.unit.cli.registry_shell import PLATE, Said, Shell
 from tidings.net import Organisation, authority_keys, read_broker, read_client
+from tidings.net.enrolment.documents import CardBroker, sign
 from tidings.net.transport import tls
 from tidings.security import Identity, fingerprint
 
@@ -153,7 +156,111 @@ def test_a_client_is_moved_to_another_broker(two: Two) -> None:
     assert two("harbour", "client", "move", "harbour-1", "--broker", "harbour-2").code == 2
 
 
+def test_names_may_have_quotes_spaces_and_any_script_and_what_is_printed_can_be_pasted(two: Two) -> None:
+    for name in ('d\'Artagnan "x"; true', "港 😀", "$(id)", "ünï"):
+        two.done("harbour", "client", "create", name)
+        assert read_client(two.file("harbour", f"harbour/{name}/client.toml")).name == name
+        two.done("harbour", "client", "remove", name, "--purge")
+        assert not two.file("harbour", f"harbour/{name}").exists()
+    said = two.done("harbour", "broker", "create", "b; true", "--listen", "127.0.0.1:7409")
+    assert said.err.splitlines()[-1] == "next: tidings broker run --config 'harbour/b; true/broker.toml'"
+
+
+def test_removing_twice_is_no_error_and_a_name_that_never_was_is(two: Two) -> None:
+    for _ in range(2):
+        assert two.done("harbour", "client", "remove", "desk", "--purge", "-o", "json").rows[0]["removed"] == "desk"
+    assert two("harbour", "client", "remove", "dask").code == 2
+    two.done("harbour", "client", "create", "desk")
+    two.done("harbour", "client", "remove", "desk")
+
+
+def test_an_organisation_is_deleted_once_and_asking_again_is_no_error(two: Two) -> None:
+    (row,) = two.done("harbour", "org", "delete", "--yes", "-o", "json").rows
+    assert (row["deleted"], two.file("harbour", "harbour").exists()) == ("harbour", False)
+    assert two.done("harbour", "org", "delete", "--yes", "-o", "json").rows == []
+
+
+def test_a_client_without_a_broker_is_refused_before_it_is_enrolled(two: Two) -> None:
+    refused = two("harbour", "client", "create", "x", "--broker", "none")
+    assert (refused.code, "no broker 'none'" in refused.err) == (2, True)
+    assert "x" not in [row["name"] for row in two.done("harbour", "org", "show", "-o", "json").rows]
+    two.done("harbour", "broker", "create", "harbour-2", "--listen", "127.0.0.1:7403")
+    refused = two("harbour", "client", "create", "desk", "--broker", "harbour-2")
+    assert (refused.code, "tidings client move desk --broker harbour-2" in refused.err) == (2, True)
+
+
+def test_an_interrupted_creation_is_completed_by_the_next(two: Two) -> None:
+    two.done("police", "org", "create", "new")
+    key = two.file("police", "new/authority.pem").read_bytes()
+    for name in ("authority.crt", "trusted.pem", "org.toml", "tidings.db"):
+        two.file("police", f"new/{name}").unlink()
+    two.done("police", "org", "create", "new")
+    assert two.file("police", "new/authority.pem").read_bytes() == key
+    two.done("police", "broker", "create", "new-1", "--listen", "127.0.0.1:7411", "--org", "new")
+
+
 # ── Trust ──
+
+
+def _forged(two: Two, **changes: Any) -> str:
+    """The harbour's public file with other content, signed by the harbour as it should be."""
+    harbour = Organisation(two.file("harbour", "harbour"))
+    content = msgspec.structs.replace(harbour.card(), **changes)
+    two.file("police", "harbour.org").write_bytes(sign(content, harbour.authority))
+    return "harbour.org"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"brokers": (CardBroker("b", "127.0.0.1:1", "zzz"),)}, "ed25519:"),
+        ({"brokers": (CardBroker("b", "nowhere", fingerprint(bytes(32))),)}, "host:port"),
+        ({"brokers": (CardBroker("b", "127.0.0.1:1", fingerprint(bytes(32))),) * 257}, "at most 256 brokers"),
+        ({"types": ("AA==",)}, "type: "),
+        ({"types": ("AA==",) * 513}, "512 types"),
+        ({"overlay": "\x1b[2J"}, "all brokers of a network run the same"),
+        ({"enrolment": "nowhere"}, "host:port"),
+        ({"made_ms": 1}, "is older than the file of harbour that you have"),
+    ],
+)
+def test_a_hostile_public_file_is_refused_and_changes_nothing(two: Two, changes: dict[str, Any], why: str) -> None:
+    if "made_ms" in changes:
+        two.linked()
+    folder = two.file("police", "police")
+    before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file() and "tidings.db" not in file.name}
+    refused = two("police", "org", "trust", _forged(two, **changes))
+    assert refused.code in (2, 3)
+    assert why in refused.err
+    assert "\x1b" not in refused.err
+    after = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file() and "tidings.db" not in file.name}
+    assert {file.name for file in after if after[file] != before.get(file)} <= {".lock"}
+
+
+def test_a_type_of_another_organisation_does_not_take_the_name_of_ours(two: Two) -> None:
+    two.send("plate.toml", "police", "harbour")
+    two.done("harbour", "type", "declare", "plate.toml", "--version", "9")
+    two.linked()
+    (row,) = two.done("police", "type", "show", "Numberplate", "-o", "json").rows
+    assert (row["version"], row["owner"]) == (1, two.done("police", "org", "show", "-o", "json").rows[0]["key"])
+    two.done("police", "grant", "--type", "Numberplate", "--to", "harbour", "--action", "subscribe")
+    two.done("police", "who", "can", "read", "plate", "of", "Numberplate")
+
+
+def test_an_organisation_cannot_offer_a_broker_of_ours_as_its_own(two: Two) -> None:
+    (row,) = (row for row in two.done("police", "org", "show", "-o", "json").rows if row["is"] == "broker")
+    refused = two("police", "org", "trust", _forged(two, brokers=(CardBroker("b", "127.0.0.1:9", row["key"]),)))
+    assert (refused.code, "of another organisation; do not trust it" in refused.err) == (2, True)
+
+
+def test_an_organisation_that_calls_itself_as_our_client_gets_none_of_its_rights(two: Two, tmp_path: Path) -> None:
+    (tmp_path / "false").mkdir()
+    two.shell.patch.chdir(tmp_path / "false")
+    two.shell.patch.delenv("TIDINGS_ORG", raising=False)
+    two.shell.done("org", "create", "desk")
+    two.shell.done("org", "export", "--org", "desk", "--out", str(two.file("harbour", "false.org")))
+    refused = two("harbour", "org", "trust", "false.org")
+    assert (refused.code, "a broker or a client of yours" in refused.err) == (2, True)
+    assert two.done("harbour", "org", "show", "-o", "json").rows[-1]["is"] == "broker", "nobody is trusted"
 
 
 def test_trust_is_one_file_each_way_and_a_wrong_fingerprint_is_refused(two: Two) -> None:
@@ -185,7 +292,8 @@ def test_who_is_distrusted_loses_its_rights_and_its_brokers_are_no_peers(two: Tw
     assert read_broker(two.file("police", "police/police-1/broker.toml")).peers == ()
     assert list(authority_keys(two.file("police", "police/trusted.pem").read_bytes())) == ["police"]
     assert two("police", "why", "harbour", "read", "Numberplate").code == 3
-    assert "it trusts none" in two("police", "org", "distrust", "harbour").err
+    assert two.done("police", "org", "distrust", "harbour", "-o", "json").rows[0]["revoked"] == 0
+    assert "it trusts none" in two("police", "org", "distrust", "habour").err
 
 
 def test_leaving_distrusts_everybody(two: Two) -> None:
@@ -363,6 +471,44 @@ def test_an_organisation_changes_its_key_while_both_are_trusted(two: Two) -> Non
     assert authority_keys(two.file("harbour", "harbour/trusted.pem").read_bytes())["harbour"] == trusted[1:]
 
 
+def test_a_change_of_key_can_be_taken_back_before_it_is_used_and_repeated_after(two: Two) -> None:
+    before = two.done("police", "org", "show", "-o", "json").rows[0]["key"]
+    two.done("police", "org", "rotate")
+    assert [row["state"] for row in two.done("police", "org", "rotate", "--cancel", "-o", "json").rows] == ["dropped"]
+    assert two.done("police", "org", "rotate", "--cancel", "-o", "json").rows == []
+    assert two("police", "org", "rotate", "--finish").code == 2
+    two.done("police", "org", "rotate")
+    (row,) = two.done("police", "org", "rotate", "--finish", "-o", "json").rows
+    assert (row["key"] != before, row["certified"]) == (True, "police-1")
+    (again,) = two.done("police", "org", "rotate", "--finish", "-o", "json").rows
+    assert (again["key"], again["certified"]) == (row["key"], "")
+
+
+def test_an_interrupted_change_of_key_is_completed(two: Two) -> None:
+    two.done("police", "org", "rotate")
+    folder = two.file("police", "police")
+    (folder / "retired").mkdir(mode=0o700)
+    (folder / "retired" / "0.pem").write_bytes((folder / "authority.pem").read_bytes())
+    (folder / "next.pem").replace(folder / "authority.pem")  # As far as --finish came.
+    (row,) = two.done("police", "org", "rotate", "--finish", "-o", "json").rows
+    assert row["certified"] == "police-1"
+    assert [path.name for path in folder.glob("next.*")] == []
+    key = Identity.from_pem((folder / "authority.pem").read_bytes()).public_key
+    tls.check_issued(tls.der((folder / "police-1" / "cert.pem").read_bytes()), key)
+
+
+def test_after_a_change_of_key_a_type_is_declared_again_and_gets_its_next_version_under_the_same_name(two: Two) -> None:
+    (before,) = two.done("police", "type", "ls", "-o", "json").rows
+    two.done("police", "org", "rotate")
+    two.done("police", "org", "rotate", "--finish")
+    two.done("police", "org", "rotate", "--retire")
+    said = two.done("police", "type", "declare", "plate.toml", "-o", "json")
+    assert ("was declared before" in said.err, said.rows[0]["id"]) == (True, before["id"])
+    (second,) = two.done("police", "type", "declare", "plate.toml", "--version", "2", "-o", "json").rows
+    assert second["owner"] == before["owner"]
+    two.done("police", "who", "can", "read", "plate", "of", "Numberplate")
+
+
 def test_a_key_that_the_present_one_has_not_signed_is_no_successor() -> None:
     old, new, thief = (Identity(bytes([n]) * 32) for n in range(3))
     first, second = tls.authority("police", old), tls.authority("police", new, predecessor=old)
@@ -390,7 +536,29 @@ def test_a_key_that_the_present_one_has_not_signed_is_no_successor() -> None:
         (["client", "remove", "police-1"], "tidings broker remove police-1"),
         (["broker", "rotate", "police-1", "--to", "police-1", "--finish"], "a name of its own"),
         (["broker", "rotate", "police-1", "--to", "police-2"], "--listen HOST:PORT"),
-        (["broker", "rotate", "police-1", "--to", "police-2", "--listen", "127.0.0.1:7"], "the keys of Numberplate"),
+        (["broker", "rotate", "police-9", "--to", "police-2", "--listen", "127.0.0.1:7"], "no broker or client"),
+        (["org", "create", "police", "--overlay", "flooding"], "nothing was changed"),
+        (["org", "create", "police", "--certificate-days", "3"], "nothing was changed"),
+        (["org", "rotate", "--finish", "--retire"], "expected one of --finish"),
+        (["org", "approve", "/dev/zero"], "a request of at most"),
+        (["org", "trust", "/dev/zero"], "larger than 8 MiB"),
+        *(
+            (["client", "create", name], why)
+            for name, why in (
+                ("", "1 to 64 bytes"),
+                ("a/b", "can be a folder's"),
+                ("..", "can be a folder's"),
+                (".hidden", "can be a folder's"),
+                (" desk", "can be a folder's"),
+                ("two\nlines", "can be a folder's"),
+                ("\u202eksed", "can be a folder's"),
+                ("\u00fc" * 33, "1 to 64 bytes"),
+                ("retired", "of every organisation"),
+                ("Organisations", "of every organisation"),
+                ("tidings.db-wal", "of every organisation"),
+                ("police", "the name of an organisation"),
+            )
+        ),
         (["broker", "rotate", "police-1", "--to", "police-2", "--finish"], "no broker or client 'police-2'"),
         (["role", "allow", "none", "--type", "Numberplate", "--action", "publish"], "has no role 'none'"),
         (["grant", "--type", "Numberplate", "--to", "habour", "--action", "subscribe"], "expected ed25519:…"),

@@ -132,6 +132,15 @@ def test_a_name_that_several_owners_use_must_be_given_in_full() -> None:
     with pytest.raises(InputError, match="several owners have a type 'Sighting'"):
         node.types.find("Sighting")
     assert node.types.find(other.name).signed == other
+    node.types.own_keys = frozenset([PLATES.owner_key])
+    assert node.types.find("Sighting").signed == PLATES
+
+
+def test_a_higher_version_of_another_owner_does_not_take_a_name_over() -> None:
+    node = two(None).one
+    node.declare(Federation(43).type(Sighting, Mode.EVENT, version=9), 0.0)
+    with pytest.raises(InputError, match="several owners have a type 'Sighting'"):
+        node.types.find("Sighting")
 
 
 def test_a_type_that_is_not_genuine_is_not_declared() -> None:

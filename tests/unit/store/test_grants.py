@@ -18,7 +18,7 @@ from tests.unit.security.london import (
 )
 from tests.unit.store.police import BY_OWNER, a_token, actions, declare_plates
 from tidings.errors import Denied, InputError
-from tidings.security import ANY_TYPE, AccessRequest, Identity, grant
+from tidings.security import ANY_TYPE, AccessRequest, Identity, grant, sign_revocation
 from tidings.store import Registry
 
 
@@ -35,6 +35,15 @@ def test_a_token_is_kept_once_and_comes_back_as_it_was(registry: Registry) -> No
     assert known.token.to_bytes() == token.to_bytes()
     assert (known.right, known.owner_key, known.refusal(NOW_MS)) == (token.right(), OWNER.public_key, None)
     assert actions(registry) == ["declare type", "grant"]
+
+
+def test_several_revocations_that_come_at_once_are_all_kept_and_each_is_in_the_audit(registry: Registry) -> None:
+    tokens = [a_token(CHARGE), a_token(DETECTIVE)]
+    heard = [sign_revocation(token, 0, OWNER, now_ms=NOW_MS, reason="over") for token in tokens]
+    for _ in range(2):
+        registry.grants.learn(heard, by="a broker", now_ms=NOW_MS)
+    assert registry.grants.revoked([one.id for one in heard]) == {one.id for one in heard}
+    assert actions(registry) == ["declare type", "hear", "hear"]
 
 
 def test_grants_are_listed_by_type_holder_and_digest(registry: Registry) -> None:

@@ -50,11 +50,15 @@ def test_an_invitation_is_for_one_key_and_ends(registry: Registry) -> None:
     for secret, name, ends in ((b"one", "desk", NOW_MS + 1), (b"two", "late", NOW_MS)):
         invite(secret, name, "client", expires_ms=ends, by="test", now_ms=NOW_MS)
     redeem = registry.participants.redeem
-    assert redeem(b"one", CAMERA.public_key, now_ms=NOW_MS) == ("desk", "client")
-    assert redeem(b"one", CAMERA.public_key, now_ms=NOW_MS + DAY_MS) == ("desk", "client")
-    for secret, why in ((b"one", "has been used"), (b"two", "expired"), (b"none", "not valid")):
+    for name, role in (("dsk", "client"), ("desk", "broker")):
+        with pytest.raises(Denied, match="it is for the client desk"):
+            redeem(b"one", CAMERA.public_key, name, role, now_ms=NOW_MS)
+    redeem(b"one", CAMERA.public_key, "desk", "client", now_ms=NOW_MS)
+    redeem(b"one", CAMERA.public_key, "desk", "client", now_ms=NOW_MS + DAY_MS)
+    for secret, name, why in ((b"one", "desk", "been used"), (b"two", "late", "expired"), (b"none", "x", "not valid")):
         with pytest.raises(Denied, match=why):
-            redeem(secret, STRANGER.public_key, now_ms=NOW_MS)
+            redeem(secret, STRANGER.public_key, name, "client", now_ms=NOW_MS)
+    assert [registry.participants.uninvite("late", "client", by="test", now_ms=NOW_MS) for _ in "ab"] == [1, 0]
 
 
 def test_members_of_a_role_have_exactly_its_rights_whenever_it_changes(registry: Registry) -> None:

@@ -63,6 +63,8 @@ def test_a_name_that_two_owners_use_must_be_said_in_full(registry: Registry) -> 
     with pytest.raises(InputError, match=f"several owners .* {PLATES.name}"):
         registry.types.find("Numberplate")
     assert registry.types.find(other.name) == other
+    registry.types.own_keys = frozenset([PLATES.owner_key])
+    assert registry.types.find("Numberplate") == PLATES, "its own is meant, whatever others call theirs"
 
 
 def test_an_unknown_name_is_answered_with_the_nearest(registry: Registry) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +16,7 @@ from tidings.errors import InputError
 from tidings.security import fingerprint
 
 if TYPE_CHECKING:
+    from tidings.net import Organisation
     from tidings.store import EnrolledParticipant
 
 app = typer.Typer(
@@ -43,21 +45,26 @@ def create(
         Path | None, typer.Option("--folder", metavar="DIR", help="Where it is kept. [default: ./NAME]")
     ] = None,
     overlay: Annotated[
-        str, typer.Option("--overlay", metavar="NAME", help="The routing protocol; one for a whole network.")
-    ] = "irbr",
+        str | None,
+        typer.Option(
+            "--overlay", metavar="NAME", help="The routing protocol; one for a whole network. [default: irbr]"
+        ),
+    ] = None,
     enrolment: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--enrolment", metavar="HOST:PORT", help="Where `tidings org serve` enrols and renews, over HTTPS."
         ),
-    ] = "",
+    ] = None,
     days: Annotated[
-        float,
-        typer.Option("--certificate-days", metavar="N", help="How long its certificates last; they are renewed."),
-    ] = 7.0,
+        float | None,
+        typer.Option(
+            "--certificate-days", metavar="N", help="How long its certificates last; they are renewed. [default: 7]"
+        ),
+    ] = None,
     registry: Annotated[
-        str, typer.Option("--registry", metavar="URL", help="postgresql://… instead of a file in the folder.")
-    ] = "",
+        str | None, typer.Option("--registry", metavar="URL", help="postgresql://… instead of a file in the folder.")
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Create an organisation: a folder with a new key, a certificate authority and a registry.
@@ -73,27 +80,42 @@ def create(
     from tidings.net import Organisation, OrganisationSettings, host_and_port
     from tidings.overlay import protocol
 
-    protocol(overlay)  # Raises for an unknown name.
+    if overlay:
+        protocol(overlay)  # Raises for an unknown name.
     if enrolment:
         host_and_port(enrolment, "--enrolment: ")
-    if not 0 < days <= 365:
+    if days is not None and not 0 < days <= 365:
         raise InputError(f"--certificate-days: expected more than 0 and at most 365, got {days:g}")
-    settings = OrganisationSettings(name, overlay, days, enrolment, registry)
+    given = {"overlay": overlay, "enrolment": enrolment, "certificate_days": days, "registry": registry}
+    asked = {word: value for word, value in given.items() if value is not None}
+    settings = OrganisationSettings(name, **asked)  # type: ignore[arg-type]
     place = folder or Path(name)
     with writing_to(place):
         made, is_new = Organisation.create(place, settings)
     if not is_new:
+        _check_as_asked(made, asked)
         tell(f"note: {name} is there already")
     key = fingerprint(made.authority.public_key)
     show([{"organisation": made.name, "folder": str(made.folder), "fingerprint": key}], output)
     if is_new:
-        tell(f"next: tidings broker create {name}-1 --org {made.folder} --listen HOST:PORT")
+        tell(f"next: tidings broker create {quote(f'{name}-1')} --org {quote(str(made.folder))} --listen HOST:PORT")
+
+
+def _check_as_asked(found: Organisation, asked: dict[str, object]) -> None:
+    """What is there stays as it is; raises InputError if something else was asked for."""
+    for word, value in asked.items():
+        if (there := getattr(found.settings, word)) != value:
+            raise InputError(
+                f"{found.name} is there already, with {word} = {there!r}, not {value!r}; nothing was changed, and "
+                f"{found.folder / 'org.toml'} is where to change it"
+            )
 
 
 @app.command()
 def delete(
     org: OrgOption = None,
     yes: Annotated[bool, typer.Option("--yes", help="Really: its keys cannot be brought back.")] = False,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Delete an organisation's folder, with its key, registry, brokers and clients.
 
@@ -103,11 +125,18 @@ def delete(
     Example:
       tidings org leave --org police && tidings org delete --org police --yes
     """
+    if yes and org is not None and not org.exists():
+        tell(f"note: {org} is gone already")
+        show([], output, ("deleted", "folder"))
+        return
     found = organisation(org)
     if not yes:
         raise InputError(f"this deletes {found.folder} with the only copy of its key; add --yes to do it")
-    shutil.rmtree(found.folder)
-    tell(f"deleted {found.folder}")
+    if found.folder.is_symlink():
+        raise InputError(f"{found.folder} is a link; delete the folder that it leads to: {found.folder.resolve()}")
+    with found.lock.held():
+        shutil.rmtree(found.folder)
+    show([{"deleted": found.name, "folder": str(found.folder)}], output)
 
 
 @app.command("show")
@@ -210,7 +239,8 @@ def trust(
     if not changed:
         tell(f"note: {card.name} was trusted already")
     elif expected is None:
-        tell(f"compare this fingerprint with {card.name} by telephone; if it differs: tidings org distrust {card.name}")
+        undo = f"tidings org distrust {quote(card.name)}"
+        tell(f"compare this fingerprint with {card.name} by telephone; if it differs: {undo}")
 
 
 @app.command()
@@ -275,9 +305,9 @@ def approve(
     Example:
       tidings org approve desk.request --org police --out desk.approval
     """
-    from tidings.net import read_request
+    from tidings.net import read_request_file
 
-    found, request = organisation(org), read_request(file.read_bytes())
+    found, request = organisation(org), read_request_file(file)
     if key is not None and fingerprint(request.key) != key:
         raise InputError(f"{file}: the key is {fingerprint(request.key)}, not {key[:80]}; do not approve it")
     if admin and request.role != "client":
@@ -295,13 +325,17 @@ def invite(
     role: Annotated[str, typer.Argument(metavar="broker|client", help="What is to be enrolled.")],
     name: Annotated[str, typer.Argument(metavar="NAME", help="Under which name.")],
     ends: Annotated[str, typer.Option("--until", metavar="TIME", help="When the code expires.")] = "+1h",
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Instead: make the codes for this name void that nobody has used.")
+    ] = False,
     org: OrgOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Print a one-time code with which one broker or client enrols itself over HTTPS.
 
     `tidings org serve` must be running, at the address that --enrolment of `tidings org create` has named. The code
-    contains the organisation's fingerprint, so who uses it needs nothing else. It is a secret until it is used.
+    contains the organisation's fingerprint, so who uses it needs nothing else. It is a secret until it is used;
+    --cancel makes it void before that.
 
     \b
     Example:
@@ -310,6 +344,9 @@ def invite(
     """
     if role not in ("broker", "client"):
         raise InputError(f"expected broker or client, got {role[:40]!r}")
+    if cancel:
+        show([{"role": role, "name": name, "cancelled": organisation(org).uninvite(name, role)}], output)
+        return
     now = now_ms()
     expires = moment(ends, now, now)
     code = organisation(org).invite(name, role, expires_ms=expires)
@@ -384,6 +421,7 @@ def rotate(
     org: OrgOption = None,
     finish: Annotated[bool, typer.Option("--finish", help="Use the next key, now that all others trust it.")] = False,
     retire: Annotated[bool, typer.Option("--retire", help="Trust the former keys no longer.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Drop the next key, before --finish.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Change the organisation's key, in three steps, while everything runs.
@@ -391,7 +429,8 @@ def rotate(
     First, without an option: makes the next key, which the present one signs. Export the public file again; when the
     others have trusted it (no comparing: the present key vouches for it), go on. Then --finish: certificates are signed
     with the next key from now on, and those here are replaced. At last --retire, when all participants have
-    new certificates: the former key is trusted no longer. It still owns the types that it has declared.
+    new certificates: the former key is trusted no longer. It still owns the types that it has declared. Until --finish,
+    --cancel undoes the first step. Each step may be repeated.
 
     \b
     Example:
@@ -400,7 +439,13 @@ def rotate(
       tidings org rotate --org police --retire
     """
     found = organisation(org)
-    if finish:
+    if finish + retire + cancel > 1:
+        raise InputError("expected one of --finish, --retire and --cancel")
+    if cancel:
+        dropped = found.cancel_rotation()
+        show([{"key": dropped, "state": "dropped"}] if dropped else [], output, ("key", "state"))
+        tell("next: tidings org export, for those who trust it" if dropped else "note: there is no next key")
+    elif finish:
         renewed = found.finish_rotation()
         report(organisation(org).refresh())
         key = fingerprint(organisation(org).authority.public_key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
@@ -292,13 +293,15 @@ def _create_here(
     broker: str = "",
     admin: bool | None = None,
 ) -> None:
-    from tidings.net import prepare_participant
+    from tidings.net import checked_file_name, prepare_participant
 
     found = organisation(org)
-    folder = found.folder / name
+    folder = found.folder / checked_file_name(name)
     if role == "broker":
         _check_address(found, name, listen, advertise or listen)
-    with writing_to(folder):
+    else:
+        _check_broker(found, folder, broker)
+    with writing_to(folder), found.lock.held():
         request = prepare_participant(folder, found.name, name, role, advertise or listen)
         approval = found.approve(request, administers=admin)
         changed = found.install_here(approval, listen=listen, broker=broker)
@@ -322,6 +325,23 @@ def _check_address(found: Organisation, name: str, listen: str, address: str) ->
             raise InputError(f"{other} has the address {address} already; choose another port with --listen")
 
 
+def _check_broker(found: Organisation, folder: Path, broker: str) -> None:
+    """Before a client is enrolled: there is a broker for it, and who is there keeps its own."""
+    from tidings.net import read_client
+
+    with found.registry() as opened:
+        brokers = {one.name: fingerprint(one.key) for one in opened.participants.all("broker")}
+    if not brokers or broker not in ("", *brokers):
+        lacks = f"no broker {broker!r}" if broker else "no broker yet that a client could use"
+        raise InputError(f"{found.name} has {lacks}; make one: tidings broker create")
+    file = folder / "client.toml"
+    if broker and file.exists() and read_client(file).broker_key != brokers[broker]:
+        raise InputError(
+            f"{folder.name} is there already, and uses another broker; `tidings client move {quote(folder.name)} "
+            f"--broker {quote(broker)}` has it use this one"
+        )
+
+
 def _enrol(folder: Path, name: str, role: str, code: str, listen: str, advertise: str, output: Output) -> None:
     from tidings.net import enrol_with_code
 
@@ -337,7 +357,7 @@ def _show_made(approval: Approval, folder: Path, output: Output) -> None:
     row = {"is": approval.role, "name": approval.name, "organisation": approval.organisation, "file": file}
     show([{**row, "until": show_moment(ends) if output is Output.JSON else local_and_utc(ends)}], output)
     if approval.role == "broker":
-        tell(f"next: tidings broker run --config {file}")
+        tell(f"next: tidings broker run --config {quote(file)}")
 
 
 def _request(folder: Path, org: str, name: str, role: str, address: str, out: Path | None, output: Output) -> None:
@@ -348,7 +368,7 @@ def _request(folder: Path, org: str, name: str, role: str, address: str, out: Pa
     place.write_bytes(request.pem)
     key = fingerprint(request.key)
     show([{"request": str(place), "name": name, "organisation": org, "key": key}], output)
-    tell(f"next, on the machine of {org}: tidings org approve {place.name}")
+    tell(f"next, on the machine of {org}: tidings org approve {quote(place.name)}")
 
 
 def _accept(file: Path, role: str, listen: str, expected: str | None, folder: Path | None, output: Output) -> None:
@@ -375,5 +395,9 @@ def _renew(folder: Path, role: str, output: Output) -> None:
 
 
 def _remove(name: str, role: str, purge: bool, org: Path | None, output: Output) -> None:
-    revoked = organisation(org).remove(name, role, purge=purge)
+    found = organisation(org)
+    with found.registry() as opened:
+        if opened.participants.was_removed(name):
+            tell(f"note: {name} was removed before")
+    revoked = found.remove(name, role, purge=purge)
     show([{"removed": name, "revoked": len(revoked)}], output)

@@ -9,13 +9,14 @@ import typer
 
 from tidings.cli.organisation.folder import organisation
 from tidings.cli.organisation.participants import AdvertiseOption, NameArgument, create_broker
-from tidings.cli.registry.registry import OrgOption
+from tidings.cli.registry.registry import OrgOption, now_ms
 from tidings.cli.terminal import Output, OutputOption, show, tell
 from tidings.errors import InputError, PeerError, SetupError
 from tidings.security import fingerprint
 
 if TYPE_CHECKING:
     from tidings.net import ClientConfig, Organisation
+    from tidings.security import SignedType
     from tidings.store import EnrolledParticipant
 
 DRAINED_S_MAX = 90.0  # A broker gives up waiting for acknowledgements after a minute.
@@ -50,7 +51,7 @@ def rotate_broker(
 
     The first creates the new broker beside the old one. Run it, and let linked organisations trust your public file
     again. The second, with --finish, needs both brokers to run: it drains the old one, moves the clients whose folders
-    are here, and removes the old one. Each step may be repeated. Clients then start again, and subscribe under the same
+    are here, moves the key managers of your types to the new one, and removes the old one. Each step may be repeated. Clients then start again, and subscribe under the same
     durable names with --from and a time before the last event that they have read: nothing is lost, and what comes twice
     has the same id.
 
@@ -68,7 +69,8 @@ def rotate_broker(
     if not listen:
         raise InputError("expected --listen HOST:PORT for the new broker, or --finish if it runs")
     with found.registry() as registry:
-        _check_no_manager(found, registry.participants.find(name))
+        old = registry.participants.find(name)
+    _managed(found, old)
     create_broker(to, listen, advertise, org=org, output=output)
     tell(f"then: tidings org export, for linked organisations; tidings broker rotate {name} --to {to} --finish")
 
@@ -79,22 +81,29 @@ def _finish(found: Organisation, name: str, to: str, unread: bool, output: Outpu
         new = brokers.get(to) or registry.participants.find(to)
     if name not in brokers:
         tell(f"note: {name} is gone already")
-        show([{"removed": name, "broker": to, "moved": [], "revoked": 0}], output)
+        _show_done(name, to, [], [], 0, output)
         return
     change = _Change(brokers[name], new, _clients(found))
-    _check_no_manager(found, change.old)
+    managed = _managed(found, change.old)
     if not change.clients:
         raise InputError(f"expected the folder of a client in {found.folder}, to ask {name} and {to} as; create one")
     import asyncio
 
     asyncio.run(_drain(found, change, unread))
+    _hand_over(found, change, managed)
     old_key = fingerprint(change.old.key)
     moved = [one for one, config in change.clients.items() if config.broker_key == old_key]
     for one in moved:
         found.move_client(one, to)
     revoked = found.remove(name, "broker")
-    show([{"removed": name, "broker": to, "moved": moved, "revoked": len(revoked)}], output)
+    _show_done(name, to, moved, managed, len(revoked), output)
     tell("next: start the clients again; tidings org export, for linked organisations")
+
+
+def _show_done(name: str, to: str, moved: list[str], managed: list[SignedType], revoked: int, output: Output) -> None:
+    lists = {"moved": moved, "manages": sorted({one.event_type.name for one in managed})}
+    words = lists if output is Output.JSON else {word: ", ".join(names) for word, names in lists.items()}
+    show([{"removed": name, "broker": to, **words, "revoked": revoked}], output)
 
 
 def _clients(found: Organisation) -> dict[str, ClientConfig]:
@@ -105,19 +114,30 @@ def _clients(found: Organisation) -> dict[str, ClientConfig]:
     return {name: read_client(file) for name, file in files.items() if file.exists()}
 
 
-def _check_no_manager(found: Organisation, old: EnrolledParticipant) -> None:
-    """A type names its key manager, whose key lies with one broker: that broker cannot go."""
+def _managed(found: Organisation, old: EnrolledParticipant) -> list[SignedType]:
+    """The types whose key manager runs at a broker; raises InputError if its key is on another machine."""
+    from tidings.net import check_can_hand_over, managers_at
+
+    folder, now = found.folder / old.name, now_ms()
+    keys = {old.manager_key, *managers_at(folder)} - {None}
     with found.registry() as registry:
-        kept = [one.event_type.name for one in registry.types.all() if one.key_manager == old.manager_key]
-    if old.manager_key and kept:
-        raise InputError(
-            f"{old.name} gives out the keys of {', '.join(sorted(set(kept)))}, which name it as their key manager; "
-            "declare a next version of each with --key-manager and another broker first: tidings type declare --help"
-        )
+        types = [one for one in registry.types.all() if one.key_manager in keys and one.not_after > now]
+    check_can_hand_over(types, old.name, folder)
+    return types
+
+
+def _hand_over(found: Organisation, change: _Change, managed: list[SignedType]) -> None:
+    """The new broker distributes the keys of our types from now on."""
+    from tidings.net import hand_over_managers
+
+    if managed:
+        hand_over_managers(managed, found.folder / change.old.name, found.folder / change.new.name)
 
 
 async def _drain(found: Organisation, change: _Change, unread: bool) -> None:
     """Have the old broker deliver everything to others and stop, once the new one has joined."""
+    from tidings.net import is_running
+
     old, new = change.old, change.new
     state = await _ask(change, new, "status")
     if state is None:
@@ -126,10 +146,10 @@ async def _drain(found: Organisation, change: _Change, unread: bool) -> None:
     if not state["joined"]:
         raise SetupError(f"{new.name} has not joined the network yet; `tidings broker status` says whom it waits for")
     before = await _ask(change, old, "status")
-    if before is None:
+    if before is None and not is_running(found.folder / old.name):
         tell(f"note: {old.name} does not run; what it still had for others stays in its folder")
         return
-    if before["waiting"] and not unread:
+    if before is not None and before["waiting"] and not unread:
         raise InputError(
             f"{old.name} has {before['waiting']} events that its clients have not read: read them with "
             "`tidings subscribe TYPE --durable NAME`, or add --unread, and have --from fetch them again"
@@ -139,7 +159,7 @@ async def _drain(found: Organisation, change: _Change, unread: bool) -> None:
     await _ask(change, old, "drain")
     try:
         async with asyncio.timeout(DRAINED_S_MAX):
-            while await _ask(change, old, "status") is not None:  # noqa: ASYNC110  It is another process.
+            while is_running(found.folder / old.name) or await _ask(change, old, "status") is not None:  # noqa: ASYNC110
                 await asyncio.sleep(LOOK_S)
     except TimeoutError:
         raise SetupError(

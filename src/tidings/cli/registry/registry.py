@@ -5,6 +5,7 @@ They share the options for a registry, a key or a time, and the display of times
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import re
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from tidings.cli.terminal import Output, OutputOption, Row, show, tell
-from tidings.errors import InputError
+from tidings.errors import InputError, TidingsError
 from tidings.security import fingerprint
 
 if TYPE_CHECKING:
@@ -184,7 +185,20 @@ def open_registry(address: str, *, create: bool = False, any_clock: bool = False
     opened = Registry.open(address, now_ms=now_ms(), create=create)
     if not any_clock:
         _check_clock(opened)
+    opened.types.own_keys = _own_keys(address)
     return opened
+
+
+def _own_keys(address: str) -> frozenset[bytes]:
+    """The keys of the organisation in whose folder a registry is; none if it is elsewhere, or they cannot be read."""
+    folder = Path(address).parent
+    if "://" in address or not (folder / "authority.pem").exists():
+        return frozenset()
+    from tidings.net import Organisation
+
+    with contextlib.suppress(TidingsError, OSError):
+        return frozenset(key.public_key for key in Organisation(folder).keys)
+    return frozenset()
 
 
 def _check_clock(opened: Registry) -> None:

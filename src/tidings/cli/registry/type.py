@@ -30,6 +30,8 @@ from tidings.events import read_file
 from tidings.security import PROFILES, Mode, PadPolicy, SignedType, fingerprint, from_fingerprint
 
 if TYPE_CHECKING:
+    from tidings.net import Organisation
+    from tidings.security import Identity
     from tidings.store import Registry
 
 SIGNED_FILE_BYTES_MAX = 2**20 + 1  # One more than a definition may have, so that a longer one is detected.
@@ -106,9 +108,9 @@ def declare(
     here, event_type = organisation_here(org) if key is None else None, read_file(file)
     if key is None and here is None:
         raise InputError("expected --key FILE, or --org with your organisation's folder")
-    owner = here.authority if here is not None else read_key(key or Path())
     with open_registry(registry, create=True) as opened:
-        manager = _manager_key(opened, key_manager, owner.public_key)
+        owner = _owner(opened, here, event_type.name) if here is not None else read_key(key or Path())
+        manager = _manager_key(opened, key_manager, owner.public_key, (event_type.name, version))
         signed = SignedType.make(
             owner,
             event_type,
@@ -129,8 +131,21 @@ def declare(
     show([_summary(signed, {}, output)], output)
 
 
-def _manager_key(opened: Registry, name: str | None, owner: bytes) -> bytes:
-    """The key that distributes the keys: of a broker of ours, if there is one, its own key for that purpose."""
+def _owner(opened: Registry, here: Organisation, name: str) -> Identity:
+    """The organisation's key that owns other versions of the type, which may be a former one; else its present key."""
+    owners = {signed.owner_key for signed in opened.types.all() if signed.event_type.name == name}
+    return next((key for key in here.keys if key.public_key in owners), here.authority)
+
+
+def _manager_key(opened: Registry, name: str | None, owner: bytes, of: tuple[str, int]) -> bytes:
+    """The key that distributes the keys: of a broker of ours, if there is one, its own key for that purpose.
+
+    Declared again, a version keeps the one that it has.
+    """
+    if name is None:
+        for signed in opened.types.all():
+            if (signed.owner_key, signed.event_type.name, signed.version) == (owner, *of):
+                return signed.key_manager
     brokers = {one.name: one.manager_key for one in opened.participants.all("broker") if one.manager_key is not None}
     if name is None:
         return next(iter(brokers.values()), owner)

@@ -68,7 +68,14 @@ from tidings.net.transport.frames import (
 )
 from tidings.net.transport.handshake import Participant
 from tidings.net.transport.peer_links import PeerLinks
-from tidings.net.transport.tls import anchors_in, check_trusted, client_context, own_certificate, validity_der
+from tidings.net.transport.tls import (
+    anchors_in,
+    authority_keys,
+    check_trusted,
+    client_context,
+    own_certificate,
+    validity_der,
+)
 from tidings.net.type_files import TypeDefinition, read_type
 from tidings.node import (
     INTERESTS_MAX,
@@ -127,6 +134,7 @@ class Broker:
         self.node = self._make_node()
         self.me = self.node.me  # With its seal, so that others may pass it on.
         self.types = self.node.types
+        self._know_own_keys()
         self._participant = Participant(
             self.identity,
             self.certificate_der,
@@ -185,6 +193,11 @@ class Broker:
         )
 
     # ── Parts ──
+
+    def _know_own_keys(self) -> None:
+        """A name that another organisation has given to a type of its own still means ours."""
+        trusted = authority_keys(self.config.trusted.read_bytes())
+        self.types.own_keys = frozenset(trusted.get(self.config.domain, ()))
 
     def _make_node(self) -> Node:
         config = self.config
@@ -341,6 +354,7 @@ class Broker:
         try:
             self._participant = self._files.apply(self._participant)
             self.certificate_der = self._participant.certificate_der
+            self._know_own_keys()
             for known in map(read_type, files_in(self.config.types, ".type")):
                 if self.types.get(known.name) is None:
                     self.declare(known)

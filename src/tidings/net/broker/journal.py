@@ -170,7 +170,7 @@ class Journal:
     def __init__(self, file: Path) -> None:
         """Opens or creates the journal, and starts a new incarnation of the broker."""
         self.file = file
-        self._lock = _lock(file)
+        self._lock = lock_journal(file)
         self._writer = _open(file)
         self._reader = _open(file)
         try:
@@ -541,7 +541,7 @@ async def read_on(
     return cursor.supply(read, await fetch(read.after, read.at_most))
 
 
-def _lock(file: Path) -> IO[str]:
+def lock_journal(file: Path) -> IO[str]:
     """A file that keeps other brokers away from this journal until it is closed, by whatever ends this process."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -565,6 +565,19 @@ def _lock(file: Path) -> IO[str]:
         lock.write(f"{os.getpid()}\n")
         lock.flush()
     return lock
+
+
+def is_locked(file: Path) -> bool:
+    """Whether a broker is running on this journal, on this machine."""
+    place = file.with_suffix(".lock")
+    if not place.exists():
+        return False
+    with place.open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def _advice(wrong: Exception) -> str:

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from tidings.errors import Denied, InputError, PeerError, SetupError
 from tidings.net.clock import now_ms
-from tidings.net.config import BrokerConfig
+from tidings.net.config import BrokerConfig, files_in
 from tidings.net.ids import read_identity
 from tidings.net.type_files import TypeDefinition, of_signed
 from tidings.security import Identity, KeyManager, RevocationRecord, SignedType, fingerprint
@@ -57,11 +57,11 @@ class KeyManagers:
         return self.types()
 
     def hosted(self, types: list[SignedType]) -> Iterator[KeyManager]:
-        """The managers that run here: for each key in `manages`, those of the types that appoint it."""
-        for file in self._config.manages:
+        """The managers that run here: for each key in `manages`, or in its folders, those of the types that appoint it."""
+        for file in files_in(self._config.manages, ".pem"):
             identity = read_identity(file)
             appointed = [signed for signed in types if signed.key_manager == identity.public_key and signed.group_ids]
-            if not appointed and file.name != OWN_MANAGER:
+            if not appointed and file.name != OWN_MANAGER and file in self._config.manages:
                 raise InputError(f"{file}: no type that this broker knows appoints {fingerprint(identity.public_key)}")
             for signed in appointed:
                 if signed.type_id not in self._running:
@@ -139,7 +139,7 @@ class GenerationFiles:
         """On disk when this returns. In place: so few bytes are written whole or not at all."""
         file = self._file(type_id)
         try:
-            self._folder.mkdir(mode=0o700, exist_ok=True)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             opened = os.open(file, os.O_WRONLY | os.O_CREAT, 0o600)
             try:
                 os.write(opened, f"{generation:020d}\n".encode())

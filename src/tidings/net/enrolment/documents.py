@@ -95,7 +95,10 @@ def read(raw: bytes, kind: type[_D], where: str) -> tuple[_D, bytes]:
         raise InputError(f"{where}: expected {_WRITTEN_BY[kind]}: {wrong}") from None
     if not isinstance(signed.content, kind):
         raise InputError(f"{where}: expected {_WRITTEN_BY[kind]}, got {_WRITTEN_BY[type(signed.content)]}")
-    keys = tls.authority_keys(signed.content.authority.encode())
+    try:
+        keys = tls.authority_keys(signed.content.authority.encode())
+    except PeerError as wrong:
+        raise InputError(f"{where}: {wrong}") from None
     if list(keys) != [_organisation(signed.content)]:
         raise InputError(f"{where}: expected the authority of {_organisation(signed.content)[:80]!r} alone")
     ((*_, key),) = keys.values()
@@ -110,8 +113,16 @@ def read(raw: bytes, kind: type[_D], where: str) -> tuple[_D, bytes]:
 
 def read_file(file: Path, kind: type[_D]) -> tuple[_D, bytes]:
     """Likewise, from a file."""
+    return read(read_bytes(file), kind, str(file))
+
+
+def read_bytes(file: Path) -> bytes:
+    """A document's file; raises InputError for one that is too large to be one."""
     with file.open("rb") as stream:
-        return read(stream.read(DOCUMENT_BYTES_MAX), kind, str(file))
+        raw = stream.read(DOCUMENT_BYTES_MAX + 1)
+    if len(raw) > DOCUMENT_BYTES_MAX:
+        raise InputError(f"{file} is larger than {DOCUMENT_BYTES_MAX >> 20} MiB, and so is no file of Tidings")
+    return raw
 
 
 def types_of(texts: tuple[str, ...]) -> list[SignedType]:

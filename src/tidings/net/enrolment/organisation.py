@@ -35,11 +35,14 @@ from tidings.net.enrolment.documents import (
     CardBroker,
     OrganisationCard,
     RightBundle,
+    read,
+    read_bytes,
     read_file,
     sign,
     type_text,
     types_of,
 )
+from tidings.net.enrolment.folder_lock import FolderLock, one_at_a_time
 from tidings.net.enrolment.participant import (
     AUTHORITY,
     CONFIG,
@@ -52,6 +55,7 @@ from tidings.net.enrolment.participant import (
     install,
     make_folder,
     move_client,
+    new_key,
     peers_text,
     put_tokens,
     read_request,
@@ -61,13 +65,15 @@ from tidings.net.enrolment.participant import (
 )
 from tidings.net.ids import read_identity
 from tidings.net.transport import tls
-from tidings.security import BiscuitCapability, Identity, fingerprint
+from tidings.security import BiscuitCapability, Identity, fingerprint, from_fingerprint
 from tidings.store import EnrolledParticipant, IssuedChanges, Issuer, Registry
 
 SECRET, NEXT_SECRET, NEXT, SETTINGS = "authority.pem", "next.pem", "next.crt", "org.toml"
 RETIRED, CARDS = "retired", "organisations"
 AUTHORITY_DAYS = 5 * 365  # Changed by hand, with overlap; `tidings org rotate`.
 CERTIFICATE_DAYS = 7.0  # Of brokers and clients. Renewed by themselves when a third is left.
+CARD_BROKERS_MAX = 256  # Our brokers try to connect to each of them.
+CARD_TYPES_MAX = 512  # Of the 4096 that a broker knows: one organisation cannot use them all up.
 RIGHT_DEPTH = 1  # A right for an organisation is for its brokers and clients: it delegates it once.
 
 
@@ -87,7 +93,7 @@ class Organisation:
 
     def __init__(self, folder: Path) -> None:
         """Raises InputError for a folder without an organisation in it."""
-        self.folder = folder
+        self.folder, self.lock = folder, FolderLock(folder)
         if not (folder / SECRET).exists() or not (folder / AUTHORITY).exists():
             raise InputError(
                 f"{folder}: there is no organisation here, with {SECRET} and {AUTHORITY}; `tidings org create NAME` "
@@ -105,21 +111,28 @@ class Organisation:
             found = cls(folder)
             if found.name != settings.name:
                 raise InputError(f"{folder} is the folder of {found.name}; name another one with --folder")
+            found.name_itself()
             return found, False
         checked_file_name(settings.name)
         make_folder(folder)
-        authority = Identity.make(secrets.token_bytes)
-        certificate = tls.authority(settings.name, authority, days=AUTHORITY_DAYS)
-        words = {"name": settings.name, "overlay": settings.overlay, "certificate_days": settings.certificate_days}
-        words |= {word: value for word in ("enrolment", "registry") if (value := getattr(settings, word))}
-        (folder / SETTINGS).write_text(table("[organisation]", words))
-        write_secret(folder / SECRET, authority.to_pem())
-        (folder / TRUSTED).write_bytes(certificate)
-        (folder / AUTHORITY).write_bytes(certificate)  # Last: with it the organisation is whole.
+        with FolderLock(folder).held():  # Whatever an interrupted one has left is used.
+            authority = new_key(folder / SECRET)
+            words = {"name": settings.name, "overlay": settings.overlay, "certificate_days": settings.certificate_days}
+            words |= {word: value for word in ("enrolment", "registry") if (value := getattr(settings, word))}
+            write_if_new(folder / SETTINGS, table("[organisation]", words).encode())
+            if not (folder / AUTHORITY).exists():
+                certificate = tls.authority(settings.name, authority, days=AUTHORITY_DAYS)
+                write_if_new(folder / TRUSTED, certificate)
+                write_if_new(folder / AUTHORITY, certificate)
         made = cls(folder)
-        with made.registry() as registry:
-            registry.domains.add(made.name, [authority.public_key], by=made.by, now_ms=now_ms())
+        made.name_itself()
         return made, True
+
+    def name_itself(self) -> None:
+        """In its registry, its key goes by its name."""
+        with self.registry() as registry:
+            if all(domain.name != self.name for domain in registry.domains.all()):
+                registry.domains.add(self.name, [self.authority.public_key], by=self.by, now_ms=now_ms())
 
     # ── Parts ──
 
@@ -149,6 +162,7 @@ class Organisation:
     def registry(self) -> Iterator[Registry]:
         with Registry.open(self.registry_address, now_ms=now_ms()) as opened:
             opened.clock.check(now_ms())
+            opened.types.own_keys = frozenset(key.public_key for key in self.keys)
             yield opened
 
     def issuer(self, registry: Registry) -> Issuer:
@@ -158,11 +172,12 @@ class Organisation:
         """The organisations that it trusts, by name; with `connected`, those that its brokers connect to."""
         place, kinds = self.folder / CARDS, (".org",) if connected else (".org", ".rights")
         files = [file for file in sorted(place.iterdir()) if file.suffix in kinds] if place.exists() else []
-        read = [read_file(file, OrganisationCard)[0] for file in files]
-        return {card.name: card for card in read}
+        found = [read_file(file, OrganisationCard)[0] for file in files]
+        return {card.name: card for card in found}
 
     # ── Enrolment ──
 
+    @one_at_a_time
     def approve(self, request: EnrolmentRequest, *, renew: bool = False, administers: bool | None = None) -> Approval:
         """Enrols a participant; its certificate and everything else that it needs.
 
@@ -194,6 +209,7 @@ class Organisation:
             self._write_peers(registry)
             return self._approval(registry, one)
 
+    @one_at_a_time
     def renew(self, request: EnrolmentRequest) -> Approval:
         """As `approve`, for one who is enrolled; raises Denied for others: those who were removed are not renewed."""
         with self.registry() as registry:
@@ -204,13 +220,12 @@ class Organisation:
             )
         return self.approve(request, renew=True)
 
+    @one_at_a_time
     def enrol(self, secret: bytes, pem: bytes) -> Approval:
         """Enrols who shows the secret of an invitation; raises Denied for a wrong or used one."""
         request = read_request(pem)
         with self.registry() as registry:
-            name, role = registry.participants.redeem(secret, request.key, now_ms=now_ms())
-        if (name, role) != (request.name, request.role):
-            raise Denied(f"code: it is for the {role} {name}, not for the {request.role} {request.name[:64]}")
+            registry.participants.redeem(secret, request.key, request.name, request.role, now_ms=now_ms())
         return self.approve(request)
 
     def invite(self, name: str, role: str, *, expires_ms: int) -> str:
@@ -226,6 +241,12 @@ class Organisation:
             registry.participants.invite(secret, name, role, expires_ms=expires_ms, by=self.by, now_ms=now_ms())
         return f"{self.settings.enrolment}/{self.authority.public_key.hex()}/{secret.hex()}"
 
+    def uninvite(self, name: str, role: str) -> int:
+        """Makes the codes for this name void that nobody has used; how many."""
+        with self.registry() as registry:
+            return registry.participants.uninvite(name, role, by=self.by, now_ms=now_ms())
+
+    @one_at_a_time
     def install_here(self, approval: Approval, *, listen: str = "", broker: str = "") -> list[Path]:
         """Puts an approval into the participant's folder below this one."""
         folder = self.folder / approval.name
@@ -245,7 +266,7 @@ class Organisation:
         return not is_due(known.certificate)
 
     def _certificate(self, request: EnrolmentRequest, *, administers: bool) -> bytes:
-        issuer = tls.anchors_in(self.certificates)[-1].pem
+        issuer = next(anchor.pem for anchor in self.anchors if anchor.key == self.authority.public_key)
         return tls.certificate(
             self.name,
             request.name,
@@ -285,6 +306,7 @@ class Organisation:
 
     # ── Changes ──
 
+    @one_at_a_time
     def refresh(self, *, renew_all: bool = False) -> IssuedChanges:
         """Brings up to date what depends on the registry: brokers' rights, roles, renewals, peers, files here."""
         now = now_ms()
@@ -296,6 +318,7 @@ class Organisation:
             self.hand_out(registry)
         return changes
 
+    @one_at_a_time
     def hand_out(self, registry: Registry) -> None:
         """Puts the rights of those whose folders are here into their folders."""
         for one in registry.participants.all():
@@ -303,19 +326,25 @@ class Organisation:
             if (folder / CONFIG[one.role]).exists():
                 put_tokens(folder / RIGHTS, self._tokens(registry, one.key))
 
-    def renew_certificates(self, *, within_days: float | None = None) -> list[str]:
-        """Renews the certificates that end soon, of those whose folders are here; their names."""
+    @one_at_a_time
+    def renew_certificates(self, *, within_days: float | None = None, of_former_keys: bool = False) -> list[str]:
+        """Renews the certificates that end soon, of those whose folders are here; their names.
+
+        With `of_former_keys`, also those that the present authority has not signed.
+        """
         with self.registry() as registry:
             known = registry.participants.all()
         renewed = []
         for one in known:
             folder = self.folder / one.name
-            if (folder / CONFIG[one.role]).exists() and is_due(one.certificate, within_days):
+            due = is_due(one.certificate, within_days) or (of_former_keys and not self._is_good(one))
+            if (folder / CONFIG[one.role]).exists() and due:
                 request = EnrolmentRequest(self.name, one.name, one.role, one.key)
                 self.install_here(self.approve(request, renew=True))
                 renewed.append(one.name)
         return renewed
 
+    @one_at_a_time
     def move_client(self, name: str, broker: str) -> bool:
         """Has a client here use another broker of this organisation; False if it does so already."""
         with self.registry() as registry:
@@ -327,10 +356,16 @@ class Organisation:
             )
         return move_client(folder, CardBroker(one.name, one.address, fingerprint(one.key)))
 
+    @one_at_a_time
     def remove(self, name: str, role: str, *, purge: bool = False) -> list[str]:
-        """Removes a participant and revokes its rights; the revocation ids. With `purge`, its folder goes, too."""
+        """Removes a participant and revokes its rights; the revocation ids. With `purge`, its folder goes, too.
+
+        Idempotent: for one that was removed before, there is nothing more to revoke.
+        """
         now = now_ms()
         with self.registry() as registry:
+            if registry.participants.was_removed(name):
+                return self._purge(name, role) if purge else []
             one = registry.participants.find(name)
             if one.role != role:
                 raise InputError(f"{name} is a {one.role}; use `tidings {one.role} remove {name}`")
@@ -338,8 +373,14 @@ class Organisation:
             revoked = self._revoke_all(registry, [one.key], f"{name} was removed")
             self._write_peers(registry)
         if purge:
-            shutil.rmtree(self.folder / name, ignore_errors=True)
+            self._purge(name, role)
         return revoked
+
+    def _purge(self, name: str, role: str) -> list[str]:
+        folder = self.folder / checked_file_name(name)
+        if (folder / CONFIG[role]).exists() and not folder.is_symlink():
+            shutil.rmtree(folder)
+        return []
 
     def _revoke_all(self, registry: Registry, holders: Sequence[bytes], why: str) -> list[str]:
         issuer, now, revoked = self.issuer(registry), now_ms(), list[str]()
@@ -370,6 +411,7 @@ class Organisation:
                 enrolment=self.settings.enrolment,
             )
 
+    @one_at_a_time
     def trust(
         self, file: Path, expected: str | None = None, *, only_rights: bool = False
     ) -> tuple[OrganisationCard, bytes, bool]:
@@ -379,32 +421,54 @@ class Organisation:
         Raises Denied if `expected` is given and is not its fingerprint, and InputError for one that took the name of
         another.
         """
-        card, key = read_file(file, OrganisationCard)
+        raw = read_bytes(file)
+        card, key = read(raw, OrganisationCard, str(file))
         checked_file_name(card.name)
         if expected is not None and fingerprint(key) != expected:
             raise Denied(
                 f"holder: the fingerprint of {file} is {fingerprint(key)}, not {expected[:80]}; do not trust it"
             )
-        if card.name == self.name:
-            raise InputError(f"{file} is the public file of {self.name} itself")
-        if card.overlay != self.settings.overlay:
-            raise InputError(
-                f"{card.name} runs the overlay {card.overlay[:40]}, and {self.name} runs {self.settings.overlay}; all "
-                "brokers of a network run the same"
-            )
-        for broker in card.brokers:
-            host_and_port(broker.address, f"{file}: ")
-        self._check_name(card)
-        place = self.folder / CARDS / f"{card.name}{'.rights' if only_rights else '.org'}"
-        make_folder(place.parent)
-        changed = write_if_new(place, file.read_bytes()) is not None
-        place.with_suffix(".org" if only_rights else ".rights").unlink(missing_ok=True)
-        self._write_trusted(card, is_anchor=not only_rights)
         with self.registry() as registry:
-            self._take_types(registry, card)
+            self._check_card(card, registry, str(file))
+            for signed in types_of(card.types):  # All are read before the first is stored.
+                registry.types.declare(signed, by=self.by, now_ms=now_ms())
             self._name_keys(registry, card, key)
+            place = self.folder / CARDS / f"{card.name}{'.rights' if only_rights else '.org'}"
+            make_folder(place.parent)
+            changed = write_if_new(place, raw) is not None
+            place.with_suffix(".org" if only_rights else ".rights").unlink(missing_ok=True)
+            self._write_trusted(card, is_anchor=not only_rights)
             self._write_peers(registry)
         return card, key, changed
+
+    def _check_card(self, card: OrganisationCard, registry: Registry, where: str) -> None:
+        """Raises InputError for a public file that this organisation cannot work with; before anything is changed."""
+        if card.name == self.name:
+            raise InputError(f"{where} is the public file of {self.name} itself")
+        if card.overlay != self.settings.overlay:
+            raise InputError(
+                f"{card.name} runs the overlay {card.overlay[:40]!r}, and {self.name} runs {self.settings.overlay}; all "
+                "brokers of a network run the same"
+            )
+        known = self.cards()
+        if card.name in known and known[card.name].made_ms > card.made_ms:
+            raise InputError(
+                f"{where} is older than the file of {card.name} that you have; ask for a new one (`tidings org export`)"
+            )
+        if len(card.brokers) > CARD_BROKERS_MAX or len(card.types) > CARD_TYPES_MAX:
+            raise InputError(f"{where}: expected at most {CARD_BROKERS_MAX} brokers and {CARD_TYPES_MAX} types")
+        if card.enrolment:
+            host_and_port(card.enrolment, f"{where}: ")
+        taken = [broker for name, other in known.items() if name != card.name for broker in other.brokers]
+        self._check_brokers(card, {broker.key for broker in (*self._own_brokers(registry), *taken)}, where)
+        self._check_name(card)
+
+    def _check_brokers(self, card: OrganisationCard, taken: set[str], where: str) -> None:
+        for broker in card.brokers:
+            host_and_port(broker.address, f"{where}: ")
+            key = fingerprint(from_fingerprint(broker.key))
+            if key in taken:
+                raise InputError(f"{where}: the key {key} is that of a broker of another organisation; do not trust it")
 
     def trusted_keys(self, name: str) -> list[bytes]:
         """The keys that an organisation is trusted by, newest last; none if it is not."""
@@ -428,10 +492,6 @@ class Organisation:
             kept = [anchor for anchor in kept if anchor.domain != card.name]
         write_if_new(self.folder / TRUSTED, b"".join(anchor.pem for anchor in kept))
 
-    def _take_types(self, registry: Registry, card: OrganisationCard) -> None:
-        for signed in types_of(card.types):
-            registry.types.declare(signed, by=self.by, now_ms=now_ms())
-
     def _name_keys(self, registry: Registry, card: OrganisationCard, key: bytes) -> None:
         """Its newest key goes by its name; former ones by the name and when they were replaced."""
         for known in registry.domains.all():
@@ -446,9 +506,12 @@ class Organisation:
         anchored = tls.authority_keys((self.folder / TRUSTED).read_bytes())
         return sorted({*anchored, *self.cards()} - {self.name})
 
+    @one_at_a_time
     def distrust(self, name: str) -> list[str]:
         """Trusts an organisation no longer, and revokes the rights that it was given; the revocation ids."""
         keys = self.trusted_keys(name)
+        if not keys and self._was_trusted(name):
+            return []
         if not keys or name == self.name:
             known = ", ".join(self.trusts()) or "none"
             raise InputError(f"{self.name} does not trust {name[:80]!r}; it trusts {known}")
@@ -460,6 +523,11 @@ class Organisation:
             revoked = self._revoke_all(registry, keys, f"{name} is not trusted any more")
             self._write_peers(registry)
         return revoked
+
+    def _was_trusted(self, name: str) -> bool:
+        """Whether it trusted somebody of that name before: its registry still has their key."""
+        with self.registry() as registry:
+            return name != self.name and any(domain.name == name for domain in registry.domains.all())
 
     def bundle(self, tokens: Sequence[BiscuitCapability]) -> bytes:
         """Rights for another organisation, as a file."""
@@ -500,6 +568,7 @@ class Organisation:
                 failed[card.name] = str(wrong)
         return failed
 
+    @one_at_a_time
     def accept(self, bundle: RightBundle, key: bytes) -> list[BiscuitCapability]:
         """Takes rights that another organisation has granted; raises Denied if it is not trusted, or they are not ours."""
         if key not in self.trusted_keys(bundle.organisation):
@@ -508,6 +577,8 @@ class Organisation:
             )
         mine, taken = {each.public_key for each in self.keys}, []
         with self.registry() as registry:
+            if len(bundle.types) > CARD_TYPES_MAX:
+                raise InputError(f"expected rights to at most {CARD_TYPES_MAX} types in one file")
             types = types_of(bundle.types)
             for signed in types:
                 registry.types.declare(signed, by=self.by, now_ms=now_ms())
@@ -521,6 +592,7 @@ class Organisation:
 
     # ── A new key ──
 
+    @one_at_a_time
     def rotate(self) -> bytes:
         """Makes the next authority, which everybody here trusts from now on; its key. Idempotent."""
         if not (self.folder / NEXT).exists():
@@ -528,27 +600,57 @@ class Organisation:
             certificate = tls.authority(self.name, next_one, days=AUTHORITY_DAYS, predecessor=self.authority)
             (self.folder / NEXT_SECRET).unlink(missing_ok=True)
             write_secret(self.folder / NEXT_SECRET, next_one.to_pem())
-            (self.folder / NEXT).write_bytes(certificate)
+            write_if_new(self.folder / NEXT, certificate)
         trusted = (self.folder / TRUSTED).read_bytes().rstrip() + b"\n"
         key = read_identity(self.folder / NEXT_SECRET).public_key
         if key not in tls.authority_keys(trusted)[self.name]:
             write_if_new(self.folder / TRUSTED, trusted + (self.folder / NEXT).read_bytes())
         return key
 
+    @one_at_a_time
+    def cancel_rotation(self) -> str | None:
+        """Drops the next authority, which has not signed anything yet; its key, or None if there is none."""
+        if not (self.folder / NEXT_SECRET).exists():
+            if (self.folder / NEXT).exists():
+                raise InputError(f"{self.name} has begun to use its next key; go on with `tidings org rotate --finish`")
+            return None
+        key = read_identity(self.folder / NEXT_SECRET).public_key
+        anchors = tls.anchors_in((self.folder / TRUSTED).read_bytes())
+        write_if_new(self.folder / TRUSTED, b"".join(anchor.pem for anchor in anchors if anchor.key != key))
+        (self.folder / NEXT).unlink(missing_ok=True)
+        (self.folder / NEXT_SECRET).unlink()
+        return fingerprint(key)
+
+    @one_at_a_time
     def finish_rotation(self) -> list[str]:
-        """The next authority signs from now on, and certifies everybody here anew; who that is."""
-        if not (self.folder / NEXT).exists():
+        """The next authority signs from now on, and certifies everybody here anew; who that is.
+
+        Repeated, it completes what was interrupted; nobody is certified twice.
+        """
+        if (self.folder / NEXT).exists():
+            self._use_next()
+        elif len(self.authority_keys) < 2:
             raise InputError(f"{self.name} has no next key; begin with `tidings org rotate`")
-        make_folder(self.folder / RETIRED)
-        shutil.copy(self.folder / SECRET, self.folder / RETIRED / f"{self.authority.public_key.hex()[:16]}.pem")
-        write_if_new(self.folder / AUTHORITY, self.certificates + (self.folder / NEXT).read_bytes())
-        (self.folder / NEXT_SECRET).replace(self.folder / SECRET)
-        (self.folder / NEXT).unlink()
         renewed = Organisation(self.folder)
+        renewed.lock = self.lock
         with renewed.registry() as registry:
             renewed._name_keys(registry, renewed.card(), renewed.authority.public_key)
-        return renewed.renew_certificates(within_days=float("inf"))
+        return renewed.renew_certificates(of_former_keys=True)
 
+    def _use_next(self) -> None:
+        """Each step may be repeated after it was interrupted; the next certificate's file goes last."""
+        make_folder(self.folder / RETIRED)
+        next_one = (self.folder / NEXT).read_bytes()
+        if (self.folder / NEXT_SECRET).exists():
+            former = self.folder / RETIRED / f"{self.authority.public_key.hex()[:16]}.pem"
+            if not former.exists():
+                write_secret(former, self.authority.to_pem())
+            (self.folder / NEXT_SECRET).replace(self.folder / SECRET)
+        if tls.anchors_in(self.certificates)[-1] != tls.anchors_in(next_one)[-1]:
+            write_if_new(self.folder / AUTHORITY, self.certificates + next_one)
+        (self.folder / NEXT).unlink()
+
+    @one_at_a_time
     def retire(self) -> list[str]:
         """Trusts the former authorities no longer; their keys. They still own the types that they declared."""
         *former, _ = self.authority_keys

@@ -1,6 +1,7 @@
 """A participant's own folder: its key, which never leaves it, and what its organisation has given it.
 
 key.pem, manager.pem    made here; a broker's second key is for the key managers of types that appoint it
+managers/*.pem          keys of managers that a broker took over from another (see `handover`)
 request.pem             a certificate signing request, for the authority
 cert.pem, trusted.pem   from the approval; inside an organisation's folder, ../trusted.pem serves all
 rights/*.token          likewise; `types/` and `peers.toml` where there is no organisation's folder around it
@@ -10,6 +11,7 @@ broker.toml, client.toml
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import os
@@ -29,8 +31,14 @@ from tidings.security import Identity, fingerprint, from_fingerprint
 
 KEY, MANAGER, CERTIFICATE, TRUSTED, REQUEST = "key.pem", "manager.pem", "cert.pem", "trusted.pem", "request.pem"
 AUTHORITY = "authority.crt"
-RIGHTS, TYPES, PEERS, REGISTRY = "rights", "types", "peers.toml", "tidings.db"
+RIGHTS, TYPES, PEERS, REGISTRY, MANAGERS = "rights", "types", "peers.toml", "tidings.db", "managers"
 CONFIG = {"broker": "broker.toml", "client": "client.toml"}
+NAME_BYTES_MAX = 64  # As certificates allow.
+REQUEST_BYTES_MAX = 1 << 16
+_TAKEN = {AUTHORITY, TRUSTED, PEERS, REGISTRY, "authority.pem", "next.pem", "next.crt", "org.toml"} | {
+    "retired",
+    "organisations",
+}
 REQUEST_MS_MAX = 600_000  # As far as clocks may differ.
 
 
@@ -49,6 +57,10 @@ class EnrolmentRequest:
 
 def read_request(pem: bytes) -> EnrolmentRequest:
     """A request from its file; raises InputError for anything that is not one, or was altered."""
+    if len(pem) > REQUEST_BYTES_MAX:
+        raise InputError(
+            f"expected a request of at most {REQUEST_BYTES_MAX} bytes, as `tidings broker request` writes it"
+        )
     organisation, name, role, key, says = tls.read_signing_request(pem)
     if role not in CONFIG:
         raise InputError(f"expected the request of a broker or a client, got {role[:40]!r}")
@@ -59,10 +71,26 @@ def read_request(pem: bytes) -> EnrolmentRequest:
     return EnrolmentRequest(organisation, checked_file_name(name), role, key, address, manager, pem)
 
 
+def read_request_file(file: Path) -> EnrolmentRequest:
+    """Likewise, from a file."""
+    with file.open("rb") as stream:
+        return read_request(stream.read(REQUEST_BYTES_MAX + 1))
+
+
 def checked_file_name(name: str) -> str:
-    """A participant's name is a folder's, too."""
-    if not name or name in (".", "..") or "/" in name or "\0" in name or len(name) > 64 or not name.isprintable():
-        raise InputError(f"expected a name that can be a folder's, of at most 64 characters; got {name[:80]!r}")
+    """A name is a folder's, too, and an argument on a command line; and it is not one of the organisation's own files.
+
+    >>> checked_file_name("desk 2")
+    'desk 2'
+    """
+    if not name.isprintable() or "/" in name or name != name.strip() or name.startswith((".", "-", "ed25519:")):
+        raise InputError(
+            f"expected a name that can be a folder's: printable, no /, not beginning with . or -; got {name[:80]!r}"
+        )
+    if not 1 <= len(name.encode()) <= NAME_BYTES_MAX:
+        raise InputError(f"expected a name of 1 to {NAME_BYTES_MAX} bytes, got {len(name.encode())}: {name[:80]!r}")
+    if name.casefold() in _TAKEN or name.casefold().startswith(f"{REGISTRY}-"):
+        raise InputError(f"{name} is a file or folder of every organisation; choose another name")
     return name
 
 
@@ -70,11 +98,11 @@ def prepare(folder: Path, organisation: str, name: str, role: str, address: str 
     """Makes a participant's folder, keys and request; what is there already stays."""
     checked_file_name(name)
     make_folder(folder)
-    key = _key(folder / KEY)
+    key = new_key(folder / KEY)
     says, manager = {}, None
     if role == "broker":
         host_and_port(address, "--listen: ")
-        manager = _key(folder / MANAGER).public_key
+        manager = new_key(folder / MANAGER).public_key
         says = {"address": address, "manager": fingerprint(manager)}
     pem = tls.signing_request(organisation, name, role, key, says)
     (folder / REQUEST).write_bytes(pem)
@@ -116,6 +144,7 @@ def install(
     if certified != key or organisation != approval.organisation:
         raise Denied(f"holder: the approval is for {fingerprint(certified)}, and the key here is {fingerprint(key)}")
     tls.check_issued(tls.der(approval.certificate.encode()), authority_key)
+    _check_parts(approval)
     changed = [write_if_new(folder / CERTIFICATE, approval.certificate.encode())]
     changed += put_tokens(folder / RIGHTS, approval.tokens)
     if not shared:
@@ -124,6 +153,15 @@ def install(
         changed.append(_write_config(folder, approval, listen or broker, shared))
     (folder / REQUEST).unlink(missing_ok=True)
     return [file for file in changed if file is not None]
+
+
+def _check_parts(approval: Approval) -> None:
+    """Raises InputError or Denied for what a broker or a client could not use; before anything is written."""
+    tls.authority_keys(approval.trusted.encode())
+    types_of(approval.types)
+    for peer in approval.peers:
+        host_and_port(peer.address, "the approval: ")
+        from_fingerprint(peer.key)
 
 
 def _install_public(folder: Path, approval: Approval) -> list[Path | None]:
@@ -164,7 +202,8 @@ def _write_config(folder: Path, approval: Approval, where: str, shared: bool) ->
         asked = read_request((folder / REQUEST).read_bytes()).address
         words |= {"listen": where or asked, "overlay": approval.overlay, "data": "data"}
         words |= {"advertise": asked} if asked != words["listen"] else {}
-        words |= {"peers_file": around + PEERS, "manages": [MANAGER]}
+        words |= {"peers_file": around + PEERS, "manages": [MANAGER, MANAGERS]}
+        make_folder(folder / MANAGERS)
         words |= {"registry": f"../{REGISTRY}"} if shared else {"types": [TYPES]}
     else:
         words |= _own_broker(approval, where)
@@ -202,29 +241,46 @@ def make_folder(folder: Path) -> None:
 
 
 def write_secret(file: Path, content: bytes) -> None:
-    """A new file for its owner only."""
-    with open(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as stream:
-        stream.write(content)
+    """A new file for its owner only, at once; raises FileExistsError if there is one."""
+    aside = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+    try:
+        with open(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.link(aside, file)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def write_if_new(file: Path, content: bytes) -> Path | None:
     """Writes a file at once, so that nobody reads half of it; None if it has this content already."""
     if file.exists() and file.read_bytes() == content:
         return None
-    aside = file.with_name(f".{file.name}.{os.getpid()}")
-    aside.write_bytes(content)
-    aside.replace(file)
+    aside = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+    try:
+        aside.write_bytes(content)
+        aside.replace(file)
+    finally:
+        aside.unlink(missing_ok=True)
     return file
 
 
 def table(head: str, content: Mapping[str, Any]) -> str:
-    """A table of TOML: JSON's texts, numbers and lists of them are TOML's, too."""
-    return "\n".join([head, *(f"{name} = {json.dumps(value)}" for name, value in content.items()), ""])
+    r"""A table of TOML: JSON's texts, numbers and lists of them are TOML's, too, if no character is written as two.
+
+    >>> table("[broker]", {"name": "\N{SHIP}"})
+    '[broker]\nname = "🚢"\n'
+    """
+    lines = (f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in content.items())
+    return "\n".join([head, *lines, ""])
 
 
-def _key(file: Path) -> Identity:
+def new_key(file: Path) -> Identity:
+    """The key in a file, made if there is none."""
     if not file.exists():
-        write_secret(file, Identity.make(secrets.token_bytes).to_pem())
+        with contextlib.suppress(FileExistsError):  # Another command was faster.
+            write_secret(file, Identity.make(secrets.token_bytes).to_pem())
     return read_identity(file)
 
 

@@ -26,11 +26,11 @@ import msgspec
 
 from tidings.errors import Denied, InputError, PeerError, TidingsError
 from tidings.net.clock import now_ms
-from tidings.net.config import host_and_port
 from tidings.net.enrolment.organisation import Organisation
 from tidings.net.enrolment.participant import checked_request_age, read_request
 from tidings.net.gateway import http
 from tidings.net.transport import tls
+from tidings.net.transport.listen import address_of, listen
 from tidings.security import Identity
 
 CONNECTIONS_MAX = 256
@@ -58,13 +58,10 @@ class EnrolmentServer:
         self._contexts: dict[bytes, tuple[ssl.SSLContext, datetime]] = {}
 
     async def __aenter__(self) -> EnrolmentServer:
-        host, port = host_and_port(self._address, "--listen: ")
         context = self._context(Organisation(self._folder).authority, Organisation(self._folder))
         context.sni_callback = self._choose
-        self._server = await asyncio.start_server(
-            self._accept, host, port, ssl=context, ssl_handshake_timeout=TLS_S_MAX
-        )
-        self.address = "{}:{}".format(*self._server.sockets[0].getsockname()[:2])
+        self._server = await listen(self._accept, self._address, "listen", ssl=context, ssl_handshake_timeout=TLS_S_MAX)
+        self.address = address_of(self._server)
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -35,7 +35,7 @@ def _why(wrong: OSError, host: str, port: int, setting: str) -> str:
     match wrong.errno:
         case errno.EADDRINUSE:
             return (
-                f"port {port} is in use; does this broker run already? "
+                f"port {port} is in use; does this broker or server run already? "
                 f"`ss -ltnp sport = :{port}` shows by whom, --{setting} chooses another port"
             )
         case errno.EADDRNOTAVAIL:

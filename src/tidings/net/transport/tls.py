@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
@@ -39,6 +39,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from tidings.errors import Denied, InputError, PeerError
 from tidings.net.clock import now_ms
 from tidings.security import Identity, fingerprint, show_ms, verify_signature, why_not_valid
+
+_ODD = (x509.DuplicateExtension, x509.UnsupportedGeneralNameType, x509.InvalidVersion, UnsupportedAlgorithm)
+"""What reading a certificate or a request may raise besides ValueError, if somebody made it on purpose."""
 
 VALID_DAYS = 365  # For development. A real authority decides for itself; nothing here depends on it.
 BACKDATED = timedelta(hours=1)  # Clocks differ; a certificate made now must hold on the other machine too.
@@ -199,8 +202,8 @@ def key_and_domain(certificate_der: bytes) -> tuple[bytes, str]:
         read = x509.load_der_x509_certificate(certificate_der)
         key = read.public_key()
         (domain,) = read.issuer.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
-    except ValueError:
-        raise PeerError("certificate: expected one with an organisation") from None
+    except (ValueError, *_ODD):
+        raise PeerError("certificate: expected one with an organisation and an Ed25519 key") from None
     if not isinstance(key, Ed25519PublicKey):
         raise PeerError(f"certificate: expected an Ed25519 key, got {type(key).__name__}")
     return key.public_bytes(Encoding.Raw, PublicFormat.Raw), str(domain.value)
@@ -222,7 +225,10 @@ def certified_by(certificate_der: bytes, anchors: Iterable[TrustAnchor]) -> tupl
 
 def der(pem: bytes) -> bytes:
     """A PEM certificate's bytes, as the other side of a link sees them."""
-    return x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER)
+    try:
+        return x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER)
+    except (ValueError, *_ODD) as wrong:
+        raise InputError(f"expected a certificate as PEM: {wrong}") from None
 
 
 def own_certificate(file: Path, key: bytes, domain: str, role: str) -> bytes:
@@ -351,7 +357,7 @@ def load_certificates(pem: bytes) -> list[x509.Certificate]:
     """The authorities in a PEM file; raises InputError for anything else, and for one that allows others below it."""
     try:
         found = x509.load_pem_x509_certificates(pem)
-    except ValueError as wrong:
+    except (ValueError, *_ODD) as wrong:
         raise InputError(f"expected certificates as PEM: {wrong}") from None
     for read in found:
         _check_authority(read)
@@ -361,7 +367,7 @@ def load_certificates(pem: bytes) -> list[x509.Certificate]:
 def _check_authority(read: x509.Certificate) -> None:
     try:
         limits = read.extensions.get_extension_for_class(x509.BasicConstraints).value
-    except (x509.ExtensionNotFound, ValueError):
+    except (x509.ExtensionNotFound, ValueError, *_ODD):
         limits = None
     if limits is None or not limits.ca or limits.path_length != 0:
         raise InputError(
@@ -446,7 +452,7 @@ def read_signing_request(pem: bytes) -> tuple[str, str, str, bytes, dict[str, st
         if not isinstance(key, Ed25519PublicKey) or not read.is_signature_valid:
             raise ValueError("its signature is not that of its Ed25519 key")
         return domain, subject, role, key.public_bytes_raw(), _said(read)
-    except (ValueError, IndexError) as wrong:
+    except (ValueError, IndexError, TypeError, *_ODD) as wrong:
         raise InputError(f"expected a request as `tidings broker request` writes it: {wrong}") from None
 
 

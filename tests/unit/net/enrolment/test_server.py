@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tidings.errors import Denied, PeerError, SetupError
+from tidings.errors import Denied, PeerError, SetupError, TidingsError
 from tidings.events import EventType
 from tidings.net import Organisation, OrganisationSettings, enrol_with_code, read_client, renew_participant
 from tidings.net.clock import now_ms
@@ -87,6 +87,43 @@ def test_a_code_that_expired_is_for_another_or_was_never_given_is_refused(tmp_pa
             enrol_with_code(tmp_path / "guess", "late", "client", late.rpartition("/")[0] + "/" + "00" * 16)
         with pytest.raises(PeerError, match="expected /enrol"):
             post(org.settings.enrolment, [org.authority.public_key], "/none", {"request": ""})
+
+    while_serving(org, do=enrol)
+
+
+def test_guesses_change_nothing_and_a_mistake_in_the_name_does_not_cost_the_code(tmp_path: Path) -> None:
+    org = an_organisation(tmp_path, "police")
+    code = org.invite("desk", "client", expires_ms=now_ms() + HOUR_MS)
+    key = [org.authority.public_key]
+    pem = prepare(tmp_path / "desk", "police", "desk", "client").pem.decode()
+    with org.registry() as registry:
+        before = registry.audit.head()
+
+    def enrol() -> None:
+        for guess in range(50):
+            with pytest.raises(Denied, match="not valid"):
+                post(org.settings.enrolment, key, "/enrol", {"code": f"{guess:032x}", "request": pem})
+        for nonsense in ("", "xyz", "0" * 100_000):
+            with pytest.raises(TidingsError):
+                post(org.settings.enrolment, key, "/enrol", {"code": nonsense, "request": pem})
+        with org.registry() as registry:
+            assert registry.audit.head() == before
+        with pytest.raises(Denied, match="it is for the client desk, not for the client dsk"):
+            enrol_with_code(tmp_path / "dsk", "dsk", "client", code)
+        enrol_with_code(tmp_path / "desk", "desk", "client", code)
+
+    while_serving(org, do=enrol)
+
+
+def test_who_was_removed_does_not_come_back_with_its_code(tmp_path: Path) -> None:
+    org = an_organisation(tmp_path, "police")
+    code = org.invite("desk", "client", expires_ms=now_ms() + HOUR_MS)
+
+    def enrol() -> None:
+        enrol_with_code(tmp_path / "desk", "desk", "client", code)
+        org.remove("desk", "client")
+        with pytest.raises(Denied, match="not valid"):
+            enrol_with_code(tmp_path / "desk", "desk", "client", code)
 
     while_serving(org, do=enrol)
 
