@@ -74,10 +74,20 @@ def cbdlo_messages(nodes: float, subscriptions: float, attributes: int, table: i
         alive = 1 - (1 - kept) ** subscriptions
         member = 1 - (1 - named) ** (subscriptions / nodes)
         known = min(1.0, table / attributes)
-        hit = known + member - known * member
         tree = tree_steps(2 * kept * subscriptions + 1, fingers=True)
-        total += event * alive * ((1 - member) * walk_length(hit, hops) + tree)
+        total += event * alive * (_two_walkers(known, member, hops) + tree)
     return float(total + matches)  # Of those that match nearly all name one attribute, and are told once.
+
+
+def _two_walkers(known: float, member: float, hops: int) -> float:
+    """Messages until a robust publisher has found a topology: its own table first, then one walk, or two.
+
+    A walk that ends at a table takes one message more, to the access point; one that ends at its first hop stays alone.
+    """
+    hit = known + member - known * member
+    found = 1 - (1 - hit) ** hops
+    walk = walk_length(hit, hops) + found * (hit - member) / hit
+    return (hit - member) + (1 - hit) * (walk + (1 - hit) * walk)
 
 
 def tera_messages(nodes: float, subscriptions: float, attributes: int, table: int, hops: int, view: int) -> float:

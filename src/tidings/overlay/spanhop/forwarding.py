@@ -27,9 +27,9 @@ from tidings.overlay.router import Count, Effect, Failed, Send, WakeAt
 from tidings.overlay.spanhop.messages import (
     DomainQuery,
     HopAck,
-    LocatedHopAck,
     IndexPut,
     Join,
+    LocatedHopAck,
     NearQuery,
     OwnershipProbe,
     Payload,
