@@ -87,6 +87,7 @@ def test_brokers_that_all_join_at_once_find_their_zones() -> None:
     [
         ("everything", {"notify": "multicast", "m": 8}),
         ("crashes", {"mode": "greedy", "wrap": False}),
+        ("everything", {"mode": "together"}),
         ("a split", {"axes": {"x": [0, 1000]}, "join_policy": "point"}),
         ("comings and goings", {"axes": {"x": [0, 1000], "y": [0, 1000], "z": [0, 1000]}, "proximity": "vivaldi"}),
     ],
@@ -110,6 +111,46 @@ def test_events_take_half_of_log2_n_hops_with_ancestors_and_many_more_without(m:
         hops[mode] = world.trace.messages("Carry") / 400
     assert hops["spanhop"] == pytest.approx(3.0, rel=0.06)
     assert hops["greedy"] == pytest.approx(4.0, rel=0.06)
+
+
+def test_with_all_tables_together_events_take_fewer_hops_still() -> None:
+    """Beyond the paper: 256 brokers that joined at random points; acknowledgements tell where everybody is now."""
+    hops = {}
+    for mode in ("spanhop", "together"):
+        world = World("spanhop", node_count=256, seed=1, options={**STILL, "mode": mode}, recording=False)
+        rng = Random(2)
+        for _ in range(400):
+            world.publish(rng.randrange(256), {"x": rng.randrange(1, 1000), "y": rng.randrange(1, 1000)})
+        world.run_until_quiet()
+        hops[mode] = world.trace.messages("Carry") / 400
+    assert hops["spanhop"] == pytest.approx(4.0, rel=0.1)
+    assert hops["together"] < 0.85 * hops["spanhop"]
+
+
+def test_an_acknowledgement_tells_where_a_recorded_broker_is_now() -> None:
+    """Brokers that have joined by messages know each other's zones as they were; traffic brings them up to date."""
+    world = World("spanhop", node_count=32, seed=2, settled=False, options={"mode": "together", "upkeep_s": 0})
+    world.run_for(150.0)
+    rng = Random(3)
+    counts = []
+    for _ in range(2):
+        before = world.trace.messages("Carry")
+        for _ in range(600):
+            world.publish(rng.randrange(32), {"x": rng.randrange(1, 1000), "y": rng.randrange(1, 1000)})
+            world.run_for(0.5)
+        counts.append(world.trace.messages("Carry") - before)
+    present = [
+        (entry.present[0], broker(world, index).zones.owned)
+        for router in brokers(world).values()
+        for owned in router.zones.owned.values()
+        for ancestor in router.zones.routing_state(owned).ancestors
+        for entry in ancestor.known
+        if entry.present
+        for index in [next(member.index for member in world.nodes if member.id == entry.id)]
+    ]
+    assert len(present) > 20
+    assert all(zone in [each.zone for each in owned.values()] for zone, owned in present)
+    assert counts[1] < 1.05 * counts[0]
 
 
 def test_only_brokers_on_the_route_and_interested_ones_get_an_event() -> None:

@@ -74,7 +74,7 @@ from tidings.overlay.router import (
     WakeAt,
 )
 from tidings.overlay.spanhop.next_hop import Hop, RouteHeader, RoutingState, hops_max, next_hop
-from tidings.overlay.spanhop.static_partition import Tiling
+from tidings.overlay.spanhop.static_partition import Kept, Tiling
 
 NAMES = ("flooding", "gossip", "immune", "hermes", "irbr", "cbdlo", "tera", "simple", "spanhop")
 """The protocols there are. `pastry` is not among them: hermes and irbr run on it."""
@@ -117,6 +117,7 @@ __all__ = [
     "Hop",
     "Interest",
     "InterestFilter",
+    "Kept",
     "Message",
     "NodeId",
     "OriginSeals",

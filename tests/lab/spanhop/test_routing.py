@@ -8,20 +8,29 @@ import numpy as np
 import pytest
 
 from tidings.errors import InputError
-from tidings.lab.spanhop.routing import HERE, STUCK, Routes, RoutingTables, routes, tables
+from tidings.lab.spanhop.routing import HERE, STUCK, Routes, RoutingTables, routes, routes_together, tables
 from tidings.lab.spanhop.split_tree import Array, SplitTree, balanced, joined
-from tidings.overlay import RouteHeader, Tiling, hops_max, next_hop
+from tidings.overlay import Kept, RouteHeader, Tiling, hops_max, next_hop
 from tidings.space import Space
 
 M = {1: 2, 2: 4, 3: 8}
 
 
-def walked(network: Tiling, source: int, aim: tuple[int, ...], dead: frozenset[str], greedy: bool) -> list[int]:
+def walked(
+    network: Tiling,
+    source: int,
+    aim: tuple[int, ...],
+    dead: frozenset[str],
+    greedy: bool,
+    *,
+    together: bool = False,
+) -> list[int]:
     """The brokers that the protocol's own step passes through, the last one included."""
     ids = [f"{broker:07}" for broker in range(len(network))]
     route, here, passed = RouteHeader(aim, greedy=greedy), source, [source]
     for _ in range(hops_max(len(network), network.space.axes)):
-        hop = next_hop(network.routing_state(here, ids), route, network.k, lambda broker: broker not in dead)
+        state = network.routing_state(here, ids, present=together)
+        hop = next_hop(state, route, network.k, lambda broker: broker not in dead, together=together)
         if hop.to is None:
             return passed
         here, route = int(hop.to), hop.route
@@ -29,17 +38,20 @@ def walked(network: Tiling, source: int, aim: tuple[int, ...], dead: frozenset[s
     return passed
 
 
-def both(axes: int, kind: str, zones: int, k: int, *, wrap: bool = True, seed: int = 1) -> tuple[Tiling, RoutingTables]:
+def both(
+    axes: int, kind: str, zones: int, k: int, *, wrap: bool = True, seed: int = 1, kept: Kept = "lower"
+) -> tuple[Tiling, RoutingTables]:
     """The same network, as the protocol makes it and as arrays."""
     bits, rng = 16, Random(seed)
     if kind == "balanced":
-        network = Tiling.balanced(zones, Space(axes, bits), k=k, wrap=wrap)
-        return network, tables(balanced(axes, zones.bit_length() - 1, bits=bits), M[k], wrap=wrap)
+        network = Tiling.balanced(zones, Space(axes, bits), k=k, wrap=wrap, kept=kept)
+        return network, tables(balanced(axes, zones.bit_length() - 1, bits=bits, kept=kept), M[k], wrap=wrap)
     points = [tuple(rng.randrange(2**bits) for _ in range(axes)) for _ in range(zones - 1)]
-    network = Tiling(Space(axes, bits), k=k, wrap=wrap)
+    network = Tiling(Space(axes, bits), k=k, wrap=wrap, kept=kept)
     for point in points:
         network.join(point, "even" if kind == "even" else "point")
-    return network, tables(joined(axes, np.array(points), even=kind == "even", bits=bits, wrap=wrap), M[k], wrap=wrap)
+    tree = joined(axes, np.array(points), even=kind == "even", bits=bits, wrap=wrap, kept=kept)
+    return network, tables(tree, M[k], wrap=wrap)
 
 
 def owners(tree: SplitTree) -> Array:
@@ -70,6 +82,37 @@ def agree(
 def test_spanhop_goes_hop_for_hop_as_the_protocol_does(axes: int, k: int, kind: str) -> None:
     found = agree(*both(axes, kind, 128, k), pairs=40)
     assert set(found.ended) == {HERE}
+
+
+@pytest.mark.parametrize("kind", ["balanced", "point", "even"])
+def test_it_does_where_owners_keep_either_half(kind: str) -> None:
+    found = agree(*both(2, kind, 256, 3, kept="either"), pairs=60)
+    assert set(found.ended) == {HERE}
+
+
+def test_who_keeps_either_half_ends_anywhere_in_a_recorded_zone() -> None:
+    tree = balanced(2, 12, kept="either")
+    quarter = slice(3, 7)  # The nodes of the second level.
+    places = (tree.kept_leaf[quarter] - tree.first_leaf[quarter]) / 1024
+    assert tree.kept_leaf[0] > 0
+    assert len({round(place, 2) for place in places.tolist()}) > 1
+    upper = np.mean([tree.kept_leaf[n] >= tree.first_leaf[tree.half[n] + 1] for n in np.flatnonzero(tree.half)])
+    assert 0.45 < upper < 0.55
+
+
+@pytest.mark.parametrize("kind", ["balanced", "point", "even"])
+@pytest.mark.parametrize("kept", ["lower", "either"])
+def test_with_all_tables_together_it_takes_as_many_hops_as_the_protocol_does(kind: str, kept: Kept) -> None:
+    network, known = both(2, kind, 256, 2, kept=kept)
+    tree, rng = known.tree, np.random.default_rng(4)
+    sources, aims = rng.integers(0, len(tree), (2, 60))
+    points, number = tree.points_in(aims, rng), owners(tree)
+    hops = routes_together(known, sources, points)
+    for row in range(60):
+        aim = tuple(points[row].tolist())
+        passed = walked(network, int(number[sources[row]]), aim, frozenset(), False, together=True)
+        assert passed[-1] == number[aims[row]]
+        assert abs(len(passed) - 1 - int(hops[row])) <= 1  # Of two brokers equally near either may be next.
 
 
 @pytest.mark.parametrize("wrap", [True, False])

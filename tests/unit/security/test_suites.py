@@ -26,7 +26,7 @@ def test_eax_gives_the_answers_of_its_authors(message: str, key: str, nonce: str
 
 
 @pytest.mark.parametrize("tag_bytes", [4, 8, 12, 16])
-@pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 100])
+@pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 100, 511, 512, 513, 2000])
 def test_eax_agrees_with_another_library(size: int, tag_bytes: int) -> None:
     aes = pytest.importorskip("Crypto.Cipher.AES", reason="pycryptodome is not installed")
     random = source(size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from statistics import fmean
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 
 from tidings.errors import InputError
 from tidings.lab.cbdlo.claims import (
+    FIXED,
     FLOOD,
     MODEL,
     PAPER,
@@ -21,7 +23,7 @@ from tidings.lab.cbdlo.claims import (
     TERA_MODEL,
     WALK_PROTOCOL,
 )
-from tidings.lab.cbdlo.model import cbdlo_messages, effective_cost, tera_messages, walk_success
+from tidings.lab.cbdlo.model import PUBLISHED, cbdlo_messages, effective_cost, tera_messages, walk_success
 from tidings.lab.cbdlo.scene import Cost, Scene, SceneSize, scene_with
 from tidings.lab.cbdlo.walks import FOUND, draws_needed, random_tables, random_views, walk_all
 from tidings.lab.experiment import Measured, Parameters
@@ -33,7 +35,10 @@ FAN_OUT = 1.73  # Fits the paper's one printed point.
 FLOOD_EVENTS = 2  # A flood is the same whatever the event.
 MESSAGES_MAX = 100_000  # Of Simple in one run: with many hops fewer events are enough.
 SIMULATED_MAX = 100_000  # Nodes; for larger networks there is only the formula.
-MATCHES = 3.0  # For each event of figure 7, at every size.
+MATCHES = 3.0  # For each event of figure 7, at every size or at `SELECTIVE_AT` nodes.
+SELECTIVE_AT = 3000  # Where conditions of a fixed width match `MATCHES` subscriptions.
+PRINTED_AT = 3000  # Subscriptions, and nodes, of the paper's printed point.
+PUBLISHED_MATCHES = PUBLISHED[2] / 125  # For each event at the paper's printed point.
 
 _PROTOCOLS: dict[str, Callable[[Scene, dict[int, float]], Cost]] = {
     SIMPLE: lambda scene, event: scene.simple(event, FAN_OUT),
@@ -61,6 +66,10 @@ def _events(parameters: Parameters) -> int:
 
 def _costs(parameters: Parameters, seed: int) -> list[Cost]:
     scene = Scene(_size(parameters), seed)
+    if parameters.get("calibrated"):
+        # As many matches at the paper's printed point as it prints, whatever the number of attributes.
+        at = replace(scene.size, subscriptions=PRINTED_AT)
+        scene = Scene(replace(scene.size, width=scene_with(PUBLISHED_MATCHES, at, seed).size.width), seed)
     run = _PROTOCOLS[parameters["protocol"]]
     return [run(scene, scene.event()) for _ in range(_events(parameters))]
 
@@ -89,20 +98,27 @@ def measure_reached(parameters: Parameters, seed: int) -> list[Measured]:
 
 
 def measure_sizes(parameters: Parameters, seed: int) -> list[Measured]:
-    """Messages of an event that matches three subscriptions, with one subscription a node, at every size."""
-    nodes, protocol = parameters["nodes"], parameters["protocol"]
-    tables = {TERA: parameters["tera_table"], ROBUST: parameters["table"]}
+    """Messages of an event, with one subscription a node: where it matches three at every size, or ever more."""
+    nodes, protocol, is_fixed = parameters["nodes"], parameters["protocol"], parameters["matches"] == FIXED
+    tables = {TERA: parameters["tera_table"], ROBUST: parameters["table"], PAPER: parameters["table"]}
     if protocol == MODEL:
+        if is_fixed:
+            return []
         setting = (nodes, nodes, parameters["attributes"])
         cbdlo = cbdlo_messages(*setting, tables[ROBUST], parameters["hops"], MATCHES)
         tera = tera_messages(*setting, tables[TERA], parameters["hops"], parameters["view"])
         return [Measured(ROBUST_MODEL, nodes, cbdlo), Measured(TERA_MODEL, nodes, tera)]
-    if nodes > SIMULATED_MAX:
-        return []
+    if nodes > SIMULATED_MAX or (is_fixed and protocol == TERA):
+        return []  # TERA's cost does not depend on what matches.
     size = _size({**parameters, "table": tables[protocol], "subscriptions": nodes})
-    scene = scene_with(MATCHES, size, seed)
+    if is_fixed:
+        at = replace(size, nodes=SELECTIVE_AT, subscriptions=SELECTIVE_AT)
+        scene = Scene(replace(size, width=scene_with(MATCHES, at, seed).size.width), seed)
+    else:
+        scene = scene_with(MATCHES, size, seed)
     costs = [_PROTOCOLS[protocol](scene, scene.event()) for _ in range(parameters["events"])]
-    return [Measured(protocol, nodes, fmean(cost.messages for cost in costs))]
+    series = f"{protocol}, {FIXED}" if is_fixed else protocol
+    return [Measured(series, nodes, fmean(cost.messages for cost in costs))]
 
 
 def measure_comparisons(parameters: Parameters, seed: int) -> list[Measured]:
@@ -178,6 +194,36 @@ def _walks_of_scene(parameters: Parameters, seed: int) -> tuple[float, float]:
     return fmean(walk.found for walk in walks), fmean(walk.visited for walk in walks)
 
 
+def measure_tree_agreement(parameters: Parameters, seed: int) -> list[Measured]:
+    """Messages inside one attribute's tree for an event, in a world and in a scene."""
+    steps = _tree_of_protocol if parameters["run"] == WALK_PROTOCOL else _tree_of_scene
+    series = f"{parameters['run']}, {parameters['profile']}"
+    return [Measured(series, parameters["subscriptions"], steps(parameters, seed))]
+
+
+def _tree_of_protocol(parameters: Parameters, seed: int) -> float:
+    nodes, rng, width = parameters["nodes"], Random(f"trees/{seed}"), SceneSize().width
+    options = {"profile": parameters["profile"], "policy": "balanced"}
+    world = World("cbdlo", node_count=nodes, seed=seed, options=options, recording=False)
+    world.run_for(20.0)
+    for number in range(parameters["subscriptions"]):
+        low = int(rng.random() * (1 - width) * _FINE)
+        world.subscribe(number % nodes, Ranges.of(a0=(low, low + int(width * _FINE))))
+    world.run_for(parameters["warm_s"])
+    before = world.trace.counted["tree steps"]
+    for _ in range(parameters["events"]):
+        world.publish(rng.randrange(nodes), {"a0": rng.randrange(_FINE)})
+        world.run_for(0.3)
+    return (world.trace.counted["tree steps"] - before) / int(parameters["events"])
+
+
+def _tree_of_scene(parameters: Parameters, seed: int) -> float:
+    rng, fingers = Random(f"trees/{seed}"), parameters["profile"] == "robust"
+    scene = Scene(SceneSize(parameters["nodes"], 10, 100, 10, 1, parameters["subscriptions"]), seed)
+    return fmean(scene.tree_steps(0, rng.random(), fingers=fingers) for _ in range(parameters["events"]))
+
+
+_FINE = 1_000_000  # Values of an attribute.
 _CHURNED: dict[str, dict[str, Any]] = {ROBUST: {}, PAPER: {"profile": "paper"}}
 
 

@@ -69,25 +69,38 @@ def filing(attributes: int) -> Floats:
 def cbdlo_messages(nodes: float, subscriptions: float, attributes: int, table: int, hops: int, matches: float) -> float:
     """Messages of one event in the robust profile, tables balanced."""
     events, joined, filed = chances(attributes, EVENT_ATTRIBUTES), taking_part(attributes), filing(attributes)
-    total = 0.0
+    total, known = 0.0, _known(table, joined, subscriptions)
     for event, named, kept in zip(events, joined, filed, strict=True):
         alive = 1 - (1 - kept) ** subscriptions
         member = 1 - (1 - named) ** (subscriptions / nodes)
-        known = min(1.0, table / attributes)
-        hit = known + member - known * member
         tree = tree_steps(2 * kept * subscriptions + 1, fingers=True)
-        total += event * alive * ((1 - member) * walk_length(hit, hops) + tree)
+        total += event * alive * (_two_walkers(known, member, hops) + tree)
     return float(total + matches)  # Of those that match nearly all name one attribute, and are told once.
+
+
+def _known(table: int, joined: Floats, subscriptions: float) -> float:
+    """The chance that a table knows an attribute: it holds only those that have a subscriber."""
+    return min(1.0, table / float((1 - (1 - joined) ** subscriptions).sum()))
+
+
+def _two_walkers(known: float, member: float, hops: int) -> float:
+    """Messages until a robust publisher has found a topology: its own table first, then one walk, or two.
+
+    A walk that ends at a table takes one message more, to the access point; one that ends at its first hop stays alone.
+    """
+    hit = known + member - known * member
+    found = 1 - (1 - hit) ** hops
+    walk = walk_length(hit, hops) + found * (hit - member) / hit
+    return (hit - member) + (1 - hit) * (walk + (1 - hit) * walk)
 
 
 def tera_messages(nodes: float, subscriptions: float, attributes: int, table: int, hops: int, view: int) -> float:
     """Messages of one event in TERA: a walk and a flood for each of its attributes."""
     events, joined = chances(attributes, EVENT_ATTRIBUTES), taking_part(attributes)
-    total = 0.0
+    total, known = 0.0, _known(table, joined, subscriptions)
     for event, named in zip(events, joined, strict=True):
         members = nodes * (1 - (1 - named) ** (subscriptions / nodes))
-        hit = min(1.0, table / attributes)
-        hit += (1 - hit) * members / nodes
+        hit = known + (1 - known) * members / nodes
         reached = 1 - (1 - hit) ** hops
         total += event * (walk_length(hit, hops) + reached * members * min(view, max(0.0, members - 1)))
     return float(total)

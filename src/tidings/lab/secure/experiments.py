@@ -41,6 +41,9 @@ from tidings.security import (
 
 NONE, EVENT, ATTRIBUTE = "no encryption", "event encryption", "attribute encryption"
 MODES = {NONE: Mode.PLAIN, EVENT: Mode.EVENT, ATTRIBUTE: Mode.ATTRIBUTE}
+NONE_EAX, EVENT_EAX, ATTRIBUTE_EAX = "no encryption, the paper's frames", "event, by EAX", "attribute, by EAX"
+EAX_MODES = {NONE_EAX: Mode.PLAIN, EVENT_EAX: Mode.EVENT, ATTRIBUTE_EAX: Mode.ATTRIBUTE}
+GCM, EAX = 0x01, 0x10  # The default cipher, and the paper's.
 ENCRYPTIONS = {mode: f"encryptions, {mode}" for mode in (EVENT, ATTRIBUTE)}
 DECRYPTIONS = {mode: f"decryptions, {mode}" for mode in (EVENT, ATTRIBUTE)}
 CHARACTERS = 30
@@ -67,19 +70,23 @@ class Counted:
 class TwoBrokers:
     """A publisher's broker and a subscriber's, with the same keys."""
 
-    def __init__(self, mode: Mode, width: int, rng: random.Random, *, is_counted: bool = False) -> None:
+    def __init__(
+        self, mode: Mode, width: int, rng: random.Random, *, suite: int = GCM, is_counted: bool = False
+    ) -> None:
         owner = Identity.make(rng.randbytes)
         names = [f"a{index:02}" for index in range(width)]
-        self.type = SignedType.make(owner, EventType("Wide", dict.fromkeys(names, str)), mode=mode, grace_ms=60_000)
+        wide = EventType("Wide", dict.fromkeys(names, str))
+        self.type = SignedType.make(owner, wide, mode=mode, suite=suite, grace_ms=60_000)
         keyring = Keyring(self.type)
         self.counted: list[Counted] = []
         for gid in self.type.group_ids:
             keyring.add(gid, 1, NOW_MS, rng.randbytes(32))
             if is_counted:
                 keyring.epochs(gid)[0].watch(self._count)
-        self.sealer = Sealer(self.type, keyring, 1)
+        self.sealer = Sealer(self.type, keyring, 1, publisher_key=owner.public_key)
         self.opener = Opener(self.type, keyring, replay=ReplayWindow(grace_ms=60_000, delay_ms=DELAY_MS))
         self.delivered = 0
+        self.now_ms = NOW_MS  # A millisecond for each event: by the paper's nonces there cannot be two.
 
     def _count(self, cipher: Cipher) -> Counted:
         self.counted.append(Counted(cipher))
@@ -87,8 +94,9 @@ class TwoBrokers:
 
     def publish(self, record: dict[str, Value]) -> None:
         """From the publisher to the subscriber."""
-        frame = self.sealer.seal(self.type.event_type.check(record), NOW_MS)
-        event = self.opener.open_(frame, NOW_MS)
+        self.now_ms = now_ms = self.now_ms + 1
+        frame = self.sealer.seal(self.type.event_type.check(record), now_ms)
+        event = self.opener.open_(frame, now_ms)
         self.delivered += len(project(self.type, event.values, None))
 
     def forward(self, frame: bytes) -> None:
@@ -109,6 +117,7 @@ def measure_publishing(parameters: Parameters, seed: int) -> list[Measured]:
     for width in map(int, numbers(parameters, "attributes")):
         records = _records(width, rng)
         brokers = {name: TwoBrokers(mode, width, rng) for name, mode in MODES.items()}
+        brokers |= {name: TwoBrokers(mode, width, rng, suite=EAX) for name, mode in EAX_MODES.items()}
         work = {name: _publishing(pair, records) for name, pair in brokers.items()}
         found += _speeds(work, width, parameters["events"], parameters["rounds"])
         found += _operations(width, rng, records)
@@ -220,6 +229,16 @@ def _keeps(mode: str, width: float, target: float) -> Callable[[Results], Findin
     return judge
 
 
+def _keeps_by_eax(width: float, paper: float) -> Callable[[Results], Finding]:
+    def judge(results: Results) -> Finding:
+        ratio = results.mean(ATTRIBUTE_EAX, width) / results.mean(NONE_EAX, width)
+        verdict = judged(ratio, holds=lambda r: r >= paper / _SLACK, better=lambda r: r >= paper * _SLACK)
+        why = "EAX takes three passes of AES over a short text, at some two microseconds in Python"
+        return Finding(f"{ratio:.1%} of plaintext", verdict, why)
+
+    return judge
+
+
 def _plain_is_fastest(results: Results) -> Finding:
     worst = max(_ratio(results, mode, width) for mode in (EVENT, ATTRIBUTE) for width in results.xs(NONE))
     return Finding(f"at most {worst:.1%} of plaintext", judged(worst, holds=lambda r: r < 1), "sealing is never free")
@@ -268,7 +287,7 @@ def _loses(mode: str, width: float, paper: float, soft: float) -> Callable[[Resu
         verdict = judged(loss, holds=lambda share: -paper <= share <= paper)
         why = "a shape seen before is known at once"
         if loss < -paper:
-            why = "sealed frames of a known shape take a shortcut that plain ones lack, so this is not the paper's comparison"
+            why = "faster than plaintext: a sealed frame of a known shape is recognised by one comparison"
         if loss > paper:
             why = f"{'within' if loss <= soft else 'beyond'} the {soft:.0%} set for Python: stepping over the sealed part costs"
         return Finding(f"{loss:.1%}", verdict, why)
@@ -304,8 +323,12 @@ def check_speed(parameters: Parameters) -> None:
 
 
 _CONDITIONS = (
-    "two brokers in one process, processor time, AES-256-GCM where the paper has AES-128-EAX: shares of plaintext speed "
-    "are goals of ours, not comparisons with its numbers"
+    "two brokers in one process, processor time; the paper's cipher, AES-128-EAX, is compared with the paper's numbers, "
+    "by plain frames of the same format; shares by AES-256-GCM, the default, are goals of ours"
+)
+_CONDITIONS_7 = (
+    "two brokers in one process, processor time, AES-256-GCM (nothing is decrypted); frames of every mode are read in one "
+    "pass, plain ones too"
 )
 
 EXPERIMENTS = (
@@ -324,6 +347,10 @@ EXPERIMENTS = (
         quick_seeds=2,
         check=check_speed,
         claims=(
+            Claim("attribute encryption, 1 attribute (AES-128-EAX)", "46 % of plaintext", _keeps_by_eax(1.0, 0.46)),
+            Claim(
+                "attribute encryption, 10 attributes (AES-128-EAX)", "11.7 % of plaintext", _keeps_by_eax(10.0, 0.117)
+            ),
             Claim(
                 "beyond the paper: attribute encryption by AES-256-GCM, 1 attribute",
                 "≥ 55 % of plaintext (the paper, by EAX: 46 %)",
@@ -355,7 +382,7 @@ EXPERIMENTS = (
     ),
     Experiment(
         paper="secure",
-        conditions=_CONDITIONS,
+        conditions=_CONDITIONS_7,
         figure="7",
         title="Encryption within a domain, figure 7: plaintext travels along (processor time)",
         measure=measure_forwarding,

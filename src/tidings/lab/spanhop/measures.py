@@ -18,6 +18,7 @@ from tidings.lab.spanhop.network_coordinates import fitted
 from tidings.lab.spanhop.proximity import nearest
 from tidings.lab.spanhop.routing import HERE, Routes, RoutingTables, live_share, routes, routes_together, tables
 from tidings.lab.spanhop.split_tree import AXES_MAX, Array, SplitTree, balanced, joined
+from tidings.overlay import Kept
 from tidings.sim import Plane
 
 BALANCED, RANDOM, EVEN = "balanced", "random joins", "even joins"
@@ -27,20 +28,21 @@ LIVE_LINKS = "what links between live neighbours allow"
 _BITS = 24  # Of an axis. Zones of a million brokers are thousands of cells wide.
 
 
-def spanhop(m: int, network: str = BALANCED) -> str:
+def spanhop(m: int, network: str = BALANCED, kept: Kept = "lower") -> str:
     """The name of a series."""
-    return f"Spanhop, m = {m}" + (f", {network}" if network != BALANCED else "")
+    grown = f", {network}" if network != BALANCED else ""
+    return f"Spanhop, m = {m}{grown}" + (", either half kept" if kept == "either" else "")
 
 
 # ── Hops and failures ──────────────────────────────────────────────────────────
 
 
-def _tree(parameters: Parameters, seed: int) -> SplitTree:
+def _tree(parameters: Parameters, seed: int, kept: Kept = "lower") -> SplitTree:
     axes, brokers, network = parameters["axes"], parameters["brokers"], parameters["network"]
     if network == BALANCED:
-        return balanced(axes, brokers.bit_length() - 1, bits=_BITS)
+        return balanced(axes, brokers.bit_length() - 1, bits=_BITS, kept=kept)
     points = np.random.default_rng([1, seed]).integers(0, 2**_BITS, (brokers - 1, axes))
-    return joined(axes, points, even=network == EVEN, bits=_BITS)
+    return joined(axes, points, even=network == EVEN, bits=_BITS, kept=kept)
 
 
 def _pairs(tree: SplitTree, count: int, seed: int, among: Array | None = None) -> tuple[Array, Array]:
@@ -69,6 +71,10 @@ def measure_hops(parameters: Parameters, seed: int) -> list[Measured]:
         measured.append(Measured(spanhop(m, parameters["network"]), len(tree), hops))
         if m == 4 and parameters["network"] == BALANCED:
             measured.append(Measured(TOGETHER, len(tree), float(routes_together(known, sources, points).mean())))
+    if parameters["network"] == BALANCED and 8 in domains:
+        either = tables(_tree(parameters, seed, "either"), 8)
+        hops = _mean_hops(routes(either, sources, points))
+        measured.append(Measured(spanhop(8, kept="either"), len(tree), hops))
     if known and parameters["network"] == BALANCED:
         few = slice(parameters["greedy_pairs"])
         for series, how in ((GREEDY, known), (GREEDY_ENDS, tables(tree, len(tree), wrap=False))):
@@ -90,15 +96,23 @@ def measure_axes(parameters: Parameters, seed: int) -> list[Measured]:
 
 def measure_m(parameters: Parameters, seed: int) -> list[Measured]:
     """Mean hops for one m."""
-    tree = _tree(parameters, seed)
-    sources, points = _pairs(tree, parameters["pairs"], seed)
-    series = f"d = {parameters['axes']}, N = {parameters['brokers']}"
-    measured, present = [], None
-    for m in map(int, numbers(parameters, "m")):
-        known = tables(tree, m, present=present)
-        present = known.present
-        measured.append(Measured(series, m, _mean_hops(routes(known, sources, points))))
+    measured: list[Measured] = []
+    kepts: tuple[Kept, ...] = ("lower", "either")
+    for kept in kepts:
+        tree = _tree(parameters, seed, kept)
+        sources, points = _pairs(tree, parameters["pairs"], seed)
+        series = of_m(parameters["axes"], parameters["brokers"], kept)
+        present = None
+        for m in map(int, numbers(parameters, "m")):
+            known = tables(tree, m, present=present)
+            present = known.present
+            measured.append(Measured(series, m, _mean_hops(routes(known, sources, points))))
     return measured
+
+
+def of_m(axes: int, brokers: int, kept: Kept = "lower") -> str:
+    """The name of a series over m."""
+    return f"d = {axes}, N = {brokers}" + (", either half kept" if kept == "either" else "")
 
 
 def _with_failures(known: RoutingTables, parameters: Parameters, seed: int) -> Iterable[tuple[float, Array]]:

@@ -172,10 +172,10 @@ def live_share(known: RoutingTables, alive: Array) -> float:
 
 
 def routes_together(known: RoutingTables, sources: Array, points: Array) -> Array:
-    """The hops of each route if brokers knew the present zones of all brokers in their tables and took the nearest.
+    """The hops of each route where brokers know the present zones of all brokers in their tables and take the nearest.
 
-    Beyond the paper and the protocol: a broker would have to inform all that have recorded it
-    whenever its zone is split. Each hop is nearer than the last, so no route can loop.
+    Beyond the paper: the protocol's `together`, once acknowledgements have told where everybody is. Each hop is nearer
+    than the last, so no route can loop.
     """
     targets, hops = known.tree.locate(points), np.zeros(len(sources), np.int32)
     _route_together(known.network(), _Ways(np.argsort(targets), sources, targets, points), hops)
@@ -186,7 +186,7 @@ def _table(tree: SplitTree, nodes: Array, when: Array, wrap: bool) -> AdjacencyT
     begins, next_to, _ = neighbours(tree, nodes, when, wrap=wrap)
     zone = np.concatenate([tree.low[nodes], tree.last[nodes]], axis=1)
     box = np.concatenate([tree.low[next_to], tree.last[next_to]], axis=1)
-    return AdjacencyTable(zone, begins, box, tree.first_leaf[next_to], next_to)
+    return AdjacencyTable(zone, begins, box, tree.kept_leaf[next_to], next_to)
 
 
 def _came_about(tree: SplitTree) -> Array:

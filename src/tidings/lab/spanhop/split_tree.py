@@ -1,7 +1,7 @@
 """The split tree of a space, as arrays: how zones were cut, and which were adjacent at any time.
 
 A tree begins as one zone, the whole space. Each split cuts a leaf in the middle, along the
-next axis in turn; the old owner keeps the low half, a newcomer gets the high one. A node
+next axis in turn; the old owner keeps one half, a newcomer gets the other. A node
 records when it was split. So a walk down the tree that stops at nodes not yet split at a
 moment sees the zones of that moment, which is what the protocol's snapshots of neighbour
 tables contain. A million zones fit into memory.
@@ -25,6 +25,7 @@ import numpy as np
 from numba import njit
 
 from tidings.errors import InputError
+from tidings.overlay import Kept
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -47,9 +48,11 @@ class SplitTree:
     divided_at: Array
     depth: Array
     owner: Array
-    """The broker of the leftmost leaf below, which owned the whole node while it was one zone."""
+    """The broker that owned the whole node while it was one zone."""
     first_leaf: Array
-    """The number of that leaf."""
+    """The number of the leftmost leaf below."""
+    kept_leaf: Array
+    """The number of the leaf that the node's owner has now."""
     leaf: Array
     """The node of each leaf."""
     path: Array
@@ -74,7 +77,7 @@ class SplitTree:
         return rng.integers(self.low[nodes].astype(np.int64), self.last[nodes], endpoint=True)
 
 
-def balanced(axes: int, levels: int, *, bits: int = 32) -> SplitTree:
+def balanced(axes: int, levels: int, *, bits: int = 32, kept: Kept = "lower") -> SplitTree:
     """2**levels zones of one size. A whole level is split at once: its tables show the complete level."""
     _check(axes, bits, 2**levels)
     count = 2 ** (levels + 1) - 1
@@ -86,10 +89,12 @@ def balanced(axes: int, levels: int, *, bits: int = 32) -> SplitTree:
         _halve(low, last, old, 2 * old + 1, level % axes)
     inner = np.arange(count) < 2**levels - 1
     half = np.where(inner, 2 * np.arange(count) + 1, 0).astype(np.int32)
-    return _finished(bits, low, last, half, np.where(inner, depth + 1, NEVER).astype(np.int32), depth, None)
+    return _finished(bits, low, last, half, np.where(inner, depth + 1, NEVER).astype(np.int32), depth, None, kept)
 
 
-def joined(axes: int, points: Array, *, even: bool, bits: int = 32, wrap: bool = True) -> SplitTree:
+def joined(
+    axes: int, points: Array, *, even: bool, bits: int = 32, wrap: bool = True, kept: Kept = "lower"
+) -> SplitTree:
     """Brokers join one by one, each at a point, and split its zone: one zone more than there are points.
 
     With `even`, the zone's owner redirects a newcomer, once, to the neighbour of least depth
@@ -100,8 +105,9 @@ def joined(axes: int, points: Array, *, even: bool, bits: int = 32, wrap: bool =
     low, last = np.zeros((count, axes), np.uint32), np.full((count, axes), 2**bits - 1, np.uint32)
     half, divided_at = np.zeros(count, np.int32), np.full(count, NEVER, np.int32)
     depth, owner = np.zeros(count, np.int32), np.zeros(count, np.int32)
-    _join(low, last, half, divided_at, depth, owner, points, 2**bits, even, wrap)
-    return _finished(bits, low, last, half, divided_at, depth, owner)
+    code = np.ones(count, np.uint64)
+    _join(low, last, half, divided_at, depth, owner, code, points, 2**bits, even, wrap, kept == "either")
+    return _finished(bits, low, last, half, divided_at, depth, owner, kept)
 
 
 def neighbours(tree: SplitTree, nodes: Array, when: Array, *, wrap: bool) -> tuple[Array, Array, Array]:
@@ -135,19 +141,44 @@ def _halve(low: Array, last: Array, old: Array, half: Array, axis: int) -> None:
 
 
 def _finished(
-    bits: int, low: Array, last: Array, half: Array, divided_at: Array, depth: Array, owner: Array | None
+    bits: int, low: Array, last: Array, half: Array, divided_at: Array, depth: Array, owner: Array | None, kept: Kept
 ) -> SplitTree:
     if depth.max(initial=0) > DEPTH_MAX:
         raise InputError(f"expected zones at most {DEPTH_MAX} divisions deep, got {depth.max()}")
     first_leaf = np.zeros(len(half), np.int32)
     leaf, path = np.zeros((len(half) + 1) // 2, np.int32), np.zeros((len(half) + 1) // 2, np.uint64)
     _number(half, first_leaf, leaf, path)
-    owner = first_leaf if owner is None else owner
-    return SplitTree(bits, low, last, half, divided_at, depth, owner, first_leaf, leaf, path)
+    kept_leaf = first_leaf.copy()
+    if kept == "either":
+        _follow_owners(half, depth, first_leaf, path, kept_leaf)
+    owner = kept_leaf if owner is None else owner
+    return SplitTree(bits, low, last, half, divided_at, depth, owner, first_leaf, kept_leaf, leaf, path)
 
 
 @njit(cache=True)
-def _join(low, last, half, divided_at, depth, owner, points, span, even, wrap):
+def _keeps_upper(code):
+    """As the protocol's `keeps_upper` with `either`, by the number of a path's shape."""
+    code = (code ^ (code >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    code = (code ^ (code >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (code ^ (code >> np.uint64(31))) & np.uint64(1)
+
+
+@njit(cache=True)
+def _follow_owners(half, depth, first_leaf, path, kept_leaf):
+    """For each node the leaf of its owner: from the last node to the first, as halves have higher numbers."""
+    one = np.uint64(1)
+    for node in range(len(half) - 1, -1, -1):
+        if half[node]:
+            deep = depth[node]
+            shape = path[first_leaf[node]] >> np.uint64(64 - deep) if deep else np.uint64(0)
+            code = (one << np.uint64(deep)) | shape
+            kept_leaf[node] = kept_leaf[half[node] + np.int64(_keeps_upper(code))]
+        else:
+            kept_leaf[node] = first_leaf[node]
+
+
+@njit(cache=True)
+def _join(low, last, half, divided_at, depth, owner, code, points, span, even, wrap, either):
     axes = low.shape[1]
     near, axis_of = np.empty(NEIGHBOURS_MAX, np.int32), np.empty(NEIGHBOURS_MAX, np.int32)
     free = 1
@@ -169,7 +200,10 @@ def _join(low, last, half, divided_at, depth, owner, points, span, even, wrap):
             last[free + side] = last[node]
             depth[free + side] = depth[node] + 1
         last[free, axis], low[free + 1, axis] = middle, middle + 1
-        owner[free], owner[free + 1] = owner[node], number + 1
+        upper = np.int64(_keeps_upper(code[node])) if either else 0
+        owner[free + upper], owner[free + 1 - upper] = owner[node], number + 1
+        code[free] = code[node] << np.uint64(1)
+        code[free + 1] = code[free] | np.uint64(1)
         half[node], divided_at[node] = free, number + 1
         free += 2
 

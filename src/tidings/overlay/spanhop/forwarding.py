@@ -29,6 +29,7 @@ from tidings.overlay.spanhop.messages import (
     HopAck,
     IndexPut,
     Join,
+    LocatedHopAck,
     NearQuery,
     OwnershipProbe,
     Payload,
@@ -49,7 +50,7 @@ UNACKNOWLEDGED_MAX = 65_536  # The oldest are given up.
 WAITING_MAX = 16_384  # Events and messages queued by a broker that has no zone yet.
 DEPTH_MAX = 20  # For the limit of hops: a million zones.
 
-Mode: TypeAlias = Literal["spanhop", "greedy"]
+Mode: TypeAlias = Literal["spanhop", "together", "greedy"]
 
 
 class HopRetransmitter:
@@ -200,7 +201,7 @@ class Forwarder:
             return []
         if not self._zones.owned:
             return self._receive_without_zone(sender, message)
-        effects = self.acknowledgement(sender, message.number)
+        effects = self.acknowledgement(sender, message.number, by_table=message.span is not None)
         if not self.is_new(sender, message.number):
             return effects
         span = message.span
@@ -213,9 +214,16 @@ class Forwarder:
         is_usable = self._zones.owned and is_valid(self._zones, message.route, message.payload)
         return self._process(message, now) if is_usable else []
 
-    def acknowledgement(self, sender: NodeId, number: int) -> list[Effect]:
-        """The acknowledgement of a numbered message, if hops are acknowledged."""
-        return [Send(sender, HopAck(number))] if self._hops.reliable else []
+    def acknowledgement(self, sender: NodeId, number: int, *, by_table: bool = False) -> list[Effect]:
+        """The acknowledgement of a numbered message, if hops are acknowledged.
+
+        Where all tables are used together, a sender that found this broker in one of them learns where it is now.
+        """
+        if not self._hops.reliable:
+            return []
+        if by_table and self._mode == "together":
+            return [Send(sender, LocatedHopAck(number, self._zones.own_paths()))]
+        return [Send(sender, HopAck(number))]
 
     def is_new(self, sender: NodeId, number: int) -> bool:
         """Whether a numbered message has come for the first time."""
@@ -284,7 +292,7 @@ class Forwarder:
     def _choose(self, state: RoutingState, route: RouteHeader) -> Hop:
         if self._mode == "greedy" and not route.greedy:
             route = RouteHeader(route.destination, route.trace, True, route.detour)
-        return next_hop(state, route, self._zones.k, self._alive)
+        return next_hop(state, route, self._zones.k, self._alive, together=self._mode == "together")
 
     def _hold(self, message: RoutedEvent | Routed | RoutedDatagram, now: float, rounds: int) -> list[Effect]:
         """Try again later from the beginning; drop a datagram, which its sender repeats anyway."""

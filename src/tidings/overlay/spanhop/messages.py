@@ -190,6 +190,13 @@ class HopAck(Message, frozen=True, tag="Got"):
     number: int
 
 
+class LocatedHopAck(Message, frozen=True, tag="GotAt"):
+    """A HopAck to a broker that took this one from its tables of ancestors: it also names the zones owned now."""
+
+    number: int
+    zones: tuple[Path, ...]
+
+
 class WrongDomain(Message, frozen=True):
     """The sender of a message took this broker for an owner inside the span; it is not."""
 
@@ -201,6 +208,14 @@ class DomainAnswer(Message, frozen=True):
 
     path: Path
     owner: Peer
+
+
+class LocatedDomainAnswer(Message, frozen=True):
+    """A DomainAnswer where all tables are used together: it also names the zones that the owner owns now."""
+
+    path: Path
+    owner: Peer
+    zones: tuple[Path, ...]
 
 
 # ── To home brokers ──────────────────────────────────────────────────────────
@@ -422,8 +437,10 @@ SpanhopMessage: TypeAlias = (
     | Routed
     | RoutedDatagram
     | HopAck
+    | LocatedHopAck
     | WrongDomain
     | DomainAnswer
+    | LocatedDomainAnswer
     | Notification
     | MulticastNotification
     | Stored

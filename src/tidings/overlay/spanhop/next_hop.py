@@ -4,7 +4,9 @@ A broker's zone was cut from larger ones. At every k-th cut (k = log2 m) the bro
 snapshot of its neighbour table: the paper's Ancestor Queue, largest zone first. A neighbour
 recorded when zones were large is a long step. So a message takes the first ancestor that
 does not contain its destination and goes to the recorded neighbour nearest to it; the last
-steps go over the present neighbours.
+steps go over the present neighbours. All tables *together* are better than one at a time: of all
+brokers in them, the next hop is the one whose present zone is nearest to the destination, as far as
+that zone is known here (beyond the paper).
 
     B1 ── destination in B16 ──▶ AQ[0] = everything, contains it
                                  AQ[1] = {B1 … B4} does not: its neighbours are B5 and B9 ──▶ B9 ──▶ B13 ──▶ … B16
@@ -41,6 +43,7 @@ class RoutingEntry(NamedTuple):
     near: NodeId | None = None  # The broker in that zone that is nearest by network, preferred to `id`.
     others: tuple[NodeId, ...] = ()
     cost: float = 0.0  # Delay by network, to choose between equals; 0 if unknown.
+    present: tuple[Zone, ...] = ()  # The zones that the broker owns now, if it has said.
 
 
 class Ancestor(NamedTuple):
@@ -91,14 +94,15 @@ def anyone(id: NodeId) -> bool:
     return True
 
 
-def next_hop(here: RoutingState, route: RouteHeader, k: int, alive: Alive = anyone) -> Hop:
+def next_hop(here: RoutingState, route: RouteHeader, k: int, alive: Alive = anyone, *, together: bool = False) -> Hop:
     """One step of Spanhop. Without ancestors, or with a header that is `greedy`, one step of greedy routing."""
     if route.destination in here.zone:
         return Hop(None, "here", route)
     greedy = route.greedy or here.id in route.trace
     onward = RouteHeader(route.destination, (*route.trace, here.id), greedy, route.detour)
     if not greedy:
-        to = next(_by_ancestors(here, route.destination, k, alive), None)
+        found = _by_all_tables(here, route, alive) if together else _by_ancestors(here, route.destination, k, alive)
+        to = next(found, None)
         if to is not None:
             return Hop(to, "ancestor", onward)
     return _greedily(here, onward, alive)
@@ -139,6 +143,23 @@ def _by_ancestors(here: RoutingState, destination: Point, k: int, alive: Alive) 
             if distance >= least:
                 break
             yield from _candidates(known, here.id, alive)
+
+
+def _by_all_tables(here: RoutingState, route: RouteHeader, alive: Alive) -> Iterator[NodeId]:
+    """The live broker of all tables whose present zone is nearest to the destination, if it is nearer than this one's.
+
+    A zone that is not known stands as it was recorded, which is nearer than it is now. So a hop may lead astray, once:
+    the broker's acknowledgement names its zone. A broker that the message has passed is no hop again.
+    """
+    destination, around = route.destination, here.around
+    least, best = here.zone.distance(destination, around), None
+    for table in (here.neighbours, *(ancestor.known for ancestor in here.ancestors)):
+        for known in table:
+            distance = min(zone.distance(destination, around) for zone in known.present or (known.zone,))
+            if distance < least and known.id != here.id and alive(known.id) and known.id not in route.trace:
+                least, best = distance, known.id
+    if best is not None:
+        yield best
 
 
 def _candidates(known: RoutingEntry, me: NodeId, alive: Alive) -> Iterator[NodeId]:

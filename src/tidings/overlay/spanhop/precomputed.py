@@ -38,6 +38,9 @@ def settle(routers: dict[NodeId, Router[Any]], now: float) -> None:
             for each in tile.neighbours
         }
         broker.zones.acquire(tile.path, 0, ancestors)
+        if broker.options.mode == "together":
+            for each in dict.fromkeys(each for known in tile.ancestors for each, _ in known):
+                broker.zones.record_present(brokers[each].me.id, (tiling.tiles[each].path,))
     for broker in brokers:
         near = [cast("Spanhop", routers[id]) for id in broker.zones.neighbours]
         broker.zones.neighbours_of = {each.me.id: tuple(each.zones.neighbours.values()) for each in near}
@@ -47,9 +50,9 @@ def _tiling(broker: Spanhop, count: int) -> Tiling:
     space, wrap = broker.zones.space, broker.zones.around is not None
     options = broker.options
     if options.layout == "balanced":
-        return Tiling.balanced(count, space, k=options.k, wrap=wrap)
+        return Tiling.balanced(count, space, k=options.k, wrap=wrap, kept=options.half_kept)
     rng = Random(broker.rng.getrandbits(64))
-    return Tiling.grown(count, space, rng, k=options.k, wrap=wrap, policy=options.join_policy)
+    return Tiling.grown(count, space, rng, k=options.k, wrap=wrap, policy=options.join_policy, kept=options.half_kept)
 
 
 def settle_near(routers: Mapping[NodeId, Spanhop], places: Mapping[NodeId, Coordinates]) -> None:

@@ -47,6 +47,8 @@ from tidings.overlay.spanhop.messages import (
     HopAck,
     IndexPut,
     Join,
+    LocatedDomainAnswer,
+    LocatedHopAck,
     MulticastNotification,
     NearQuery,
     Notification,
@@ -71,7 +73,7 @@ from tidings.overlay.spanhop.notification import Notifier
 from tidings.overlay.spanhop.precomputed import settle
 from tidings.overlay.spanhop.proximity import INDEX_MAX, Proximity, ProximityMethod
 from tidings.overlay.spanhop.quantisation import Bounds, Quantiser
-from tidings.overlay.spanhop.static_partition import JoinPolicy
+from tidings.overlay.spanhop.static_partition import JoinPolicy, Kept
 from tidings.overlay.spanhop.subscription_placement import (
     HOME_MAX,
     HomeSubscriptions,
@@ -107,7 +109,8 @@ class SpanhopOptions:
     wrap: bool = True
     """Whether axes are circles for adjacency and distance. For events they never are."""
     mode: Mode = "spanhop"
-    """`greedy` does without the tables of ancestors."""
+    """`spanhop` takes the first table of ancestors that helps, `together` the broker of all tables whose present zone is
+    nearest, as far as its zone is known here; `greedy` does without the tables."""
     join_policy: JoinPolicy = "even"
     """`even` splits the largest zone near a newcomer's point, `point` the one that contains it."""
     profile: Literal["robust", "paper"] = "robust"
@@ -117,6 +120,10 @@ class SpanhopOptions:
     """Whether home brokers are notified directly, or along the space with shared copies."""
     cut: Cut = "load"
     """`load` cuts a zone where its subscriptions and recent events are halved, `middle` in the middle."""
+    kept: Literal["auto", "lower", "either"] = "auto"
+    """Which half of its zone a broker keeps at a split: `lower` always, or `either`, as its path has it, so that a
+    zone that others have recorded is not entered at its low corner. `auto` is `either` where that saves hops: with
+    `m` beyond 2 to the number of axes, one table at a time."""
     layout: Literal["grown", "balanced"] = "grown"
     """How a precomputed network is partitioned: by joins at random points, or into zones of one size."""
     proximity: ProximityMethod = "none"
@@ -143,6 +150,7 @@ class SpanhopOptions:
         published: dict[str, Any] = {
             "m": 8,
             "join_policy": "point",
+            "kept": "lower",
             "profile": "paper",
             "refresh_s": 0.0,
             "upkeep_s": 0.0,
@@ -169,6 +177,13 @@ class SpanhopOptions:
         return self.m.bit_length() - 1
 
     @property
+    def half_kept(self) -> Kept:
+        """Which half of its zone a broker keeps."""
+        if self.kept != "auto":
+            return self.kept
+        return "either" if self.mode == "spanhop" and self.k > len(self.axes) else "lower"
+
+    @property
     def is_robust(self) -> bool:
         return self.profile == "robust"
 
@@ -179,6 +194,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "profile": ("robust", "paper"),
     "notify": ("unicast", "multicast"),
     "cut": get_args(Cut),
+    "kept": ("auto", "lower", "either"),
     "layout": ("grown", "balanced"),
     "proximity": get_args(ProximityMethod),
 }
@@ -223,7 +239,7 @@ class Spanhop(Router[SpanhopMessage]):
             self.membership,
             self.proximity,
             self,
-            policy=SplitPolicy(options.join_policy, options.cut),
+            policy=SplitPolicy(options.join_policy, options.cut, options.half_kept),
         )
         self._leave_by = 0.0
 
@@ -287,6 +303,10 @@ class Spanhop(Router[SpanhopMessage]):
             case HopAck(number=number):
                 self.hops.acknowledge(number, sender)
                 return self._check_leaving(now)
+            case LocatedHopAck(number=number, zones=zones):
+                self.hops.acknowledge(number, sender)
+                self.zones.record_present(sender, zones)
+                return self._check_leaving(now)
             case Notification(number=number, packet=packet):
                 return [*self.forwarder.acknowledgement(sender, number), *self.notifier.deliver(packet)]
             case MulticastNotification():
@@ -320,6 +340,9 @@ class Spanhop(Router[SpanhopMessage]):
                 return self._wrong_domain(sender, span, now)
             case DomainAnswer():
                 self.refresher.answered(sender, message)
+            case LocatedDomainAnswer(path=path, owner=owner, zones=zones):
+                self.refresher.answered(sender, DomainAnswer(path, owner))
+                self.zones.record_present(sender, zones)
             case _:
                 return self.proximity.receive(sender, message, now)
         return []
@@ -348,7 +371,7 @@ class Spanhop(Router[SpanhopMessage]):
             case FindPair():
                 return self.transfer.receive_find_pair(payload, route, now)
             case DomainQuery(asker=asker, path=path):
-                return [Send(asker.id, DomainAnswer(path, self.me))] if asker.id != self.me.id else []
+                return [Send(asker.id, self._domain_answer(path))] if asker.id != self.me.id else []
             case OwnershipProbe(advert=advert):
                 return self.monitor.learn(advert, now) if advert.peer.id != self.me.id else []
             case IndexPut():
@@ -356,6 +379,11 @@ class Spanhop(Router[SpanhopMessage]):
             case NearQuery():
                 return self.proximity.query(self.zones.nearest(route.destination), payload, now)
         return []
+
+    def _domain_answer(self, path: Path) -> DomainAnswer | LocatedDomainAnswer:
+        if self.options.mode == "together":
+            return LocatedDomainAnswer(path, self.me, self.zones.own_paths())
+        return DomainAnswer(path, self.me)
 
     def is_receiving_zone(self) -> bool:
         return self.transfer.incoming is not None

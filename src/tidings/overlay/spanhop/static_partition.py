@@ -19,6 +19,37 @@ from tidings.overlay.spanhop.next_hop import Ancestor, Point, RoutingEntry, Rout
 from tidings.space import Path, Space, halves
 
 JoinPolicy: TypeAlias = Literal["point", "even"]
+Kept: TypeAlias = Literal["either", "lower"]
+
+_BITS = (1 << 64) - 1
+
+
+def keeps_upper(path: Path, kept: Kept) -> bool:
+    """Whether the owner of a zone keeps the upper half when the zone is split.
+
+    Who keeps the lower half at every split ends in the low corner of a zone that others have recorded, which is
+    where they enter it: further from most destinations than the middle is. With `either`, the path decides as a coin
+    would, so that everybody can tell, and owners end anywhere.
+
+    >>> [keeps_upper(((8, 0), (cut, 1)), "either") for cut in (2, 4)], keeps_upper((), "lower")
+    ([True, True], False)
+    """
+    return kept == "either" and bool(mixed(path_code(path)) & 1)
+
+
+def path_code(path: Path) -> int:
+    """A number for the shape of a path: 1 for the root, then a bit for each half. Paths of 64 cuts and more share some."""
+    code = 1
+    for _, side in path:
+        code = (code << 1 | side) & _BITS
+    return code
+
+
+def mixed(code: int) -> int:
+    """The finaliser of SplitMix64: every bit of the result depends on every bit of the number."""
+    code = (code ^ code >> 30) * 0xBF58476D1CE4E5B9 & _BITS
+    code = (code ^ code >> 27) * 0x94D049BB133111EB & _BITS
+    return code ^ code >> 31
 
 
 class _Leaf:
@@ -43,32 +74,40 @@ class Tile:
 class Tiling:
     """A partition of a space among brokers. At first broker 0 owns everything; `join` adds the next broker."""
 
-    def __init__(self, space: Space, *, k: int, wrap: bool = True) -> None:
-        self.space, self.k = space, k
+    def __init__(self, space: Space, *, k: int, wrap: bool = True, kept: Kept = "lower") -> None:
+        self.space, self.k, self.kept = space, k, kept
         self.around = space.side if wrap else None
         self.tiles = [Tile(())]
         self._root = _Leaf(0)
         self._leaves = [self._root]
 
     @classmethod
-    def balanced(cls, count: int, space: Space, *, k: int, wrap: bool = True) -> Tiling:
+    def balanced(cls, count: int, space: Space, *, k: int, wrap: bool = True, kept: Kept = "lower") -> Tiling:
         """`count` (a power of two) zones of one size. The tables of a level are recorded when it is complete."""
         if count < 1 or count & (count - 1):
             raise InputError(f"expected a power of two of brokers for a balanced network, got {count}")
-        made = cls(space, k=k, wrap=wrap)
+        made = cls(space, k=k, wrap=wrap, kept=kept)
         order = [0]  # Brokers along the tree.
         while len(order) < count:
-            order = [each for broker in order for each in (broker, made.split(broker, record=False))]
+            order = [each for broker in order for each in made.halved(broker)]
             made.record_level()
         made._renumber(order)
         return made
 
     @classmethod
     def grown(
-        cls, count: int, space: Space, rng: Random, *, k: int, wrap: bool = True, policy: JoinPolicy = "even"
+        cls,
+        count: int,
+        space: Space,
+        rng: Random,
+        *,
+        k: int,
+        wrap: bool = True,
+        policy: JoinPolicy = "even",
+        kept: Kept = "lower",
     ) -> Tiling:
         """`count` brokers that joined one after the other, each at a random point."""
-        made = cls(space, k=k, wrap=wrap)
+        made = cls(space, k=k, wrap=wrap, kept=kept)
         while len(made.tiles) < count:
             made.join(tuple(rng.randrange(space.side) for _ in range(space.axes)), policy)
         return made
@@ -94,23 +133,29 @@ class Tiling:
         return self.split(owner)
 
     def split(self, broker: int, *, record: bool = True) -> int:
-        """Cut a zone in half: the owner keeps the lower part, the next broker gets the upper one."""
+        """Cut a zone in half: the owner keeps one part (see `keeps_upper`), the next broker gets the other."""
         tile, fresh = self.tiles[broker], len(self.tiles)
-        cut = self.space.middle(tile.path)
-        low, high = halves(tile.path, cut)
+        cut, upper = self.space.middle(tile.path), keeps_upper(tile.path, self.kept)
+        parts = halves(tile.path, cut)
         around = [*tile.neighbours, broker, fresh]
-        tile.path = low
-        self.tiles.append(Tile(high, ancestors=list(tile.ancestors)))
-        self._split_leaf(broker, fresh, cut)
+        tile.path = parts[upper]
+        self.tiles.append(Tile(parts[not upper], ancestors=list(tile.ancestors)))
+        self._split_leaf(broker, fresh, cut, upper)
         for each in around[:-2]:
             del self.tiles[each].neighbours[broker]
         tile.neighbours.clear()
         self._meet(broker, around)
         self._meet(fresh, around)
-        if record and len(low) % self.k == 0:
+        if record and len(tile.path) % self.k == 0:
             self._record(broker)
             self._record(fresh)
         return fresh
+
+    def halved(self, broker: int) -> tuple[int, int]:
+        """Split a zone without recording tables; returns the brokers of the lower and of the upper half."""
+        upper = keeps_upper(self.tiles[broker].path, self.kept)
+        fresh = self.split(broker, record=False)
+        return (fresh, broker) if upper else (broker, fresh)
 
     def record_level(self) -> None:
         """Record the tables of all zones whose depth is a multiple of k."""
@@ -118,14 +163,20 @@ class Tiling:
             if len(tile.path) % self.k == 0 and len(tile.ancestors) == len(tile.path) // self.k:
                 self._record(broker)
 
-    def routing_state(self, broker: int, ids: Sequence[str] | None = None) -> RoutingState:
-        """A broker's routing state, for `next_hop`. A broker's id is its number unless `ids` names it."""
+    def routing_state(self, broker: int, ids: Sequence[str] | None = None, *, present: bool = False) -> RoutingState:
+        """A broker's routing state, for `next_hop`; with the present zones of recorded brokers if asked for.
+
+        A broker's id is its number unless `ids` names it.
+        """
         tile, zone = self.tiles[broker], self.space.zone
         name = (lambda each: ids[each]) if ids is not None else str
+
+        def entry(each: int, path: Path) -> RoutingEntry:
+            now = (zone(self.tiles[each].path),) if present else ()
+            return RoutingEntry(name(each), zone(path), present=now)
+
         ancestors = [
-            Ancestor(
-                zone(tile.path[: level * self.k]), tuple(RoutingEntry(name(each), zone(path)) for each, path in known)
-            )
+            Ancestor(zone(tile.path[: level * self.k]), tuple(entry(each, path) for each, path in known))
             for level, known in enumerate(tile.ancestors)
         ]
         neighbours = [RoutingEntry(name(each), zone(self.tiles[each].path)) for each in tile.neighbours]
@@ -145,11 +196,11 @@ class Tiling:
         tile = self.tiles[broker]
         tile.ancestors.append(tuple((each, self.tiles[each].path) for each in sorted(tile.neighbours)))
 
-    def _split_leaf(self, broker: int, fresh: int, cut: int) -> None:
+    def _split_leaf(self, broker: int, fresh: int, cut: int, upper: bool) -> None:
         leaf = self._leaves[broker]
-        leaf.cut, leaf.below = cut, (_Leaf(broker), _Leaf(fresh))
-        self._leaves[broker] = leaf.below[0]
-        self._leaves.append(leaf.below[1])
+        leaf.cut, leaf.below = cut, (_Leaf(fresh), _Leaf(broker)) if upper else (_Leaf(broker), _Leaf(fresh))
+        self._leaves[broker] = leaf.below[upper]
+        self._leaves.append(leaf.below[not upper])
 
     def _renumber(self, order: list[int]) -> None:
         """Number the brokers as in `order`."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -35,7 +35,7 @@ from tidings.space import Path, Space, Zone, halves, sibling, within
 NEIGHBOURS_MAX = 1024  # A zone with more neighbours is far larger than theirs and about to be split.
 CLAIMS_MAX = 64  # Zones of one broker; more than a few only in the minute after many failures at once.
 ALTERNATES_MAX = 3  # Alternates for one entry of an ancestor's table.
-ALTERED_ENTRIES_MAX = 1024  # Entries that have alternates, or a broker that is nearer by network.
+ALTERED_ENTRIES_MAX = 1024  # Entries with alternates, a broker nearer by network, or a known present zone.
 RECENT_MAX = 256  # Events whose points a zone remembers, to know where its load is.
 RECORDS_MAX = 65_536  # Subscriptions in one zone.
 FAR = 1e6  # Seconds: no network coordinate is as large.
@@ -113,12 +113,17 @@ class ZoneTable:
         self._routing_states: dict[Path, RoutingState] = {}
         self._alternates: OrderedDict[Path, tuple[NodeId, ...]] = OrderedDict()
         self.preferred: dict[Path, NodeId] = {}  # For recorded zones, the broker that is nearest by network.
+        self._present: OrderedDict[NodeId, tuple[Path, ...]] = OrderedDict()  # What recorded brokers own now.
 
     # ── Owned zones ──────────────────────────────────────────────────────────
 
     def advertisement(self) -> ZoneAdvertisement:
         """This broker's own advertisement."""
         return ZoneAdvertisement(self.me, self.version, tuple(owned.claim for owned in self.owned.values()), self.at)
+
+    def own_paths(self) -> tuple[Path, ...]:
+        """The paths of the owned zones."""
+        return tuple(self.owned)
 
     def acquire(self, path: Path, epoch: int, ancestors: Iterable[NeighbourTable] | None = None) -> OwnedZone:
         """Own a zone from now on. Tables of ancestors that are not given are built from what is known here."""
@@ -280,7 +285,18 @@ class ZoneTable:
 
     def _routing_entry(self, entry: TableEntry) -> RoutingEntry:
         others = self._alternates.get(entry.path, ())
-        return RoutingEntry(entry.peer.id, self.space.zone(entry.path), self.preferred.get(entry.path), others)
+        zone, near = self.space.zone, self.preferred.get(entry.path)
+        present = tuple(map(zone, self._present.get(entry.peer.id, ())))
+        return RoutingEntry(entry.peer.id, zone(entry.path), near, others, present=present)
+
+    def record_present(self, id: NodeId, paths: Sequence[Path]) -> None:
+        """Note which zones a broker in the tables of ancestors owns now, by its own word."""
+        if len(paths) > CLAIMS_MAX or not all(map(self.space.has, paths)) or self._present.get(id) == tuple(paths):
+            return
+        if id not in self._present and len(self._present) >= ALTERED_ENTRIES_MAX:
+            self._present.popitem(last=False)
+        self._present[id] = tuple(paths)
+        self.invalidate_routes()
 
     def set_near(self, path: Path, id: NodeId | None) -> None:
         """Prefer this broker for a recorded zone, as the nearest by network; None: nobody is known to be."""

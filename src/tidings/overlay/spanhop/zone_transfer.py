@@ -54,7 +54,7 @@ from tidings.overlay.spanhop.messages import (
 )
 from tidings.overlay.spanhop.neighbours import UNSEEN, NeighbourMonitor, records_for
 from tidings.overlay.spanhop.next_hop import Point, RouteHeader
-from tidings.overlay.spanhop.static_partition import JoinPolicy
+from tidings.overlay.spanhop.static_partition import JoinPolicy, Kept, keeps_upper
 from tidings.overlay.spanhop.zone_ownership import MembershipState, OwnedZone, ZoneTable
 from tidings.space import Path, Space, Zone, halves, sibling, within
 
@@ -71,10 +71,11 @@ TransferKind: TypeAlias = Literal["offer", "merge", "adopt"]
 
 
 class SplitPolicy(NamedTuple):
-    """Which zone near a newcomer's point is split, and where."""
+    """Which zone near a newcomer's point is split, where, and which half its owner keeps."""
 
     join: JoinPolicy = "even"
     cut: Cut = "load"
+    kept: Kept = "lower"
 
 
 class OwnershipChanges(Protocol):
@@ -389,7 +390,8 @@ class ZoneTransfer:
             given = ZoneClaim(owned.path, owned.epoch + 1)
         else:
             cut = cut_of(owned, self._zones.space, by_load=self._policy.cut == "load")
-            given = ZoneClaim(halves(owned.path, cut)[1], owned.epoch + 1)
+            given_half = halves(owned.path, cut)[not keeps_upper(owned.path, self._policy.kept)]
+            given = ZoneClaim(given_half, owned.epoch + 1)
         return self._give(joiner, "offer", owned, given, number, now)
 
     # ── Giving: part by part ─────────────────────────────────────────────────
@@ -457,7 +459,7 @@ class ZoneTransfer:
         return [Send(sender, Busy(answer.number))]
 
     def _commit(self, outgoing: OutgoingTransfer, now: float) -> list[Effect]:
-        """The zone belongs to the receiver; after a split, the lower half stays here."""
+        """The zone belongs to the receiver; after a split, one half stays here."""
         owned = self._zones.release(outgoing.path)
         if owned is None:  # Ceded to a higher claim meanwhile: the receiver will cede it, too.
             return self._try_again(now)
@@ -468,7 +470,7 @@ class ZoneTransfer:
             late = late[RECORDS_PER_MESSAGE:]
         effects += records_for(outgoing.to.id, late)
         if outgoing.given.path != outgoing.path:
-            self._keep_lower_half(outgoing, owned, now)
+            self._keep_half(outgoing, owned, now)
         self._shed_s = SHED_S
         effects += self._index.records_moved(outgoing.descriptor.index)
         return [*effects, *self._changes.zones_changed(now, (outgoing.to.id,)), *self.shed_later(now)]
@@ -486,15 +488,15 @@ class ZoneTransfer:
         self._committed[outgoing.to.id, outgoing.number] = late
         return [Send(outgoing.to.id, Committed(outgoing.number, late))]
 
-    def _keep_lower_half(self, outgoing: OutgoingTransfer, owned: OwnedZone, now: float) -> None:
-        """After a split: own the lower half, with the newcomer among its neighbours."""
+    def _keep_half(self, outgoing: OutgoingTransfer, owned: OwnedZone, now: float) -> None:
+        """After a split: own the half that was not given, with the newcomer among its neighbours."""
         zones, given = self._zones, outgoing.given
         zones.neighbours.pop(outgoing.to.id, None)
         zones.neighbours[outgoing.to.id] = ZoneAdvertisement(outgoing.to, UNSEEN, (given,))
-        low = zones.acquire(sibling(given.path), given.epoch, owned.ancestors)
-        low.records = {id: stored for id, stored in owned.records.items() if stored.touches(low.zone)}
-        low.recent_events = [point for point in owned.recent_events if point in low.zone]
-        low.index = {key: record for key, record in owned.index.items() if record not in outgoing.descriptor.index}
+        half = zones.acquire(sibling(given.path), given.epoch, owned.ancestors)
+        half.records = {id: stored for id, stored in owned.records.items() if stored.touches(half.zone)}
+        half.recent_events = [point for point in owned.recent_events if point in half.zone]
+        half.index = {key: record for key, record in owned.index.items() if record not in outgoing.descriptor.index}
         self._monitor.watch(outgoing.to.id, now)
 
     # ── Giving away a zone too many, or all ──────────────────────────────────

@@ -7,6 +7,7 @@ set of attributes, an epoch out of its time, a second copy. There is no partly b
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Collection, Iterable
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -130,7 +131,11 @@ class Opener:
         this epoch it raises UnknownEpoch; a `relay`, which must not lose an event because a key is
         late, treats the attribute as unreadable instead.
         """
-        if cache == "trust" and (opened := self._by_shape(frame, now_ms, wanted)) is not None:
+        if self._is_plain:
+            opened = self._plain_at_once(frame, now_ms, wanted)
+        else:
+            opened = self._by_shape(frame, now_ms, wanted) if cache == "trust" else None
+        if opened is not None:
             return opened
         parts = frame if isinstance(frame, Frame) else split(frame)
         if not parts.raw.startswith(self._prefix):
@@ -193,6 +198,27 @@ class Opener:
         if self._replay is not None and values:
             self._replay.accept(type_id, sender_id, ts_ms, seq, now_ms)
         return Opened(type_id, sender_id, ts_ms, seq, values, plan.sealed, None)
+
+    def _plain_at_once(self, frame: bytes | Frame, now_ms: int, wanted: Collection[str] | None) -> Opened | None:
+        """The event of a plain frame without signature, read once from front to end; None if it must be read in full."""
+        if type(frame) is not bytes or self._may_publish is not None or not frame.startswith(self._prefix):
+            return None
+        layout = self._layout
+        try:
+            *_, type_id, sender_id, ts_ms, seq, flags = layout.header.unpack_from(frame)
+            if flags or seq > SEQ_MAX or ts_ms > TS_MS_MAX:
+                return None
+            ids, raws, end = plain_pairs(frame, layout.header_bytes, layout)
+        except (struct.error, PeerError):
+            return None  # Which check failed is for the full reading to say.
+        if end != len(frame):
+            return None
+        if self._replay is not None:
+            self._replay.check(type_id, sender_id, ts_ms, seq, now_ms)
+        values = self._read_pairs(ids, raws, wanted)
+        if self._replay is not None and values:
+            self._replay.accept(type_id, sender_id, ts_ms, seq, now_ms)
+        return Opened(type_id, sender_id, ts_ms, seq, values, (), None)
 
     def _decrypted(self, parts: Frame, plan: OpenPlan, wanted: Collection[str] | None) -> dict[str, Value]:
         nonce = self._nonce(parts.sender_id, parts.ts_ms, parts.seq, parts.publisher)

@@ -363,7 +363,7 @@ def test_brokers_that_all_join_at_once_tile_the_space() -> None:
 
 
 def test_a_newcomer_gets_the_subscriptions_of_its_half_and_the_giver_forgets_them() -> None:
-    bench = a_bench(1)
+    bench = a_bench(1, kept="lower")
     low, high = Ranges.of(x=(0, 100)), Ranges.of(x=(800, 900))
     subs = [bench.subscribe("b00", wanted) for wanted in (low, high, Everything())]
     bench.enter(PROTOCOL, "b01", "b00", **STILL)
