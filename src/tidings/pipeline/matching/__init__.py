@@ -14,5 +14,6 @@ In reading order:
     sizing                into how many tasks a step is cut
     partitioned           the second plan: zones, buckets, partitions
     direct_parquet        the first plan from Parquet to Parquet, where workers read and write the files themselves
+    sql_functions         the same as functions for SQL
     batch_step            what a worker does with a micro-batch of a stream: validate, match, count
 """
