@@ -9,6 +9,7 @@ sources are empty, and `read_deliveries` reads what it has committed to files. `
 In reading order:
 
     tables       the tables that steps pass to one another, by their columns
+    arrow_types  schemas of Spark as Arrow's, in all releases of Spark
     session      starts Spark; errors of Spark as our own
     storage      files on local disks, HDFS and object stores; what is put only if it is absent
     preflight    mistakes that are found before Spark starts
