@@ -162,6 +162,13 @@ def counts_of(results: DataFrame) -> Counts:
     return counts
 
 
+def observed(results: DataFrame, name: str) -> DataFrame:
+    """The same, with its counts as metrics of the query that computes it."""
+    names = ("events", "matched", "quarantined", "deliveries")
+    sums = [f.coalesce(f.sum(f.col("counts")[at]), f.lit(0)).alias(each) for at, each in enumerate(names)]
+    return results.observe(name, *sums)
+
+
 def deliveries_of(results: DataFrame, version: int, with_event: bool, kept: EventType | None = None) -> DataFrame:
     """The rows for the sink."""
     carried = [f.col(f"{KEPT}{at}").alias(attribute.name) for at, attribute in enumerate(kept or ())]

@@ -18,6 +18,7 @@ from pyspark.sql import functions as f
 from tidings.events import Attribute, EventType
 from tidings.matching import BOXES_SCHEMA, parse_texts, table_of
 from tidings.pipeline.matching.sizing import fixed_cores, parse_tasks
+from tidings.pipeline.session import described
 from tidings.pipeline.tables import check_subscriptions
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ class ParsedSubscriptions:
     @property
     def stats(self) -> SubscriptionStats:
         if self._stats is None:
-            totals = self.batches.agg(*_totals()).collect()[0]  # One row: sums, and names of the type's attributes.
+            with described(self.batches.sparkSession, "parse subscriptions"):
+                totals = self.batches.agg(*_totals()).collect()[0]  # One row: sums, and names of the type's attributes.
             subscriptions, boxes, payload_bytes, rejected = (total or 0 for total in totals[:-1])
             self._stats = SubscriptionStats(
                 subscriptions, boxes, payload_bytes, rejected, tuple(sorted(totals[-1] or ()))
@@ -90,7 +92,9 @@ class ParsedSubscriptions:
 
     def tables(self) -> Iterator[pa.Table]:
         """The good ones, one payload at a time, so that the driver never holds them all at once."""
-        for row in self.batches.where("subscriptions > 0").select("payload").toLocalIterator():
+        with described(self.batches.sparkSession, "collect subscriptions for the index"):
+            rows = self.batches.where("subscriptions > 0").select("payload").toLocalIterator()
+        for row in rows:
             yield read_payload(row.payload)
 
     def unpersist(self) -> None:

@@ -36,6 +36,7 @@ from tidings.pipeline.matching.parse_subscriptions import (
     write_payload,
 )
 from tidings.pipeline.matching.sizing import zone_partitions
+from tidings.pipeline.session import described
 from tidings.space import BalancedTree, KdTree, balance
 
 if TYPE_CHECKING:
@@ -109,9 +110,10 @@ class BucketPlan:
 
 def plan_buckets(projected: DataFrame, subscriptions: ParsedSubscriptions) -> BucketPlan:
     """Plans by samples, whose size is bounded however large the tables are."""
-    event_count = projected.count()
-    events = _sample_events(projected, event_count, subscriptions.projected_type)
-    sample = _sample_subscriptions(subscriptions)
+    with described(projected.sparkSession, "sample events and subscriptions to plan zones"):
+        event_count = projected.count()
+        events = _sample_events(projected, event_count, subscriptions.projected_type)
+        sample = _sample_subscriptions(subscriptions)
     axes = make_axes(events, sample, subscriptions.projected_type)
     _, low, high = boxes_in_cells(sample, axes)
     boxes = subscriptions.stats.boxes
