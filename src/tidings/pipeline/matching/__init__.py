@@ -9,6 +9,7 @@ In reading order:
 
     match                 the public `match` and `Matching`; choice of the plan
     parse_subscriptions   conditions as text → boxes, in parallel; what does not parse is rejected
+    parsed_cache          what was parsed, kept in a folder for the next run
     index_replica         the index as a worker uses it: memory-mapped, one copy per host; matched pairs
     index_distribution    a folder of files on every host, through one broadcast or artifact
     sizing                into how many tasks a step is cut

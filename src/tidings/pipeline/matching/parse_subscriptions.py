@@ -17,6 +17,7 @@ from pyspark.sql import functions as f
 
 from tidings.events import Attribute, EventType
 from tidings.matching import BOXES_SCHEMA, parse_texts, table_of
+from tidings.pipeline.matching.parsed_cache import cached
 from tidings.pipeline.matching.sizing import fixed_cores, parse_tasks
 from tidings.pipeline.session import described
 from tidings.pipeline.tables import check_subscriptions
@@ -53,7 +54,7 @@ class SubscriptionStats:
 
 
 class ParsedSubscriptions:
-    """Parsed subscriptions: parsed at first use, and cached by Spark until `unpersist`."""
+    """Parsed subscriptions: parsed at first use, and cached by Spark until `unpersist`, or between runs in a folder."""
 
     def __init__(self, subscriptions: DataFrame, event_type: EventType) -> None:
         check_subscriptions(subscriptions)
@@ -61,7 +62,9 @@ class ParsedSubscriptions:
         rows = _texts(of_type(subscriptions, event_type))
         tasks = parse_tasks(rows)
         one_each = coalesce_to_cores(_one_row_per_id(rows.repartition(tasks, "id") if tasks else rows))
-        self.batches = one_each.mapInArrow(_Parse(event_type), PARSED_SCHEMA).persist(StorageLevel.DISK_ONLY)
+        parsed = one_each.mapInArrow(_Parse(event_type), PARSED_SCHEMA)
+        kept = cached(rows, event_type, parsed)
+        self.batches = kept if kept is not parsed else parsed.persist(StorageLevel.DISK_ONLY)
         self._stats: SubscriptionStats | None = None
 
     @property

@@ -28,14 +28,14 @@ from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 from tidings.events import INT_MIN, EventType, ValueType, conform
 from tidings.matching import key_column
 from tidings.pipeline.matching.index_replica import IndexReplica
-from tidings.pipeline.matching.match import INDEX_BOXES_MAX, KEPT, match_rows, named
+from tidings.pipeline.matching.match import KEPT, match_rows, named
 from tidings.pipeline.matching.parse_subscriptions import (
     SUBSCRIPTIONS_SCHEMA,
     ParsedSubscriptions,
     read_payload,
     write_payload,
 )
-from tidings.pipeline.matching.sizing import zone_partitions
+from tidings.pipeline.matching.sizing import index_limit, zone_partitions
 from tidings.pipeline.session import described
 from tidings.space import BalancedTree, KdTree, balance
 
@@ -118,7 +118,7 @@ def plan_buckets(projected: DataFrame, subscriptions: ParsedSubscriptions) -> Bu
     _, low, high = boxes_in_cells(sample, axes)
     boxes = subscriptions.stats.boxes
     partitions = zone_partitions(projected.sparkSession, boxes, event_count, PARTITIONS_PER_CORE)
-    zones_max = max(ZONES_PER_PARTITION * partitions, math.ceil(2 * boxes / INDEX_BOXES_MAX))
+    zones_max = max(ZONES_PER_PARTITION * partitions, math.ceil(2 * boxes / index_limit(projected.sparkSession).boxes))
     counts = [axis.cell_count for axis in axes]
     balanced = balance(counts, cells_of(events, axes), low, high, zones_max=min(zones_max, ZONES_MAX))
     return assign_buckets(axes, balanced, partitions)
