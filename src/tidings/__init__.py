@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tidings.filters import Condition, covers, overlaps, parse
     from tidings.matching import Index
     from tidings.net import BlockingClient, Client
+    from tidings.pipeline import register
 
 __version__ = "0.2.0.dev0"
 
@@ -28,6 +29,7 @@ __all__ = [
     "errors",
     "overlaps",
     "parse",
+    "register",
 ]
 
 # Loaded when they are first used: who only parses a condition waits neither for the kernels nor for TLS.
@@ -36,6 +38,7 @@ _PACKAGE_OF = {
     **dict.fromkeys(("Condition", "covers", "overlaps", "parse"), "tidings.filters"),
     "Index": "tidings.matching",
     **dict.fromkeys(("BlockingClient", "Client"), "tidings.net"),
+    "register": "tidings.pipeline",
 }
 
 

@@ -24,6 +24,7 @@ path = "out"
 [quarantine]
 path = "broken"
 """
+TO_TOPIC = 'format = "kafka"\nservers = "h:9"\ntopic = "t"\n[deliveries.options]\n'
 
 
 def written(folder: Path, text: str) -> Path:
@@ -52,6 +53,11 @@ def test_paths_are_taken_from_the_files_own_folder(tmp_path: Path) -> None:
         ('path = "out"', 'path = "out"\n[spark]\nmemory = "2g"', "expected settings such as"),
         ('name = "p"', "name = ", "Invalid value"),
         ('path = "out"', 'format = "kafka"', "deliveries.servers: needed with format 'kafka'"),
+        ('path = "out"', 'path = "out"\n[deliveries.options]\na = 1', "deliveries.options: only with format 'kafka'"),
+        ('path = "out"', f'{TO_TOPIC}"kafka.acks" = 1', "deliveries.options.kafka.acks: expected 'all'"),
+        ('path = "out"', f'{TO_TOPIC}startingOffsets = "latest"', "the checkpoint decides where to read"),
+        ('path = "out"', f'{TO_TOPIC}"kafka.bootstrap.servers" = "h:1"', "given by deliveries.servers"),
+        ('path = "in"', 'path = "in"\nvalue = "avro"', 'events.value: avro needs options."schema.registry.url"'),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, said: str) -> None:

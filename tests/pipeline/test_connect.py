@@ -24,7 +24,7 @@ PROGRAM = """
 import os, sys
 import pyarrow as pa
 from pyspark.errors import PySparkAttributeError
-from tests.pipeline.sightings import expected_pairs, sightings, subscriptions, table
+from tests.pipeline.sightings import Sighting, expected_pairs, sightings, subscriptions, table
 from tidings.cli import main
 from tidings.pipeline import match, start
 
@@ -41,6 +41,15 @@ conditions = spark.createDataFrame(pa.Table.from_pylist(wanted))
 for plan in ("index", "zones"):
     found = sorted(tuple(row) for row in match(rows, conditions, plan=plan).collect())
     assert found == expected_pairs(events, wanted), (plan, len(found))
+import tidings
+index = tidings.Index(Sighting)
+index.add_all((row["id"], row["filter"]) for row in wanted)
+tidings.register(spark, index)
+rows.createOrReplaceTempView("events")
+pairs = [(event, subscription) for event, subscription, _ in expected_pairs(events, wanted)]
+assert sorted(map(tuple, spark.sql("SELECT * FROM tidings_match(TABLE(events))").collect())) == pairs
+found = spark.sql("SELECT event_id, tidings_matches('lane = 1', struct(*)) AS is_it FROM events").collect()
+assert {row.event_id for row in found if row.is_it} == {row["event_id"] for row in events if row["lane"] == 1}
 print("equal", flush=True)
 sys.argv = ["tidings", *sys.argv[2:], "--master", url]
 main()
@@ -89,7 +98,7 @@ def test_match_over_spark_connect_gives_what_the_definition_gives(tmp_path: Path
         events, wanted
     )
     unpacked = [path.name for path in (tmp_path / "local" / f"tidings-{os.getuid()}").iterdir() if path.is_dir()]
-    assert len(unpacked) == 1, "equal indexes are unpacked once, among Spark's local files"
+    assert len(unpacked) == 2, "equal indexes are unpacked once, among Spark's local files; SQL's has no subscribers"
 
 
 SUBMITTED = """

@@ -16,6 +16,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
 
 from tests.pipeline.commands import tidings
 from tests.pipeline.sightings import Record, Sighting, expected_pairs, sightings, subscriptions, table, write_lines
@@ -281,3 +287,43 @@ def delivered_so_far(folder: Path) -> list[tuple[str, str]]:
 
 def test_a_pipeline_reads_as_it_was_written(tmp_path: Path) -> None:
     assert isinstance(read_pipeline(lay_out(tmp_path)), Pipeline)
+
+
+class _Progress(StreamingQueryListener):
+    """What each batch reports as observed."""
+
+    def __init__(self) -> None:
+        self.records: list[int] = []
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: D102
+        pass
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        observed = event.progress.observedMetrics.get("tidings")
+        if observed is not None:
+            self.records.append(observed["records"])
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        self.has_ended = True
+
+
+def test_a_listener_sees_the_records_and_jobs_say_their_step(spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = read_pipeline(lay_out(tmp_path))
+    put_events(tmp_path, EVENTS[:300], 4)
+    listener = _Progress()
+    spark.streams.addListener(listener)
+    described: set[str] = set()
+
+    def look(done: BatchDone) -> None:
+        status = spark.sparkContext._jsc.sc().statusStore()  # type: ignore[union-attr]
+        jobs = status.jobsList(None)
+        described.update(jobs.apply(at).description().getOrElse(None) or "" for at in range(jobs.size()))
+
+    try:
+        run(spark, pipeline, look)
+        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()  # type: ignore[union-attr]
+    finally:
+        spark.streams.removeListener(listener)
+    assert sum(listener.records) == 300
+    steps = {text.rpartition(": ")[2] for text in described}
+    assert {"read changes of the subscriptions", "match with version 1 of the subscriptions", "write deliveries"} <= steps

@@ -1,6 +1,7 @@
 """Content-based matching on Spark: events and subscriptions as tables, in batch or as a stream, exactly once.
 
-`match` joins two tables. `Matching` does the same, and also has the plan and the rejected subscriptions.
+`match` joins two tables. `Matching` does the same, and also has the plan and the rejected subscriptions. `register`
+gives SQL functions that do.
 `match_files` goes from files to files. `run` runs a pipeline that a file describes, until it is stopped or its
 sources are empty, and `read_deliveries` reads what it has committed to files. `admit` decrypts events, and `secure` encrypts deliveries for their recipients, with keys from a
 `KeyFile`. `LiveNetwork` is the Spark data source `tidings`, to be registered with a session.
@@ -8,6 +9,7 @@ sources are empty, and `read_deliveries` reads what it has committed to files. `
 In reading order:
 
     tables       the tables that steps pass to one another, by their columns
+    arrow_types  schemas of Spark as Arrow's, in all releases of Spark
     session      starts Spark; errors of Spark as our own
     storage      files on local disks, HDFS and object stores; what is put only if it is absent
     preflight    mistakes that are found before Spark starts
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from tidings.pipeline.connectors.spark_datasource import LiveNetwork
     from tidings.pipeline.connectors.table_format import TableFormat, compact_table, connector_for
     from tidings.pipeline.match_job import Outcome, match_files
+    from tidings.pipeline.matching.sql_functions import register
     from tidings.pipeline.preflight import check_files, check_pipeline
     from tidings.pipeline.security.keyfile import KeyFile, write_keys
     from tidings.pipeline.security.nonce_leases import NonceLeases, stamp, stamp_files
@@ -87,6 +90,7 @@ __all__ = [
     "read_deliveries",
     "read_pipeline",
     "refused",
+    "register",
     "run",
     "secure",
     "stamp",
@@ -103,6 +107,7 @@ _MODULES = {
     "connectors.table_format": ("TableFormat", "compact_table", "connector_for"),
     "sinks.compaction": ("check_deliveries", "compact_deliveries"),
     "preflight": ("check_files", "check_pipeline"),
+    "matching.sql_functions": ("register",),
     "match_job": ("Outcome", "match_files"),
     "stream_job": ("BatchDone", "BatchMetrics", "run", "totals"),
     "security.keyfile": ("KeyFile", "write_keys"),

@@ -10,6 +10,9 @@
     type = "sighting.toml"                # the event type; Parquet can do without
     files_per_batch = 10
 
+    [events.options]                      # for Kafka: all that Spark's connector, the clients and a schema registry know
+    "kafka.security.protocol" = "SASL_SSL"
+
     [subscriptions]
     path = "subscriptions"                # a folder of JSON lines: additions, changes, removals
                                           # or format = "table", "delta", "iceberg" or "kafka"
@@ -65,7 +68,7 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class EventsFrom(_Part, frozen=True, kw_only=True):
-    """The source of events."""
+    """The source of events; `options` are those of Spark's Kafka connector, of Kafka's clients and of a schema registry."""
 
     format: Literal["json", "parquet", "csv", "delta", "iceberg", "kafka", "demo", "frames", "tidings"]
     path: str = ""
@@ -76,6 +79,8 @@ class EventsFrom(_Part, frozen=True, kw_only=True):
     files_per_batch: int = FILES_PER_BATCH
     servers: str = ""
     topic: str = ""
+    value: Literal["json", "avro", "protobuf"] = "json"
+    options: dict[str, str | int | bool] = {}
     records_per_batch: int = RECORDS_PER_BATCH
     seed: int = 1
     rate: float = DEMO_RATE
@@ -98,6 +103,7 @@ class SubscriptionsFrom(_Part, frozen=True, kw_only=True):
     table: str = ""
     servers: str = ""
     topic: str = ""
+    options: dict[str, str | int | bool] = {}
 
     def table_name(self) -> TableName:
         return _table_name(self)
@@ -117,6 +123,7 @@ class DeliveriesTo(_Part, frozen=True, kw_only=True):
     keep: list[str] | Literal["all"] = []
     servers: str = ""
     topic: str = ""
+    options: dict[str, str | int | bool] = {}
     urls: dict[str, str] = {}
     source: str = "tidings"
     client: str = ""
@@ -211,6 +218,7 @@ _NEEDS: dict[str, dict[str, tuple[str, ...]]] = {
 def _check(pipeline: Pipeline) -> None:
     for part, needs in _NEEDS.items():
         _check_needs(part, getattr(pipeline, part), needs)
+        _check_options(part, getattr(pipeline, part))
     _check_numbers(pipeline)
     where = pipeline.subscriptions
     if where.format == "table" and bool(where.path) == bool(where.table):
@@ -235,12 +243,49 @@ def _check_needs(
     part: str, given: EventsFrom | SubscriptionsFrom | DeliveriesTo, needs: dict[str, tuple[str, ...]]
 ) -> None:
     for entry in needs[given.format]:
+        if entry == "topic" and part == "events" and any(name in given.options for name in PLACES):
+            continue
         if not getattr(given, entry):
             raise ValueError(f"{part}.{entry}: needed with format {given.format!r}")
     if given.format == "iceberg" and bool(given.path) == bool(given.table):
         raise ValueError(f"{part}: expected table, as CATALOG.NAMESPACE.TABLE, or path, a folder to read from")
     if given.format in TABLE_FORMATS:
         check_library(given.table_name())
+
+
+PLACES = ("assign", "subscribePattern")  # Options of events that stand in place of a topic's name.
+_OURS = {"kafka.bootstrap.servers": "servers", "subscribe": "topic", "topic": "topic"}
+_OFFSETS = ("startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", *PLACES)
+_NEEDED_FOR_ONCE = {"kafka.acks": "all", "kafka.enable.idempotence": "true"}
+
+
+def _check_options(part: str, given: EventsFrom | SubscriptionsFrom | DeliveriesTo) -> None:
+    options = plain_options(given.options)
+    if options and given.format != "kafka":
+        raise ValueError(f"{part}.options: only with format 'kafka'")
+    for name, value in options.items():
+        if name in _OURS:
+            raise ValueError(f"{part}.options.{name}: given by {part}.{_OURS[name]}")
+        if part != "events" and name.startswith(_OFFSETS):
+            raise ValueError(f"{part}.options.{name}: the checkpoint decides where to read")
+        if part == "deliveries" and _NEEDED_FOR_ONCE.get(name, value) != value:
+            raise ValueError(
+                f"{part}.options.{name}: expected {_NEEDED_FOR_ONCE[name]!r}, or a message may be lost or sent twice"
+            )
+    has_registry = any(name.startswith("schema.registry.") for name in options)
+    if has_registry and (part != "events" or "schema.registry.url" not in options):
+        raise ValueError(f"{part}.options: a schema registry is for events, and needs schema.registry.url")
+    if isinstance(given, EventsFrom) and given.value != "json" and not has_registry:
+        raise ValueError(f"events.value: {given.value} needs options.\"schema.registry.url\"")
+
+
+def plain_options(options: dict[str, str | int | bool]) -> dict[str, str]:
+    """Options as the texts that Kafka takes.
+
+    >>> plain_options({"failOnDataLoss": False, "minPartitions": 4})
+    {'failOnDataLoss': 'false', 'minPartitions': '4'}
+    """
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
 
 
 def _check_numbers(pipeline: Pipeline) -> None:

@@ -16,7 +16,7 @@ from tidings.events import EventType
 from tidings.pipeline.connectors.table_format import TableWriter, open_writer, store_options, table_name
 from tidings.pipeline.matching.direct_parquet import match_files_directly, tasks_for
 from tidings.pipeline.matching.match import Matching
-from tidings.pipeline.session import activate, spark_error
+from tidings.pipeline.session import activate, described, spark_error
 from tidings.pipeline.sinks.table import by_subscriber, write_files
 from tidings.pipeline.sources.files import Events, read_events, read_subscriptions
 from tidings.pipeline.storage import Location, storage_at
@@ -84,12 +84,14 @@ def match_files(
         kept, unnamed = matching.kept(keep, compact=compact), matching.unnamed
         if read.narrowed:
             matching.events = read.narrowed(_needed(matching, kept))
-        if writer is not None:
-            plan, deliveries = _write_table(matching, writer, compact, kept)
-        else:
-            plan, deliveries = _write(matching, read, out, compact, kept)
+        with described(spark, f"match events and write {out}"):
+            if writer is not None:
+                plan, deliveries = _write_table(matching, writer, compact, kept)
+            else:
+                plan, deliveries = _write(matching, read, out, compact, kept)
         broken = [*([read.broken] if read.broken is not None else []), unnamed]
-        return _outcome(matching, broken, plan, deliveries, out)
+        with described(spark, "write rejected subscriptions and broken events"):
+            return _outcome(matching, broken, plan, deliveries, out)
     except (PySparkException, Py4JJavaError) as error:
         raise spark_error(error) from None
 

@@ -15,7 +15,8 @@ import sys
 import tempfile
 import threading
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
@@ -114,6 +115,32 @@ def _connect(url: str, settings: Mapping[str, str]) -> SparkSession:
 def is_connect(session: SparkSession) -> bool:
     """Whether the driver is elsewhere, behind Spark Connect: there is no JVM to ask, and no SparkContext."""
     return type(session).__module__.startswith("pyspark.sql.connect.")
+
+
+@contextmanager
+def described(session: SparkSession, step: str) -> Iterator[None]:
+    """Names the jobs that this thread starts within, for Spark's web interface and its event log.
+
+    Over Spark Connect a step is a tag of its operations instead: a client cannot describe jobs.
+    """
+    if is_connect(session):
+        tag = re.sub(r"[^A-Za-z0-9]+", "-", step)
+        session.addTag(tag)
+        try:
+            yield
+        finally:
+            session.removeTag(tag)
+        return
+    context = session.sparkContext
+    before = context.getLocalProperty(_DESCRIPTION)
+    context.setLocalProperty(_DESCRIPTION, f"{before}: {step}" if before else f"tidings: {step}")
+    try:
+        yield
+    finally:
+        context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type]
+
+
+_DESCRIPTION = "spark.job.description"
 
 
 def activate(session: SparkSession) -> None:

@@ -8,6 +8,10 @@ A micro-batch goes through five steps:
     sink        stores the deliveries, all of them or none
     batch log   writes the counts; the batch is done
 
+A StreamingQueryListener sees the records of each batch as the observed metric `tidings`; a QueryExecutionListener sees
+`tidings_batch` with events, matched, quarantined and deliveries, since what happens within a batch is no part of the
+streaming query.
+
 The job may be killed at any point. The next run repeats the unfinished batch with the same version of the
 subscriptions, and each step detects what it had already finished. Spark's own checkpoint records which records
 belong to a batch.
@@ -26,12 +30,20 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 from py4j.protocol import Py4JError
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
+from pyspark.sql import functions as f
 
 from tidings.errors import InputError, SetupError, TidingsError
 from tidings.events import EventType
 from tidings.pipeline.config import MetricsEndpoint, Pipeline
-from tidings.pipeline.matching.batch_step import MatchRecords, broken_of, counts_of, deliveries_of, results_schema
-from tidings.pipeline.session import activate, is_connect, spark_error
+from tidings.pipeline.matching.batch_step import (
+    MatchRecords,
+    broken_of,
+    counts_of,
+    deliveries_of,
+    observed,
+    results_schema,
+)
+from tidings.pipeline.session import activate, described, is_connect, spark_error
 from tidings.pipeline.sinks.files import Quarantine
 from tidings.pipeline.sinks.sink import open_sink
 from tidings.pipeline.sources.streams import Source, open_source
@@ -50,6 +62,7 @@ if TYPE_CHECKING:
     from tidings.pipeline.security.step import AdmitMatchSecure
 
 POLL_S = 0.5  # How soon the job notices Ctrl-C or a failed query.
+OBSERVED, OBSERVED_BATCH = "tidings", "tidings_batch"  # Names of observed metrics.
 SECONDS_BUCKETS = (0.5, 1, 2, 5, 10, 30, 60, 300)
 
 
@@ -148,7 +161,8 @@ class StreamJob:
 
     def _start(self) -> StreamingQuery:
         trigger = self.pipeline.trigger
-        writer = self.source.stream.writeStream.queryName(self.pipeline.name).foreachBatch(self._try_batch)
+        counted = self.source.stream.observe(OBSERVED, f.count(f.lit(1)).alias("records"))
+        writer = counted.writeStream.queryName(self.pipeline.name).foreachBatch(self._try_batch)
         writer = writer.option("checkpointLocation", self.batch_log.spark_checkpoint())
         if trigger.until_empty and not self.source.count:
             writer = writer.trigger(availableNow=True)
@@ -180,7 +194,8 @@ class StreamJob:
 
     def _begin(self, number: int) -> BatchEntry:
         """Chooses the version of the subscriptions for a new batch, and writes it down."""
-        version = self.versions.scan(self.quarantine.put_subscriptions)
+        with described(self.spark, "read changes of the subscriptions"):
+            version = self.versions.scan(self.quarantine.put_subscriptions)
         before = self.batch_log[number - 1] if number else None
         rejected = self.versions.rejected_between(before.version if before else 0, version)
         return self.batch_log.begin(number, version, rejected)
@@ -193,12 +208,16 @@ class StreamJob:
         if self.secure:  # Read twice, and removing duplicates is expensive. The cached frames are still encrypted.
             records = records.persist(StorageLevel.MEMORY_AND_DISK)
         step = self._step(records, index)
-        results = records.mapInArrow(step, results_schema(self.kept)).persist(StorageLevel.MEMORY_AND_DISK)
+        results = observed(records.mapInArrow(step, results_schema(self.kept)), OBSERVED_BATCH)
+        results = results.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            counts = counts_of(results)
+            with described(self.spark, f"match with version {index.version} of the subscriptions"):
+                counts = counts_of(results)
             if counts.quarantined:
-                self.quarantine.put_events(broken_of(results), number)
-            self.sink.put(self._deliveries(results, index.version), number)
+                with described(self.spark, "write broken events"):
+                    self.quarantine.put_events(broken_of(results), number)
+            with described(self.spark, "write deliveries"):
+                self.sink.put(self._deliveries(results, index.version), number)
             return counts
         finally:
             results.unpersist()

@@ -1,24 +1,40 @@
-"""Against a real Kafka: topics as source, as sink and as subscriptions; stopped in the middle, nothing is lost or repeated."""
+"""Against a real Kafka and a real schema registry: topics as source, as sink and as subscriptions; stopped in the middle, nothing is lost or repeated."""
 
 from __future__ import annotations
 
+import io
 import json
+import pickle
 import signal
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import fastavro
+import pyarrow as pa
 import pytest
+from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 
-from tests.pipeline.kafka_broker import broker, jars, make_topic, received, send
+from tests.pipeline.kafka_broker import (
+    PASSWORD,
+    USER,
+    Addresses,
+    broker,
+    jars,
+    make_topic,
+    received,
+    schema_registry,
+    send,
+)
 from tests.pipeline.sightings import Record, Sighting, expected_pairs, sightings, subscriptions
 from tests.pipeline.test_run import struck_run
 from tidings.errors import SetupError
 from tidings.events import write_file
 from tidings.pipeline import BatchDone, delivery_id, read_pipeline, run
 from tidings.pipeline.connectors.kafka import KafkaSink, end_offsets, read_topic
+from tidings.pipeline.connectors.schema_registry import decoder_of
 from tidings.pipeline.state.epoch import Epoch
 
 if TYPE_CHECKING:
@@ -57,6 +73,7 @@ class Kafka:
 
     servers: str
     spark: SparkSession
+    addresses: Addresses
 
     def send_events(self, name: str, events: list[Record]) -> None:
         send(self.spark, self.servers, f"{name}-events", ((event["event_id"], json.dumps(event)) for event in events))
@@ -93,8 +110,8 @@ def test_without_the_connector_the_error_says_how_to_get_it(spark: SparkSession)
 def kafka(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
     for jar in jars("connector"):
         spark.sql(f"ADD JAR '{jar}'")
-    with broker(tmp_path_factory.mktemp("kafka")) as servers:
-        yield Kafka(servers, spark)
+    with broker(tmp_path_factory.mktemp("kafka")) as addresses:
+        yield Kafka(addresses.plain, spark, addresses)
 
 
 def test_subscriptions_in_a_compacted_topic_change_from_one_batch_to_the_next(kafka: Kafka, tmp_path: Path) -> None:
@@ -169,3 +186,130 @@ def test_a_topic_that_does_not_exist_has_no_offsets_and_no_broker_is_an_error(ka
     assert end_offsets(kafka.spark, kafka.servers, "no-such-topic") == {}
     with pytest.raises(SetupError, match="does not answer for topic 'a'"):
         end_offsets(kafka.spark, "127.0.0.1:9", "a", wait_ms=500)
+
+
+# ── With a password, over TLS, by a schema registry ──────────────────────────
+
+OPTIONS = """
+[events.options]
+startingOffsets = "earliest"
+failOnDataLoss = false
+"schema.registry.url" = "{registry}"
+{security}
+[subscriptions.options]
+{security}
+[deliveries.options]
+"kafka.compression.type" = "zstd"
+{security}
+"""
+SECURITY = """
+"kafka.security.protocol" = "SASL_SSL"
+"kafka.sasl.mechanism" = "SCRAM-SHA-512"
+"kafka.sasl.jaas.config" = '''{module} required username="{user}" password="${{env:KAFKA_TEST_PASSWORD}}";'''
+"kafka.ssl.truststore.type" = "PEM"
+"kafka.ssl.truststore.location" = "{authority}"
+"""
+MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+AVRO = {
+    "type": "record",
+    "name": "Sighting",
+    "fields": [
+        *({"name": name, "type": "string"} for name in ("event_id", "plate", "area")),
+        {"name": "speed", "type": ["null", "double"]},
+        {"name": "lane", "type": ["null", "long"]},
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with schema_registry(tmp_path_factory.mktemp("registry")) as url:
+        yield url
+
+
+def registered(registry: str, subject: str, schema: str, kind: str, references: list[Any] | None = None) -> bytes:
+    """Registers a schema; returns what a message of it begins with."""
+    client = SchemaRegistryClient({"url": registry})
+    return b"\0" + client.register_schema(subject, Schema(schema, kind, references or [])).to_bytes(4, "big")
+
+
+def test_a_pipeline_with_a_password_over_tls_reads_avro_by_a_schema_registry(
+    kafka: Kafka, registry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = kafka.lay_out("safe", tmp_path)
+    secured = file.read_text().replace(kafka.servers, kafka.addresses.secured)
+    security = SECURITY.format(module=MODULE, user=USER, authority=kafka.addresses.authority)
+    file.write_text(secured.replace('type = "sighting', 'value = "avro"\ntype = "sighting') + OPTIONS.format(
+        registry=registry, security=security
+    ))  # fmt: skip
+    events = [{**row, "position": None} for row in sightings(120)]
+    head = registered(registry, "safe-events-value", json.dumps(AVRO), "AVRO")
+    messages = [head + avro(event) for event in events]
+    broken = [head + b"\x02", b"\0\xff\xff\xff\xff", b"no schema"]
+    send(kafka.spark, kafka.servers, "safe-events", [(None, message) for message in messages + broken])
+    kafka.send_subscriptions("safe", WANTED)
+
+    monkeypatch.setenv("KAFKA_TEST_PASSWORD", "wrong")
+    with pytest.raises(SetupError, match="Authentication failed") as refused:
+        run(kafka.spark, read_pipeline(file))
+    assert len(str(refused.value).splitlines()) == 1
+    monkeypatch.setenv("KAFKA_TEST_PASSWORD", PASSWORD)
+    counts = run(kafka.spark, read_pipeline(file))
+    assert kafka.delivered("safe") == expected_pairs(events, WANTED)
+    assert (counts.events, counts.quarantined) == (len(messages) + len(broken), len(broken))
+    kept = kafka.spark.read.parquet(str(tmp_path / "quarantine" / "events")).collect()
+    assert sorted(bytes(row.original) for row in kept) == sorted(broken)
+    assert any("schema 4294967295 is not in the registry" in row.reason for row in kept)
+
+
+def avro(record: Record) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(AVRO), record)
+    return out.getvalue()
+
+
+PROTO = """syntax = "proto3";
+import "google/protobuf/timestamp.proto";
+import "place.proto";
+message Other { string unused = 1; message Inner { int64 count = 1; } }
+message Sighting {
+  string plate = 1; int64 lane = 2; optional double speed = 3; places.Place place = 4;
+  google.protobuf.Timestamp seen = 5; repeated string tags = 6; map<string, int64> sums = 7; Kind kind = 8;
+  enum Kind { CAR = 0; VAN = 1; }
+}
+"""
+JSON_SCHEMA = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}
+PLACE = 'syntax = "proto3"; package places; message Place { string area = 1; }'
+
+
+def test_protobuf_and_json_messages_become_documents(registry: str) -> None:
+    place = registered(registry, "place", PLACE, "PROTOBUF")
+    assert place
+    head = registered(registry, "p-value", PROTO, "PROTOBUF", [SchemaReference("place.proto", "place", 1)])
+    decode = decoder_of("protobuf", {"schema.registry.url": registry})
+    assert decode is not None
+    # By hand: plate "AB", lane 9007199254740993, place.area "WC1", seen 1 s after 1970, tags a and b, sums {x: 5}, VAN.
+    content = b"\x0a\x02AB\x10\x81\x80\x80\x80\x80\x80\x80\x10\x22\x05\x0a\x03WC1\x2a\x02\x08\x01"
+    content += b"\x32\x01a\x32\x01b\x3a\x05\x0a\x01x\x10\x05\x40\x01"
+    found = pickle.loads(pickle.dumps(decode))(
+        pa.array([head + b"\x02\x02" + content, head + b"\x04\x00\x00\x08\x06", head + b"\x02\x08", b"", None])
+    )
+    assert [json.loads(line) for line in found.lines.to_pylist()] == [
+        {"plate": "AB", "lane": 2**53 + 1, "place": {"area": "WC1"}, "seen": "1970-01-01T00:00:01Z",
+         "tags": ["a", "b"], "sums": {"x": 5}, "kind": "VAN"},
+        {"count": 6},
+    ]  # fmt: skip
+    assert (found.kept, [row for row, _ in found.broken]) == ([0, 1], [2, 3, 4])
+
+    head = registered(registry, "j-value", json.dumps(JSON_SCHEMA), "JSON")
+    plain = decoder_of("json", {"schema.registry.url": registry})
+    assert plain is not None
+    assert plain(pa.array([head + b'{"a": 1}'])).lines.to_pylist() == [b'{"a": 1}']
+    assert "expects protobuf" in decode(pa.array([head + b"{}"])).broken[0][1]
+
+
+def test_a_registry_that_does_not_answer_ends_the_run_and_is_no_broken_record() -> None:
+    decode = decoder_of("avro", {"schema.registry.url": "http://127.0.0.1:9", "schema.registry.max.retries": "0"})
+    assert decode is not None
+    with pytest.raises(SetupError, match="does not answer"):
+        decode(pa.array([b"\0\0\0\0\1"]))

@@ -245,9 +245,9 @@ class DeltaWriter:
         return table is None or table.count() == 0
 
     def open_for(self, schema: StructType) -> Callable[[Iterable[pa.RecordBatch]], Iterator[bytes]]:
-        from pyspark.sql.pandas.types import to_arrow_schema
+        from tidings.pipeline.arrow_types import to_arrow_schema
 
-        wanted = to_arrow_schema(schema, timezone="UTC")
+        wanted = to_arrow_schema(schema)
         table = self._table()
         if table is None:
             table = DeltaTable.create(self.location, wanted, mode="ignore", storage_options=self.options)
@@ -461,7 +461,7 @@ def _arrow_field(field: Any) -> pa.Field:
 
 
 def _arrow_type(kind: Any) -> pa.DataType:
-    from pyspark.sql.pandas.types import to_arrow_type
+    from tidings.pipeline.arrow_types import to_arrow_type
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     match kind:
@@ -471,7 +471,7 @@ def _arrow_type(kind: Any) -> pa.DataType:
             return pa.list_(_arrow_type(kind.elementType))
         case MapType():
             return pa.map_(_arrow_type(kind.keyType), _arrow_type(kind.valueType))
-    return to_arrow_type(kind, timezone="UTC")
+    return to_arrow_type(kind)
 
 
 def _physical(field: Any) -> str:

@@ -90,7 +90,7 @@ class IcebergReader:
         return current.snapshot_id if current else BEFORE_FIRST
 
     def schema(self) -> StructType:
-        from pyspark.sql.pandas.types import from_arrow_schema
+        from tidings.pipeline.arrow_types import from_arrow_schema
 
         return from_arrow_schema(_arrow_schema(self._table.schema()))
 
@@ -223,9 +223,9 @@ class IcebergWriter:
         return table is None or table.current_snapshot() is None or not any(table.scan().plan_files())
 
     def open_for(self, schema: StructType) -> Callable[[Iterable[pa.RecordBatch]], Iterator[bytes]]:
-        from pyspark.sql.pandas.types import to_arrow_schema
+        from tidings.pipeline.arrow_types import to_arrow_schema
 
-        wanted = to_arrow_schema(schema, timezone="UTC")
+        wanted = to_arrow_schema(schema)
         table = self._table()
         if table is None:
             self._catalog.create_namespace_if_not_exists(self._identifier[:-1])
@@ -396,12 +396,12 @@ def _slim(table: Table) -> Any:
 def _arrow_schema(schema: Schema) -> pa.Schema:
     """The columns as Spark's Arrow types. Columns of types that Spark does not have are left out, with a warning."""
     from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
+    from tidings.pipeline.arrow_types import from_arrow_type, to_arrow_type
 
     fields = []
     for field in schema_to_pyarrow(schema, include_field_ids=False):
         try:
-            kind = to_arrow_type(from_arrow_type(_simple(field.type)), timezone="UTC")
+            kind = to_arrow_type(from_arrow_type(_simple(field.type)))
             fields.append(pa.field(field.name, kind))
         except PySparkException:
             _log.warning("column %s has the type %s, which Spark does not have; it is left out", field.name, field.type)

@@ -6,6 +6,9 @@ delivery id, and only the rest is sent. A run begins only after the Spark of an 
 (`tidings.pipeline.state.epoch`), so no other process is still sending. Kafka cannot fence: where an earlier run goes
 on unseen on another host, what it sends after the next run has looked stands twice, under the same key.
 
+Options of a topic go to Spark's connector as they are, and those that begin with `kafka.` to the consumer with which
+this module looks at offsets, too: an address that only answers clients with a password answers all of them.
+
 Within a batch no task is retried: a failed task ends the run (`config.NO_TASK_RETRIES`), and the next run looks at
 the mark. Kafka's producer is idempotent.
 """
@@ -13,14 +16,18 @@ the mark. Kafka's producer is idempotent.
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
-from tidings.errors import SetupError
+from tidings.errors import InputError, SetupError
+from tidings.pipeline.config import PLACES
 from tidings.pipeline.state.epoch import Epoch, StaleRun
 
 if TYPE_CHECKING:
@@ -35,13 +42,47 @@ _NO_CONNECTOR = (
     "Spark's Kafka connector is missing: give spark-sql-kafka-0-10_2.13 and what it needs as "
     "--conf spark.jars=a.jar,b.jar (docs/guide/pipeline.md says which)"
 )
+_NONE: Mapping[str, str] = MappingProxyType({})
+CLIENT_PREFIX, REGISTRY_PREFIX = "kafka.", "schema.registry."
+_FROM_ENVIRONMENT = re.compile(r"\$\{env:([^}]*)\}")
 _BYTES = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
 
 
-def read_topic(spark: SparkSession, servers: str, topic: str, records_per_batch: int) -> DataFrame:
-    """The topic's messages from the beginning, as a stream with a binary column `value`. Raises SetupError."""
-    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", topic)
-    reader = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", records_per_batch)
+def resolved(options: Mapping[str, str], where: str) -> dict[str, str]:
+    """The options with `${env:NAME}` replaced by that variable of the environment. Raises InputError.
+
+    >>> resolved({"a": "${env:HOME_OF_NOBODY}"}, "events.options")
+    Traceback (most recent call last):
+    tidings.errors.InputError: events.options.a: the environment has no variable 'HOME_OF_NOBODY'
+    """
+
+    def value_of(name: str, found: re.Match[str]) -> str:
+        if found[1] not in os.environ:
+            raise InputError(f"{where}.{name}: the environment has no variable {found[1]!r}")
+        return os.environ[found[1]]
+
+    return {
+        name: _FROM_ENVIRONMENT.sub(lambda found, name=name: value_of(name, found), value)
+        for name, value in options.items()
+    }
+
+
+def _for_connector(options: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in options.items() if not name.startswith(REGISTRY_PREFIX)}
+
+
+def read_topic(
+    spark: SparkSession, servers: str, topic: str, records_per_batch: int, options: Mapping[str, str] = _NONE
+) -> DataFrame:
+    """The topic's messages, from the beginning unless an option says otherwise, as a stream with a binary column `value`.
+
+    Raises SetupError.
+    """
+    ours = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(records_per_batch)}
+    place = {} if any(name in options for name in PLACES) else {"subscribe": topic}
+    reader = spark.readStream.format("kafka").options(
+        **ours, **place, **{"kafka.bootstrap.servers": servers}
+    ).options(**_for_connector(options))
     try:
         return reader.load().select("value")
     except PySparkException as wrong:
@@ -49,22 +90,30 @@ def read_topic(spark: SparkSession, servers: str, topic: str, records_per_batch:
 
 
 def read_between(
-    spark: SparkSession, servers: str, topic: str, since: Mapping[str, int], until: Mapping[str, int] | None = None
+    spark: SparkSession,
+    servers: str,
+    topic: str,
+    since: Mapping[str, int],
+    until: Mapping[str, int] | None = None,
+    options: Mapping[str, str] = _NONE,
 ) -> DataFrame:
     """The messages between these offsets: key, value, partition, offset."""
-    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", topic)
+    reader = spark.read.format("kafka").options(**_for_connector(options))
+    reader = reader.option("kafka.bootstrap.servers", servers).option("subscribe", topic)
     if until is None:
-        until = end_offsets(spark, servers, topic)
+        until = end_offsets(spark, servers, topic, options)
     starts = {partition: since.get(partition, EARLIEST) for partition in until}
     reader = reader.option("startingOffsets", json.dumps({topic: starts}))
     reader = reader.option("endingOffsets", json.dumps({topic: dict(until)}))
     return reader.load().select("key", "value", "partition", "offset")
 
 
-def end_offsets(spark: SparkSession, servers: str, topic: str, *, wait_ms: int = WAIT_MS_MAX) -> dict[str, int]:
+def end_offsets(
+    spark: SparkSession, servers: str, topic: str, options: Mapping[str, str] = _NONE, *, wait_ms: int = WAIT_MS_MAX
+) -> dict[str, int]:
     """The next offset of each partition; none for a topic that does not exist. Raises SetupError."""
     jvm: Any = spark.sparkContext._jvm
-    consumer = _consumer(jvm, servers, wait_ms)
+    consumer = _consumer(jvm, servers, wait_ms, options)
     try:
         return _ends(jvm, consumer, topic)
     except Py4JError as wrong:
@@ -73,12 +122,13 @@ def end_offsets(spark: SparkSession, servers: str, topic: str, *, wait_ms: int =
         consumer.close()
 
 
-def _consumer(jvm: Any, servers: str, wait_ms: int) -> Any:
+def _consumer(jvm: Any, servers: str, wait_ms: int, options: Mapping[str, str]) -> Any:
     settings = jvm.java.util.Properties()
     waits = {"default.api.timeout.ms": wait_ms, "request.timeout.ms": wait_ms}
     formats = {"key.deserializer": _BYTES, "value.deserializer": _BYTES}
     where = {"bootstrap.servers": servers, "allow.auto.create.topics": "false"}
-    for key, value in {**where, **waits, **formats}.items():
+    given = {key.removeprefix(CLIENT_PREFIX): value for key, value in options.items() if key.startswith(CLIENT_PREFIX)}
+    for key, value in {**waits, **given, **where, **formats}.items():
         settings.put(key, str(value))
     try:
         return jvm.org.apache.kafka.clients.consumer.KafkaConsumer(settings)
@@ -99,12 +149,14 @@ def _ends(jvm: Any, consumer: Any, topic: str) -> dict[str, int]:
 class KafkaSink:
     """Deliveries as JSON messages, keyed by delivery id; each is sent once, however often its batch is repeated."""
 
-    def __init__(self, spark: SparkSession, servers: str, topic: str, epoch: Epoch) -> None:
-        self.spark, self.servers, self.topic, self.epoch = spark, servers, topic, epoch
+    def __init__(
+        self, spark: SparkSession, servers: str, topic: str, epoch: Epoch, options: Mapping[str, str] = _NONE
+    ) -> None:
+        self.spark, self.servers, self.topic, self.epoch, self.options = spark, servers, topic, epoch, options
 
     def prepare(self) -> None:
         """Raises SetupError if Kafka does not answer, before anything is matched."""
-        end_offsets(self.spark, self.servers, self.topic)
+        self._ends()
 
     def put(self, deliveries: DataFrame, batch: int) -> None:
         self.epoch.check()  # Kafka itself refuses nobody: a run that is paused after this line may send late.
@@ -113,22 +165,26 @@ class KafkaSink:
             deliveries = deliveries.join(self._sent_since(mark), "delivery_id", "left_anti")
         else:
             # With the epoch, since two runs may find the same offsets.
-            ends = {**end_offsets(self.spark, self.servers, self.topic), "epoch": self.epoch.number}
+            ends = {**self._ends(), "epoch": self.epoch.number}
             if not self.epoch.storage.put_if_absent(_mark(batch), json.dumps(ends).encode()):
                 raise StaleRun(f"another run is sending batch {batch}; this one stops")
             self._delete_old_marks()
         messages = deliveries.select(f.col("delivery_id").alias("key"), f.to_json(f.struct("*")).alias("value"))
-        writer = messages.write.format("kafka").option("kafka.bootstrap.servers", self.servers)
+        writer = messages.write.format("kafka").options(**_for_connector(self.options))
+        writer = writer.option("kafka.bootstrap.servers", self.servers)
         writer.option("topic", self.topic).option("kafka.acks", "all").save()
+
+    def _ends(self) -> dict[str, int]:
+        return end_offsets(self.spark, self.servers, self.topic, self.options)
 
     def _mark(self, batch: int) -> dict[str, int] | None:
         content = self.epoch.storage.read(_mark(batch))
         return json.loads(content) if content is not None else None
 
     def _sent_since(self, mark: dict[str, int]) -> DataFrame:
-        if not end_offsets(self.spark, self.servers, self.topic):
+        if not self._ends():
             return self.spark.createDataFrame([], "delivery_id string")
-        sent = read_between(self.spark, self.servers, self.topic, mark)
+        sent = read_between(self.spark, self.servers, self.topic, mark, options=self.options)
         return sent.select(f.col("key").cast("string").alias("delivery_id")).distinct()
 
     def _delete_old_marks(self) -> None:

@@ -6,7 +6,7 @@ once, and the counts belong to exactly the rows that go to the sink.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -96,11 +96,17 @@ class _Admitted:
 
 
 def _admit_lines(batch: pa.RecordBatch, source: Source) -> _Admitted:
-    lines = batch.column("value")
+    messages = lines = batch.column("value")
+    broken: list[tuple[int, str]] = []
+    place: Sequence[int] = range(len(lines))  # Of each line among the messages.
+    if source.decode is not None:
+        decoded = source.decode(messages)
+        lines, place, broken = decoded.lines, decoded.kept, decoded.broken
     found = validate_lines(lines, source.whole_type)
-    originals = [lines[row].as_py() or b"" for row, _ in found.broken]
+    broken = [*broken, *((place[row], reason) for row, reason in found.broken)]
+    originals = [messages[row].as_py() or b"" for row, _ in broken]
     texts = lines.take(pa.array(found.kept)).cast(pa.string())
-    return _Admitted(_one_batch(found.good), texts, [reason for _, reason in found.broken], originals)
+    return _Admitted(_one_batch(found.good), texts, [reason for _, reason in broken], originals)
 
 
 def _admit_rows(batch: pa.RecordBatch, source: Source) -> _Admitted:
@@ -154,6 +160,13 @@ def counts_of(results: DataFrame) -> Counts:
     )
     assert counts.unmatched >= 0, f"counts do not add up: {counts}"
     return counts
+
+
+def observed(results: DataFrame, name: str) -> DataFrame:
+    """The same, with its counts as metrics of the query that computes it."""
+    names = ("events", "matched", "quarantined", "deliveries")
+    sums = [f.coalesce(f.sum(f.col("counts")[at]), f.lit(0)).alias(each) for at, each in enumerate(names)]
+    return results.observe(name, *sums)
 
 
 def deliveries_of(results: DataFrame, version: int, with_event: bool, kept: EventType | None = None) -> DataFrame:

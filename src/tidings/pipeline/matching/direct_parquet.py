@@ -197,9 +197,9 @@ def share_out(slices: list[FileSlice], cores: int) -> list[list[FileSlice]]:
 
 def _carried(matching: Matching, keep: Sequence[str]) -> pa.Schema:
     """The id and the columns to keep, as Spark has them."""
-    from pyspark.sql.pandas.types import to_arrow_type
+    from tidings.pipeline.arrow_types import to_arrow_type
 
     kinds = {
-        name: to_arrow_type(matching.events.schema[name].dataType, timezone="UTC") for name in (matching.id, *keep)
+        name: to_arrow_type(matching.events.schema[name].dataType) for name in (matching.id, *keep)
     }
     return pa.schema([(EVENT_ID, kinds[matching.id]), *((name, kinds[name]) for name in keep)])

@@ -188,7 +188,7 @@ class IndexReplica:
 
     def match_in_rounds(self, batch: pa.RecordBatch) -> Iterator[tuple[int, MatchedPairs]]:
         """The pairs of a batch with any columns: the first row of each round, and its pairs counted from there."""
-        rows = batch.select([a.name for a in self.event_type if a.name in batch.schema.names])
+        rows = batch.select(self._names_in(batch.schema.names))
         start = 0
         while start < batch.num_rows:
             here = rows.slice(start, self.round_sizer.rows)
@@ -196,6 +196,14 @@ class IndexReplica:
             self.round_sizer.learn(here.num_rows, len(found.events))
             yield start, found
             start += here.num_rows
+
+    def _names_in(self, names: list[str]) -> list[str]:
+        """The columns with attributes in them, those of the type's own names in the type's order."""
+        flat = [attribute.name for attribute in self.event_type if attribute.name in names]
+        if len(flat) == len(self.event_type.attributes):
+            return flat
+        nested = {attribute.name.partition(".")[0] for attribute in self.event_type} - set(flat)
+        return flat + [name for name in names if name in nested]
 
 
 def _one_chunk(table: pa.Table, name: str) -> pa.Array:

@@ -27,16 +27,13 @@ from tidings.errors import InputError
 from tidings.events import EventType
 from tidings.pipeline.matching.index_replica import DistributedIndex, IndexReplica, distribute_index
 from tidings.pipeline.matching.parse_subscriptions import ParsedSubscriptions, SubscriptionStats
+from tidings.pipeline.matching.sizing import IndexLimit, index_limit
 from tidings.pipeline.session import is_connect, send_package
 from tidings.pipeline.sources.files import check_fits, type_of_table
 from tidings.pipeline.tables import COMPACT_NAMES, PAIR_NAMES, attribute_column, id_column, kept_columns, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-# About a gigabyte of index: what a host can spare for one mapped copy beside Spark itself.
-INDEX_BOXES_MAX = 4_000_000
-INDEX_BOXES_SETTING = "spark.tidings.indexBoxesMax"
 
 EVENT_ID = "_tidings_event_id"
 KEPT = "_kept_"
@@ -110,7 +107,7 @@ class Matching:
         self.events = events
         self.id = id_column(events, id)
         self.subscriptions = ParsedSubscriptions(subscriptions, event_type or type_of_table(events))
-        self.plan = choose_plan(self.subscriptions.stats, events.isStreaming, _boxes_max(events), plan)
+        self.plan = choose_plan(self.subscriptions.stats, events.isStreaming, index_limit(events.sparkSession), plan)
 
     @property
     def rejected(self) -> DataFrame:
@@ -154,19 +151,19 @@ class Matching:
         )
 
 
-def choose_plan(stats: SubscriptionStats, is_stream: bool, boxes_max: int, requested: str = "auto") -> Plan:
+def choose_plan(stats: SubscriptionStats, is_stream: bool, limit: IndexLimit, requested: str = "auto") -> Plan:
     """The plan that was requested, or the one that fits the size.
 
-    >>> choose_plan(SubscriptionStats(10, 12, 900, 0, ("speed",)), False, 100).name.value
+    >>> choose_plan(SubscriptionStats(10, 12, 900, 0, ("speed",)), False, IndexLimit(100, "by hand")).name.value
     'index to events'
     """
     match requested:
         case "auto" if is_stream:
             return Plan(PlanName.INDEX, "a stream's events cannot be sorted into zones")
-        case "auto" if stats.boxes <= boxes_max:
-            return Plan(PlanName.INDEX, f"{stats.boxes:,} boxes fit one index ({boxes_max:,} at most)")
+        case "auto" if stats.boxes <= limit.boxes:
+            return Plan(PlanName.INDEX, f"{stats.boxes:,} boxes fit one index ({limit})")
         case "auto":
-            return Plan(PlanName.ZONES, f"{stats.boxes:,} boxes are too many for one index ({boxes_max:,} at most)")
+            return Plan(PlanName.ZONES, f"{stats.boxes:,} boxes are too many for one index ({limit})")
         case "index":
             return Plan(PlanName.INDEX, "requested")
         case "zones" if not is_stream:
@@ -227,6 +224,3 @@ def named(batch: pa.RecordBatch, projected_type: EventType) -> pa.RecordBatch:
     columns = [batch.column(f"_{at}") for at in range(len(projected_type.attributes))]
     return pa.RecordBatch.from_arrays(columns, [attribute.name for attribute in projected_type])
 
-
-def _boxes_max(events: DataFrame) -> int:
-    return int(str(events.sparkSession.conf.get(INDEX_BOXES_SETTING, str(INDEX_BOXES_MAX))))

@@ -17,7 +17,9 @@ from pyspark.sql import functions as f
 
 from tidings.events import Attribute, EventType
 from tidings.matching import BOXES_SCHEMA, parse_texts, table_of
+from tidings.pipeline.matching.parsed_cache import cached
 from tidings.pipeline.matching.sizing import fixed_cores, parse_tasks
+from tidings.pipeline.session import described
 from tidings.pipeline.tables import check_subscriptions
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ class SubscriptionStats:
 
 
 class ParsedSubscriptions:
-    """Parsed subscriptions: parsed at first use, and cached by Spark until `unpersist`."""
+    """Parsed subscriptions: parsed at first use, and cached by Spark until `unpersist`, or between runs in a folder."""
 
     def __init__(self, subscriptions: DataFrame, event_type: EventType) -> None:
         check_subscriptions(subscriptions)
@@ -60,13 +62,16 @@ class ParsedSubscriptions:
         rows = _texts(of_type(subscriptions, event_type))
         tasks = parse_tasks(rows)
         one_each = coalesce_to_cores(_one_row_per_id(rows.repartition(tasks, "id") if tasks else rows))
-        self.batches = one_each.mapInArrow(_Parse(event_type), PARSED_SCHEMA).persist(StorageLevel.DISK_ONLY)
+        parsed = one_each.mapInArrow(_Parse(event_type), PARSED_SCHEMA)
+        kept = cached(rows, event_type, parsed)
+        self.batches = kept if kept is not parsed else parsed.persist(StorageLevel.DISK_ONLY)
         self._stats: SubscriptionStats | None = None
 
     @property
     def stats(self) -> SubscriptionStats:
         if self._stats is None:
-            totals = self.batches.agg(*_totals()).collect()[0]  # One row: sums, and names of the type's attributes.
+            with described(self.batches.sparkSession, "parse subscriptions"):
+                totals = self.batches.agg(*_totals()).collect()[0]  # One row: sums, and names of the type's attributes.
             subscriptions, boxes, payload_bytes, rejected = (total or 0 for total in totals[:-1])
             self._stats = SubscriptionStats(
                 subscriptions, boxes, payload_bytes, rejected, tuple(sorted(totals[-1] or ()))
@@ -90,7 +95,9 @@ class ParsedSubscriptions:
 
     def tables(self) -> Iterator[pa.Table]:
         """The good ones, one payload at a time, so that the driver never holds them all at once."""
-        for row in self.batches.where("subscriptions > 0").select("payload").toLocalIterator():
+        with described(self.batches.sparkSession, "collect subscriptions for the index"):
+            rows = self.batches.where("subscriptions > 0").select("payload").toLocalIterator()
+        for row in rows:
             yield read_payload(row.payload)
 
     def unpersist(self) -> None:

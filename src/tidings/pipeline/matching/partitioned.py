@@ -28,14 +28,15 @@ from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 from tidings.events import INT_MIN, EventType, ValueType, conform
 from tidings.matching import key_column
 from tidings.pipeline.matching.index_replica import IndexReplica
-from tidings.pipeline.matching.match import INDEX_BOXES_MAX, KEPT, match_rows, named
+from tidings.pipeline.matching.match import KEPT, match_rows, named
 from tidings.pipeline.matching.parse_subscriptions import (
     SUBSCRIPTIONS_SCHEMA,
     ParsedSubscriptions,
     read_payload,
     write_payload,
 )
-from tidings.pipeline.matching.sizing import zone_partitions
+from tidings.pipeline.matching.sizing import index_limit, zone_partitions
+from tidings.pipeline.session import described
 from tidings.space import BalancedTree, KdTree, balance
 
 if TYPE_CHECKING:
@@ -109,14 +110,15 @@ class BucketPlan:
 
 def plan_buckets(projected: DataFrame, subscriptions: ParsedSubscriptions) -> BucketPlan:
     """Plans by samples, whose size is bounded however large the tables are."""
-    event_count = projected.count()
-    events = _sample_events(projected, event_count, subscriptions.projected_type)
-    sample = _sample_subscriptions(subscriptions)
+    with described(projected.sparkSession, "sample events and subscriptions to plan zones"):
+        event_count = projected.count()
+        events = _sample_events(projected, event_count, subscriptions.projected_type)
+        sample = _sample_subscriptions(subscriptions)
     axes = make_axes(events, sample, subscriptions.projected_type)
     _, low, high = boxes_in_cells(sample, axes)
     boxes = subscriptions.stats.boxes
     partitions = zone_partitions(projected.sparkSession, boxes, event_count, PARTITIONS_PER_CORE)
-    zones_max = max(ZONES_PER_PARTITION * partitions, math.ceil(2 * boxes / INDEX_BOXES_MAX))
+    zones_max = max(ZONES_PER_PARTITION * partitions, math.ceil(2 * boxes / index_limit(projected.sparkSession).boxes))
     counts = [axis.cell_count for axis in axes]
     balanced = balance(counts, cells_of(events, axes), low, high, zones_max=min(zones_max, ZONES_MAX))
     return assign_buckets(axes, balanced, partitions)

@@ -98,7 +98,7 @@ def refused(admitted: DataFrame) -> DataFrame:
 
 
 def admitted_schema(signed_type: SignedType) -> StructType:
-    from pyspark.sql.pandas.types import from_arrow_schema
+    from tidings.pipeline.arrow_types import from_arrow_schema
 
     return from_arrow_schema(pa.schema([*_HEADER_FIELDS, *_event_fields(signed_type)]))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from tidings.pipeline.config import DeliveriesTo
+from tidings.pipeline.config import DeliveriesTo, plain_options
 from tidings.pipeline.state.epoch import Epoch
 
 if TYPE_CHECKING:
@@ -28,9 +28,10 @@ def open_sink(spark: SparkSession, to: DeliveriesTo, *, epoch: Epoch, type_name:
     """
     match to.format:
         case "kafka":
-            from tidings.pipeline.connectors.kafka import KafkaSink
+            from tidings.pipeline.connectors.kafka import KafkaSink, resolved
 
-            return KafkaSink(spark, to.servers, to.topic, epoch)
+            options = resolved(plain_options(to.options), "deliveries.options")
+            return KafkaSink(spark, to.servers, to.topic, epoch, options)
         case "webhook":
             from tidings.pipeline.sinks.webhook import WebhookSink
 

@@ -32,7 +32,7 @@ class ArrowFiles(NamedTuple):
 
 def read_with_arrow(spark: SparkSession, path: str, type_name: str) -> ArrowFiles | None:
     """The table of a local file or folder; None where a file is elsewhere."""
-    from pyspark.sql.pandas.types import from_arrow_schema
+    from tidings.pipeline.arrow_types import from_arrow_schema
 
     uris = spark.read.schema("_ string").parquet(path).inputFiles()
     files = tuple(sorted(filter(None, map(local_path, uris))))

@@ -141,11 +141,11 @@ def type_of_table(rows: DataFrame, path: str = "the events") -> EventType:
 
 def check_fits(rows: DataFrame, event_type: EventType) -> None:
     """Raises InputError if a column has another type than the attribute of its name."""
-    from pyspark.sql.pandas.types import to_arrow_schema
+    from tidings.pipeline.arrow_types import to_arrow_schema
 
     known = {attribute.name.split(".")[0] for attribute in event_type}
     columns = [quoted(name) for name in rows.columns if name in known or name in event_type]
-    conform(to_arrow_schema(rows.select(*columns).schema, timezone="UTC").empty_table(), event_type)
+    conform(to_arrow_schema(rows.select(*columns).schema).empty_table(), event_type)
 
 
 class ReadLines:
@@ -180,7 +180,7 @@ class ReadLines:
 
 def spark_schema(event_type: EventType) -> StructType:
     """The event type's columns, flat, as a Spark schema in which all are nullable."""
-    from pyspark.sql.pandas.types import from_arrow_schema
+    from tidings.pipeline.arrow_types import from_arrow_schema
 
     schema = from_arrow_schema(arrow_schema(event_type))
     return StructType([StructField(field.name, field.dataType) for field in schema])

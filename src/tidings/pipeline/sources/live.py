@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
+from tidings.pipeline.arrow_types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
@@ -178,7 +178,7 @@ class LiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def table_of(events: Sequence[Received], schema: StructType, id: str) -> pa.RecordBatch:
     """Events as rows of this schema; attributes that an event lacks, or that we may not read, are null."""
-    target = to_arrow_schema(schema, timezone="UTC")
+    target = to_arrow_schema(schema)
     columns = [
         pa.array([event.id if field.name == id else event.values.get(field.name) for event in events], field.type)
         for field in target

@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 
 from tidings.errors import InputError
 from tidings.events import Attribute, EventType, ValueType
-from tidings.pipeline.config import Pipeline
+from tidings.pipeline.config import Pipeline, plain_options
 from tidings.pipeline.connectors.table_format import check_not_a_table, open_table, store_options
 from tidings.pipeline.sources.arrow_files import beyond_spark
 from tidings.pipeline.sources.demo import demo_stream
@@ -35,13 +35,16 @@ from tidings.pipeline.tables import attribute_column_or_null, quoted
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from tidings.pipeline.config import EventsFrom
+    from tidings.pipeline.connectors.schema_registry import MessageDecoder
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
     """A stream of records, the event type that they should have, and the attribute that is the id.
 
     `is_lines` says whether records are JSON documents in one column `value`, or typed columns `_0`, `_1`, …
-    With `count`, the stream ends after so many events.
+    With `count`, the stream ends after so many events. `decode` turns messages of a topic into JSON documents.
     """
 
     stream: Any
@@ -49,13 +52,17 @@ class Source:
     id: str
     is_lines: bool
     count: int = 0
+    decode: MessageDecoder | None = None
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return self.whole_type, self.id, self.is_lines, self.count  # What workers need: a stream cannot be pickled.
+        return tuple(getattr(self, name) for name in _SENT)  # What workers need: a stream cannot be pickled.
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        for name, value in zip(("whole_type", "id", "is_lines", "count"), state):
+        for name, value in zip(_SENT, state):
             object.__setattr__(self, name, value)
+
+
+_SENT = ("whole_type", "id", "is_lines", "count", "decode")
 
 
 def open_source(spark: SparkSession, pipeline: Pipeline) -> Source:
@@ -65,7 +72,9 @@ def open_source(spark: SparkSession, pipeline: Pipeline) -> Source:
         case "json" | "kafka":
             assert declared is not None, "the configuration is checked"
             id = id_attribute(declared, pipeline.events.id)
-            return Source(_lines(spark, pipeline), with_id(declared, id), id.name, True)
+            return Source(
+                _lines(spark, pipeline), with_id(declared, id), id.name, True, decode=_decoder(pipeline.events)
+            )
         case "frames":
             raise InputError("secure: needed with events of format 'frames'")
         case "demo":
@@ -152,10 +161,28 @@ def _lines(spark: SparkSession, pipeline: Pipeline) -> DataFrame:
     if events.format == "kafka":
         from tidings.pipeline.connectors.kafka import read_topic
 
-        return read_topic(spark, events.servers, events.topic, events.records_per_batch)
+        options = _options(events)
+        return read_topic(spark, events.servers, events.topic, events.records_per_batch, options)
     check_folder(events.path)
     lines = spark.readStream.option("maxFilesPerTrigger", events.files_per_batch).text(events.path)
     return lines.where("length(trim(value)) > 0").select(f.col("value").cast("binary"))
+
+
+def _options(events: EventsFrom) -> dict[str, str]:
+    from tidings.pipeline.connectors.kafka import resolved
+
+    return resolved(plain_options(events.options), "events.options")
+
+
+def _decoder(events: EventsFrom) -> MessageDecoder | None:
+    if events.format != "kafka":
+        return None
+    from tidings.pipeline.connectors.schema_registry import decoder_of
+
+    decoder = decoder_of(events.value, _options(events))
+    if decoder is not None:
+        decoder.check()
+    return decoder
 
 
 def _by_position(stream: DataFrame, whole: EventType) -> DataFrame:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 
 from tidings.errors import InputError
 from tidings.events import EventType
-from tidings.pipeline.config import SubscriptionsFrom
+from tidings.pipeline.config import SubscriptionsFrom, plain_options
 from tidings.pipeline.connectors.table_format import check_not_a_table
 from tidings.pipeline.matching.parse_subscriptions import of_type
 from tidings.pipeline.sources.files import ORIGINAL, REASON, ReadLines, spark_schema
@@ -71,7 +71,7 @@ def change_source(spark: SparkSession, where: SubscriptionsFrom, event_type: Eve
     """The source that a pipeline's file describes, of subscriptions to this event type."""
     match where.format:
         case "kafka":
-            return ChangeTopic(spark, where.servers, where.topic)
+            return ChangeTopic(spark, where.servers, where.topic, plain_options(where.options))
         case "table":
             return ChangeTable(spark, where.path, where.table, event_type)
         case "json":
@@ -128,16 +128,21 @@ class ChangeFolder:
 class ChangeTopic:
     """The latest message of each key since the last mark. A mark holds the offset of every partition."""
 
-    def __init__(self, spark: SparkSession, servers: str, topic: str) -> None:
+    def __init__(
+        self, spark: SparkSession, servers: str, topic: str, options: Mapping[str, str] | None = None
+    ) -> None:
+        from tidings.pipeline.connectors.kafka import resolved
+
         self.spark, self.servers, self.topic = spark, servers, topic
+        self.options = resolved(options or {}, "subscriptions.options")
 
     def poll(self, marks: Sequence[str], current: CurrentSubscriptions) -> Iterator[ChangeSet]:
         from tidings.pipeline.connectors.kafka import end_offsets, read_between
 
         since = self._since(marks)
-        ends = end_offsets(self.spark, self.servers, self.topic)
+        ends = end_offsets(self.spark, self.servers, self.topic, self.options)
         if any(end > since.get(partition, 0) for partition, end in ends.items()):
-            messages = read_between(self.spark, self.servers, self.topic, since, ends)
+            messages = read_between(self.spark, self.servers, self.topic, since, ends, self.options)
             yield ChangeSet(TOPIC_MARK + json.dumps(ends), _latest_by_key(messages))
 
     def still_needed(self, marks: Sequence[str]) -> list[str]:
