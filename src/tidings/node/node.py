@@ -348,6 +348,7 @@ class Node:
                 signing=self.policy.signing,
                 need_signatures=self.policy.need_signatures,
                 late_ms=self.policy.late_ms,
+                neighbour=self.neighbours.shown_by,
             )
         local = LocalSubscriptions(declared.event_type)
         return RegisteredType(declared.type_id.hex(), declared.event_type, declared, keys, local)
@@ -565,7 +566,7 @@ class Node:
         Raises Denied if the client or this broker may not, NotYet if a key or the clock must be waited for,
         EventError if the values do not fit. Nothing has happened then.
         """
-        packet = self._outbound.packet_of(client, self.types.find(type), values, self.now_ms(now))
+        (packet,) = self._outbound.packets_of(client, self.types.find(type), [values], self.now_ms(now))
         effects: list[NodeEffect] = [Keep(packet.header.id, encode_stored(packet))] if keep else []
         return packet.header.id, effects + self._route(packet, now)
 
@@ -574,7 +575,7 @@ class Node:
     ) -> tuple[list[EventId], list[NodeEffect]]:
         """Publish several events of one type. Raises as `publish` does for the first wrong one, before any is sent."""
         known, now_ms = self.types.find(type), self.now_ms(now)
-        packets = [self._outbound.packet_of(client, known, values, now_ms) for values in events]
+        packets = self._outbound.packets_of(client, known, events, now_ms)
         effects: list[NodeEffect] = []
         if keep:
             effects += [Keep(packet.header.id, encode_stored(packet)) for packet in packets]

@@ -10,7 +10,7 @@ publishes it again after a restart, or sends it to a broker whose durable subscr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -27,7 +27,7 @@ from tidings.node.trust_boundary import (
     TrustBoundary,
     size_about,
 )
-from tidings.node.type_crypto import event_id_of
+from tidings.node.type_crypto import TypeCrypto, event_id_of
 from tidings.node.type_registry import RegisteredType
 from tidings.overlay import (
     SEALED,
@@ -74,21 +74,30 @@ class Outbound:
 
     # ── Events of this node ──
 
-    def packet_of(self, client: str, known: RegisteredType, values: Mapping[str, Any], now_ms: int) -> Packet:
-        """A client's event as a packet; raises Denied, NotYet or EventError as `Node.publish` does."""
+    def packets_of(
+        self, client: str, known: RegisteredType, events: Sequence[Mapping[str, Any]], now_ms: int
+    ) -> list[Packet]:
+        """A client's events as packets; raises Denied, NotYet or EventError as `Node.publish` does."""
+        checked = [self._checked(client, known, values, now_ms) for values in events]
+        if known.keys is None:
+            return [Packet(Header(self._new_id(), known.name), View(values)) for values in checked]
+        envelopes = known.keys.seal_many(checked, now_ms)
+        return [self._sealed(known, known.keys, *sealed) for sealed in zip(checked, envelopes, strict=True)]
+
+    def _checked(self, client: str, known: RegisteredType, values: Mapping[str, Any], now_ms: int) -> dict[str, Value]:
         checked = known.event_type.check(values)
         if known.signed is not None:
             self._clients.check_publisher(client, known.signed, tuple(checked), now_ms)
         if (size := size_about(checked)) > EVENT_BYTES_MAX:
             raise EventError(f"{known.event_type.name}: {size} bytes; an event has at most {EVENT_BYTES_MAX}")
-        if known.keys is None:
-            return Packet(Header(self._new_id(), known.name), View(checked))
-        envelope = known.keys.seal(checked, now_ms)
+        return checked
+
+    def _sealed(self, known: RegisteredType, keys: TypeCrypto, checked: dict[str, Value], envelope: bytes) -> Packet:
         if len(envelope) > ENVELOPE_BYTES_MAX:
             raise EventError(f"{known.event_type.name}: {len(envelope)} bytes sealed; at most {ENVELOPE_BYTES_MAX}")
         frame = split(envelope)
         packet = Packet(Header(event_id_of(self._me.id, frame), known.name), View(checked), envelope)
-        self._boundary.remember_own(known.keys, packet, frame)
+        self._boundary.remember_own(keys, packet, frame)
         return packet
 
     def control_packet(self, control: str, raw: bytes) -> Packet:

@@ -19,11 +19,24 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from tidings.errors import Denied, PeerError
 from tidings.events import Value
+from tidings.node.credentials import node_id_of
 from tidings.node.filter_encoding import UNREAD, UNWANTED
-from tidings.node.type_crypto import TypeCrypto, check_header
+from tidings.node.type_crypto import SIGNED_SENDER, TypeCrypto, check_header
 from tidings.node.type_registry import CONTROL, TypeRegistry
 from tidings.overlay import SEALED, Header, Interest, NodeId, OriginSeals, Packet
-from tidings.security import FLAG_CACHE, SIGNATURE_BYTES, CacheTrust, Frame, SignedType, cached, split, uncached
+from tidings.security import (
+    FLAG_CACHE,
+    FLAG_SIGNATURE,
+    SIGNATURE_BYTES,
+    CacheTrust,
+    Frame,
+    SignatureReader,
+    SignedType,
+    cached,
+    digest_of,
+    split,
+    uncached,
+)
 
 CacheTrustPolicy: TypeAlias = Literal["same-domain", "any-authorised", "verify"]
 
@@ -84,8 +97,12 @@ class TrustBoundary:
         blind: bool,
         seals: OriginSeals | None = None,
     ) -> None:
-        """`blind`: the router sees nothing of what is sealed. `seals` verifies messages about keys."""
+        """`blind`: the router sees nothing of what is sealed. `seals` verifies messages about keys.
+
+        With `seals`, a node's id is that of its key, and signed events are verified: by readers and by relays alike.
+        """
         self._seals = seals
+        self._signatures = SignatureReader()
         self._types, self._readers, self._trust, self._rng, self._blind = types, readers, trust, rng, blind
         self._opened: OrderedDict[tuple[bytes, int, int, int], _Opened] = OrderedDict()
         self._opened_bytes = 0
@@ -112,7 +129,15 @@ class TrustBoundary:
             raise PeerError(f"envelope: events of {known.event_type.name} have none")
         frame = split(packet.envelope)
         check_header(packet.header, frame)
+        self._check_signature(packet.header, frame)
         return Packet(packet.header, SEALED, uncached(frame))
+
+    def _check_signature(self, header: Header, frame: Frame) -> None:
+        """Raises PeerError unless a signed event's origin has signed it. That it may, its readers check."""
+        if self._seals is None or not frame.flags & FLAG_SIGNATURE:
+            return
+        if node_id_of(self._signatures.signer(frame.signature, digest_of(frame.signed))) != header.id.origin:
+            raise PeerError("signature: of another broker than the event's origin")
 
     def _control(self, packet: Packet) -> Packet:
         """A message about keys: its origin has signed it, so that nobody can use its numbers before it does."""
@@ -199,7 +224,11 @@ class TrustBoundary:
         if known is not None and known.envelope == bare.raw and known.changes == keys.keyring.changes:
             if known.packet.header == packet.header:
                 return known.packet
+            self._check_signature(packet.header, frame)
             return Packet(packet.header, known.packet.view, known.packet.envelope)
+        if keys.need_signatures and not frame.flags & FLAG_SIGNATURE:
+            raise PeerError(f"signature: events of {keys.signed.event_type.name} are signed; this one is not")
+        self._check_signature(packet.header, frame)
         view = keys.read(frame, now_ms, self._cache_trust(sender, keys, frame, now_ms))
         self.decrypted += 1
         opened = Packet(packet.header, view, bare.raw)
@@ -254,7 +283,7 @@ class TrustBoundary:
     def frame_of(self, packet: Packet) -> Frame:
         """A sealed packet's frame, without a plaintext cache."""
         _, sender_id, moment = packet.header.id
-        name = (bytes.fromhex(packet.header.type), sender_id, moment >> 20, moment & (1 << 20) - 1)
+        name = (bytes.fromhex(packet.header.type), sender_id & SIGNED_SENDER - 1, moment >> 20, moment & (1 << 20) - 1)
         known = self._opened.get(name)
         return known.frame if known is not None and known.envelope == packet.envelope else split(packet.envelope)
 

@@ -29,13 +29,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidings.security.envelope.batch import BatchMoments, BatchOpener, BatchSealer, OpenedBatch, State
-    from tidings.security.envelope.frame import FLAG_CACHE, FRAME_BYTES_MAX, Frame, split
+    from tidings.security.envelope.frame import FLAG_CACHE, FLAG_SIGNATURE, FRAME_BYTES_MAX, Frame, split
     from tidings.security.envelope.nonce import NonceClock, NotYet
     from tidings.security.envelope.opener import CacheTrust, Opened, Opener, UnknownEpoch
     from tidings.security.envelope.plaintext_cache import cached, project, uncached
     from tidings.security.envelope.replay import ReplayWindow
     from tidings.security.envelope.sealed_filter import FilterOpener, FilterSealer, SealedSubscription
     from tidings.security.envelope.sealer import Sealer, Signing
+    from tidings.security.envelope.signing import SignatureReader, digest_of
     from tidings.security.formats import MODERN, PAPER, PROFILES, Profile, manifest_of, profile_of
     from tidings.security.identity import (
         SIGNATURE_BYTES,
@@ -86,6 +87,7 @@ __all__ = [
     "ANY_TYPE",
     "DELAY_MS",
     "FLAG_CACHE",
+    "FLAG_SIGNATURE",
     "FRAME_BYTES_MAX",
     "MEMBERS",
     "MODERN",
@@ -141,6 +143,7 @@ __all__ = [
     "SealedSubscription",
     "Sealer",
     "SealingKey",
+    "SignatureReader",
     "SignedType",
     "Signing",
     "State",
@@ -152,6 +155,7 @@ __all__ = [
     "cached",
     "check_may_revoke",
     "content_key",
+    "digest_of",
     "fingerprint",
     "from_fingerprint",
     "grant",
@@ -179,13 +183,14 @@ __all__ = [
 # Loaded when they are first used: who only shows a fingerprint waits neither for NumPy and Arrow nor for conditions.
 _NAMES_IN = {
     "tidings.security.envelope.batch": ("BatchMoments", "BatchOpener", "BatchSealer", "OpenedBatch", "State"),
-    "tidings.security.envelope.frame": ("FLAG_CACHE", "FRAME_BYTES_MAX", "Frame", "split"),
+    "tidings.security.envelope.frame": ("FLAG_CACHE", "FLAG_SIGNATURE", "FRAME_BYTES_MAX", "Frame", "split"),
     "tidings.security.envelope.nonce": ("NonceClock", "NotYet"),
     "tidings.security.envelope.opener": ("CacheTrust", "Opened", "Opener", "UnknownEpoch"),
     "tidings.security.envelope.plaintext_cache": ("cached", "project", "uncached"),
     "tidings.security.envelope.replay": ("ReplayWindow",),
     "tidings.security.envelope.sealed_filter": ("FilterOpener", "FilterSealer", "SealedSubscription"),
     "tidings.security.envelope.sealer": ("Sealer", "Signing"),
+    "tidings.security.envelope.signing": ("SignatureReader", "digest_of"),
     "tidings.security.formats": ("MODERN", "PAPER", "PROFILES", "Profile", "manifest_of", "profile_of"),
     "tidings.security.identity": (
         "SIGNATURE_BYTES",

@@ -195,6 +195,8 @@ class Broker:
             network_key=from_fingerprint(config.network_key) if config.network_key else None,
             interests_max=INTERESTS_MAX,
             key_retry_s=config.limits.key_retry_s,
+            signing="batch",
+            need_signatures=True,
         )
         return Node(
             LocalIdentity(self.me, self.identity, config.domain),
