@@ -231,7 +231,7 @@ class LocalDelivery:
         if packet.view.hidden or packet.view.opaque:
             keys.check_keys(frame, now_ms)
         if keys.need_signatures:
-            keys.check_publisher(frame, now_ms)
+            keys.check_publisher(frame, now_ms, self._boundary.signer_of(packet, frame))
 
     def _matches(self, known: RegisteredType, packet: Packet, now_ms: int, came_from: NodeId) -> list[NodeEffect]:
         try:

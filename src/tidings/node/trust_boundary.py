@@ -82,6 +82,7 @@ class _Opened(NamedTuple):
     packet: Packet
     frame: Frame
     changes: int
+    signer: bytes = b""
 
 
 class TrustBoundary:
@@ -132,12 +133,24 @@ class TrustBoundary:
         self._check_signature(packet.header, frame)
         return Packet(packet.header, SEALED, uncached(frame))
 
-    def _check_signature(self, header: Header, frame: Frame) -> None:
-        """Raises PeerError unless a signed event's origin has signed it. That it may, its readers check."""
+    def _check_signature(self, header: Header, frame: Frame) -> bytes:
+        """Who signed the event, empty if nobody did. Raises PeerError for another signer than the event's origin.
+
+        That the signer may publish it, its readers check.
+        """
         if self._seals is None or not frame.flags & FLAG_SIGNATURE:
-            return
-        if node_id_of(self._signatures.signer(frame.signature, digest_of(frame.signed))) != header.id.origin:
+            return b""
+        signer = self._signatures.signer(frame.signature, digest_of(frame.signed))
+        if node_id_of(signer) != header.id.origin:
             raise PeerError("signature: of another broker than the event's origin")
+        return signer
+
+    def signer_of(self, packet: Packet, frame: Frame) -> bytes:
+        """Who signed an event that was opened before; empty if nobody did, or if ids here are not those of keys."""
+        known = self._opened.get(frame.event_id)
+        if known is not None and known.signer and known.envelope == packet.envelope:
+            return known.signer
+        return self._check_signature(packet.header, frame)
 
     def _control(self, packet: Packet) -> Packet:
         """A message about keys: its origin has signed it, so that nobody can use its numbers before it does."""
@@ -212,7 +225,8 @@ class TrustBoundary:
 
     def remember_own(self, keys: TypeCrypto, packet: Packet, frame: Frame) -> None:
         """This node sealed the packet itself, as this frame, and need not open it."""
-        self._remember(packet, frame, keys.keyring.changes)
+        signer = keys.own_key if self._seals is not None and frame.flags & FLAG_SIGNATURE else b""
+        self._remember(packet, frame, keys.keyring.changes, signer)
 
     def _open(self, keys: TypeCrypto, sender: NodeId, packet: Packet, now_ms: int) -> Packet:
         if not packet.envelope:
@@ -228,11 +242,11 @@ class TrustBoundary:
             return Packet(packet.header, known.packet.view, known.packet.envelope)
         if keys.need_signatures and not frame.flags & FLAG_SIGNATURE:
             raise PeerError(f"signature: events of {keys.signed.event_type.name} are signed; this one is not")
-        self._check_signature(packet.header, frame)
+        signer = self._check_signature(packet.header, frame)
         view = keys.read(frame, now_ms, self._cache_trust(sender, keys, frame, now_ms))
         self.decrypted += 1
         opened = Packet(packet.header, view, bare.raw)
-        self._remember(opened, bare, keys.keyring.changes)
+        self._remember(opened, bare, keys.keyring.changes, signer)
         return opened
 
     def _cache_trust(self, sender: NodeId, keys: TypeCrypto, frame: Frame, now_ms: int) -> CacheTrust:
@@ -250,10 +264,10 @@ class TrustBoundary:
             return "ignore"
         return "verify" if self._rng.random() < VERIFIED else "trust"
 
-    def _remember(self, packet: Packet, frame: Frame, changes: int) -> None:
+    def _remember(self, packet: Packet, frame: Frame, changes: int, signer: bytes) -> None:
         old = self._opened.pop(frame.event_id, None)
         self._opened_bytes += len(frame.raw) - (len(old.envelope) if old else 0)
-        self._opened[frame.event_id] = _Opened(packet.envelope, packet, frame, changes)
+        self._opened[frame.event_id] = _Opened(packet.envelope, packet, frame, changes, signer)
         while len(self._opened) > OPENED_MAX or self._opened_bytes > OPENED_BYTES_MAX:
             _, oldest = self._opened.popitem(last=False)
             self._opened_bytes -= len(oldest.envelope)

@@ -126,6 +126,11 @@ class TypeCrypto:
         self._filter_opener = FilterOpener(signed, self.keyring, may_subscribe=self._may_subscribe) if modern else None
         self._names = {id: attribute.name for id, attribute in signed.attributes_by_id.items()}
 
+    @property
+    def own_key(self) -> bytes:
+        """The key with which this node signs."""
+        return self._identity.public_key
+
     # ── Keys ──
 
     def groups_for(self, held: HeldToken) -> tuple[bytes, ...]:
@@ -254,14 +259,17 @@ class TypeCrypto:
             raise Denied(f"publisher: more than {PUBLISHERS_MAX} are known")
         theirs[holder] = None
 
-    def check_publisher(self, frame: Frame, now_ms: int) -> None:
+    def check_publisher(self, frame: Frame, now_ms: int, signer: bytes = b"") -> None:
         """Raise PeerError unless the event is signed by a broker with the right to publish it.
 
-        UnknownPublisher if no right of the signer is known here yet.
+        UnknownPublisher if no right of the signer is known here yet. A `signer` has been verified before.
         """
         self._checked_at_ms = now_ms
         try:
-            self._signed_opener.open_(frame, now_ms, wanted=(), relay=True)
+            if signer:
+                self._may_publish(signer, self.opener.plan_for(frame).attr_ids)
+            else:
+                self._signed_opener.open_(frame, now_ms, wanted=(), relay=True)
         except Denied as refused:
             raise PeerError(f"publisher: {refused}") from None
 
