@@ -311,7 +311,7 @@ def test_an_event_is_told_once_however_it_is_replayed_and_never_when_it_is_old()
 
 
 def _bare(flood: Flood) -> Flood:
-    return Flood(Packet(flood.packet.header, View({}, opaque=True), flood.packet.envelope), flood.hops_left)
+    return Flood(Packet(flood.packet.header, View({}, opaque=True), flood.packet.envelope), flood.hops)
 
 
 def test_a_subscription_without_a_right_is_not_stored() -> None:
