@@ -201,8 +201,11 @@ class Node:
         self._link_codec: Codec[Any] = Codec(LinkHello | LinkCreds | LinkAck | LinkRevoke)
         self._trace = TraceLog(self.policy.traced_max)
         self._inbound = Inbound(self.boundary, self._trace)
-        self._outbound = Outbound(me, self._codec, self.clients, self.boundary, self._trace, seals)
-        self._delivery = LocalDelivery(self.types, self.boundary, self._trace)
+        signer = local.key if self._are_sealed and self.policy.signing != "none" else None
+        self._outbound = Outbound(me, self._codec, self.clients, self.boundary, self._trace, seals, signer)
+        self._delivery = LocalDelivery(
+            self.types, self.boundary, self._trace, need_signatures=self.policy.need_signatures
+        )
         self._subscriptions = ClientSubscriptions(
             me, self.types, self.clients, self.router, blind=blind, interests_max=self.policy.interests_max
         )

@@ -25,6 +25,8 @@ from tidings.node.trust_boundary import (
     EVENT_BYTES_MAX,
     ControlStatement,
     TrustBoundary,
+    mark_of,
+    plain_digest,
     size_about,
 )
 from tidings.node.type_crypto import TypeCrypto, event_id_of
@@ -43,8 +45,9 @@ from tidings.overlay import (
     View,
     rewritten,
 )
-from tidings.security import SignedType, split
+from tidings.security import Identity, SignedType, signatures_of, split
 
+COUNT_BITS, INCARNATIONS = 40, 1 << 20  # Of a signed event's number: a million restarts with a trillion events each.
 FILTERS_BYTES_MAX = 768 * 1024  # In one message, which has a megabyte for everything.
 
 
@@ -65,9 +68,10 @@ class Outbound:
         boundary: TrustBoundary,
         trace: TraceLog,
         seals: OriginSeals | None,
+        signer: Identity | None = None,
     ) -> None:
-        """`seals` signs messages about keys."""
-        self._seals = seals
+        """`seals` signs messages about keys, `signer` events that are not sealed."""
+        self._seals, self._signer = seals, signer
         self._me, self._codec, self._clients, self._boundary, self._trace = me, codec, clients, boundary, trace
         self._published = 0
         self._framed: tuple[Message | None, bytes] = (None, b"")
@@ -80,9 +84,22 @@ class Outbound:
         """A client's events as packets; raises Denied, NotYet or EventError as `Node.publish` does."""
         checked = [self._checked(client, known, values, now_ms) for values in events]
         if known.keys is None:
-            return [Packet(Header(self._new_id(), known.name), View(values)) for values in checked]
+            return self._plain(known, checked)
         envelopes = known.keys.seal_many(checked, now_ms)
         return [self._sealed(known, known.keys, *sealed) for sealed in zip(checked, envelopes, strict=True)]
+
+    def _plain(self, known: RegisteredType, events: Sequence[Mapping[str, Value]]) -> list[Packet]:
+        if self._signer is None or known.is_unsigned:
+            return [Packet(Header(self._new_id(), known.name), View(values)) for values in events]
+        headers = [Header(self._new_signed_id(), known.name) for _ in events]
+        digests = [plain_digest(header, values) for header, values in zip(headers, events, strict=True)]
+        blocks = signatures_of(self._signer, digests)
+        packets = []
+        for header, values, digest, block in zip(headers, events, digests, blocks, strict=True):
+            id = EventId(self._me.id, mark_of(digest), header.id.seq)
+            self._boundary.remember_own_plain(id)
+            packets.append(Packet(Header(id, known.name), View(values), b"", block))
+        return packets
 
     def _checked(self, client: str, known: RegisteredType, values: Mapping[str, Any], now_ms: int) -> dict[str, Value]:
         checked = known.event_type.check(values)
@@ -111,6 +128,11 @@ class Outbound:
     def _new_id(self) -> EventId:
         self._published += 1
         return EventId(self._me.id, self._me.incarnation, self._published)
+
+    def _new_signed_id(self) -> EventId:
+        """With the incarnation in the number: in its place is a digest of the event."""
+        self._published += 1
+        return EventId(self._me.id, 0, self._me.incarnation % INCARNATIONS << COUNT_BITS | self._published)
 
     # ── Frames ──
 

@@ -23,7 +23,8 @@ from tidings.node.credentials import node_id_of
 from tidings.node.filter_encoding import UNREAD, UNWANTED
 from tidings.node.type_crypto import SIGNED_SENDER, TypeCrypto, check_header
 from tidings.node.type_registry import CONTROL, TypeRegistry
-from tidings.overlay import SEALED, Header, Interest, NodeId, OriginSeals, Packet
+from tidings.overlay import SEALED, EventId, Header, Interest, NodeId, OriginSeals, Packet, encoded
+from tidings.overlay.dedup import SeenIds
 from tidings.security import (
     FLAG_CACHE,
     FLAG_SIGNATURE,
@@ -48,8 +49,11 @@ INTERESTS_MAX = 16_384  # Cached opened filters; routers send the same ones agai
 INTEREST_BYTES_MAX = 64 * 2**20
 # Events that are not sealed are numbered from 1, sealed ones by their moment (about 2**61), messages about keys from
 # 2**62 on. So none of one kind, which anybody may send, has the id that another will have.
-PLAIN_SEQ_MAX = 1 << 40
+PLAIN_SEQ_MAX = 1 << 60
 CONTROL_SEQ = 1 << 62
+# An event that is not sealed and is signed has a digest of itself in its id: nobody can make another with that id.
+MARKED = 1 << 61
+SIGNATURE_BLOCK_MAX = 512  # A signature and its path in a batch.
 VERIFIED = 0.01  # The fraction of plaintext caches from other organisations that is compared with the sealed event.
 
 
@@ -109,6 +113,8 @@ class TrustBoundary:
         self._opened_bytes = 0
         self._interests: OrderedDict[tuple[bytes, int], tuple[Interest, int]] = OrderedDict()
         self._interest_bytes = 0
+        self._own_plain = SeenIds[EventId](OPENED_MAX)
+        self._digested: tuple[Packet | None, bytes] = (None, b"")
         self.decrypted = 0
 
     # ── In ──
@@ -123,8 +129,7 @@ class TrustBoundary:
         if packet.header.type.startswith(CONTROL):
             return self._control(packet)
         if not packet.envelope:
-            if not 0 <= packet.header.id.seq < PLAIN_SEQ_MAX:
-                raise PeerError("head: not the number of an event that is not sealed")
+            self._check_plain(packet)
             return packet
         if known is not None:
             raise PeerError(f"envelope: events of {known.event_type.name} have none")
@@ -166,11 +171,43 @@ class TrustBoundary:
         return control_parts(packet.envelope)[1] if self._seals is not None else packet.envelope
 
     def is_plain(self, packet: Packet) -> bool:
-        """Whether the packet may pass unchanged: it is not sealed, of no sealed type, and within limits."""
-        if packet.envelope or packet.header.type.startswith(CONTROL) or not 0 <= packet.header.id.seq < PLAIN_SEQ_MAX:
+        """Whether the packet may pass unchanged: it is not sealed, of no sealed type, and within limits.
+
+        Raises PeerError for one whose id is not that of its content.
+        """
+        if packet.envelope or packet.header.type.startswith(CONTROL):
             return False
         known = self._types.get(packet.header.type)
-        return (known is None or known.keys is None) and size_about(packet.view.values) <= EVENT_BYTES_MAX
+        if (known is not None and known.keys is not None) or size_about(packet.view.values) > EVENT_BYTES_MAX:
+            return False
+        self._check_plain(packet)
+        return True
+
+    def _check_plain(self, packet: Packet) -> None:
+        """Raises PeerError unless the id of an event that is not sealed fits it. Its signature is for its readers."""
+        id = packet.header.id
+        if not 0 <= id.seq < PLAIN_SEQ_MAX or len(packet.signature) > SIGNATURE_BLOCK_MAX:
+            raise PeerError("head: not the number of an event that is not sealed")
+        if (id.incarnation >= MARKED) != bool(packet.signature):
+            raise PeerError("head: of a signed event, and this one is not; or the other way round")
+        if packet.signature:
+            self._digested = packet, plain_digest(packet.header, packet.view.values)
+            if id.incarnation != mark_of(self._digested[1]):
+                raise PeerError("head: of another event than this one")
+
+    def check_origin(self, packet: Packet) -> None:
+        """Raises PeerError unless the origin of an event that is not sealed has signed it."""
+        if self._seals is None:
+            return
+        if not packet.signature:
+            raise PeerError("signature: events in this network are signed; this one is not")
+        if packet.header.id in self._own_plain:
+            return
+        known, digest = self._digested
+        if known is not packet:
+            digest = plain_digest(packet.header, packet.view.values)
+        if node_id_of(self._signatures.signer(packet.signature, digest)) != packet.header.id.origin:
+            raise PeerError("signature: of another broker than the event's origin")
 
     def for_router(self, packet: Packet) -> Packet:
         """The packet with as much of the view as the router may see."""
@@ -227,6 +264,10 @@ class TrustBoundary:
         """This node sealed the packet itself, as this frame, and need not open it."""
         signer = keys.own_key if self._seals is not None and frame.flags & FLAG_SIGNATURE else b""
         self._remember(packet, frame, keys.keyring.changes, signer)
+
+    def remember_own_plain(self, id: EventId) -> None:
+        """This node signed the event with this id, which has a digest of it."""
+        self._own_plain.add(id)
 
     def _open(self, keys: TypeCrypto, sender: NodeId, packet: Packet, now_ms: int) -> Packet:
         if not packet.envelope:
@@ -315,6 +356,16 @@ def _bare(frame: Frame) -> Frame:
     if frame.cache_end == frame.body_end:
         return frame
     return frame._replace(raw=uncached(frame), flags=frame.flags & ~FLAG_CACHE, cache_end=frame.body_end)
+
+
+def plain_digest(header: Header, values: Mapping[str, Value]) -> bytes:
+    """What the origin of an event that is not sealed signs: all of it but the digest in its id."""
+    return sha256(b"tidings/plain/1\0" + encoded((header.type, header.id.origin, header.id.seq, values))).digest()
+
+
+def mark_of(digest: bytes) -> int:
+    """What stands in an event's id for its content."""
+    return MARKED | int.from_bytes(digest[:8], "big") >> 3
 
 
 def size_about(values: Mapping[str, Value]) -> int:

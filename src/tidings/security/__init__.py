@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tidings.security.envelope.replay import ReplayWindow
     from tidings.security.envelope.sealed_filter import FilterOpener, FilterSealer, SealedSubscription
     from tidings.security.envelope.sealer import Sealer, Signing
-    from tidings.security.envelope.signing import SignatureReader, digest_of
+    from tidings.security.envelope.signing import SignatureReader, digest_of, signatures_of
     from tidings.security.formats import MODERN, PAPER, PROFILES, Profile, manifest_of, profile_of
     from tidings.security.identity import (
         SIGNATURE_BYTES,
@@ -170,6 +170,7 @@ __all__ = [
     "seal_to",
     "show_ms",
     "sign_revocation",
+    "signatures_of",
     "split",
     "suite_of",
     "token_of",
@@ -190,7 +191,7 @@ _NAMES_IN = {
     "tidings.security.envelope.replay": ("ReplayWindow",),
     "tidings.security.envelope.sealed_filter": ("FilterOpener", "FilterSealer", "SealedSubscription"),
     "tidings.security.envelope.sealer": ("Sealer", "Signing"),
-    "tidings.security.envelope.signing": ("SignatureReader", "digest_of"),
+    "tidings.security.envelope.signing": ("SignatureReader", "digest_of", "signatures_of"),
     "tidings.security.formats": ("MODERN", "PAPER", "PROFILES", "Profile", "manifest_of", "profile_of"),
     "tidings.security.identity": (
         "SIGNATURE_BYTES",

@@ -441,7 +441,7 @@ def test_a_kept_event_whose_envelope_is_broken_fails_and_says_so() -> None:
     _, effects = cable.one.publish("camera", "Sighting", SEEN, 0.0, keep=True)
     assert isinstance(effects[0], Keep)
     broken = bytearray(effects[0].raw)
-    broken[-1] ^= 1
+    broken[-3] ^= 1
     (failed,) = cable.other.publish_again(bytes(broken), 0.0)
     assert isinstance(failed, Failed)
     assert failed.why.startswith("tag:")
