@@ -86,6 +86,9 @@ class BrokerConfig:
     types: tuple[Path, ...] = ()
     manages: tuple[Path, ...] = ()
     """Keys of the key managers that run here, each appointed by one of the types."""
+    acs: Path | None = None
+    """A file with the names of the rights with an online test that hold now, one to a line; it may change at any time.
+    Answers are signed with the keys in `manages`."""
     registry: str = ""
     gateway: str = ""
     gateway_certificate: Path | None = None

@@ -312,6 +312,20 @@ class Node:
         """The online test of a right answered with yes."""
         self.revocations.confirmed_online(url, at_ms)
 
+    def online_answers(self, urls: Iterable[str], at_ms: int, now: float) -> list[NodeEffect]:
+        """These online tests answered with yes at a moment. Keys that a right opens only now are requested."""
+        now_ms, mine = self.now_ms(now), self.neighbours.mine
+        before = {held.raw for held in mine.all() if held.refusal(self.revocations, now_ms) is None}
+        for url in urls:
+            self.revocations.confirmed_online(url, at_ms)
+        effects: list[NodeEffect] = []
+        for held in mine.all():
+            if held.right.online and held.raw not in before and held.refusal(self.revocations, now_ms) is None:
+                known = self.types.get(held.right.type_id.hex()) if isinstance(held.right.type_id, bytes) else None
+                if known is not None and known.keys is not None and known.keys.groups_for(held):
+                    effects += self._carry_out(self._keys.request_keys(known.keys, now, now_ms), now)
+        return effects
+
     def host(self, manager: KeyManager, now: float) -> list[NodeEffect]:
         """Run a type's key manager on this node, over the overlay."""
         return self._carry_out(self._keys.host(manager, now, self.now_ms(now)), now)
@@ -359,7 +373,7 @@ class Node:
     def _expire(self, now: float) -> list[NodeEffect]:
         """End what depends on rights that no longer hold, and retry the events that wait for a key."""
         now_ms = self.now_ms(now)
-        effects = self.neighbours.expire(now_ms)
+        effects = [*self.neighbours.expire(now_ms), *self._carry_out(self._keys.evict_lapsed(now, now_ms), now)]
         if self.neighbours.members.expire(now_ms):
             self._seals.forget()
         ended, further = self._subscriptions.expire(now, now_ms)

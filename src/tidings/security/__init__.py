@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from tidings.security.keys.trees import TREES, KeyTree, NeedResync
     from tidings.security.rights.actions import ACTIONS, ANY_TYPE
     from tidings.security.rights.biscuit import BiscuitCapability, Capability, Verifier, grant, token_of
+    from tidings.security.rights.online import OnlineAnswer, online_url, read_answer, sign_answer, verify_answer
     from tidings.security.rights.publishers import PublisherRights
     from tidings.security.rights.reduction import AccessRequest, Grant, OnlineTest, Right, reduce
     from tidings.security.rights.revocation import (
@@ -126,6 +127,7 @@ __all__ = [
     "NeedResync",
     "NonceClock",
     "NotYet",
+    "OnlineAnswer",
     "OnlineTest",
     "Opened",
     "OpenedBatch",
@@ -161,20 +163,24 @@ __all__ = [
     "grant",
     "make_join",
     "manifest_of",
+    "online_url",
     "open_welcome",
     "profile_of",
     "project",
+    "read_answer",
     "read_revocation",
     "reduce",
     "revocations_in_batches",
     "seal_to",
     "show_ms",
+    "sign_answer",
     "sign_revocation",
     "signatures_of",
     "split",
     "suite_of",
     "token_of",
     "uncached",
+    "verify_answer",
     "verify_refusal",
     "verify_revocation",
     "verify_signature",
@@ -220,6 +226,7 @@ _NAMES_IN = {
     "tidings.security.keys.trees": ("TREES", "KeyTree", "NeedResync"),
     "tidings.security.rights.actions": ("ACTIONS", "ANY_TYPE"),
     "tidings.security.rights.biscuit": ("BiscuitCapability", "Capability", "Verifier", "grant", "token_of"),
+    "tidings.security.rights.online": ("OnlineAnswer", "online_url", "read_answer", "sign_answer", "verify_answer"),
     "tidings.security.rights.publishers": ("PublisherRights",),
     "tidings.security.rights.reduction": ("AccessRequest", "Grant", "OnlineTest", "Right", "reduce"),
     "tidings.security.rights.revocation": (

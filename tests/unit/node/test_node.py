@@ -532,7 +532,7 @@ def test_an_event_that_another_broker_kept_is_told_however_old_it_is_and_only_if
     for _ in range(2):  # Whoever asks keeps the book.
         assert told(cable.other.deliver_stored(keep.raw, 3600.0) or []) == [("reader", SEEN)]
     broken = bytearray(keep.raw)
-    broken[-1] ^= 1
+    broken[-3] ^= 1
     with pytest.raises(PeerError, match="tag"):
         cable.other.deliver_stored(bytes(broken), 0.0)
     stranger = two(None, ()).other

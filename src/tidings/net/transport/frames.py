@@ -111,6 +111,12 @@ class RevocationsHeard(LinkFrame, frozen=True):
     ids: tuple[str, ...]
 
 
+class OnlineAnswers(LinkFrame, frozen=True):
+    """Which rights with an online test hold, each list signed by whoever answers for them."""
+
+    answers: tuple[bytes, ...]
+
+
 class TraceRequest(LinkFrame, frozen=True, tag="Trace"):
     """Asks a broker what it did with an event, and what the brokers did that it forwarded the event to."""
 
@@ -317,6 +323,7 @@ FromBroker: TypeAlias = (
     | RevocationSummary
     | SignedRevocations
     | RevocationsHeard
+    | OnlineAnswers
     | Always
 )
 FromClient: TypeAlias = Publish | Subscribe | Unsubscribe | Acknowledge | Reject | Query | Ping | Pong | Goodbye
