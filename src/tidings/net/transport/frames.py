@@ -111,6 +111,12 @@ class RevocationsHeard(LinkFrame, frozen=True):
     ids: tuple[str, ...]
 
 
+class Padding(LinkFrame, frozen=True):
+    """Nothing: it hides how much is said on a link (see `shaping`)."""
+
+    filler: bytes
+
+
 class OnlineAnswers(LinkFrame, frozen=True):
     """Which rights with an online test hold, each list signed by whoever answers for them."""
 
@@ -324,6 +330,7 @@ FromBroker: TypeAlias = (
     | SignedRevocations
     | RevocationsHeard
     | OnlineAnswers
+    | Padding
     | Always
 )
 FromClient: TypeAlias = Publish | Subscribe | Unsubscribe | Acknowledge | Reject | Query | Ping | Pong | Goodbye
