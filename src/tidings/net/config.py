@@ -62,6 +62,8 @@ class Limits:
     unreadable_s_max: float = 60.0  # How long a received event waits for its key before it is a dead letter.
     lapsed_retry_s: float = 10.0  # How often durable subscriptions without a right are tried again.
     key_retry_s: float = 5.0  # How long a broker waits for a key manager before it asks again; then longer.
+    cover_bytes_s: int = 0  # What each link to another broker carries, whatever is said; 0: as it comes. See `shaping`.
+    padded_links: bool = False  # Writes to other brokers are filled up to a power of two.
     alone_after_s: float = 10.0  # How long a broker waits for peers it does not see before it begins without them.
 
 
@@ -86,6 +88,9 @@ class BrokerConfig:
     types: tuple[Path, ...] = ()
     manages: tuple[Path, ...] = ()
     """Keys of the key managers that run here, each appointed by one of the types."""
+    acs: Path | None = None
+    """A file with the names of the rights with an online test that hold now, one to a line; it may change at any time.
+    Answers are signed with the keys in `manages`."""
     registry: str = ""
     gateway: str = ""
     gateway_certificate: Path | None = None
@@ -264,6 +269,8 @@ def _typed(value: Any, declared: str, where: str, folder: Path) -> Any:
             return tuple(folder / each for each in value)
         case "tuple[str, ...]" if isinstance(value, list) and all(isinstance(each, str) for each in value):
             return tuple(value)
+        case "bool" if isinstance(value, bool):
+            return value
         case "int" if isinstance(value, int) and not isinstance(value, bool) and value > 0:
             return value
         case "float" if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:

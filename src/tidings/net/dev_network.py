@@ -68,6 +68,8 @@ class DevNetwork:
     )
     event_type: EventType = NUMBERPLATE
     mode: Mode = Mode.PLAIN
+    signatures: bool = True
+    """Whether encrypted events are signed, too."""
     overlay: str = "irbr"
     overlay_options: Mapping[str, Any] = field(default_factory=dict)
     first_port: int = FIRST_PORT
@@ -113,7 +115,9 @@ class _Maker:
         self.network = Identity.make(secrets.token_bytes)
         self.organisations = [self._organisation(name) for name in layout.brokers]
         self.owner = self.organisations[0]
-        self.signed = SignedType.make(self.owner.authority, layout.event_type, mode=layout.mode)
+        self.signed = SignedType.make(
+            self.owner.authority, layout.event_type, mode=layout.mode, signatures=layout.signatures
+        )
         self.keys: dict[str, Identity] = {}
         self.enrolled: dict[str, dict[str, bytes]] = {name: {} for name in layout.brokers}
         self.given: list[tuple[str, bytes]] = []

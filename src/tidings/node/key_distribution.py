@@ -271,6 +271,14 @@ class KeyDistribution:
                 effects += self._manage(name, manager.revoke(self.state.revoked, now_ms), now, now_ms)
         return effects
 
+    def evict_lapsed(self, now: float, now_ms: int) -> list[KeyEffect]:
+        """Expel the members whose rights need a recent yes of an online test, and have none."""
+        effects: list[KeyEffect] = []
+        for name, manager in self._managers.items():
+            if lapsed := manager.lapsed(self.state.online, now_ms):
+                effects += self._manage(name, manager.revoke(lapsed, now_ms), now, now_ms)
+        return effects
+
     def _manage(self, name: str, done: Iterable[ManagerEffect], now: float, now_ms: int) -> list[KeyEffect]:
         manager = self._managers[name]
         effects: list[KeyEffect] = []

@@ -162,8 +162,11 @@ class _Waiting(NamedTuple):
 class LocalDelivery:
     """Delivers events to the clients of one node."""
 
-    def __init__(self, types: TypeRegistry, boundary: TrustBoundary, trace: TraceLog) -> None:
-        self._types, self._boundary, self._trace = types, boundary, trace
+    def __init__(
+        self, types: TypeRegistry, boundary: TrustBoundary, trace: TraceLog, *, need_signatures: bool = False
+    ) -> None:
+        """`need_signatures`: also of events that are not sealed, unless their type does without."""
+        self._types, self._boundary, self._trace, self._need_signatures = types, boundary, trace, need_signatures
         self._waiting: deque[_Waiting] = deque(maxlen=WAITING_MAX)
 
     def deliver(self, packet: Packet, now_ms: int, came_from: NodeId) -> list[NodeEffect]:
@@ -231,13 +234,18 @@ class LocalDelivery:
         if packet.view.hidden or packet.view.opaque:
             keys.check_keys(frame, now_ms)
         if keys.need_signatures:
-            keys.check_publisher(frame, now_ms)
+            keys.check_publisher(frame, now_ms, self._boundary.signer_of(packet, frame))
 
     def _matches(self, known: RegisteredType, packet: Packet, now_ms: int, came_from: NodeId) -> list[NodeEffect]:
         try:
             found = known.local.match(packet.view)
         except EventError as wrong:
             return [self._undelivered(packet, f"event: {wrong}", wrong.code)]
+        if found and known.keys is None and self._need_signatures and not known.is_unsigned:
+            try:
+                self._boundary.check_origin(packet)
+            except PeerError as forged:
+                return [self._undelivered(packet, str(forged), forged.code)]
         done: list[NodeEffect] = []
         id, view, name = packet.header.id, packet.view, known.event_type.name
         projections: dict[VisibleAttributes, tuple[frozenset[str] | None, dict[str, Value]]] = {}

@@ -193,6 +193,12 @@ class NeighbourTable:
             return NOTHING
         return near.credentials.readable(type_id, now_ms)
 
+    def shown_by(self, key: bytes) -> Credentials | None:
+        """The credentials that a neighbour with this key has presented, or this node's own; None for a stranger."""
+        if key == self.mine.key:
+            return self.mine
+        return next((n.credentials for n in self._near.values() if n.credentials and n.credentials.key == key), None)
+
     def is_same_organisation(self, neighbour: NodeId) -> bool:
         """Whether the same organisation admitted this neighbour and this node."""
         near, revoked = self._near.get(neighbour), self._state.changes

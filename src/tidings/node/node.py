@@ -201,8 +201,11 @@ class Node:
         self._link_codec: Codec[Any] = Codec(LinkHello | LinkCreds | LinkAck | LinkRevoke)
         self._trace = TraceLog(self.policy.traced_max)
         self._inbound = Inbound(self.boundary, self._trace)
-        self._outbound = Outbound(me, self._codec, self.clients, self.boundary, self._trace, seals)
-        self._delivery = LocalDelivery(self.types, self.boundary, self._trace)
+        signer = local.key if self._are_sealed and self.policy.signing != "none" else None
+        self._outbound = Outbound(me, self._codec, self.clients, self.boundary, self._trace, seals, signer)
+        self._delivery = LocalDelivery(
+            self.types, self.boundary, self._trace, need_signatures=self.policy.need_signatures
+        )
         self._subscriptions = ClientSubscriptions(
             me, self.types, self.clients, self.router, blind=blind, interests_max=self.policy.interests_max
         )
@@ -309,6 +312,20 @@ class Node:
         """The online test of a right answered with yes."""
         self.revocations.confirmed_online(url, at_ms)
 
+    def online_answers(self, urls: Iterable[str], at_ms: int, now: float) -> list[NodeEffect]:
+        """These online tests answered with yes at a moment. Keys that a right opens only now are requested."""
+        now_ms, mine = self.now_ms(now), self.neighbours.mine
+        before = {held.raw for held in mine.all() if held.refusal(self.revocations, now_ms) is None}
+        for url in urls:
+            self.revocations.confirmed_online(url, at_ms)
+        effects: list[NodeEffect] = []
+        for held in mine.all():
+            if held.right.online and held.raw not in before and held.refusal(self.revocations, now_ms) is None:
+                known = self.types.get(held.right.type_id.hex()) if isinstance(held.right.type_id, bytes) else None
+                if known is not None and known.keys is not None and known.keys.groups_for(held):
+                    effects += self._carry_out(self._keys.request_keys(known.keys, now, now_ms), now)
+        return effects
+
     def host(self, manager: KeyManager, now: float) -> list[NodeEffect]:
         """Run a type's key manager on this node, over the overlay."""
         return self._carry_out(self._keys.host(manager, now, self.now_ms(now)), now)
@@ -348,6 +365,7 @@ class Node:
                 signing=self.policy.signing,
                 need_signatures=self.policy.need_signatures,
                 late_ms=self.policy.late_ms,
+                neighbour=self.neighbours.shown_by,
             )
         local = LocalSubscriptions(declared.event_type)
         return RegisteredType(declared.type_id.hex(), declared.event_type, declared, keys, local)
@@ -355,7 +373,7 @@ class Node:
     def _expire(self, now: float) -> list[NodeEffect]:
         """End what depends on rights that no longer hold, and retry the events that wait for a key."""
         now_ms = self.now_ms(now)
-        effects = self.neighbours.expire(now_ms)
+        effects = [*self.neighbours.expire(now_ms), *self._carry_out(self._keys.evict_lapsed(now, now_ms), now)]
         if self.neighbours.members.expire(now_ms):
             self._seals.forget()
         ended, further = self._subscriptions.expire(now, now_ms)
@@ -565,7 +583,7 @@ class Node:
         Raises Denied if the client or this broker may not, NotYet if a key or the clock must be waited for,
         EventError if the values do not fit. Nothing has happened then.
         """
-        packet = self._outbound.packet_of(client, self.types.find(type), values, self.now_ms(now))
+        (packet,) = self._outbound.packets_of(client, self.types.find(type), [values], self.now_ms(now))
         effects: list[NodeEffect] = [Keep(packet.header.id, encode_stored(packet))] if keep else []
         return packet.header.id, effects + self._route(packet, now)
 
@@ -574,7 +592,7 @@ class Node:
     ) -> tuple[list[EventId], list[NodeEffect]]:
         """Publish several events of one type. Raises as `publish` does for the first wrong one, before any is sent."""
         known, now_ms = self.types.find(type), self.now_ms(now)
-        packets = [self._outbound.packet_of(client, known, values, now_ms) for values in events]
+        packets = self._outbound.packets_of(client, known, events, now_ms)
         effects: list[NodeEffect] = []
         if keep:
             effects += [Keep(packet.header.id, encode_stored(packet)) for packet in packets]

@@ -10,7 +10,7 @@ publishes it again after a restart, or sends it to a broker whose durable subscr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -25,9 +25,11 @@ from tidings.node.trust_boundary import (
     EVENT_BYTES_MAX,
     ControlStatement,
     TrustBoundary,
+    mark_of,
+    plain_digest,
     size_about,
 )
-from tidings.node.type_crypto import event_id_of
+from tidings.node.type_crypto import TypeCrypto, event_id_of
 from tidings.node.type_registry import RegisteredType
 from tidings.overlay import (
     SEALED,
@@ -43,8 +45,9 @@ from tidings.overlay import (
     View,
     rewritten,
 )
-from tidings.security import SignedType, split
+from tidings.security import Identity, SignedType, signatures_of, split
 
+COUNT_BITS, INCARNATIONS = 40, 1 << 20  # Of a signed event's number: a million restarts with a trillion events each.
 FILTERS_BYTES_MAX = 768 * 1024  # In one message, which has a megabyte for everything.
 
 
@@ -65,30 +68,53 @@ class Outbound:
         boundary: TrustBoundary,
         trace: TraceLog,
         seals: OriginSeals | None,
+        signer: Identity | None = None,
     ) -> None:
-        """`seals` signs messages about keys."""
-        self._seals = seals
+        """`seals` signs messages about keys, `signer` events that are not sealed."""
+        self._seals, self._signer = seals, signer
         self._me, self._codec, self._clients, self._boundary, self._trace = me, codec, clients, boundary, trace
         self._published = 0
         self._framed: tuple[Message | None, bytes] = (None, b"")
 
     # ── Events of this node ──
 
-    def packet_of(self, client: str, known: RegisteredType, values: Mapping[str, Any], now_ms: int) -> Packet:
-        """A client's event as a packet; raises Denied, NotYet or EventError as `Node.publish` does."""
+    def packets_of(
+        self, client: str, known: RegisteredType, events: Sequence[Mapping[str, Any]], now_ms: int
+    ) -> list[Packet]:
+        """A client's events as packets; raises Denied, NotYet or EventError as `Node.publish` does."""
+        checked = [self._checked(client, known, values, now_ms) for values in events]
+        if known.keys is None:
+            return self._plain(known, checked)
+        envelopes = known.keys.seal_many(checked, now_ms)
+        return [self._sealed(known, known.keys, *sealed) for sealed in zip(checked, envelopes, strict=True)]
+
+    def _plain(self, known: RegisteredType, events: Sequence[Mapping[str, Value]]) -> list[Packet]:
+        if self._signer is None or known.is_unsigned:
+            return [Packet(Header(self._new_id(), known.name), View(values)) for values in events]
+        headers = [Header(self._new_signed_id(), known.name) for _ in events]
+        digests = [plain_digest(header, values) for header, values in zip(headers, events, strict=True)]
+        blocks = signatures_of(self._signer, digests)
+        packets = []
+        for header, values, digest, block in zip(headers, events, digests, blocks, strict=True):
+            id = EventId(self._me.id, mark_of(digest), header.id.seq)
+            self._boundary.remember_own_plain(id)
+            packets.append(Packet(Header(id, known.name), View(values), b"", block))
+        return packets
+
+    def _checked(self, client: str, known: RegisteredType, values: Mapping[str, Any], now_ms: int) -> dict[str, Value]:
         checked = known.event_type.check(values)
         if known.signed is not None:
             self._clients.check_publisher(client, known.signed, tuple(checked), now_ms)
         if (size := size_about(checked)) > EVENT_BYTES_MAX:
             raise EventError(f"{known.event_type.name}: {size} bytes; an event has at most {EVENT_BYTES_MAX}")
-        if known.keys is None:
-            return Packet(Header(self._new_id(), known.name), View(checked))
-        envelope = known.keys.seal(checked, now_ms)
+        return checked
+
+    def _sealed(self, known: RegisteredType, keys: TypeCrypto, checked: dict[str, Value], envelope: bytes) -> Packet:
         if len(envelope) > ENVELOPE_BYTES_MAX:
             raise EventError(f"{known.event_type.name}: {len(envelope)} bytes sealed; at most {ENVELOPE_BYTES_MAX}")
         frame = split(envelope)
         packet = Packet(Header(event_id_of(self._me.id, frame), known.name), View(checked), envelope)
-        self._boundary.remember_own(known.keys, packet, frame)
+        self._boundary.remember_own(keys, packet, frame)
         return packet
 
     def control_packet(self, control: str, raw: bytes) -> Packet:
@@ -102,6 +128,11 @@ class Outbound:
     def _new_id(self) -> EventId:
         self._published += 1
         return EventId(self._me.id, self._me.incarnation, self._published)
+
+    def _new_signed_id(self) -> EventId:
+        """With the incarnation in the number: in its place is a digest of the event."""
+        self._published += 1
+        return EventId(self._me.id, 0, self._me.incarnation % INCARNATIONS << COUNT_BITS | self._published)
 
     # ── Frames ──
 

@@ -19,11 +19,25 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from tidings.errors import Denied, PeerError
 from tidings.events import Value
+from tidings.node.credentials import node_id_of
 from tidings.node.filter_encoding import UNREAD, UNWANTED
-from tidings.node.type_crypto import TypeCrypto, check_header
+from tidings.node.type_crypto import SIGNED_SENDER, TypeCrypto, check_header
 from tidings.node.type_registry import CONTROL, TypeRegistry
-from tidings.overlay import SEALED, Header, Interest, NodeId, OriginSeals, Packet
-from tidings.security import FLAG_CACHE, SIGNATURE_BYTES, CacheTrust, Frame, SignedType, cached, split, uncached
+from tidings.overlay import SEALED, EventId, Header, Interest, NodeId, OriginSeals, Packet, encoded
+from tidings.overlay.dedup import SeenIds
+from tidings.security import (
+    FLAG_CACHE,
+    FLAG_SIGNATURE,
+    SIGNATURE_BYTES,
+    CacheTrust,
+    Frame,
+    SignatureReader,
+    SignedType,
+    cached,
+    digest_of,
+    split,
+    uncached,
+)
 
 CacheTrustPolicy: TypeAlias = Literal["same-domain", "any-authorised", "verify"]
 
@@ -35,8 +49,11 @@ INTERESTS_MAX = 16_384  # Cached opened filters; routers send the same ones agai
 INTEREST_BYTES_MAX = 64 * 2**20
 # Events that are not sealed are numbered from 1, sealed ones by their moment (about 2**61), messages about keys from
 # 2**62 on. So none of one kind, which anybody may send, has the id that another will have.
-PLAIN_SEQ_MAX = 1 << 40
+PLAIN_SEQ_MAX = 1 << 60
 CONTROL_SEQ = 1 << 62
+# An event that is not sealed and is signed has a digest of itself in its id: nobody can make another with that id.
+MARKED = 1 << 61
+SIGNATURE_BLOCK_MAX = 512  # A signature and its path in a batch.
 VERIFIED = 0.01  # The fraction of plaintext caches from other organisations that is compared with the sealed event.
 
 
@@ -69,6 +86,7 @@ class _Opened(NamedTuple):
     packet: Packet
     frame: Frame
     changes: int
+    signer: bytes = b""
 
 
 class TrustBoundary:
@@ -84,13 +102,19 @@ class TrustBoundary:
         blind: bool,
         seals: OriginSeals | None = None,
     ) -> None:
-        """`blind`: the router sees nothing of what is sealed. `seals` verifies messages about keys."""
+        """`blind`: the router sees nothing of what is sealed. `seals` verifies messages about keys.
+
+        With `seals`, a node's id is that of its key, and signed events are verified: by readers and by relays alike.
+        """
         self._seals = seals
+        self._signatures = SignatureReader()
         self._types, self._readers, self._trust, self._rng, self._blind = types, readers, trust, rng, blind
         self._opened: OrderedDict[tuple[bytes, int, int, int], _Opened] = OrderedDict()
         self._opened_bytes = 0
         self._interests: OrderedDict[tuple[bytes, int], tuple[Interest, int]] = OrderedDict()
         self._interest_bytes = 0
+        self._own_plain = SeenIds[EventId](OPENED_MAX)
+        self._digested: tuple[Packet | None, bytes] = (None, b"")
         self.decrypted = 0
 
     # ── In ──
@@ -105,14 +129,33 @@ class TrustBoundary:
         if packet.header.type.startswith(CONTROL):
             return self._control(packet)
         if not packet.envelope:
-            if not 0 <= packet.header.id.seq < PLAIN_SEQ_MAX:
-                raise PeerError("head: not the number of an event that is not sealed")
+            self._check_plain(packet)
             return packet
         if known is not None:
             raise PeerError(f"envelope: events of {known.event_type.name} have none")
         frame = split(packet.envelope)
         check_header(packet.header, frame)
+        self._check_signature(packet.header, frame)
         return Packet(packet.header, SEALED, uncached(frame))
+
+    def _check_signature(self, header: Header, frame: Frame) -> bytes:
+        """Who signed the event, empty if nobody did. Raises PeerError for another signer than the event's origin.
+
+        That the signer may publish it, its readers check.
+        """
+        if self._seals is None or not frame.flags & FLAG_SIGNATURE:
+            return b""
+        signer = self._signatures.signer(frame.signature, digest_of(frame.signed))
+        if node_id_of(signer) != header.id.origin:
+            raise PeerError("signature: of another broker than the event's origin")
+        return signer
+
+    def signer_of(self, packet: Packet, frame: Frame) -> bytes:
+        """Who signed an event that was opened before; empty if nobody did, or if ids here are not those of keys."""
+        known = self._opened.get(frame.event_id)
+        if known is not None and known.signer and known.envelope == packet.envelope:
+            return known.signer
+        return self._check_signature(packet.header, frame)
 
     def _control(self, packet: Packet) -> Packet:
         """A message about keys: its origin has signed it, so that nobody can use its numbers before it does."""
@@ -128,11 +171,43 @@ class TrustBoundary:
         return control_parts(packet.envelope)[1] if self._seals is not None else packet.envelope
 
     def is_plain(self, packet: Packet) -> bool:
-        """Whether the packet may pass unchanged: it is not sealed, of no sealed type, and within limits."""
-        if packet.envelope or packet.header.type.startswith(CONTROL) or not 0 <= packet.header.id.seq < PLAIN_SEQ_MAX:
+        """Whether the packet may pass unchanged: it is not sealed, of no sealed type, and within limits.
+
+        Raises PeerError for one whose id is not that of its content.
+        """
+        if packet.envelope or packet.header.type.startswith(CONTROL):
             return False
         known = self._types.get(packet.header.type)
-        return (known is None or known.keys is None) and size_about(packet.view.values) <= EVENT_BYTES_MAX
+        if (known is not None and known.keys is not None) or size_about(packet.view.values) > EVENT_BYTES_MAX:
+            return False
+        self._check_plain(packet)
+        return True
+
+    def _check_plain(self, packet: Packet) -> None:
+        """Raises PeerError unless the id of an event that is not sealed fits it. Its signature is for its readers."""
+        id = packet.header.id
+        if not 0 <= id.seq < PLAIN_SEQ_MAX or len(packet.signature) > SIGNATURE_BLOCK_MAX:
+            raise PeerError("head: not the number of an event that is not sealed")
+        if (id.incarnation >= MARKED) != bool(packet.signature):
+            raise PeerError("head: of a signed event, and this one is not; or the other way round")
+        if packet.signature:
+            self._digested = packet, plain_digest(packet.header, packet.view.values)
+            if id.incarnation != mark_of(self._digested[1]):
+                raise PeerError("head: of another event than this one")
+
+    def check_origin(self, packet: Packet) -> None:
+        """Raises PeerError unless the origin of an event that is not sealed has signed it."""
+        if self._seals is None:
+            return
+        if not packet.signature:
+            raise PeerError("signature: events in this network are signed; this one is not")
+        if packet.header.id in self._own_plain:
+            return
+        known, digest = self._digested
+        if known is not packet:
+            digest = plain_digest(packet.header, packet.view.values)
+        if node_id_of(self._signatures.signer(packet.signature, digest)) != packet.header.id.origin:
+            raise PeerError("signature: of another broker than the event's origin")
 
     def for_router(self, packet: Packet) -> Packet:
         """The packet with as much of the view as the router may see."""
@@ -187,7 +262,12 @@ class TrustBoundary:
 
     def remember_own(self, keys: TypeCrypto, packet: Packet, frame: Frame) -> None:
         """This node sealed the packet itself, as this frame, and need not open it."""
-        self._remember(packet, frame, keys.keyring.changes)
+        signer = keys.own_key if self._seals is not None and frame.flags & FLAG_SIGNATURE else b""
+        self._remember(packet, frame, keys.keyring.changes, signer)
+
+    def remember_own_plain(self, id: EventId) -> None:
+        """This node signed the event with this id, which has a digest of it."""
+        self._own_plain.add(id)
 
     def _open(self, keys: TypeCrypto, sender: NodeId, packet: Packet, now_ms: int) -> Packet:
         if not packet.envelope:
@@ -199,11 +279,15 @@ class TrustBoundary:
         if known is not None and known.envelope == bare.raw and known.changes == keys.keyring.changes:
             if known.packet.header == packet.header:
                 return known.packet
+            self._check_signature(packet.header, frame)
             return Packet(packet.header, known.packet.view, known.packet.envelope)
+        if keys.need_signatures and not frame.flags & FLAG_SIGNATURE:
+            raise PeerError(f"signature: events of {keys.signed.event_type.name} are signed; this one is not")
+        signer = self._check_signature(packet.header, frame)
         view = keys.read(frame, now_ms, self._cache_trust(sender, keys, frame, now_ms))
         self.decrypted += 1
         opened = Packet(packet.header, view, bare.raw)
-        self._remember(opened, bare, keys.keyring.changes)
+        self._remember(opened, bare, keys.keyring.changes, signer)
         return opened
 
     def _cache_trust(self, sender: NodeId, keys: TypeCrypto, frame: Frame, now_ms: int) -> CacheTrust:
@@ -221,10 +305,10 @@ class TrustBoundary:
             return "ignore"
         return "verify" if self._rng.random() < VERIFIED else "trust"
 
-    def _remember(self, packet: Packet, frame: Frame, changes: int) -> None:
+    def _remember(self, packet: Packet, frame: Frame, changes: int, signer: bytes) -> None:
         old = self._opened.pop(frame.event_id, None)
         self._opened_bytes += len(frame.raw) - (len(old.envelope) if old else 0)
-        self._opened[frame.event_id] = _Opened(packet.envelope, packet, frame, changes)
+        self._opened[frame.event_id] = _Opened(packet.envelope, packet, frame, changes, signer)
         while len(self._opened) > OPENED_MAX or self._opened_bytes > OPENED_BYTES_MAX:
             _, oldest = self._opened.popitem(last=False)
             self._opened_bytes -= len(oldest.envelope)
@@ -254,7 +338,7 @@ class TrustBoundary:
     def frame_of(self, packet: Packet) -> Frame:
         """A sealed packet's frame, without a plaintext cache."""
         _, sender_id, moment = packet.header.id
-        name = (bytes.fromhex(packet.header.type), sender_id, moment >> 20, moment & (1 << 20) - 1)
+        name = (bytes.fromhex(packet.header.type), sender_id & SIGNED_SENDER - 1, moment >> 20, moment & (1 << 20) - 1)
         known = self._opened.get(name)
         return known.frame if known is not None and known.envelope == packet.envelope else split(packet.envelope)
 
@@ -272,6 +356,16 @@ def _bare(frame: Frame) -> Frame:
     if frame.cache_end == frame.body_end:
         return frame
     return frame._replace(raw=uncached(frame), flags=frame.flags & ~FLAG_CACHE, cache_end=frame.body_end)
+
+
+def plain_digest(header: Header, values: Mapping[str, Value]) -> bytes:
+    """What the origin of an event that is not sealed signs: all of it but the digest in its id."""
+    return sha256(b"tidings/plain/1\0" + encoded((header.type, header.id.origin, header.id.seq, values))).digest()
+
+
+def mark_of(digest: bytes) -> int:
+    """What stands in an event's id for its content."""
+    return MARKED | int.from_bytes(digest[:8], "big") >> 3
 
 
 def size_about(values: Mapping[str, Value]) -> int:

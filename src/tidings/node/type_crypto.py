@@ -7,7 +7,7 @@ id and moment that the authentication tags cover.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -16,11 +16,12 @@ import msgspec
 from tidings.errors import Denied, ErrorCode, InputError, PeerError
 from tidings.events import Value
 from tidings.filters import Condition
-from tidings.node.credentials import Credentials, HeldToken, RevocationState
+from tidings.node.credentials import Credentials, HeldToken, RevocationState, validity_window
 from tidings.node.filter_encoding import UNREAD, clauses_of, wanted_from
 from tidings.overlay import SEALED, AnyWanted, EventId, Header, Interest, SubscriptionId, View
 from tidings.security import (
     DELAY_MS,
+    FLAG_SIGNATURE,
     AccessRequest,
     CacheTrust,
     EpochBeacon,
@@ -49,6 +50,8 @@ from tidings.security import (
 )
 
 PUBLISHERS_MAX = 4096  # Brokers that publish one type.
+PUBLISHERS_OF_ONE_MAX = 64  # … whose rights descend from one grant of its owner: delegates cost nothing to make.
+SIGNED_SENDER = 1 << 32  # Added to the sender id in a signed event's id: unsigned events have other ids.
 JOINS_MAX = 64  # Requests that may still be answered; older ones were lost.
 INTEREST_BYTES_MAX = 2**16  # A sealed filter and its token; a filter with a thousand string constants fits.
 WAIT_MS = 1_000  # A first guess how long requested keys take to come.
@@ -89,12 +92,18 @@ class TypeCrypto:
         signing: Signing = "none",
         need_signatures: bool = False,
         late_ms: int = DELAY_MS,
+        neighbour: Callable[[bytes], Credentials | None] = lambda key: None,
     ) -> None:
+        """`neighbour` gives the rights that a neighbour with this key has shown; its owner may ask for no signatures."""
         self.signed, self._identity, self._random, self._state = signed, identity, random, state
-        self.signing, self.need_signatures = signing, need_signatures
+        self.signing: Signing = signing if signed.signatures else "none"
+        self.need_signatures = need_signatures and signed.signatures
+        self._neighbour = neighbour
         self.keyring = Keyring(signed, delay_ms=late_ms, beacons=True)
         self.opener = Opener(signed, self.keyring)
         self._publishers: dict[bytes, Credentials] = {}
+        self._grantees: dict[bytes, dict[bytes, None]] = {}
+        self._permitted: dict[tuple[bytes, tuple[bytes, ...]], tuple[int, int, int]] = {}
         self._signed_opener = Opener(signed, self.keyring, may_publish=self._may_publish)
         self.replay = ReplayWindow(grace_ms=signed.grace_ms, delay_ms=late_ms)
         self.sender_id = 0
@@ -116,6 +125,11 @@ class TypeCrypto:
         modern = not signed.profile.is_paper
         self._filter_opener = FilterOpener(signed, self.keyring, may_subscribe=self._may_subscribe) if modern else None
         self._names = {id: attribute.name for id, attribute in signed.attributes_by_id.items()}
+
+    @property
+    def own_key(self) -> bytes:
+        """The key with which this node signs."""
+        return self._identity.public_key
 
     # ── Keys ──
 
@@ -199,6 +213,12 @@ class TypeCrypto:
             raise self._no_keys(now_ms)
         return self._sealer.seal(values, now_ms)
 
+    def seal_many(self, events: Sequence[Mapping[str, Value]], now_ms: int) -> list[bytes]:
+        """Seal events; where they are signed, up to 256 share a signature. Raises as `seal` does."""
+        if self._sealer is None:
+            raise self._no_keys(now_ms)
+        return self._sealer.seal_batch(events, now_ms)
+
     def read(self, frame: Frame, now_ms: int, cache: CacheTrust) -> View:
         """Open an event as far as the keys allow; raises PeerError if any check fails."""
         opened = self.opener.open_(frame, now_ms, cache=cache, relay=True)
@@ -224,26 +244,48 @@ class TypeCrypto:
         right = token.right()
         if right.type_id != self.signed.type_id or "publish" not in right.actions:
             raise Denied("action: not a right to publish events of this type")
-        if right.holder not in self._publishers and len(self._publishers) >= PUBLISHERS_MAX:
-            raise Denied(f"publisher: more than {PUBLISHERS_MAX} are known")
+        if right.holder not in self._publishers:
+            self._make_room(right.holder, token.inspect()[0].holder or b"")
         self._publishers.setdefault(right.holder, Credentials(right.holder, self._state)).add(token)
+        self._permitted.clear()
 
-    def check_publisher(self, frame: Frame, now_ms: int) -> None:
+    def _make_room(self, holder: bytes, grantee: bytes) -> None:
+        """Beyond its number, whom the owner granted the right to loses the oldest of its own, and nobody else one."""
+        theirs = self._grantees.setdefault(grantee, {})
+        if len(theirs) >= PUBLISHERS_OF_ONE_MAX:
+            oldest = next(iter(theirs))
+            del theirs[oldest], self._publishers[oldest]
+        if len(self._publishers) >= PUBLISHERS_MAX:
+            raise Denied(f"publisher: more than {PUBLISHERS_MAX} are known")
+        theirs[holder] = None
+
+    def check_publisher(self, frame: Frame, now_ms: int, signer: bytes = b"") -> None:
         """Raise PeerError unless the event is signed by a broker with the right to publish it.
 
-        UnknownPublisher if no right of the signer is known here yet.
+        UnknownPublisher if no right of the signer is known here yet. A `signer` has been verified before.
         """
         self._checked_at_ms = now_ms
         try:
-            self._signed_opener.open_(frame, now_ms, wanted=(), relay=True)
+            if signer:
+                self._may_publish(signer, self.opener.plan_for(frame).attr_ids)
+            else:
+                self._signed_opener.open_(frame, now_ms, wanted=(), relay=True)
         except Denied as refused:
             raise PeerError(f"publisher: {refused}") from None
 
     def _may_publish(self, signer: bytes, attr_ids: tuple[bytes, ...]) -> None:
-        publisher = self._publishers.get(signer)
-        if publisher is None:
+        now_ms, state = self._checked_at_ms, self._state
+        changes, since, until = self._permitted.get((signer, attr_ids), (-1, 0, 0))
+        if changes == state.changes and since <= now_ms < until:
+            return
+        request = AccessRequest(self.signed.type_id, "publish", frozenset(attr_ids))
+        publisher = self._publishers.get(signer) or self._neighbour(signer)
+        if publisher is None or not publisher.of(self.signed.type_id):
             raise UnknownPublisher(f"publisher: no right of {fingerprint(signer)} has been seen")
-        publisher.right_for(AccessRequest(self.signed.type_id, "publish", frozenset(attr_ids)), self._checked_at_ms)
+        right = publisher.right_for(request, now_ms).right
+        if len(self._permitted) >= PUBLISHERS_MAX:
+            self._permitted.clear()
+        self._permitted[signer, attr_ids] = (state.changes, *validity_window([right], state, now_ms))
 
     _checked_at_ms = 0
 
@@ -330,8 +372,13 @@ def sub_id_of(id: SubscriptionId) -> bytes:
 
 
 def event_id_of(origin: str, frame: Frame) -> EventId:
-    """A sealed event's id: the sender id and moment that its authentication tags cover."""
-    return EventId(origin, frame.sender_id, frame.ts_ms << 20 | frame.seq)
+    """A sealed event's id: the sender id and moment that its authentication tags cover, and whether it is signed.
+
+    So whoever cannot open a signed event, and takes the first with its id for the true one, is not deceived by one
+    that anybody could have made: to be taken, it needs the origin's signature.
+    """
+    sender = frame.sender_id | SIGNED_SENDER if frame.flags & FLAG_SIGNATURE else frame.sender_id
+    return EventId(origin, sender, frame.ts_ms << 20 | frame.seq)
 
 
 def check_header(header: Header, frame: Frame) -> None:

@@ -39,6 +39,11 @@ class RegisteredType:
         """Whether anybody on the way may read its events."""
         return self.signed is None or self.signed.mode is Mode.PLAIN
 
+    @property
+    def is_unsigned(self) -> bool:
+        """Whether its owner does without signatures."""
+        return self.signed is not None and not self.signed.signatures
+
     def status(self) -> dict[str, Any]:
         """Its state for operators, as JSON values; no key is among them."""
         keys = self.keys

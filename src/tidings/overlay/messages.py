@@ -101,12 +101,14 @@ SEALED = View({}, opaque=True)  # What a node without keys sees of an event seal
 class Packet(msgspec.Struct, frozen=True, array_like=True):
     """An event on its way. Routers read the header and the view, and never touch the envelope.
 
-    The view is this node's own and changes from hop to hop; header and envelope do not.
+    The view is this node's own and changes from hop to hop; header and envelope do not. An event that is not sealed
+    may have a signature of its origin; a sealed one has it in its envelope.
     """
 
     header: Header
     view: View
     envelope: bytes = b""
+    signature: bytes = b""
 
 
 M = TypeVar("M", bound=Message)

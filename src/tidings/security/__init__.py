@@ -29,13 +29,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidings.security.envelope.batch import BatchMoments, BatchOpener, BatchSealer, OpenedBatch, State
-    from tidings.security.envelope.frame import FLAG_CACHE, FRAME_BYTES_MAX, Frame, split
+    from tidings.security.envelope.frame import FLAG_CACHE, FLAG_SIGNATURE, FRAME_BYTES_MAX, Frame, split
     from tidings.security.envelope.nonce import NonceClock, NotYet
     from tidings.security.envelope.opener import CacheTrust, Opened, Opener, UnknownEpoch
     from tidings.security.envelope.plaintext_cache import cached, project, uncached
     from tidings.security.envelope.replay import ReplayWindow
     from tidings.security.envelope.sealed_filter import FilterOpener, FilterSealer, SealedSubscription
     from tidings.security.envelope.sealer import Sealer, Signing
+    from tidings.security.envelope.signing import SignatureReader, digest_of, signatures_of
     from tidings.security.formats import MODERN, PAPER, PROFILES, Profile, manifest_of, profile_of
     from tidings.security.identity import (
         SIGNATURE_BYTES,
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from tidings.security.keys.trees import TREES, KeyTree, NeedResync
     from tidings.security.rights.actions import ACTIONS, ANY_TYPE
     from tidings.security.rights.biscuit import BiscuitCapability, Capability, Verifier, grant, token_of
+    from tidings.security.rights.online import OnlineAnswer, online_url, read_answer, sign_answer, verify_answer
     from tidings.security.rights.publishers import PublisherRights
     from tidings.security.rights.reduction import AccessRequest, Grant, OnlineTest, Right, reduce
     from tidings.security.rights.revocation import (
@@ -86,6 +88,7 @@ __all__ = [
     "ANY_TYPE",
     "DELAY_MS",
     "FLAG_CACHE",
+    "FLAG_SIGNATURE",
     "FRAME_BYTES_MAX",
     "MEMBERS",
     "MODERN",
@@ -124,6 +127,7 @@ __all__ = [
     "NeedResync",
     "NonceClock",
     "NotYet",
+    "OnlineAnswer",
     "OnlineTest",
     "Opened",
     "OpenedBatch",
@@ -141,6 +145,7 @@ __all__ = [
     "SealedSubscription",
     "Sealer",
     "SealingKey",
+    "SignatureReader",
     "SignedType",
     "Signing",
     "State",
@@ -152,24 +157,30 @@ __all__ = [
     "cached",
     "check_may_revoke",
     "content_key",
+    "digest_of",
     "fingerprint",
     "from_fingerprint",
     "grant",
     "make_join",
     "manifest_of",
+    "online_url",
     "open_welcome",
     "profile_of",
     "project",
+    "read_answer",
     "read_revocation",
     "reduce",
     "revocations_in_batches",
     "seal_to",
     "show_ms",
+    "sign_answer",
     "sign_revocation",
+    "signatures_of",
     "split",
     "suite_of",
     "token_of",
     "uncached",
+    "verify_answer",
     "verify_refusal",
     "verify_revocation",
     "verify_signature",
@@ -179,13 +190,14 @@ __all__ = [
 # Loaded when they are first used: who only shows a fingerprint waits neither for NumPy and Arrow nor for conditions.
 _NAMES_IN = {
     "tidings.security.envelope.batch": ("BatchMoments", "BatchOpener", "BatchSealer", "OpenedBatch", "State"),
-    "tidings.security.envelope.frame": ("FLAG_CACHE", "FRAME_BYTES_MAX", "Frame", "split"),
+    "tidings.security.envelope.frame": ("FLAG_CACHE", "FLAG_SIGNATURE", "FRAME_BYTES_MAX", "Frame", "split"),
     "tidings.security.envelope.nonce": ("NonceClock", "NotYet"),
     "tidings.security.envelope.opener": ("CacheTrust", "Opened", "Opener", "UnknownEpoch"),
     "tidings.security.envelope.plaintext_cache": ("cached", "project", "uncached"),
     "tidings.security.envelope.replay": ("ReplayWindow",),
     "tidings.security.envelope.sealed_filter": ("FilterOpener", "FilterSealer", "SealedSubscription"),
     "tidings.security.envelope.sealer": ("Sealer", "Signing"),
+    "tidings.security.envelope.signing": ("SignatureReader", "digest_of", "signatures_of"),
     "tidings.security.formats": ("MODERN", "PAPER", "PROFILES", "Profile", "manifest_of", "profile_of"),
     "tidings.security.identity": (
         "SIGNATURE_BYTES",
@@ -214,6 +226,7 @@ _NAMES_IN = {
     "tidings.security.keys.trees": ("TREES", "KeyTree", "NeedResync"),
     "tidings.security.rights.actions": ("ACTIONS", "ANY_TYPE"),
     "tidings.security.rights.biscuit": ("BiscuitCapability", "Capability", "Verifier", "grant", "token_of"),
+    "tidings.security.rights.online": ("OnlineAnswer", "online_url", "read_answer", "sign_answer", "verify_answer"),
     "tidings.security.rights.publishers": ("PublisherRights",),
     "tidings.security.rights.reduction": ("AccessRequest", "Grant", "OnlineTest", "Right", "reduce"),
     "tidings.security.rights.revocation": (

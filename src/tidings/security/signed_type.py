@@ -90,6 +90,8 @@ class SignedType:
     not_before: int = 0
     not_after: int = I64_MAX
     max_len: Mapping[str, int] = field(default_factory=dict)
+    signatures: bool = True
+    """Whether brokers sign events of this type, and readers in the live network ask for it."""
     signature: bytes = b""
 
     def __post_init__(self) -> None:
@@ -197,6 +199,7 @@ class SignedType:
             "max_lazy_secs": self.max_lazy_secs,
             "not_before": self.not_before,
             "not_after": self.not_after,
+            **({} if self.signatures else {"signatures": False}),  # Types of earlier versions say nothing.
         }
 
     def __eq__(self, other: object) -> bool:
@@ -242,6 +245,8 @@ def _check_name(name: str) -> None:
 
 def _check_protection(made: SignedType) -> None:
     name = made.event_type.name
+    if type(made.signatures) is not bool:
+        raise EventTypeError(f"{name}: expected true or false as signatures, got {made.signatures!r}")
     if made.suite not in SUITES:
         raise EventTypeError(f"{name}: suite {made.suite!r} is unknown; expected one of {', '.join(map(hex, SUITES))}")
     shortest = EAX_TAG_BYTES_MIN if made.profile.is_paper else TAG_BYTES

@@ -320,7 +320,7 @@ def test_an_event_is_told_once_however_it_is_replayed_and_never_when_it_is_old()
 
 
 def _bare(flood: Flood) -> Flood:
-    return Flood(Packet(flood.packet.header, View({}, opaque=True), flood.packet.envelope), flood.hops_left)
+    return Flood(Packet(flood.packet.header, View({}, opaque=True), flood.packet.envelope), flood.hops)
 
 
 def test_a_subscription_without_a_right_is_not_stored() -> None:
@@ -450,7 +450,7 @@ def test_a_kept_event_whose_envelope_is_broken_fails_and_says_so() -> None:
     _, effects = cable.one.publish("camera", "Sighting", SEEN, 0.0, keep=True)
     assert isinstance(effects[0], Keep)
     broken = bytearray(effects[0].raw)
-    broken[-1] ^= 1
+    broken[-3] ^= 1
     (failed,) = cable.other.publish_again(bytes(broken), 0.0)
     assert isinstance(failed, Failed)
     assert failed.why.startswith("tag:")
@@ -541,7 +541,7 @@ def test_an_event_that_another_broker_kept_is_told_however_old_it_is_and_only_if
     for _ in range(2):  # Whoever asks keeps the book.
         assert told(cable.other.deliver_stored(keep.raw, 3600.0) or []) == [("reader", SEEN)]
     broken = bytearray(keep.raw)
-    broken[-1] ^= 1
+    broken[-3] ^= 1
     with pytest.raises(PeerError, match="tag"):
         cable.other.deliver_stored(bytes(broken), 0.0)
     stranger = two(None, ()).other

@@ -13,6 +13,7 @@ import typer
 
 from tidings.cli.lazy import LazyEntry, lazy_group
 from tidings.cli.network.broker_options import (
+    AcsOption,
     AdvertiseOption,
     CaptureOption,
     CertificateOption,
@@ -96,6 +97,7 @@ def run(
     token: TokensOption = None,
     type: TypesOption = None,
     manages: ManagesOption = None,
+    acs: AcsOption = None,
     registry: RegistryOption = None,
     gateway: GatewayOption = None,
     gateway_certificate: GatewayCertificateOption = None,
@@ -130,7 +132,7 @@ def run(
     log_to_stderr(level)
     one = {"name": name, "domain": domain, "listen": listen, "advertise": advertise, "key": key, "data": data}
     one |= {"certificate": certificate, "trusted": trusted, "overlay": overlay, "network_key": network_key}
-    one |= {"registry": registry, "metrics": metrics, "capture": capture}
+    one |= {"registry": registry, "metrics": metrics, "capture": capture, "acs": acs}
     one |= {"gateway": gateway, "gateway_certificate": gateway_certificate, "gateway_key": gateway_key}
     many = {"tokens": token, "types": type, "manages": manages, "gateway_origins": gateway_origin}
     peers = {"peers": [peer_at(each) for each in peer or ()]}

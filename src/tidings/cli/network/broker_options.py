@@ -47,6 +47,10 @@ ManagesOption: TypeAlias = Annotated[
     list[Path] | None,
     typer.Option("--manages", metavar="FILE", help="Private key of a key manager that runs here. May be repeated."),
 ]
+AcsOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Names of rights with an online test that hold now, one to a line."),
+]
 RegistryOption: TypeAlias = Annotated[
     str | None, typer.Option(metavar="URL", help="The registry: a file or a PostgreSQL URL.")
 ]

@@ -46,12 +46,13 @@ from tidings.security import ACTIONS, ANY_TYPE, fingerprint
 
 if TYPE_CHECKING:
     from tidings.net import Client, Organisation
-    from tidings.security import BiscuitCapability, Grant, Identity, Right, SignedType
+    from tidings.security import BiscuitCapability, Grant, Identity, OnlineTest, Right, SignedType
     from tidings.store import KnownGrant, Registry
 
 RIGHT_MS = 7 * 86_400_000  # Of one's own brokers and clients; renewed by itself.
 ORGANISATION_RIGHT_MS = 30 * 86_400_000  # Of another organisation, likewise.
 HEARD_S_MAX, HEARD_PAUSE_S = 5.0, 0.2  # How long a revocation's way through the network is watched.
+ONLINE_CHARS_MAX = 128
 DEFAULT_VALIDITY = "+30d"  # A right that expires soon needs no revocation.
 
 app = typer.Typer(
@@ -97,6 +98,17 @@ WhereOption: TypeAlias = Annotated[
 DepthOption: TypeAlias = Annotated[
     int, typer.Option("--depth", metavar="N", help="How many times it may be delegated; 0: never.")
 ]
+OnlineOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--online",
+        metavar="NAME",
+        help="Only while the broker that manages the type's keys says that NAME holds (its `acs` file).",
+    ),
+]
+OnlineAgeOption: TypeAlias = Annotated[
+    float, typer.Option("--online-age", metavar="SECONDS", help="How old such an answer may be.", min=5.0)
+]
 IssueDepthOption: TypeAlias = Annotated[
     int | None,
     typer.Option(
@@ -127,6 +139,8 @@ def issue(
     begins: FromOption = None,
     ends: UntilOption = None,
     depth: IssueDepthOption = None,
+    online: OnlineOption = None,
+    online_age: OnlineAgeOption = 30.0,
     key: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="The owner's private key.")] = None,
     out: OutOption = None,
     org: OrgOption = None,
@@ -138,6 +152,8 @@ def issue(
     found = organisation_here(org) if key is None else None
     if type is None or to is None or not action or (key is None and found is None):
         raise InputError("expected --type, --to, --action and --key; `tidings grant --help` shows examples")
+    if online is not None and key is None:
+        raise InputError("a right with --online is not renewed by itself: sign it with --key, and hand out the token")
     if key is None:
         assert found is not None, "checked above"
         terms = _Wanted(type, to, tuple(sorted(set(action))), tuple(attribute or ()), tuple(where or ()), depth)
@@ -161,6 +177,7 @@ def issue(
             delegate=depth > 0,
             max_depth=depth,
             constraints=_constraints(where, signed),
+            online=_online(online, online_age, signed),
         )
         token = new_token(owner, given, secrets.token_bytes)
         opened.grants.add(token, by=fingerprint(owner.public_key), now_ms=now)
@@ -297,6 +314,16 @@ def narrow(
     )
     _refuse_wider(asked, right)
     _hand_out(found.narrow(asked, _signer(to, key, right)), out, output)
+
+
+def _online(name: str | None, age_s: float, signed: SignedType | None) -> tuple[OnlineTest, ...]:
+    from tidings.security import OnlineTest, online_url
+
+    if name is None:
+        return ()
+    if signed is None or "/" in name or not 0 < len(name.strip()) <= ONLINE_CHARS_MAX:
+        raise InputError("--online: expected a name without /, for a right to one event type")
+    return (OnlineTest(online_url(signed.key_manager, name.strip()), round(age_s * 1000)),)
 
 
 @app.command()

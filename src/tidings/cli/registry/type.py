@@ -81,6 +81,13 @@ def declare(
         ),
     ] = None,
     pad: Annotated[PadPolicy, typer.Option("--pad", help="Pad values, to hide their length.")] = PadPolicy.NONE,
+    signatures: Annotated[
+        bool,
+        typer.Option(
+            "--signatures/--no-signatures",
+            help="Brokers sign events, and readers in the network ask for it. Without: whoever may read can forge.",
+        ),
+    ] = True,
     profile: Annotated[
         ProfileChoice, typer.Option("--profile", help="Ciphers and formats: of today, or those of the paper.")
     ] = ProfileChoice.MODERN,
@@ -119,6 +126,7 @@ def declare(
             mode=Mode[mode.name],
             pad_policy=pad,
             suite=PROFILES[profile].suite,
+            signatures=signatures,
             not_before=moment(begins, 0, now),
             not_after=moment(ends, FOR_EVER_MS, now),
         )
@@ -301,6 +309,7 @@ def _details(signed: SignedType) -> Row:
         "mode": signed.mode.name.lower(),
         "suite": signed.suite,
         "pad": str(signed.pad_policy),
+        "signatures": signed.signatures,
         "from": show_moment(signed.not_before),
         "until": show_moment(signed.not_after),
         "attributes": {a.name: {"type": str(a.type), "required": a.required} for a in signed.event_type},
@@ -315,6 +324,7 @@ def _protection(signed: SignedType, names: dict[bytes, str]) -> dict[str, object
         "key manager": show_key(signed.key_manager, names),
         "sealed": {Mode.PLAIN: "no", Mode.EVENT: "as one", Mode.ATTRIBUTE: "each attribute"}[signed.mode],
         "cipher": f"0x{signed.suite:02x}, the {signed.profile.name} profile",
+        "signed": "by the publisher's broker" if signed.signatures else "no: whoever may read can forge an event",
         "from": show_moment(signed.not_before) or "always",
         "until": show_moment(signed.not_after) or "for ever",
     }

@@ -28,7 +28,7 @@ from tidings.delivery import (
     Nack,
     Retransmit,
 )
-from tidings.errors import Denied, PeerError, SetupError, TidingsError
+from tidings.errors import Denied, InputError, PeerError, SetupError, TidingsError
 from tidings.net.broker.acceptor import Acceptor
 from tidings.net.broker.admin import Admin, EventTracer
 from tidings.net.broker.bootstrap import Bootstrap
@@ -53,12 +53,14 @@ from tidings.net.enrolment.live_files import LiveFiles, renew_when_due
 from tidings.net.ids import read_identity
 from tidings.net.observability.latency import Meters
 from tidings.net.observability.metrics import SUBSCRIPTIONS_MAX, BrokerNumbers, SubscriptionLag
+from tidings.net.online_sync import OnlineSync
 from tidings.net.revocation_sync import RevocationSync
 from tidings.net.transport.capture import Capture
 from tidings.net.transport.connection import Link
 from tidings.net.transport.frames import (
     AnyFrame,
     JoinStatus,
+    OnlineAnswers,
     OverlayMessages,
     RevocationsHeard,
     RevocationSummary,
@@ -151,6 +153,12 @@ class Broker:
         self.revocations = RevocationSync(
             self.links, self.managers, self._tasks, owners=self._owners, revoke=self._revoke
         )
+        services = [read_identity(file) for file in config.manages] if config.acs is not None else []
+        if config.acs is not None and not services:
+            raise InputError("acs: answers are signed by a key manager; name its key in `manages`")
+        self.online = OnlineSync(
+            self.links, self._tasks, config.acs, services, heard=self._online_services, confirm=self._confirm_online
+        )
         self._make_delivery()
         self.backpressure = Backpressure(
             self.links,
@@ -208,6 +216,8 @@ class Broker:
             network_key=from_fingerprint(config.network_key) if config.network_key else None,
             interests_max=INTERESTS_MAX,
             key_retry_s=config.limits.key_retry_s,
+            signing="batch",
+            need_signatures=True,
         )
         return Node(
             LocalIdentity(self.me, self.identity, config.domain),
@@ -308,6 +318,7 @@ class Broker:
         self.links.configure(peer.peer for peer in self.config.peers)
         self.interest.start()
         self.revocations.start()
+        self.online.start()
         self.sender.start()
         self.receiver.start()
         await self._acceptor.listen()
@@ -561,20 +572,32 @@ class Broker:
                 self._bootstrap.receive_status(link.proven.id, is_joined)
             case TraceRequest() | TraceReply():
                 self.tracer.receive(link, frame)
-            case SignedRevocations() | RevocationSummary() | RevocationsHeard():
-                self._receive_revocations(link, frame)
+            case SignedRevocations() | RevocationSummary() | RevocationsHeard() | OnlineAnswers():
+                self._receive_about_rights(link, frame)
             case _:
                 raise PeerError(f"frame: {type(frame).__name__} is not a frame between brokers")
 
-    def _receive_revocations(self, link: Link, frame: SignedRevocations | RevocationSummary | RevocationsHeard) -> None:
+    def _receive_about_rights(
+        self, link: Link, frame: SignedRevocations | RevocationSummary | RevocationsHeard | OnlineAnswers
+    ) -> None:
         try:
-            self.revocations.receive(link, frame)
+            if isinstance(frame, OnlineAnswers):
+                self.online.receive(link, frame)
+            else:
+                self.revocations.receive(link, frame)
         except PeerError as wrong:
             self._refused(link.proven.id, str(wrong), cut=True)
 
     def _owners(self) -> list[bytes]:
         network = self.node.policy.network_key
         return [*self.types.owners(), *([network] if network is not None else [])]
+
+    def _online_services(self) -> set[bytes]:
+        signed = [known.signed for known in self.types.all() if known.signed is not None]
+        return {key for each in signed for key in (each.owner_key, each.key_manager)}
+
+    def _confirm_online(self, tests: Sequence[str], at_ms: int) -> None:
+        self.carry_out(self.node.online_answers(tests, at_ms, self._loop.time()))
 
     def _revoke(self, ids: Sequence[str]) -> None:
         self.carry_out(self.node.revoke(ids, self._loop.time()))
@@ -588,6 +611,7 @@ class Broker:
         if self.protocol.on_graph and any(each.peer.id == neighbour for each in self.config.peers):
             self.carry_out(self.node.peer_up(link.proven.peer, self._loop.time()))
         self.revocations.link_ready(link)
+        self.online.link_ready(link)
         self.interest.send_versions(link)
         self.sender.link_ready(neighbour)
         self._bootstrap.try_join()

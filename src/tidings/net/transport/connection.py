@@ -20,11 +20,13 @@ from tidings.net.transport.frames import (
     FrameReader,
     Goodbye,
     OverlayMessages,
+    Padding,
     Ping,
     Pong,
     encoded,
 )
 from tidings.net.transport.handshake import Proven
+from tidings.net.transport.shaping import TICK_S, CoverTraffic, in_class
 
 QUEUE_BYTES_MAX = 8 << 20  # Per link: some seconds of a busy link, and with a hundred links still under a gigabyte.
 PING_EVERY_S = 2.0
@@ -42,7 +44,10 @@ class Link:
         *,
         queue_bytes_max: int = QUEUE_BYTES_MAX,
         silence_s_max: float = SILENCE_S_MAX,
+        cover: int = 0,
+        padded: bool = False,
     ) -> None:
+        """`cover`: bytes a second, whatever is said. `padded`: writes are filled up to a class of sizes (`shaping`)."""
         self.proven, self.queue_bytes_max, self.silence_s_max = proven, queue_bytes_max, silence_s_max
         self.is_slow = False
         """Whether publishers no longer wait for the other end, because its queue did not drain in time."""
@@ -56,6 +61,9 @@ class Link:
         self._out_bytes = self._messages_bytes = 0
         self._written_bytes = 0  # What the transport held when last asked; since then it can only have shrunk.
         self._is_flush_due = False
+        self._padded = padded
+        self._cover = CoverTraffic(cover) if cover else None
+        self._covering = self._loop.call_later(TICK_S, self._send_cover) if cover else None
         writer.transport.set_write_buffer_limits(high=queue_bytes_max // 2)
         # A timer, not a task: a cancelled task keeps references to everything it used.
         self._keeper = self._loop.call_later(PING_EVERY_S, self._keep_alive)
@@ -105,12 +113,14 @@ class Link:
     @property
     def queued_bytes(self) -> int:
         """What the other end has not read yet, as far as this process knows."""
-        self._written_bytes = self._writer.transport.get_write_buffer_size()
+        self._written_bytes = self._writer.transport.get_write_buffer_size() + len(self._cover or ())
         return self._out_bytes + self._messages_bytes + self._written_bytes
 
     async def drained(self) -> None:
         """Waits until the queue is at most half full, or the link is closed."""
         self._flush()
+        while self._cover is not None and self.is_open and len(self._cover) > self.queue_bytes_max // 2:  # noqa: ASYNC110
+            await asyncio.sleep(TICK_S)  # It shrinks by the tick.
         with contextlib.suppress(ConnectionError):
             await self._writer.drain()
 
@@ -128,7 +138,7 @@ class Link:
                         return
                     case Ping():
                         self.send(Pong())
-                    case Pong():
+                    case Pong() | Padding():
                         pass
                     case _:
                         yield frame
@@ -141,15 +151,21 @@ class Link:
         if why:
             self.send(Goodbye(why))
         self._flush()
-        self._is_open = False
-        self._keeper.cancel()
+        if self._cover is not None:
+            self._writer.write(self._cover.rest())
+        self._end()
         self._writer.close()
 
     def cut(self) -> None:
         """Closes at once, dropping what is queued."""
+        self._end()
+        self._writer.transport.abort()
+
+    def _end(self) -> None:
         self._is_open = False
         self._keeper.cancel()
-        self._writer.transport.abort()
+        if self._covering is not None:
+            self._covering.cancel()
 
     async def closed(self) -> None:
         """Waits until the connection is closed; aborts it where the peer does not read what is queued."""
@@ -183,9 +199,25 @@ class Link:
         if self._out:
             raw = b"".join(self._out)
             self._out, self._out_bytes = [], 0
-            self.bytes_sent += len(raw)
-            self._writer.write(raw)
-            self._written_bytes = self._writer.transport.get_write_buffer_size()
+            if self._cover is not None:
+                self._cover.add(raw)
+                self._written_bytes = self.queued_bytes
+            else:
+                self._write(in_class(raw) if self._padded else raw)
+
+    def _write(self, raw: bytes) -> None:
+        self.bytes_sent += len(raw)
+        self._writer.write(raw)
+        self._written_bytes = self._writer.transport.get_write_buffer_size() + len(self._cover or ())
+
+    def _send_cover(self) -> None:
+        """Every tick, as many bytes. Where the other end does not read, nothing is piled up on what it has not read."""
+        assert self._cover is not None
+        if not self.is_open:
+            return
+        self._covering = self._loop.call_later(TICK_S, self._send_cover)
+        if self._writer.transport.get_write_buffer_size() < self.queue_bytes_max // 2:
+            self._write(self._cover.take())
 
     def _keep_alive(self) -> None:
         if not self.is_open:

@@ -111,6 +111,18 @@ class RevocationsHeard(LinkFrame, frozen=True):
     ids: tuple[str, ...]
 
 
+class Padding(LinkFrame, frozen=True):
+    """Nothing: it hides how much is said on a link (see `shaping`)."""
+
+    filler: bytes
+
+
+class OnlineAnswers(LinkFrame, frozen=True):
+    """Which rights with an online test hold, each list signed by whoever answers for them."""
+
+    answers: tuple[bytes, ...]
+
+
 class TraceRequest(LinkFrame, frozen=True, tag="Trace"):
     """Asks a broker what it did with an event, and what the brokers did that it forwarded the event to."""
 
@@ -317,6 +329,8 @@ FromBroker: TypeAlias = (
     | RevocationSummary
     | SignedRevocations
     | RevocationsHeard
+    | OnlineAnswers
+    | Padding
     | Always
 )
 FromClient: TypeAlias = Publish | Subscribe | Unsubscribe | Acknowledge | Reject | Query | Ping | Pong | Goodbye

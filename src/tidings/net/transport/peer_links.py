@@ -228,7 +228,13 @@ class PeerLinks:
         if self._capture is not None:
             writer = self._capture.tapped(writer, proven.id)
         return Link(
-            proven, frames, writer, queue_bytes_max=limits.link_queue_bytes_max, silence_s_max=limits.silence_s_max
+            proven,
+            frames,
+            writer,
+            queue_bytes_max=limits.link_queue_bytes_max,
+            silence_s_max=limits.silence_s_max,
+            cover=limits.cover_bytes_s,
+            padded=limits.padded_links,
         )
 
     def accept(self, proven: Proven, frames: Any, writer: asyncio.StreamWriter) -> asyncio.Task[None] | None:

@@ -1,7 +1,8 @@
 """Flooding: every node forwards each new packet to all its neighbours.
 
 Flooding reaches every subscriber at the highest cost in messages, which makes it the baseline for all other
-protocols. A node remembers the ids it has seen, so a cycle in the overlay ends a flood instead of feeding it.
+protocols. A node remembers the ids it has seen, so a cycle in the overlay ends a flood instead of feeding it. No limit
+of hops does: whoever passes a copy on could use it up, and with it end the flood for the nodes behind.
 
     publish            → Deliver here, Send to every neighbour
     receive, first     → Deliver here, Send to every neighbour but the sender
@@ -19,33 +20,32 @@ from tidings.overlay.dedup import SEEN_MAX, SeenIds
 from tidings.overlay.messages import EventId, Message, NodeId, Packet, Peer
 from tidings.overlay.router import Deliver, Effect, Guarantee, Place, Protocol, Router, Send, built
 
-HOPS_MAX = 32  # Twice the diameter of the widest overlay in the lab.
+HOPS_COUNTED = 1 << 16  # More than any overlay is wide. A larger number is a lie, and not counted on.
 NEIGHBOURS_MAX = 4096  # Four times the largest hub in the lab.
 
 
 class Flood(Message, frozen=True):
-    """A packet and how many more hops it may take."""
+    """A packet, and how many hops it has taken, as far as those on the way say."""
 
     packet: Packet
-    hops_left: int
+    hops: int = 0
 
 
 class Flooding(Router[Flood]):
     """One node of a flooding overlay."""
 
-    def __init__(self, neighbours: Sequence[NodeId], *, seen_max: int = SEEN_MAX, hops_max: int = HOPS_MAX) -> None:
+    def __init__(self, neighbours: Sequence[NodeId], *, seen_max: int = SEEN_MAX) -> None:
         self.neighbours = tuple(neighbours)
-        self.hops_max = hops_max
         # Bounded: an id that is evicted too early costs one repeated flood, not the node's memory.
         self._seen = SeenIds[EventId](seen_max)
 
     @classmethod
     def build(cls, place: Place, **options: Any) -> Flooding:
-        """The router of the node at `place`. A graph wider than HOPS_MAX, such as a long ring, needs more hops."""
+        """The router of the node at `place`."""
         return built("flooding", cls, [peer.id for peer in place.neighbours], **options)
 
     def publish(self, packet: Packet, now: float) -> list[Effect]:
-        return self._forward(Flood(packet, self.hops_max), sender=None)
+        return self._forward(Flood(packet), sender=None)
 
     def receive(self, sender: NodeId, message: Flood, now: float) -> list[Effect]:
         return self._forward(message, sender)
@@ -64,11 +64,8 @@ class Flooding(Router[Flood]):
     def _forward(self, flood: Flood, sender: NodeId | None) -> list[Effect]:
         if not self._seen.add(flood.packet.header.id):
             return []
-        effects: list[Effect] = [Deliver(flood.packet)]
-        if flood.hops_left > 0:
-            forwarded = Flood(flood.packet, flood.hops_left - 1)
-            effects += [Send(peer, forwarded) for peer in self.neighbours if peer != sender]
-        return effects
+        onward = Flood(flood.packet, min(flood.hops + 1, HOPS_COUNTED))
+        return [Deliver(flood.packet), *(Send(peer, onward) for peer in self.neighbours if peer != sender)]
 
 
 PROTOCOL = Protocol(

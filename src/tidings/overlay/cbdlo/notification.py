@@ -58,7 +58,9 @@ class MatchNotifier:
             self._notified.add(key)
             return [Send(peer, Match(0, step.packet, step.axis, tuple(ids))) for peer, ids in recipients.items()]
         if self._whole:
-            recipients.pop(step.origin.id, None)  # It delivers to itself.
+            recipients.pop(
+                step.packet.header.id.origin, None
+            )  # It delivers to itself, whoever is named to be answered.
         return self._request_all(key, step, recipients, now)
 
     def answered(self, key: Key) -> list[Effect]:

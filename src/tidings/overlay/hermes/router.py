@@ -36,7 +36,7 @@ from tidings.overlay.retransmit import Backoff, RetransmitQueue
 from tidings.overlay.router import Completed, Count, Deliver, Effect, Failed, Send, Token, WakeAt, remembered
 
 LEAVE_S = 10.0  # How long a leaver waits for its children to find new parents.
-HOPS_MAX = 64  # Far more than a ring of any size takes; a message that needs more is in a loop.
+HOPS_COUNTED = 1 << 16  # Far more than a ring of any size takes. A larger number is a lie, and not counted on.
 PENDING_MAX = 65_536
 TRIES_MAX = 8  # A minute, as the wait doubles: longer than most disturbances. The ring finds out sooner who is dead.
 RENDEZVOUS_MAX = 4096  # Rendezvous nodes that a publisher remembers.
@@ -186,8 +186,8 @@ class Hermes(RingRouter[HermesMessage]):
 
     def _forward_up(self, sender: NodeId, message: ToRendezvous, now: float) -> list[Effect]:
         packet, shortcut = message.packet, self.options.shortcut
-        if not self._sent_up.add(packet.header.id) or message.hops >= HOPS_MAX:
-            return []
+        if not self._sent_up.add(packet.header.id):
+            return []  # This also ends loops. Hops do not: whoever passes an event on could use them up.
         to = self._next_hop_up(packet.header.type)
         if to is None:
             hint = self._hint(message, sender) if self.options.remember_root else []
@@ -195,7 +195,7 @@ class Hermes(RingRouter[HermesMessage]):
         effects: list[Effect] = []
         if shortcut or self._stage == "leaving":
             effects += self._forward_down(packet, message.hops, sender, now)
-        return [*effects, *self._send_up(to, ToRendezvous(packet, message.hops + 1, message.publisher), now)]
+        return [*effects, *self._send_up(to, ToRendezvous(packet, _next(message.hops), message.publisher), now)]
 
     def _next_hop_up(self, type: str) -> NodeId | None:
         tree = self.trees.get(type)
@@ -231,7 +231,7 @@ class Hermes(RingRouter[HermesMessage]):
         effects: list[Effect] = [Deliver(packet)] if is_wanted_here else []
         for child in tree.interested_children(packet, self._matches):
             if child != sender:
-                effects += self._send_down(child, ToSubscribers(packet, hops + 1), now)
+                effects += self._send_down(child, ToSubscribers(packet, _next(hops)), now)
         return effects
 
     def _send_down(self, child: NodeId, message: ToSubscribers, now: float) -> list[Effect]:
@@ -249,7 +249,7 @@ class Hermes(RingRouter[HermesMessage]):
             case ToRendezvous(packet=packet) | ToSubscribers(packet=packet):
                 return self._on_event(sender, message, packet, now)
             case EventAck(event=event, way=way):
-                self._pending.acknowledge(("up", event) if way == "up" else ("down", event, sender))
+                self._pending.acknowledge(("up", event) if way == "up" else ("down", event, sender), by=sender)
                 return []
             case InterestRequest():
                 return self._on_request(sender, message, now)
@@ -282,7 +282,7 @@ class Hermes(RingRouter[HermesMessage]):
         effects: list[Effect] = [Send(sender, EventAck(packet.header.id, way))] if self.options.repair else []
         if isinstance(message, ToRendezvous):
             return [*effects, *self._forward_up(sender, message, now)]
-        return [*effects, *(self._forward_down(packet, message.hops, sender, now) if message.hops < HOPS_MAX else [])]
+        return [*effects, *self._forward_down(packet, message.hops, sender, now)]
 
     def _on_request(self, sender: NodeId, message: InterestRequest, now: float) -> list[Effect]:
         tree = self.trees.get_or_create(message.interest.type)
@@ -305,7 +305,12 @@ class Hermes(RingRouter[HermesMessage]):
         return self.send_tree_messages(tree, tree.on_ack(message), now)
 
     def _on_hint(self, sender: NodeId, rendezvous: Peer, type: str) -> list[Effect]:
-        if rendezvous.id == sender and self.ring.is_node(rendezvous):
+        """Believed of a node that is nearer to the type's key than every node known here."""
+        if not self.options.remember_root or rendezvous.id != sender or not self.ring.is_node(rendezvous):
+            return []
+        target = int(self.trees.key_of(type), self.ring.base)
+        known = [self.me.id, *(peer.id for peer in self.ring.leaves() if self.ring.is_usable(peer.id))]
+        if all(self.ring.away(sender, target) <= self.ring.away(id, target) for id in known):
             self._rendezvous[type] = rendezvous.id
             if len(self._rendezvous) > RENDEZVOUS_MAX:
                 self._rendezvous.popitem(last=False)
@@ -435,6 +440,10 @@ class Hermes(RingRouter[HermesMessage]):
             "seen": (len(self._sent_down) + len(self._sent_up), 2 * SEEN_MAX),
             "roots": (len(self._rendezvous), RENDEZVOUS_MAX),
         }
+
+
+def _next(hops: int) -> int:
+    return min(max(hops, 0) + 1, HOPS_COUNTED)
 
 
 PROTOCOL = on_a_ring("hermes", Hermes, HermesOptions, HermesMessage)

@@ -272,10 +272,11 @@ class CustodyTransfer:
         return [self._wake(task, cell, now + self._ring.answer_s * 2**branch.rounds)]
 
     def _branches_of(self, answer: CustodyAccepted | CustodyComplete, sender: NodeId) -> list[tuple[CustodyTask, str]]:
-        """The branches that this answers. A node may have a task twice, for ranges of different lengths."""
+        """The branches that this answers, of nodes that were asked. A node may have a task for ranges of several lengths."""
         cell = sender[: answer.range_len]
         mine = [self._tasks.get((answer.task, shorter)) for shorter in range(len(cell))]
-        return [(task, cell) for task in mine if task is not None and cell in task.branches]
+        branches = ((task, task.branches[cell]) for task in mine if task is not None and cell in task.branches)
+        return [(task, cell) for task, branch in branches if sender == branch.to or sender in branch.tried]
 
     def _measure(self, branch: RangeBranch, now: float) -> None:
         if branch.tries == 1:

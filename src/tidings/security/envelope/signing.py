@@ -45,6 +45,12 @@ def sign_batch(signer: Identity, digests: Sequence[bytes]) -> list[bytes]:
     ]
 
 
+def signatures_of(signer: Identity, digests: Sequence[bytes]) -> list[bytes]:
+    """One block for each digest, however many there are; each batch of them has one signature."""
+    starts = range(0, len(digests), BATCH_MAX)
+    return [block for start in starts for block in sign_batch(signer, digests[start : start + BATCH_MAX])]
+
+
 class SignatureReader:
     """Checks signature blocks, each batch's signature once."""
 

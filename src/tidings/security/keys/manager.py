@@ -183,7 +183,8 @@ class KeyManager:
         grantee = token.inspect()[0].holder or b""
         for gid in asked.gids:
             self.groups[gid].check_room(asked.holder, grantee)
-        updates = self._admit(asked, right, token.revocation_ids, now_ms, online or {}, grantee)
+        tests = tuple(f"{_ONLINE}{test.max_age_ms}/{test.url}" for test in right.online)
+        updates = self._admit(asked, right, (*token.revocation_ids, *tests), now_ms, online or {}, grantee)
         welcome = self._welcome(asked)
         return [self._persist(), Reply(asked.holder, welcome), *updates]
 
@@ -199,6 +200,17 @@ class KeyManager:
             hit = [m.holder for m in group.members.values() if any(id in revoked for id in m.revocation_ids)]
             updates.append(group.revoke(hit, now_ms))
         return self._changed(updates)
+
+    def lapsed(self, online: Mapping[str, int], now_ms: int) -> set[str]:
+        """The online tests of members that have no recent yes; `revoke` evicts those that need them."""
+        tests = {
+            id
+            for group in self.groups.values()
+            for member in group.members.values()
+            for id in member.revocation_ids
+            if id.startswith(_ONLINE)
+        }
+        return {test for test in tests if not _has_recent_yes(test, online, now_ms)}
 
     def tick(self, now_ms: int) -> list[ManagerEffect]:
         """Carries out what is due in every group."""
@@ -408,6 +420,12 @@ def verify_refusal(signed_type: SignedType, nonce: bytes, why: str, signature: b
 
 
 _STATE_MAGIC = b"tidings/km/1\0"
+_ONLINE = "online/"  # Among a member's revocation ids, which are hex: a test, with the age of an answer that counts.
+
+
+def _has_recent_yes(test: str, online: Mapping[str, int], now_ms: int) -> bool:
+    age_ms, _, url = test.removeprefix(_ONLINE).partition("/")
+    return url in online and 0 <= now_ms - online[url] <= int(age_ms)
 
 
 def _state_box(master: bytes, head: bytes) -> AESGCM:

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from tidings.overlay import Deliver, EventId, Header, Packet, Send, View
-from tidings.overlay.baselines.flooding import Flood, Flooding
+from tidings.overlay.baselines.flooding import HOPS_COUNTED, Flood, Flooding
 from tidings.sim import TOPOLOGIES, World, topology
 
 QUAKE = Packet(Header(EventId("x", 0, 1), "Quake"), View({"magnitude": 7}))
@@ -15,8 +15,8 @@ QUAKE = Packet(Header(EventId("x", 0, 1), "Quake"), View({"magnitude": 7}))
 
 def test_a_first_copy_is_delivered_and_forwarded_to_all_but_the_sender() -> None:
     node = Flooding(neighbours=["a", "b", "c"])
-    onward = Flood(QUAKE, hops_left=2)
-    assert node.receive("b", Flood(QUAKE, hops_left=3), now=0.0) == [
+    onward = Flood(QUAKE, hops=4)
+    assert node.receive("b", Flood(QUAKE, hops=3), now=0.0) == [
         Deliver(QUAKE),
         Send("a", onward),
         Send("c", onward),
@@ -25,13 +25,18 @@ def test_a_first_copy_is_delivered_and_forwarded_to_all_but_the_sender() -> None
 
 def test_a_second_copy_goes_no_further() -> None:
     node = Flooding(neighbours=["a", "b"])
-    node.receive("a", Flood(QUAKE, hops_left=3), now=0.0)
-    assert node.receive("b", Flood(QUAKE, hops_left=3), now=0.1) == []
+    node.receive("a", Flood(QUAKE, hops=3), now=0.0)
+    assert node.receive("b", Flood(QUAKE, hops=3), now=0.1) == []
 
 
-def test_a_copy_without_hops_left_is_only_delivered() -> None:
+@pytest.mark.parametrize("hops", [0, 1 << 16, (1 << 64) - 1])
+def test_nobody_ends_a_flood_by_what_it_says_about_its_hops(hops: int) -> None:
     node = Flooding(neighbours=["a", "b"])
-    assert node.receive("a", Flood(QUAKE, hops_left=0), now=0.0) == [Deliver(QUAKE)]
+    delivered, onward = node.receive("a", Flood(QUAKE, hops), now=0.0)
+    assert delivered == Deliver(QUAKE)
+    assert isinstance(onward, Send)
+    assert onward.to == "b"
+    assert onward.message.hops <= HOPS_COUNTED
 
 
 @pytest.mark.parametrize("kind", TOPOLOGIES)
