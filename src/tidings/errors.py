@@ -84,6 +84,7 @@ class ErrorCode(enum.StrEnum):
     NOT_YET = "not yet"
     SENDER = "sender"
     STATE = "state"
+    SUPERSEDED = "superseded"  # A restored copy of this broker has taken its place.
     SUITE = "suite"
     TREE = "tree"
     WELCOME = "welcome"

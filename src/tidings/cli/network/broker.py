@@ -74,7 +74,7 @@ app = typer.Typer(
     ),
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Create a broker, run it, show its status, drain it.",
+    help="Create a broker, run it, show its status, back it up, restore it, drain it.",
 )
 
 
@@ -196,6 +196,69 @@ async def _watch(client: Client, *, every: float, output: Output) -> None:
             show(in_words(now, before))
         before = now
         await asyncio.sleep(every)
+
+
+@app.command()
+def backup(
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The backup, a new file.")],
+    config: Annotated[
+        Path, typer.Option("--config", metavar="broker.toml", help="The broker that is backed up.")
+    ] = Path("broker.toml"),
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Back a broker up while it runs: journal, registry, key managers, configuration, keys and rights in one file.
+
+    Run it on the broker's host, as its user. What the broker has acknowledged before is in the file. The file holds
+    private keys: keep it as you keep those. A registry on a PostgreSQL server is not in it; back it up with the server.
+
+    \b
+    Examples:
+      tidings broker backup --config police/police-1/broker.toml --out police-1.backup
+    """
+    from tidings.net import write_backup
+
+    with refusing_what_is_broken():
+        made = write_backup(config, out)
+    row: dict[str, Any] = {"broker": made.manifest.broker, "file": str(made.file), "bytes": made.size}
+    show([{**row, "files": len(made.manifest.files)}], output)
+    if made.manifest.registry:
+        tell("the registry is on a server and not in this file; back it up there, too")
+
+
+@app.command()
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="As `tidings broker backup` writes it.")],
+    to: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="A new folder for the broker.")],
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where it listens from now on.")] = "",
+    advertise: Annotated[str, typer.Option(metavar="HOST:PORT", help="The address that others use.")] = "",
+    registry: Annotated[
+        str,
+        typer.Option(metavar="URL", help="A registry that was not lost, instead of the one in the backup."),
+    ] = "",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Restore a broker from a backup, into a new folder on this host or another. Then run it from there.
+
+    The restored broker replaces the one that was backed up: as soon as another broker has spoken with it, the earlier
+    copy is refused, stops, and does not start again. Before you run the restored one, see to it that the earlier copy
+    has no clients any more: what they publish there is lost.
+
+    Other brokers send again what the earlier copy acknowledged after the backup. What its own clients published after
+    the backup is not there. A subscriber may be sent again what it read after the backup.
+
+    \b
+    Examples:
+      tidings broker restore police-1.backup --to police-1
+      tidings broker restore police-1.backup --to /var/lib/tidings/police-1 --advertise 10.0.0.7:7401
+    """
+    from tidings.net import restore_backup
+
+    with refusing_what_is_broken():
+        made = restore_backup(file, to, listen=listen, advertise=advertise, registry=registry)
+    row: dict[str, Any] = {"broker": made.manifest.broker, "config": str(made.config), "copy": made.copy}
+    show([{**row, "subscriptions": made.durables, "key_managers": made.managers}], output)
+    tell(f"earlier copies of {made.manifest.broker} stop when they hear of this one; run it with")
+    tell(f"  tidings broker run --config {made.config}")
 
 
 @app.command()

@@ -101,6 +101,7 @@ class DurableQueues:
         self.journal, self._cipher, self._queue_max, self._now_us = journal, cipher, queue_max, now_us
         self._delivery = delivery or LatencyHistogram()
         self.all: dict[str, DurableSubscription] = {durable.id: durable for durable in journal.durables()}
+        self._renumbered = journal.renumbered()
         self._ages = {id: self._restored_ages(durable) for id, durable in self.all.items()}
         self.count_of = Counter(durable.type for durable in self.all.values())
         self.sealed: set[str] = set()  # Those whose events must not be readable on disk.
@@ -231,10 +232,16 @@ class DurableQueues:
         A subscriber that connects twice is served on the later connection.
         """
         self.stop_reading(durable.id)
+        after = self._since_restore(durable, after)
         if after is not None and after > durable.acknowledged:
             self._note_acknowledged(durable, after)
         reader = self._readers[durable.id] = QueueReader(durable, link, stream)
         self._pump(reader)
+
+    def _since_restore(self, durable: DurableSubscription, after: int | None) -> int | None:
+        """A position that the subscriber knows from before this broker was restored from a backup, as it is now."""
+        below, shift = self._renumbered.get(durable.id, (0, 0))
+        return min(after, below - 1) + shift if after is not None and 0 < after < shift else after
 
     async def _next(self, reader: QueueReader, at_most: int) -> Sequence[tuple[int, bytes]]:
         async def fetch(after: int, at_most: int) -> list[tuple[int, bytes]]:

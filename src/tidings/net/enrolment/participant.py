@@ -219,7 +219,13 @@ def write_if_new(file: Path, content: bytes) -> Path | None:
 
 def table(head: str, content: Mapping[str, Any]) -> str:
     """A table of TOML: JSON's texts, numbers and lists of them are TOML's, too."""
-    return "\n".join([head, *(f"{name} = {json.dumps(value)}" for name, value in content.items()), ""])
+    return "\n".join([head, *(f"{name} = {_toml(value)}" for name, value in content.items()), ""])
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(name)} = {_toml(each)}" for name, each in value.items()) + "}"
+    return json.dumps(value)
 
 
 def _key(file: Path) -> Identity:

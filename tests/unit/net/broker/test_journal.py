@@ -153,6 +153,7 @@ def test_old_events_go_but_not_those_that_are_owed(tmp_path: Path) -> None:
         for number in range(1, 11):
             journal.note_event(event(number), "T", number, str(number).encode(), b"")
         journal.note_pending("b", PendingEvent(1, 7, event(7), ""))
+        journal.note_stream("b", 2, 1)
         await journal.forget_old(keep_max=2, before_us=0, dead_max=10)
         assert [kept.position for kept in await journal.events_since(0, "T", 0, 100)] == [7, 8, 9, 10]
         journal.close()
