@@ -52,8 +52,18 @@ class _ReceiveStream:
 class Inbox:
     """The streams from all other brokers to one."""
 
-    def __init__(self, received: Iterable[tuple[NodeId, bytes, int]] = (), *, early_max: int = EARLY_MAX) -> None:
-        """`received` is, from disk, each origin's journal and the next number expected of it."""
+    def __init__(
+        self,
+        received: Iterable[tuple[NodeId, bytes, int]] = (),
+        *,
+        restored: bool = False,
+        early_max: int = EARLY_MAX,
+    ) -> None:
+        """`received` is, from disk, each origin's journal and the next number expected of it.
+
+        With `restored`, that was restored from a backup: of origins that are not in it, everything is missing.
+        """
+        self._restored = restored
         self._streams = {origin: _ReceiveStream(bytes(journal), number, number) for origin, journal, number in received}
         self._early: OrderedDict[EventId, Deliveries] = OrderedDict()
         self._early_max = early_max
@@ -80,7 +90,7 @@ class Inbox:
             raise PeerError("announce: a broker announces events that were published there, and no others")
         first, stream = announce.first, self._streams.get(origin)
         if stream is None or stream.journal != announce.journal:
-            stream = self._streams[origin] = _continued(stream, announce)
+            stream = self._streams[origin] = self._continued(stream, announce)
         if first > stream.next_number:
             if announce.rewound_to != stream.next_number:
                 return Rewind(announce.journal, stream.next_number)
@@ -91,6 +101,15 @@ class Inbox:
                 patience_s = 0.0 if entry.only_for else NACK_AFTER_S  # The overlay does not bring old events.
                 stream.expected.setdefault(entry.number, _Expected(entry.event, entry.only_for, now + patience_s))
         return None
+
+    def _continued(self, known: _ReceiveStream | None, announce: Announce) -> _ReceiveStream:
+        """The stream of a journal that is new here, which may continue one that is known."""
+        for journal, below in announce.ancestors if known is not None else ():
+            if known is not None and journal == known.journal:
+                next_number = max(announce.first, min(known.next_number, below))
+                return _ReceiveStream(announce.journal, next_number, min(known.persisted, next_number))
+        first = 1 if self._restored else announce.first
+        return _ReceiveStream(announce.journal, first, first)
 
     def receive_retransmit(self, origin: NodeId, number: int, deliveries: Deliveries) -> None:
         """The origin has retransmitted an announced event; `deliveries` is what it matched."""
@@ -140,7 +159,9 @@ class Inbox:
     def rewind(self, origin: NodeId) -> Rewind | None:
         """Tells an origin that has just been linked how far this broker's record goes: it may be a restored one."""
         stream = self._streams.get(origin)
-        return Rewind(stream.journal, stream.persisted) if stream else None
+        if stream is None:
+            return Rewind(b"", 1) if self._restored else None
+        return Rewind(stream.journal, stream.persisted)
 
     # ── Missing events ──
 
@@ -206,15 +227,6 @@ class Inbox:
             "early": (len(self._early), self._early_max),
             "listed": (waiting, 2 * WINDOW * max(1, len(self._streams))),
         }
-
-
-def _continued(known: _ReceiveStream | None, announce: Announce) -> _ReceiveStream:
-    """The stream of a journal that is new here, which may continue one that is known."""
-    for journal, below in announce.ancestors if known is not None else ():
-        if known is not None and journal == known.journal:
-            next_number = max(announce.first, min(known.next_number, below))
-            return _ReceiveStream(announce.journal, next_number, min(known.persisted, next_number))
-    return _ReceiveStream(announce.journal, announce.first, announce.first)
 
 
 class KeyDeadlines:

@@ -87,4 +87,5 @@ class Rewind(DeliveryMessage, frozen=True, tag="Rewind", tag_field="frame"):
     """
 
     journal: bytes
+    """Empty if the sender knows of no journal of the origin's."""
     number: int

@@ -168,7 +168,7 @@ class Outbox:
     def acked_from(self, broker: NodeId, journal: bytes, number: int) -> bool:
         """Whether a broker has acknowledged numbers of this log from `number` on, and says now that it has them not."""
         stream = self._streams.get(broker)
-        return journal == self.journal and stream is not None and 0 < number < stream.acked
+        return journal in (b"", self.journal) and stream is not None and 0 < number < stream.acked
 
     def rewind(self, broker: NodeId, number: int, kept: int, now: float) -> None:
         """Goes back for a broker that asked for `number`; the log has no lower one than `kept`."""

@@ -49,7 +49,7 @@ class ReliableReceiver:
     ) -> None:
         self._journal, self._links, self._queues, self._matcher = journal, links, queues, matcher
         self._tasks = tasks
-        self.inbox = Inbox(journal.received())
+        self.inbox = Inbox(journal.received(), restored=journal.copy > 0)
         self._keys = KeyDeadlines(unreadable_s_max)
         self._releasing: dict[NodeId, asyncio.Task[None]] = {}
         self._to_release: dict[NodeId, bool] = {}  # Whether an acknowledgement is due even if nothing is released.
