@@ -40,7 +40,8 @@ Nothing in this package reads a clock, a socket or a disk. The caller passes mes
 that it gets back, and persists what the docstrings name. `net.broker` drives it over TLS and SQLite; the simulation
 tests drive it over links that lose, repeat and reorder.
 
-Modules in reading order: `messages`, `durable_interest`, `log_cursor`, `outbox`, `inbox`. A name is loaded when it is
+Modules in reading order: `messages`, `durable_interest`, `log_cursor`, `outbox`, `inbox`; `publish_rates`, how much is
+let in. A name is loaded when it is
 first used: a client needs the messages, and must not wait for the matching kernels that `durable_interest` loads.
 """
 
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
         Rewind,
     )
     from tidings.delivery.outbox import Ancestor, Outbox, PendingEvent
+    from tidings.delivery.publish_rates import PeerRates, PublishRates
 
 __all__ = [
     "RENEW_S",
@@ -93,7 +95,9 @@ __all__ = [
     "LogRead",
     "Nack",
     "Outbox",
+    "PeerRates",
     "PendingEvent",
+    "PublishRates",
     "Retransmit",
     "Rewind",
     "Shown",
@@ -125,6 +129,7 @@ _HOMES = {
         "WINDOW",
     ),
     "outbox": ("Ancestor", "Outbox", "PendingEvent"),
+    "publish_rates": ("PeerRates", "PublishRates"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

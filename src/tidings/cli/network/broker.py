@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from tidings.cli.network.broker_options import (
     GatewayOption,
     GatewayOriginsOption,
     KeyOption,
+    LimitsOption,
     ListenOption,
     ManagesOption,
     MetricsOption,
@@ -81,7 +83,13 @@ app = typer.Typer(
 @app.command()
 def run(
     config: Annotated[
-        Path | None, typer.Option("--config", metavar="broker.toml", help="The broker, as `tidings init` writes it.")
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="broker.toml",
+            envvar="TIDINGS_BROKER_CONFIG",
+            help="The broker, as `tidings init` writes it.",
+        ),
     ] = None,
     name: NameOption = None,
     domain: DomainOption = None,
@@ -104,13 +112,15 @@ def run(
     metrics: MetricsOption = None,
     peer: PeersOption = None,
     capture: CaptureOption = None,
+    limit: LimitsOption = None,
     level: Annotated[LogLevel, typer.Option("--log", help="From which level on the log is written.")] = LogLevel.INFO,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Run a broker until Ctrl-C, SIGTERM or `tidings broker drain`.
 
-    Its configuration comes from a file, from options, or from both: an option overrides the file. Limits and
-    options of the overlay can only be set in the file. Relative paths in the file start at its folder.
+    Its configuration comes from a file, from the environment (TIDINGS_BROKER_LISTEN, TIDINGS_LIMITS_BURST_S, …) and
+    from options. An option counts more than a variable, and a variable more than the file. Options of the overlay can
+    only be set in the file. Relative paths in the file start at its folder, others at the working folder.
 
     You may stop or kill it at any time: what it has acknowledged is on disk, and after a restart it continues. It
     prints on stdout when it listens and when it has joined the network; its log is on stderr, as JSON lines.
@@ -134,7 +144,7 @@ def run(
     one |= {"gateway": gateway, "gateway_certificate": gateway_certificate, "gateway_key": gateway_key}
     many = {"tokens": token, "types": type, "manages": manages, "gateway_origins": gateway_origin}
     peers = {"peers": [peer_at(each) for each in peer or ()]}
-    described = broker_with(config, _given(one, {**many, **peers}))
+    described = broker_with(config, _given(one, {**many, **peers}), os.environ, limit or ())
     with refusing_what_is_broken():
         prepare()
         asyncio.run(serve(described, partial(_say, output)))

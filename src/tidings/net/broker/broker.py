@@ -26,6 +26,8 @@ from tidings.delivery import (
     InterestDirectory,
     InterestVersions,
     Nack,
+    PeerRates,
+    PublishRates,
     Retransmit,
     Rewind,
 )
@@ -159,7 +161,9 @@ class Broker:
             link_wait_s_max=limits.link_wait_s_max,
             client_wait_s_max=limits.client_wait_s_max,
         )
-        self.services = ClientServices(self.types, self.publisher, self.subscriptions, self.queues, self.backpressure)
+        self.services = ClientServices(
+            self.types, self.publisher, self.subscriptions, self.queues, self.backpressure, self._make_rates()
+        )
         self.tracer = EventTracer(self.node, self.links, self._tasks, config.name, config.domain)
         self.admin = Admin(
             self.tracer,
@@ -221,11 +225,22 @@ class Broker:
         capture = Capture(config.capture) if config.capture is not None else None
         return PeerLinks(self._participant, context, config.limits, self, capture)
 
+    def _make_rates(self) -> PublishRates:
+        limits, counts = self.config.limits, self.counts
+        self._peer_rates = PeerRates(limits.peer_messages_per_s, limits.burst_s, counts)
+        return PublishRates(limits.client_events_per_s, limits.organisation_events_per_s, limits.burst_s, counts)
+
     def _make_delivery(self) -> None:
         """The way of an event to its subscribers: durable queues, reliable delivery between brokers, live subscriptions."""
         journal, limits = self.journal, self.config.limits
         self.queues = DurableQueues(
-            journal, QueueCipher(self.identity), limits.queue_events_max, now_us, self.meters.delivery
+            journal,
+            QueueCipher(self.identity),
+            limits.queue_events_max,
+            now_us,
+            self.meters.delivery,
+            of_client_max=limits.durables_per_client_max,
+            count_max=limits.durables_max,
         )
         self.history = EventHistory(journal, self.types.event_type)
         self.clients = AttachedClients(self.node, self.carry_out)
@@ -536,6 +551,9 @@ class Broker:
                 if self.backpressure.has_filling:
                     await self.backpressure.wait_for_clients()
                 now = self._loop.time()
+                if pause_s := self._peer_rates.pause_s(link.proven.domain, len(frame.messages), now):
+                    await asyncio.sleep(pause_s)
+                    now = self._loop.time()
                 self.carry_out(self.node.receive_many([(peer, raw) for raw in frame.messages], now))
                 self.meters.route.observe(self._loop.time() - now, len(frame.messages))
                 self.links.learn(self.node.introduced())

@@ -38,7 +38,16 @@ from tidings.delivery import (
     Retransmit,
     Rewind,
 )
-from tidings.errors import Denied, ErrorCode, FilterError, InputError, PeerError, SetupError, TidingsError
+from tidings.errors import (
+    Denied,
+    ErrorCode,
+    FilterError,
+    InputError,
+    PeerError,
+    RateLimited,
+    SetupError,
+    TidingsError,
+)
 from tidings.events import from_extension, from_message, to_extension
 from tidings.net.transport.copies import ORIGINAL, CopyProof
 from tidings.overlay import EventId, Peer
@@ -294,6 +303,8 @@ class RequestRefused(LinkFrame, frozen=True, tag="Refused"):
     kind: str
     why: str
     code: str = ""
+    retry_after_s: float = 0.0
+    """When the same request can be made again, if it came too fast."""
 
 
 class Ping(LinkFrame, frozen=True):
@@ -455,11 +466,14 @@ _DECODERS: dict[str, msgspec.msgpack.Decoder[Any]] = {
 
 def refusal(ticket: int, error: TidingsError) -> RequestRefused:
     """An error as a frame: with the name of its class, so that the other end raises the same one."""
-    return RequestRefused(ticket, _kind_of(error), str(error)[:4096], error.code.value)
+    retry_after_s = error.retry_after_s if isinstance(error, RateLimited) else 0.0
+    return RequestRefused(ticket, _kind_of(error), str(error)[:4096], error.code.value, retry_after_s)
 
 
 def as_error(refused: RequestRefused) -> TidingsError:
     """The error in a refusal."""
+    if refused.code == ErrorCode.RATE:
+        return RateLimited(refused.why, retry_after_s=refused.retry_after_s)
     return _KINDS.get(refused.kind, PeerError)(refused.why, code=ErrorCode.named(refused.code))
 
 

@@ -178,6 +178,8 @@ def test_what_is_owed_for_too_long_is_found_by_broker(tmp_path: Path) -> None:
         for number in (1, 2, 3):
             position = journal.note_event(event(number), "T", 10 * number, str(number).encode(), b"")
             journal.note_pending("b", PendingEvent(number, position, event(number), ""))
+            journal.note_stream("b", number + 1, 2)
+        assert await journal.pending_too_long(before_us=15) == []  # The first one is acknowledged.
         assert await journal.pending_too_long(before_us=25) == [("b", 2)]
         journal.close()
 
