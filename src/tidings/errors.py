@@ -12,6 +12,7 @@
     ├── SetupError          this machine's: no Java, a full disk, no rights on a folder
     ├── PeerError           the other node's
     └── Denied              nobody's: a right that was not given
+        └── RateLimited         too much at once; it says when to come again
 
 Our own mistakes are asserts, and not in this tree. Every error carries a `code` (`ErrorCode`), by which
 programs decide; its text is for people.
@@ -84,6 +85,7 @@ class ErrorCode(enum.StrEnum):
     NOT_YET = "not yet"
     SENDER = "sender"
     STATE = "state"
+    SUPERSEDED = "superseded"  # A restored copy of this broker has taken its place.
     SUITE = "suite"
     TREE = "tree"
     WELCOME = "welcome"
@@ -117,6 +119,7 @@ class ErrorCode(enum.StrEnum):
     MESSAGE = "message"  # Not a message of the protocol.
     PROOF = "proof"
     PROTOCOL = "protocol"
+    RATE = "rate"  # Too much at once; the error says when to come again.
     RETRANSMIT = "retransmit"
     SIZE = "size"
     VERSION = "version"
@@ -247,6 +250,16 @@ class Denied(_CheckFailed):
     """A right that is needed was not given."""
 
     code = ErrorCode.DENIED
+
+
+class RateLimited(Denied):
+    """More than the broker lets in at this rate. The same request can be made again after `retry_after_s` seconds."""
+
+    code = ErrorCode.RATE
+
+    def __init__(self, *args: object, code: ErrorCode | None = None, retry_after_s: float = 0.0) -> None:
+        super().__init__(*args, code=code or ErrorCode.RATE)
+        self.retry_after_s = retry_after_s
 
 
 EXCERPT_WIDTH = 100  # A terminal line, less the indent: an error about a megabyte still fits on a screen.

@@ -76,6 +76,11 @@ class BrokerProcess:
             await self._reading
         return code
 
+    async def ended(self) -> int:
+        """Waits until it ends by itself; returns its exit code."""
+        assert self._process is not None
+        return await self._process.wait()
+
     def freeze(self) -> None:
         os.kill(self.pid, signal.SIGSTOP)
 

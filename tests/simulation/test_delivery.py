@@ -6,6 +6,7 @@ each origin exactly once and in the order in which they were published.
 
 from __future__ import annotations
 
+import copy
 import heapq
 import itertools
 from collections.abc import Iterable
@@ -16,8 +17,8 @@ import pytest
 
 from tidings.delivery.inbox import Inbox
 from tidings.delivery.log_cursor import LogRead
-from tidings.delivery.messages import Ack, Announce, DeliveryMessage, Nack, Retransmit
-from tidings.delivery.outbox import Outbox, PendingEvent
+from tidings.delivery.messages import Ack, Announce, DeliveryMessage, Nack, Retransmit, Rewind
+from tidings.delivery.outbox import Ancestor, Outbox, PendingEvent
 from tidings.overlay import EventId
 
 BROKERS = ("a", "b", "c")
@@ -38,6 +39,14 @@ class Disk:
     streams: dict[str, tuple[int, int]] = field(default_factory=dict)
     received: dict[str, tuple[bytes, int]] = field(default_factory=dict)
     queue: list[EventId] = field(default_factory=list)
+    ancestors: list[Ancestor] = field(default_factory=list)
+
+    def restored(self) -> Disk:
+        """A disk that continues this one, as a restore from a backup makes it."""
+        numbers = {broker: next_number for broker, (next_number, _) in self.streams.items()}
+        made = copy.deepcopy(self)
+        made.journal, made.ancestors = self.journal[::-1] + b"'", [*self.ancestors, Ancestor(self.journal, numbers)]
+        return made
 
     def rows(self, broker: str, read: LogRead) -> list[PendingEvent]:
         return [row for row in self.pending.get(broker, ()) if row.number > read.after][: read.at_most]
@@ -48,8 +57,10 @@ class Broker:
 
     def __init__(self, name: str, disk: Disk) -> None:
         self.name, self.disk = name, disk
-        self.outbox = Outbox(disk.journal, [(b, *numbers) for b, numbers in disk.streams.items()], window=WINDOW)
-        self.inbox = Inbox([(origin, *position) for origin, position in disk.received.items()], early_max=8)
+        streams = [(broker, *numbers) for broker, numbers in disk.streams.items()]
+        self.outbox = Outbox(disk.journal, streams, ancestors=disk.ancestors, window=WINDOW)
+        received = [(origin, *position) for origin, position in disk.received.items()]
+        self.inbox = Inbox(received, restored=bool(disk.ancestors), early_max=8)
 
     def publish(self, event: EventId) -> Iterable[tuple[str, DeliveryMessage | EventId]]:
         """Writes an event and its numbers to disk, then sends it into the overlay and announces it."""
@@ -72,15 +83,22 @@ class Broker:
                 self.inbox.receive_from_overlay(message, ("d", b""))
                 yield from self._release(message.origin)
             case Announce():
-                self.inbox.receive_announce(sender, message, now)
-                yield from self._release(sender)
+                rewind = self.inbox.receive_announce(sender, message, now)
+                if rewind is not None:
+                    yield sender, rewind
+                else:
+                    yield from self._release(sender)
+            case Rewind(journal, number):
+                if self.outbox.acked_from(sender, journal, number):
+                    self.outbox.rewind(sender, number, number, now)
+                    self._save_stream(sender)
+                    yield from self._announce(sender)
             case Retransmit(number):
                 if self.inbox.expects(sender, number):
                     self.inbox.receive_retransmit(sender, number, [("d", b"")])
                     yield from self._release(sender)
             case Ack(acked) | Nack(acked):
                 if self.outbox.ack(sender, acked, now):
-                    self.disk.pending[sender] = [row for row in self.disk.pending[sender] if row.number >= acked]
                     self._save_stream(sender)
                 if isinstance(message, Nack):
                     wanted = [row for row in self.disk.pending.get(sender, ()) if row.number in message.numbers]
@@ -92,6 +110,9 @@ class Broker:
             self.outbox.announce_again(broker, now)
         for broker in self.outbox.pending():
             yield from self._announce(broker)
+        for origin in BROKERS:  # As when a link comes up.
+            if origin != self.name and (rewind := self.inbox.rewind(origin)) is not None:
+                yield origin, rewind
         for origin in self.inbox.origins():
             if (nack := self.inbox.nack(origin, now)) is not None:
                 yield origin, nack
@@ -134,17 +155,32 @@ class DeliveryWorld:
     def _at(self, when: float, what: str, name: str, message: DeliveryMessage | EventId | None = None) -> None:
         heapq.heappush(self._steps, (when, next(self._order), what, name, message))
 
+    def restore(self, name: str, backup_at: float, at: float) -> None:
+        """Has a broker be backed up at one moment, and replaced by what the backup holds at another."""
+        self._backups = dict[str, Disk]()
+        self._at(backup_at, "backup", name)
+        self._at(at, "restore", name)
+
     def run(self) -> None:
         while self._steps:
             now, _, what, name, message = heapq.heappop(self._steps)
             broker = self.brokers[name]
             match what:
                 case "publish":
-                    sent = list(broker.publish(EventId(name, 0, len(broker.disk.events) + 1)))
+                    life = len(broker.disk.ancestors)
+                    sent = list(broker.publish(EventId(name, life, len(broker.disk.events) + 1)))
                 case "check":
                     sent = list(broker.check(now))
                 case "crash":  # All that was in memory is gone.
                     self.brokers[name] = Broker(name, broker.disk)
+                    continue
+                case "backup":
+                    self._backups[name] = copy.deepcopy(broker.disk)
+                    continue
+                case "restore":  # Its connections end with the earlier copy.
+                    self.brokers[name] = Broker(name, self._backups[name].restored())
+                    self._steps = [step for step in self._steps if name not in (step[2], step[3]) or step[4] is None]
+                    heapq.heapify(self._steps)
                     continue
                 case sender:
                     assert message is not None
@@ -170,6 +206,21 @@ def test_each_event_reaches_each_queue_once_and_in_order_whatever_is_lost_and_wh
     for origin, broker in itertools.permutations(BROKERS, 2):
         assert received(world.brokers[broker], origin) == world.brokers[origin].disk.events
     assert not any(broker.outbox.pending_count() for broker in world.brokers.values())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_broker_restored_from_a_backup_gets_and_gives_each_event_once(seed: int) -> None:
+    """But for what it published itself between the backup and the restore: a part may have reached others, once."""
+    world = DeliveryWorld(seed)
+    world.restore("a", backup_at=world.rng.uniform(0.0, 40.0), at=world.rng.uniform(40.0, 70.0))
+    world.run()
+    for origin, broker in (("b", "a"), ("b", "c"), ("c", "a"), ("c", "b")):
+        assert received(world.brokers[broker], origin) == world.brokers[origin].disk.events
+    published = world.brokers["a"].disk.events
+    for broker in ("b", "c"):
+        got = received(world.brokers[broker], "a")
+        assert [event for event in got if event in set(published)] == published
+        assert len(set(got)) == len(got)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -31,11 +31,17 @@ mechanism serves subscriptions that begin in the past.
 **Crashes.** A sequence number belongs to a journal, which has a random id. A broker that loses its journal starts a new
 stream; a receiver that loses its own continues at `Announce.first`, the lowest number it has not acknowledged.
 
+**Backups.** A journal that was restored from a backup has a new id and names its ancestor, with the number up to which
+the two streams are the same: a receiver skips what it had from the ancestor. A receiver that was restored has
+acknowledged more than it has. It sees that an announcement begins too late, and sends `Rewind`; the origin keeps the
+numbers of acknowledged events as long as the events themselves, and announces them again.
+
 Nothing in this package reads a clock, a socket or a disk. The caller passes messages and `now`, sends the messages
 that it gets back, and persists what the docstrings name. `net.broker` drives it over TLS and SQLite; the simulation
 tests drive it over links that lose, repeat and reorder.
 
-Modules in reading order: `messages`, `durable_interest`, `log_cursor`, `outbox`, `inbox`. A name is loaded when it is
+Modules in reading order: `messages`, `durable_interest`, `log_cursor`, `outbox`, `inbox`; `publish_rates`, how much is
+let in. A name is loaded when it is
 first used: a client needs the messages, and must not wait for the matching kernels that `durable_interest` loads.
 """
 
@@ -65,13 +71,16 @@ if TYPE_CHECKING:
         InterestVersions,
         Nack,
         Retransmit,
+        Rewind,
     )
-    from tidings.delivery.outbox import Outbox, PendingEvent
+    from tidings.delivery.outbox import Ancestor, Outbox, PendingEvent
+    from tidings.delivery.publish_rates import PeerRates, PublishRates
 
 __all__ = [
     "RENEW_S",
     "WINDOW",
     "Ack",
+    "Ancestor",
     "Announce",
     "BrokerInterests",
     "Deliveries",
@@ -86,8 +95,11 @@ __all__ = [
     "LogRead",
     "Nack",
     "Outbox",
+    "PeerRates",
     "PendingEvent",
+    "PublishRates",
     "Retransmit",
+    "Rewind",
     "Shown",
     "TypeNamed",
     "may_match",
@@ -113,9 +125,11 @@ _HOMES = {
         "InterestVersions",
         "Nack",
         "Retransmit",
+        "Rewind",
         "WINDOW",
     ),
-    "outbox": ("Outbox", "PendingEvent"),
+    "outbox": ("Ancestor", "Outbox", "PendingEvent"),
+    "publish_rates": ("PeerRates", "PublishRates"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from tidings.delivery.messages import WINDOW, Ack, Announce, Nack
+from tidings.delivery.messages import WINDOW, Ack, Announce, Nack, Rewind
 from tidings.errors import PeerError
 from tidings.overlay import EventId, NodeId
 
@@ -52,8 +52,18 @@ class _ReceiveStream:
 class Inbox:
     """The streams from all other brokers to one."""
 
-    def __init__(self, received: Iterable[tuple[NodeId, bytes, int]] = (), *, early_max: int = EARLY_MAX) -> None:
-        """`received` is, from disk, each origin's journal and the next number expected of it."""
+    def __init__(
+        self,
+        received: Iterable[tuple[NodeId, bytes, int]] = (),
+        *,
+        restored: bool = False,
+        early_max: int = EARLY_MAX,
+    ) -> None:
+        """`received` is, from disk, each origin's journal and the next number expected of it.
+
+        With `restored`, that was restored from a backup: of origins that are not in it, everything is missing.
+        """
+        self._restored = restored
         self._streams = {origin: _ReceiveStream(bytes(journal), number, number) for origin, journal, number in received}
         self._early: OrderedDict[EventId, Deliveries] = OrderedDict()
         self._early_max = early_max
@@ -70,22 +80,36 @@ class Inbox:
             self._early.popitem(last=False)
         self._early[event] = [delivery]
 
-    def receive_announce(self, origin: NodeId, announce: Announce, now: float) -> None:
-        """An origin announces what it will deliver; raises PeerError if that includes another origin's events."""
+    def receive_announce(self, origin: NodeId, announce: Announce, now: float) -> Rewind | None:
+        """An origin announces what it will deliver; raises PeerError if that includes another origin's events.
+
+        Returns what to answer if the announcement begins too late: this broker's record is older than what it has
+        acknowledged. What the origin no longer keeps is lost, and the stream goes on after it.
+        """
         if any(entry.event.origin != origin for entry in announce.events):
             raise PeerError("announce: a broker announces events that were published there, and no others")
         first, stream = announce.first, self._streams.get(origin)
         if stream is None or stream.journal != announce.journal:
-            stream = self._streams[origin] = _ReceiveStream(announce.journal, first, first)
-        if (
-            first > stream.next_number
-        ):  # This broker has lost its record of what it had acknowledged; that is not resent.
+            stream = self._streams[origin] = self._continued(stream, announce)
+        if first > stream.next_number:
+            if announce.rewound_to != stream.next_number:
+                return Rewind(announce.journal, stream.next_number)
             stream.next_number = stream.persisted = first
         end = stream.next_number + 2 * WINDOW
         for entry in announce.events:
             if stream.next_number <= entry.number < end:
                 patience_s = 0.0 if entry.only_for else NACK_AFTER_S  # The overlay does not bring old events.
                 stream.expected.setdefault(entry.number, _Expected(entry.event, entry.only_for, now + patience_s))
+        return None
+
+    def _continued(self, known: _ReceiveStream | None, announce: Announce) -> _ReceiveStream:
+        """The stream of a journal that is new here, which may continue one that is known."""
+        for journal, below in announce.ancestors if known is not None else ():
+            if known is not None and journal == known.journal:
+                next_number = max(announce.first, min(known.next_number, below))
+                return _ReceiveStream(announce.journal, next_number, min(known.persisted, next_number))
+        first = 1 if self._restored else announce.first
+        return _ReceiveStream(announce.journal, first, first)
 
     def receive_retransmit(self, origin: NodeId, number: int, deliveries: Deliveries) -> None:
         """The origin has retransmitted an announced event; `deliveries` is what it matched."""
@@ -131,6 +155,13 @@ class Inbox:
         """The acknowledgement of everything that is on disk; the origin drops it then."""
         stream = self._streams.get(origin)
         return Ack(stream.persisted if stream else 1)
+
+    def rewind(self, origin: NodeId) -> Rewind | None:
+        """Tells an origin that has just been linked how far this broker's record goes: it may be a restored one."""
+        stream = self._streams.get(origin)
+        if stream is None:
+            return Rewind(b"", 1) if self._restored else None
+        return Rewind(stream.journal, stream.persisted)
 
     # ── Missing events ──
 

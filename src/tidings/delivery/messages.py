@@ -52,6 +52,12 @@ class Announce(DeliveryMessage, frozen=True, tag="Lists", tag_field="frame"):
     journal: bytes
     first: int
     events: tuple[Announced, ...]
+    ancestors: tuple[tuple[bytes, int], ...] = ()
+    """If the journal was restored from a backup: the journals it continues, each up to a number of this stream.
+
+    Below that number both have the same events."""
+    rewound_to: int = 0
+    """The number in the last `Rewind` that this announcement answers; 0 if there was none."""
 
 
 class Nack(DeliveryMessage, frozen=True, tag="Asks", tag_field="frame"):
@@ -72,3 +78,14 @@ class Ack(DeliveryMessage, frozen=True, tag="Confirms", tag_field="frame"):
     """Everything below this number is on the receiver's disk."""
 
     acked: int
+
+
+class Rewind(DeliveryMessage, frozen=True, tag="Rewind", tag_field="frame"):
+    """The sender was restored from a backup: it has nothing from this number on, whatever it acknowledged before.
+
+    The origin announces what it still keeps of that.
+    """
+
+    journal: bytes
+    """Empty if the sender knows of no journal of the origin's."""
+    number: int

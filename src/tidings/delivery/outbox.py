@@ -18,6 +18,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
+
 from tidings.delivery.log_cursor import LogCursor, LogRead
 from tidings.delivery.messages import WINDOW, Announce, Announced
 from tidings.overlay import EventId, NodeId
@@ -46,27 +48,49 @@ class SendStream:
     acked: int
     cursor: LogCursor[PendingEvent]
     moved_at: float = 0.0  # When something was last acknowledged, or all was announced again.
+    rewound_to: int = 0  # As the receiver asked last; in memory only, as it asks again.
+    ancestors: tuple[tuple[bytes, int], ...] = ()
 
     @property
     def pending(self) -> int:
         return self.next_number - self.acked
 
 
+class Ancestor(msgspec.Struct, frozen=True, array_like=True):
+    """A log whose backup this one was restored from: its id, and the next number of each of its streams then."""
+
+    journal: bytes
+    next_numbers: dict[NodeId, int]
+
+
 class Outbox:
     """The streams from one broker to all others."""
 
     def __init__(
-        self, journal: bytes, streams: Iterable[tuple[NodeId, int, int]] = (), *, window: int = WINDOW
+        self,
+        journal: bytes,
+        streams: Iterable[tuple[NodeId, int, int]] = (),
+        *,
+        ancestors: Sequence[Ancestor] = (),
+        window: int = WINDOW,
     ) -> None:
-        """`journal` is the id of the log that the numbers belong to; `streams` are broker, next number and acked, from disk."""
-        self.journal, self._window = journal, window
-        self._streams = {broker: _stream(next_number, acked) for broker, next_number, acked in streams}
+        """`journal` is the id of the log that the numbers belong to; `streams` are broker, next number and acked, from disk.
+
+        `ancestors` are the logs that this one was restored from, the newest last.
+        """
+        self.journal, self._window, self._ancestors = journal, window, ancestors
+        self._streams = {broker: self._stream(broker, next_number, acked) for broker, next_number, acked in streams}
+
+    def _stream(self, broker: NodeId, next_number: int, acked: int) -> SendStream:
+        ancestors = tuple((log.journal, log.next_numbers.get(broker, 1)) for log in self._ancestors)
+        cursor: LogCursor[PendingEvent] = LogCursor(acked - 1, next_number - 1)
+        return SendStream(next_number, acked, cursor, ancestors=ancestors)
 
     def add(self, broker: NodeId, position: int, event: EventId, only_for: str = "") -> PendingEvent:
         """Gives an event its number in the stream to a broker; it is announced after `committed`."""
         stream = self._streams.get(broker)
         if stream is None:
-            stream = self._streams[broker] = _stream(1, 1)
+            stream = self._streams[broker] = self._stream(broker, 1, 1)
         pending = PendingEvent(stream.next_number, position, event, only_for)
         stream.next_number += 1
         return pending
@@ -105,7 +129,7 @@ class Outbox:
 
     def _announce(self, stream: SendStream, taken: Sequence[tuple[int, PendingEvent]]) -> Announce:
         events = tuple(Announced(number, pending.event, pending.only_for) for number, pending in taken)
-        return Announce(self.journal, stream.acked, events)
+        return Announce(self.journal, stream.acked, events, stream.ancestors, stream.rewound_to)
 
     def not_sent(self, broker: NodeId, announce: Announce) -> None:
         """The link did not take an announcement: it is the next one again."""
@@ -138,8 +162,20 @@ class Outbox:
         stream = self._streams.get(broker)
         if stream is None or not stream.acked < below <= stream.next_number:
             return False
-        stream.acked, stream.moved_at = below, now
+        stream.acked, stream.moved_at, stream.rewound_to = below, now, 0
         return True
+
+    def acked_from(self, broker: NodeId, journal: bytes, number: int) -> bool:
+        """Whether a broker has acknowledged numbers of this log from `number` on, and says now that it has them not."""
+        stream = self._streams.get(broker)
+        return journal in (b"", self.journal) and stream is not None and 0 < number < stream.acked
+
+    def rewind(self, broker: NodeId, number: int, kept: int, now: float) -> None:
+        """Goes back for a broker that asked for `number`; the log has no lower one than `kept`."""
+        stream = self._streams[broker]
+        stream.rewound_to = number
+        stream.acked = max(number, min(kept, stream.acked))
+        self.announce_again(broker, now)
 
     def unacked(self, broker: NodeId, at_most: int) -> range:
         """The lowest numbers that a broker has not acknowledged."""
@@ -152,7 +188,3 @@ class Outbox:
 
     def pending_count(self) -> int:
         return sum(stream.pending for stream in self._streams.values())
-
-
-def _stream(next_number: int, acked: int) -> SendStream:
-    return SendStream(next_number, acked, LogCursor(acked - 1, next_number - 1))

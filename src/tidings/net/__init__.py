@@ -6,7 +6,7 @@ loop. `read_broker` and `read_client` read their configuration files, `broker_wi
 `lay_out` creates the files of a whole network for development.
 
 In reading order: `transport` (frames, TLS, handshake, links), `client`, `broker`, `gateway` (HTTP), `enrolment`
-(organisations, their keys and certificates), `observability`; beside them `config`, `ids`, `clock`, `dev_network`, `federation`.
+(organisations, their keys and certificates), `recovery` (backup and restore), `observability`; beside them `config`, `ids`, `clock`, `dev_network`, `federation`.
 """
 
 from __future__ import annotations
@@ -46,11 +46,15 @@ if TYPE_CHECKING:
     from tidings.net.enrolment.participant import prepare as prepare_participant
     from tidings.net.enrolment.renewal import enrol_with_code, renew_participant
     from tidings.net.enrolment.server import serve_enrolment
+    from tidings.net.recovery.backup import Backup, write_backup
+    from tidings.net.recovery.restore import Restored
+    from tidings.net.recovery.restore import restore as restore_backup
 
 Layout, LaidOut, Reader = DevNetwork, DevNetworkFiles, ReadAccess  # Their names in 0.1.
 
 __all__ = [
     "Approval",
+    "Backup",
     "BlockingClient",
     "Broker",
     "BrokerConfig",
@@ -68,6 +72,7 @@ __all__ = [
     "ReadAccess",
     "Reader",
     "Received",
+    "Restored",
     "RightBundle",
     "Subscription",
     "authority_keys",
@@ -98,12 +103,14 @@ __all__ = [
     "read_request",
     "read_request_file",
     "renew_participant",
+    "restore_backup",
     "serve",
     "serve_enrolment",
     "show_event",
     "token_text",
     "trust_authority",
     "types_of",
+    "write_backup",
 ]
 
 
@@ -112,7 +119,11 @@ _LATER = {
     "Broker": ("tidings.net.broker.broker", "Broker"),
     "prepare": ("tidings.net.broker.process", "prepare"),
     "serve": ("tidings.net.broker.process", "serve"),
-    # Enrolment loads the registry.
+    # Enrolment and backups load the registry.
+    "Backup": ("tidings.net.recovery.backup", "Backup"),
+    "write_backup": ("tidings.net.recovery.backup", "write_backup"),
+    "Restored": ("tidings.net.recovery.restore", "Restored"),
+    "restore_backup": ("tidings.net.recovery.restore", "restore"),
     "Approval": ("tidings.net.enrolment.documents", "Approval"),
     "OrganisationCard": ("tidings.net.enrolment.documents", "OrganisationCard"),
     "RightBundle": ("tidings.net.enrolment.documents", "RightBundle"),

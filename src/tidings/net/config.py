@@ -64,6 +64,12 @@ class Limits:
     key_retry_s: float = 5.0  # How long a broker waits for a key manager before it asks again; then longer.
     cover_bytes_s: int = 0  # What each link to another broker carries, whatever is said; 0: as it comes. See `shaping`.
     padded_links: bool = False  # Writes to other brokers are filled up to a power of two.
+    durables_per_client_max: int = 65_536
+    durables_max: int = 65_536  # Of all clients; each takes some kilobytes, and is advertised to all brokers.
+    client_events_per_s: float = 0.0  # 0: no limit. Of one key, on all its connections and at the gateway.
+    organisation_events_per_s: float = 0.0  # Of all clients of this broker together.
+    peer_messages_per_s: float = 0.0  # Of all brokers of one organisation: more is read later, and nothing is lost.
+    burst_s: float = 2.0  # So many seconds' worth may come at once.
     alone_after_s: float = 10.0  # How long a broker waits for peers it does not see before it begins without them.
 
 
@@ -175,17 +181,76 @@ def files_in(named: Iterable[Path], *suffixes: str) -> list[Path]:
     return found
 
 
-def broker_with(file: Path | None, given: Mapping[str, Any]) -> BrokerConfig:
-    """The broker of a file, with the given options in place of the file's; without a file, the given options alone.
+def broker_with(
+    file: Path | None,
+    given: Mapping[str, Any],
+    environment: Mapping[str, str] | None = None,
+    limits: Iterable[str] = (),
+) -> BrokerConfig:
+    """The broker of a file, of variables of the environment and of the given options; the later counts more.
 
-    Raises InputError naming the options that are missing.
+    Variables are `TIDINGS_BROKER_LISTEN` for `listen`, and so on, and `TIDINGS_LIMITS_BURST_S` for a limit; lists are
+    separated by commas, and paths start at the working folder. `limits` are options as `burst_s=2`. Raises InputError
+    naming the options that are missing, or the variable that is wrong.
     """
+    from_outside, set_limits = read_environment(environment or {})
+    set_limits |= dict(_limit(each) for each in limits)
+    given = {**from_outside, **given}
     if file is not None:
-        return replace(read_broker(file), **given)
+        described = read_broker(file)
+        return replace(described, **given, limits=replace(described.limits, **set_limits))
+    given = {**given, "limits": Limits(**set_limits)}
     missing = [each.name for each in fields(BrokerConfig) if _is_needed(each) and each.name not in given]
     if missing:
         raise InputError(f"a broker needs --config, or these options: {', '.join(f'--{name}' for name in missing)}")
     return BrokerConfig(**given)
+
+
+ENVIRONMENT = {"TIDINGS_BROKER_": BrokerConfig, "TIDINGS_LIMITS_": Limits}
+CONFIG_VARIABLE = "TIDINGS_BROKER_CONFIG"  # The file itself; an option of the command.
+_LEFT_TO_THE_FILE = ("limits", "overlay_options")
+
+
+def read_environment(variables: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of a broker, and its limits, in variables of the environment; raises InputError for unknown ones."""
+    found: dict[str, dict[str, Any]] = {prefix: {} for prefix in ENVIRONMENT}
+    for variable, text in variables.items():
+        prefix = next((each for each in ENVIRONMENT if variable.startswith(each)), None)
+        if prefix is None or variable == CONFIG_VARIABLE:
+            continue
+        known = {
+            each.name: str(each.type) for each in fields(ENVIRONMENT[prefix]) if each.name not in _LEFT_TO_THE_FILE
+        }
+        word = variable.removeprefix(prefix).lower()
+        if word not in known:
+            hint = did_you_mean(word, known) or f"there are {', '.join(known)}"
+            raise InputError(f"{variable}: there is no setting {word!r}; {hint}")
+        found[prefix][word] = _from_text(text, known[word], variable)
+    settings, limits = found.values()
+    return settings, limits
+
+
+def _limit(described: str) -> tuple[str, Any]:
+    word, equals, text = described.partition("=")
+    known = {each.name: str(each.type) for each in fields(Limits)}
+    if not equals or word not in known:
+        raise InputError(f"--limit: expected NAME=VALUE, got {described[:100]!r}; {did_you_mean(word, known)}")
+    return word, _from_text(text, known[word], f"--limit {word}")
+
+
+def _from_text(text: str, declared: str, where: str) -> Any:
+    """A value as TOML would have it, from a text."""
+    if declared == "tuple[PeerConfig, ...]":
+        return tuple(peer_at(each.strip()) for each in text.split(",") if each.strip())
+    value: Any = text
+    if declared.startswith("tuple"):
+        value = [each.strip() for each in text.split(",") if each.strip()]
+    elif declared in ("int", "float"):
+        try:
+            value = int(text) if declared == "int" else float(text)
+        except ValueError:
+            raise InputError(f"{where}: expected {declared}, got {text[:100]!r}") from None
+    return _typed(value, declared, where, Path())
 
 
 def peer_at(described: str) -> PeerConfig:

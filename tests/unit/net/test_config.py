@@ -84,3 +84,35 @@ def test_a_peer_is_an_address_and_a_key(tmp_path: Path) -> None:
 def test_every_limit_is_in_the_reference() -> None:
     reference = (Path(__file__).parents[3] / "docs/reference/live.md").read_text()
     assert [limit.name for limit in fields(Limits) if f"| `{limit.name}` |" not in reference] == []
+
+
+def test_an_option_counts_more_than_a_variable_and_a_variable_more_than_the_file(tmp_path: Path) -> None:
+    file = lay_out(tmp_path / "n", DevNetwork(limits={"connections_max": 7, "burst_s": 3.0})).brokers["ccs-1"]
+    variables = {
+        "TIDINGS_BROKER_METRICS": "127.0.0.1:9101",
+        "TIDINGS_BROKER_LISTEN": "127.0.0.1:7001",
+        "TIDINGS_BROKER_TOKENS": "a.token, b.token",
+        "TIDINGS_LIMITS_CONNECTIONS_MAX": "8",
+        "TIDINGS_LIMITS_BURST_S": "4",
+        "TIDINGS_BROKER_CONFIG": "elsewhere.toml",
+        "HOME": "/",
+    }
+    broker = broker_with(file, {"listen": "127.0.0.1:7002"}, variables, ["burst_s=5"])
+    assert (broker.name, broker.metrics, broker.listen) == ("ccs-1", "127.0.0.1:9101", "127.0.0.1:7002")
+    assert broker.tokens == (Path("a.token"), Path("b.token"))
+    assert (broker.limits.connections_max, broker.limits.burst_s) == (8, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "told"),
+    [
+        ("TIDINGS_BROKER_LISTN", "x", "no setting 'listn'; did you mean 'listen'"),
+        ("TIDINGS_LIMITS_BURST", "2", "no setting 'burst'; did you mean 'burst_s'"),
+        ("TIDINGS_LIMITS_BURST_S", "soon", "TIDINGS_LIMITS_BURST_S: expected float, got 'soon'"),
+        ("TIDINGS_LIMITS_CONNECTIONS_MAX", "-1", "expected int, got -1"),
+        ("TIDINGS_BROKER_PEERS", "nowhere", "host:port"),
+    ],
+)
+def test_a_wrong_variable_is_named(variable: str, value: str, told: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=told):
+        broker_with(lay_out(tmp_path / "n").brokers["ccs-1"], {}, {variable: value})

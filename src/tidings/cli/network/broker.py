@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from tidings.cli.network.broker_options import (
     GatewayOption,
     GatewayOriginsOption,
     KeyOption,
+    LimitsOption,
     ListenOption,
     ManagesOption,
     MetricsOption,
@@ -75,14 +77,20 @@ app = typer.Typer(
     ),
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Create a broker, run it, show its status, drain it.",
+    help="Create a broker, run it, show its status, back it up, restore it, drain it.",
 )
 
 
 @app.command()
 def run(
     config: Annotated[
-        Path | None, typer.Option("--config", metavar="broker.toml", help="The broker, as `tidings init` writes it.")
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="broker.toml",
+            envvar="TIDINGS_BROKER_CONFIG",
+            help="The broker, as `tidings init` writes it.",
+        ),
     ] = None,
     name: NameOption = None,
     domain: DomainOption = None,
@@ -106,13 +114,15 @@ def run(
     metrics: MetricsOption = None,
     peer: PeersOption = None,
     capture: CaptureOption = None,
+    limit: LimitsOption = None,
     level: Annotated[LogLevel, typer.Option("--log", help="From which level on the log is written.")] = LogLevel.INFO,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Run a broker until Ctrl-C, SIGTERM or `tidings broker drain`.
 
-    Its configuration comes from a file, from options, or from both: an option overrides the file. Limits and
-    options of the overlay can only be set in the file. Relative paths in the file start at its folder.
+    Its configuration comes from a file, from the environment (TIDINGS_BROKER_LISTEN, TIDINGS_LIMITS_BURST_S, …) and
+    from options. An option counts more than a variable, and a variable more than the file. Options of the overlay can
+    only be set in the file. Relative paths in the file start at its folder, others at the working folder.
 
     You may stop or kill it at any time: what it has acknowledged is on disk, and after a restart it continues. It
     prints on stdout when it listens and when it has joined the network; its log is on stderr, as JSON lines.
@@ -136,7 +146,7 @@ def run(
     one |= {"gateway": gateway, "gateway_certificate": gateway_certificate, "gateway_key": gateway_key}
     many = {"tokens": token, "types": type, "manages": manages, "gateway_origins": gateway_origin}
     peers = {"peers": [peer_at(each) for each in peer or ()]}
-    described = broker_with(config, _given(one, {**many, **peers}))
+    described = broker_with(config, _given(one, {**many, **peers}), os.environ, limit or ())
     with refusing_what_is_broken():
         prepare()
         asyncio.run(serve(described, partial(_say, output)))
@@ -198,6 +208,69 @@ async def _watch(client: Client, *, every: float, output: Output) -> None:
             show(in_words(now, before))
         before = now
         await asyncio.sleep(every)
+
+
+@app.command()
+def backup(
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The backup, a new file.")],
+    config: Annotated[
+        Path, typer.Option("--config", metavar="broker.toml", help="The broker that is backed up.")
+    ] = Path("broker.toml"),
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Back a broker up while it runs: journal, registry, key managers, configuration, keys and rights in one file.
+
+    Run it on the broker's host, as its user. What the broker has acknowledged before is in the file. The file holds
+    private keys: keep it as you keep those. A registry on a PostgreSQL server is not in it; back it up with the server.
+
+    \b
+    Examples:
+      tidings broker backup --config police/police-1/broker.toml --out police-1.backup
+    """
+    from tidings.net import write_backup
+
+    with refusing_what_is_broken():
+        made = write_backup(config, out)
+    row: dict[str, Any] = {"broker": made.manifest.broker, "file": str(made.file), "bytes": made.size}
+    show([{**row, "files": len(made.manifest.files)}], output)
+    if made.manifest.registry:
+        tell("the registry is on a server and not in this file; back it up there, too")
+
+
+@app.command()
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="As `tidings broker backup` writes it.")],
+    to: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="A new folder for the broker.")],
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where it listens from now on.")] = "",
+    advertise: Annotated[str, typer.Option(metavar="HOST:PORT", help="The address that others use.")] = "",
+    registry: Annotated[
+        str,
+        typer.Option(metavar="URL", help="A registry that was not lost, instead of the one in the backup."),
+    ] = "",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Restore a broker from a backup, into a new folder on this host or another. Then run it from there.
+
+    The restored broker replaces the one that was backed up: as soon as another broker has spoken with it, the earlier
+    copy is refused, stops, and does not start again. Before you run the restored one, see to it that the earlier copy
+    has no clients any more: what they publish there is lost.
+
+    Other brokers send again what the earlier copy acknowledged after the backup. What its own clients published after
+    the backup is not there. A subscriber may be sent again what it read after the backup.
+
+    \b
+    Examples:
+      tidings broker restore police-1.backup --to police-1
+      tidings broker restore police-1.backup --to /var/lib/tidings/police-1 --advertise 10.0.0.7:7401
+    """
+    from tidings.net import restore_backup
+
+    with refusing_what_is_broken():
+        made = restore_backup(file, to, listen=listen, advertise=advertise, registry=registry)
+    row: dict[str, Any] = {"broker": made.manifest.broker, "config": str(made.config), "copy": made.copy}
+    show([{**row, "subscriptions": made.durables, "key_managers": made.managers}], output)
+    tell(f"earlier copies of {made.manifest.broker} stop when they hear of this one; run it with")
+    tell(f"  tidings broker run --config {made.config}")
 
 
 @app.command()

@@ -79,3 +79,7 @@ PeersOption: TypeAlias = Annotated[
 CaptureOption: TypeAlias = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="Record here what is sent to other brokers.")
 ]
+LimitsOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--limit", metavar="NAME=VALUE", help="An entry of [limits], such as burst_s=2. May be repeated."),
+]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import secrets
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidings.cli.network.event_files import STDIN, Part, given, parts, source_size
+from tidings.cli.network.event_files import AT_ONCE, STDIN, Part, given, parts, source_size
 from tidings.cli.network.session import AsOption, as_client, complete_type
 from tidings.cli.terminal import EXIT_REJECTS, Output, OutputOption, progress_bar, show, tell
 from tidings.cli.units import count, duration
-from tidings.errors import InputError
+from tidings.errors import InputError, RateLimited
 
 if TYPE_CHECKING:
     from tidings.net import Client
@@ -77,6 +80,7 @@ class _Publishing:
         self.published = self.rejected = 0
         self._began = time.monotonic()
         self._is_header_due = True
+        self._run, self._numbers, self._is_slowed = secrets.token_hex(8), itertools.count(), False
 
     async def run(self, client: Client, texts: list[str], sources: list[str]) -> None:
         event_type = await client.event_type(self._type)
@@ -96,10 +100,28 @@ class _Publishing:
         for where, why in part.wrong:
             tell(f"{where}: {why}")
         self.rejected += len(part.wrong)
-        ids = await client.publish_many(self._type, part.values)
+        ids = await self._in_time(client, part.values)
         self.published += len(ids)
         if not self._quiet:
             self._show(ids)
+
+    async def _in_time(self, client: Client, values: list[dict[str, Any]]) -> list[str]:
+        """Publishes, and waits where the broker takes no more now; what it has taken already is not sent again."""
+        names = [f"{self._run}.{next(self._numbers)}" for _ in values]
+        ids: list[str] = []
+        while len(ids) < len(values):
+            end = len(ids) + AT_ONCE
+            try:
+                ids += await client.publish_many(self._type, values[len(ids) : end], names=names[len(ids) : end])
+            except RateLimited as refused:
+                self._tell_once(refused)
+                await asyncio.sleep(refused.retry_after_s)
+        return ids
+
+    def _tell_once(self, refused: RateLimited) -> None:
+        if not self._is_slowed:
+            tell(f"{refused}; going on at that pace")
+        self._is_slowed = True
 
     def _show(self, ids: list[str]) -> None:
         """In a table of one column, only the first part has a header."""

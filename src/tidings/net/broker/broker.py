@@ -26,7 +26,10 @@ from tidings.delivery import (
     InterestDirectory,
     InterestVersions,
     Nack,
+    PeerRates,
+    PublishRates,
     Retransmit,
+    Rewind,
 )
 from tidings.errors import Denied, InputError, PeerError, SetupError, TidingsError
 from tidings.net.broker.acceptor import Acceptor
@@ -35,7 +38,7 @@ from tidings.net.broker.bootstrap import Bootstrap
 from tidings.net.broker.client_session import ClientServices, ClientSession
 from tidings.net.broker.durable_queues import DurableQueues, QueueCipher
 from tidings.net.broker.interest_sync import VERSION_META, InterestSync
-from tidings.net.broker.journal import EventHistory, Journal
+from tidings.net.broker.journal import SUPERSEDED, EventHistory, Journal
 from tidings.net.broker.key_managers import KeyManagers
 from tidings.net.broker.periodic import (
     BackgroundTasks,
@@ -57,6 +60,7 @@ from tidings.net.online_sync import OnlineSync
 from tidings.net.revocation_sync import RevocationSync
 from tidings.net.transport.capture import Capture
 from tidings.net.transport.connection import Link
+from tidings.net.transport.copies import CopyProof, check_copy, prove_copy
 from tidings.net.transport.frames import (
     AnyFrame,
     JoinStatus,
@@ -65,6 +69,7 @@ from tidings.net.transport.frames import (
     RevocationsHeard,
     RevocationSummary,
     SignedRevocations,
+    Superseded,
     TraceReply,
     TraceRequest,
 )
@@ -106,7 +111,7 @@ from tidings.overlay import (
     WakeAt,
     protocol,
 )
-from tidings.security import from_fingerprint
+from tidings.security import from_fingerprint, show_ms
 
 DRAIN_S_MAX = 60.0
 
@@ -122,6 +127,9 @@ class Broker:
         self.certificate_der = own_certificate(config.certificate, self.identity.public_key, config.domain, "broker")
         check_trusted(config.certificate, config.trusted)
         self.journal = Journal(config.data / "journal.db")
+        if by := self.journal.meta(SUPERSEDED):
+            self.journal.close()
+            raise superseded_by(int.from_bytes(by, "big"))
         self.protocol = protocol(config.overlay)
         self.me = Peer(
             node_id_of(self.identity.public_key), config.advertise or config.listen, self.journal.incarnation
@@ -132,6 +140,8 @@ class Broker:
         self._tasks = BackgroundTasks()
         self._left, self._stopped = asyncio.Event(), asyncio.Event()
         self._draining: asyncio.Task[None] | None = None
+        self.superseded: Denied | None = None
+        """Why this broker has stopped, if a copy that was restored from its backup has taken its place."""
         self._marks_due = False  # Whether sealed events went to live subscribers that the journal has not noted.
         self.node = self._make_node()
         self.me = self.node.me  # With its seal, so that others may pass it on.
@@ -147,6 +157,7 @@ class Broker:
             tuple(anchors_in(config.trusted.read_bytes())),
             self.me,
             config.overlay,
+            prove_copy(self.identity, self.journal.copy),
         )
         self.links = self._make_links()
         self.managers = KeyManagers(config)
@@ -166,7 +177,9 @@ class Broker:
             link_wait_s_max=limits.link_wait_s_max,
             client_wait_s_max=limits.client_wait_s_max,
         )
-        self.services = ClientServices(self.types, self.publisher, self.subscriptions, self.queues, self.backpressure)
+        self.services = ClientServices(
+            self.types, self.publisher, self.subscriptions, self.queues, self.backpressure, self._make_rates()
+        )
         self.tracer = EventTracer(self.node, self.links, self._tasks, config.name, config.domain)
         self.admin = Admin(
             self.tracer,
@@ -235,11 +248,22 @@ class Broker:
         capture = Capture(config.capture) if config.capture is not None else None
         return PeerLinks(self._participant, context, config.limits, self, capture)
 
+    def _make_rates(self) -> PublishRates:
+        limits, counts = self.config.limits, self.counts
+        self._peer_rates = PeerRates(limits.peer_messages_per_s, limits.burst_s, counts)
+        return PublishRates(limits.client_events_per_s, limits.organisation_events_per_s, limits.burst_s, counts)
+
     def _make_delivery(self) -> None:
         """The way of an event to its subscribers: durable queues, reliable delivery between brokers, live subscriptions."""
         journal, limits = self.journal, self.config.limits
         self.queues = DurableQueues(
-            journal, QueueCipher(self.identity), limits.queue_events_max, now_us, self.meters.delivery
+            journal,
+            QueueCipher(self.identity),
+            limits.queue_events_max,
+            now_us,
+            self.meters.delivery,
+            of_client_max=limits.durables_per_client_max,
+            count_max=limits.durables_max,
         )
         self.history = EventHistory(journal, self.types.event_type)
         self.clients = AttachedClients(self.node, self.carry_out)
@@ -401,6 +425,18 @@ class Broker:
             self.publisher.is_draining = True
             self._draining = self._loop.create_task(self.drain())
 
+    def _stop_for(self, by: CopyProof) -> None:
+        """Another copy of this broker has been restored since: stops, for good. Raises PeerError without a proof."""
+        if by.number <= self.journal.copy:
+            raise PeerError("message: an earlier copy cannot take the place of a later one")
+        check_copy(self.identity.public_key, by)
+        if self.superseded is None:
+            self.superseded = superseded_by(by.number)
+            log.error("this broker stops", extra={"why": str(self.superseded)})
+            self.journal.note_meta(SUPERSEDED, by.number.to_bytes(8, "big"))
+            self.publisher.is_draining = True
+            self._draining = self._loop.create_task(self.stop())
+
     async def ended(self) -> None:
         """Waits until the broker has stopped."""
         await self._stopped.wait()
@@ -540,9 +576,14 @@ class Broker:
                 if self.backpressure.has_filling:
                     await self.backpressure.wait_for_clients()
                 now = self._loop.time()
+                if pause_s := self._peer_rates.pause_s(link.proven.domain, len(frame.messages), now):
+                    await asyncio.sleep(pause_s)
+                    now = self._loop.time()
                 self.carry_out(self.node.receive_many([(peer, raw) for raw in frame.messages], now))
                 self.meters.route.observe(self._loop.time() - now, len(frame.messages))
                 self.links.learn(self.node.introduced())
+            elif isinstance(frame, Superseded):
+                self._stop_for(frame.by)
             elif not self.links.is_ready(peer):
                 continue
             elif isinstance(frame, DeliveryMessage):
@@ -561,6 +602,8 @@ class Broker:
                 self.sender.receive_ack(link.proven.id, acked)
             case Nack():
                 self.sender.receive_nack(link, message)
+            case Rewind():
+                self.sender.receive_rewind(link.proven.id, message)
             case InterestVersions():
                 self.interest.receive_versions(link, message)
             case InterestAdvertisement():
@@ -613,6 +656,7 @@ class Broker:
         self.revocations.link_ready(link)
         self.online.link_ready(link)
         self.interest.send_versions(link)
+        self.receiver.link_ready(neighbour)
         self.sender.link_ready(neighbour)
         self._bootstrap.try_join()
 
@@ -658,7 +702,7 @@ class Broker:
     def _keep_keys(self, type_id: bytes, generation: int) -> bool:
         try:
             self.managers.keep(type_id, generation)
-        except SetupError as wrong:
+        except (SetupError, Denied) as wrong:  # Denied: a restored copy of this manager has gone on.
             log.error("a key manager's state cannot be written", extra={"why": str(wrong)})
             return False
         return True
@@ -706,6 +750,14 @@ class Broker:
         if (recipient := self.clients.recipients.get(client)) is not None:
             recipient.end(subscription, why)
         self.subscriptions.ended(subscription, why)
+
+
+def superseded_by(copy_ms: int) -> Denied:
+    """Why an earlier copy of a broker does not run."""
+    return Denied(
+        f"superseded: this broker was restored from a backup at {show_ms(copy_ms)}, and that copy has taken its place; "
+        "use that one, or create another broker with `tidings broker create`"
+    )
 
 
 def _address(link: Link) -> str:

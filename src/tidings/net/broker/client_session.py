@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from tidings.delivery import PublishRates
 from tidings.errors import Denied, ErrorCode, InputError, TidingsError
 from tidings.net.broker.durable_queues import DurableQueues
 from tidings.net.broker.journal import DurableSubscription
@@ -75,6 +76,7 @@ class ClientServices:
     subscriptions: BrokerSubscriptions
     queues: DurableQueues
     backpressure: Backpressure
+    rates: PublishRates
 
 
 class ClientSession:
@@ -87,7 +89,7 @@ class ClientSession:
         self.link, self.name, self._query_named = link, name, query_named
         self._types, self._publisher = services.types, services.publisher
         self._subscriptions, self._queues = services.subscriptions, services.queues
-        self._backpressure = services.backpressure
+        self._backpressure, self._rates = services.backpressure, services.rates
         self.key = link.proven.key
         self.published = self.delivered = self.lost = 0
         self._streams: dict[int, ClientStream] = {}
@@ -144,6 +146,7 @@ class ClientSession:
     def _publish(self, asked: Publish) -> None:
         """Publishes at once, without a task of its own: thousands of these arrive in a second."""
         try:
+            self._rates.admit(self.key, len(asked.events), asyncio.get_running_loop().time())
             self._publish_now(asked)
         except TidingsError as refused:
             if isinstance(refused, NotYet) or refused.code in KEYS_MAY_COME:

@@ -36,6 +36,7 @@ from tidings.security import Identity
 UNACKNOWLEDGED_MAX = 2048  # Events sent and not acknowledged; what a subscriber must be able to hold.
 AT_ONCE = 256
 SEALS_MAX = 65_536  # Sealed events in memory; one that is older than the oldest of them is looked up on disk.
+DURABLES_MAX = 65_536
 NAME_MAX = 200
 _PLAIN, _SEALED, _UNOPENED, _BOUND = b"\0", b"\1", b"\2", b"\3"
 _NONCE_BYTES = 12
@@ -97,10 +98,15 @@ class DurableQueues:
         queue_max: int,
         now_us: Callable[[], int],
         delivery: LatencyHistogram | None = None,
+        *,
+        of_client_max: int = DURABLES_MAX,
+        count_max: int = DURABLES_MAX,
     ) -> None:
+        self._of_client_max, self._count_max = of_client_max, count_max
         self.journal, self._cipher, self._queue_max, self._now_us = journal, cipher, queue_max, now_us
         self._delivery = delivery or LatencyHistogram()
         self.all: dict[str, DurableSubscription] = {durable.id: durable for durable in journal.durables()}
+        self._renumbered = journal.renumbered()
         self._ages = {id: self._restored_ages(durable) for id, durable in self.all.items()}
         self.count_of = Counter(durable.type for durable in self.all.values())
         self.sealed: set[str] = set()  # Those whose events must not be readable on disk.
@@ -128,6 +134,7 @@ class DurableQueues:
             )
         if known is not None:
             return known
+        self._check_quota(owner)
         made = DurableSubscription(
             durable_id(owner, name), owner, name, type, condition, since_us, msgspec.msgpack.encode(tuple(tokens))
         )
@@ -136,6 +143,20 @@ class DurableQueues:
         self.count_of[type] += 1
         self.journal.note_durable(made)
         return made
+
+    def _check_quota(self, owner: bytes) -> None:
+        """Raises Denied where a client, or all of them, have as many durable subscriptions as they may."""
+        if len(self.all) >= self._count_max:
+            raise Denied(
+                f"limit: this broker has {len(self.all)} durable subscriptions, as many as it takes (durables_max)"
+            )
+        if len(self.all) >= self._of_client_max:  # Counted only where it matters.
+            mine = sum(durable.owner == owner for durable in self.all.values())
+            if mine >= self._of_client_max:
+                raise Denied(
+                    f"limit: this client has {mine} durable subscriptions, as many as it may "
+                    "(durables_per_client_max); delete one first (`tidings subscribe --forget`)"
+                )
 
     def forget(self, durable: DurableSubscription) -> None:
         """Deletes a subscription and its queue."""
@@ -231,10 +252,16 @@ class DurableQueues:
         A subscriber that connects twice is served on the later connection.
         """
         self.stop_reading(durable.id)
+        after = self._since_restore(durable, after)
         if after is not None and after > durable.acknowledged:
             self._note_acknowledged(durable, after)
         reader = self._readers[durable.id] = QueueReader(durable, link, stream)
         self._pump(reader)
+
+    def _since_restore(self, durable: DurableSubscription, after: int | None) -> int | None:
+        """A position that the subscriber knows from before this broker was restored from a backup, as it is now."""
+        below, shift = self._renumbered.get(durable.id, (0, 0))
+        return min(after, below - 1) + shift if after is not None and 0 < after < shift else after
 
     async def _next(self, reader: QueueReader, at_most: int) -> Sequence[tuple[int, bytes]]:
         async def fetch(after: int, at_most: int) -> list[tuple[int, bytes]]:

@@ -1,7 +1,7 @@
 """The journal: everything a broker must not forget, in one SQLite file, written in groups.
 
     events     published here: kept for brokers and subscribers that missed them, until retention deletes them
-    owed       the outbox: which of them each broker has not acknowledged yet, with their numbers
+    owed       the outbox: which of them each broker needs, with their numbers; kept as long as the events are
     streams    the outbox: the next number of the stream to each broker, and the last acknowledgement
     heard      the inbox: the next number of the stream from each origin
     wants      the interest advertisements of other brokers
@@ -41,7 +41,7 @@ from typing import IO, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from tidings.delivery import DurableInterest, LogCursor, PendingEvent, TypeNamed, may_match
+from tidings.delivery import Ancestor, DurableInterest, LogCursor, PendingEvent, TypeNamed, may_match
 from tidings.errors import InputError, SetupError
 from tidings.node import stored_values
 from tidings.overlay import EventId
@@ -62,6 +62,8 @@ SEEN_MAX = 65_536  # Senders whose newest event is remembered.
 RECENT_MAX = 8192  # Events in memory, which close the gap between reading the journal and being up to date.
 # How far two brokers' clocks may differ before a new subscription misses events of its first moments.
 SKEW_US = 5_000_000
+# What a restore leaves in the table `meta`, and what ends a copy that another has replaced.
+ANCESTORS, COPY, RENUMBERED, SUPERSEDED = "ancestors", "copy", "renumbered", "superseded"
 _T = TypeVar("_T")
 _Section = dict[str, list[tuple[Any, ...]]]  # What was noted, by the statement that writes it.
 log = logging.getLogger("tidings.journal")
@@ -295,6 +297,7 @@ class Journal:
         self._note(_STREAM, broker, next_number, confirmed)
 
     def note_acked(self, broker: str, below: int) -> None:
+        """Forgets the numbers of a stream that nobody will ask for again: this broker's own."""
         self._note(_CONFIRMED, broker, below)
 
     def note_interest(self, broker: str, version: int, body: bytes) -> None:
@@ -363,6 +366,19 @@ class Journal:
         rows = self.read_now("SELECT value FROM meta WHERE name = ?", name)
         return bytes(rows[0][0]) if rows else b""
 
+    def ancestors(self) -> list[Ancestor]:
+        """The journals that this one was restored from, the newest last; see `net.recovery`."""
+        return msgspec.msgpack.decode(self.meta(ANCESTORS) or b"\x90", type=list[Ancestor])
+
+    @property
+    def copy(self) -> int:
+        """When this journal was restored from a backup, in ms; 0 if it never was. The copy with the highest counts."""
+        return int.from_bytes(self.meta(COPY), "big")
+
+    def renumbered(self) -> dict[str, tuple[int, int]]:
+        """By durable subscription: the positions below the first number were moved by the second in the restore."""
+        return msgspec.msgpack.decode(self.meta(RENUMBERED) or b"\x80", type=dict[str, tuple[int, int]])
+
     def seals(self, at_most: int) -> tuple[list[tuple[str, int, int]], int]:
         """The last sealed events that were queued, oldest first, and the latest moment of all others; -1 if none."""
         query = "SELECT durable, sender, moment, number FROM seals ORDER BY number DESC LIMIT ?"
@@ -418,6 +434,19 @@ class Journal:
         )
         return [(number, bytes(raw)) for number, raw in await self._read(query, broker, *numbers)]
 
+    async def kept_from(self, broker: str, number: int, below: int) -> int:
+        """The lowest number of a stream from which on, up to `below`, all events are still kept; at least `number`."""
+        count = "SELECT count(*) FROM owed WHERE broker = ? AND number >= ? AND number < ?"
+        ((found,),) = await self._read(count, broker, number, below)
+        if found == below - number or not found:
+            return number if found else below
+        query = (
+            "SELECT max(number) FROM owed AS one WHERE broker = ? AND number >= ? AND number < ? AND NOT EXISTS"
+            " (SELECT 1 FROM owed WHERE broker = one.broker AND number = one.number - 1)"
+        )
+        ((first,),) = await self._read(query, broker, number, below)
+        return int(first) if first is not None else below
+
     async def events_since(self, at_us: int, type: str, after: int, before: int) -> list[JournaledEvent]:
         """Events of a type, published since a moment, between two positions; at most `READ_ROWS` of them."""
         query = (
@@ -443,7 +472,10 @@ class Journal:
 
     async def pending_too_long(self, before_us: int) -> list[tuple[str, int]]:
         """For each broker with a pending event older than this, the last number of such an event."""
-        query = "SELECT broker, max(number) FROM owed JOIN events USING (position) WHERE at_us < ? GROUP BY broker"
+        query = (
+            "SELECT broker, max(number) FROM owed JOIN events USING (position) JOIN streams USING (broker)"
+            " WHERE at_us < ? AND number >= confirmed GROUP BY broker"
+        )
         return await self._read(query, before_us)
 
     async def forget_old(self, keep_max: int, before_us: int, dead_max: int) -> None:
@@ -699,13 +731,18 @@ def _last_of_each(change: str, rows: list[tuple[Any, ...]]) -> Sequence[tuple[An
 
 def _forget_old(connection: sqlite3.Connection, up_to: int, before_us: int, dead_max: int) -> None:
     with _transaction(connection):
-        first_owed = _scalar(connection, "SELECT coalesce(min(position), 9223372036854775807) FROM owed")
+        first_owed = _scalar(
+            connection,
+            "SELECT coalesce(min(position), 9223372036854775807) FROM owed JOIN streams USING (broker)"
+            " WHERE number >= confirmed",
+        )
         # Up to the first event that is young enough: checking the age of each of a million would hold up publishers.
         young = connection.execute(
             "SELECT position FROM events WHERE at_us >= ? ORDER BY position LIMIT 1", (before_us,)
         ).fetchone()
         end = min(first_owed, max(up_to + 1, young[0] if young else first_owed))
         connection.execute("DELETE FROM events WHERE position < ?", (end,))
+        connection.execute("DELETE FROM owed WHERE position < ?", (end,))
         newest = _scalar(connection, "SELECT coalesce(max(number), 0) FROM dead")
         connection.execute("DELETE FROM dead WHERE number <= ?", (newest - dead_max,))
         newest = _scalar(connection, "SELECT coalesce(max(number), 0) FROM seals")

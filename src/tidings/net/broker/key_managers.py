@@ -7,7 +7,7 @@ regularly: a right revoked with `tidings grant revoke` ends in running sessions.
 The broker also records, apart from the registry, the generation that its managers have reached. It does not start with a
 registry that was restored from an old backup: the managers would assign the same sender ids, and so the same nonces,
 again. Nor does it start with a clock that is behind the registry's last change. A restore of the registry together with the
-broker's own folder goes unnoticed.
+broker's own folder goes unnoticed, unless `net.recovery` makes it: that skips what may have been assigned since.
 """
 
 from __future__ import annotations
@@ -101,6 +101,18 @@ class KeyManagers:
         state = ManagerSnapshot(generation, manager.export_state(_master(identity)))
         self._registry.keys.save_manager(type_id, state, by=self._config.name, now_ms=now_ms())
         self._reached.write(type_id, generation)
+
+    def skip_ahead(self, types: list[SignedType], sender_ids: int, at_ms: int) -> int:
+        """For a broker restored from a backup: see `KeyManager.skip_ahead`; returns how many managers run here."""
+        for signed in types:
+            if signed.group_ids:
+                self._registry.types.declare(signed, by=self._config.name, now_ms=at_ms)
+                self._registry.keys.new_sender_ids(signed.type_id, sender_ids, by=self._config.name, now_ms=at_ms)
+        managers = list(self.hosted(types))
+        for manager in managers:
+            manager.skip_ahead(at_ms)
+            self.keep(manager.signed_type.type_id, manager.generation)
+        return len(managers)
 
     def revocations(self) -> list[Revocation]:
         """All that is revoked, if there is more than at the last call."""

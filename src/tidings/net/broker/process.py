@@ -47,6 +47,8 @@ async def serve(config: BrokerConfig, report: Report) -> None:
         await broker.stop()
     await broker.ended()
     report({"broker": config.name, "state": "stopped"})
+    if broker.superseded is not None:
+        raise broker.superseded
 
 
 def prepare() -> None:

@@ -49,7 +49,7 @@ class ReliableReceiver:
     ) -> None:
         self._journal, self._links, self._queues, self._matcher = journal, links, queues, matcher
         self._tasks = tasks
-        self.inbox = Inbox(journal.received())
+        self.inbox = Inbox(journal.received(), restored=journal.copy > 0)
         self._keys = KeyDeadlines(unreadable_s_max)
         self._releasing: dict[NodeId, asyncio.Task[None]] = {}
         self._to_release: dict[NodeId, bool] = {}  # Whether an acknowledgement is due even if nothing is released.
@@ -67,8 +67,16 @@ class ReliableReceiver:
 
     def receive_announce(self, origin: NodeId, announce: Announce) -> None:
         """Raises PeerError if an origin announces events of another."""
-        self.inbox.receive_announce(origin, announce, asyncio.get_running_loop().time())
+        rewind = self.inbox.receive_announce(origin, announce, asyncio.get_running_loop().time())
+        if rewind is not None and (link := self._links.ready(origin)) is not None:
+            link.send(rewind)
+            return
         self._release_soon(origin, acknowledge=True)
+
+    def link_ready(self, origin: NodeId) -> None:
+        """A link is up: the origin learns how far this broker's record goes."""
+        if (rewind := self.inbox.rewind(origin)) is not None and (link := self._links.ready(origin)) is not None:
+            link.send(rewind)
 
     def receive_retransmit(self, origin: NodeId, sent: Retransmit) -> None:
         """An event that cannot be opened yet is requested again, for a while: its key may be on its way."""

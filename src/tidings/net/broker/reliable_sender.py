@@ -11,7 +11,17 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from tidings.delivery import WINDOW, Deliveries, InterestDirectory, LogRead, Nack, Outbox, PendingEvent, Retransmit
+from tidings.delivery import (
+    WINDOW,
+    Deliveries,
+    InterestDirectory,
+    LogRead,
+    Nack,
+    Outbox,
+    PendingEvent,
+    Retransmit,
+    Rewind,
+)
 from tidings.net.broker.journal import Journal, JournaledEvent, parts
 from tidings.net.broker.periodic import BackgroundTasks
 from tidings.net.transport.connection import Link
@@ -53,7 +63,7 @@ class ReliableSender:
         """`may_have`: whether a broker is a member of the network now and may read events of a type."""
         self._me, self._journal, self._links, self._directory = me, journal, links, directory
         self._local, self._tasks, self._may_have = local, tasks, may_have
-        self._outbox = Outbox(journal.id, journal.streams())
+        self._outbox = Outbox(journal.id, journal.streams(), ancestors=journal.ancestors())
         self._announcing: dict[NodeId, asyncio.Task[None]] = {}
         self._acked = asyncio.Event()
 
@@ -138,7 +148,8 @@ class ReliableSender:
         """A broker has everything below a number on disk."""
         if not self._outbox.ack(broker, below, asyncio.get_running_loop().time()):
             return
-        self._journal.note_acked(broker, below)
+        if broker == self._me:
+            self._journal.note_acked(broker, below)
         self._acked.set()
         self._journal.note_stream(broker, self._outbox.stream(broker).next_number, below)
         self._announce(broker)
@@ -147,6 +158,26 @@ class ReliableSender:
         """A broker lacks announced events: retransmit them."""
         self.receive_ack(link.proven.id, nack.acked)
         self._tasks.start(self._retransmit(link, nack.numbers[:WINDOW]))
+
+    def receive_rewind(self, broker: NodeId, rewind: Rewind) -> None:
+        """A broker that was restored from a backup has acknowledged more than it has: announce that again."""
+        if self._outbox.acked_from(broker, rewind.journal, rewind.number):
+            self._tasks.start(self._rewind(broker, rewind.number))
+
+    async def _rewind(self, broker: NodeId, number: int) -> None:
+        kept = await self._journal.kept_from(broker, number, self._outbox.stream(broker).acked)
+        if not self._outbox.acked_from(broker, self._journal.id, number):
+            return  # Another request has been answered meanwhile.
+        if (announcing := self._announcing.pop(broker, None)) is not None:
+            announcing.cancel()
+        self._outbox.rewind(broker, number, kept, asyncio.get_running_loop().time())
+        stream = self._outbox.stream(broker)
+        self._journal.note_stream(broker, stream.next_number, stream.acked)
+        log.warning(
+            "a broker was restored from a backup; it is sent again what it had acknowledged since",
+            extra={"broker": broker, "from_number": stream.acked, "lost": stream.acked - number},
+        )
+        self._announce(broker)
 
     async def _retransmit(self, link: Link, numbers: Sequence[int]) -> None:
         for some in parts(numbers, READ_AT_ONCE):

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from tidings.errors import Denied, InputError, PeerError, TidingsError
+from tidings.errors import Denied, InputError, PeerError, RateLimited, TidingsError
 from tidings.events import Event, EventType, Timestamp, from_declaration
 from tidings.net.config import ClientConfig, files_in, host_and_port, read_client
 from tidings.net.enrolment.live_files import ChangedFiles, renew_when_due
@@ -301,16 +301,22 @@ class Client:
             for id, event in zip(asked.result().ids, events, strict=True):
                 if not event.answer.done():
                     event.answer.set_result(show_event(id))
-        elif len(events) > 1:  # One bad event fails the whole frame: send each by itself.
-            for event in events:
+        elif len(events) > 1 and not isinstance(error, RateLimited):
+            for event in events:  # One bad event fails the whole frame: send each by itself.
                 self._publish_together(type, [event])
-        elif not events[0].answer.done():
-            events[0].answer.set_exception(error)
+        else:
+            for event in events:
+                if not event.answer.done():
+                    event.answer.set_exception(error)
 
     async def publish_many(
         self, type: str, events: Sequence[Mapping[str, Any]], *, names: Sequence[str] | None = None
     ) -> list[str]:
-        """Publish events of one type, in order; returns their ids once all are on the broker's disk."""
+        """Publish events of one type, in order; returns their ids once all are on the broker's disk.
+
+        Raises RateLimited where the broker takes no more now: with the same `names`, the call can be repeated after
+        `retry_after_s`, and what was published is not published again.
+        """
         names = names or [f"{self._names}.{next(self._tickets)}" for _ in events]
         answers = []
         for start in range(0, len(events), EVENTS_PER_FRAME):

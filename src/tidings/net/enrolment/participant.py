@@ -272,8 +272,13 @@ def table(head: str, content: Mapping[str, Any]) -> str:
     >>> table("[broker]", {"name": "\N{SHIP}"})
     '[broker]\nname = "🚢"\n'
     """
-    lines = (f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in content.items())
-    return "\n".join([head, *lines, ""])
+    return "\n".join([head, *(f"{name} = {_toml(value)}" for name, value in content.items()), ""])
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(name)} = {_toml(each)}" for name, each in value.items()) + "}"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def new_key(file: Path) -> Identity:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -16,7 +17,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import h11
 
-from tidings.errors import Denied, InputError, TidingsError
+from tidings.errors import Denied, InputError, RateLimited, TidingsError
 
 HEAD_BYTES_MAX = 64 * 1024  # Request line and headers, a bearer token among them.
 BODY_BYTES_MAX = 4 << 20
@@ -124,6 +125,8 @@ class HttpConnection:
             return
         closing = {"Connection": "close"} if self._h11.their_state is h11.ERROR else {}
         content = {"error": type(error).__name__, "why": str(error)}
+        if isinstance(error, RateLimited):
+            headers["Retry-After"] = str(math.ceil(error.retry_after_s))
         self.respond_json(_status_of(error), content, **closing, **headers)
 
     def begin(self, status: int, kind: str, **headers: str) -> None:
@@ -164,6 +167,8 @@ def _status_of(error: TidingsError) -> int:
     match error:
         case BadRequest(status=status):
             return status
+        case RateLimited():
+            return 429
         case Denied():
             return 403
         case InputError():

@@ -71,7 +71,7 @@ class Gateway:
         self._config, self._clients = config, clients
         self._types, self._publisher = services.types, services.publisher
         self._subscriptions, self._queues = services.subscriptions, services.queues
-        self._backpressure = services.backpressure
+        self._backpressure, self._rates = services.backpressure, services.rates
         self.address = ""
         self._proofs = DpopVerifier(config.domain, config.trusted, since_s=now_us() / 1e6)
         self._guests = self._listeners = 0
@@ -194,6 +194,7 @@ class Gateway:
                 events = [cloudevents.from_binary(request.headers, body, types, time_if_missing=now)]
             case _:
                 raise http.BadRequest(415, f"expected {cloudevents.STRUCTURED}, {cloudevents.BATCHED} or ce- headers")
+        self._rates.admit(key, len(events), asyncio.get_running_loop().time())
         ids: list[EventId] = []
         for type, together in itertools.groupby(events, key=lambda event: event.type):
             named = [(repeat_key(key, f"{event.source}\0{event.id}"), dict(event.values)) for event in together]

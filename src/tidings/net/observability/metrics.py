@@ -31,6 +31,8 @@ _COUNTERS = {
     "published": ("events_published", "Events published here."),
     "notified": ("events_delivered", "Deliveries of events to subscriptions of this broker's clients."),
     "refused": ("peer_messages_refused", "Messages of other brokers that were refused."),
+    "rate limited": ("events_rate_limited", "Events refused because a client or the organisation was too fast."),
+    "peers slowed down": ("peer_pauses", "Pauses in reading from an organisation that was too fast."),
     "connections refused": ("connections_refused", "Connections beyond the limit."),
     "handshakes failed": ("handshakes_failed", "Connections that were not authenticated."),
     "clients that broke the rules": ("client_protocol_errors", "Clients cut off for a frame they may not send."),

@@ -6,8 +6,9 @@ that does not belong to this stage of the connection close it with a PeerError.
 
     handshake   Hello, SignedTokens, Accepted                       both ways, once
     brokers     OverlayMessages, JoinStatus                         messages of the routing protocol; whether the broker has joined
+                Superseded                                          to an earlier copy of a restored broker (see `copies`)
                 InterestAdvertisement, InterestVersions,            reliable delivery to durable subscribers (see `delivery`)
-                Announce, Nack, Retransmit, Ack
+                Announce, Nack, Retransmit, Ack, Rewind
                 TraceRequest → TraceReply                           for `tidings trace`
     clients     Publish → Published                                 each request carries a ticket, and so does its reply
                 Subscribe → Subscribed, Unsubscribe → RequestDone, Query → Answer
@@ -35,9 +36,20 @@ from tidings.delivery import (
     InterestVersions,
     Nack,
     Retransmit,
+    Rewind,
 )
-from tidings.errors import Denied, ErrorCode, FilterError, InputError, PeerError, SetupError, TidingsError
+from tidings.errors import (
+    Denied,
+    ErrorCode,
+    FilterError,
+    InputError,
+    PeerError,
+    RateLimited,
+    SetupError,
+    TidingsError,
+)
 from tidings.events import from_extension, from_message, to_extension
+from tidings.net.transport.copies import ORIGINAL, CopyProof
 from tidings.overlay import EventId, Peer
 
 VERSION = 1
@@ -64,6 +76,7 @@ class Hello(LinkFrame, frozen=True):
     name: str = ""
     me: Peer | None = None
     protocol: str = ""
+    copy: CopyProof = ORIGINAL
 
 
 class SignedTokens(LinkFrame, frozen=True, tag="Creds"):
@@ -91,6 +104,12 @@ class JoinStatus(LinkFrame, frozen=True, tag="Standing"):
     """Whether the sender has joined the overlay, so that the receiver can join through it."""
 
     is_joined: bool
+
+
+class Superseded(LinkFrame, frozen=True):
+    """The receiver is an earlier copy of a broker that was restored from a backup; the proof is its own signature."""
+
+    by: CopyProof
 
 
 class RevocationSummary(LinkFrame, frozen=True):
@@ -296,6 +315,8 @@ class RequestRefused(LinkFrame, frozen=True, tag="Refused"):
     kind: str
     why: str
     code: str = ""
+    retry_after_s: float = 0.0
+    """When the same request can be made again, if it came too fast."""
 
 
 class Ping(LinkFrame, frozen=True):
@@ -323,7 +344,9 @@ FromBroker: TypeAlias = (
     | Nack
     | Retransmit
     | Ack
+    | Rewind
     | JoinStatus
+    | Superseded
     | TraceRequest
     | TraceReply
     | RevocationSummary
@@ -457,11 +480,14 @@ _DECODERS: dict[str, msgspec.msgpack.Decoder[Any]] = {
 
 def refusal(ticket: int, error: TidingsError) -> RequestRefused:
     """An error as a frame: with the name of its class, so that the other end raises the same one."""
-    return RequestRefused(ticket, _kind_of(error), str(error)[:4096], error.code.value)
+    retry_after_s = error.retry_after_s if isinstance(error, RateLimited) else 0.0
+    return RequestRefused(ticket, _kind_of(error), str(error)[:4096], error.code.value, retry_after_s)
 
 
 def as_error(refused: RequestRefused) -> TidingsError:
     """The error in a refusal."""
+    if refused.code == ErrorCode.RATE:
+        return RateLimited(refused.why, retry_after_s=refused.retry_after_s)
     return _KINDS.get(refused.kind, PeerError)(refused.why, code=ErrorCode.named(refused.code))
 
 

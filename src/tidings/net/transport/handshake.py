@@ -26,6 +26,7 @@ from typing import Any, Literal, TypeVar
 
 from tidings.errors import Denied, PeerError
 from tidings.net.ids import broker_id
+from tidings.net.transport.copies import ORIGINAL, CopyProof, check_copy
 from tidings.net.transport.frames import (
     VERSION,
     Accepted,
@@ -65,6 +66,7 @@ class Participant:
     """The authorities of the organisations that it is linked with."""
     me: Peer | None = None
     protocol: str = ""
+    copy: CopyProof = ORIGINAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ class Proven:
     peer: Peer | None = None
     administers: bool = False
     """Whether its certificate gives it the right to administer brokers."""
+    copy: CopyProof = ORIGINAL
     id: NodeId = field(init=False)
     """Derived from the key once: it is asked for with every frame."""
 
@@ -137,7 +140,7 @@ async def _shake(
 
 def _hello(participant: Participant, nonce: bytes) -> Hello:
     p = participant
-    return Hello((VERSION,), p.role, p.domain, p.identity.public_key, nonce, p.name, p.me, p.protocol)
+    return Hello((VERSION,), p.role, p.domain, p.identity.public_key, nonce, p.name, p.me, p.protocol, p.copy)
 
 
 def _peer_certificate(writer: asyncio.StreamWriter) -> bytes:
@@ -173,6 +176,7 @@ def _check_broker(hello: Hello, key: bytes, participant: Participant) -> None:
         raise PeerError("hello: a broker's id is made of its key")
     if hello.protocol != participant.protocol:
         raise PeerError(f"protocol: we run {participant.protocol}, they run {hello.protocol[:40]!r}")
+    check_copy(key, hello.copy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +215,7 @@ def _judged(
         raise Denied(f"domain: a client attaches to a broker of its own organisation, not {hello.domain[:80]!r}")
     if hello.role == participant.role == "client":
         raise PeerError("hello: expected a broker, got another client")
-    proven = Proven(hello.key, hello.domain, hello.name[:80], hello.role, tokens, hello.me, administers)
+    proven = Proven(hello.key, hello.domain, hello.name[:80], hello.role, tokens, hello.me, administers, hello.copy)
     return proven, Accepted(len(tokens))
 
 

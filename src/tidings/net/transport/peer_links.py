@@ -23,6 +23,8 @@ from tidings.errors import Denied, InputError, PeerError
 from tidings.net.config import Limits, host_and_port
 from tidings.net.transport.capture import Capture
 from tidings.net.transport.connection import Link
+from tidings.net.transport.copies import ORIGINAL, CopyProof
+from tidings.net.transport.frames import Superseded
 from tidings.net.transport.handshake import Participant, Proven, shake
 from tidings.net.transport.tls import why_unreached
 from tidings.overlay import NodeId, Peer
@@ -81,6 +83,7 @@ class PeerLinks:
         self._dialling: dict[NodeId, asyncio.Task[None]] = {}
         self._unreached: dict[NodeId, str] = {}
         self._serving: set[asyncio.Task[None]] = set()
+        self._copies: dict[NodeId, CopyProof] = {}  # Of brokers that were restored: the last copy of each.
         self._is_closing = False
 
     # ── Sending ──
@@ -245,6 +248,8 @@ class PeerLinks:
         """Uses a new link, unless there is a better one to the same peer."""
         peer = link.proven.peer
         assert peer is not None
+        if self._superseded(link):
+            return None
         if self._is_closing or not self._is_better(link, dialled):
             link.close("there is another connection between us")
             return None
@@ -258,6 +263,21 @@ class PeerLinks:
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
         return task
+
+    def _superseded(self, link: Link) -> bool:
+        """Whether a later copy of the same broker is known; an earlier one is told, be it the new link or the old."""
+        id, copy = link.proven.id, link.proven.copy
+        newest = self._copies.get(id, ORIGINAL)
+        if copy.number < newest.number:
+            log.warning("refused an earlier copy of a restored broker", extra={"peer": str(link.proven)})
+            link.send(Superseded(newest))
+            link.close("superseded: a restored copy of this broker runs")
+            return True
+        if copy.number > newest.number:
+            self._copies[id] = copy
+            if (old := self.open.get(id)) is not None:
+                old.send(Superseded(copy))
+        return False
 
     def _is_better(self, link: Link, dialled: bool) -> bool:
         peer = link.proven.peer

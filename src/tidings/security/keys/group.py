@@ -51,6 +51,7 @@ LEAD_MS = 2_000  # How long a new key travels before it is used, unless somebody
 SPACING_MS = 500  # Between two evictions; shorter than the grace, for which an evicted member may read anyway.
 # Members by rights that one receiver of the owner's has delegated: a hundred times what a large organisation runs.
 MEMBERS_OF_ONE_MAX = 1024
+PAST_MAX = 16  # Earlier keys for a member that comes back: at least so many changes may happen while it is away.
 DEK_BYTES = 32
 
 
@@ -75,6 +76,8 @@ class MemberRecord(msgspec.Struct, array_like=True):
     revocation_ids: tuple[str, ...] = ()
     grantee: bytes = b""
     """Whom the type's owner gave the right that the member's own was delegated from."""
+    since_epoch: int = 0
+    """The epoch in which the member joined, if that is known: it has had every key from there on."""
 
 
 class ArchivedKey(msgspec.Struct, frozen=True, array_like=True):
@@ -114,7 +117,10 @@ class EpochBeacon(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GroupKey(msgspec.Struct, frozen=True, array_like=True):
-    """A joiner's share of one group: the present key and, if it has a leaf already, its path."""
+    """A joiner's share of one group: the present key and, if it has a leaf already, its path.
+
+    `past` are keys that the joiner had as a member, and may have lost: it has been started again.
+    """
 
     gid: bytes
     epoch: int
@@ -122,6 +128,7 @@ class GroupKey(msgspec.Struct, frozen=True, array_like=True):
     dek: bytes
     tree_version: int
     path: SealedForMember | None
+    past: tuple[ArchivedKey, ...] = ()
 
     __repr__ = without_keys
 
@@ -209,6 +216,7 @@ class KeyGroup:
             valid_to,
             tuple(revocation_ids),
             grantee,
+            self.members[holder].since_epoch if holder in self.members else self.epoch,
         )
         if holder not in self.tree:
             member.status = MemberStatus.PENDING_LEAF
@@ -287,7 +295,13 @@ class KeyGroup:
         """The present key for one member, and its path if it has a leaf."""
         member = self._member(holder)
         path = self.tree.resync(holder, member.kex_key) if holder in self.tree else None
-        return GroupKey(self.gid, self.epoch, self.start_ms, self._dek, self.tree.version, path)
+        return GroupKey(self.gid, self.epoch, self.start_ms, self._dek, self.tree.version, path, self._past(member))
+
+    def _past(self, member: MemberRecord) -> tuple[ArchivedKey, ...]:
+        """The last keys that a member has had: events that were sealed with them may still be on their way to it."""
+        if not member.since_epoch:
+            return ()
+        return tuple(key for key in self._archive[-PAST_MAX:] if key.epoch >= member.since_epoch)
 
     def beacon(self, now_ms: int) -> EpochBeacon:
         return EpochBeacon(self.gid, self.epoch, self.start_ms, now_ms)
@@ -296,6 +310,16 @@ class KeyGroup:
         """The keys, past and present, of epochs that overlap a right's validity."""
         kept = [*self._archive, ArchivedKey(self.epoch, self.start_ms, None, self._dek)]
         return tuple(key for key in kept if key.start_ms < valid_to and (key.end_ms is None or key.end_ms > valid_from))
+
+    def skip_ahead(self, now_ms: int, epochs: int) -> None:
+        """Changes the key and leaves numbers out, which this group, restored from a backup, may have used since.
+
+        No update leads there: members notice by the next beacon, and ask for their share again.
+        """
+        self._see(now_ms)
+        self.refresh(now_ms, lead_ms=0)
+        self.epoch += epochs
+        self.tree.version += epochs
 
     # ── Storage ──
 
@@ -404,6 +428,8 @@ class GroupMember:
             self.tree.await_path(share.tree_version)
         else:
             self.tree.resync(share.path, share.tree_version)
+        for key in share.past:
+            self._keyring.add(self.gid, key.epoch, key.start_ms, key.dek)
         self._keyring.add(self.gid, share.epoch, share.start_ms, share.dek)
         self._keyring.vouch(self.gid, now_ms)
 

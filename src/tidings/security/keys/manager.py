@@ -51,6 +51,8 @@ from tidings.security.suites import expand
 
 JOIN_BYTES_MAX = TOKEN_BYTES_MAX + 2**18  # A token, and the ids of 4096 groups.
 NONCES_MAX = 65_536  # Requests remembered within the freshness; more at once are refused, so that none is taken twice.
+EPOCHS_SKIPPED = 1 << 16  # By a restore: keys change a thousand times a day at most, and backups are younger than that.
+GENERATIONS_SKIPPED = 1 << 32
 
 
 class JoinRequest(msgspec.Struct, frozen=True, array_like=True):
@@ -216,6 +218,15 @@ class KeyManager:
         """Carries out what is due in every group."""
         updates = [group.tick(now_ms) for group in self.groups.values()]
         return self._changed(updates) if any(updates) else []
+
+    def skip_ahead(self, now_ms: int) -> None:
+        """For a manager restored from a backup: new keys, and none of the numbers that it may have used since.
+
+        The caller stores the state before the manager runs. Sender ids are skipped where they are counted.
+        """
+        for group in self.groups.values():
+            group.skip_ahead(now_ms, EPOCHS_SKIPPED)
+        self.generation += GENERATIONS_SKIPPED
 
     @property
     def next_tick_ms(self) -> int:

@@ -153,6 +153,7 @@ def test_old_events_go_but_not_those_that_are_owed(tmp_path: Path) -> None:
         for number in range(1, 11):
             journal.note_event(event(number), "T", number, str(number).encode(), b"")
         journal.note_pending("b", PendingEvent(1, 7, event(7), ""))
+        journal.note_stream("b", 2, 1)
         await journal.forget_old(keep_max=2, before_us=0, dead_max=10)
         assert [kept.position for kept in await journal.events_since(0, "T", 0, 100)] == [7, 8, 9, 10]
         journal.close()
@@ -177,6 +178,8 @@ def test_what_is_owed_for_too_long_is_found_by_broker(tmp_path: Path) -> None:
         for number in (1, 2, 3):
             position = journal.note_event(event(number), "T", 10 * number, str(number).encode(), b"")
             journal.note_pending("b", PendingEvent(number, position, event(number), ""))
+            journal.note_stream("b", number + 1, 2)
+        assert await journal.pending_too_long(before_us=15) == []  # The first one is acknowledged.
         assert await journal.pending_too_long(before_us=25) == [("b", 2)]
         journal.close()
 
