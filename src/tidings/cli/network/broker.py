@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -208,3 +209,17 @@ def drain(who: AsOption = None, output: OutputOption = Output.TABLE) -> None:
     """
     asked(who, "drain")
     tell("the broker is draining; it stops by itself when no delivery is pending")
+
+
+@app.command()
+def openapi() -> None:
+    """Print the OpenAPI description of the HTTP gateway, as a running one serves it at /openapi.json.
+
+    \b
+    Example:
+      tidings broker openapi > gateway.json
+    """
+    from tidings import __version__
+    from tidings.net.gateway.openapi import openapi as description
+
+    print(json.dumps(description(__version__), indent=2))
