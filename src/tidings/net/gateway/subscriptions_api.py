@@ -143,7 +143,7 @@ def condition_of(filters: Sequence[Any], type: EventType) -> str:
 
     A filter is true or false, never NULL: `not` of a comparison with an absent attribute is true.
 
-    >>> plate = EventType.of("Plate", {"plate": "string", "speed": "int"})
+    >>> plate = EventType("Plate", plate="string", speed="int")
     >>> condition_of([{"prefix": {"plate": "A"}}, {"not": {"exact": {"speed": "30"}}}], plate)
     "(plate LIKE 'A%') AND (speed IS DISTINCT FROM 30)"
     """
