@@ -53,6 +53,7 @@ from tidings.net.enrolment.live_files import LiveFiles, renew_when_due
 from tidings.net.ids import read_identity
 from tidings.net.observability.latency import Meters
 from tidings.net.observability.metrics import SUBSCRIPTIONS_MAX, BrokerNumbers, SubscriptionLag
+from tidings.net.observability.spans import OtlpSink, SpanRecorder
 from tidings.net.revocation_sync import RevocationSync
 from tidings.net.transport.capture import Capture
 from tidings.net.transport.connection import Link
@@ -150,7 +151,10 @@ class Broker:
             link_wait_s_max=limits.link_wait_s_max,
             client_wait_s_max=limits.client_wait_s_max,
         )
-        self.services = ClientServices(self.types, self.publisher, self.subscriptions, self.queues, self.backpressure)
+        self.spans = self._make_spans()
+        self.services = ClientServices(
+            self.types, self.publisher, self.subscriptions, self.queues, self.backpressure, self.spans
+        )
         self.tracer = EventTracer(self.node, self.links, self._tasks, config.name, config.domain)
         self.admin = Admin(
             self.tracer,
@@ -272,6 +276,16 @@ class Broker:
             self.carry_out,
         )
 
+    def _make_spans(self) -> SpanRecorder | None:
+        config = self.config
+        if not config.traces:
+            return None
+        sink = OtlpSink(config.traces, {"service.namespace": config.domain, "service.instance.id": config.name})
+        spans = SpanRecorder(self.me.id, sink, self._type_name, ratio=config.traces_ratio)
+        self.node.watch(spans)
+        self.publisher.spans = spans
+        return spans
+
     def _new_session(self, link: Link, name: str) -> ClientSession:
         return ClientSession(link, name, self.services, self.admin.named)
 
@@ -308,6 +322,7 @@ class Broker:
             apply_retention(self.sender, self.journal, self.config.limits),
             self.subscriptions.retry_lapsed(self.config.limits.lapsed_retry_s),
             *([renew_when_due(self.config.certificate, "broker")] if self.config.enrolment else []),
+            *([self.spans.run()] if self.spans is not None else []),
         ):
             self._tasks.start(work)
         log.info(
@@ -391,6 +406,8 @@ class Broker:
         await self.journal.committed()
         self.journal.close()
         self.managers.close()
+        if self.spans is not None:
+            await self.spans.close()
         self._stopped.set()
 
     # ── State ──

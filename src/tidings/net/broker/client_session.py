@@ -22,6 +22,7 @@ from tidings.net.broker.journal import DurableSubscription
 from tidings.net.broker.publish import Backpressure, Publisher
 from tidings.net.broker.subscriptions import BrokerSubscriptions
 from tidings.net.ids import repeat_key
+from tidings.net.observability.spans import SpanRecorder
 from tidings.net.transport.connection import Link
 from tidings.net.transport.frames import (
     Acknowledge,
@@ -75,6 +76,8 @@ class ClientServices:
     subscriptions: BrokerSubscriptions
     queues: DurableQueues
     backpressure: Backpressure
+    spans: SpanRecorder | None = None
+    """None where no spans are recorded."""
 
 
 class ClientSession:

@@ -19,6 +19,7 @@ import asyncio
 import base64
 import binascii
 import itertools
+import json
 import re
 import secrets
 from collections.abc import Mapping
@@ -37,7 +38,7 @@ from tidings.net.clock import now_us
 from tidings.net.config import BrokerConfig
 from tidings.net.gateway import http
 from tidings.net.gateway.dpop import DpopVerifier
-from tidings.net.gateway.openapi import WAIT_S_MAX, Operation, methods_of, openapi, operation_for, subscription_in
+from tidings.net.gateway.openapi import JSON, WAIT_S_MAX, Operation, methods_of, openapi, operation_for, subscription_in
 from tidings.net.gateway.sse import SseListener
 from tidings.net.gateway.subscriptions_api import SubscriptionsApi
 from tidings.net.ids import repeat_key, show_event
@@ -78,6 +79,7 @@ class Gateway:
         self._types, self._publisher = services.types, services.publisher
         self._subscriptions, self._queues = services.subscriptions, services.queues
         self._backpressure = services.backpressure
+        self._spans = services.spans
         self._api = SubscriptionsApi(services.types, services.subscriptions, services.queues)
         self.address = ""
         self._proofs = DpopVerifier(config.domain, config.trusted, since_s=now_us() / 1e6)
@@ -193,7 +195,9 @@ class Gateway:
             case "publishEvents":
                 connection.respond_json(201, await self._publish(request, kind, body, guest.name, key), **shared)
             case "streamEvents":
-                await self._listen(request, guest.name, key, SseListener(connection, shared, _wait_s(request)))
+                await self._listen(
+                    request, guest.name, key, SseListener(connection, shared, _wait_s(request), self._spans)
+                )
             case "acknowledge":
                 connection.respond_json(202, self._acknowledge(request, key), **shared)
             case _:
@@ -242,6 +246,9 @@ class Gateway:
         for type, together in itertools.groupby(events, key=lambda event: event.type):
             named = [(repeat_key(key, f"{event.source}\0{event.id}"), dict(event.values)) for event in together]
             ids += await self._when_possible(client, type, named)
+        if self._spans is not None:
+            for id, parent in zip(ids, _traceparents(request, kind, body), strict=True):
+                self._spans.caused_by(id, parent)
         return {"ids": [show_event(id) for id in ids]}
 
     async def _when_possible(self, client: str, type: str, named: list[tuple[bytes, dict[str, Any]]]) -> list[EventId]:
@@ -318,6 +325,14 @@ def _tokens(headers: Mapping[str, str]) -> tuple[bytes, ...]:
         )
     except (binascii.Error, ValueError):
         raise http.BadRequest(401, "expected tokens as `tidings grant` prints them") from None
+
+
+def _traceparents(request: http.Request, kind: str, body: bytes) -> list[object]:
+    """What the distributed-tracing extension of each published CloudEvent says; the body has been read before."""
+    if kind == JSON:
+        return [request.headers.get("ce-traceparent")]
+    found = json.loads(body)
+    return [event.get("traceparent") for event in (found if isinstance(found, list) else [found])]
 
 
 def _wait_s(request: http.Request) -> float | None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from tidings.events import Timestamp, to_record
 from tidings.net.gateway.http import BODY_BYTES_MAX, HttpConnection
 from tidings.net.ids import show_event
+from tidings.net.observability.spans import SpanRecorder
 from tidings.net.transport.frames import DeliveredEvent, EventDelivery, RequestRefused, read_event
 from tidings.overlay import SubscriptionId
 
@@ -19,9 +20,15 @@ COMMENT_EVERY_S = 10.0  # An empty comment, so that both ends notice a dead conn
 class SseListener:
     """One listener: a `DeliverySink` of a durable subscription, or the `LiveSubscriber` of a live one."""
 
-    def __init__(self, connection: HttpConnection, headers: Mapping[str, str], wait_s: float | None = None) -> None:
+    def __init__(
+        self,
+        connection: HttpConnection,
+        headers: Mapping[str, str],
+        wait_s: float | None = None,
+        spans: SpanRecorder | None = None,
+    ) -> None:
         """`headers` go before the events, beside those that every listener gets. Ends by itself after `wait_s`."""
-        self._wait_s = wait_s
+        self._wait_s, self._spans = wait_s, spans
         self._http, self._writer, self._headers = connection, connection.writer, headers
         self._over = asyncio.Event()
         self._missed = 0
@@ -95,5 +102,7 @@ class SseListener:
             "datacontenttype": "application/json",
             "data": to_record(delivered.values),
         }
+        if self._spans is not None:
+            event["traceparent"] = self._spans.traceparent(delivered.event)
         lines = [f"id: {position}"] if position else []
         self._http.send("\n".join([*lines, f"data: {json.dumps(event)}", "", ""]).encode())
