@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from tidings.net.enrolment.participant import read_request
     from tidings.net.enrolment.renewal import enrol_with_code, renew_participant
     from tidings.net.enrolment.server import serve_enrolment
+    from tidings.net.gateway.openapi import openapi
 
 Layout, LaidOut, Reader = DevNetwork, DevNetworkFiles, ReadAccess  # Their names in 0.1.
 
@@ -81,6 +82,7 @@ __all__ = [
     "is_administrator",
     "lay_out",
     "log_to_stderr",
+    "openapi",
     "parse_document",
     "peer_at",
     "prepare",
@@ -121,6 +123,7 @@ _LATER = {
     "enrol_with_code": ("tidings.net.enrolment.renewal", "enrol_with_code"),
     "renew_participant": ("tidings.net.enrolment.renewal", "renew_participant"),
     "serve_enrolment": ("tidings.net.enrolment.server", "serve_enrolment"),
+    "openapi": ("tidings.net.gateway.openapi", "openapi"),
 }
 
 

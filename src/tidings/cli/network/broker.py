@@ -211,8 +211,8 @@ def drain(who: AsOption = None, output: OutputOption = Output.TABLE) -> None:
     tell("the broker is draining; it stops by itself when no delivery is pending")
 
 
-@app.command()
-def openapi() -> None:
+@app.command("openapi")
+def describe_gateway() -> None:
     """Print the OpenAPI description of the HTTP gateway, as a running one serves it at /openapi.json.
 
     \b
@@ -220,6 +220,6 @@ def openapi() -> None:
       tidings broker openapi > gateway.json
     """
     from tidings import __version__
-    from tidings.net.gateway.openapi import openapi as description
+    from tidings.net import openapi
 
-    print(json.dumps(description(__version__), indent=2))
+    print(json.dumps(openapi(__version__), indent=2))
