@@ -12,7 +12,7 @@ import typer
 from tidings.cli.terminal import Output, OutputOption, show, tell
 from tidings.errors import InputError, did_you_mean
 from tidings.events import Attribute, EventType, ValueType, read_file, read_record, typed
-from tidings.filters import Condition, Node, children, format_tree, guess_type, parse
+from tidings.filters import Condition, Node, children, format_tree, guess_type, parse, parse_cesql
 
 app = typer.Typer(
     name="filter",
@@ -33,6 +33,9 @@ EventOption: TypeAlias = Annotated[
     typer.Option(
         "--event", metavar="JSON", help="The event's attributes as a JSON object; - reads stdin, @FILE a file."
     ),
+]
+CesqlOption: TypeAlias = Annotated[
+    bool, typer.Option("--cesql", help="CESQL 1.0 to the letter: implicit casts, and a value even after an error.")
 ]
 
 
@@ -77,20 +80,29 @@ def explain(condition: ConditionArgument, type: TypeOption = None, output: Outpu
 
 @app.command("test")
 def try_on(
-    condition: ConditionArgument, event: EventOption, type: TypeOption = None, output: OutputOption = Output.TABLE
+    condition: ConditionArgument,
+    event: EventOption,
+    type: TypeOption = None,
+    cesql: CesqlOption = False,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Print TRUE, FALSE or NULL for an event, and which part decided. Only TRUE matches.
 
     Without --type, the types are those of the event's JSON values, and an attribute
-    that the event lacks is NULL.
+    that the event lacks is NULL. With --cesql the condition is an expression in CESQL
+    as its specification has it; its value is printed, with the error if there was one.
 
     \b
     Examples:
       tidings filter test "speed > 20" --event '{"speed": 31.0}'       TRUE
       tidings filter test "speed > 20" --event '{"speed": null}'       NULL
       cat event.json | tidings filter test "speed > 20" --event -
+      tidings filter test --cesql "sequence = 5" --event '{"sequence": "5"}'   TRUE
     """
     record = _read_record(event)
+    if cesql:
+        _show_cesql(condition, record, type, output)
+        return
     event_type = read_file(type) if type else _type_of(record, condition)
     wanted = parse(condition, event_type)
     values = event_type.check(typed(record, event_type))
@@ -115,6 +127,17 @@ def to_spark(condition: ConditionArgument, type: TypeOption = None, output: Outp
         show([{"spark": text}], output)
     else:
         print(text)
+
+
+def _show_cesql(text: str, record: Mapping[str, Any], type: Path | None, output: Output) -> None:
+    if type is not None:
+        raise InputError("--type goes with conditions; CESQL has no event types, leave one of --cesql and --type out")
+    result = parse_cesql(text).evaluate(record)
+    if output is Output.JSON:
+        show([{"value": result.value, "error": result.error, "passes": result.passes}], output)
+        return
+    shown = str(result.value).upper() if isinstance(result.value, bool) else repr(result.value)
+    print(f"{shown}  error: {result.error}" if result.error else shown)
 
 
 def _parsed(text: str, type: Path | None) -> Condition:

@@ -11,6 +11,7 @@ In reading order:
     event         one event, and its binary form
     declaration   event types as TOML or JSON files
     jsonform      events as JSON
+    jsonschema    event types as JSON Schema
     arrow         event types and events as Arrow schemas and batches
     cloudevents   events as CloudEvents
 """
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from tidings.events.declaration import from_declaration, read_file, to_declaration, write_file
 from tidings.events.event import Event, decode_value, encode_value, from_extension, from_message, to_extension
 from tidings.events.jsonform import read_record, read_values, to_record, typed
+from tidings.events.jsonschema import json_schema
 from tidings.events.schema import Attribute, EventType, Required
 from tidings.events.values import (
     INT_MAX,
@@ -85,6 +87,7 @@ __all__ = [
     "from_declaration",
     "from_extension",
     "from_message",
+    "json_schema",
     "nest",
     "python_values",
     "read_file",

@@ -21,9 +21,11 @@ In reading order:
     cover       covering and overlap
     view        conditions over attributes that cannot all be read
     spark       the same as Spark SQL
+    cesql       CESQL as its specification has it, with casts and errors, beside all of the above
 """
 
 from tidings.filters import syntax
+from tidings.filters.cesql import CesqlErrorKind, CesqlExpression, CesqlResult, parse_cesql
 from tidings.filters.condition import Condition, parse
 from tidings.filters.cover import covers, overlaps
 from tidings.filters.evaluate import evaluate
@@ -52,6 +54,9 @@ __all__ = [
     "NESTING_MAX",
     "WHITESPACE",
     "Box",
+    "CesqlErrorKind",
+    "CesqlExpression",
+    "CesqlResult",
     "Condition",
     "Intervals",
     "LikeSegment",
@@ -71,6 +76,7 @@ __all__ = [
     "next_key",
     "overlaps",
     "parse",
+    "parse_cesql",
     "parse_tree",
     "parse_value",
     "plain_names",

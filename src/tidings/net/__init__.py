@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from tidings.net.enrolment.participant import prepare as prepare_participant
     from tidings.net.enrolment.renewal import enrol_with_code, renew_participant
     from tidings.net.enrolment.server import serve_enrolment
+    from tidings.net.gateway.openapi import openapi
     from tidings.net.recovery.backup import Backup, write_backup
     from tidings.net.recovery.restore import Restored
     from tidings.net.recovery.restore import restore as restore_backup
@@ -92,6 +93,7 @@ __all__ = [
     "lay_out",
     "log_to_stderr",
     "managers_at",
+    "openapi",
     "parse_document",
     "peer_at",
     "prepare",
@@ -145,6 +147,7 @@ _LATER = {
     "enrol_with_code": ("tidings.net.enrolment.renewal", "enrol_with_code"),
     "renew_participant": ("tidings.net.enrolment.renewal", "renew_participant"),
     "serve_enrolment": ("tidings.net.enrolment.server", "serve_enrolment"),
+    "openapi": ("tidings.net.gateway.openapi", "openapi"),
 }
 
 

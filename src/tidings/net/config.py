@@ -109,6 +109,10 @@ class BrokerConfig:
     """How clients name the gateway, as `host:port`: proofs for another host are refused. By default, its address and
     the names in its certificate."""
     metrics: str = ""
+    traces: str = ""
+    """The OpenTelemetry collector that spans are sent to, as http://host:4318; none if empty."""
+    traces_ratio: float = 1.0
+    """The share of events that are traced, from 0 to 1."""
     capture: Path | None = None
     """A folder for captures of what is sent to other brokers; see `transport.capture`."""
     peers: tuple[PeerConfig, ...] = ()

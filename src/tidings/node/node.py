@@ -57,7 +57,7 @@ from tidings.node.neighbours import (
 )
 from tidings.node.outbound import Outbound, decode_stored, encode_stored
 from tidings.node.subscriptions import ClientSubscriptions, InterestSummary
-from tidings.node.trace_log import TraceHop, TraceLog
+from tidings.node.trace_log import TraceHop, TraceLog, TraceObserver
 from tidings.node.trust_boundary import CacheTrustPolicy, TrustBoundary
 from tidings.node.type_crypto import TypeCrypto, UnknownPublisher
 from tidings.node.type_registry import CONTROL, RegisteredType, TypeRegistry
@@ -743,6 +743,10 @@ class Node:
         return [*done, *self._retry_deliveries(now)]
 
     # ── Inspection ─────────────────────────────────────────────────────────────
+
+    def watch(self, observer: TraceObserver) -> None:
+        """Has an observer hear of all that the trace log records from now on."""
+        self._trace.observer = observer
 
     def hop(self, event: EventId) -> TraceHop | None:
         """What this node did with a recent event; None if it is not in the trace log."""

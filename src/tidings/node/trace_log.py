@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tidings.node.type_registry import CONTROL
 from tidings.overlay import EventId, NodeId, Packet, SubscriptionId, View
@@ -50,6 +50,16 @@ class TraceHop:
         return f"key: this broker cannot read {', '.join(unread)}" if unread else f"not TRUE: {one.condition.text}"
 
 
+class TraceObserver(Protocol):
+    """Hears of what the trace log records, as it happens; the driver makes spans of it."""
+
+    def arrived(self, event: EventId, type: str, came_from: NodeId) -> None: ...
+
+    def sent(self, event: EventId, to: NodeId) -> None: ...
+
+    def delivered(self, event: EventId, type: str, subscription: SubscriptionId, client: str) -> None: ...
+
+
 class _Entry:
     """What is recorded as it happens; a TraceHop is made from it on request."""
 
@@ -67,6 +77,7 @@ class TraceLog:
 
     def __init__(self, at_most: int) -> None:
         self.at_most = at_most
+        self.observer: TraceObserver | None = None
         self._entries: OrderedDict[EventId, _Entry] = OrderedDict()  # A dict finds its oldest entry slowly.
 
     def arrived(self, packet: Packet, came_from: NodeId, at: float) -> None:
@@ -82,6 +93,8 @@ class TraceLog:
         if len(entries) >= self.at_most:
             entries.popitem(last=False)
         entries[header.id] = _Entry(header.type, at, came_from, packet.view)
+        if self.observer is not None:
+            self.observer.arrived(header.id, header.type, came_from)
 
     def sent(self, event: EventId, to: NodeId, in_clear: tuple[str, ...]) -> None:
         entry = self._entries.get(event)
@@ -89,6 +102,8 @@ class TraceLog:
             entry.sent = entry.sent or []
             if len(entry.sent) < SENDS_MAX:
                 entry.sent.append((to, in_clear))
+                if self.observer is not None:
+                    self.observer.sent(event, to)
 
     def delivered(self, event: EventId, subscription: SubscriptionId, client: str) -> None:
         entry = self._entries.get(event)
@@ -96,6 +111,8 @@ class TraceLog:
             entry.delivered = entry.delivered or []
             if len(entry.delivered) < DELIVERED_MAX:
                 entry.delivered.append((subscription, client))
+                if self.observer is not None:
+                    self.observer.delivered(event, entry.type, subscription, client)
 
     def refused(self, event: EventId, why: str) -> None:
         entry = self._entries.get(event)

@@ -116,3 +116,14 @@ def test_every_command_speaks_json(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert rows[1]["boxes"] == [{"sides": {"a": "{1.0}"}, "residuals": []}]
     assert rows[2] == {"spark": "(`a` = 1.0D)"}
     assert rows[3] == {"outcome": "TRUE", "decided_by": ["a = 1"]}
+
+
+@pytest.mark.parametrize(
+    ("expression", "line"),
+    [("sequence = 5", "TRUE"), ("missing * 5", "0  error: missingAttribute"), ("LEFT(sequence, 1)", "'5'")],
+)
+def test_cesql_to_the_letter_casts_and_goes_on_after_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], expression: str, line: str
+) -> None:
+    assert tidings(monkeypatch, "filter", "test", "--cesql", expression, "--event", '{"sequence": "5"}') == 0
+    assert capsys.readouterr().out == line + "\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import json
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -283,3 +284,17 @@ def drain(who: AsOption = None, output: OutputOption = Output.TABLE) -> None:
     """
     asked(who, "drain")
     tell("the broker is draining; it stops by itself when no delivery is pending")
+
+
+@app.command("openapi")
+def describe_gateway() -> None:
+    """Print the OpenAPI description of the HTTP gateway, as a running one serves it at /openapi.json.
+
+    \b
+    Example:
+      tidings broker openapi > gateway.json
+    """
+    from tidings import __version__
+    from tidings.net import openapi
+
+    print(json.dumps(openapi(__version__), indent=2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -24,6 +25,7 @@ from tidings.cli.registry.registry import (
     show_key,
     show_moment,
 )
+from tidings.cli.registry.tokens import TokenContext, read_token
 from tidings.cli.terminal import Output, OutputOption, Row, refusing_what_is_broken, show, tell
 from tidings.errors import Denied, InputError
 from tidings.events import read_file
@@ -230,6 +232,38 @@ def show_type(
     show(
         [{"attribute": a.name, "type": a.type, "required": "required" if a.required else ""} for a in signed.event_type]
     )
+
+
+@app.command("asyncapi")
+def describe_type(
+    name: NameArgument,
+    right: Annotated[
+        str | None,
+        typer.Option(
+            "--right", metavar="TOKEN", help="Only what the holder of this right may do and read; - is stdin."
+        ),
+    ] = None,
+    owner: Annotated[
+        str | None, typer.Option("--owner", metavar="WHO", help="Who issued the right, if the registry does not know.")
+    ] = None,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+) -> None:
+    """Print a type as AsyncAPI 3.0: its channel, what can be published and received, and the schema of its events.
+
+    With --right, it is what the holder of the right sees: the operations that it allows, the attributes
+    that it shows, and its condition in words. The right is checked for its signature, not for its dates.
+
+    \b
+    Examples:
+      tidings type asyncapi Numberplate > numberplate.json
+      tidings type asyncapi Numberplate --right desk.token
+    """
+    from tidings.cli.registry.asyncapi import asyncapi
+
+    with open_registry(registry) as opened:
+        signed = opened.types.find(name)
+        token = TokenContext.of_open(opened, registry).read(read_token(right), owner) if right is not None else None
+    print(json.dumps(asyncapi(signed, token.right() if token is not None else None), indent=2))
 
 
 @app.command()

@@ -56,6 +56,7 @@ from tidings.net.enrolment.live_files import LiveFiles, renew_when_due
 from tidings.net.ids import read_identity
 from tidings.net.observability.latency import Meters
 from tidings.net.observability.metrics import SUBSCRIPTIONS_MAX, BrokerNumbers, SubscriptionLag
+from tidings.net.observability.spans import OtlpSink, SpanRecorder
 from tidings.net.online_sync import OnlineSync
 from tidings.net.revocation_sync import RevocationSync
 from tidings.net.transport.capture import Capture
@@ -177,8 +178,10 @@ class Broker:
             link_wait_s_max=limits.link_wait_s_max,
             client_wait_s_max=limits.client_wait_s_max,
         )
+        self.spans = self._make_spans()
+        rates = self._make_rates()
         self.services = ClientServices(
-            self.types, self.publisher, self.subscriptions, self.queues, self.backpressure, self._make_rates()
+            self.types, self.publisher, self.subscriptions, self.queues, self.backpressure, rates, self.spans
         )
         self.tracer = EventTracer(self.node, self.links, self._tasks, config.name, config.domain)
         self.admin = Admin(
@@ -319,6 +322,16 @@ class Broker:
             self.carry_out,
         )
 
+    def _make_spans(self) -> SpanRecorder | None:
+        config = self.config
+        if not config.traces:
+            return None
+        sink = OtlpSink(config.traces, {"service.namespace": config.domain, "service.instance.id": config.name})
+        spans = SpanRecorder(self.me.id, sink, self._type_name, ratio=config.traces_ratio)
+        self.node.watch(spans)
+        self.publisher.spans = spans
+        return spans
+
     def _new_session(self, link: Link, name: str) -> ClientSession:
         return ClientSession(link, name, self.services, self.admin.named)
 
@@ -356,6 +369,7 @@ class Broker:
             apply_retention(self.sender, self.journal, self.config.limits),
             self.subscriptions.retry_lapsed(self.config.limits.lapsed_retry_s),
             *([renew_when_due(self.config.certificate, "broker")] if self.config.enrolment else []),
+            *([self.spans.run()] if self.spans is not None else []),
         ):
             self._tasks.start(work)
         log.info(
@@ -452,6 +466,8 @@ class Broker:
         await self.journal.committed()
         self.journal.close()
         self.managers.close()
+        if self.spans is not None:
+            await self.spans.close()
         self._stopped.set()
 
     # ── State ──

@@ -23,6 +23,7 @@ from tidings.net.broker.journal import DurableSubscription
 from tidings.net.broker.publish import Backpressure, Publisher
 from tidings.net.broker.subscriptions import BrokerSubscriptions
 from tidings.net.ids import repeat_key
+from tidings.net.observability.spans import SpanRecorder
 from tidings.net.transport.connection import Link
 from tidings.net.transport.frames import (
     Acknowledge,
@@ -77,6 +78,8 @@ class ClientServices:
     queues: DurableQueues
     backpressure: Backpressure
     rates: PublishRates
+    spans: SpanRecorder | None = None
+    """None where no spans are recorded."""
 
 
 class ClientSession:

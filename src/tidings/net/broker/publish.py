@@ -20,6 +20,7 @@ from tidings.net.broker.periodic import BackgroundTasks
 from tidings.net.broker.reliable_sender import ReliableSender
 from tidings.net.clock import now_us
 from tidings.net.observability.latency import Meters
+from tidings.net.observability.spans import SpanRecorder
 from tidings.net.transport.connection import Link
 from tidings.net.transport.peer_links import PeerLinks
 from tidings.node import Keep, Node, NodeEffect, RegisteredType
@@ -47,6 +48,7 @@ class Publisher:
         self._node, self._journal, self._sender, self._history = node, journal, sender, history
         self._queues, self._matcher, self._meters, self._carry_out = queues, matcher, meters, carry_out
         self._loop = asyncio.get_running_loop()
+        self.spans: SpanRecorder | None = None
         self.is_draining = False
         """Whether new events are refused."""
 
@@ -84,6 +86,7 @@ class Publisher:
             )
         repeats, begun = journal.repeats, self._loop.time()
         new = {key: values for key, values in events if key not in repeats}
+        ids: list[EventId] = []
         if new:
             ids, effects = self._node.publish_many(client, known.name, list(new.values()), begun, keep=True)
             self._meters.counts["published"] += len(ids)
@@ -92,6 +95,8 @@ class Publisher:
 
         def on_disk() -> None:
             self._meters.publish.observe(self._loop.time() - begun, len(all_ids))
+            if self.spans is not None:
+                self.spans.published(ids, known.name, self._loop.time() - begun)
             then(all_ids)
 
         journal.then(on_disk)

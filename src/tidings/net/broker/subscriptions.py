@@ -195,6 +195,12 @@ class BrokerSubscriptions:
 
     # ── Durable subscriptions ──
 
+    def check(self, client: str, known: RegisteredType, condition: str) -> None:
+        """Raises what subscribing would raise: for a condition that is wrong or too large, or without a right."""
+        check_size(condition)
+        names = tuple(parse(condition, known.event_type).attributes)
+        self._node.check_reader(client, known.name, names, self._loop.time())
+
     async def subscribe_durable(
         self, owner: bytes, name: str, known: RegisteredType, condition: str, since_us: int, tokens: Sequence[bytes]
     ) -> DurableSubscription:

@@ -1,1 +1,5 @@
-"""The HTTP gateway of a broker: in reading order `server`, `sse` (server-sent events), `dpop` (proofs of possession), `http`."""
+"""The HTTP gateway of a broker.
+
+In reading order: `server`, `openapi` (its operations, as data), `sse` (server-sent events), `subscriptions_api` (the
+CloudEvents Subscriptions API), `dpop` (proofs of possession), `http`.
+"""

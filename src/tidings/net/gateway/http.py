@@ -124,7 +124,7 @@ class HttpConnection:
         if self._h11.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
         closing = {"Connection": "close"} if self._h11.their_state is h11.ERROR else {}
-        content = {"error": type(error).__name__, "why": str(error)}
+        content = {"error": type(error).__name__, "code": error.code, "why": str(error)}
         if isinstance(error, RateLimited):
             headers["Retry-After"] = str(math.ceil(error.retry_after_s))
         self.respond_json(_status_of(error), content, **closing, **headers)

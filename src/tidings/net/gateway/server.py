@@ -3,6 +3,8 @@
     POST /events                      one CloudEvent (structured or binary) or a batch of them; 201 once on disk
     GET  /events?type=…&where=…       server-sent events, each a CloudEvent; `durable=NAME` waits while nobody listens
     POST /acknowledge?durable=NAME&position=N
+    /subscriptions, /subscriptions/ID the CloudEvents Subscriptions API, see `subscriptions_api`
+    GET  /openapi.json                all of this, described
     GET  /, /tidings.mjs              a page to try it in a browser, and the module that it and other pages use
 
 Who asks is known by a client certificate of the broker's own organisation, or by a proof that it holds the
@@ -17,6 +19,7 @@ import asyncio
 import base64
 import binascii
 import itertools
+import json
 import re
 import secrets
 from collections.abc import Mapping
@@ -25,15 +28,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tidings import __version__
 from tidings.errors import Denied, InputError, PeerError, TidingsError
 from tidings.events import Timestamp
 from tidings.net.broker.client_session import ClientServices
+from tidings.net.broker.journal import DurableSubscription
 from tidings.net.broker.subscriptions import AttachedClients
 from tidings.net.clock import now_us
 from tidings.net.config import BrokerConfig
 from tidings.net.gateway import http
 from tidings.net.gateway.dpop import DpopVerifier
+from tidings.net.gateway.openapi import JSON, WAIT_S_MAX, Operation, methods_of, openapi, operation_for, subscription_in
 from tidings.net.gateway.sse import SseListener
+from tidings.net.gateway.subscriptions_api import SubscriptionsApi
 from tidings.net.ids import repeat_key, show_event
 from tidings.net.transport.listen import address_of, listen
 from tidings.net.transport.tls import anchors_in, certified_by, names_in, server_context, web_context
@@ -45,9 +52,9 @@ LISTENERS_MAX = 1024
 PREFLIGHT_S = "600"  # How long a browser may remember that a page of another origin is let in.
 _WEB = Path(__file__).with_name("web")
 _PAGES = {
-    "/": (_WEB / "index.html", "text/html; charset=utf-8"),
-    "/page.mjs": (_WEB / "page.mjs", "text/javascript"),
-    "/tidings.mjs": (_WEB / "tidings.mjs", "text/javascript"),
+    "page": (_WEB / "index.html", "text/html; charset=utf-8"),
+    "pageScript": (_WEB / "page.mjs", "text/javascript"),
+    "browserModule": (_WEB / "tidings.mjs", "text/javascript"),
 }
 _ONLY_OURS = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'"
 NOT_YET_TRIES = 100
@@ -71,7 +78,8 @@ class Gateway:
         self._config, self._clients = config, clients
         self._types, self._publisher = services.types, services.publisher
         self._subscriptions, self._queues = services.subscriptions, services.queues
-        self._backpressure, self._rates = services.backpressure, services.rates
+        self._backpressure, self._rates, self._spans = services.backpressure, services.rates, services.spans
+        self._api = SubscriptionsApi(services.types, services.subscriptions, services.queues)
         self.address = ""
         self._proofs = DpopVerifier(config.domain, config.trusted, since_s=now_us() / 1e6)
         self._guests = self._listeners = 0
@@ -118,15 +126,19 @@ class Gateway:
     async def _answer(self, request: http.Request, guest: _Guest) -> None:
         shared, connection = self._shared_with(request), guest.http
         try:
-            if request.method == "GET" and request.path in _PAGES:
-                file, kind = _PAGES[request.path]
-                connection.respond(200, file.read_bytes(), kind, **{"Content-Security-Policy": _ONLY_OURS, **shared})
-            elif request.method == "OPTIONS":
-                connection.respond(200, b"", "text/plain", **shared)
-            else:
-                key = self._who(request, connection.writer)
-                self._attach(guest, key, _tokens(request.headers))
-                await self._do(request, guest, key, shared)
+            if request.method == "OPTIONS":
+                connection.respond(200, b"", "text/plain", Allow=methods_of(request), **shared)
+                return
+            operation = operation_for(request)
+            if operation.is_public:
+                self._show(operation, connection, shared)
+                return
+            key = self._who(request, connection.writer)
+            self._attach(guest, key, _tokens(request.headers))
+            await self._do(operation, request, guest, key, shared)
+        except http.BadRequest as wrong:
+            allow = {"Allow": methods_of(request)} if wrong.status == 405 else {}
+            connection.refuse(wrong, **allow, **shared)
         except TidingsError as wrong:
             connection.refuse(wrong, **shared)
 
@@ -136,7 +148,7 @@ class Gateway:
         if origin not in self._config.gateway_origins:
             return {}
         asked = request.headers.get("access-control-request-headers", "")
-        allowed = {"Methods": "GET, POST", "Headers": asked if _HEADER_NAMES.fullmatch(asked) else ""}
+        allowed = {"Methods": "GET, POST, PUT, DELETE", "Headers": asked if _HEADER_NAMES.fullmatch(asked) else ""}
         preflight = {f"Access-Control-Allow-{what}": value for what, value in allowed.items()}
         preflight["Access-Control-Max-Age"] = PREFLIGHT_S
         return {
@@ -163,42 +175,80 @@ class Gateway:
             self._clients.attach(guest.name, key, tokens)
             guest.shown = (key, tokens)
 
-    async def _do(self, request: http.Request, guest: _Guest, key: bytes, shared: dict[str, str]) -> None:
+    def _show(self, operation: Operation, connection: http.HttpConnection, shared: dict[str, str]) -> None:
+        if operation.name == "describe":
+            connection.respond_json(200, openapi(__version__), **shared)
+            return
+        file, kind = _PAGES[operation.name]
+        connection.respond(200, file.read_bytes(), kind, **{"Content-Security-Policy": _ONLY_OURS, **shared})
+
+    async def _do(
+        self, operation: Operation, request: http.Request, guest: _Guest, key: bytes, shared: dict[str, str]
+    ) -> None:
         connection = guest.http
-        body = await connection.body() if request.method == "POST" else b""
-        match request.method, request.path:
-            case "POST", "/events":
-                connection.respond_json(201, await self._publish(request, body, guest.name, key), **shared)
-            case "GET", "/events":
-                await self._listen(request, guest.name, key, SseListener(connection, shared))
-            case "POST", "/acknowledge":
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if operation.bodies and kind not in operation.bodies:
+            raise http.BadRequest(415, f"expected {' or '.join(operation.bodies)}")
+        body = await connection.body() if request.method in ("POST", "PUT") else b""
+        match operation.name:
+            case "publishEvents":
+                connection.respond_json(201, await self._publish(request, kind, body, guest.name, key), **shared)
+            case "streamEvents":
+                await self._listen(
+                    request, guest.name, key, SseListener(connection, shared, _wait_s(request), self._spans)
+                )
+            case "acknowledge":
                 connection.respond_json(202, self._acknowledge(request, key), **shared)
             case _:
-                why = "there are POST and GET /events, and POST /acknowledge"
-                connection.respond_json(404, {"why": why}, **shared)
+                await self._do_subscriptions(operation, request, body, guest, key, shared)
+
+    async def _do_subscriptions(
+        self,
+        operation: Operation,
+        request: http.Request,
+        body: bytes,
+        guest: _Guest,
+        key: bytes,
+        shared: dict[str, str],
+    ) -> None:
+        respond, tokens, id = guest.http.respond_json, _tokens(request.headers), subscription_in(request)
+        match operation.name:
+            case "querySubscriptions":
+                respond(200, self._api.query(key), **shared)
+            case "createSubscription":
+                made = await self._api.create(body, guest.name, key, tokens)
+                respond(201, made, Location=f"/subscriptions/{made['id']}", **shared)
+            case "retrieveSubscription":
+                respond(200, self._api.retrieve(key, id), **shared)
+            case "updateSubscription":
+                respond(200, await self._api.update(id, body, guest.name, key, tokens), **shared)
+            case "deleteSubscription":
+                respond(200, await self._api.delete(key, id), **shared)
+            case other:
+                raise AssertionError(f"{other} is described and not answered")
 
     # ── In ──
 
-    async def _publish(self, request: http.Request, body: bytes, client: str, key: bytes) -> dict[str, Any]:
+    async def _publish(self, request: http.Request, kind: str, body: bytes, client: str, key: bytes) -> dict[str, Any]:
         from tidings.events import cloudevents  # Here, so that only who has a gateway loads the SDK.
 
         types = {name: known.event_type for known in self._types.all() for name in (known.event_type.name, known.name)}
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         now = Timestamp(now_us())
         match kind:
             case cloudevents.STRUCTURED:
                 events = [cloudevents.from_structured(body, types, time_if_missing=now)]
             case cloudevents.BATCHED:
                 events = cloudevents.from_batched(body, types, time_if_missing=now)
-            case "application/json":
-                events = [cloudevents.from_binary(request.headers, body, types, time_if_missing=now)]
             case _:
-                raise http.BadRequest(415, f"expected {cloudevents.STRUCTURED}, {cloudevents.BATCHED} or ce- headers")
+                events = [cloudevents.from_binary(request.headers, body, types, time_if_missing=now)]
         self._rates.admit(key, len(events), asyncio.get_running_loop().time())
         ids: list[EventId] = []
         for type, together in itertools.groupby(events, key=lambda event: event.type):
             named = [(repeat_key(key, f"{event.source}\0{event.id}"), dict(event.values)) for event in together]
             ids += await self._when_possible(client, type, named)
+        if self._spans is not None:
+            for id, parent in zip(ids, _traceparents(request, kind, body), strict=True):
+                self._spans.caused_by(id, parent)
         return {"ids": [show_event(id) for id in ids]}
 
     async def _when_possible(self, client: str, type: str, named: list[tuple[bytes, dict[str, Any]]]) -> list[EventId]:
@@ -217,10 +267,16 @@ class Gateway:
         if self._listeners >= LISTENERS_MAX:
             raise http.BadRequest(503, f"{LISTENERS_MAX} streams are open already; try later")
         type, where = request.query.get("type", ""), request.query.get("where", "TRUE")
+        last = request.headers.get("last-event-id", "")
+        after = _position(last) if last else None
         self._listeners += 1
         try:
             if name := request.query.get("durable", ""):
-                await self._listen_durable(request, key, name, type, where, listener)
+                known = self._types.find(type)
+                durable = await self._subscriptions.subscribe_durable(
+                    key, name, known, where, -1, _tokens(request.headers)
+                )
+                await self._listen_durable(durable, after, listener)
             else:
                 await self._listen_live(client, type, where, listener)
         finally:
@@ -235,13 +291,8 @@ class Gateway:
             self._clients.recipients.pop(client, None)
             self._subscriptions.unsubscribe(id)
 
-    async def _listen_durable(
-        self, request: http.Request, key: bytes, name: str, type: str, where: str, listener: SseListener
-    ) -> None:
-        known = self._types.find(type)
-        durable = await self._subscriptions.subscribe_durable(key, name, known, where, -1, _tokens(request.headers))
-        last = request.headers.get("last-event-id", "")
-        self._queues.read(durable, listener, 0, _position(last) if last else None)
+    async def _listen_durable(self, durable: DurableSubscription, after: int | None, listener: SseListener) -> None:
+        self._queues.read(durable, listener, 0, after)
         try:
             await listener.run()
         finally:
@@ -250,7 +301,7 @@ class Gateway:
     def _acknowledge(self, request: http.Request, key: bytes) -> dict[str, Any]:
         durable = self._queues.find(key, request.query.get("durable", ""))
         if durable is None:
-            raise InputError("there is no such durable subscription of yours")
+            raise http.BadRequest(404, "there is no such durable subscription of yours")
         self._queues.acknowledge(durable, _position(request.query.get("position", "")))
         return {"acknowledged": durable.acknowledged}
 
@@ -274,6 +325,23 @@ def _tokens(headers: Mapping[str, str]) -> tuple[bytes, ...]:
         )
     except (binascii.Error, ValueError):
         raise http.BadRequest(401, "expected tokens as `tidings grant` prints them") from None
+
+
+def _traceparents(request: http.Request, kind: str, body: bytes) -> list[object]:
+    """What the distributed-tracing extension of each published CloudEvent says; the body has been read before."""
+    if kind == JSON:
+        return [request.headers.get("ce-traceparent")]
+    found = json.loads(body)
+    return [event.get("traceparent") for event in (found if isinstance(found, list) else [found])]
+
+
+def _wait_s(request: http.Request) -> float | None:
+    text = request.query.get("wait_s")
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdecimal() or len(text) > 6 or int(text) > WAIT_S_MAX:
+        raise InputError(f"expected wait_s as whole seconds up to {WAIT_S_MAX}, got {text[:40]!r}")
+    return float(text)
 
 
 def _position(text: str) -> int:

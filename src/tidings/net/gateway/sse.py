@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from tidings.events import Timestamp, to_record
 from tidings.net.gateway.http import BODY_BYTES_MAX, HttpConnection
 from tidings.net.ids import show_event
+from tidings.net.observability.spans import SpanRecorder
 from tidings.net.transport.frames import DeliveredEvent, EventDelivery, RequestRefused, read_event
 from tidings.overlay import SubscriptionId
 
@@ -19,8 +20,15 @@ COMMENT_EVERY_S = 10.0  # An empty comment, so that both ends notice a dead conn
 class SseListener:
     """One listener: a `DeliverySink` of a durable subscription, or the `LiveSubscriber` of a live one."""
 
-    def __init__(self, connection: HttpConnection, headers: Mapping[str, str]) -> None:
-        """`headers` go before the events, beside those that every listener gets."""
+    def __init__(
+        self,
+        connection: HttpConnection,
+        headers: Mapping[str, str],
+        wait_s: float | None = None,
+        spans: SpanRecorder | None = None,
+    ) -> None:
+        """`headers` go before the events, beside those that every listener gets. Ends by itself after `wait_s`."""
+        self._wait_s, self._spans = wait_s, spans
         self._http, self._writer, self._headers = connection, connection.writer, headers
         self._over = asyncio.Event()
         self._missed = 0
@@ -30,15 +38,20 @@ class SseListener:
         return not self._over.is_set() and not self._writer.is_closing()
 
     async def run(self) -> None:
-        """Until the other end disconnects, or the right to listen ends; then the connection is closed."""
+        """Until the other end disconnects, the right to listen or the time ends; then the connection is closed."""
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + self._wait_s if self._wait_s is not None else None
         headers = {"Cache-Control": "no-store", "Connection": "close", **self._headers}
         self._http.begin(200, "text/event-stream", **headers)
         try:
             while self.is_open:
                 self._http.send(b": here\n\n")
                 await self._writer.drain()
+                left = COMMENT_EVERY_S if ends is None else min(COMMENT_EVERY_S, ends - loop.time())
+                if left <= 0:
+                    break
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._over.wait(), COMMENT_EVERY_S)
+                    await asyncio.wait_for(self._over.wait(), left)
         except ConnectionError:
             pass
         finally:
@@ -89,5 +102,7 @@ class SseListener:
             "datacontenttype": "application/json",
             "data": to_record(delivered.values),
         }
+        if self._spans is not None:
+            event["traceparent"] = self._spans.traceparent(delivered.event)
         lines = [f"id: {position}"] if position else []
         self._http.send("\n".join([*lines, f"data: {json.dumps(event)}", "", ""]).encode())

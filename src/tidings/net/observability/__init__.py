@@ -1,1 +1,1 @@
-"""What an operator sees of a broker: `metrics` for Prometheus and `logs` as JSON lines."""
+"""What an operator sees of a broker: `metrics` for Prometheus, `spans` for OpenTelemetry, `logs` as JSON lines."""
