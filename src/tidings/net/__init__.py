@@ -22,6 +22,7 @@ from tidings.net.config import (
     Limits,
     PeerConfig,
     broker_with,
+    files_in,
     host_and_port,
     peer_at,
     read_broker,
@@ -29,8 +30,9 @@ from tidings.net.config import (
 )
 from tidings.net.dev_network import DevNetwork, DevNetworkFiles, ReadAccess, lay_out
 from tidings.net.federation import introduce, trust_authority
-from tidings.net.ids import read_event_id, show_event
+from tidings.net.ids import read_event_id, read_identity, read_token, show_event
 from tidings.net.observability.logs import log_to_stderr
+from tidings.net.transport.listen import address_of, listen
 from tidings.net.transport.tls import authority_keys, certificate_end_ms, der, domains_in, is_administrator
 
 if TYPE_CHECKING:
@@ -45,11 +47,14 @@ if TYPE_CHECKING:
     from tidings.net.enrolment.participant import read_request
     from tidings.net.enrolment.renewal import enrol_with_code, renew_participant
     from tidings.net.enrolment.server import serve_enrolment
+    from tidings.net.gateway.http import BadRequest, HttpConnection
+    from tidings.net.gateway.http import Request as HttpRequest
 
 Layout, LaidOut, Reader = DevNetwork, DevNetworkFiles, ReadAccess  # Their names in 0.1.
 
 __all__ = [
     "Approval",
+    "BadRequest",
     "BlockingClient",
     "Broker",
     "BrokerConfig",
@@ -57,6 +62,8 @@ __all__ = [
     "ClientConfig",
     "DevNetwork",
     "DevNetworkFiles",
+    "HttpConnection",
+    "HttpRequest",
     "LaidOut",
     "Layout",
     "Limits",
@@ -69,17 +76,20 @@ __all__ = [
     "Received",
     "RightBundle",
     "Subscription",
+    "address_of",
     "authority_keys",
     "broker_with",
     "certificate_end_ms",
     "der",
     "domains_in",
     "enrol_with_code",
+    "files_in",
     "host_and_port",
     "install_approval",
     "introduce",
     "is_administrator",
     "lay_out",
+    "listen",
     "log_to_stderr",
     "parse_document",
     "peer_at",
@@ -89,7 +99,9 @@ __all__ = [
     "read_client",
     "read_document",
     "read_event_id",
+    "read_identity",
     "read_request",
+    "read_token",
     "renew_participant",
     "serve",
     "serve_enrolment",
@@ -121,6 +133,10 @@ _LATER = {
     "enrol_with_code": ("tidings.net.enrolment.renewal", "enrol_with_code"),
     "renew_participant": ("tidings.net.enrolment.renewal", "renew_participant"),
     "serve_enrolment": ("tidings.net.enrolment.server", "serve_enrolment"),
+    # HTTP loads h11.
+    "BadRequest": ("tidings.net.gateway.http", "BadRequest"),
+    "HttpConnection": ("tidings.net.gateway.http", "HttpConnection"),
+    "HttpRequest": ("tidings.net.gateway.http", "Request"),
 }
 
 
