@@ -16,7 +16,7 @@ export function chart(title, points, unit) {
   return h("div", { class: "panel" }, head,
     s("svg", { viewBox: `0 -2 ${WIDTH} ${HEIGHT + 20}`, role: "img", "aria-label": `${title}: now ${count(last)} ${unit}, at most ${count(top / 1.1)}` },
       s("line", { class: "grid", x1: 0, x2: WIDTH, y1: HEIGHT, y2: HEIGHT }),
-      s("path", { class: "area", d: `${line}L${WIDTH} ${HEIGHT}L${at(shown[0])[0]} ${HEIGHT}Z` }),
+      s("path", { class: "area", d: `${line}L${at(shown.at(-1))[0]} ${HEIGHT}L${at(shown[0])[0]} ${HEIGHT}Z` }),
       s("path", { class: "curve", d: line }),
       s("text", { class: "small", x: 0, y: HEIGHT + 14 }, `${Math.round(span)} s ago`),
       s("text", { class: "small", x: WIDTH, y: HEIGHT + 14, "text-anchor": "end" }, "now")));

@@ -1,7 +1,7 @@
 // Events: a live tail by type and condition. The server limits how many arrive here; the page keeps the newest.
 
 import { checked, chips, insertInto, noTypes, typeField, typesOf } from "/condition.mjs";
-import { count, empty, h, post, problem, showValue, timeOf } from "/dom.mjs";
+import { count, h, post, problem, showValue, timeOf } from "/dom.mjs";
 
 const ROWS_MAX = 200;
 
@@ -97,7 +97,7 @@ class Tail {
   }
 
   row(event) {
-    const cells = this.names.map((name) => name in event.values ? h("td", {}, showValue(event.values[name]))
+    const cells = this.names.map((name) => name in event.values ? cell(event.values[name], this.type.attributes[name])
       : h("td", { class: "sealed-cell" }, this.type.hidden.includes(name) ? "hidden" : "–"));
     const explain = () => { sessionStorage.setItem("tidings.event", JSON.stringify({ type: this.type.name, values: event.values })); location.hash = this.page.link("why", { type: this.type.name }); };
     return h("tr", { class: "fresh" }, h("td", { class: "short", title: event.at }, timeOf(event.at)), cells,
@@ -107,6 +107,8 @@ class Tail {
 
   close() { this.source.close(); }
 }
+
+const cell = (value, kind) => (kind === "timestamp" ? h("td", { class: "short", title: value }, timeOf(value)) : h("td", {}, showValue(value)));
 
 function publishForm(page, known) {
   const fields = h("div", { class: "row" }), said = h("p", { role: "status", class: "note" });

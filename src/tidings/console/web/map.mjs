@@ -15,15 +15,16 @@ export function networkMap({ brokers, links, overlay }, hrefOf) {
     : (a, b) => (a.domain + a.name < b.domain + b.name ? -1 : 1));
   const orgs = organisations(brokers), n = order.length, many = n > LABELS_MAX, narrow = innerWidth < NARROW_PX;
   const WIDTH = narrow ? 400 : 760, HEIGHT = narrow ? 400 : 520;
-  const radius = narrow ? 125 : many ? 225 : 165, dot = many ? Math.max(3, 900 / n) : 13;
+  const radius = narrow ? 118 : many ? 225 : 165, dot = many ? Math.max(3, 900 / n) : 13;
+  const edge = radius + (narrow ? 56 : 34);
   const angle = (at) => (2 * Math.PI * at) / n - Math.PI / 2;
   const point = (at, r) => [WIDTH / 2 + r * Math.cos(at), HEIGHT / 2 + r * Math.sin(at)];
   const spot = new Map(order.map((each, at) => [each.id, n === 1 ? [WIDTH / 2, HEIGHT / 2] : point(angle(at), radius)]));
 
   const arcs = ring && n > 1 && !many ? order.map((each, at) => {
-    const [x1, y1] = point(angle(at - 0.47), radius + 34), [x2, y2] = point(angle(at + 0.47), radius + 34);
+    const [x1, y1] = point(angle(at - 0.47), edge), [x2, y2] = point(angle(at + 0.47), edge);
     return s("path", { class: `range ${colour(orgs, each.domain)}`,
-      d: `M${x1} ${y1} A${radius + 34} ${radius + 34} 0 ${n === 1 ? 1 : 0} 1 ${x2} ${y2}` });
+      d: `M${x1} ${y1} A${edge} ${edge} 0 0 1 ${x2} ${y2}` });
   }) : [];
   const lines = links.filter((each) => spot.has(each.a) && spot.has(each.b)).map((each) => {
     const [x1, y1] = spot.get(each.a), [x2, y2] = spot.get(each.b);

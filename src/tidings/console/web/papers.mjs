@@ -11,12 +11,12 @@ export async function show(page) {
   if (!claims.length) return page.root.append(h("div", { class: "panel" }, empty("The lab has not been run here.",
     h("span", {}, h("code", {}, "tidings lab run --quick --out figures"), " runs it; ", h("code", {}, "tidings console --figures DIR"), " shows what it wrote."))));
   const papers = [...new Set(claims.map((each) => each.paper))].sort(), verdicts = [...new Set(claims.map((each) => each.verdict))].sort();
-  const paper = choice("paper", "Paper", ["all papers", ...papers], page.query.paper), verdict = choice("verdict", "Verdict", ["all verdicts", ...verdicts], page.query.verdict);
+  const paper = choice("paper", "Paper", ["all papers", ...papers], page.query.paper ?? papers[0]), verdict = choice("verdict", "Verdict", ["all verdicts", ...verdicts], page.query.verdict);
   const place = h("div", {});
   const draw = () => {
     page.remember({ paper: paper.value, verdict: verdict.value });
     const shown = claims.filter((each) => [each.paper, "all papers"].includes(paper.value) && [each.verdict, "all verdicts"].includes(verdict.value));
-    const drawn = figures.filter((each) => paper.value === "all papers" || each.startsWith(`/figures/${paper.value}/`));
+    const drawn = figures.filter((each) => each.startsWith(`/figures/${paper.value}/`));
     place.replaceChildren(h("div", { class: "panel" }, shown.length ? table(["Paper", "Figure", "Claim", "Expected", "Measured", "Verdict"], shown.map(row), "Claims")
       : empty("No claim is like that.", "Choose another paper or verdict.")),
       ...drawn.map((each) => h("figure", { class: "panel" }, h("img", { src: each, alt: `Figure ${each.slice(9)}`, loading: "lazy" }),

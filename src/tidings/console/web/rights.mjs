@@ -19,11 +19,11 @@ export async function show(page) {
 
 function matrix(type, rows) {
   const sorted = rows.sort((a, b) => (a.who < b.who ? -1 : a.who > b.who ? 1 : a.until_ms - b.until_ms));
-  const body = sorted.map((row) => h("tr", {}, h("td", {}, row.who), h("td", {}, row.actions.join(", ")),
+  const body = sorted.map((row) => h("tr", {}, h("td", { class: "short" }, row.who), h("td", {}, row.actions.join(", ")),
     type.attributes.map((name) => h("td", { class: "mid" }, row.attributes.includes(name)
       ? h("span", { class: "good", title: "may see" }, "✓", h("span", { class: "skip" }, " may see")) : h("span", { class: "sealed-cell", title: "may not see" }, "·"))),
     h("td", { class: "code" }, row.where.join(" AND ") || "all events"),
-    h("td", {}, dayOf(row.until_ms), h("div", { class: "soft" }, row.state === "valid" ? `${left(row.until_ms)} left` : "")),
+    h("td", { class: "short" }, dayOf(row.until_ms), h("div", { class: "soft" }, row.state === "valid" ? `${left(row.until_ms)} left` : "")),
     h("td", {}, badge(row.state, row.state === "valid" ? "good" : "bad")), h("td", {}, row.by || "–", row.passes_on ? h("div", { class: "soft" }, "may pass it on") : null)));
   return h("div", { class: "panel" }, h("h2", {}, `${type.name} `, h("span", { class: "soft" }, `encrypted: ${type.mode}`)),
     table(["Who", "May", ...type.attributes.map((title) => ({ title, class: "mid" })), "Of events with", "Until", "State", "From"], body, `Rights to ${type.name}`));

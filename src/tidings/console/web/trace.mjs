@@ -29,8 +29,8 @@ function timeline(hops) {
     bar.style.marginLeft = `${(96 * from) / span}%`;
     bar.style.width = `${Math.max(1.5, (96 * (after - from)) / span)}%`;
     return h("tr", {}, h("td", { class: "short" }, nameOf(hop)), h("td", { class: "short soft" }, hop.came_from || "published here"),
-      h("td", { class: "num short" }, `${(1000 * after).toFixed(1)} ms`), h("td", {}, track),
-      h("td", {}, hop.refused ? badge(`refused: ${hop.refused}`, "bad") : hop.sent.length ? `sent to ${hop.sent.map((each) => each.to).join(", ")}` : "ends here"));
+      h("td", { class: "num short" }, `${(1000 * after).toFixed(1)} ms`), h("td", { class: "way" }, track),
+      h("td", {}, hop.refused ? badge(`refused: ${hop.refused}`, "bad") : hop.sent.length ? `sent to ${[...new Set(hop.sent.map((each) => each.to))].join(", ")}` : "ends here"));
   });
   return h("div", { class: "panel" }, h("h2", {}, "Timeline"),
     table(["Broker", "From", { title: "After", class: "num" }, "The way here", "Then"], rows, "Timeline"));

@@ -1,7 +1,7 @@
 // Why: an event against conditions, and a condition against the recent events.
 
 import { checked, noTypes, typeField, typesOf } from "/condition.mjs";
-import { badge, count, empty, errorAt, get, h, post, problem, showValue, table } from "/dom.mjs";
+import { badge, count, empty, errorAt, get, h, post, problem, table } from "/dom.mjs";
 
 const KINDS = { TRUE: "good", FALSE: "bad", NULL: "warn", UNKNOWN: "soft", ERROR: "bad" };
 const MEANS = { TRUE: "matches", FALSE: "does not match", NULL: "NULL, so does not match", UNKNOWN: "cannot be told", ERROR: "not a condition" };
