@@ -47,6 +47,10 @@ def console(
     figures: Annotated[
         Path | None, typer.Option("--figures", metavar="DIR", help="What `tidings lab run` wrote. [default: ./figures]")
     ] = None,
+    pipeline: Annotated[
+        list[Path] | None,
+        typer.Option("--pipeline", metavar="PIPELINE.toml", help="A job of `tidings run` to show; as often as needed."),
+    ] = None,
     allow_publish: Annotated[
         bool, typer.Option("--allow-publish", help="Let pages publish events, within the client's rights.")
     ] = False,
@@ -87,6 +91,7 @@ def console(
         listen=listen,
         registry=registry,
         figures=figures or (FIGURES if FIGURES.is_dir() else None),
+        pipelines=pipeline or (),
         allow_publish=allow_publish or demo,
         audit=audit,
         certificate=certificate,

@@ -14,6 +14,7 @@ In reading order:
     topology     the map: brokers and links, put together from what several brokers report
     conditions   what a condition means, and why an event matches or does not
     rights       who may see what until when
+    pipelines    jobs of `tidings run`: batches, quarantine, deliveries
     papers       the lab's verdicts and figures
     audit        a line for each action
     demo         a network to look at: London, with made-up traffic

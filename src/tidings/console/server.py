@@ -11,6 +11,7 @@
     POST /api/try {type, where}             a condition against the recent events
     GET  /api/trace?event=                  the route of an event
     GET  /api/rights                        who may see what until when
+    GET  /api/pipelines, /api/pipeline      jobs of `tidings run`; one of them: ?number=
     GET  /api/papers, /figures/…            the lab's verdicts and figures
     POST /api/publish {type, values}        if publishing is allowed
 
@@ -32,7 +33,7 @@ from types import TracebackType
 from typing import Any, TypeAlias
 
 from tidings import __version__
-from tidings.console import conditions, papers, rights
+from tidings.console import conditions, papers, pipelines, rights
 from tidings.console.audit import AuditLog
 from tidings.console.feeds import show
 from tidings.console.participants import ConsoleClient
@@ -87,6 +88,8 @@ class ConsoleSettings:
     registry: str = ""
     """Of the organisation whose rights its administrator may see."""
     figures: Path | None = None
+    pipelines: Sequence[Path] = ()
+    """The files of the pipelines that it shows."""
     allow_publish: bool = False
     audit: Path | None = None
     certificate: Path | None = None
@@ -116,6 +119,7 @@ class Console:
             "/api/check": self._check,
             "/api/trace": self._trace,
             "/api/rights": self._rights,
+            "/api/pipeline": self._pipeline,
         }
         self._post: dict[str, Answerer] = {
             "/api/why": self._why,
@@ -213,6 +217,8 @@ class Console:
                 self._respond(connection, self._me(session))
             case "GET", "/api/network":
                 self._respond(connection, await self._network())
+            case "GET", "/api/pipelines":
+                self._respond(connection, await asyncio.to_thread(pipelines.overview, list(self.settings.pipelines)))
             case "GET", "/api/papers":
                 self._respond(connection, papers.claims(self.settings.figures))
             case "GET", path if path.startswith("/figures/"):
@@ -296,6 +302,12 @@ class Console:
 
     async def _rights(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
         return await rights.rights_of(client, self.settings.registry)
+
+    async def _pipeline(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
+        number = str(asked.get("number", ""))
+        if not number.isdecimal() or len(number) > 4:
+            raise InputError("expected the number of a pipeline")
+        return await asyncio.to_thread(pipelines.details, list(self.settings.pipelines), int(number))
 
     async def _why(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
         event_type = await client.event_type(str(asked.get("type", "")))
