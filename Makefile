@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reor
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test quick check lint format types arrows walk bench chaos soak lock doctor clean
+.PHONY: help setup run console shots test quick check lint format types arrows walk bench chaos soak lock doctor clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +21,12 @@ setup: $(READY) ## set up .venv from the lock file; every target below does this
 run: $(READY) ## run the London example on embedded Spark; ends by itself
 	@$(BIN)/tidings doctor --no-spark 2>/dev/null | grep '^FAIL' >&2 || true
 	@$(BIN)/python examples/london/main.py
+
+console: $(READY) ## a network of three organisations with made-up traffic, shown in a browser; Ctrl-C ends all
+	@$(BIN)/tidings console --demo $(ARGS)
+
+shots: $(READY) ## screenshots of every screen of the console, under out/console (needs Chromium)
+	@$(BIN)/python -m tests.live.console_pages $(ARGS)
 
 test: $(READY) $(SHARED) ## all tests, those on Spark too (needs Java 17+)
 	$(PYTEST) $(ARGS)

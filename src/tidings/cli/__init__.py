@@ -6,6 +6,7 @@ In reading order:
     lazy                         commands that are imported when they are used
     doctor, filter, match, run, compact   one command or group of commands each
     lab                          `tidings lab …`
+    console                      `tidings console`
     network/                     brokers, contexts, publishing, subscribing, traces, dead letters
     organisation/                an organisation, its brokers and clients, roles, who can, why
     registry/                    identities, domains, types, grants, subscriptions, the registry itself
@@ -35,6 +36,7 @@ COMMANDS = (
     LazyEntry("ls", "tidings.cli.network.ls:app", "List types, brokers or your durable subscriptions."),
     LazyEntry("bench", "tidings.cli.network.bench:app", "Measure a live network: throughput and latency."),
     LazyEntry("trace", "tidings.cli.network.trace:trace", "Show the route of a recent event, broker by broker."),
+    LazyEntry("console", "tidings.cli.console:console", "Show network, events and rights in a browser."),
     LazyEntry("dlq", "tidings.cli.network.dlq:app", "List dead letters, and try them again."),
     LazyEntry("envelope", "tidings.cli.network.envelope:envelope", "Show what an envelope reveals without a key."),
     LazyEntry("identity", "tidings.cli.registry.identity:app", "Create a key pair, and show its public key."),

@@ -22,6 +22,7 @@ from tidings.net.config import (
     Limits,
     PeerConfig,
     broker_with,
+    files_in,
     host_and_port,
     peer_at,
     read_broker,
@@ -29,8 +30,9 @@ from tidings.net.config import (
 )
 from tidings.net.dev_network import DevNetwork, DevNetworkFiles, ReadAccess, lay_out
 from tidings.net.federation import introduce, trust_authority
-from tidings.net.ids import read_event_id, show_event
+from tidings.net.ids import read_event_id, read_identity, read_token, show_event
 from tidings.net.observability.logs import log_to_stderr
+from tidings.net.transport.listen import address_of, listen
 from tidings.net.transport.tls import authority_keys, certificate_end_ms, der, domains_in, is_administrator
 
 if TYPE_CHECKING:
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
     from tidings.net.enrolment.participant import prepare as prepare_participant
     from tidings.net.enrolment.renewal import enrol_with_code, renew_participant
     from tidings.net.enrolment.server import serve_enrolment
+    from tidings.net.gateway.http import BadRequest, HttpConnection
+    from tidings.net.gateway.http import Request as HttpRequest
     from tidings.net.gateway.openapi import openapi
     from tidings.net.recovery.backup import Backup, write_backup
     from tidings.net.recovery.restore import Restored
@@ -56,6 +60,7 @@ Layout, LaidOut, Reader = DevNetwork, DevNetworkFiles, ReadAccess  # Their names
 __all__ = [
     "Approval",
     "Backup",
+    "BadRequest",
     "BlockingClient",
     "Broker",
     "BrokerConfig",
@@ -63,6 +68,8 @@ __all__ = [
     "ClientConfig",
     "DevNetwork",
     "DevNetworkFiles",
+    "HttpConnection",
+    "HttpRequest",
     "LaidOut",
     "Layout",
     "Limits",
@@ -76,6 +83,7 @@ __all__ = [
     "Restored",
     "RightBundle",
     "Subscription",
+    "address_of",
     "authority_keys",
     "broker_with",
     "certificate_end_ms",
@@ -84,6 +92,7 @@ __all__ = [
     "der",
     "domains_in",
     "enrol_with_code",
+    "files_in",
     "hand_over_managers",
     "host_and_port",
     "install_approval",
@@ -91,6 +100,7 @@ __all__ = [
     "is_administrator",
     "is_running",
     "lay_out",
+    "listen",
     "log_to_stderr",
     "managers_at",
     "openapi",
@@ -102,8 +112,10 @@ __all__ = [
     "read_client",
     "read_document",
     "read_event_id",
+    "read_identity",
     "read_request",
     "read_request_file",
+    "read_token",
     "renew_participant",
     "restore_backup",
     "serve",
@@ -148,6 +160,10 @@ _LATER = {
     "renew_participant": ("tidings.net.enrolment.renewal", "renew_participant"),
     "serve_enrolment": ("tidings.net.enrolment.server", "serve_enrolment"),
     "openapi": ("tidings.net.gateway.openapi", "openapi"),
+    # HTTP loads h11.
+    "BadRequest": ("tidings.net.gateway.http", "BadRequest"),
+    "HttpConnection": ("tidings.net.gateway.http", "HttpConnection"),
+    "HttpRequest": ("tidings.net.gateway.http", "Request"),
 }
 
 

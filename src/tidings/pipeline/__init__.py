@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from tidings.pipeline.session import parse_settings, start
     from tidings.pipeline.sinks.compaction import check_deliveries, compact_deliveries
     from tidings.pipeline.sinks.files import read_deliveries
-    from tidings.pipeline.state.batch_log import BatchLog, Counts
+    from tidings.pipeline.state.batch_log import BatchLog, BatchRecords, Counts
+    from tidings.pipeline.storage import storage_at
     from tidings.pipeline.stream_job import BatchDone, BatchMetrics, run, totals
     from tidings.pipeline.tables import delivery_id
 
@@ -61,6 +62,7 @@ __all__ = [
     "BatchDone",
     "BatchLog",
     "BatchMetrics",
+    "BatchRecords",
     "Counts",
     "KeyFile",
     "Leases",
@@ -96,6 +98,7 @@ __all__ = [
     "stamp",
     "stamp_files",
     "start",
+    "storage_at",
     "totals",
     "write_keys",
 ]
@@ -112,7 +115,8 @@ _MODULES = {
     "stream_job": ("BatchDone", "BatchMetrics", "run", "totals"),
     "security.keyfile": ("KeyFile", "write_keys"),
     "security.nonce_leases": ("NonceLeases", "stamp", "stamp_files"),
-    "state.batch_log": ("BatchLog", "Counts"),
+    "state.batch_log": ("BatchLog", "BatchRecords", "Counts"),
+    "storage": ("storage_at",),
     "connectors.spark_datasource": ("LiveNetwork",),
     "sinks.files": ("read_deliveries",),
     "session": ("parse_settings", "start"),

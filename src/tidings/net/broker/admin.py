@@ -154,6 +154,7 @@ class Admin:
                 "mode": known.signed.mode.name.lower() if known.signed else "open",
                 "attributes": {each.name: str(each.type) for each in known.event_type},
                 "id": known.name,
+                "attribute_ids": {n: id.hex() for n, id in known.signed.attr_ids.items()} if known.signed else {},
             }
             for known in self._types.all()
         ]

@@ -172,6 +172,7 @@ OPERATIONS: tuple[Operation, ...] = (
             BATCHED: {"type": "array", "items": _ref("CloudEvent")},
             JSON: {"type": "object", "description": "The data of an event in binary mode."},
         },
+        refusals=(429,),
     ),
     Operation(
         "streamEvents",
@@ -287,6 +288,7 @@ _REFUSALS = {
     409: "The name is taken.",
     413: f"The body has more than {BODY_BYTES_MAX} bytes.",
     415: "The content type is none of those that are listed.",
+    429: "Too fast; `Retry-After` says in how many seconds to come again.",
     503: "It may work later.",
 }
 

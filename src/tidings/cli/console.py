@@ -1,0 +1,135 @@
+"""`tidings console`: the web console, as one or more clients, on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidings.cli.network.session import chosen, complete_who
+from tidings.cli.terminal import tell
+from tidings.errors import InputError
+
+if TYPE_CHECKING:
+    from tidings.console import ConsoleSettings
+
+FIGURES = Path("figures")
+
+
+def console(
+    who: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--as",
+            metavar="CLIENT",
+            help="Who you are: a client.toml, its folder, or a context; several for several organisations. "
+            "[default: ./client.toml, or the selected context]",
+            autocompletion=complete_who,
+            show_default=False,
+        ),
+    ] = None,
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Where browsers find it; port 0 takes a free one.")
+    ] = "127.0.0.1:7480",
+    registry: Annotated[
+        str,
+        typer.Option(
+            "--registry", metavar="FILE|URL", help="Of your organisation: its administrator then sees all its rights."
+        ),
+    ] = "",
+    figures: Annotated[
+        Path | None, typer.Option("--figures", metavar="DIR", help="What `tidings lab run` wrote. [default: ./figures]")
+    ] = None,
+    pipeline: Annotated[
+        list[Path] | None,
+        typer.Option("--pipeline", metavar="PIPELINE.toml", help="A job of `tidings run` to show; as often as needed."),
+    ] = None,
+    allow_publish: Annotated[
+        bool, typer.Option("--allow-publish", help="Let pages publish events, within the client's rights.")
+    ] = False,
+    audit: Annotated[
+        Path | None, typer.Option("--audit", metavar="FILE", help="Append a JSON line for each action to this file.")
+    ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option("--certificate", metavar="FILE", help="For TLS; needed unless it is on loopback.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="The certificate's private key.")] = None,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Start a network of three organisations with made-up traffic, and show it.")
+    ] = False,
+    open_browser: Annotated[
+        bool | None,
+        typer.Option("--open/--no-open", help="Open it in a browser. [default: if there is a display]"),
+    ] = None,
+) -> None:
+    """Show the network, events and rights in a browser, as far as your rights allow.
+
+    It prints a URL with a login key. It acts as an ordinary client and only reads, unless --allow-publish is given.
+    Ctrl-C ends it.
+
+    \b
+    Examples:
+      tidings console --demo
+      tidings console --as police/desk --as ccs/desk
+      tidings console --as police/admin --registry police/tidings.db
+    """
+    from tidings.console import ConsoleSettings
+
+    if demo and who:
+        raise InputError("--demo brings its own clients; leave out --as")
+    if (certificate is None) != (key is None):
+        raise InputError("--certificate and --key go together")
+    settings = ConsoleSettings(
+        clients=_clients(who, demo=demo),
+        listen=listen,
+        registry=registry,
+        figures=figures or (FIGURES if FIGURES.is_dir() else None),
+        pipelines=pipeline or (),
+        allow_publish=allow_publish or demo,
+        audit=audit,
+        certificate=certificate,
+        key=key,
+    )
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_serve(settings, demo=demo, open_browser=open_browser))
+
+
+def _clients(who: list[str] | None, *, demo: bool) -> list[Path]:
+    if demo:
+        return []
+    return [chosen(each).file for each in who] if who else [chosen(None).file]
+
+
+async def _serve(settings: ConsoleSettings, *, demo: bool, open_browser: bool | None) -> None:
+    from dataclasses import replace
+
+    from tidings.console import Console, London
+
+    async with contextlib.AsyncExitStack() as stack:
+        stopped = asyncio.Event()
+        for each in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(each, stopped.set)
+        if demo:
+            tell("starting five brokers of three organisations, about ten seconds …")
+            london = await stack.enter_async_context(London())
+            settings = replace(settings, clients=london.console_clients, registry=str(london.registry))
+        console = await stack.enter_async_context(Console(settings))
+        print(console.url, flush=True)
+        tell("the URL lets whoever has it look; Ctrl-C ends the console")
+        if open_browser if open_browser is not None else _has_display():
+            import webbrowser
+
+            await asyncio.to_thread(webbrowser.open, console.url)
+        await stopped.wait()
+
+
+def _has_display() -> bool:
+    wanted: Sequence[str] = ("DISPLAY", "WAYLAND_DISPLAY")
+    return sys.stdout.isatty() and (sys.platform == "darwin" or any(os.environ.get(name) for name in wanted))

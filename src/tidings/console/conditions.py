@@ -1,0 +1,118 @@
+"""What a condition means, and why an event matches it or does not.
+
+An attribute that the client may not read is unknown to the console, not absent: where the answer depends on one, it
+is UNKNOWN, and says which attribute it takes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tidings.errors import FilterError
+from tidings.events import EventType, Value
+from tidings.filters import Condition, covers, format_tree, parse
+
+CLAUSES_MAX = 10
+EXAMPLES_MAX = 8
+BOXES_SHOWN = 50
+
+
+class Verdict(NamedTuple):
+    """Of one condition for one event."""
+
+    outcome: str
+    """TRUE, FALSE, NULL, or UNKNOWN where it depends on what the client may not read."""
+    decided_by: list[str]
+    needs: list[str]
+
+
+def describe(text: str, event_type: EventType) -> dict[str, Any]:
+    """The condition in canonical form with its boxes; or what is wrong with it, and at which character."""
+    try:
+        wanted = parse(text, event_type)
+    except FilterError as wrong:
+        return {"ok": False, "what": wrong.what, "column": wrong.column, "hint": wrong.hint}
+    boxes = [
+        {
+            "sides": {name: str(side) for name, side in box.sides},
+            "residuals": [format_tree(each) for each in box.residuals],
+        }
+        for box in wanted.boxes[:BOXES_SHOWN]
+    ]
+    return {
+        "ok": True,
+        "canonical": str(wanted),
+        "attributes": list(wanted.attributes),
+        "boxes": boxes,
+        "boxes_total": len(wanted.boxes),
+    }
+
+
+def verdict(wanted: Condition, values: Mapping[str, Value], hidden: Collection[str] = ()) -> Verdict:
+    """Whether an event matches, and the smallest parts that decide it.
+
+    >>> speed = EventType("Plate", plate=str, speed=float)
+    >>> verdict(parse("plate = 'A' AND speed > 20", speed), {"plate": "A", "speed": 5.0})
+    Verdict(outcome='FALSE', decided_by=['speed > 20'], needs=[])
+    >>> verdict(parse("plate = 'A' AND speed > 20", speed), {"plate": "A"}, hidden={"speed"}).outcome
+    'UNKNOWN'
+    """
+    parts = wanted.decided_by(values)
+    needs = sorted({name for part in parts for name in part.attributes if name in hidden})
+    truth = wanted.evaluate(values)
+    outcome = "UNKNOWN" if needs else "NULL" if truth is None else str(truth).upper()
+    return Verdict(outcome, [str(part) for part in parts][:CLAUSES_MAX], needs)
+
+
+def explain(
+    texts: Sequence[str], event_type: EventType, values: Mapping[str, Value], hidden: Collection[str]
+) -> list[dict[str, Any]]:
+    """Each condition's verdict for one event, and which of the others it covers and is covered by."""
+    parsed = [_parsed(text, event_type) for text in texts]
+    rows = []
+    for text, wanted in zip(texts, parsed):
+        if isinstance(wanted, FilterError):
+            error = {"what": wanted.what, "column": wanted.column, "hint": wanted.hint}
+            rows.append({"condition": text, "outcome": "ERROR", "error": error})
+            continue
+        others = [each for each in parsed if isinstance(each, Condition) and each is not wanted]
+        rows.append(
+            {
+                "condition": text,
+                **verdict(wanted, values, hidden)._asdict(),
+                "covers": [str(each) for each in others if covers(wanted, each)],
+                "covered_by": [str(each) for each in others if covers(each, wanted)],
+            }
+        )
+    return rows
+
+
+def try_on(
+    wanted: Condition, events: Iterable[tuple[str, Mapping[str, Value]]], hidden: Collection[str]
+) -> dict[str, Any]:
+    """How many of these events a condition matches, and the clauses that most often kept one out."""
+    outcomes: Counter[str] = Counter()
+    failed: Counter[str] = Counter()
+    examples = []
+    for id, values in events:
+        one = verdict(wanted, values, hidden)
+        outcomes[one.outcome] += 1
+        if one.outcome == "TRUE":
+            examples.append(id)
+        else:
+            failed.update(one.decided_by)
+    return {
+        "outcomes": dict(outcomes),
+        "failed": failed.most_common(CLAUSES_MAX),
+        "matched": examples[-EXAMPLES_MAX:],
+        "events": outcomes.total(),
+    }
+
+
+def _parsed(text: str, event_type: EventType) -> Condition | FilterError:
+    try:
+        return parse(text, event_type)
+    except FilterError as wrong:
+        return wrong

@@ -1,0 +1,425 @@
+"""The console's server: pages, and what they ask for, over HTTP on loopback.
+
+    GET  /, /console.css, /*.mjs            the pages, from the package
+    POST /api/session {key}                 exchanges the login key for a session (see `sessions`)
+    GET  /api/me                            the clients that the console acts as, and what it may do
+    GET  /api/network, /api/broker?client=  the map; one broker's status and the last quarter of an hour
+    GET  /api/types, /api/subscriptions     of one client: ?client=
+    GET  /api/check?type=&where=            a condition: its boxes, or what is wrong and where
+    GET  /api/feed?type=&where=             server-sent events, at most a hundred a second
+    POST /api/why {type, event, conditions} which conditions match an event, and which clause decides
+    POST /api/try {type, where}             a condition against the recent events
+    GET  /api/trace?event=                  the route of an event
+    GET  /api/rights                        who may see what until when
+    GET  /api/pipelines, /api/pipeline      jobs of `tidings run`; one of them: ?number=
+    GET  /api/papers, /figures/…            the lab's verdicts and figures
+    POST /api/publish {type, values}        if publishing is allowed
+
+Every answer carries a content security policy that lets a page load and run only what this server sent, and makes
+the browser refuse text as markup (Trusted Types).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import ssl
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeAlias
+
+from tidings import __version__
+from tidings.console import conditions, papers, pipelines, rights
+from tidings.console.audit import AuditLog
+from tidings.console.feeds import show
+from tidings.console.participants import ConsoleClient
+from tidings.console.sessions import WebSession, WebSessions, check_csrf, check_source
+from tidings.console.topology import topology
+from tidings.errors import InputError, PeerError, SetupError, TidingsError, did_you_mean
+from tidings.events import Attribute, EventType, typed
+from tidings.filters import parse
+from tidings.net import BadRequest, HttpConnection, HttpRequest, address_of, host_and_port, listen
+
+log = logging.getLogger("tidings.console")
+
+DEFAULT_ADDRESS = "127.0.0.1:7480"
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+CONNECTIONS_MAX = 256
+OBSERVE_S = 2.0
+OBSERVE_FOR_S = 15.0  # After the last request of any page.
+BODY_BYTES_MAX = 256 * 1024
+CONDITIONS_MAX = 100
+RECENT_WAIT_S = 1.5  # For the first events of a feed that a question has just opened.
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+_KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".mjs": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_WEB = Path(__file__).with_name("web")
+
+Answerer: TypeAlias = Callable[["ConsoleClient", Mapping[str, Any]], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleSettings:
+    """What a console is started with."""
+
+    clients: Sequence[Path]
+    """The files of the clients that it acts as."""
+    listen: str = DEFAULT_ADDRESS
+    registry: str = ""
+    """Of the organisation whose rights its administrator may see."""
+    figures: Path | None = None
+    pipelines: Sequence[Path] = ()
+    """The files of the pipelines that it shows."""
+    allow_publish: bool = False
+    audit: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+
+
+class Console:
+    """The console, while it is up."""
+
+    def __init__(self, settings: ConsoleSettings) -> None:
+        """Raises InputError for settings that cannot be used."""
+        if not settings.clients:
+            raise InputError("a console acts as a client; name one with --as")
+        self.settings = settings
+        self._tls = _tls(settings)
+        clients = [ConsoleClient(file) for file in settings.clients]
+        self.clients = {client.name: client for client in clients}
+        self.sessions = WebSessions()
+        self._audit = AuditLog(settings.audit)
+        self._pages = _pages()
+        self._connections: set[asyncio.Task[None]] = set()
+        self.address, self._hosts = "", frozenset[str]()
+        self._get: dict[str, Answerer] = {
+            "/api/broker": self._broker,
+            "/api/types": self._types,
+            "/api/subscriptions": self._subscriptions,
+            "/api/check": self._check,
+            "/api/trace": self._trace,
+            "/api/rights": self._rights,
+            "/api/pipeline": self._pipeline,
+        }
+        self._post: dict[str, Answerer] = {
+            "/api/why": self._why,
+            "/api/try": self._try,
+            "/api/publish": self._publish,
+        }
+
+    # ── Life ──
+
+    async def __aenter__(self) -> Console:
+        self._loop = asyncio.get_running_loop()
+        self._server = await listen(self._accept, self.settings.listen, "listen", ssl=self._tls)
+        self.address = address_of(self._server)
+        port = self.address.rpartition(":")[2]
+        asked, _ = host_and_port(self.settings.listen)
+        named = {asked, *LOOPBACK}
+        self._hosts = frozenset(f"{f'[{host}]' if ':' in host else host}:{port}" for host in named)
+        self._observer = self._loop.create_task(self._observe())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self._server.close()
+        self._observer.cancel()
+        for connection in list(self._connections):
+            connection.cancel()
+        await asyncio.gather(self._observer, *self._connections, return_exceptions=True)
+        for client in self.clients.values():
+            await client.close()
+
+    @property
+    def url(self) -> str:
+        """Where a browser finds it, with the login key in the fragment, which browsers keep to themselves."""
+        return f"{self._scheme}://{self.address}/#login={self.sessions.key}"
+
+    @property
+    def _scheme(self) -> str:
+        return "https" if self._tls else "http"
+
+    async def _observe(self) -> None:
+        """Asks the brokers for their status, as long as somebody looks."""
+        while True:
+            if self._loop.time() - self.sessions.last_use() < OBSERVE_FOR_S:
+                await asyncio.gather(*(client.observe() for client in self.clients.values()))
+                for client in self.clients.values():
+                    await client.end_idle_feeds()
+            await asyncio.sleep(OBSERVE_S)
+
+    # ── Requests ──
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "asyncio runs this as a task"
+        if len(self._connections) >= CONNECTIONS_MAX:
+            writer.close()
+            return
+        self._connections.add(task)
+        connection = HttpConnection(reader, writer)
+        try:
+            while (request := await connection.request()) is not None:
+                await self._answer(request, connection)
+                await writer.drain()
+        except TidingsError as wrong:
+            connection.refuse(wrong, **HEADERS)
+        except (TimeoutError, ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            self._connections.discard(task)
+            writer.close()
+
+    async def _answer(self, request: HttpRequest, connection: HttpConnection) -> None:
+        try:
+            check_source(request.headers, self._hosts, self._scheme)
+            if request.method in ("GET", "HEAD") and request.path in self._pages:
+                content, kind = self._pages[request.path]
+                connection.respond(200, content, kind, **HEADERS, **{"Cache-Control": "no-cache"})
+            elif request.path == "/api/session" and request.method == "POST":
+                await self._log_in(connection)
+            else:
+                session = self.sessions.find(request.headers, self._cookie_name, self._loop.time())
+                await self._answer_in(session, request, connection)
+        except TidingsError as wrong:
+            connection.refuse(wrong, **HEADERS, **{"Cache-Control": "no-store"})
+        except TimeoutError:
+            connection.refuse(PeerError("the broker does not answer; is it running?"), **HEADERS)
+        except OSError as wrong:
+            if isinstance(wrong, ConnectionError):
+                raise
+            connection.refuse(SetupError(f"{wrong.filename or 'a file'}: {wrong.strerror or wrong}"), **HEADERS)
+
+    async def _answer_in(self, session: WebSession, request: HttpRequest, connection: HttpConnection) -> None:
+        match request.method, request.path:
+            case "GET", "/api/me":
+                self._respond(connection, self._me(session))
+            case "GET", "/api/network":
+                self._respond(connection, await self._network())
+            case "GET", "/api/pipelines":
+                self._respond(connection, await asyncio.to_thread(pipelines.overview, list(self.settings.pipelines)))
+            case "GET", "/api/papers":
+                self._respond(connection, papers.claims(self.settings.figures))
+            case "GET", path if path.startswith("/figures/"):
+                self._figure(path, connection)
+            case "GET", "/api/feed":
+                await self._feed(request, connection)
+            case "GET", path if path in self._get:
+                self._respond(connection, await self._get[path](self._client(request.query), request.query))
+            case "POST", path if path in self._post:
+                check_csrf(session, request.headers)
+                asked = await _json_body(connection)
+                self._respond(connection, await self._post[path](self._client(asked), asked))
+            case "POST", "/api/logout":
+                check_csrf(session, request.headers)
+                self.sessions.close(session)
+                self._respond(connection, {})
+            case _:
+                raise BadRequest(404, "there is no such page; begin at /")
+
+    def _respond(self, connection: HttpConnection, content: Any, **headers: str) -> None:
+        connection.respond_json(200, content, **HEADERS, **{"Cache-Control": "no-store"}, **headers)
+
+    @property
+    def _cookie_name(self) -> str:
+        """With the port in it: cookies of one host are shared by all its ports."""
+        return f"tidings-{self.address.rpartition(':')[2]}"
+
+    async def _log_in(self, connection: HttpConnection) -> None:
+        asked = await _json_body(connection)
+        session = self.sessions.open(str(asked.get("key", ""))[:200], self._loop.time())
+        self._audit.record("log in", "")
+        secure = "; Secure" if self._tls else ""
+        cookie = f"{self._cookie_name}={session.cookie}; HttpOnly; SameSite=Strict; Path=/{secure}"
+        self._respond(connection, {"csrf": session.csrf}, **{"Set-Cookie": cookie})
+
+    def _client(self, asked: Mapping[str, Any]) -> ConsoleClient:
+        name = str(asked.get("client", "")) or next(iter(self.clients))
+        if name not in self.clients:
+            raise InputError(f"this console does not act as {name[:100]!r}; {did_you_mean(name, self.clients)}")
+        return self.clients[name]
+
+    # ── Answers ──
+
+    def _me(self, session: WebSession) -> dict[str, Any]:
+        clients = [{"name": each.name, "administers": each.administers} for each in self.clients.values()]
+        return {
+            "version": __version__,
+            "csrf": session.csrf,
+            "clients": clients,
+            "may_publish": self.settings.allow_publish,
+        }
+
+    async def _network(self) -> dict[str, Any]:
+        """The map. The first page does not wait for the next round of questions."""
+        unasked = [each for each in self.clients.values() if each.history.latest is None and not each.history.problem]
+        await asyncio.gather(*(client.observe() for client in unasked))
+        return topology(self.clients.values())
+
+    async def _broker(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
+        if client.history.latest is None:
+            await client.observe()
+        now = self._loop.time()
+        points = [{"ago_s": round(now - at, 2), **counts} for at, counts in client.history.points]
+        return {"status": client.history.latest, "problem": client.history.problem, "points": points}
+
+    async def _types(self, client: ConsoleClient, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+        shown = ("name", "version", "mode", "attributes")
+        return [
+            {**{field: row[field] for field in shown}, "hidden": sorted(rights.hidden_from(client, row))}
+            for row in await client.types()
+        ]
+
+    async def _subscriptions(self, client: ConsoleClient, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return await client.ask("subscriptions")
+
+    async def _check(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
+        return conditions.describe(str(asked.get("where", "")), await client.event_type(str(asked.get("type", ""))))
+
+    async def _trace(self, client: ConsoleClient, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return await client.ask("trace", event=str(asked.get("event", ""))[:200])
+
+    async def _rights(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
+        return await rights.rights_of(client, self.settings.registry)
+
+    async def _pipeline(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
+        number = str(asked.get("number", ""))
+        if not number.isdecimal() or len(number) > 4:
+            raise InputError("expected the number of a pipeline")
+        return await asyncio.to_thread(pipelines.details, list(self.settings.pipelines), int(number))
+
+    async def _why(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
+        event_type = await client.event_type(str(asked.get("type", "")))
+        texts, record = asked.get("conditions"), asked.get("event")
+        if not isinstance(record, Mapping):
+            raise InputError('expected the event as a JSON object such as {"speed": 31.0}')
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise InputError("expected conditions as a list of texts")
+        if len(texts) > CONDITIONS_MAX:
+            raise InputError(f"at most {CONDITIONS_MAX} conditions at once")
+        readable = EventType.of(event_type.name, tuple(Attribute(each.name, each.type) for each in event_type))
+        values = readable.check(typed(record, readable))  # What is required may be hidden from this client.
+        hidden = await self._hidden(client, event_type.name) - set(values)
+        return {"rows": conditions.explain(texts, event_type, values, hidden), "hidden": sorted(hidden)}
+
+    async def _try(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
+        event_type = await client.event_type(str(asked.get("type", "")))
+        described = conditions.describe(str(asked.get("where", "")), event_type)
+        if not described["ok"]:
+            return {"check": described}
+        feed = await client.feed(event_type.name, "TRUE")
+        if not feed.total:
+            await asyncio.sleep(RECENT_WAIT_S)
+        hidden = await self._hidden(client, event_type.name)
+        recent = [(event.id, event.values) for event in feed.recent]
+        return {
+            "check": described,
+            "hidden": sorted(hidden),
+            **conditions.try_on(parse(str(asked["where"]), event_type), recent, hidden),
+            "last": show(feed.recent[-1]) if feed.recent else None,
+        }
+
+    async def _hidden(self, client: ConsoleClient, type: str) -> set[str]:
+        return next((rights.hidden_from(client, row) for row in await client.types() if row["name"] == type), set())
+
+    async def _publish(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
+        if not self.settings.allow_publish:
+            raise BadRequest(403, "this console only reads; start it with --allow-publish")
+        event_type = await client.event_type(str(asked.get("type", "")))
+        record = asked.get("values")
+        if not isinstance(record, Mapping):
+            raise InputError('expected the values as a JSON object such as {"speed": 31.0}')
+        values = event_type.check(typed(record, event_type))
+        self._audit.record("publish", client.name, type=event_type.name, attributes=", ".join(sorted(values)))
+        async with asyncio.timeout(10.0):
+            id = await (await client.client()).publish(event_type.name, values)
+        self._audit.record("published", client.name, type=event_type.name, id=id)
+        return {"id": id}
+
+    def _figure(self, path: str, connection: HttpConnection) -> None:
+        found = papers.figure(self.settings.figures, path)
+        if found is None:
+            raise BadRequest(404, "there is no such figure; `tidings lab run` draws them")
+        connection.respond(200, found[0], found[1], **HEADERS, **{"Cache-Control": "no-cache"})
+
+    async def _feed(self, request: HttpRequest, connection: HttpConnection) -> None:
+        """Server-sent events, until the page or the feed ends."""
+        client = self._client(request.query)
+        event_type = await client.event_type(request.query.get("type", ""))
+        where = request.query.get("where", "").strip() or "TRUE"
+        parse(where, event_type)  # Raises here, with the spot, before the broker is asked.
+        feed = await client.feed(event_type.name, where)
+        headers = {**HEADERS, "Cache-Control": "no-store", "Connection": "close"}
+        connection.begin(200, "text/event-stream", **headers)
+        try:
+            async with contextlib.aclosing(feed.messages()) as messages:
+                async for message in messages:
+                    _send(connection, "batch", message)
+                    await connection.writer.drain()
+            _send(connection, "over", {"why": "the connection to the broker has ended"})
+        except TidingsError as refused:
+            _send(connection, "over", {"why": str(refused)})
+        finally:
+            connection.end()
+            with contextlib.suppress(ConnectionError):
+                await connection.writer.drain()
+
+
+def _send(connection: HttpConnection, what: str, content: Any) -> None:
+    connection.send(f"event: {what}\ndata: {json.dumps(content, default=str)}\n\n".encode())
+
+
+async def _json_body(connection: HttpConnection) -> Mapping[str, Any]:
+    body = await connection.body()
+    if len(body) > BODY_BYTES_MAX:
+        raise BadRequest(413, f"at most {BODY_BYTES_MAX} bytes in one request")
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError):
+        raise BadRequest(400, "expected JSON") from None
+    if not isinstance(content, dict):
+        raise BadRequest(400, "expected a JSON object")
+    return content
+
+
+def _pages() -> dict[str, tuple[bytes, str]]:
+    """All files of the pages, by their path; nothing else can be asked for."""
+    found = {f"/{file.name}": (file.read_bytes(), _KINDS[file.suffix]) for file in sorted(_WEB.iterdir())}
+    return {"/": found["/index.html"], **found}
+
+
+def _tls(settings: ConsoleSettings) -> ssl.SSLContext | None:
+    """None on loopback without a certificate; raises InputError for another address without one."""
+    host, _ = host_and_port(settings.listen, "listen: ")
+    if settings.certificate is None:
+        if host not in LOOPBACK:
+            raise InputError(f"listen: {host} is not loopback, so the console needs --certificate and --key for TLS")
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    try:
+        context.load_cert_chain(settings.certificate, settings.key)
+    except (OSError, ssl.SSLError) as wrong:
+        raise SetupError(f"{settings.certificate}: cannot be used with this key: {wrong}") from None
+    return context

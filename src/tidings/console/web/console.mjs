@@ -1,0 +1,110 @@
+// The shell: session, navigation, who the console acts as, the theme. Screens are modules with `show(page)`.
+
+import { empty, get, h, post, problem, Refused, useCsrf } from "/dom.mjs";
+import * as events from "/events.mjs";
+import * as network from "/network.mjs";
+import * as papers from "/papers.mjs";
+import * as pipelines from "/pipelines.mjs";
+import * as rights from "/rights.mjs";
+import * as trace from "/trace.mjs";
+import * as why from "/why.mjs";
+
+const SCREENS = { network, events, why, trace, rights, pipelines, papers };
+const TITLES = { network: "Network", events: "Events", why: "Why", trace: "Trace", rights: "Rights", pipelines: "Pipelines", papers: "Papers" };
+const main = document.getElementById("main");
+let me = null;
+let leave = () => {};
+let shown = 0;
+
+// ── Links: #/screen?name=value, so that each view can be shared ──
+
+function place() {
+  const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
+  return { screen: SCREENS[path] ? path : "network", query: Object.fromEntries(new URLSearchParams(query)) };
+}
+export const linkTo = (screen, query = {}) => `#/${screen}?${new URLSearchParams({ client: current(), ...query })}`;
+
+function current() {
+  const wanted = place().query.client ?? stored("client");
+  return me.clients.some((each) => each.name === wanted) ? wanted : me.clients[0].name;
+}
+
+// ── Session ──
+
+async function begin() {
+  const key = /^#login=([\w-]+)/.exec(location.hash)?.[1];
+  if (key) {
+    history.replaceState(null, "", "/#/network"); // The key does not stay in the address bar or the history.
+    await post("/api/session", { key });
+  }
+  me = await get("/api/me");
+  useCsrf(me.csrf);
+  const select = document.getElementById("client");
+  select.append(...me.clients.map((each) => h("option", { value: each.name }, each.name + (each.administers ? " (administrator)" : ""))));
+  select.addEventListener("change", () => { store("client", select.value); location.hash = `/${place().screen}?${new URLSearchParams({ ...keep(place()), client: select.value })}`; });
+  addEventListener("hashchange", render);
+  await render();
+}
+
+const keep = ({ query }) => Object.fromEntries(Object.entries(query).filter(([name]) => ["type", "where", "event"].includes(name)));
+
+async function render() {
+  if (location.hash === "#main") { main.focus(); return; }
+  leave();
+  leave = () => {};
+  const turn = ++shown;
+  const { screen, query } = place();
+  const client = current();
+  document.getElementById("client").value = client;
+  document.getElementById("nav").replaceChildren(...Object.entries(TITLES).map(([name, title]) =>
+    h("a", { href: linkTo(name), "aria-current": name === screen ? "page" : undefined }, title)));
+  document.title = `${TITLES[screen]} – Tidings console`;
+  const root = h("div", {});
+  const page = {
+    root, query, client, me, link: linkTo,
+    isShown: () => turn === shown,
+    onLeave: (work) => { const before = leave; leave = () => { before(); work(); }; },
+    remember: (changed) => history.replaceState(null, "", linkTo(screen, { ...place().query, client, ...changed })),
+    every: (seconds, work) => repeat(seconds, work, () => turn === shown),
+  };
+  main.replaceChildren(root);
+  try {
+    await SCREENS[screen].show(page);
+  } catch (error) {
+    if (turn === shown) fail(error, root);
+  }
+}
+
+async function repeat(seconds, work, goesOn) {
+  while (goesOn()) {
+    try { await work(); } catch (error) { if (goesOn() && error.status === 401) return fail(error, main); if (!(error instanceof Refused)) throw error; }
+    await new Promise((done) => setTimeout(done, 1000 * seconds));
+  }
+}
+
+function fail(error, root) {
+  if (error instanceof Refused && [401, 403].includes(error.status) && me === null || error.status === 401)
+    root.replaceChildren(empty("You are not logged in.", h("span", {}, "Open the URL that ", h("code", {}, "tidings console"), " printed in its terminal.")));
+  else root.append(problem(error.message));
+}
+
+// ── Theme ──
+
+const stored = (name) => { try { return localStorage.getItem(`tidings.${name}`); } catch { return null; } };
+const store = (name, value) => { try { localStorage.setItem(`tidings.${name}`, value); } catch { /* Private windows have none. */ } };
+const THEMES = { system: "Theme: system", light: "Theme: light", dark: "Theme: dark" };
+
+function theme(name) {
+  const chosen = name in THEMES ? name : "system";
+  if (chosen === "system") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = chosen;
+  document.getElementById("theme").textContent = THEMES[chosen];
+  store("theme", chosen);
+}
+document.getElementById("theme").addEventListener("click", () => {
+  const names = Object.keys(THEMES);
+  theme(names[(names.indexOf(stored("theme") ?? "system") + 1) % names.length]);
+});
+theme(stored("theme"));
+
+begin().catch((error) => { main.replaceChildren(); fail(error, main); });

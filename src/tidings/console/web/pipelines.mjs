@@ -1,0 +1,44 @@
+// Pipelines: what `tidings run` has done, batch by batch; its quarantine; deliveries by subscriber.
+
+import { badge, count, dayOf, empty, get, h, table, tile } from "/dom.mjs";
+
+export async function show(page) {
+  page.root.append(h("h1", {}, "Pipelines"), h("p", { class: "lead" }, "Spark jobs of ", h("code", {}, "tidings run"), ": batches, what could not be used, and who got how much."));
+  const found = await get("/api/pipelines");
+  if (!page.isShown()) return;
+  if (!found.length) return page.root.append(h("div", { class: "panel" }, empty("No pipeline is named.",
+    h("span", {}, "Start the console with ", h("code", {}, "--pipeline PIPELINE.toml"), ", once for each."))));
+  page.root.append(h("div", { class: "panel" }, table(["Pipeline", "From", "To", ...["Events", "Deliveries", "Quarantined"].map((title) => ({ title, class: "num" }))],
+    found.map((each) => h("tr", {}, h("td", {}, each.problem ? each.name : h("a", { href: page.link("pipelines", { pipeline: each.number }) }, each.name), h("div", { class: "soft" }, each.file)),
+      each.problem ? h("td", { colspan: 5, class: "bad" }, each.problem) : [h("td", {}, each.events_from), h("td", {}, each.deliveries_to),
+        ...["events", "deliveries", "quarantined"].map((name) => h("td", { class: "num" }, count(each.counts[name])))])), "Pipelines")));
+  const chosen = page.query.pipeline ?? String(found.find((each) => !each.problem)?.number ?? "");
+  if (chosen === "") return;
+  const place = h("div", {});
+  page.root.append(place);
+  let before = "";
+  page.every(3, async () => {
+    const one = await get("/api/pipeline", { number: chosen });
+    if (!page.isShown() || JSON.stringify(one) === before) return;
+    before = JSON.stringify(one);
+    place.replaceChildren(...pipeline(one));
+  });
+}
+
+function pipeline(one) {
+  const numbers = ["events", "delivered_from", "unmatched", "quarantined", "deliveries"];
+  const titles = { events: "events read", delivered_from: "matched", unmatched: "matched nobody", quarantined: "quarantined", deliveries: "deliveries" };
+  return [h("h2", {}, one.name), h("div", { class: "tiles" }, numbers.map((name) => tile(count(one.counts[name]), titles[name]))),
+    h("div", { class: "columns" },
+      h("div", { class: "panel" }, h("h2", {}, "Batches"), one.batches.length ? table([{ title: "Batch", class: "num" }, "Done", { title: "Subscriptions", class: "num" }, ...numbers.slice(0, 1).concat(numbers.slice(3)).map((name) => ({ title: titles[name], class: "num" }))],
+        one.batches.map((each) => h("tr", {}, h("td", { class: "num" }, each.batch), h("td", { class: "short" }, each.done_ms ? dayOf(each.done_ms) : badge("running, or stopped in it", "warn")),
+          h("td", { class: "num" }, `v${each.version}`), numbers.slice(0, 1).concat(numbers.slice(3)).map((name) => h("td", { class: "num" }, each.counts ? count(each.counts[name]) : "–")))), "Batches")
+        : empty("No batch yet.", "They appear when `tidings run` has read the first events.")),
+      h("div", { class: "panel" }, h("h2", {}, "Deliveries of the last batches"), one.subscribers.length ? table(["Subscriber", { title: "Deliveries", class: "num" }],
+        one.subscribers.map((each) => h("tr", {}, h("td", {}, each.subscriber), h("td", { class: "num" }, count(each.deliveries)))), "Deliveries") : empty("None in files.", "Deliveries to Kafka, tables or brokers are looked at there."))),
+    quarantine("Quarantined events", one.events), quarantine("Rejected subscriptions", one.subscriptions)];
+}
+
+const quarantine = (title, rows) => h("div", { class: "panel" }, h("h2", {}, title), rows.length
+  ? table(["Why", "Original"], rows.map((each) => h("tr", {}, h("td", {}, each.reason), h("td", { class: "code" }, h("pre", {}, each.original)))), title)
+  : empty("None.", "What cannot be used is kept here with the reason and its original bytes."));

@@ -1,0 +1,30 @@
+// Rights: who may see what until when, as a matrix for each type.
+
+import { badge, dayOf, empty, get, h, left, table } from "/dom.mjs";
+
+export async function show(page) {
+  page.root.append(h("h1", {}, "Rights"));
+  const { source, rows, types } = await get("/api/rights", { client: page.client });
+  if (!page.isShown()) return;
+  page.root.append(h("p", { class: "lead" }, source === "registry"
+    ? "All rights in your organisation's registry. What another organisation has passed on is known there."
+    : `The rights of ${page.client}. An administrator sees those of the whole organisation, if the console was started with --registry.`));
+  if (!rows.length) return page.root.append(h("div", { class: "panel" }, empty("No rights.",
+    h("span", {}, "An owner gives one with ", h("code", {}, "tidings grant"), "; ", h("code", {}, "tidings grant accept"), " takes it."))));
+  for (const type of types) {
+    const mine = rows.filter((row) => row.type === type.name);
+    if (mine.length) page.root.append(matrix(type, mine));
+  }
+}
+
+function matrix(type, rows) {
+  const sorted = rows.sort((a, b) => (a.who < b.who ? -1 : a.who > b.who ? 1 : a.until_ms - b.until_ms));
+  const body = sorted.map((row) => h("tr", {}, h("td", { class: "short" }, row.who), h("td", {}, row.actions.join(", ")),
+    type.attributes.map((name) => h("td", { class: "mid" }, row.attributes.includes(name)
+      ? h("span", { class: "good", title: "may see" }, "✓", h("span", { class: "skip" }, " may see")) : h("span", { class: "sealed-cell", title: "may not see" }, "·"))),
+    h("td", { class: "code" }, row.where.join(" AND ") || "all events"),
+    h("td", { class: "short" }, dayOf(row.until_ms), h("div", { class: "soft" }, row.state === "valid" ? `${left(row.until_ms)} left` : "")),
+    h("td", {}, badge(row.state, row.state === "valid" ? "good" : "bad")), h("td", {}, row.by || "–", row.passes_on ? h("div", { class: "soft" }, "may pass it on") : null)));
+  return h("div", { class: "panel" }, h("h2", {}, `${type.name} `, h("span", { class: "soft" }, `encrypted: ${type.mode}`)),
+    table(["Who", "May", ...type.attributes.map((title) => ({ title, class: "mid" })), "Of events with", "Until", "State", "From"], body, `Rights to ${type.name}`));
+}

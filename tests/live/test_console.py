@@ -1,0 +1,308 @@
+"""The console, in a real Chromium and by an HTTP client, in front of a real network of two organisations."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from tests.live.console_pages import NARROW, SCREENS, LoopThread, chromium, chromium_program, go, opened
+from tests.live.together import Together
+from tidings.console import Console, ConsoleSettings
+from tidings.console.feeds import SHOWN_PER_TICK
+from tidings.net import BlockingClient, Client, DevNetwork, ReadAccess
+from tidings.security import Mode
+
+pytestmark = [pytest.mark.live, pytest.mark.slow]
+
+HOSTILE = """<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'"&amp;"""
+SECRET = "N1-SECRET"
+ODD_NAME = """o'hara "<b>desk<b onclick=x>"""
+
+
+class Show(NamedTuple):
+    """A console in front of a network, and a client that publishes."""
+
+    console: Console
+    camera: Client
+    loop: LoopThread
+
+    def publish(self, *events: dict[str, Any]) -> list[str]:
+        return self.loop.run(self.camera.publish_many("Numberplate", events))
+
+
+@pytest.fixture(scope="module")
+def show(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Show]:
+    folder = tmp_path_factory.mktemp("console")
+    loop = LoopThread()
+    layout = DevNetwork(
+        brokers={"police": 1, "ccs": 1},
+        readers={"ccs": ReadAccess(("plate",))},
+        subscribers=("desk", ODD_NAME),
+        first_port=0,
+        registry=True,
+        mode=Mode.ATTRIBUTE,
+    )
+
+    async def start() -> tuple[Together, Console, Client]:
+        network = await Together(folder, layout).__aenter__()
+        files = network.laid.clients
+        settings = ConsoleSettings(
+            clients=[files[who] for who in ("police/camera", "police/desk", "ccs/desk", f"police/{ODD_NAME}")],
+            listen="127.0.0.1:0",
+            registry=str(network.laid.folder / "police/tidings.db"),
+            figures=Path("figures"),
+            audit=folder / "audit.jsonl",
+        )
+        console = await Console(settings).__aenter__()
+        return network, console, await network.client("police/camera")
+
+    network, console, camera = loop.run(start())
+    yield Show(console, camera, loop)
+    loop.run(console.__aexit__(None, None, None))
+    loop.run(network.__aexit__(None, None, None))
+    loop.stop()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if chromium_program() is None and not os.environ.get("CI"):
+        pytest.skip("there is no Chromium; apt-get install chromium")
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def page(show: Show, browser: Browser) -> Iterator[Page]:
+    page = opened(browser, show.console.url)
+    wrong: list[str] = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda said: wrong.append(said.text) if "Content Security" in said.text else None)
+    yield page
+    page.context.close()
+    assert wrong == []
+
+
+# ── Without a browser ──
+
+
+class Browserless:
+    """Requests as any program can make them."""
+
+    def __init__(self, console: Console) -> None:
+        self.address, self.cookie, self.csrf = console.address, "", ""
+        _, headers, said = self.ask("POST", "/api/session", {"key": console.sessions.key})
+        self.cookie, self.csrf = headers["set-cookie"].partition(";")[0], said["csrf"]
+
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, dict[str, str], Any]:
+        with closing(http.client.HTTPConnection(self.address, timeout=30)) as link:
+            sent = {"Cookie": self.cookie, **headers}
+            link.request(method, path, json.dumps(body) if body is not None else None, sent)
+            answer = link.getresponse()
+            content = answer.read()
+            is_json = answer.headers.get_content_type() == "application/json"
+            return (
+                answer.status,
+                {k.lower(): v for k, v in answer.headers.items()},
+                json.loads(content) if is_json else content,
+            )
+
+    def post(self, path: str, body: Any) -> Any:
+        status, _, said = self.ask("POST", path, body, **{"X-Tidings-CSRF": self.csrf})
+        assert status == 200, said
+        return said
+
+    def batches(self, query: str) -> Iterator[dict[str, Any]]:
+        """What a feed sends to a page, as it is sent."""
+        with closing(http.client.HTTPConnection(self.address, timeout=30)) as link:
+            link.request("GET", f"/api/feed?{query}", headers={"Cookie": self.cookie})
+            answer = link.getresponse()
+            assert answer.status == 200, answer.read()
+            for line in answer:
+                if line.startswith(b"data: "):
+                    yield json.loads(line[6:])
+
+
+def test_nobody_gets_anything_without_a_session(show: Show) -> None:
+    stranger = Browserless(show.console)
+    stranger.cookie = ""
+    for path in ("me", "network", "types", "rights", "papers", "feed?type=Numberplate", "trace?event=a.0.1"):
+        assert stranger.ask("GET", f"/api/{path}")[0] == 401
+    assert stranger.ask("GET", "/figures/irbr/4a.svg")[0] == 401
+    assert stranger.ask("POST", "/api/session", {"key": "guessed"})[0] == 403
+
+
+def test_other_sites_and_other_hosts_are_refused(show: Show) -> None:
+    ours = Browserless(show.console)
+    question = {"type": "Numberplate", "where": "TRUE"}
+    assert ours.ask("POST", "/api/try", question)[0] == 403  # No CSRF token.
+    assert (
+        ours.ask("POST", "/api/try", question, **{"X-Tidings-CSRF": ours.csrf, "Origin": "https://evil.example"})[0]
+        == 403
+    )
+    assert ours.ask("GET", "/api/me", **{"Sec-Fetch-Site": "cross-site"})[0] == 403
+    assert ours.ask("GET", "/", Host="evil.example")[0] == 403
+    assert ours.ask("GET", "/api/me")[0] == 200
+
+
+def test_it_reads_only_unless_it_was_allowed_to_publish(show: Show) -> None:
+    ours = Browserless(show.console)
+    event = {"type": "Numberplate", "values": {"plate": "AB12CDE"}}
+    status, _, said = ours.ask("POST", "/api/publish", event, **{"X-Tidings-CSRF": ours.csrf})
+    assert (status, "--allow-publish" in said["why"]) == (403, True)
+
+
+@pytest.mark.parametrize("path", ["/../server.py", "/%2e%2e/server.py", "/figures/../claims.json", "/web/console.css"])
+def test_no_other_files_can_be_asked_for(show: Show, path: str) -> None:
+    assert Browserless(show.console).ask("GET", path)[0] == 404
+
+
+def test_every_answer_allows_only_our_own_scripts(show: Show) -> None:
+    ours = Browserless(show.console)
+    for path in ("/", "/console.mjs", "/api/me", "/api/nothing"):
+        policy = ours.ask("GET", path)[1]["content-security-policy"]
+        assert "default-src 'none'; script-src 'self'" in policy
+        assert "unsafe" not in policy
+        assert "require-trusted-types-for 'script'" in policy
+
+
+def test_who_has_no_right_to_a_value_does_not_get_it_by_any_question(show: Show) -> None:
+    ours = Browserless(show.console)
+    mine = "client=ccs/desk&type=Numberplate"
+    batches = ours.batches(mine)
+    seen = [next(batches)]
+    (id,) = show.publish({"plate": "CC1", "area": SECRET, "speed": 77.125})
+    while not any(event["id"] == id for batch in seen for event in batch["events"]):
+        seen.append(next(batches))
+    answers: list[Any] = [seen]
+    asked = {"client": "ccs/desk", "type": "Numberplate"}
+    answers.append(ours.post("/api/try", {**asked, "where": "plate = 'CC1' AND speed > 3"}))
+    answers.append(
+        ours.post("/api/why", {**asked, "event": {"plate": "CC1"}, "conditions": ["speed > 3", "plate = 'x'"]})
+    )
+    answers += [ours.ask("GET", f"/api/{what}?{mine}&event={id}")[2] for what in ("trace", "rights", "types", "broker")]
+    text = json.dumps(answers)
+    assert "CC1" in text
+    assert SECRET not in text
+    assert "77.125" not in text
+    assert answers[1]["outcomes"]["UNKNOWN"] >= 1  # Neither a match nor none: it depends on what ccs may not read.
+    assert [row["outcome"] for row in answers[2]["rows"]] == ["UNKNOWN", "FALSE"]
+    status, _, said = ours.ask("GET", f"/api/feed?{mine}&where=speed+%3E+3")
+    assert (status, said["error"]) == (403, "Denied")
+
+
+def test_a_flood_of_events_reaches_a_page_as_a_few_and_a_number(show: Show) -> None:
+    batches = Browserless(show.console).batches("client=police/desk&type=Numberplate&where=area+%3D+'flood'")
+    next(batches)
+    show.publish(*({"plate": f"F{n}", "area": "flood"} for n in range(500)))
+    seen: list[dict[str, Any]] = []
+    while not seen or seen[-1]["total"] < 500:
+        seen.append(next(batches))
+    assert max(len(batch["events"]) for batch in seen) <= SHOWN_PER_TICK
+    assert sum(len(batch["events"]) + batch["skipped"] for batch in seen) == 500
+
+
+def test_a_log_in_is_in_the_audit_log(show: Show) -> None:
+    Browserless(show.console)
+    file = show.console.settings.audit
+    assert file is not None
+    assert json.loads(file.read_text().splitlines()[-1])["action"] == "log in"
+
+
+# ── In a browser ──
+
+
+def test_the_map_shows_brokers_and_leads_to_their_pages(page: Page) -> None:
+    assert page.locator("svg.map a.node").count() == 2
+    assert page.locator("svg.map path.link").count() == 1
+    page.locator("td a", has_text="police/police-1").click()
+    expect(page.locator("h1")).to_contain_text("police/police-1")
+    expect(page.get_by_role("region", name="Links")).to_contain_text("ccs/ccs-1")
+    assert "login" not in page.url
+
+
+def test_hostile_values_and_names_are_text(show: Show, page: Page) -> None:
+    page.select_option("#client", f"police/{ODD_NAME}")
+    go(page, "events", f"client=police/{ODD_NAME}&type=Numberplate&where=speed+%3D+13.0")
+    expect(page.get_by_role("status")).to_contain_text("No event has matched yet")
+    (id,) = show.publish({"plate": HOSTILE, "area": HOSTILE, "speed": 13.0})
+    cell = page.locator("tbody td", has_text="<img src=x").first
+    expect(cell).to_have_text(HOSTILE)
+    page.locator("tbody button", has_text="Why").first.click()
+    page.fill("#conditions", f"plate = '{HOSTILE}'\nplate = '{HOSTILE.replace(chr(39), chr(39) * 2)}'\nspeed > 20")
+    page.click("text=Explain")
+    outcomes = page.get_by_role("region", name="Verdicts").locator(".badge")
+    expect(outcomes).to_have_text(["ERROR", "TRUE", "FALSE"])
+    go(page, "trace", f"event={id}")
+    expect(page.get_by_role("region", name="Who received it")).to_contain_text(ODD_NAME)
+    assert page.evaluate("() => window.hacked") is None
+    assert page.locator("main img, main script, main [onclick], main [onerror]").count() == 0
+
+
+def test_a_wrong_condition_is_shown_with_the_spot(page: Page) -> None:
+    go(page, "events", "type=Numberplate")
+    page.fill("#where", "sped > 20")
+    alert = page.locator(".spot")
+    expect(alert).to_contain_text("at character 1")
+    expect(alert).to_contain_text("did you mean 'speed'?")
+    page.fill("#where", "speed > 20")
+    expect(page.locator("form .chip").first).to_have_text("speed ∈ (20.0, ∞)")
+
+
+def test_a_trace_shows_who_could_read_what(show: Show, page: Page) -> None:
+    with BlockingClient(show.console.clients["ccs/desk"].config) as desk:
+        desk.subscribe("Numberplate", "plate = 'TRACED'")
+        (id,) = show.publish({"plate": "TRACED", "area": "EC1"})
+        go(page, "trace", f"client=ccs/desk&event={id}")
+        read = page.get_by_role("region", name="Who could read which attribute")
+        expect(read.locator("tr", has_text="ccs/ccs-1")).to_have_text(re.compile("sealed.*reads"))
+        expect(read.locator("tr", has_text="police/police-1")).to_have_text(re.compile("reads.*reads"))
+
+
+def test_rights_are_a_matrix_for_administrators_and_ones_own_for_others(page: Page) -> None:
+    go(page, "rights", "client=police/camera")
+    rights = page.get_by_role("region", name="Rights to Numberplate")
+    expect(rights.locator("tbody tr", has_text="ccs/desk")).to_have_count(1)
+    expect(rights.locator("tbody tr", has_text="ccs/desk").locator(".good >> text=✓")).to_have_count(1)
+    go(page, "rights", "client=police/desk")
+    expect(page.get_by_role("region", name="Rights to Numberplate").locator("tbody tr")).to_have_count(1)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_screen_is_accessible_fits_a_phone_and_loads_only_from_here(
+    show: Show, browser: Browser, theme: str
+) -> None:
+    page = opened(browser, show.console.url, NARROW, theme)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    id = ""
+    for screen in SCREENS:
+        go(page, screen, f"client=police/camera&type=Numberplate&event={id}")
+        if screen == "events":
+            expect(page.get_by_role("status")).to_contain_text(re.compile("since the feed|No event"))
+            (id,) = show.publish({"plate": "AX1", "area": "EC1", "speed": 20.0})
+        if screen == "why":
+            page.fill("#conditions", "speed > 10\nspeed >")
+            page.click("text=Explain")
+        page.wait_for_selector("main tbody tr")
+        found = Axe().run(page, options={"runOnly": ["wcag2a", "wcag2aa", "wcag21aa"]})
+        assert [each["id"] for each in found.response["violations"]] == [], (screen, found.generate_report())
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= NARROW[0], screen
+    page.context.close()
+    assert {url.split("/")[2] for url in asked} == {show.console.address}
+
+
+def test_who_is_not_logged_in_reads_what_to_do(show: Show, browser: Browser) -> None:
+    page = browser.new_page()
+    page.goto(f"http://{show.console.address}/")
+    expect(page.locator("main")).to_contain_text("Open the URL that tidings console printed")
+    page.close()
