@@ -129,9 +129,10 @@ class Compaction:
 
     def _read(self, names: list[str]) -> DataFrame:
         """By name and not by folder, so that Spark takes no column from a folder's name."""
+        paths = [Location(name).literal for name in names]
         if names[0].endswith((".json", ".txt")):
-            return self.spark.read.option("recursiveFileLookup", True).text(names)
-        return self.spark.read.option("mergeSchema", True).option("recursiveFileLookup", True).parquet(*names)
+            return self.spark.read.option("recursiveFileLookup", True).text(paths)
+        return self.spark.read.option("mergeSchema", True).option("recursiveFileLookup", True).parquet(*paths)
 
     def _arranged(self, rows: DataFrame, files: Sequence[DataFile]) -> Any:
         """Sorted by subscriber, in files of the right size, and in folders by subscriber if they were in such."""

@@ -117,7 +117,7 @@ def read_deliveries(where: SparkSession | str, path: str = "") -> Any:
     if not files:
         return where.createDataFrame([], f"{DELIVERIES_SCHEMA}, batch int")
     reader = where.read.option("basePath", root.text)
-    return reader.format(_format(files)).load(files)
+    return reader.format(_format(files)).load([Location(file).literal for file in files])
 
 
 def _arrow_dataset(root: Location, files: list[str]) -> Any:
@@ -155,6 +155,7 @@ def _count_rows(spark: SparkSession, format: str, like: DataFrame, paths: list[s
     """Rows of files that were just written: for Parquet their footers, for JSON their lines."""
     if not paths:
         return 0
+    paths = [Location(path).literal for path in paths]
     if format != "parquet":
         return spark.read.text(paths).count()
     return spark.read.schema(like.schema).parquet(*paths).count()
