@@ -198,12 +198,16 @@ def test_mistakes_are_found_without_starting_spark(tmp_path: Path, monkeypatch: 
     (tmp_path / "e.csv").write_text("sighting,area\n7,EC2\n")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "precious").write_text("")
+    write_lines(tmp_path / "12:00.jsonl", EVENTS)
+    write_lines(tmp_path / "colon" / "12:00.jsonl", EVENTS)
     for number in range(3):
         (tmp_path / "parts" / f"area={number}").mkdir(parents=True)
         pq.write_table(pa.table({"sighting": ["a"]}), tmp_path / "parts" / f"area={number}" / "0.parquet")
     for arguments, said in (
         (("e.jsonl", "none.jsonl", "--out", "o"), "no such file or folder: 'none.jsonl'"),
         (("none", "w.jsonl", "--out", "o"), "no such file or folder: 'none'"),
+        (("12:00.jsonl", "w.jsonl", "--out", "o"), "a colon in its name; rename it"),
+        (("colon", "w.jsonl", "--out", "o"), "a colon in its name; rename it"),
         (("e.parquet", "w.jsonl", "--out", "o"), "the events need a column 'event_id' or 'id'"),
         (("e.csv", "w.jsonl", "--out", "o"), "they have sighting, area"),
         (("parts", "w.jsonl", "--out", "o"), "they have sighting, area"),

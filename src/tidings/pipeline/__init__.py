@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tidings.pipeline.security.nonce_leases import NonceLeases, stamp, stamp_files
     from tidings.pipeline.session import parse_settings, start
     from tidings.pipeline.sinks.compaction import check_deliveries, compact_deliveries
-    from tidings.pipeline.sinks.files import read_deliveries
+    from tidings.pipeline.sinks.files import list_deliveries, read_deliveries
     from tidings.pipeline.state.batch_log import BatchLog, Counts
     from tidings.pipeline.stream_job import BatchDone, BatchMetrics, run, totals
     from tidings.pipeline.tables import delivery_id
@@ -81,6 +81,7 @@ __all__ = [
     "connector_for",
     "delivery_id",
     "genuine",
+    "list_deliveries",
     "match",
     "match_files",
     "parse_settings",
@@ -109,7 +110,7 @@ _MODULES = {
     "security.nonce_leases": ("NonceLeases", "stamp", "stamp_files"),
     "state.batch_log": ("BatchLog", "Counts"),
     "connectors.spark_datasource": ("LiveNetwork",),
-    "sinks.files": ("read_deliveries",),
+    "sinks.files": ("list_deliveries", "read_deliveries"),
     "session": ("parse_settings", "start"),
     "tables": ("delivery_id",),
 }

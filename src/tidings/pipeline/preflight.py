@@ -34,9 +34,9 @@ from tidings.pipeline.connectors.table_format import (
 from tidings.pipeline.match_job import check_output, check_table
 from tidings.pipeline.matching.match import check_plan
 from tidings.pipeline.s3_settings import bucket_of
-from tidings.pipeline.sources.files import check_exists, data_files, format_of
+from tidings.pipeline.sources.files import check_exists, data_files, format_of, id_attribute, with_id
 from tidings.pipeline.storage import Location
-from tidings.pipeline.tables import EVENT_IDS, SUBSCRIPTION_COLUMNS, kept_columns, listed
+from tidings.pipeline.tables import DELIVERY_NAMES, EVENT_IDS, SUBSCRIPTION_COLUMNS, kept_columns, listed
 
 FILES_MAX = 20  # Of a folder, to see which columns any of them has.
 LINES_MAX = 1_000  # Of a JSON file, to see which attributes there are; in a longer one others may come later.
@@ -96,11 +96,23 @@ def check_pipeline(pipeline: Pipeline) -> None:
             _check_id(part, columns, events.id, "events.id") if given is events else _check_columns(part, columns)
     if subscriptions.format == "json" and _is_local(subscriptions.path) and not Path(subscriptions.path).is_dir():
         raise InputError(f"subscriptions.path: expected a folder of subscriptions, got {subscriptions.path!r}")
+    _check_run_kept(pipeline)
+    for place in (pipeline.checkpoint, pipeline.deliveries.path, pipeline.quarantine.path):
+        if _is_local(place):
+            _check_writable(Path(Location.of(place).text))
     if pipeline.secure is not None:
         for entry in ("registry", "keys"):
             path = getattr(pipeline.secure, entry)
             if "://" not in path and not Path(path).exists():
                 raise InputError(f"secure.{entry}: no such file: {path!r}")
+
+
+def _check_run_kept(pipeline: Pipeline) -> None:
+    declared = pipeline.event_type()
+    if declared is not None:
+        id = id_attribute(declared, pipeline.events.id)
+        names = [attribute.name for attribute in with_id(declared, id)]
+        kept_columns(pipeline.deliveries.keep, names, id.name, DELIVERY_NAMES)
 
 
 def _check_stream_id(path: str, id: str | None) -> None:

@@ -136,6 +136,15 @@ def read_deliveries(where: SparkSession | str, path: str = "") -> Any:
     return reader.format(_format(files)).load([Location(file).literal for file in files])
 
 
+def list_deliveries(path: str, spark: SparkSession | None = None) -> list[str]:
+    """The committed files of a folder, in full: what `read_deliveries` reads, for programs that take a list of files.
+
+    Right at every moment on every store, where a listing of the folder may show a part of a batch. A folder in a store
+    needs the session, which knows its file system.
+    """
+    return committed_files(path, spark)[1]
+
+
 def _arrow_dataset(root: Location, files: list[str]) -> Any:
     import pyarrow as pa
     import pyarrow.dataset

@@ -81,10 +81,16 @@ def format_of(path: str, spark: SparkSession | None = None) -> str:
 
 
 def check_exists(path: str) -> None:
-    """Raises InputError for a local path that does not exist; Spark checks remote ones."""
+    """Raises InputError for a local path that does not exist or cannot be read; Spark checks remote ones."""
     where = Location.of(path)
-    if where.is_local and not Path(where.text).exists():
+    if not where.is_local:
+        return
+    place = Path(where.text)
+    if not place.exists():
         raise InputError(f"no such file or folder: {path!r}")
+    odd = place if ":" in place.name and place.is_file() else next(place.rglob("*:*"), None)
+    if odd is not None:
+        raise InputError(f"{str(odd)!r}: Spark cannot read a local file with a colon in its name; rename it")
 
 
 def read_events(
