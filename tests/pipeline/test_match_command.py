@@ -198,11 +198,23 @@ def test_mistakes_are_found_without_starting_spark(tmp_path: Path, monkeypatch: 
     (tmp_path / "e.csv").write_text("sighting,area\n7,EC2\n")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "precious").write_text("")
+    write_lines(tmp_path / "12:00.jsonl", EVENTS)
+    write_lines(tmp_path / "colon" / "12:00.jsonl", EVENTS)
+    for number in range(3):
+        (tmp_path / "parts" / f"area={number}").mkdir(parents=True)
+        pq.write_table(pa.table({"sighting": ["a"]}), tmp_path / "parts" / f"area={number}" / "0.parquet")
     for arguments, said in (
         (("e.jsonl", "none.jsonl", "--out", "o"), "no such file or folder: 'none.jsonl'"),
         (("none", "w.jsonl", "--out", "o"), "no such file or folder: 'none'"),
+        (("12:00.jsonl", "w.jsonl", "--out", "o"), "a colon in its name; rename it"),
+        (("colon", "w.jsonl", "--out", "o"), "a colon in its name; rename it"),
         (("e.parquet", "w.jsonl", "--out", "o"), "the events need a column 'event_id' or 'id'"),
         (("e.csv", "w.jsonl", "--out", "o"), "they have sighting, area"),
+        (("parts", "w.jsonl", "--out", "o"), "they have sighting, area"),
+        (("e.jsonl", "w.jsonl", "--out", "o", "--keep", "lame"), "did you mean 'lane'"),
+        (("e.jsonl", "w.jsonl", "--out", "o", "--plan", "fast"), "expected the plan"),
+        (("e.jsonl", "w.jsonl", "--out", "e.csv/o"), "cannot write to"),
+        (("e.jsonl", "w.jsonl", "--out", "iceberg:matched"), "expected iceberg:CATALOG.NAMESPACE.TABLE"),
         (("named.jsonl", "w.jsonl", "--out", "o", "--id", "sigthing"), "did you mean 'sighting'"),
         (("e.jsonl", "e.csv", "--out", "o"), "expected subscriptions as JSON lines or Parquet, got csv"),
         (("e.jsonl", "w.parquet", "--out", "o"), "subscriber, filter missing"),

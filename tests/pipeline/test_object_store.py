@@ -19,7 +19,7 @@ import pytest
 
 from tests.pipeline.commands import tidings
 from tests.pipeline.s3_server import S3, serving, teach
-from tests.pipeline.sightings import Sighting, expected_pairs, sightings, subscriptions, table
+from tests.pipeline.sightings import Sighting, expected_pairs, sightings, subscriptions, table, write_lines
 from tests.pipeline.test_run import SMALL
 from tidings.errors import InputError
 from tidings.events import write_file
@@ -143,6 +143,26 @@ def test_workers_read_and_write_parquet_in_s3_themselves(spark: SparkSession, s3
         else:
             assert pairs(found) == expected_pairs(EVENTS, WANTED)
         assert not [key for key in s3.keys("d/out/") if "_staging" in key]
+
+
+def test_names_with_blanks_and_signs_and_nanoseconds_are_read_in_s3_too(
+    spark: SparkSession, s3: S3, tmp_path: Path
+) -> None:
+    s3.faults.clear()
+    wanted = str(write_lines(tmp_path / "w.jsonl", [{"id": "s", "subscriber": "x", "filter": "area = 'New York'"}]))
+    at = pa.array([0, 1], pa.timestamp("ns"))
+    rows = {"micros": pa.table({"id": ["a", "b"]}), "nanos": pa.table({"id": ["a", "b"], "at": at})}
+    for name, written in rows.items():
+        events = f"odd/{name} [1] é%20"
+        pq.write_table(written, f"{s3.bucket}/{events}/area=New York/1 {{a}}.parquet", filesystem=arrow_s3(s3))
+        flat = written.append_column("area", pa.array(["New York", "London"]))
+        pq.write_table(flat, f"{s3.bucket}/{events}.parquet", filesystem=arrow_s3(s3))
+        out = f"odd/out {name} [1]"
+        assert match_files(spark, s3.at(events), wanted, s3.at(out)).deliveries == 2
+        outcome = match_files(spark, s3.at(f"{events}.parquet"), wanted, s3.at(out), overwrite=True)
+        assert outcome.deliveries == 1
+        assert outcome.plan.endswith("read and written by the workers")
+        assert pq.read_table(f"{s3.bucket}/{out}", filesystem=arrow_s3(s3))["event_id"].to_pylist() == ["a"]
 
 
 @pytest.mark.slow

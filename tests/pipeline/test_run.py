@@ -85,6 +85,7 @@ def delivered(folder: Path) -> list[tuple[str, str, str]]:
 
 
 def test_every_pair_is_delivered_once_and_the_counts_add_up(spark: SparkSession, tmp_path: Path) -> None:
+    tmp_path = tmp_path / "új [1] {a} 50%25"  # Taken as it is: not as a pattern, and not as a URI.
     pipeline = read_pipeline(lay_out(tmp_path))
     put_events(tmp_path, EVENTS, 5)
     broken = tmp_path / "events" / "broken.jsonl"
@@ -245,6 +246,8 @@ def test_mistakes_in_a_pipeline_are_found_without_starting_spark(
         ('path = "subscriptions"', 'path = "none"', "expected a folder of subscriptions"),
         ('format = "json"', 'format = "parquet"', "the events need a column 'event_id' or 'id'"),
         ('checkpoint = "checkpoint"', 'checkpoint = "s3a:/lake/checkpoint"', "with two slashes"),
+        ('checkpoint = "checkpoint"', 'checkpoint = "sighting.toml/checkpoint"', "cannot write to"),
+        ("[deliveries]", '[deliveries]\nkeep = ["lame"]', "did you mean 'lane'"),
     ):
         file.write_text(text.replace(old, new))
         ended = tidings("run", str(file))

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+ODD = "új [1] {a} 50%25"  # Names are taken as they are: not as URIs, and not as patterns.
+
+
 @pytest.fixture(scope="module")
 def s3(spark: SparkSession) -> Iterator[S3]:
     with serving() as server:
@@ -28,13 +31,13 @@ def s3(spark: SparkSession) -> Iterator[S3]:
 def storage(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Storage:
     match request.param:
         case "local":
-            return storage_at(str(tmp_path))
+            return storage_at(str(tmp_path / ODD))
         case "hadoop":  # As on HDFS: a complete file is renamed, unless the name is taken.
-            return HadoopStorage(spark, Location(f"file://{tmp_path}"))
+            return HadoopStorage(spark, Location(f"file://{tmp_path}/{ODD}"))
         case _:
             s3: S3 = request.getfixturevalue("s3")
             s3.faults.clear()
-            return storage_at(s3.at(tmp_path.name), spark)
+            return storage_at(s3.at(f"{tmp_path.name}/{ODD}"), spark)
 
 
 def names(storage: Storage, folder: str = "") -> list[tuple[str, int]]:

@@ -86,7 +86,10 @@ def match(
 
     event_type = read_file(type) if type else None
     settings = parse_settings(conf or [])
-    check_files(events, subscriptions, out, id=id, event_type=event_type, overwrite=overwrite or explain)
+    check_files(
+        events, subscriptions, out,
+        id=id, event_type=event_type, overwrite=overwrite or explain, keep=_columns(keep), plan=plan,
+    )  # fmt: skip
     with spark_session("tidings match", master, settings) as spark:
         outcome = match_files(
             spark, events, subscriptions, out,

@@ -25,6 +25,7 @@ column are null. Rows are counted from 0.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -36,7 +37,7 @@ import pyarrow.compute as pc
 
 from tidings.errors import EventError, EventTypeError
 from tidings.events.event import Event
-from tidings.events.schema import NESTING_MAX, Attribute, EventType
+from tidings.events.schema import NESTING_MAX, Attribute, EventType, parents, unusable_name
 from tidings.events.values import DAY_MICROS, Exact, Value, ValueType, describe
 
 Column: TypeAlias = pa.Array | pa.ChunkedArray
@@ -183,15 +184,28 @@ _Found: TypeAlias = tuple[str, ValueType | None, bool, str]
 
 
 def _event_type(name: str, found: Iterator[_Found], leave_out_others: bool) -> EventType:
-    attributes, others = [], {}
-    for column, value_type, required, shown in found:
-        if value_type is not None:
-            attributes.append(Attribute(column, value_type, required))
-        elif leave_out_others:
-            others[column] = _unusable(column, shown)
+    columns = list(found)
+    attributes: list[Attribute] = []
+    others: dict[str, str] = {}
+    times = Counter(column for column, *_ in columns)
+    for column, value_type, required, shown in columns:
+        wrong = _unusable(column, shown) if value_type is None else ""
+        if wrong and not leave_out_others:
+            raise EventTypeError(f"{name}: attribute {column!r} is {wrong}")
+        if leave_out_others:  # Else the event type itself refuses such names.
+            wrong = wrong or unusable_name(column) or _taken(column, times)
+        if wrong or value_type is None:
+            others[column] = wrong
         else:
-            raise EventTypeError(f"{name}: attribute {column!r} is {_unusable(column, shown)}")
+            attributes.append(Attribute(column, value_type, required))
     return EventType.of(name, tuple(attributes), others)
+
+
+def _taken(column: str, times: Mapping[str, int]) -> str:
+    """Why a column cannot be an attribute beside the others, such as `a.b` beside `a`; empty if it can."""
+    if times[column] > 1 or any(parent in times for parent in parents(column)):
+        return "a name that another column has, or a part of it; rename one of them in the query that makes the events"
+    return ""
 
 
 def _unusable(name: str, shown: str) -> str:

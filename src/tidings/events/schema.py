@@ -294,7 +294,7 @@ def _check_type(name: str, attributes: tuple[Attribute, ...]) -> None:
         _check_name(name, attribute.name, seen)
         seen.add(attribute.name)
     for attribute in attributes:
-        for parent in _parents(attribute.name):
+        for parent in parents(attribute.name):
             if parent in seen:
                 raise EventTypeError(
                     f"{name}: {parent!r} cannot be both an attribute and the parent of {attribute.name!r}"
@@ -304,17 +304,29 @@ def _check_type(name: str, attributes: tuple[Attribute, ...]) -> None:
 def _check_name(owner: str, name: str, seen: set[str]) -> None:
     if name in seen:
         raise EventTypeError(f"{owner}: attribute {name!r} is declared twice")
+    wrong = unusable_name(name)
+    if wrong:
+        raise EventTypeError(f"{owner}: {name[:60]!r} is {wrong}")
+
+
+def unusable_name(name: str) -> str:
+    """Why a column of this name cannot be an attribute, as in "it is …"; empty if it can.
+
+    >>> unusable_name("position.lat")
+    ''
+    """
     parts = name.split(".")
     if len(parts) - 1 > NESTING_MAX:
-        raise EventTypeError(f"{owner}: {_too_deep(name)}")
+        return f"nested more than {NESTING_MAX} levels deep"
     if len(name) > NAME_LENGTH_MAX or not all(part and part.isprintable() and "`" not in part for part in parts):
-        raise EventTypeError(
-            f"{owner}: {name[:60]!r} is no attribute name; expected 1 to {NAME_LENGTH_MAX} printable characters "
-            "without backticks, with dots only between parts"
+        return (
+            f"no attribute name; expected 1 to {NAME_LENGTH_MAX} printable characters without backticks, "
+            "with dots only between parts"
         )
+    return ""
 
 
-def _parents(name: str) -> Iterator[str]:
+def parents(name: str) -> Iterator[str]:
     parts = name.split(".")
     return (".".join(parts[:depth]) for depth in range(1, len(parts)))
 

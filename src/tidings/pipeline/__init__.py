@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from tidings.pipeline.security.nonce_leases import NonceLeases, stamp, stamp_files
     from tidings.pipeline.session import parse_settings, start
     from tidings.pipeline.sinks.compaction import check_deliveries, compact_deliveries
-    from tidings.pipeline.sinks.files import read_deliveries
+    from tidings.pipeline.sinks.files import list_deliveries, read_deliveries
     from tidings.pipeline.state.batch_log import BatchLog, BatchRecords, Counts
     from tidings.pipeline.storage import storage_at
     from tidings.pipeline.stream_job import BatchDone, BatchMetrics, run, totals
@@ -86,6 +86,7 @@ __all__ = [
     "connector_for",
     "delivery_id",
     "genuine",
+    "list_deliveries",
     "match",
     "match_files",
     "parse_settings",
@@ -118,7 +119,7 @@ _MODULES = {
     "state.batch_log": ("BatchLog", "BatchRecords", "Counts"),
     "storage": ("storage_at",),
     "connectors.spark_datasource": ("LiveNetwork",),
-    "sinks.files": ("read_deliveries",),
+    "sinks.files": ("list_deliveries", "read_deliveries"),
     "session": ("parse_settings", "start"),
     "tables": ("delivery_id",),
 }

@@ -18,7 +18,7 @@ from tidings.pipeline.matching.direct_parquet import match_files_directly, tasks
 from tidings.pipeline.matching.match import Matching
 from tidings.pipeline.session import activate, described, spark_error
 from tidings.pipeline.sinks.table import by_subscriber, write_files
-from tidings.pipeline.sources.files import Events, read_events, read_subscriptions
+from tidings.pipeline.sources.files import Events, literal, read_events, read_subscriptions
 from tidings.pipeline.storage import Location, storage_at
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ def match_files(
         target = table_name(out)
         writer = open_writer(target, store_options(spark, target)) if target else None
         if not explain_only:
-            _check_empty(writer, out, overwrite)
+            if writer is not None:
+                check_table(writer, out, overwrite)
             out = _clear_output(spark, out, (events, subscriptions), overwrite)
         read = read_events(spark, events, id=id, event_type=event_type)
         rows = read_subscriptions(spark, subscriptions)
@@ -133,9 +134,8 @@ def _needed(matching: Matching, kept: Sequence[str]) -> set[str]:
     return {matching.id, *kept, *(name for each in mentioned for name in (each, each.split(".")[0]))}
 
 
-def _check_empty(writer: TableWriter | None, out: str, overwrite: bool) -> None:
-    if writer is None:
-        return
+def check_table(writer: TableWriter, out: str, overwrite: bool) -> None:
+    """Raises InputError for a table that cannot be written, or whose rows must not be replaced."""
     writer.prepare()
     if not overwrite and not writer.is_empty():
         raise InputError(f"the table {out!r} has rows; choose another table, or replace them with --overwrite")
@@ -143,7 +143,7 @@ def _check_empty(writer: TableWriter | None, out: str, overwrite: bool) -> None:
 
 def _match_by_spark(matching: Matching, out: str, compact: bool, kept: Sequence[str]) -> int:
     matching.deliveries(compact=compact, keep=kept).write.mode("append").parquet(out)
-    written = matching.events.sparkSession.read.parquet(out)
+    written = matching.events.sparkSession.read.parquet(literal(out))
     if compact:  # The driver collects one row, a sum.
         return int(written.agg(f.sum(f.size("subscription_ids"))).collect()[0][0] or 0)
     return written.count()

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import csv
 import json
+import tempfile
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidings.errors import InputError, did_you_mean
+from tidings.errors import InputError, SetupError, did_you_mean
 from tidings.events import EventType
 from tidings.pipeline.config import TABLE_FORMATS, Pipeline
 from tidings.pipeline.connectors.table_format import (
@@ -25,14 +28,17 @@ from tidings.pipeline.connectors.table_format import (
     check_not_a_table,
     named_or_found,
     open_table,
+    open_writer,
     table_name,
 )
-from tidings.pipeline.match_job import check_output
+from tidings.pipeline.match_job import check_output, check_table
+from tidings.pipeline.matching.match import check_plan
 from tidings.pipeline.s3_settings import bucket_of
-from tidings.pipeline.sources.files import check_exists, data_files, format_of
+from tidings.pipeline.sources.files import check_exists, data_files, format_of, id_attribute, with_id
 from tidings.pipeline.storage import Location
-from tidings.pipeline.tables import EVENT_IDS, SUBSCRIPTION_COLUMNS, listed
+from tidings.pipeline.tables import DELIVERY_NAMES, EVENT_IDS, SUBSCRIPTION_COLUMNS, kept_columns, listed
 
+FILES_MAX = 20  # Of a folder, to see which columns any of them has.
 LINES_MAX = 1_000  # Of a JSON file, to see which attributes there are; in a longer one others may come later.
 
 
@@ -44,19 +50,22 @@ def check_files(
     id: str | None = None,
     event_type: EventType | None = None,
     overwrite: bool = False,
+    keep: str | Sequence[str] = (),
+    plan: str = "auto",
 ) -> None:
     """Raises InputError for what `match_files` would refuse, as far as a look at local files shows it."""
+    check_plan(plan)
     tables = [_table_columns(path) for path in (events, subscriptions)]
     for path in (events, subscriptions):
         if _is_local(path):
             check_exists(path)
-    if tables[0]:
-        _check_id(events, tables[0], id, "--id")
-    elif _is_local(events):
+    columns = tables[0]
+    if columns is None and _is_local(events):
         kind = format_of(events)
         columns = _columns(events, kind) if event_type is None or kind == "parquet" else None
-        if columns is not None:
-            _check_id(events, columns, id, "--id")
+    if columns is not None:
+        _check_id(events, columns, id, "--id")
+        _check_kept(keep, columns)
     if tables[1]:
         _check_columns(subscriptions, tables[1])
     elif _is_local(subscriptions):
@@ -64,8 +73,11 @@ def check_files(
     target = table_name(out)
     if target is not None:
         check_library(target)
+        if _is_here(target):
+            check_table(open_writer(target), out, overwrite)
     elif _is_local(out):
         check_output(out, (events, subscriptions), overwrite)
+        _check_writable(Path(Location.of(out).text))
 
 
 def check_pipeline(pipeline: Pipeline) -> None:
@@ -84,11 +96,23 @@ def check_pipeline(pipeline: Pipeline) -> None:
             _check_id(part, columns, events.id, "events.id") if given is events else _check_columns(part, columns)
     if subscriptions.format == "json" and _is_local(subscriptions.path) and not Path(subscriptions.path).is_dir():
         raise InputError(f"subscriptions.path: expected a folder of subscriptions, got {subscriptions.path!r}")
+    _check_run_kept(pipeline)
+    for place in (pipeline.checkpoint, pipeline.deliveries.path, pipeline.quarantine.path):
+        if _is_local(place):
+            _check_writable(Path(Location.of(place).text))
     if pipeline.secure is not None:
         for entry in ("registry", "keys"):
             path = getattr(pipeline.secure, entry)
             if "://" not in path and not Path(path).exists():
                 raise InputError(f"secure.{entry}: no such file: {path!r}")
+
+
+def _check_run_kept(pipeline: Pipeline) -> None:
+    declared = pipeline.event_type()
+    if declared is not None:
+        id = id_attribute(declared, pipeline.events.id)
+        names = [attribute.name for attribute in with_id(declared, id)]
+        kept_columns(pipeline.deliveries.keep, names, id.name, DELIVERY_NAMES)
 
 
 def _check_stream_id(path: str, id: str | None) -> None:
@@ -108,6 +132,11 @@ def _check_id(path: str, columns: list[str], wanted: str | None, option: str) ->
     raise InputError(f"{path}: the events need {expected}; they have {listed(columns)}{end}; name it with {option}")
 
 
+def _check_kept(keep: str | Sequence[str], columns: list[str]) -> None:
+    named = [name for name in keep if "." not in name] if not isinstance(keep, str) else []  # Fields have dots.
+    kept_columns(named, columns, "", ())
+
+
 def _check_subscriptions(path: str) -> None:
     kind = format_of(path)
     if kind not in ("json", "parquet"):
@@ -124,29 +153,51 @@ def _check_columns(path: str, columns: list[str] | None) -> None:
         )
 
 
+def _check_writable(folder: Path) -> None:
+    """Raises SetupError if a folder is not there and cannot be created, or cannot be written."""
+    while not folder.exists():
+        folder = folder.parent
+    try:
+        Path(tempfile.mkdtemp(prefix=".tidings-", dir=folder)).rmdir()
+    except OSError as wrong:
+        raise SetupError(f"cannot write to {str(folder)!r}: {wrong.strerror}") from None
+
+
 def _columns(path: str, kind: str) -> list[str] | None:
-    """The columns of local files; None where a look at one file does not show them all."""
-    files = _files(path)
-    if files is None:
+    """The columns that any of the local files has; None where a look at a few files does not show them all."""
+    folder = Path(Location.of(path).text)
+    names = [""] if folder.is_file() else list(islice(data_files(path), FILES_MAX + 1))
+    if len(names) > FILES_MAX:
         return None
+    columns: dict[str, None] = {}
+    for name in names:
+        found = _columns_of_file(folder / name, kind)
+        if found is None:
+            return None
+        columns |= dict.fromkeys([*found, *_folder_columns(name)])
+    return list(columns)
+
+
+def _folder_columns(name: str) -> list[str]:
+    """The columns in the names of a file's folders, such as `area=EC2`."""
+    return [unquote(part.partition("=")[0]) for part in name.split("/")[:-1] if "=" in part]
+
+
+def _columns_of_file(file: Path, kind: str) -> list[str] | None:
     try:
         if kind == "parquet":
-            return list(pq.read_schema(files[0]).names)
-        if any(file.suffix not in (".csv", ".json", ".jsonl", ".ndjson") for file in files):
+            return list(pq.read_schema(file).names)
+        if file.suffix not in (".csv", ".json", ".jsonl", ".ndjson"):
             return None  # Compressed.
-        with files[0].open(encoding="utf-8") as lines:
-            return next(csv.reader(lines), []) if kind == "csv" else _json_columns(list(islice(lines, LINES_MAX + 1)))
+        with file.open(encoding="utf-8-sig") as lines:
+            return _csv_columns(lines) if kind == "csv" else _json_columns(list(islice(lines, LINES_MAX + 1)))
     except (pa.ArrowException, OSError, ValueError, csv.Error):
         return None  # Damaged: Spark says how.
 
 
-def _files(path: str) -> list[Path] | None:
-    """The single file at a path; of a folder only if it has one file and no columns in folder names."""
-    folder = Path(Location.of(path).text)
-    if folder.is_file():
-        return [folder]
-    names = list(islice(data_files(path), 2))
-    return [folder / names[0]] if len(names) == 1 and "=" not in names[0] else None
+def _csv_columns(lines: Iterable[str]) -> list[str] | None:
+    columns = next(csv.reader(lines), [])
+    return columns if all(columns) and len(set(columns)) == len(columns) else None  # Spark makes up other names.
 
 
 def _json_columns(lines: list[str]) -> list[str] | None:
@@ -172,12 +223,16 @@ def _table_columns(path: str) -> list[str] | None:
 def _columns_of_table(name: TableName) -> list[str] | None:
     """None if the table's files are in a store that only Spark was told about."""
     check_library(name)
-    is_here = "://" not in name.location
-    if name.format is TableFormat.ICEBERG and is_here:
-        from tidings.pipeline.connectors.iceberg import warehouse
+    return list(open_table(name).schema().names) if _is_here(name) else None
 
-        is_here = not bucket_of(warehouse(name.location))
-    return list(open_table(name).schema().names) if is_here else None
+
+def _is_here(name: TableName) -> bool:
+    """Whether a table's files are not in a store that only Spark was told about, as far as its name tells."""
+    if "://" in name.location or name.format is not TableFormat.ICEBERG:
+        return "://" not in name.location
+    from tidings.pipeline.connectors.iceberg import warehouse
+
+    return not bucket_of(warehouse(name.location))
 
 
 def _is_local(path: str) -> bool:

@@ -212,8 +212,9 @@ def spark_error(error: Exception) -> TidingsError:
     own = re.findall(r"\btidings\.errors\.(InputError|SetupError): (.+)$", text, re.MULTILINE)
     if own:  # Raised in a Python process of Spark's, and meant for whoever reads it.
         return (InputError if own[-1][0] == "InputError" else SetupError)(own[-1][1][:OWN_LINE_MAX])
-    from_python = re.findall(r"^[\w.]*[A-Z]\w*(?:Error|Invalid): .+$", text, re.MULTILINE)
-    return SetupError(f"Spark failed: {from_python[-1][:LINE_MAX] if from_python else _line_with(text, 'Exception')}")
+    from_python = re.findall(r"^(?!py4j\.)[\w.]*[A-Z]\w*(?:Error|Invalid): .+$", text, re.MULTILINE)
+    causes = from_python or re.findall(r"^\s*Caused by: (.+)$", text, re.MULTILINE)
+    return SetupError(f"Spark failed: {causes[-1][:LINE_MAX] if causes else _line_with(text, 'Exception')}")
 
 
 _SIGNS: tuple[tuple[str, type[TidingsError], str], ...] = (
@@ -227,6 +228,7 @@ _SIGNS: tuple[tuple[str, type[TidingsError], str], ...] = (
     ("is not a Parquet file", InputError, "a file is damaged or not what its name says"),
     ("CANNOT_READ_FILE_FOOTER", InputError, "a file is damaged or not what its name says"),
     ("PATH_NOT_FOUND", InputError, "no such file"),
+    ("Relative path in absolute URI", InputError, "Spark reads no local file with a colon in its name; rename it"),
     ("MALFORMED", InputError, "a file is damaged or not what its name says"),
     ("EventError: ", InputError, "an event does not fit its type"),
 )

@@ -18,6 +18,7 @@ A location is a local path or a URI. `Location` keeps the two apart: a URI never
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -44,6 +45,7 @@ REASON_LENGTH_MAX = 300
 _CONDITIONAL_CREATE = "fs.option.create.conditional.overwrite"  # Of Hadoop's S3A.
 _RENAMED = ("hdfs", "viewfs", "webhdfs", "abfs", "abfss", "file")  # A file is renamed atomically, or not at all.
 _CONDITIONAL = ("s3a", "gs")
+_PATTERN_SIGNS = re.compile(r"[\\{}\[\]*?]")  # Of Hadoop's file systems.
 _FOLDERS_RENAMED = ("hdfs", "viewfs", "webhdfs", "abfs", "abfss")  # A whole folder, too.
 
 
@@ -74,9 +76,27 @@ class Location:
             raise InputError(f"{written!r}: expected a bucket or host after {scheme}://")
         return cls(written.rstrip("/"))
 
+    @classmethod
+    def of_uri(cls, uri: str) -> Location:
+        """The location of a file as Spark names it, with blanks and all but ASCII written as `%20`.
+
+        >>> Location.of_uri("s3a://bucket/New%20York/1.parquet").text
+        's3a://bucket/New York/1.parquet'
+        """
+        return cls.of(uri) if uri.startswith("file:") else cls.of(unquote(uri))
+
     @property
     def is_local(self) -> bool:
         return "://" not in self.text
+
+    @property
+    def literal(self) -> str:
+        r"""The location for Spark's readers, which take `*?[]{}` for patterns unless they are escaped.
+
+        >>> print(Location.of("s3a://bucket/draft [1]").literal)
+        s3a://bucket/draft \[1\]
+        """
+        return _PATTERN_SIGNS.sub(r"\\\g<0>", self.text)
 
     @property
     def scheme(self) -> str:
@@ -308,7 +328,7 @@ class HadoopStorage:
     @cached_property
     def _context(self) -> Any:
         java: Any = self._spark.sparkContext._jsc
-        uri = self._jvm.java.net.URI.create(self.root.text)
+        uri = self._at("").toUri()  # Which escapes blanks and the like.
         with self._told("open"):
             return self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(uri, java.hadoopConfiguration())
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.pipeline.commands import tidings
 from tidings.errors import InputError
-from tidings.pipeline import compact_deliveries, read_deliveries
+from tidings.pipeline import compact_deliveries, list_deliveries, read_deliveries
 from tidings.pipeline.sinks.committed_folder import Commit, CommitLog, CommittedFolder, DataFile
 from tidings.pipeline.sinks.compaction import Compaction
 from tidings.pipeline.sinks.files import FileSink
@@ -148,18 +148,32 @@ def test_two_compactions_at_once_lose_and_double_nothing(spark: SparkSession, tm
     slow.write = overtaken  # type: ignore[method-assign]
     slow.run()
     assert committed(tmp_path / "out") == listed(tmp_path / "out") == expected(3)
+    files = [pq.read_table(file) for file in list_deliveries(str(tmp_path / "out"))]
+    assert Counter(id for file in files for id in file.column("delivery_id").to_pylist()) == expected(3)
 
 
-def test_folders_by_subscriber_stay_folders_by_subscriber(spark: SparkSession, tmp_path: Path) -> None:
-    sink = FileSink(spark, str(tmp_path / "out"), "json", by_subscriber=True)
+@pytest.mark.parametrize("format", ["json", "parquet"])
+def test_folders_by_subscriber_stay_so_and_no_name_of_one_stops_a_batch(
+    spark: SparkSession, tmp_path: Path, format: str
+) -> None:
+    hostile = [None, "", "__HIVE_DEFAULT_PARTITION__", "../é [1]/{*}", "x" * 300, "org0"]
+    sink = FileSink(spark, str(tmp_path / "o [1]"), format, by_subscriber=True)
     sink.prepare()
     for number in range(2):
-        sink.put(spark.createDataFrame(batch_of(number)), number)
-    assert compact_deliveries(spark, str(tmp_path / "out")).after == 3
-    names = {file.name.split("/")[1] for file in CommitLog(storage_at(str(tmp_path / "out"))).files()}
-    assert names == {"to=org0", "to=org1", "to=org2"}
-    rows = read_deliveries(spark, str(tmp_path / "out")).collect()
+        rows = batch_of(number).set_column(3, "subscriber", pa.array(hostile))
+        sink.put(spark.createDataFrame(rows), number)
+    assert compact_deliveries(spark, str(tmp_path / "o [1]")).after == 4
+    names = {file.name.split("/")[1] for file in CommitLog(storage_at(str(tmp_path / "o [1]"))).files()}
+    long = "to=" + "x" * 30 + "~"
+    assert {name[:34] for name in names} == {
+        "to=__HIVE_DEFAULT_PARTITION__",
+        "to=..%2Fé %5B1%5D%2F%7B%2A}",
+        long,
+        "to=org0",
+    }
+    rows = read_deliveries(spark, str(tmp_path / "o [1]")).collect()
     assert Counter(row.delivery_id for row in rows) == expected(2)
+    assert {row.subscriber for row in rows} == set(hostile)
 
 
 def test_a_folder_without_commit_records_is_refused(spark: SparkSession, tmp_path: Path) -> None:

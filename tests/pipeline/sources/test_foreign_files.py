@@ -18,7 +18,7 @@ import pytest
 
 from tests.pipeline.sightings import write_lines
 from tidings.events import EventType, Timestamp
-from tidings.pipeline import Matching, Outcome, match_files
+from tidings.pipeline import Matching, Outcome, check_files, match_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,6 +71,14 @@ def test_a_csv_file_with_a_zoned_timestamp(spark: SparkSession, tmp_path: Path) 
     (tmp_path / "events.csv").write_text("\n".join(["id,speed,at", *lines]))
     matched(spark, tmp_path / "events.csv", {"fast": "speed > 4", "late": LATER}, tmp_path / "out")
     assert pairs(tmp_path / "out") == [("e2", "late"), ("e3", "fast"), ("e3", "late")]
+
+
+def test_a_csv_file_of_a_spreadsheet_begins_with_a_byte_order_mark(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "events.csv").write_text("id,speed\ne0,1.5\ne1,4.5\n", encoding="utf-8-sig")
+    wanted = write_lines(tmp_path / "w.jsonl", [{"id": "fast", "subscriber": "x", "filter": "speed > 4"}])
+    check_files(str(tmp_path / "events.csv"), str(wanted), str(tmp_path / "out"))
+    match_files(spark, str(tmp_path / "events.csv"), str(wanted), str(tmp_path / "out"))
+    assert pairs(tmp_path / "out") == [("e1", "fast")]
 
 
 def test_a_declared_type_with_a_timestamp(spark: SparkSession) -> None:
@@ -137,12 +145,53 @@ def _write_arrow(file: Path) -> None:
     pq.write_table(pa.table({"id": pa.array(IDS, pa.large_string()), "speed": SPEEDS, **columns}), file)
 
 
-@pytest.mark.parametrize("write", [_write_duckdb, _write_polars, _write_arrow])
+def _write_hostile_names(file: Path) -> None:
+    """Names that no attribute can have, and a struct that is nested too deep for one."""
+    deep: Any = 1
+    for _ in range(40):
+        deep = {"a": deep}
+    names = ["", "a`b", "a\nb", "a\0b", "x" * 300, "..", "speed.limit", "position.lat"]
+    columns = {name: [1, 2, 3, 4] for name in names}
+    columns |= {"deep": [deep] * 4, "position": [{"lat": 1.0}] * 4}
+    pq.write_table(pa.table({"id": IDS, "speed": SPEEDS, **columns}), file)
+
+
+@pytest.mark.parametrize("write", [_write_hostile_names, _write_duckdb, _write_polars, _write_arrow])
 @pytest.mark.parametrize("plan", ["index", "zones"])
 def test_no_column_stops_conditions_on_others(spark: SparkSession, tmp_path: Path, write: Any, plan: str) -> None:
     write(tmp_path / "events.parquet")
     matched(spark, tmp_path / "events.parquet", {"fast": "speed > 2"}, tmp_path / "out", plan=plan)
     assert pairs(tmp_path / "out") == [("e2", "fast"), ("e3", "fast")]
+
+
+def test_a_name_that_two_columns_have_is_refused_in_conditions(spark: SparkSession, tmp_path: Path) -> None:
+    _write_hostile_names(tmp_path / "events.parquet")
+    outcome = matched(spark, tmp_path / "events.parquet", {"which": "position.lat > 0"}, tmp_path / "out")
+    assert "a name that another column has" in outcome.example
+
+
+@pytest.mark.parametrize("plan", ["index", "zones"])
+def test_folders_are_columns_beside_nanoseconds_too(spark: SparkSession, tmp_path: Path, plan: str) -> None:
+    at = pd.Series(pd.to_datetime(TIMES)).dt.as_unit("ns")
+    lanes = pd.array([1, 2, None, 2], "Int64")
+    rows = pd.DataFrame({"id": IDS, "at": at, "area": ["New York", "50%=/", "New York", None], "lane": lanes})
+    rows.to_parquet(tmp_path / "events", partition_cols=["area", "lane"])
+    wanted = {"york": "area = 'New York'", "odd": "area = '50%=/'", "second": "lane = 2", "none": "area IS NULL"}
+    matched(spark, tmp_path / "events", wanted, tmp_path / "out", plan=plan, keep="all")
+    expected = [("e0", "york"), ("e1", "odd"), ("e1", "second"), ("e2", "york"), ("e3", "none"), ("e3", "second")]
+    assert pairs(tmp_path / "out") == expected
+
+
+@pytest.mark.parametrize("name", ["b[1]", "c{1,2}", "s*", "q?", "back\\slash", "50%20 é#"])
+def test_a_name_is_no_pattern_and_no_uri(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    """A folder beside it that the pattern would match, and results in a folder of such a name."""
+    for folder, id in ((name, "e0"), ("b1", "e1"), ("c1", "e2"), ("stars", "e3"), ("qu", "e4")):
+        (tmp_path / folder).mkdir()
+        pq.write_table(pa.table({"id": [id], "speed": [5.0]}), tmp_path / folder / f"{folder}.parquet")
+    for plan in ("index", "zones"):
+        outcome = matched(spark, tmp_path / name, {"fast": "speed > 4"}, tmp_path / f"out {plan} {name}", plan=plan)
+        assert outcome.deliveries == 1
+        assert pairs(tmp_path / f"out {plan} {name}") == [("e0", "fast")]
 
 
 @pytest.mark.parametrize("plan", ["index", "zones"])

@@ -29,6 +29,7 @@ from py4j.protocol import Py4JError
 
 from tidings.errors import InputError, SetupError
 from tidings.pipeline.s3_settings import S3Settings, bucket_of
+from tidings.pipeline.storage import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -350,7 +351,9 @@ def read_table(spark: SparkSession, table: VersionedTable, columns: Collection[s
         schema = type(schema)([field for field in schema if field.name in columns])
     plain = table.plain_files(version)
     if plain and len(plain) <= PLAIN_FILES_MAX:
-        return spark.read.schema(schema).parquet(*(re.sub("^s3://", "s3a://", file) for file in plain))
+        return spark.read.schema(schema).parquet(
+            *(Location(re.sub("^s3://", "s3a://", file)).literal for file in plain)
+        )
     return read_parts(spark, table.parts(version), table.reader(columns), schema)
 
 

@@ -35,6 +35,8 @@ from tidings.pipeline.tables import COMPACT_NAMES, PAIR_NAMES, attribute_column,
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+PLANS = ("auto", "index", "zones")  # What may be requested.
+
 EVENT_ID = "_tidings_event_id"
 KEPT = "_kept_"
 
@@ -170,7 +172,17 @@ def choose_plan(stats: SubscriptionStats, is_stream: bool, limit: IndexLimit, re
             return Plan(PlanName.ZONES, "requested")
         case "zones":
             raise InputError("a stream's events cannot be sorted into zones; expected the plan 'index' or 'auto'")
-    raise InputError(f"expected the plan 'auto', 'index' or 'zones', got {requested!r}")
+    raise _no_plan(requested)
+
+
+def check_plan(requested: str) -> None:
+    """Raises InputError for what is no plan."""
+    if requested not in PLANS:
+        raise _no_plan(requested)
+
+
+def _no_plan(requested: str) -> InputError:
+    return InputError(f"expected the plan 'auto', 'index' or 'zones', got {requested!r}")
 
 
 def project_events(events: DataFrame, id: str, projected_type: EventType, kept: Sequence[str] = ()) -> DataFrame:

@@ -27,7 +27,7 @@ from pyspark.sql import functions as f
 from tidings.errors import SetupError
 from tidings.pipeline.connectors.table_format import Compacted
 from tidings.pipeline.sinks.committed_folder import Commit, CommitLog, DataFile
-from tidings.pipeline.sinks.files import committed_files
+from tidings.pipeline.sinks.files import committed_files, folder_of
 from tidings.pipeline.storage import Location, Storage, storage_at
 
 if TYPE_CHECKING:
@@ -129,23 +129,24 @@ class Compaction:
 
     def _read(self, names: list[str]) -> DataFrame:
         """By name and not by folder, so that Spark takes no column from a folder's name."""
+        paths = [Location(name).literal for name in names]
         if names[0].endswith((".json", ".txt")):
-            return self.spark.read.option("recursiveFileLookup", True).text(names)
-        return self.spark.read.option("mergeSchema", True).option("recursiveFileLookup", True).parquet(*names)
+            return self.spark.read.option("recursiveFileLookup", True).text(paths)
+        return self.spark.read.option("mergeSchema", True).option("recursiveFileLookup", True).parquet(*paths)
 
     def _arranged(self, rows: DataFrame, files: Sequence[DataFile]) -> Any:
         """Sorted by subscriber, in files of the right size, and in folders by subscriber if they were in such."""
         count = -(-sum(file.bytes for file in files) // self._file_bytes)
         is_foldered = any("/to=" in file.name for file in files)
         if _is_json(files[0].name):
-            lines = rows.coalesce(count).withColumn("to", f.get_json_object("value", "$.subscriber"))
+            lines = rows.coalesce(count).withColumn("to", folder_of(f.get_json_object("value", "$.subscriber")))
             return (
                 lines.write.partitionBy("to").format("text") if is_foldered else lines.drop("to").write.format("text")
             )
         spread = rows.coalesce(1) if count == 1 else rows.repartitionByRange(count, "subscriber", "delivery_id")
         arranged = spread.sortWithinPartitions("subscriber")
         if is_foldered:
-            return arranged.withColumn("to", f.col("subscriber")).write.partitionBy("to").format("parquet")
+            return arranged.withColumn("to", folder_of(f.col("subscriber"))).write.partitionBy("to").format("parquet")
         return arranged.write.format("parquet")
 
 

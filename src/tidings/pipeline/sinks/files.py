@@ -24,9 +24,12 @@ from tidings.pipeline.storage import Location, storage_at
 
 if TYPE_CHECKING:
     import pyarrow.dataset
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 ROWS_PER_FILE = 1_000_000  # Of some hundred bytes each: files of a size that every engine reads well.
+
+UNNAMED_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+NAME_LENGTH_MAX = 60  # Of a folder, in characters of up to four bytes each: a name in a file system has at most 255.
 
 DELIVERIES_SCHEMA = (
     "delivery_id string, event_id string, subscription_id string, subscriber string, subscriptions_version long"
@@ -66,9 +69,22 @@ class FileSink:
         )
         arranged = spread.sortWithinPartitions("subscriber")
         if self.by_subscriber:  # The column itself stays in the files.
-            arranged = arranged.withColumn("to", f.col("subscriber"))
+            arranged = arranged.withColumn("to", folder_of(f.col("subscriber")))
         writer = arranged.write.format(self.format).options(**_WRITE_OPTIONS)
         (writer.partitionBy("to") if self.by_subscriber else writer).save(folder)
+
+
+def folder_of(subscriber: Column) -> Column:
+    """The name of a subscriber's folder; NULL for the one that Spark gives to those without a name.
+
+    Anybody may choose a name that is too long for a file system, or that Spark's own folder has: two partitions in
+    one folder stop the run.
+    """
+    short = f.concat(
+        f.substring(subscriber, 1, NAME_LENGTH_MAX // 2), f.lit("~"), f.sha2(subscriber, 256).substr(1, 16)
+    )
+    named = f.when(f.length(subscriber) > NAME_LENGTH_MAX, short).otherwise(subscriber)
+    return f.when(~subscriber.isin("", UNNAMED_FOLDER), named)
 
 
 class Quarantine:
@@ -117,7 +133,16 @@ def read_deliveries(where: SparkSession | str, path: str = "") -> Any:
     if not files:
         return where.createDataFrame([], f"{DELIVERIES_SCHEMA}, batch int")
     reader = where.read.option("basePath", root.text)
-    return reader.format(_format(files)).load(files)
+    return reader.format(_format(files)).load([Location(file).literal for file in files])
+
+
+def list_deliveries(path: str, spark: SparkSession | None = None) -> list[str]:
+    """The committed files of a folder, in full: what `read_deliveries` reads, for programs that take a list of files.
+
+    Right at every moment on every store, where a listing of the folder may show a part of a batch. A folder in a store
+    needs the session, which knows its file system.
+    """
+    return committed_files(path, spark)[1]
 
 
 def _arrow_dataset(root: Location, files: list[str]) -> Any:
@@ -155,6 +180,7 @@ def _count_rows(spark: SparkSession, format: str, like: DataFrame, paths: list[s
     """Rows of files that were just written: for Parquet their footers, for JSON their lines."""
     if not paths:
         return 0
+    paths = [Location(path).literal for path in paths]
     if format != "parquet":
         return spark.read.text(paths).count()
     return spark.read.schema(like.schema).parquet(*paths).count()

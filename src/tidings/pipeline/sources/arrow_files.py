@@ -6,20 +6,25 @@ file. Arrow reads them all. Columns that no attribute can hold are left out, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql.types import StructType
 
 from tidings.errors import InputError
 from tidings.events import EventType, arrow_schema, conform
+from tidings.pipeline.storage import Location
+from tidings.pipeline.tables import quoted
+from tidings.pipeline.worker_files import WorkerFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 BATCH_ROWS = 16_384
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # The folder of rows without a value.
 
 
 class ArrowFiles(NamedTuple):
@@ -30,19 +35,56 @@ class ArrowFiles(NamedTuple):
     files: tuple[str, ...]
 
 
-def read_with_arrow(spark: SparkSession, path: str, type_name: str) -> ArrowFiles | None:
-    """The table of a local file or folder; None where a file is elsewhere."""
+def read_with_arrow(spark: SparkSession, path: Location, type_name: str) -> ArrowFiles | None:
+    """The table of a file or folder; None where workers cannot open a file.
+
+    Folders such as `area=EC2` are columns, of the types that Spark sees in them.
+    """
+    from pyspark.sql import functions as f
+
     from tidings.pipeline.arrow_types import from_arrow_schema
 
-    uris = spark.read.schema("_ string").parquet(path).inputFiles()
-    files = tuple(sorted(filter(None, map(local_path, uris))))
-    if not files or len(files) < len(uris):
+    listed = spark.read.schema("_ string").parquet(path.literal)
+    files = sorted((Location.of_uri(uri) for uri in listed.inputFiles()), key=str)
+    opened = WorkerFiles.of(spark, files)
+    if not files or opened is None:
         return None
-    event_type = EventType.from_arrow(type_name, _signed(_schema(files[0])), leave_out_others=True)
-    optional = pa.schema([field.with_nullable(True) for field in arrow_schema(event_type)])
-    groups = [(file, group) for file in files for group in range(_row_groups(file))]
-    work = spark.createDataFrame(groups, "file string, row_group int").repartition(max(1, len(groups)))
-    return ArrowFiles(work.mapInArrow(_ReadRowGroups(event_type), from_arrow_schema(optional)), event_type, files)
+    folders = {field.name: field for field in listed.schema if field.name != "_"}
+    footers = opened.footers(files)
+    schema = _without(folders, footers[0].schema.to_arrow_schema())
+    event_type = EventType.from_arrow(type_name, _signed(schema), leave_out_others=True)
+    fields = [
+        *(field.with_nullable(True) for field in arrow_schema(event_type)),
+        *((name, pa.string()) for name in folders),
+    ]
+    groups = [
+        (file.text, group, _folder_values(file, folders))
+        for file, footer in zip(files, footers)
+        for group in range(footer.num_row_groups)
+    ]
+    work = spark.createDataFrame(groups, "file string, row_group int, folders array<string>")
+    reader = _ReadRowGroups(event_type, opened, tuple(folders))
+    read = work.repartition(max(1, len(groups))).mapInArrow(reader, from_arrow_schema(pa.schema(fields)))
+    rows = read.withColumns({name: f.col(quoted(name)).cast(folders[name].dataType) for name in folders})
+    by_folder = EventType.from_spark(type_name, StructType(list(folders.values())), leave_out_others=True)
+    attributes = (*event_type, *by_folder)
+    return ArrowFiles(rows, EventType.of(type_name, attributes, event_type.others), tuple(file.text for file in files))
+
+
+def _without(folders: Collection[str], schema: pa.Schema) -> pa.Schema:
+    """A file's columns, but for those that the folders' names say otherwise, as Spark has it."""
+    return pa.schema([field for field in schema if field.name not in folders])
+
+
+def _folder_values(file: Location, folders: Collection[str]) -> list[str | None]:
+    """What the folders of a file say about these columns.
+
+    >>> _folder_values(Location("/data/area=New York/day=__HIVE_DEFAULT_PARTITION__/1.parquet"), ["area", "day"])
+    ['New York', None]
+    """
+    parts = (part.partition("=") for part in file.text.split("/")[:-1])
+    said = {unquote(name): unquote(value) for name, is_one, value in parts if is_one}
+    return [value if (value := said.get(name)) != NO_VALUE else None for name in folders]
 
 
 def beyond_spark(path: str, file: str | None) -> InputError:
@@ -62,25 +104,24 @@ def _is_beyond_spark(kind: pa.DataType) -> bool:
     return bool(is_nanoseconds or is_time or is_raw or pa.types.is_float16(kind))
 
 
-def local_path(uri: str) -> str | None:
-    """The path of a file on this machine, given as Spark names it; None if it is elsewhere."""
-    parts = urlsplit(uri)
-    return unquote(parts.path) if parts.scheme in ("", "file") else None
-
-
 class _ReadRowGroups:
-    """mapInArrow: rows of file and row group → the event type's columns."""
+    """mapInArrow: rows of file, row group and what its folders say → the event type's columns, and the folders'."""
 
-    def __init__(self, event_type: EventType) -> None:
-        self.event_type = event_type
+    def __init__(self, event_type: EventType, files: WorkerFiles, folders: tuple[str, ...]) -> None:
+        self.event_type, self.files, self.folders = event_type, files, folders
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         heads = sorted({attribute.name.split(".")[0] for attribute in self.event_type})
         for batch in batches:
             for row in batch.to_pylist():  # A row is a whole row group.
-                with pq.ParquetFile(row["file"], memory_map=True) as file:
+                with self.files.open_parquet(Location(row["file"])) as file:
                     for rows in file.iter_batches(BATCH_ROWS, [row["row_group"]], heads, use_threads=False):
-                        yield for_spark(conform(rows, self.event_type))
+                        yield self._with_folders(for_spark(conform(rows, self.event_type)), row["folders"])
+
+    def _with_folders(self, rows: pa.RecordBatch, values: list[str | None]) -> pa.RecordBatch:
+        for name, value in zip(self.folders, values):
+            rows = rows.append_column(name, pa.repeat(pa.scalar(value, pa.string()), rows.num_rows))
+        return rows
 
 
 def for_spark(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -103,7 +144,3 @@ def _signed(schema: pa.Schema) -> pa.Schema:
 
 
 _UNSIGNED = pa.decimal128(20, 0)
-
-
-def _row_groups(file: str) -> int:
-    return int(pq.read_metadata(file, memory_map=True).num_row_groups)

@@ -81,10 +81,16 @@ def format_of(path: str, spark: SparkSession | None = None) -> str:
 
 
 def check_exists(path: str) -> None:
-    """Raises InputError for a local path that does not exist; Spark checks remote ones."""
+    """Raises InputError for a local path that does not exist or cannot be read; Spark checks remote ones."""
     where = Location.of(path)
-    if where.is_local and not Path(where.text).exists():
+    if not where.is_local:
+        return
+    place = Path(where.text)
+    if not place.exists():
         raise InputError(f"no such file or folder: {path!r}")
+    odd = place if ":" in place.name and place.is_file() else next(place.rglob("*:*"), None)
+    if odd is not None:
+        raise InputError(f"{str(odd)!r}: Spark cannot read a local file with a colon in its name; rename it")
 
 
 def read_events(
@@ -97,7 +103,7 @@ def read_events(
     check_exists(path)
     kind = format_of(path, spark)
     if kind == "json" and event_type:
-        return _lines_as_events(spark.read.text(path), event_type, id_attribute(event_type, id))
+        return _lines_as_events(spark.read.text(literal(path)), event_type, id_attribute(event_type, id))
     if kind == "parquet":
         return _read_parquet(spark, path, id, event_type)
     rows = _read_typed(spark, path, kind, event_type, id)
@@ -122,7 +128,7 @@ def read_subscriptions(spark: SparkSession, path: str) -> DataFrame:
             return _read(spark, "parquet", path)
         case "json":
             fields = [StructField(name, StringType()) for name in ("id", "subscriber", "filter", "type", CORRUPT)]
-            lines = spark.read.schema(StructType(fields)).json(path)
+            lines = spark.read.schema(StructType(fields)).json(literal(path))
             return lines.select("id", "subscriber", f.coalesce("filter", f.col(CORRUPT)).alias("filter"), "type")
         case other:
             raise InputError(f"expected subscriptions as JSON lines or Parquet, got {other}: {path!r}")
@@ -193,7 +199,7 @@ def _table_events(spark: SparkSession, name: TableName, id: str | None, event_ty
         check_fits(rows, event_type)
     id = _id_of(rows, id, str(name))
     # Where Spark reads the files as they are, so can the direct path. Its connector does not say whether it does.
-    files = () if reads_by_connector(spark, name) else tuple(rows.inputFiles())
+    files = () if reads_by_connector(spark, name) else files_of(rows)
     found = event_type or type_of_table(rows, str(name))
     return Events(rows, found, id, None, files, read)
 
@@ -231,10 +237,10 @@ def id_attribute(event_type: EventType, wanted: str | None) -> Attribute:
 
 def _read_parquet(spark: SparkSession, path: str, id: str | None, event_type: EventType | None) -> Events:
     try:
-        rows = spark.read.parquet(path)
-        found, files = event_type or type_of_table(rows, path), tuple(rows.inputFiles())
+        rows = spark.read.parquet(literal(path))
+        found, files = event_type or type_of_table(rows, path), files_of(rows)
     except AnalysisException as wrong:
-        by_arrow = read_with_arrow(spark, path, UNNAMED) if UNREADABLE in str(wrong) else None
+        by_arrow = read_with_arrow(spark, Location.of(path), UNNAMED) if UNREADABLE in str(wrong) else None
         if by_arrow is None:
             raise _unreadable(path, "parquet", wrong) from None
         rows, found, files = by_arrow
@@ -248,30 +254,43 @@ UNREADABLE = "PARQUET_TYPE_ILLEGAL"
 
 def _read_typed(spark: SparkSession, path: str, kind: str, event_type: EventType | None, id: str | None) -> DataFrame:
     if kind == "json":
-        return spark.read.option("columnNameOfCorruptRecord", CORRUPT).json(path)
+        return spark.read.option("columnNameOfCorruptRecord", CORRUPT).json(literal(path))
     return _read_csv(spark, path, event_type, id)
 
 
 def _read_csv(spark: SparkSession, path: str, event_type: EventType | None, id: str | None) -> DataFrame:
     reader = spark.read.option("header", True).option("preferDate", False)
-    rows = reader.option("inferSchema", True).csv(path)
+    rows = reader.option("inferSchema", True).csv(literal(path))
     if event_type is None:
         return rows
     declared = {field.name: field for field in spark_schema(with_id(event_type, id_attribute(event_type, id)))}
     fields = [declared.get(name, StructField(name, StringType())) for name in rows.columns]
     schema = StructType([*fields, StructField(CORRUPT, StringType())])
-    return reader.option("enforceSchema", False).option("columnNameOfCorruptRecord", CORRUPT).schema(schema).csv(path)
+    return (
+        reader.option("enforceSchema", False)
+        .option("columnNameOfCorruptRecord", CORRUPT)
+        .schema(schema)
+        .csv(literal(path))
+    )
 
 
 def _read(spark: SparkSession, kind: str, path: str) -> DataFrame:
     try:
-        return spark.read.format(kind).load(path)
+        return spark.read.format(kind).load(literal(path))
     except AnalysisException as wrong:
         raise _unreadable(path, kind, wrong) from None
 
 
 def _unreadable(path: str, kind: str, wrong: Exception) -> InputError:
-    return InputError(f"cannot read {path!r} as {kind}: {str(wrong).splitlines()[0][:200]}")
+    reason = str(wrong).splitlines()[0][:200]
+    helps = next((helps for sign, helps in _REMEDIES.items() if sign in reason), "")
+    return InputError(f"cannot read {path!r} as {kind}: {reason}{helps}")
+
+
+_REMEDIES = {
+    "COLUMN_ALREADY_EXISTS": "; to tell names apart by case, give --conf spark.sql.caseSensitive=true",
+    "UNABLE_TO_INFER_SCHEMA": "; there is no file in it that is not empty, and Spark skips names that begin with _ or .",
+}
 
 
 def _id_of(rows: DataFrame, wanted: str | None, path: str) -> str:
@@ -279,6 +298,16 @@ def _id_of(rows: DataFrame, wanted: str | None, path: str) -> str:
         return id_column(rows, wanted)
     except InputError as wrong:
         raise InputError(f"{path}: {wrong}; name it with --id") from None
+
+
+def literal(path: str) -> str:
+    """A path that a user wrote, for Spark's readers: it is taken as it is, and is never a pattern."""
+    return Location.of(path).literal
+
+
+def files_of(rows: DataFrame) -> tuple[str, ...]:
+    """The files that a table is read from, as paths and as locations are written."""
+    return tuple(Location.of_uri(uri).text for uri in rows.inputFiles())
 
 
 def data_files(path: str, spark: SparkSession | None = None) -> Iterator[str]:

@@ -25,6 +25,7 @@ from tidings.pipeline.sources.files import (
     UNREADABLE,
     data_files,
     id_attribute,
+    literal,
     spark_schema,
     type_of_table,
     with_id,
@@ -110,7 +111,7 @@ def _csv(spark: SparkSession, pipeline: Pipeline, declared: EventType) -> Source
     whole = with_id(declared, id)
     reader = spark.readStream.option("maxFilesPerTrigger", pipeline.events.files_per_batch).option("header", True)
     schema = spark_schema(whole).add(CORRUPT, "string")
-    stream = reader.schema(schema).option("columnNameOfCorruptRecord", CORRUPT).csv(pipeline.events.path)
+    stream = reader.schema(schema).option("columnNameOfCorruptRecord", CORRUPT).csv(literal(pipeline.events.path))
     return Source(_by_position(stream, whole), whole, id.name, False)
 
 
@@ -119,7 +120,7 @@ def _parquet(spark: SparkSession, pipeline: Pipeline, declared: EventType | None
     check_folder(path)
     check_not_a_table(path, "events.path", spark)
     try:
-        table = spark.read.parquet(path)
+        table = spark.read.parquet(literal(path))
     except AnalysisException as wrong:
         if UNREADABLE not in str(wrong):
             raise
@@ -129,7 +130,7 @@ def _parquet(spark: SparkSession, pipeline: Pipeline, declared: EventType | None
     id = id_attribute(declared, pipeline.events.id)
     whole = with_id(declared, id)
     reader = spark.readStream.option("maxFilesPerTrigger", pipeline.events.files_per_batch)
-    return Source(_by_position(reader.schema(table.schema).parquet(path), whole), whole, id.name, False)
+    return Source(_by_position(reader.schema(table.schema).parquet(literal(path)), whole), whole, id.name, False)
 
 
 def _table(spark: SparkSession, pipeline: Pipeline, declared: EventType | None) -> Source:
@@ -164,7 +165,7 @@ def _lines(spark: SparkSession, pipeline: Pipeline) -> DataFrame:
         options = _options(events)
         return read_topic(spark, events.servers, events.topic, events.records_per_batch, options)
     check_folder(events.path)
-    lines = spark.readStream.option("maxFilesPerTrigger", events.files_per_batch).text(events.path)
+    lines = spark.readStream.option("maxFilesPerTrigger", events.files_per_batch).text(literal(events.path))
     return lines.where("length(trim(value)) > 0").select(f.col("value").cast("binary"))
 
 

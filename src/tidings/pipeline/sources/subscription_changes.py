@@ -32,9 +32,9 @@ from tidings.events import EventType
 from tidings.pipeline.config import SubscriptionsFrom, plain_options
 from tidings.pipeline.connectors.table_format import check_not_a_table
 from tidings.pipeline.matching.parse_subscriptions import of_type
-from tidings.pipeline.sources.files import ORIGINAL, REASON, ReadLines, spark_schema
+from tidings.pipeline.sources.files import ORIGINAL, REASON, ReadLines, literal, spark_schema
 from tidings.pipeline.sources.validation import validate_lines
-from tidings.pipeline.storage import storage_at
+from tidings.pipeline.storage import Location, storage_at
 from tidings.pipeline.tables import SUBSCRIPTION_COLUMNS, check_subscriptions
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class ChangeFolder:
         taken = frozenset(marks)
         for name in self._names():
             if name not in taken:
-                yield ChangeSet(name, self._rows(self.storage.root.below(name).text))
+                yield ChangeSet(name, self._rows(self.storage.root.below(name).literal))
 
     def still_needed(self, marks: Sequence[str]) -> list[str]:
         """The marks of files that still exist; deleting old files keeps the list short."""
@@ -229,8 +229,8 @@ class ChangeTable:
             table = self.spark.table(self.name)
         else:
             check_not_a_table(self.path, "subscriptions.path", self.spark)
-            self.spark.catalog.refreshByPath(self.path)
-            table = self.spark.read.parquet(self.path)
+            self.spark.catalog.refreshByPath(Location.of(self.path).text)
+            table = self.spark.read.parquet(literal(self.path))
         check_subscriptions(table)
         return of_type(table, self.event_type)
 
