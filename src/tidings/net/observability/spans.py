@@ -6,7 +6,8 @@
     deliver TYPE   consumer   one for each subscription; child of this broker's `route`
 
 All ids are hashes of the event's id, and a span's also of the broker. So the spans of all brokers form one trace without
-a byte more between brokers, and a trace id tells another organisation no more than the event's id. The spans are made from the same notes as `tidings trace`. They hold names and ids, never values.
+a byte more between brokers, and a trace id tells another organisation no more than the event's id. The spans are made
+from the same notes as `tidings trace`. They hold names and ids, never values.
 """
 
 from __future__ import annotations
