@@ -40,6 +40,7 @@ from tidings.net.transport.frames import EventDelivery, RequestRefused, read_eve
 WEBHOOKS_MAX: Final = 256  # Of one gateway: each may hold a connection.
 AHEAD_MAX: Final = 64  # Events in memory for one webhook.
 ANSWER_S_MAX: Final = 15.0  # For one request, from the connection to the head of the answer.
+IDLE_S: Final = 5.0  # Without an event, before a webhook looks whether it still reads its queue.
 PAUSE_S: Final = (0.5, 60.0)  # Before the second try, and at most; it doubles.
 RETRY_AFTER_S_MAX: Final = 600
 HEAD_BYTES_MAX: Final = 16 * 1024
@@ -222,8 +223,14 @@ class _Webhook:
             await self._has_room.wait()
 
     async def run(self) -> None:
-        while self.is_open:
-            frame = await self._ahead.get()
+        while self.is_open and self._queues.all.get(self._durable.id) is self._durable:
+            try:
+                async with asyncio.timeout(IDLE_S):
+                    frame = await self._ahead.get()
+            except TimeoutError:
+                if not self._queues.is_read(self._durable.id):  # Another client has read it meanwhile, and has left.
+                    self._queues.read(self._durable, self, 0)
+                continue
             self._has_room.set()
             await self._deliver(frame)
 
