@@ -59,7 +59,7 @@ soak: $(READY) ## new seeds: simulated worlds, chaos on live ones, killed stream
 lock: $(READY) ## pin the newest allowed versions, with hashes, in requirements.lock
 	$(BIN)/pip-compile --upgrade --generate-hashes --allow-unsafe --strip-extras --no-annotate --no-header \
 	    --no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
-	    --extra dev --extra bench --extra connect --extra delta --extra iceberg --extra postgres \
+	    --extra dev --extra bench --extra connect --extra delta --extra iceberg --extra otel --extra postgres \
 	    --output-file requirements.lock pyproject.toml
 
 doctor: $(READY) ## is this machine ready, and if not, what fixes it

@@ -57,6 +57,13 @@ class SinkPolicy:
 
     allowed: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        for each in self.allowed:
+            try:
+                _parsed(each)
+            except InputError:
+                raise InputError(f"gateway_sinks: expected https://host/path/, got {each[:100]!r}") from None
+
     def check(self, address: str) -> SplitResult:
         """The address in its parts; raises Denied for one that is not allowed, InputError for what is none.
 

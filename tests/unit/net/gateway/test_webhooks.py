@@ -64,3 +64,8 @@ def test_every_other_address_is_denied(address: str) -> None:
 def test_what_could_be_read_in_two_ways_is_no_address(address: str) -> None:
     with pytest.raises(InputError):
         POLICY.check(address)
+
+
+def test_a_mistake_in_the_configuration_is_named_at_the_start() -> None:
+    with pytest.raises(InputError, match="gateway_sinks"):
+        SinkPolicy(("hooks.example",))
