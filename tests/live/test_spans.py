@@ -24,7 +24,7 @@ from tidings.errors import InputError, SetupError
 from tidings.net import read_client
 from tidings.net.gateway.server import Gateway
 from tidings.net.observability.spans import OtlpSink, SpanRecorder, parse_traceparent, trace_id_of
-from tidings.overlay import EventId
+from tidings.overlay import EventId, SubscriptionId
 
 pytestmark = pytest.mark.live
 
@@ -129,6 +129,15 @@ class Kept:
         self.names.append(span.name)
 
     def close(self) -> None: ...
+
+
+def test_a_delivery_that_is_noted_twice_is_one_span() -> None:
+    sink = Kept()
+    recorder, event, wanted = SpanRecorder("b", sink, str), EventId("a", 1, 1), SubscriptionId("b", 1, 1)
+    recorder.arrived(event, "T", "")
+    for _ in range(2):
+        recorder.delivered(event, "T", wanted, "desk")
+    assert sink.names == ["deliver T"]
 
 
 def test_a_share_of_traces_is_recorded_and_the_traceparent_says_which() -> None:

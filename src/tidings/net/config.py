@@ -108,6 +108,8 @@ class BrokerConfig:
     gateway_hosts: tuple[str, ...] = ()
     """How clients name the gateway, as `host:port`: proofs for another host are refused. By default, its address and
     the names in its certificate."""
+    gateway_sinks: tuple[str, ...] = ()
+    """Below which addresses clients may have webhooks, as https://host/path/; none by default."""
     metrics: str = ""
     traces: str = ""
     """The OpenTelemetry collector that spans are sent to, as http://host:4318; none if empty."""

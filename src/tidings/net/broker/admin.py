@@ -292,7 +292,7 @@ class EventTracer:
         return f"{link.proven.domain}/{link.proven.name}" if link else id
 
     def _told(self, hop: TraceHop) -> tuple[DeliveredTo, ...]:
-        return tuple(DeliveredTo(client, show_event(id)) for id, client in hop.delivered)
+        return tuple(DeliveredTo(client, show_event(id)) for id, client in dict.fromkeys(hop.delivered))
 
     def _missed(self, event: EventId, hop: TraceHop) -> tuple[NotDelivered, ...]:
         node, told = self._node, {id for id, _ in hop.delivered}

@@ -270,6 +270,10 @@ class DurableQueues:
 
         return await read_on(reader.cursor, at_most, fetch)
 
+    def is_read(self, id: str) -> bool:
+        """Whether the subscriber is connected."""
+        return id in self._readers
+
     def stop_reading(self, id: str, link: DeliverySink | None = None) -> None:
         reader = self._readers.get(id)
         if reader is not None and (link is None or reader.link is link):

@@ -217,10 +217,10 @@ class BrokerSubscriptions:
         durable = queues.make(owner, name, known.name, condition, begins, tokens)
         await (self._begin(durable, backlog) if is_new else self._renew(durable, tokens))
         await queues.saved()
-        self._check_holds(durable)
+        self.check_holds(durable)
         return durable
 
-    def _check_holds(self, durable: DurableSubscription) -> None:
+    def check_holds(self, durable: DurableSubscription) -> None:
         """Raises Denied for a subscription whose right was revoked: its queue stays, and is not handed over."""
         if durable.id in self._lapsed:
             names = tuple(parse(durable.condition, self._types[durable.type].event_type).attributes)

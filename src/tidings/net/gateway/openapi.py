@@ -112,11 +112,11 @@ _ASKED = {
     "types": {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1, "maxItems": 1},
     "filters": {"type": "array", "items": _ref("Filter")},
     "config": _object({"name": _NAME}, additionalProperties=False),
-    "protocol": {"const": "SSE"},
+    "protocol": {"enum": ["SSE", "HTTP"], "description": "Read at the gateway, or sent to a webhook."},
     "sink": {
         "type": "string",
-        "pattern": r"^/events(\?.*)?$",
-        "description": "Where to read it: `/events`, or what the gateway answered.",
+        "pattern": r"^(/events(\?.*)?|https?://.+)$",
+        "description": "Where to read it: `/events`, or what the gateway answered; or the address of a webhook.",
     },
 }
 _SCHEMAS: dict[str, Any] = {
@@ -187,6 +187,7 @@ OPERATIONS: tuple[Operation, ...] = (
             "wait_s": {"type": "integer", "minimum": 0, "maximum": WAIT_S_MAX, "description": "End after so long."},
         },
         required=("type",),
+        refusals=(409,),
         headers={
             "Last-Event-ID": {
                 "type": "string",
@@ -285,7 +286,7 @@ _REFUSALS = {
     401: "The client is not known.",
     403: "The client has no right to do this.",
     404: "There is no such thing of yours.",
-    409: "The name is taken.",
+    409: "The name is taken, or the events go to a webhook.",
     413: f"The body has more than {BODY_BYTES_MAX} bytes.",
     415: "The content type is none of those that are listed.",
     429: "Too fast; `Retry-After` says in how many seconds to come again.",

@@ -41,6 +41,7 @@ from tidings.net.gateway.dpop import DpopVerifier
 from tidings.net.gateway.openapi import JSON, WAIT_S_MAX, Operation, methods_of, openapi, operation_for, subscription_in
 from tidings.net.gateway.sse import SseListener
 from tidings.net.gateway.subscriptions_api import SubscriptionsApi
+from tidings.net.gateway.webhooks import SinkPolicy, Webhooks
 from tidings.net.ids import repeat_key, show_event
 from tidings.net.transport.listen import address_of, listen
 from tidings.net.transport.tls import anchors_in, certified_by, names_in, server_context, web_context
@@ -79,7 +80,15 @@ class Gateway:
         self._types, self._publisher = services.types, services.publisher
         self._subscriptions, self._queues = services.subscriptions, services.queues
         self._backpressure, self._rates, self._spans = services.backpressure, services.rates, services.spans
-        self._api = SubscriptionsApi(services.types, services.subscriptions, services.queues)
+        self._webhooks = Webhooks(
+            SinkPolicy(config.gateway_sinks),
+            services.subscriptions,
+            services.queues,
+            config.data,
+            config.domain,
+            services.spans,
+        )
+        self._api = SubscriptionsApi(services.types, services.subscriptions, services.queues, self._webhooks)
         self.address = ""
         self._proofs = DpopVerifier(config.domain, config.trusted, since_s=now_us() / 1e6)
         self._guests = self._listeners = 0
@@ -95,12 +104,14 @@ class Gateway:
         )
         self.address = address_of(self._server)
         self._proofs.hosts = frozenset(config.gateway_hosts) or _hosts(config, self.address)
+        self._webhooks.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         self._server.close()
+        await self._webhooks.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._guests >= GUESTS_MAX:
@@ -272,6 +283,7 @@ class Gateway:
         self._listeners += 1
         try:
             if name := request.query.get("durable", ""):
+                self._refuse_webhook(key, name)
                 known = self._types.find(type)
                 durable = await self._subscriptions.subscribe_durable(
                     key, name, known, where, -1, _tokens(request.headers)
@@ -297,6 +309,13 @@ class Gateway:
             await listener.run()
         finally:
             self._queues.stop_reading(durable.id, listener)
+
+    def _refuse_webhook(self, key: bytes, name: str) -> None:
+        durable = self._queues.find(key, name)
+        if durable is not None and self._webhooks.address_of(durable.id) is not None:
+            raise http.BadRequest(
+                409, "the events of this subscription go to a webhook; PUT it with protocol SSE first"
+            )
 
     def _acknowledge(self, request: http.Request, key: bytes) -> dict[str, Any]:
         durable = self._queues.find(key, request.query.get("durable", ""))

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from tidings.events import Timestamp, to_record
 from tidings.net.gateway.http import BODY_BYTES_MAX, HttpConnection
@@ -93,16 +94,22 @@ class SseListener:
         self._http.send(f"event: {what}\ndata: {json.dumps(content)}\n\n".encode())
 
     def _write(self, delivered: DeliveredEvent, position: int) -> None:
-        event = {
-            "specversion": "1.0",
-            "id": show_event(delivered.event),
-            "source": f"tidings:{delivered.event.origin}",
-            "type": delivered.type,
-            "time": Timestamp(delivered.at_us).iso(),
-            "datacontenttype": "application/json",
-            "data": to_record(delivered.values),
-        }
-        if self._spans is not None:
-            event["traceparent"] = self._spans.traceparent(delivered.event)
+        event = cloud_event(delivered, self._spans)
         lines = [f"id: {position}"] if position else []
         self._http.send("\n".join([*lines, f"data: {json.dumps(event)}", "", ""]).encode())
+
+
+def cloud_event(delivered: DeliveredEvent, spans: SpanRecorder | None) -> dict[str, Any]:
+    """An event as the gateway hands it out: a CloudEvent, with its trace where spans are recorded."""
+    event = {
+        "specversion": "1.0",
+        "id": show_event(delivered.event),
+        "source": f"tidings:{delivered.event.origin}",
+        "type": delivered.type,
+        "time": Timestamp(delivered.at_us).iso(),
+        "datacontenttype": "application/json",
+        "data": to_record(delivered.values),
+    }
+    if spans is not None:
+        event["traceparent"] = spans.traceparent(delivered.event)
+    return event

@@ -1,12 +1,13 @@
 """The CloudEvents Subscriptions API: a client's durable subscriptions as JSON objects to create, list, change and delete.
 
     protocol `SSE`     the client reads the events at the gateway, at the address in `sink`
+    protocol `HTTP`    a webhook: the broker posts them to the address in `sink`, where its operator allows that
     types              exactly one: a subscription is to one event type
     filters            all must let an event pass; they become one condition, by which the overlay routes
     config.name        the name of the durable subscription, otherwise made up
 
-The broker calls no addresses of its clients: a webhook (protocol `HTTP`) is refused. What a subscription says when it is
-read is what the broker holds, so all its filters appear as one of the dialect `tidings`.
+What a subscription says when it is read is what the broker holds, so all its filters appear as one of the dialect
+`tidings`.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from tidings.errors import Denied, InputError, did_you_mean
+from tidings.errors import InputError, did_you_mean
 from tidings.events import EventType, ValueType, describe, read_record
 from tidings.filters import parse, quote_name, quote_string
 from tidings.net.broker.durable_queues import DurableQueues
 from tidings.net.broker.journal import DurableSubscription
 from tidings.net.broker.subscriptions import BrokerSubscriptions
 from tidings.net.gateway.http import BadRequest
+from tidings.net.gateway.webhooks import Webhooks
 from tidings.node import RegisteredType, TypeRegistry
 
 FILTERS_DEPTH_MAX: Final = 20  # Of filters in filters; people write two.
@@ -36,8 +38,10 @@ _NUMBER = re.compile(r"[+-]?\d{1,18}(?:\.\d{1,18})?", re.ASCII)
 class SubscriptionsApi:
     """The subscriptions of one broker's clients, each for whoever owns it."""
 
-    def __init__(self, types: TypeRegistry, subscriptions: BrokerSubscriptions, queues: DurableQueues) -> None:
-        self._types, self._subscriptions, self._queues = types, subscriptions, queues
+    def __init__(
+        self, types: TypeRegistry, subscriptions: BrokerSubscriptions, queues: DurableQueues, webhooks: Webhooks
+    ) -> None:
+        self._types, self._subscriptions, self._queues, self._webhooks = types, subscriptions, queues, webhooks
 
     def query(self, owner: bytes) -> list[dict[str, Any]]:
         return [self._shown(durable) for durable in self._queues.all.values() if durable.owner == owner]
@@ -53,7 +57,12 @@ class SubscriptionsApi:
             raise BadRequest(409, f"you have a durable subscription {name!r} already; PUT changes it")
         known, condition = self._wanted(asked)
         self._subscriptions.check(client, known, condition)
-        return self._shown(await self._subscriptions.subscribe_durable(owner, name, known, condition, -1, tokens))
+        if address := _webhook(asked):
+            await self._webhooks.agree(address)
+        made = await self._subscriptions.subscribe_durable(owner, name, known, condition, -1, tokens)
+        if address:
+            self._webhooks.attach(made, address)
+        return self._shown(made)
 
     async def update(self, id: str, body: bytes, client: str, owner: bytes, tokens: Sequence[bytes]) -> dict[str, Any]:
         """Replaces a subscription under its name, from now on; one that would not be accepted changes nothing."""
@@ -62,13 +71,19 @@ class SubscriptionsApi:
             raise InputError("id and config.name of a subscription cannot be changed; make another one")
         known, condition = self._wanted(asked)
         self._subscriptions.check(client, known, condition)
+        if address := _webhook(asked):
+            await self._webhooks.agree(address)
+        self._webhooks.detach(before.id)
         await self._subscriptions.forget_durable(before)
         made = await self._subscriptions.subscribe_durable(owner, before.name, known, condition, -1, tokens)
+        if address:
+            self._webhooks.attach(made, address)
         return self._shown(made)
 
     async def delete(self, owner: bytes, id: str) -> dict[str, Any]:
         durable = self._owned(owner, id)
         shown = self._shown(durable)
+        self._webhooks.detach(id)
         await self._subscriptions.forget_durable(durable)
         return shown
 
@@ -87,13 +102,15 @@ class SubscriptionsApi:
     def _shown(self, durable: DurableSubscription) -> dict[str, Any]:
         type = self._types.event_type(durable.type)
         name = type.name if type else durable.type
+        address = self._webhooks.address_of(durable.id)
+        here = "/events?" + urlencode({"type": name, "where": durable.condition, "durable": durable.name})
         return {
             "id": durable.id,
             "types": [name],
             "filters": [{"tidings": durable.condition}],
             "config": {"name": durable.name},
-            "protocol": "SSE",
-            "sink": "/events?" + urlencode({"type": name, "where": durable.condition, "durable": durable.name}),
+            "protocol": "HTTP" if address else "SSE",
+            "sink": address or here,
         }
 
 
@@ -122,17 +139,18 @@ def _read(body: bytes) -> dict[str, Any]:
 
 def _check_sink(found: Mapping[str, Any]) -> None:
     protocol, sink = found.get("protocol"), found.get("sink", "/events")
-    if protocol == "HTTP":
-        raise Denied(
-            "sink: this broker calls no addresses of its clients; use protocol SSE and read the events at the gateway,"
-            " or let `tidings run` send them to a webhook"
-        )
-    if protocol != "SSE":
-        raise InputError(f"expected the protocol SSE, got {describe(protocol)}")
-    if not isinstance(sink, str) or not _SINK.fullmatch(sink):
+    if protocol not in ("SSE", "HTTP"):
+        raise InputError(f"expected the protocol SSE or HTTP, got {describe(protocol)}")
+    if protocol == "HTTP" and not isinstance(found.get("sink"), str):
+        raise InputError("expected the address of the webhook in sink")
+    if protocol == "SSE" and (not isinstance(sink, str) or not _SINK.fullmatch(sink)):
         raise InputError("expected no sink, or /events: the gateway says where the events of a subscription are read")
     if not isinstance(found.get("id", ""), str):
         raise InputError("expected id to be a text")
+
+
+def _webhook(asked: Mapping[str, Any]) -> str:
+    return str(asked["sink"]) if asked["protocol"] == "HTTP" else ""
 
 
 # ── Filters ──

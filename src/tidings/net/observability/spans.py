@@ -6,7 +6,8 @@
     deliver TYPE   consumer   one for each subscription; child of this broker's `route`
 
 All ids are hashes of the event's id, and a span's also of the broker. So the spans of all brokers form one trace without
-a byte more between brokers, and a trace id tells another organisation no more than the event's id. The spans are made from the same notes as `tidings trace`. They hold names and ids, never values.
+a byte more between brokers, and a trace id tells another organisation no more than the event's id. The spans are made
+from the same notes as `tidings trace`. They hold names and ids, never values.
 """
 
 from __future__ import annotations
@@ -92,6 +93,7 @@ class _Pending:
     published_ns: tuple[int, int] | None = None
     link: tuple[int, int] | None = None
     routed: bool = False
+    delivered: set[SubscriptionId] = field(default_factory=set)  # Asked, never walked.
 
 
 class SpanRecorder:
@@ -127,8 +129,11 @@ class SpanRecorder:
             pending.ended_ns = self._now_ns()
 
     def delivered(self, event: EventId, type: str, subscription: SubscriptionId, client: str) -> None:
-        if not self._is_sampled(event):
-            return
+        pending = self._pending.get(event)
+        if not self._is_sampled(event) or (pending is not None and subscription in pending.delivered):
+            return  # A durable subscription matches an event once for its queue, and once in the overlay.
+        if pending is not None:
+            pending.delivered.add(subscription)
         now, shown = self._now_ns(), show_event(EventId(*subscription))
         attributes = {"messaging.client.id": client, "tidings.subscription": shown}
         span_id = span_id_of(event, "deliver", self._broker, shown)
