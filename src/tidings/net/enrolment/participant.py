@@ -105,7 +105,7 @@ def prepare(folder: Path, organisation: str, name: str, role: str, address: str 
         manager = new_key(folder / MANAGER).public_key
         says = {"address": address, "manager": fingerprint(manager)}
     pem = tls.signing_request(organisation, name, role, key, says)
-    (folder / REQUEST).write_bytes(pem)
+    write_if_new(folder / REQUEST, pem)
     return EnrolmentRequest(organisation, name, role, key.public_key, address, manager, pem)
 
 
