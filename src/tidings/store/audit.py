@@ -147,6 +147,13 @@ def read_audit_head(connection: Connection, *, lock: bool = False) -> AuditHead:
     return AuditHead(*connection.execute(query.with_for_update() if lock else query).one())
 
 
+def was_done(connection: Connection, action: str, subject: str) -> bool:
+    """Whether this was done before: what tells a repeated command from a mistaken name."""
+    entries = tables.audit.c
+    query = select(entries.position).where(entries.action == action, entries.subject == subject).limit(1)
+    return connection.execute(query).first() is not None
+
+
 def add_entry(
     connection: Connection,
     head: AuditHead,

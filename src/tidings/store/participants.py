@@ -14,6 +14,7 @@ from sqlalchemy import RowMapping, Select, delete, insert, or_, select, update
 from tidings.errors import Denied, InputError, did_you_mean
 from tidings.security import fingerprint
 from tidings.store import tables
+from tidings.store.audit import was_done
 from tidings.store.database import Change, Database
 from tidings.store.tables import checked_name
 
@@ -82,11 +83,9 @@ class Participants:
 
     def was_removed(self, name: str) -> bool:
         """Whether there was a participant of this name, and there is none any more."""
-        table = tables.audit
-        query = select(table.c.position).where(table.c.action == "remove participant", table.c.subject == name)
         with self._database.read() as connection:
             is_here = connection.execute(select(_table.c.name).where(_table.c.name == name)).first() is not None
-            return not is_here and connection.execute(query.limit(1)).first() is not None
+            return not is_here and was_done(connection, "remove participant", name)
 
     def all(self, role: str | None = None) -> list[EnrolledParticipant]:
         """Every participant, by name; optionally those of one role."""

@@ -15,6 +15,7 @@ from sqlalchemy import delete, func, insert, select
 from tidings.errors import InputError, did_you_mean
 from tidings.security import fingerprint
 from tidings.store import tables
+from tidings.store.audit import was_done
 from tidings.store.database import Change, Database
 from tidings.store.tables import checked_name
 from tidings.store.types import type_with_id
@@ -58,14 +59,18 @@ class RoleStore:
             change.record("create role", name)
         return True
 
-    def delete(self, name: str, *, by: str, now_ms: int) -> None:
-        """Deletes a role; `Issuer.apply_roles` then revokes what was issued for it."""
+    def delete(self, name: str, *, by: str, now_ms: int) -> bool:
+        """Deletes a role; `Issuer.apply_roles` then revokes what was issued for it. False if it was deleted before."""
         with self._database.change(by, now_ms) as change:
+            is_here = change.connection.scalar(select(_roles.c.name).where(_roles.c.name == name)) is not None
+            if not is_here and was_done(change.connection, "delete role", name):
+                return False
             _check_exists(change, name)
             for table in (_rights, _members):
                 change.execute(delete(table).where(table.c.role == name))
             change.execute(delete(_roles).where(_roles.c.name == name))
             change.record("delete role", name)
+        return True
 
     def allow(self, name: str, terms: RightTerms, *, by: str, now_ms: int) -> bool:
         """Adds a right to a role; False if it has it."""

@@ -106,8 +106,12 @@ PUBLISH = ["publish", "Numberplate", '{"plate": "AB12CDE"}']
 # ── Starting a broker ──
 
 
+def _listens(site: Site) -> str:
+    return read_broker(site.police / "police-1" / "broker.toml").listen
+
+
 def _port_in_use(site: Site) -> list[str]:
-    return site.broker(listen=read_broker(site.police / "police-1" / "broker.toml").listen)
+    return site.broker(listen=_listens(site))
 
 
 def _folder_in_use(site: Site) -> list[str]:
@@ -145,6 +149,16 @@ def _certificate(site: Site, made: datetime, domain: str = "police") -> str:
 
 STARTING: dict[str, Mistake] = {
     "port in use": (_port_in_use, 2, ["SetupError: listen: cannot listen at", "is in use", "ss -ltnp", "--listen"]),
+    "port in use by another than the enrolment": (
+        lambda site: ["org", "serve", "--org", str(site.police), "--listen", _listens(site)],
+        2,
+        ["SetupError: listen: cannot listen at", "is in use", "ss -ltnp", "--listen"],
+    ),
+    "enrolment without an address": (
+        lambda site: ["org", "serve", "--org", str(site.police)],
+        2,
+        ["expected --listen HOST:PORT, or enrolment in org.toml"],
+    ),
     "address of another machine": (
         lambda site: site.broker(listen="192.0.2.1:7401"),
         2,

@@ -390,6 +390,19 @@ def test_changing_a_role_changes_the_rights_of_its_members(two: Two) -> None:
     assert two.done("police", "role", "ls", "-o", "json").rows == []
 
 
+def test_a_role_is_data_for_a_program_and_deleting_it_twice_is_no_error(two: Two) -> None:
+    assert two.done("harbour", "role", "create", "reader", "-o", "json").rows == [
+        {"role": "reader", "type": None, "members": []}
+    ]
+    two.linked().granted()
+    terms = ("--type", "Numberplate", "--action", "subscribe", "--attribute", "plate")
+    two.done("harbour", "role", "allow", "reader", *terms)
+    (row,) = two.done("harbour", "role", "assign", "reader", "desk", "-o", "json").rows
+    assert (row["actions"], row["attributes"], row["members"]) == (["subscribe"], ["plate"], ["desk"])
+    assert [two.done("harbour", "role", "delete", "reader", "-o", "json").rows[0]["revoked"] for _ in "ab"] == [1, 0]
+    assert two("harbour", "role", "delete", "raeder").code == 2
+
+
 def test_a_role_gives_what_another_organisation_has_granted(two: Two) -> None:
     two.linked().granted("--attribute", "plate")
     two.done("harbour", "client", "create", "clerk")

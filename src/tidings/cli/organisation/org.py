@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -101,7 +102,7 @@ def create(
         tell(f"next: tidings broker create {quote(f'{name}-1')} --org {quote(str(made.folder))} --listen HOST:PORT")
 
 
-def _check_as_asked(found: Organisation, asked: dict[str, object]) -> None:
+def _check_as_asked(found: Organisation, asked: Mapping[str, object]) -> None:
     """What is there stays as it is; raises InputError if something else was asked for."""
     for word, value in asked.items():
         if (there := getattr(found.settings, word)) != value:

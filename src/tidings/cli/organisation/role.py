@@ -11,7 +11,7 @@ from tidings.cli.registry.registry import OrgOption, now_ms, show_key
 from tidings.cli.registry.tokens import show_depth
 from tidings.cli.terminal import Output, OutputOption, Row, show, tell
 from tidings.errors import Denied, InputError
-from tidings.security import ACTIONS
+from tidings.security import ACTIONS, fingerprint
 
 if TYPE_CHECKING:
     from tidings.net import Organisation
@@ -58,7 +58,7 @@ def create(name: RoleArgument, org: OrgOption = None, output: OutputOption = Out
 
 
 @app.command()
-def delete(name: RoleArgument, org: OrgOption = None) -> None:
+def delete(name: RoleArgument, org: OrgOption = None, output: OutputOption = Output.TABLE) -> None:
     """Delete a role, and revoke what its members have by it.
 
     \b
@@ -67,8 +67,11 @@ def delete(name: RoleArgument, org: OrgOption = None) -> None:
     """
     here = organisation(org)
     with here.registry() as opened:
-        opened.roles.delete(name, by=here.by, now_ms=now_ms())
-    report(here.refresh())
+        if not opened.roles.delete(name, by=here.by, now_ms=now_ms()):
+            tell(f"note: the role {name} was deleted before")
+    changes = here.refresh()
+    report(changes)
+    show([{"deleted": name, "revoked": len(changes.revoked)}], output)
 
 
 @app.command()
@@ -195,7 +198,9 @@ def _show(here: Organisation, name: str | None, output: Output) -> None:
     with here.registry() as opened:
         names, types = opened.domains.names(), {signed.type_id: signed for signed in opened.types.all()}
         roles = [role for role in opened.roles.all() if name in (None, role.name)]
-    rows = [row for role in roles for row in _rows(role, names, {id: s.event_type.name for id, s in types.items()})]
+    named = {id: signed.event_type.name for id, signed in types.items()}
+    make = _rows if output is Output.TABLE else _json_rows
+    rows = [row for role in roles for row in make(role, names, named)]
     show(rows, output, ("role", "type", "actions", "attributes", "where", "passes on", "members"))
 
 
@@ -203,6 +208,21 @@ def _rows(role: Role, names: dict[bytes, str], types: dict[bytes, str]) -> list[
     members = ", ".join(show_key(key, names) for key in role.members)
     rights = [_right(terms, types[terms.type_id]) for terms in role.rights] or [{"type": "no rights"}]
     return [{"role": role.name, **right, "members": members} for right in rights]
+
+
+def _json_rows(role: Role, names: dict[bytes, str], types: dict[bytes, str]) -> list[Row]:
+    members = [names.get(key, fingerprint(key)) for key in role.members]
+    rights: list[dict[str, object]] = [
+        {
+            "type": types[terms.type_id],
+            "actions": list(terms.actions),
+            "attributes": None if terms.attributes is None else list(terms.attributes),
+            "where": list(terms.where),
+            "depth": terms.depth,
+        }
+        for terms in role.rights
+    ]
+    return [{"role": role.name, **right, "members": members} for right in rights or [{"type": None}]]
 
 
 def _right(terms: RightTerms, type: str) -> dict[str, object]:

@@ -14,6 +14,7 @@ from typing import Any
 from tidings.matching import load_kernels
 from tidings.net.broker.broker import Broker
 from tidings.net.config import BrokerConfig
+from tidings.net.enrolment.live_files import renew_if_ended
 from tidings.net.observability.metrics import MetricsServer
 
 COLLECT_AFTER = 10_000  # New objects that are still there; looking through them takes a few milliseconds.
@@ -33,6 +34,8 @@ async def serve(config: BrokerConfig, report: Report) -> None:
     for way_to_stop in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(way_to_stop, stop.set)
     prepare()  # Before anybody is served: later, all links would wait for it.
+    if config.enrolment:
+        await renew_if_ended(config.certificate, "broker")
     broker = await Broker.start(config)
     sys.setswitchinterval(HAND_OVER_S)
     collecting = loop.create_task(_collect_all_now_and_then())

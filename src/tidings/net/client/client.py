@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from tidings.errors import Denied, InputError, PeerError, RateLimited, TidingsError
 from tidings.events import Event, EventType, Timestamp, from_declaration
 from tidings.net.config import ClientConfig, files_in, host_and_port, read_client
-from tidings.net.enrolment.live_files import ChangedFiles, renew_when_due
+from tidings.net.enrolment.live_files import ChangedFiles, renew_if_ended, renew_when_due
 from tidings.net.ids import read_identity, read_token, show_event
 from tidings.net.transport.connection import Link
 from tidings.net.transport.frames import (
@@ -218,7 +218,10 @@ class Client:
     @classmethod
     async def connect(cls, config: ClientConfig | Path | str) -> Client:
         """Connects as a file or a `ClientConfig` describes; raises if the broker cannot be reached or refuses."""
-        client = cls(config if isinstance(config, ClientConfig) else read_client(Path(config)))
+        config = config if isinstance(config, ClientConfig) else read_client(Path(config))
+        if config.enrolment:
+            await renew_if_ended(config.certificate, "client")
+        client = cls(config)
         link = await client._dial()
         loop = asyncio.get_running_loop()
         client._runner = loop.create_task(client._run(link))

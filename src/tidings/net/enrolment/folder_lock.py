@@ -75,7 +75,7 @@ def one_at_a_time(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenat
     """For a method that changes the folder of its object."""
 
     @functools.wraps(method)
-    def locked(self: S, *args: P.args, **kwargs: P.kwargs) -> R:
+    def locked(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
         with self.lock.held():
             return method(self, *args, **kwargs)
 

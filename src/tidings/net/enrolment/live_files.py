@@ -86,6 +86,17 @@ def seconds_left(certificate: Path) -> float:
     return (tls.certificate_end_ms(certificate.read_bytes()) - now_ms()) / 1000
 
 
+async def renew_if_ended(certificate: Path, role: str) -> None:
+    """Renews a participant that was off when it ought to have renewed; if that fails, it says so and leaves it there."""
+    from tidings.net.enrolment.renewal import renew_participant  # Here, as below.
+
+    try:
+        if seconds_left(certificate) <= 0:
+            await asyncio.to_thread(renew_participant, certificate.parent, role)
+    except (TidingsError, OSError, ValueError) as wrong:
+        log.warning("the certificate was not renewed", extra={"why": str(wrong)})
+
+
 async def renew_when_due(certificate: Path, role: str) -> None:
     """Renews a running participant's certificate and rights at its organisation, again and again, until cancelled."""
     from tidings.net.enrolment.organisation import (

@@ -105,7 +105,7 @@ def prepare(folder: Path, organisation: str, name: str, role: str, address: str 
         manager = new_key(folder / MANAGER).public_key
         says = {"address": address, "manager": fingerprint(manager)}
     pem = tls.signing_request(organisation, name, role, key, says)
-    (folder / REQUEST).write_bytes(pem)
+    write_if_new(folder / REQUEST, pem)
     return EnrolmentRequest(organisation, name, role, key.public_key, address, manager, pem)
 
 
@@ -151,6 +151,8 @@ def install(
         changed += _install_public(folder, approval)
     if not (folder / CONFIG[approval.role]).exists():
         changed.append(_write_config(folder, approval, listen or broker, shared))
+    elif approval.enrolment:
+        changed.append(_note_enrolment(folder / CONFIG[approval.role], approval, "../" if shared else ""))
     (folder / REQUEST).unlink(missing_ok=True)
     return [file for file in changed if file is not None]
 
@@ -213,6 +215,17 @@ def _write_config(folder: Path, approval: Approval, where: str, shared: bool) ->
     file = folder / CONFIG[approval.role]
     write_if_new(file, table(f"[{approval.role}]", words).encode())
     return file
+
+
+def _note_enrolment(file: Path, approval: Approval, around: str) -> Path | None:
+    """Has a participant renew where its organisation does so now: it may have moved, or begun to, since it enrolled."""
+    text = file.read_text()
+    for word, value in (("authority", around + AUTHORITY), ("enrolment", approval.enrolment)):
+        line = f"{word} = {json.dumps(value, ensure_ascii=False)}"
+        text, found = re.subn(rf"^{word}[ \t]*=.*$", lambda _, line=line: line, text, count=1, flags=re.MULTILINE)  # type: ignore[misc]
+        if not found:
+            text = text.replace(f"[{approval.role}]\n", f"[{approval.role}]\n{line}\n", 1)
+    return write_if_new(file, text.encode())
 
 
 def move_client(folder: Path, broker: CardBroker) -> bool:

@@ -11,9 +11,17 @@ from typing import Any
 
 import pytest
 
-from tidings.errors import Denied, PeerError, SetupError, TidingsError
+from tidings.errors import Denied, InputError, PeerError, SetupError, TidingsError
 from tidings.events import EventType
-from tidings.net import Organisation, OrganisationSettings, enrol_with_code, read_client, renew_participant
+from tidings.net import (
+    Client,
+    Organisation,
+    OrganisationSettings,
+    enrol_with_code,
+    read_broker,
+    read_client,
+    renew_participant,
+)
 from tidings.net.clock import now_ms
 from tidings.net.dev_network import free_ports
 from tidings.net.enrolment.live_files import ChangedFiles, renew_when_due
@@ -216,6 +224,43 @@ def test_rights_between_organisations_are_renewed_by_the_one_that_granted_them(t
         assert len(maintained()) == 2
 
     while_serving(police, harbour, do=renewed)
+
+
+def test_who_was_off_until_its_certificate_had_ended_renews_when_it_comes_back(tmp_path: Path) -> None:
+    org = an_organisation(tmp_path, "police")
+    desk = tmp_path / "desk"
+    while_serving(org, do=lambda: a_client(org, desk))
+    key, issuer = read_identity(desk / "key.pem").public_key, org.anchors[-1].pem
+    month_ago = datetime.now(UTC) - timedelta(days=30)
+    (desk / "cert.pem").write_bytes(
+        tls.certificate("police", "desk", key, org.authority, issuer, month_ago, role="client", days=7)
+    )
+
+    def comes_back() -> None:
+        with pytest.raises(
+            PeerError, match="cannot reach the broker"
+        ):  # Which does not run; that it got so far is all.
+            asyncio.run(Client.connect(desk / "client.toml"))
+
+    with pytest.raises(InputError, match="expired at"):
+        asyncio.run(Client.connect(desk / "client.toml"))  # Nobody renews.
+    while_serving(org, do=comes_back)
+    assert tls.validity((desk / "cert.pem").read_bytes())[1] > datetime.now(UTC) + timedelta(days=6)
+
+
+def test_who_enrolled_by_files_learns_with_its_next_approval_where_to_renew(tmp_path: Path) -> None:
+    org, _ = Organisation.create(tmp_path / "police", OrganisationSettings("police"))
+    request = prepare(org.folder / "police-1", "police", "police-1", "broker", "127.0.0.1:7401")
+    org.install_here(org.approve(request))
+    broker = org.folder / "police-1" / "broker.toml"
+    with broker.open("a") as file:
+        file.write("\n[limits]\nalone_after_s = 1.0\n")
+    for address in ("127.0.0.1:7400", "127.0.0.1:7500"):
+        settings = (org.folder / "org.toml").read_text().partition("enrolment")[0]
+        (org.folder / "org.toml").write_text(f'{settings}enrolment = "{address}"\n')
+        Organisation(org.folder).renew_certificates(within_days=float("inf"))
+        config = read_broker(broker)
+        assert (config.enrolment, config.authority) == (address, broker.parent / "../authority.crt")
 
 
 def test_who_runs_renews_by_itself_before_its_certificate_ends(tmp_path: Path) -> None:
