@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         Shown,
         TypeNamed,
         may_match,
+        read_advertisement,
     )
     from tidings.delivery.inbox import Deliveries, Inbox, KeyDeadlines
     from tidings.delivery.log_cursor import LogCursor, LogRead
@@ -103,6 +104,7 @@ __all__ = [
     "Shown",
     "TypeNamed",
     "may_match",
+    "read_advertisement",
 ]
 
 _HOMES = {
@@ -114,6 +116,7 @@ _HOMES = {
         "Shown",
         "TypeNamed",
         "may_match",
+        "read_advertisement",
     ),
     "inbox": ("Deliveries", "Inbox", "KeyDeadlines"),
     "log_cursor": ("LogCursor", "LogRead"),

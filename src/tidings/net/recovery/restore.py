@@ -54,6 +54,10 @@ def restore(backup: Path, folder: Path, *, listen: str = "", advertise: str = ""
     for option, address in (("--listen: ", listen), ("--advertise: ", advertise)):
         if address:
             host_and_port(address, option)
+    if registry and "://" not in registry:
+        if not Path(registry).exists():
+            raise InputError(f"--registry: there is no {registry}; without the option, the one in the backup is used")
+        registry = str(Path(registry).absolute())
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is not empty; name a new folder with --to")
     try:
