@@ -74,14 +74,14 @@ if TYPE_CHECKING:
         Retransmit,
         Rewind,
     )
-    from tidings.delivery.outbox import Ancestor, Outbox, PendingEvent
+    from tidings.delivery.outbox import LogAncestor, Outbox, PendingEvent
     from tidings.delivery.publish_rates import PeerRates, PublishRates
 
 __all__ = [
     "RENEW_S",
     "WINDOW",
     "Ack",
-    "Ancestor",
+    "LogAncestor",
     "Announce",
     "BrokerInterests",
     "Deliveries",
@@ -131,7 +131,7 @@ _HOMES = {
         "Rewind",
         "WINDOW",
     ),
-    "outbox": ("Ancestor", "Outbox", "PendingEvent"),
+    "outbox": ("LogAncestor", "Outbox", "PendingEvent"),
     "publish_rates": ("PeerRates", "PublishRates"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
