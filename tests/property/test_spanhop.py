@@ -23,7 +23,7 @@ from tidings.overlay import (
     next_hop,
 )
 from tidings.overlay.spanhop.network_coordinates import scale
-from tidings.overlay.spanhop.next_hop import LogAncestor, RoutingEntry
+from tidings.overlay.spanhop.next_hop import Ancestor, RoutingEntry
 from tidings.overlay.spanhop.quantisation import Quantiser
 from tidings.overlay.spanhop.zone_ownership import uncovered
 from tidings.space import Path, Space, Zone, siblings, within
@@ -190,7 +190,7 @@ def test_a_message_arrives_however_stale_the_tables_of_ancestors_are(tiling: Til
     for number in range(len(tiling)):
         broker = tiling.routing_state(number)
         stale = [
-            LogAncestor(a.zone, tuple(RoutingEntry(str(rng.randrange(len(tiling))), known.zone) for known in a.known))
+            Ancestor(a.zone, tuple(RoutingEntry(str(rng.randrange(len(tiling))), known.zone) for known in a.known))
             for a in broker.ancestors
         ]
         brokers.append(replace(broker, ancestors=stale))

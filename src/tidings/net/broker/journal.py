@@ -41,7 +41,7 @@ from typing import IO, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from tidings.delivery import LogAncestor, DurableInterest, LogCursor, PendingEvent, TypeNamed, may_match
+from tidings.delivery import DurableInterest, LogAncestor, LogCursor, PendingEvent, TypeNamed, may_match
 from tidings.errors import InputError, SetupError
 from tidings.node import stored_values
 from tidings.overlay import EventId

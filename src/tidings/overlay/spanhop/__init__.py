@@ -10,7 +10,7 @@ subscriptions that match. No broker matches on the way.
 
 **Routing.** Greedy routing from zone to adjacent zone takes d/4 · N^(1/d) hops, as in CAN. A
 Spanhop broker also keeps, for every k-th cut that made its zone (m = 2^k), a snapshot of the
-neighbour table it had then: the LogAncestor Queue. Neighbours recorded when zones were large are
+neighbour table it had then: the Ancestor Queue. Neighbours recorded when zones were large are
 long-range links, and half of log2 N hops are enough, whatever d. Snapshots grow old, so a
 message that comes to a broker twice goes on greedily; the tables are an accelerator, and
 correctness never depends on them.

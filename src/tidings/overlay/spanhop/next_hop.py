@@ -1,7 +1,7 @@
 """The next hop through a partitioned space: greedy over adjacent zones, and Spanhop over the tables of ancestors.
 
 A broker's zone was cut from larger ones. At every k-th cut (k = log2 m) the broker kept a
-snapshot of its neighbour table: the paper's LogAncestor Queue, largest zone first. A neighbour
+snapshot of its neighbour table: the paper's Ancestor Queue, largest zone first. A neighbour
 recorded when zones were large is a long step. So a message takes the first ancestor that
 does not contain its destination and goes to the recorded neighbour nearest to it; the last
 steps go over the present neighbours.
@@ -43,7 +43,7 @@ class RoutingEntry(NamedTuple):
     cost: float = 0.0  # Delay by network, to choose between equals; 0 if unknown.
 
 
-class LogAncestor(NamedTuple):
+class Ancestor(NamedTuple):
     """A zone that this broker's zone was cut from, and the neighbours recorded for it."""
 
     zone: Zone
@@ -58,7 +58,7 @@ class RoutingState:
     zone: Zone
     depth: int  # How many cuts made its zone.
     neighbours: Sequence[RoutingEntry]
-    ancestors: Sequence[LogAncestor]
+    ancestors: Sequence[Ancestor]
     around: int | None = None  # Cells of an axis that is a circle; None if axes have ends.
 
 
@@ -104,7 +104,7 @@ def next_hop(here: RoutingState, route: RouteHeader, k: int, alive: Alive = anyo
     return _greedily(here, onward, alive)
 
 
-def level_of(ancestors: Sequence[LogAncestor], destination: Point) -> int | None:
+def level_of(ancestors: Sequence[Ancestor], destination: Point) -> int | None:
     """The first ancestor, largest zone first, that does not contain the destination."""
     return next((level for level, each in enumerate(ancestors) if destination not in each.zone), None)
 

@@ -15,7 +15,7 @@ from random import Random
 from typing import Literal, TypeAlias
 
 from tidings.errors import InputError
-from tidings.overlay.spanhop.next_hop import LogAncestor, Point, RoutingEntry, RoutingState
+from tidings.overlay.spanhop.next_hop import Ancestor, Point, RoutingEntry, RoutingState
 from tidings.space import Path, Space, halves
 
 JoinPolicy: TypeAlias = Literal["point", "even"]
@@ -123,7 +123,7 @@ class Tiling:
         tile, zone = self.tiles[broker], self.space.zone
         name = (lambda each: ids[each]) if ids is not None else str
         ancestors = [
-            LogAncestor(
+            Ancestor(
                 zone(tile.path[: level * self.k]), tuple(RoutingEntry(name(each), zone(path)) for each, path in known)
             )
             for level, known in enumerate(tile.ancestors)

@@ -29,7 +29,7 @@ from tidings.overlay.spanhop.messages import (
     ZoneClaim,
 )
 from tidings.overlay.spanhop.network_coordinates import Coordinates, distance
-from tidings.overlay.spanhop.next_hop import LogAncestor, RoutingEntry, RoutingState
+from tidings.overlay.spanhop.next_hop import Ancestor, RoutingEntry, RoutingState
 from tidings.space import Path, Space, Zone, halves, sibling, within
 
 NEIGHBOURS_MAX = 1024  # A zone with more neighbours is far larger than theirs and about to be split.
@@ -261,7 +261,7 @@ class ZoneTable:
             if owned.zone.borders(zone(claim.path), self.around) is not None
         ]
         ancestors = [
-            LogAncestor(zone(owned.path[: level * self.k]), tuple(map(self._routing_entry, table)))
+            Ancestor(zone(owned.path[: level * self.k]), tuple(map(self._routing_entry, table)))
             for level, table in enumerate(owned.ancestors)
         ]
         return RoutingState(self.me.id, owned.zone, len(owned.path), neighbours, ancestors, self.around)

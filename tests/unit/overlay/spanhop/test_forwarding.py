@@ -25,7 +25,7 @@ from tidings.overlay import (
 )
 from tidings.overlay.spanhop.forwarding import HopRetransmitter
 from tidings.overlay.spanhop.messages import DomainQuery, Routed
-from tidings.overlay.spanhop.next_hop import LogAncestor, RoutingEntry, anyone, level_of
+from tidings.overlay.spanhop.next_hop import Ancestor, RoutingEntry, anyone, level_of
 from tidings.space import Space
 
 SPACE = Space(2)
@@ -103,7 +103,7 @@ def test_the_broker_nearest_by_network_is_preferred_to_the_recorded_one(figure_3
     brokers, destination = figure_3
     b1 = brokers["B1"]
     known = tuple(each._replace(near="B12") if each.id == "B9" else each for each in b1.ancestors[1].known)
-    b1 = replace(b1, ancestors=[b1.ancestors[0], LogAncestor(b1.ancestors[1].zone, known), *b1.ancestors[2:]])
+    b1 = replace(b1, ancestors=[b1.ancestors[0], Ancestor(b1.ancestors[1].zone, known), *b1.ancestors[2:]])
     assert next_hop(b1, RouteHeader(destination), 2).to == "B12"
     assert next_hop(b1, RouteHeader(destination), 2, alive=lambda each: each != "B12").to == "B9"
 
@@ -113,7 +113,7 @@ def test_an_alternate_in_the_zone_replaces_a_dead_broker(figure_3: Figure) -> No
     brokers, destination = figure_3
     b1 = brokers["B1"]
     known = tuple(each._replace(others=("B10",)) if each.id == "B9" else each for each in b1.ancestors[1].known)
-    b1 = replace(b1, ancestors=[b1.ancestors[0], LogAncestor(b1.ancestors[1].zone, known), *b1.ancestors[2:]])
+    b1 = replace(b1, ancestors=[b1.ancestors[0], Ancestor(b1.ancestors[1].zone, known), *b1.ancestors[2:]])
     assert next_hop(b1, RouteHeader(destination), 2, alive=lambda each: each != "B9").to == "B10"
 
 
@@ -145,8 +145,8 @@ def test_with_all_brokers_in_the_tables_of_ancestors_dead_a_message_still_arrive
         )
 
 
-def dead(broker: RoutingState) -> list[LogAncestor]:
-    return [LogAncestor(a.zone, tuple(RoutingEntry("dead", known.zone) for known in a.known)) for a in broker.ancestors]
+def dead(broker: RoutingState) -> list[Ancestor]:
+    return [Ancestor(a.zone, tuple(RoutingEntry("dead", known.zone) for known in a.known)) for a in broker.ancestors]
 
 
 def test_without_ancestors_the_route_is_the_greedy_one() -> None:
@@ -176,18 +176,18 @@ def test_a_message_that_comes_to_a_broker_twice_goes_on_greedily() -> None:
     a, b = SPACE.zone(((1 << 31, 0),)), SPACE.zone(((1 << 31, 1), (1 << 31, 0)))
     c = SPACE.zone(((1 << 31, 1), (1 << 31, 1)))
     destination = c.low
-    back = LogAncestor(b, (RoutingEntry("a", c),))  # Believes that `a` is where `c` is now.
+    back = Ancestor(b, (RoutingEntry("a", c),))  # Believes that `a` is where `c` is now.
     brokers = {
         "a": RoutingState(
             "a",
             a,
             1,
             [RoutingEntry("b", b), RoutingEntry("c", c)],
-            [LogAncestor(a, (RoutingEntry("b", b),)), LogAncestor(a, (RoutingEntry("b", c),))],
+            [Ancestor(a, (RoutingEntry("b", b),)), Ancestor(a, (RoutingEntry("b", c),))],
             None,
         ),
         "b": RoutingState(
-            "b", b, 2, [RoutingEntry("a", a), RoutingEntry("c", c)], [LogAncestor(SPACE.whole, ()), back], None
+            "b", b, 2, [RoutingEntry("a", a), RoutingEntry("c", c)], [Ancestor(SPACE.whole, ()), back], None
         ),
         "c": RoutingState("c", c, 2, [RoutingEntry("a", a), RoutingEntry("b", b)], [], None),
     }
@@ -221,7 +221,7 @@ def test_a_balanced_network_has_a_power_of_two_of_brokers() -> None:
 
 @pytest.mark.parametrize(("m", "expected"), [(2, 11), (4, 6), (16, 3)])
 def test_there_is_a_table_for_every_kth_cut_and_the_whole_space(m: int, expected: int) -> None:
-    """SPANHOP-INV-4: the length of the LogAncestor Queue is exact."""
+    """SPANHOP-INV-4: the length of the Ancestor Queue is exact."""
     tiling = Tiling.balanced(1024, SPACE, k=m.bit_length() - 1)
     assert {len(tile.ancestors) for tile in tiling.tiles} == {expected}
 
