@@ -8,9 +8,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.live.together import Together
+from tidings.delivery import InterestAdvertisement
 from tidings.delivery.inbox import NACKED_AT_ONCE
 from tidings.net import Client, DevNetwork, ReadAccess, Subscription
 
@@ -98,5 +100,34 @@ def test_what_waits_for_subscribers_beside_the_publisher_is_written_in_few_group
             broker.subscriptions.suspended = {}
             assert await next_of(subscription, MISSED) == [event["plate"] for event in sightings(MISSED)]
             assert broker.journal.committed_groups - groups < MISSED / 4
+
+    asyncio.run(scenario())
+
+
+def test_an_advertisement_of_an_older_version_is_renewed_and_brings_only_what_was_published_since(
+    tmp_path: Path,
+) -> None:
+    """A broker of 0.1 kept advertisements without rights: they do not count until they are made again."""
+
+    async def scenario() -> None:
+        async with Together(tmp_path, TWO) as network:
+            camera, desk = await network.client("police/camera"), await network.client("ccs/desk")
+            subscription = await wanting(desk)
+            await camera.publish_many("Numberplate", sightings(2))
+            assert await next_of(subscription, 2) == ["AB0", "AB1"]
+            await network.stop("police-1")
+            with closing(sqlite3.connect(tmp_path / "network/police/police-1/data/journal.db")) as disk, disk:
+                ((body,),) = disk.execute("SELECT body FROM wants").fetchall()
+                old = msgspec.structs.replace(msgspec.msgpack.decode(body, type=InterestAdvertisement), rights=())
+                disk.execute("UPDATE wants SET body = ?", (msgspec.msgpack.encode(old),))
+            await network.stop("ccs-1")
+            for _ in range(2):  # What is published after the first start is not forgotten by the second.
+                await network.start("police-1")
+                await camera.publish_many("Numberplate", [{"plate": "LATER"}])
+                await network.stop("police-1")
+            await network.start("police-1")
+            await network.start("ccs-1")
+            await camera.publish_many("Numberplate", [{"plate": "LAST"}])
+            assert await next_of(subscription, 3) == ["LATER", "LATER", "LAST"]
 
     asyncio.run(scenario())

@@ -9,11 +9,13 @@ import pytest
 from tests.live.terminals import Terminals
 
 pytestmark = pytest.mark.live
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("document", ["two-organisations.md", "three-organisations.md"])
+@pytest.mark.parametrize(
+    "document", ["guide/two-organisations.md", "guide/three-organisations.md", "operating/backup.md"]
+)
 def test_a_tutorial_does_what_it_says(document: str, tmp_path: Path) -> None:
     with Terminals(tmp_path) as terminals:
-        terminals.run(GUIDE / document)
+        terminals.run(DOCS / document)

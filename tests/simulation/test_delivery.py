@@ -18,7 +18,7 @@ import pytest
 from tidings.delivery.inbox import Inbox
 from tidings.delivery.log_cursor import LogRead
 from tidings.delivery.messages import Ack, Announce, DeliveryMessage, Nack, Retransmit, Rewind
-from tidings.delivery.outbox import Ancestor, Outbox, PendingEvent
+from tidings.delivery.outbox import LogAncestor, Outbox, PendingEvent
 from tidings.overlay import EventId
 
 BROKERS = ("a", "b", "c")
@@ -39,13 +39,13 @@ class Disk:
     streams: dict[str, tuple[int, int]] = field(default_factory=dict)
     received: dict[str, tuple[bytes, int]] = field(default_factory=dict)
     queue: list[EventId] = field(default_factory=list)
-    ancestors: list[Ancestor] = field(default_factory=list)
+    ancestors: list[LogAncestor] = field(default_factory=list)
 
     def restored(self) -> Disk:
         """A disk that continues this one, as a restore from a backup makes it."""
         numbers = {broker: next_number for broker, (next_number, _) in self.streams.items()}
         made = copy.deepcopy(self)
-        made.journal, made.ancestors = self.journal[::-1] + b"'", [*self.ancestors, Ancestor(self.journal, numbers)]
+        made.journal, made.ancestors = self.journal[::-1] + b"'", [*self.ancestors, LogAncestor(self.journal, numbers)]
         return made
 
     def rows(self, broker: str, read: LogRead) -> list[PendingEvent]:

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         Shown,
         TypeNamed,
         may_match,
+        read_advertisement,
     )
     from tidings.delivery.inbox import Deliveries, Inbox, KeyDeadlines
     from tidings.delivery.log_cursor import LogCursor, LogRead
@@ -73,14 +74,13 @@ if TYPE_CHECKING:
         Retransmit,
         Rewind,
     )
-    from tidings.delivery.outbox import Ancestor, Outbox, PendingEvent
+    from tidings.delivery.outbox import LogAncestor, Outbox, PendingEvent
     from tidings.delivery.publish_rates import PeerRates, PublishRates
 
 __all__ = [
     "RENEW_S",
     "WINDOW",
     "Ack",
-    "Ancestor",
     "Announce",
     "BrokerInterests",
     "Deliveries",
@@ -91,6 +91,7 @@ __all__ = [
     "InterestDirectory",
     "InterestVersions",
     "KeyDeadlines",
+    "LogAncestor",
     "LogCursor",
     "LogRead",
     "Nack",
@@ -103,6 +104,7 @@ __all__ = [
     "Shown",
     "TypeNamed",
     "may_match",
+    "read_advertisement",
 ]
 
 _HOMES = {
@@ -114,6 +116,7 @@ _HOMES = {
         "Shown",
         "TypeNamed",
         "may_match",
+        "read_advertisement",
     ),
     "inbox": ("Deliveries", "Inbox", "KeyDeadlines"),
     "log_cursor": ("LogCursor", "LogRead"),
@@ -128,7 +131,7 @@ _HOMES = {
         "Rewind",
         "WINDOW",
     ),
-    "outbox": ("Ancestor", "Outbox", "PendingEvent"),
+    "outbox": ("LogAncestor", "Outbox", "PendingEvent"),
     "publish_rates": ("PeerRates", "PublishRates"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

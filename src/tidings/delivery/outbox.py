@@ -56,7 +56,7 @@ class SendStream:
         return self.next_number - self.acked
 
 
-class Ancestor(msgspec.Struct, frozen=True, array_like=True):
+class LogAncestor(msgspec.Struct, frozen=True, array_like=True):
     """A log whose backup this one was restored from: its id, and the next number of each of its streams then."""
 
     journal: bytes
@@ -71,7 +71,7 @@ class Outbox:
         journal: bytes,
         streams: Iterable[tuple[NodeId, int, int]] = (),
         *,
-        ancestors: Sequence[Ancestor] = (),
+        ancestors: Sequence[LogAncestor] = (),
         window: int = WINDOW,
     ) -> None:
         """`journal` is the id of the log that the numbers belong to; `streams` are broker, next number and acked, from disk.

@@ -18,12 +18,14 @@ from tidings.delivery import (
     InterestVersions,
     PendingEvent,
     Shown,
+    read_advertisement,
 )
 from tidings.errors import Denied, PeerError
-from tidings.net.broker.journal import EventHistory, Journal
+from tidings.net.broker.journal import SKEW_US, EventHistory, Journal
 from tidings.net.broker.periodic import BackgroundTasks
 from tidings.net.broker.reliable_sender import ReliableSender
 from tidings.net.clock import now_us
+from tidings.net.ids import broker_id
 from tidings.net.transport.connection import Link
 from tidings.net.transport.peer_links import PeerLinks
 from tidings.overlay import NodeId
@@ -31,6 +33,7 @@ from tidings.overlay import NodeId
 FIRST_SYNC_S = 0.25
 SYNC_EVERY_S = 5.0  # Between two comparisons of versions: an advertisement may have been lost.
 VERSION_META = "wants version"
+LAPSED_META = "lapsed"
 
 log = logging.getLogger("tidings.delivery")
 
@@ -55,14 +58,28 @@ class InterestSync:
         self._directory, self._journal, self._links = directory, journal, links
         self._history, self._sender, self._tasks = history, sender, tasks
         self._learning = asyncio.Lock()
+        self._lapsed: dict[NodeId, tuple[frozenset[str], int]] = {}  # Subscriptions that counted until this moment.
 
     def start(self) -> None:
         """Takes up the advertisements on disk, and begins to compare versions."""
         for _, _, body in self._journal.interests():
-            with contextlib.suppress(Denied, PeerError):  # What no longer holds, or was kept by an earlier version.
-                self._directory.restore(msgspec.msgpack.decode(body, type=InterestAdvertisement), now_us())
+            advertisement = msgspec.msgpack.decode(body, type=InterestAdvertisement)
+            try:
+                self._directory.restore(advertisement, now_us())
+            except (Denied, PeerError):  # What no longer holds, or was kept by an earlier version.
+                self._note_lapsed(advertisement)
         self._links.learn(self._directory.peers())
         self._tasks.start(self._sync_regularly())
+
+    def _note_lapsed(self, advertisement: InterestAdvertisement) -> None:
+        """Remembers until when subscriptions got all events: if they are advertised again, they get those since then."""
+        with contextlib.suppress(PeerError):
+            body = read_advertisement(advertisement, broker_id)
+            name = f"{LAPSED_META} {body.who.id}"
+            since = self._journal.meta(name) or now_us().to_bytes(8, "big")
+            self._journal.note_meta(name, since)
+            ids = frozenset(interest.id for interest in body.interests)
+            self._lapsed[body.who.id] = (ids, int.from_bytes(since, "big"))
 
     def advertise(self, interests: Iterable[DurableInterest]) -> None:
         """Sends this broker's durable subscriptions, as they are now, to all others."""
@@ -120,6 +137,8 @@ class InterestSync:
             self._links.learn([body.who])
             added = await self._add_backlog(body)
             self._directory.learn(body, advertisement)
+            if self._lapsed.pop(broker, None) is not None:
+                self._journal.note_meta(f"{LAPSED_META} {broker}", b"")
             self._journal.note_interest(broker, body.version, msgspec.msgpack.encode(advertisement))
         for link in self._links.ready_links():
             if link.proven.id not in (broker, sender):
@@ -129,10 +148,17 @@ class InterestSync:
 
     async def _add_backlog(self, body: BrokerInterests) -> list[tuple[NodeId, PendingEvent]]:
         """What new subscriptions should have received. The last part is synchronous, so that no event is missed."""
-        new, broker = self._directory.added_by(body), body.who.id
+        broker = body.who.id
+        new = [self._resumed(broker, interest) for interest in self._directory.added_by(body)]
         backlogs = await self._history.read(new)
         return [
             (broker, self._sender.add_for(broker, event.position, event.event, interest.id))
             for interest, backlog in zip(new, backlogs, strict=True)
             for event in self._history.complete(backlog)
         ]
+
+    def _resumed(self, broker: NodeId, interest: DurableInterest) -> DurableInterest:
+        ids, until_us = self._lapsed.get(broker, (frozenset(), 0))
+        if interest.id not in ids:
+            return interest
+        return msgspec.structs.replace(interest, since_us=max(interest.since_us, until_us + SKEW_US))  # Our own clock.

@@ -41,7 +41,7 @@ from typing import IO, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from tidings.delivery import Ancestor, DurableInterest, LogCursor, PendingEvent, TypeNamed, may_match
+from tidings.delivery import DurableInterest, LogAncestor, LogCursor, PendingEvent, TypeNamed, may_match
 from tidings.errors import InputError, SetupError
 from tidings.node import stored_values
 from tidings.overlay import EventId
@@ -366,9 +366,9 @@ class Journal:
         rows = self.read_now("SELECT value FROM meta WHERE name = ?", name)
         return bytes(rows[0][0]) if rows else b""
 
-    def ancestors(self) -> list[Ancestor]:
+    def ancestors(self) -> list[LogAncestor]:
         """The journals that this one was restored from, the newest last; see `net.recovery`."""
-        return msgspec.msgpack.decode(self.meta(ANCESTORS) or b"\x90", type=list[Ancestor])
+        return msgspec.msgpack.decode(self.meta(ANCESTORS) or b"\x90", type=list[LogAncestor])
 
     @property
     def copy(self) -> int:

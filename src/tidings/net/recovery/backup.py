@@ -69,7 +69,7 @@ def write_backup(config_file: Path, out: Path) -> Backup:
         raise InputError(f"{out} is there already; name another file with --out")
     if not (config.data / "journal.db").exists():
         raise InputError(f"{config.data} has no journal: {config.name} has not run yet, or with another --data")
-    with _translated(out), tempfile.TemporaryDirectory(dir=out.parent or None, prefix=".backup-") as aside:
+    with _translated(out), tempfile.TemporaryDirectory(dir=out.parent, prefix=".backup-") as aside:
         folder = Path(aside) / "content"
         manifest = _collect(config, folder)
         file = Path(aside) / "backup"
@@ -194,7 +194,7 @@ def digest(file: Path) -> str:
 
 
 def _sync(folder: Path) -> None:
-    opened = os.open(folder or Path(), os.O_RDONLY)
+    opened = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(opened)
     finally:

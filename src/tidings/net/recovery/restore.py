@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from tidings.delivery import Ancestor
+from tidings.delivery import LogAncestor
 from tidings.errors import Denied, InputError, SetupError
 from tidings.net.broker.interest_sync import VERSION_META
 from tidings.net.broker.journal import ANCESTORS, COPY, RENUMBERED, SCHEMA_VERSION, SUPERSEDED
@@ -54,6 +54,10 @@ def restore(backup: Path, folder: Path, *, listen: str = "", advertise: str = ""
     for option, address in (("--listen: ", listen), ("--advertise: ", advertise)):
         if address:
             host_and_port(address, option)
+    if registry and "://" not in registry:
+        if not Path(registry).exists():
+            raise InputError(f"--registry: there is no {registry}; without the option, the one in the backup is used")
+        registry = str(Path(registry).absolute())
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is not empty; name a new folder with --to")
     try:
@@ -170,9 +174,9 @@ def continue_journal(file: Path, at_ms: int) -> int:
 
 def _continue(disk: sqlite3.Connection, at_ms: int) -> int:
     meta = dict(disk.execute("SELECT name, value FROM meta"))
-    ancestors = msgspec.msgpack.decode(bytes(meta.get(ANCESTORS) or b"\x90"), type=list[Ancestor])
+    ancestors = msgspec.msgpack.decode(bytes(meta.get(ANCESTORS) or b"\x90"), type=list[LogAncestor])
     streams = dict(disk.execute("SELECT broker, next_number FROM streams"))
-    ancestors.append(Ancestor(bytes(meta["id"]), streams))
+    ancestors.append(LogAncestor(bytes(meta["id"]), streams))
     interest = int.from_bytes(bytes(meta.get(VERSION_META) or b"\0"), "big")
     moved = _renumber(disk, at_ms // 1000 * POSITIONS_PER_S)
     new = {

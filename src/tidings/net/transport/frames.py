@@ -52,7 +52,10 @@ from tidings.events import from_extension, from_message, to_extension
 from tidings.net.transport.copies import ORIGINAL, CopyProof
 from tidings.overlay import EventId, Peer
 
-VERSION = 1
+# What a connection speaks: the highest version that both ends have. Between a client and its broker 1 and 2 are alike.
+# Brokers of version 1 (0.1) do not sign what they say of themselves, which no broker accepts any more.
+VERSIONS = (1, 2)
+BETWEEN_BROKERS = (2,)
 FRAME_BYTES_MAX = 4 << 20  # Four messages of the largest kind; batches stop filling at a quarter of it.
 HELLO_BYTES_MAX = 1 << 20  # Before a peer is authenticated; two tokens of the largest kind fit.
 # When a batch of messages or events is full: large enough to amortise, small enough to share a link.

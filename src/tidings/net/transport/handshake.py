@@ -28,7 +28,8 @@ from tidings.errors import Denied, PeerError
 from tidings.net.ids import broker_id
 from tidings.net.transport.copies import ORIGINAL, CopyProof, check_copy
 from tidings.net.transport.frames import (
-    VERSION,
+    BETWEEN_BROKERS,
+    VERSIONS,
     Accepted,
     FrameReader,
     Goodbye,
@@ -82,6 +83,8 @@ class Proven:
     administers: bool = False
     """Whether its certificate gives it the right to administer brokers."""
     copy: CopyProof = ORIGINAL
+    version: int = VERSIONS[-1]
+    """The version that both ends speak."""
     id: NodeId = field(init=False)
     """Derived from the key once: it is asked for with every frame."""
 
@@ -124,7 +127,7 @@ async def _shake(
 ) -> Proven:
     theirs = _peer_certificate(writer)
     nonce = secrets.token_bytes(NONCE_BYTES)
-    writer.write(encoded(_hello(participant, nonce)))
+    writer.write(encoded(_hello(participant, nonce, dialled)))
     hello = await _next(reader, Hello)
     key = _check_hello(hello, theirs, participant, expected)
     transcript = _Transcript(participant.certificate_der, theirs, nonce, hello.nonce, dialled)
@@ -138,9 +141,11 @@ async def _shake(
     return proven
 
 
-def _hello(participant: Participant, nonce: bytes) -> Hello:
+def _hello(participant: Participant, nonce: bytes, dialled: bool) -> Hello:
     p = participant
-    return Hello((VERSION,), p.role, p.domain, p.identity.public_key, nonce, p.name, p.me, p.protocol, p.copy)
+    # Whoever accepts a connection does not know yet whether a broker or a client has made it.
+    versions = BETWEEN_BROKERS if dialled and p.role == "broker" else VERSIONS
+    return Hello(versions, p.role, p.domain, p.identity.public_key, nonce, p.name, p.me, p.protocol, p.copy)
 
 
 def _peer_certificate(writer: asyncio.StreamWriter) -> bytes:
@@ -153,8 +158,7 @@ def _peer_certificate(writer: asyncio.StreamWriter) -> bytes:
 
 def _check_hello(hello: Hello, certificate: bytes, participant: Participant, expected: bytes | None) -> bytes:
     key, domain = certified_by(certificate, participant.anchors)
-    if VERSION not in hello.versions:
-        raise PeerError(f"version: we speak {VERSION}, they speak {', '.join(map(str, hello.versions[:8]))}")
+    _common_version(hello, participant)
     if hello.key != key or hello.domain != domain:
         raise PeerError("hello: the key or the organisation is not the certificate's")
     if len(hello.nonce) != NONCE_BYTES or hello.role not in ("broker", "client"):
@@ -169,6 +173,18 @@ def _check_hello(hello: Hello, certificate: bytes, participant: Participant, exp
     if hello.role == participant.role == "broker":
         _check_broker(hello, key, participant)
     return key
+
+
+def _common_version(hello: Hello, participant: Participant) -> int:
+    """The highest version that both ends speak; raises PeerError if there is none."""
+    are_brokers = hello.role == participant.role == "broker"
+    ours = BETWEEN_BROKERS if are_brokers else VERSIONS
+    common = [version for version in ours if version in hello.versions]
+    if not common:
+        theirs, known = (", ".join(map(str, some)) for some in (hello.versions[:8], ours))
+        helps = "; update the brokers of a network together" if are_brokers else "; update the older end"
+        raise PeerError(f"version: we speak {known} and they speak {theirs or 'none'}{helps}")
+    return max(common)
 
 
 def _check_broker(hello: Hello, key: bytes, participant: Participant) -> None:
@@ -215,7 +231,17 @@ def _judged(
         raise Denied(f"domain: a client attaches to a broker of its own organisation, not {hello.domain[:80]!r}")
     if hello.role == participant.role == "client":
         raise PeerError("hello: expected a broker, got another client")
-    proven = Proven(hello.key, hello.domain, hello.name[:80], hello.role, tokens, hello.me, administers, hello.copy)
+    proven = Proven(
+        hello.key,
+        hello.domain,
+        hello.name[:80],
+        hello.role,
+        tokens,
+        hello.me,
+        administers,
+        hello.copy,
+        _common_version(hello, participant),
+    )
     return proven, Accepted(len(tokens))
 
 
