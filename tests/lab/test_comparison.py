@@ -30,6 +30,13 @@ def test_flooding_costs_more_and_reaches_as_many_and_the_same_seed_gives_the_sam
     assert compare(SMALL, ["irbr"], seeds=1) == [irbr]
 
 
+def test_a_message_on_schedule_is_one_of_the_protocol_itself_whatever_others_call_theirs() -> None:
+    """`Gossip` is what gossip sends for an event, and what CBDLO sends on schedule."""
+    cbdlo, gossip = compare(SMALL, ["cbdlo", "gossip"], seeds=1)
+    assert gossip.messages > cbdlo.messages > 0
+    assert cbdlo.upkeep > gossip.upkeep == 0
+
+
 def test_where_brokers_read_nothing_every_broker_gets_every_event_and_nothing_is_lost() -> None:
     open_, secret = (
         compare(dataclasses.replace(SMALL, unreadable=hidden), ["irbr"], seeds=1)[0] for hidden in (0.0, 1.0)

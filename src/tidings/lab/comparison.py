@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from statistics import fmean
+from typing import get_args
 
 from tidings.errors import InputError, did_you_mean
 from tidings.overlay import MESSAGE_NAMES, NAMES, EventId, Everything, NodeId, Ranges, SubscriptionId
@@ -231,7 +232,9 @@ class _Run:
         return self._unscheduled() - before, world.now - began
 
     def _unscheduled(self) -> int:
-        on_schedule = {name for kind, name in MESSAGE_NAMES.items() if kind.chatter}
+        # Of this protocol: others have messages of the same names.
+        kinds = get_args(self.world.protocol.messages) or (self.world.protocol.messages,)
+        on_schedule = {MESSAGE_NAMES[kind] for kind in kinds if kind.chatter}
         return sum(count for name, (count, _) in self.world.trace.sent.items() if name not in on_schedule)
 
     def _subscribe(self, node: int) -> tuple[SubscriptionId, Ranges]:
