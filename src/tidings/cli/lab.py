@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -134,7 +134,7 @@ def compare_overlays(
         "brokers": brokers, "subscriptions": subscriptions, "selectivity": selectivity, "unreadable": unreadable,
         "churn": churn, "delays": delays,
     }  # fmt: skip
-    changed = {name: value for name, value in given.items() if value is not None}
+    changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     for name in SCENARIOS if scenario == "all" else [scenario or "usual"]:
         workload = dataclasses.replace(SCENARIOS[name][1], **changed)
         costs = compare(workload, overlays or NAMES, seeds=seeds)

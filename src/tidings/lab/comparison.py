@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from statistics import fmean
-from typing import get_args
+from typing import Any, get_args
 
 from tidings.errors import InputError, did_you_mean
 from tidings.overlay import MESSAGE_NAMES, NAMES, EventId, Everything, NodeId, Ranges, SubscriptionId
@@ -336,7 +336,8 @@ def _depths(world: World, published: Iterable[EventId]) -> dict[tuple[EventId, N
 
 def _mean(runs: Sequence[OverlayCost]) -> OverlayCost:
     names = [name for name in OverlayCost.__slots__ if name != "overlay"]
-    return replace(runs[0], **{name: fmean(getattr(run, name) for run in runs) for name in names})
+    means: dict[str, Any] = {name: fmean(getattr(run, name) for run in runs) for name in names}
+    return replace(runs[0], **means)
 
 
 def _network(load: ComparedWorkload, seed: int) -> Topology:

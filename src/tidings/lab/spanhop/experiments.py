@@ -114,14 +114,15 @@ def _optimum_as_formula(kept: Kept) -> Callable[[Results], Finding]:
     return judge
 
 
+def _levels(m: int, kept: Kept) -> Callable[[float], float]:
+    return lambda brokers: level_formula(2, m, brokers, kept)
+
+
 def _as_levels(results: Results) -> Finding:
     lines: list[tuple[str, int, Kept]] = [
         (spanhop(4), 4, "lower"), (spanhop(8), 8, "lower"), (spanhop(8, kept="either"), 8, "either"),
     ]  # fmt: skip
-    offs = {
-        line: _off(results, line, lambda brokers, m=m, kept=kept: level_formula(2, m, brokers, kept), least=64)
-        for line, m, kept in lines
-    }
+    offs = {line: _off(results, line, _levels(m, kept), least=64) for line, m, kept in lines}
     shown = ", ".join(f"{line}: at most {off:.1%} off" for line, off in offs.items())
     why = "s/4 hops on each axis of the first level, a circle; below it (s - 1)/2 from the corner, (s² - 1)/3s from anywhere"
     return Finding(shown, judged(max(offs.values()), holds=lambda off: off <= 0.05), why)
