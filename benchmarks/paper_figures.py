@@ -2,6 +2,7 @@
 
     python -m benchmarks.paper_figures                     everything, at full size
     python -m benchmarks.paper_figures --seconds-max 100   fewer runs where an experiment would take longer
+    python -m benchmarks.paper_figures --only spanhop-6    only this, or these; the rest stays as it was measured
     python -m benchmarks.paper_figures --quick             the quick form
     python -m benchmarks.paper_figures --text-only         only the text again, from what was measured before
 
@@ -15,25 +16,31 @@ import argparse
 import json
 import shutil
 import subprocess
+import sys
 import textwrap
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import pyarrow as pa
+
 from tidings import __version__
-from tidings.lab import EXPERIMENTS, Experiment, run
+from tidings.lab import EXPERIMENTS, Experiment, find, report, run
+from tidings.lab.results import read, write
 
 ROOT = Path(__file__).parent.parent
 FIGURES, PAGES = ROOT / "figures", ROOT / "docs" / "papers"
+MEASURED = FIGURES / "measured.json"
 HEADING = "## Measured in the lab"
 SEEDS_MIN = 2  # Fewer runs say nothing of how far they spread.
 WIDTH = 118  # Of a line of text.
 
 
-def chosen(seconds_max: float | None, *, quick: bool) -> list[Experiment]:
-    """All experiments; with fewer runs of each point where one would take longer, by its own estimate."""
-    sized = [each.quick() if quick else each for each in EXPERIMENTS]
+def chosen(names: list[str], seconds_max: float | None, *, quick: bool) -> list[Experiment]:
+    """Experiments; with fewer runs of each point where one would take longer, by its own estimate."""
+    sized = [each.quick() if quick else each for each in find(names)]
     return sized if seconds_max is None else [_within(each, seconds_max) for each in sized]
 
 
@@ -43,33 +50,41 @@ def _within(experiment: Experiment, seconds_max: float) -> Experiment:
     return replace(experiment, seeds=max(SEEDS_MIN, seeds) if experiment.seeds >= SEEDS_MIN else experiment.seeds)
 
 
-def measured_by(experiments: list[Experiment], *, quick: bool) -> dict[str, Any]:
-    """What was measured, and how: what a reader needs to repeat it."""
+def measured_by(experiments: list[Experiment], *, quick: bool) -> dict[str, dict[str, Any]]:
+    """For each figure with what it was measured, and how: what a reader needs to repeat it."""
     commit = subprocess.run(
         ["git", "-C", str(ROOT), "rev-parse", "--short=7", "HEAD"], capture_output=True, text=True, check=False
     )
-    return {
-        "version": __version__,
-        "commit": commit.stdout.strip() or "unknown",
-        "size": "the quick form" if quick else "full size",
-        "runs": {each.name: each.seeds for each in experiments},
-    }
+    made = {"version": __version__, "commit": commit.stdout.strip() or "unknown", "quick": quick}
+    return {each.name: {**made, "runs": each.seeds} for each in experiments}
 
 
-def publish(work: Path, made: dict[str, Any]) -> None:
-    """Copy results, verdicts and figures of a run to where the pages show them."""
-    for paper in sorted({each.paper for each in EXPERIMENTS}):
-        shutil.rmtree(FIGURES / paper, ignore_errors=True)
-        shutil.copytree(work / "figures" / paper, FIGURES / paper)
-    for name in ("results.parquet", "claims.json"):
-        shutil.copyfile(work / name, FIGURES / name)
-    (FIGURES / "measured.json").write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
+def publish(experiments: list[Experiment], work: Path, made: dict[str, dict[str, Any]]) -> None:
+    """Put what was measured in the place of what was measured before; the rest stays."""
+    before = read(FIGURES / "results.parquet")
+    new = {(each.paper, each.figure) for each in experiments}
+    here = list(zip(before["paper"].to_pylist(), before["figure"].to_pylist(), strict=True))
+    kept = before.filter(pa.array([row not in new for row in here], pa.bool_()))
+    write([kept, read(work / "results.parquet")], FIGURES / "results.parquet")
+    known = json.loads(MEASURED.read_text(encoding="utf-8"))
+    MEASURED.write_text(json.dumps({**known, **made}, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def draw_and_judge() -> None:
+    """Figures and verdicts of everything, from what was measured."""
+    with TemporaryDirectory() as folder:
+        made = report(EXPERIMENTS, FIGURES / "results.parquet", Path(folder))
+        for paper in sorted({each.paper for each in EXPERIMENTS}):
+            shutil.copytree(Path(folder) / "figures" / paper, FIGURES / paper, dirs_exist_ok=True)
+        shutil.copyfile(made.claims, FIGURES / "claims.json")
+        for missing in made.not_judged:
+            print(f"not judged: {missing}")
 
 
 def write_pages() -> None:
     """The sections of all pages, from what is in `figures`."""
     claims: list[dict[str, str]] = json.loads((FIGURES / "claims.json").read_text(encoding="utf-8"))
-    made: dict[str, Any] = json.loads((FIGURES / "measured.json").read_text(encoding="utf-8"))
+    made: dict[str, Any] = json.loads(MEASURED.read_text(encoding="utf-8"))
     for paper in sorted({each.paper for each in EXPERIMENTS}):
         page = PAGES / f"{paper}.md"
         before = page.read_text(encoding="utf-8").split(HEADING)[0].rstrip()
@@ -79,8 +94,8 @@ def write_pages() -> None:
 def section(paper: str, claims: list[dict[str, str]], made: dict[str, Any]) -> str:
     """The section of one page: every figure with its verdicts, in the order of the experiments."""
     said = (
-        f"Measured by `python -m benchmarks.paper_figures` with Tidings {made['version']} at commit {made['commit']}, "
-        f"{made['size']}; the numbers are in `figures/results.parquet`, the verdicts in `figures/claims.json`. "
+        "Measured by `python -m benchmarks.paper_figures`; the numbers are in `figures/results.parquet`, the verdicts in "
+        "`figures/claims.json`, and under each figure stands of which version it is. "
         'A claim that begins with "beyond the paper" is ours: its goal is met, or it differs.'
     )
     parts = [HEADING, _wrapped(said)]
@@ -99,10 +114,13 @@ def section(paper: str, claims: list[dict[str, str]], made: dict[str, Any]) -> s
 
 
 def _runs(name: str, made: dict[str, Any]) -> str:
-    """How many runs of each point there were, and how many there are at full size."""
-    runs = made["runs"].get(name, 0)
-    whole = next((each.seeds for each in EXPERIMENTS if each.name == name), runs)
-    return f"{runs} runs of each point" + ("." if runs >= whole else f", of {whole} at full size.")
+    """Of which version a figure is, and how many runs of each point there were."""
+    how = made[name]
+    whole = next((each.seeds for each in EXPERIMENTS if each.name == name), how["runs"])
+    runs = f"{how['runs']} runs of each point" + ("" if how["runs"] >= whole else f" ({whole} at full size)")
+    quick = ", the quick form" if how["quick"] else ""
+    note = f"; {how['note']}" if "note" in how else ""
+    return _wrapped(f"Tidings {how['version']} at commit {how['commit']}{quick}: {runs}{note}.")
 
 
 def _verdict(row: dict[str, Any]) -> str:
@@ -118,6 +136,7 @@ def _wrapped(text: str, hanging: str = "") -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.paper_figures", description=__doc__.split("\n")[0])
+    parser.add_argument("--only", nargs="+", default=["all"], metavar="NAME", help="experiments or papers")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--seconds-max", type=float, help="for each experiment, by its own estimate")
     parser.add_argument("--text-only", action="store_true")
@@ -125,17 +144,16 @@ def main() -> None:
     parser.add_argument("--master", default="local[*]")
     given = parser.parse_args()
     if not given.text_only:
-        experiments = chosen(given.seconds_max, quick=given.quick)
+        experiments = chosen(given.only, given.seconds_max, quick=given.quick)
         made = measured_by(experiments, quick=given.quick)
-        run(
-            experiments,
-            given.work,
-            master=given.master,
-            progress=lambda done, total: print(f"\r{done}/{total}", end=""),
-        )
-        print()
-        publish(given.work, made)
+        run(experiments, given.work, master=given.master, progress=_progress)
+        publish(experiments, given.work, made)
+        draw_and_judge()
     write_pages()
+
+
+def _progress(done: int, total: int) -> None:
+    print(f"\r{done} of {total} runs", end="\n" if done == total else "", file=sys.stderr)
 
 
 if __name__ == "__main__":

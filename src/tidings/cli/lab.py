@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,7 +15,7 @@ from tidings.cli.terminal import Output, OutputOption, show, tell
 from tidings.errors import InputError
 
 if TYPE_CHECKING:
-    from tidings.lab import Experiment, Progress, Report
+    from tidings.lab import Experiment, OverlayCost, Progress, Recommendation, Report
 
 app = typer.Typer(
     name="lab",
@@ -86,6 +87,72 @@ def run_experiments(
         tell(f"stopped; finished runs are in {out / 'points'}, and the same command continues from there")
         raise
     _show_report(report, output)
+
+
+@app.command("compare")
+def compare_overlays(
+    scenario: Annotated[
+        str | None, typer.Option("--scenario", metavar="NAME", help="A workload of the guide, or all of them.")
+    ] = None,
+    brokers: Annotated[int | None, typer.Option("--brokers", help="How many there are.")] = None,
+    subscriptions: Annotated[int | None, typer.Option("--subscriptions", help="At all brokers together.")] = None,
+    selectivity: Annotated[
+        float | None, typer.Option("--selectivity", help="The share of events that a subscription matches.")
+    ] = None,
+    unreadable: Annotated[
+        float | None, typer.Option("--unreadable", help="The share of attributes that brokers may not read: 0, 0.5, 1.")
+    ] = None,
+    churn: Annotated[float | None, typer.Option("--churn", help="Percent of brokers replaced in a minute.")] = None,
+    delays: Annotated[str | None, typer.Option("--delays", help="flat, plane or cities.")] = None,
+    events_per_s: Annotated[float, typer.Option("--events-per-s", help="Of the whole network.")] = 10.0,
+    subscriptions_per_s: Annotated[float, typer.Option("--subscriptions-per-s", help="Likewise.")] = 0.1,
+    lost_max: Annotated[float, typer.Option("--lost-max", help="Percent of matches that may get lost.")] = 0.0,
+    delay_ms_max: Annotated[float, typer.Option("--delay-ms-max", help="From publisher to subscriber.")] = 1e9,
+    overlays: Annotated[list[str] | None, typer.Option("--overlay", help="Only these; may be repeated.")] = None,
+    seeds: Annotated[int, typer.Option("--seeds", help="Runs, of which the mean counts.")] = 1,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Run one workload over every overlay in a simulated network, and recommend one by what was measured.
+
+    Start from a scenario of the guide, or from 64 brokers with a subscription each, and change
+    what is different with you. A recommended overlay loses no more than --lost-max, is quicker
+    than --delay-ms-max, and takes the fewest messages at your rates of events and subscriptions.
+
+    \b
+    Examples:
+      tidings lab compare                                     64 brokers; a minute
+      tidings lab compare --brokers 200 --selectivity 0.001 --events-per-s 500
+      tidings lab compare --scenario secret -o json
+      tidings lab compare --overlay irbr --overlay spanhop --churn 10
+    """
+    from tidings.lab import SCENARIOS, compare, recommend
+    from tidings.overlay import NAMES
+
+    if scenario is not None and scenario not in (*SCENARIOS, "all"):
+        raise InputError(f"there is no scenario {scenario!r}; there are all, {', '.join(SCENARIOS)}")
+    given = {
+        "brokers": brokers, "subscriptions": subscriptions, "selectivity": selectivity, "unreadable": unreadable,
+        "churn": churn, "delays": delays,
+    }  # fmt: skip
+    changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    for name in SCENARIOS if scenario == "all" else [scenario or "usual"]:
+        workload = dataclasses.replace(SCENARIOS[name][1], **changed)
+        costs = compare(workload, overlays or NAMES, seeds=seeds)
+        best = recommend(
+            costs, workload.brokers, events_per_s=events_per_s, subscriptions_per_s=subscriptions_per_s,
+            lost_max=lost_max, delay_ms_max=delay_ms_max,
+        )  # fmt: skip
+        if scenario == "all":
+            tell(f"{name}: {SCENARIOS[name][0]}")
+        show([_rounded(cost, name, best) for cost in costs], output)
+        tell(f"recommended: {best.overlay}: {best.why}" if best else "none of them loses and delays as little as that")
+
+
+def _rounded(cost: OverlayCost, scenario: str, best: Recommendation | None) -> dict[str, object]:
+    row = {
+        key: round(value, 2) if isinstance(value, float) else value for key, value in dataclasses.asdict(cost).items()
+    }
+    return {"scenario": scenario, **row, "recommended": best is not None and best.overlay == cost.overlay}
 
 
 def _show_report(report: Report, output: Output) -> None:

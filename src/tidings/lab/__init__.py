@@ -13,10 +13,12 @@ In reading order:
     results            the table of results, and what figures and claims ask of it
     figures            one figure per experiment
     report             from a sweep to results, figures and verdicts
+    comparison         the same workload over every overlay, and a recommendation
     cbdlo, hermes, immune, irbr, secure, spanhop   the experiments of each paper
 """
 
 from tidings.lab.catalogue import EXPERIMENTS, find
+from tidings.lab.comparison import SCENARIOS, ComparedWorkload, OverlayCost, Recommendation, compare, recommend
 from tidings.lab.experiment import Claim, Experiment, Measured, Parameters, PlotAxis, Point
 from tidings.lab.report import Judgement, Report, report, run
 from tidings.lab.results import Finding, NotMeasured, Results, Verdict
@@ -27,21 +29,27 @@ Axis = PlotAxis  # Its name in 0.1.
 __all__ = [
     "EXPERIMENTS",
     "LOCAL",
+    "SCENARIOS",
     "Axis",
     "Claim",
+    "ComparedWorkload",
     "Experiment",
     "Finding",
     "Judgement",
     "Measured",
     "NotMeasured",
+    "OverlayCost",
     "Parameters",
     "PlotAxis",
     "Point",
     "Progress",
+    "Recommendation",
     "Report",
     "Results",
     "Verdict",
+    "compare",
     "find",
+    "recommend",
     "report",
     "run",
 ]

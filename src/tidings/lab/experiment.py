@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -209,7 +210,10 @@ def _reach(name: str, thing: Any, found: dict[str, str]) -> None:
     if isinstance(thing, FunctionType) and module.startswith("tidings.lab"):
         _reached(thing, found)
     elif isinstance(thing, int | float | str | tuple | dict):
-        found[name] = repr(thing)
+        found[name] = _ADDRESS.sub("", repr(thing))
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # Of a function in a table: another in every process.
 
 
 def _names_in(code: CodeType) -> Iterator[str]:

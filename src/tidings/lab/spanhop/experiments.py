@@ -22,9 +22,13 @@ from tidings.lab.spanhop.measures import (
     EVEN,
     GREEDY,
     GREEDY_ENDS,
+    INDEX_BEYOND,
+    INDEX_MOST,
     NEAREST,
     RANDOM,
     SPREADS,
+    TABLES_MEAN,
+    TABLES_MOST,
     TOGETHER,
     check,
     cost,
@@ -35,6 +39,7 @@ from tidings.lab.spanhop.measures import (
     measure_failures,
     measure_hops,
     measure_m,
+    measure_storage,
     of_m,
     spanhop,
 )
@@ -109,14 +114,15 @@ def _optimum_as_formula(kept: Kept) -> Callable[[Results], Finding]:
     return judge
 
 
+def _levels(m: int, kept: Kept) -> Callable[[float], float]:
+    return lambda brokers: level_formula(2, m, brokers, kept)
+
+
 def _as_levels(results: Results) -> Finding:
     lines: list[tuple[str, int, Kept]] = [
         (spanhop(4), 4, "lower"), (spanhop(8), 8, "lower"), (spanhop(8, kept="either"), 8, "either"),
     ]  # fmt: skip
-    offs = {
-        line: _off(results, line, lambda brokers, m=m, kept=kept: level_formula(2, m, brokers, kept), least=64)
-        for line, m, kept in lines
-    }
+    offs = {line: _off(results, line, _levels(m, kept), least=64) for line, m, kept in lines}
     shown = ", ".join(f"{line}: at most {off:.1%} off" for line, off in offs.items())
     why = "s/4 hops on each axis of the first level, a circle; below it (s - 1)/2 from the corner, (s² - 1)/3s from anywhere"
     return Finding(shown, judged(max(offs.values()), holds=lambda off: off <= 0.05), why)
@@ -281,6 +287,26 @@ def _hops_are_equal(results: Results) -> Finding:
     return Finding(", ".join(shown), judged(max(offs), holds=lambda off: off <= 0.02), why)
 
 
+def _tables_are_small(results: Results) -> Finding:
+    lines = [line for line in results.series() if line.startswith((TABLES_MEAN, TABLES_MOST))]
+    shown = "; ".join(f"{line} {max(results.mean(line, x) for x in results.xs(line)):.2f}" for line in lines)
+    most = max(results.mean(line, x) for line in lines for x in results.xs(line))
+    why = (
+        "6dc is right for 2d neighbours of three items at each of c levels; zones of unequal size have more neighbours"
+    )
+    return Finding(shown, judged(most, holds=lambda share: share <= 1), why)
+
+
+def _records_are_few(results: Results) -> Finding:
+    lines = [line for line in results.series() if line.startswith((INDEX_MOST, INDEX_BEYOND))]
+    if not lines:
+        raise NotMeasured("records of coordinates were not measured")
+    shown = "; ".join(f"{line} {max(results.mean(line, x) for x in results.xs(line)):.1f}" for line in lines)
+    most = max(results.mean(line, x) for line in lines if line.startswith(INDEX_MOST) for x in results.xs(line))
+    why = "log_m N is the mean; brokers that are close by network index their coordinates in the same zones"
+    return Finding(shown, judged(most, holds=lambda share: share <= 1), why)
+
+
 # ── The experiments ────────────────────────────────────────────────────────────
 
 _SIZES = tuple(4**power for power in range(2, 11))
@@ -377,6 +403,21 @@ EXPERIMENTS = (
             for m in (2, 4, 8, 16, 32, 64)
         ),
         claims=(Claim("m = e^d is best", "m = 8 for d = 2, m = 16 for d = 3", _best_m),),
+    ),
+    _experiment(
+        figure="storage",
+        title="Spanhop and MGNP: what a broker stores, over what the paper says (no figure in the paper)",
+        measure=measure_storage,
+        x=_BROKERS,
+        y=PlotAxis("over what the paper says; percent", log=True),
+        varies={"network": (BALANCED, RANDOM), "spread": tuple(SPREADS), "brokers": (256, 1024, 4096)},
+        stays={"axes": 2, "m": 4},
+        seeds=5,
+        quick_seeds=2,
+        claims=(
+            Claim("tables of ancestors take 6dc items (c levels)", "at most 6dc", _tables_are_small),
+            Claim("a broker stores at most log_m N coordinates", "at most log_m N", _records_are_few),
+        ),
     ),
     _of_failures(
         figure="failures",

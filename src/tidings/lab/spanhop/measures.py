@@ -15,7 +15,7 @@ from tidings.errors import InputError
 from tidings.lab.experiment import Measured, Parameters, numbers
 from tidings.lab.parameter_checks import expect_at_least, expect_one_of, expect_rates
 from tidings.lab.spanhop.network_coordinates import fitted
-from tidings.lab.spanhop.proximity import nearest
+from tidings.lab.spanhop.proximity import index_records, nearest
 from tidings.lab.spanhop.routing import HERE, Routes, RoutingTables, live_share, routes, routes_together, tables
 from tidings.lab.spanhop.split_tree import AXES_MAX, Array, SplitTree, balanced, joined
 from tidings.overlay import Kept
@@ -151,6 +151,33 @@ def measure_failure_hops(parameters: Parameters, seed: int) -> list[Measured]:
         for failed, alive in _with_failures(known, parameters, seed)
         for series, walked in _routes_around(known, alive, parameters, seed)
     ]
+
+
+# ── Storage ────────────────────────────────────────────────────────────────────
+
+TABLES_MEAN, TABLES_MOST = "items in tables of ancestors, mean over 6dc", "items in tables of ancestors, most over 6dc"
+INDEX_MEAN, INDEX_MOST = "records of coordinates, mean over log_m N", "records of coordinates, most over log_m N"
+INDEX_BEYOND = "brokers with more than log_m N records (%)"
+ITEMS = 3  # Of a recorded neighbour: its id, its address and its zone.
+
+
+def measure_storage(parameters: Parameters, seed: int) -> list[Measured]:
+    """What a broker stores beyond its zone and neighbours, over what the paper says it does."""
+    tree = _tree(parameters, seed)
+    known = tables(tree, parameters["m"])
+    sizes = np.append(np.diff(known.recorded.begins), 0)  # -1, for no ancestor, is the last: nothing.
+    items = ITEMS * sizes[known.ancestor].sum(axis=1)
+    levels = np.maximum(1, (known.ancestor >= 0).sum(axis=1))
+    tables_share = items / (6 * parameters["axes"] * levels)
+    plane = Plane(seed, clusters=SPREADS[parameters["spread"]])
+    places = np.array([plane.point(broker) for broker in range(len(tree))])
+    records = index_records(known, places) / math.log(len(tree), parameters["m"])
+    where = f", {parameters['network']}, {parameters['spread']}"
+    shown = {
+        TABLES_MEAN: tables_share.mean(), TABLES_MOST: tables_share.max(), INDEX_MEAN: records.mean(),
+        INDEX_MOST: records.max(), INDEX_BEYOND: 100 * (records > 1).mean(),
+    }  # fmt: skip
+    return [Measured(series + where, len(tree), float(share)) for series, share in shown.items()]
 
 
 # ── Delays ─────────────────────────────────────────────────────────────────────

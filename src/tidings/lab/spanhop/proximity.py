@@ -42,6 +42,19 @@ def nearest(known: RoutingTables, coordinates: Array) -> Array:
     return found
 
 
+def index_records(known: RoutingTables, coordinates: Array) -> Array:
+    """How many records of coordinates each broker stores: for every ancestor, each broker below it has put one."""
+    tree, scaled = known.tree, _scaled(coordinates)
+    counts: Array = np.zeros(len(tree), np.int64)
+    for row in known.ancestor.T:
+        below = np.flatnonzero(row >= 0)
+        nodes = known.inner[row[below]]
+        low, last = tree.low[nodes].astype(np.int64), tree.last[nodes].astype(np.int64)
+        points = low + (scaled[below] * (last - low + 1)).astype(np.int64)
+        counts += np.bincount(tree.locate(points), minlength=len(tree))
+    return counts
+
+
 def _scaled(coordinates: Array) -> Array:
     """Coordinates scaled to the range from 0 to just below 1, on each axis."""
     low, high = coordinates.min(axis=0), coordinates.max(axis=0)

@@ -1,0 +1,32 @@
+"""The pages about the papers say what was measured, and nothing else."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks import paper_figures
+from benchmarks.paper_figures import FIGURES, MEASURED, PAGES
+from tidings.lab import EXPERIMENTS
+
+PAPERS = sorted({each.paper for each in EXPERIMENTS})
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_a_page_ends_with_the_verdicts_of_claims_json(paper: str) -> None:
+    claims, made = (json.loads(file.read_text(encoding="utf-8")) for file in (FIGURES / "claims.json", MEASURED))
+    page = (PAGES / f"{paper}.md").read_text(encoding="utf-8")
+    assert page.endswith(paper_figures.section(paper, claims, made)), "python -m benchmarks.paper_figures --text-only"
+
+
+def test_every_claim_of_every_experiment_is_judged_in_the_stored_results() -> None:
+    claims = json.loads((FIGURES / "claims.json").read_text(encoding="utf-8"))
+    judged = {(row["paper"], row["figure"], row["claim"]) for row in claims}
+    assert judged == {(each.paper, each.figure, claim.says) for each in EXPERIMENTS for claim in each.claims}
+
+
+def test_fewer_runs_are_taken_where_an_experiment_would_take_too_long() -> None:
+    (whole,), (cut,) = (paper_figures.chosen(["immune-5"], most, quick=False) for most in (None, 20.0))
+    assert whole.seeds == 100
+    assert paper_figures.SEEDS_MIN <= cut.seeds < 10
