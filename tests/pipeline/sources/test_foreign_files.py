@@ -151,7 +151,7 @@ def _write_hostile_names(file: Path) -> None:
     for _ in range(40):
         deep = {"a": deep}
     names = ["", "a`b", "a\nb", "a\0b", "x" * 300, "..", "speed.limit", "position.lat"]
-    columns = {name: [1, 2, 3, 4] for name in names}
+    columns: dict[str, list[Any]] = {name: [1, 2, 3, 4] for name in names}
     columns |= {"deep": [deep] * 4, "position": [{"lat": 1.0}] * 4}
     pq.write_table(pa.table({"id": IDS, "speed": SPEEDS, **columns}), file)
 
