@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -45,10 +46,30 @@ class Faults:
         self.writes, self.stops_after, self.loses_answer_of, self.fails, self.lag_s = 0, None, None, None, 0.0
         self.on_write = lambda number, path: None
 
+    def arrange(self, **faults: float) -> None:
+        """These faults and no others, counted from now on."""
+        self.clear()
+        for name, value in faults.items():
+            setattr(self, name, value)
+
     def count(self) -> int:
         with self._lock:
             self.writes += 1
             return self.writes
+
+
+class FaultsApart(Faults):
+    """Faults of a server in another process, which hears of them by `arrange`."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        super().__init__()
+        self.process = process
+
+    def arrange(self, **faults: float) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(json.dumps(faults), file=self.process.stdin, flush=True)
+        self.process.stdout.readline()
 
 
 class FaultyFront:
@@ -175,13 +196,13 @@ def serving() -> Iterator[S3]:
 
 @contextmanager
 def serving_apart() -> Iterator[S3]:
-    """The same in a process of its own, without faults: `deltalake` holds Python's lock while it waits for an answer."""
+    """The same in a process of its own: `deltalake` holds Python's lock while it waits for an answer."""
     command = [sys.executable, "-m", "tests.pipeline.s3_server"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            yield S3(int(process.stdout.readline()), Faults())
+            yield S3(int(process.stdout.readline()), FaultsApart(process))
         finally:
             process.stdin.close()
 
@@ -201,4 +222,6 @@ def teach(spark: SparkSession, s3: S3) -> None:
 if __name__ == "__main__":
     with serving() as served:
         print(served.port, flush=True)
-        sys.stdin.read()  # Until whoever started it closes the pipe, or is gone.
+        for arranged in sys.stdin:  # Until whoever started it closes the pipe, or is gone.
+            served.faults.arrange(**json.loads(arranged))
+            print(flush=True)

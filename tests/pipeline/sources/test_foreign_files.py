@@ -151,7 +151,7 @@ def _write_hostile_names(file: Path) -> None:
     for _ in range(40):
         deep = {"a": deep}
     names = ["", "a`b", "a\nb", "a\0b", "x" * 300, "..", "speed.limit", "position.lat"]
-    columns = {name: [1, 2, 3, 4] for name in names}
+    columns: dict[str, list[Any]] = {name: [1, 2, 3, 4] for name in names}
     columns |= {"deep": [deep] * 4, "position": [{"lat": 1.0}] * 4}
     pq.write_table(pa.table({"id": IDS, "speed": SPEEDS, **columns}), file)
 
@@ -182,10 +182,10 @@ def test_folders_are_columns_beside_nanoseconds_too(spark: SparkSession, tmp_pat
     assert pairs(tmp_path / "out") == expected
 
 
-@pytest.mark.parametrize("name", ["b[1]", "c{1,2}", "s*", "q?", "back\\slash", "50%20 é#"])
+@pytest.mark.parametrize("name", ["b[1]{a,b}", "s*", "50%20 é\\#"])
 def test_a_name_is_no_pattern_and_no_uri(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """A folder beside it that the pattern would match, and results in a folder of such a name."""
-    for folder, id in ((name, "e0"), ("b1", "e1"), ("c1", "e2"), ("stars", "e3"), ("qu", "e4")):
+    for folder, id in ((name, "e0"), ("b1a", "e1"), ("stars", "e2")):
         (tmp_path / folder).mkdir()
         pq.write_table(pa.table({"id": [id], "speed": [5.0]}), tmp_path / folder / f"{folder}.parquet")
     for plan in ("index", "zones"):

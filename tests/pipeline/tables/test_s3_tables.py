@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog import Catalog, load_catalog
 from pyspark.sql import SparkSession
 
 from tests.pipeline.commands import tidings
 from tests.pipeline.s3_server import S3, serving_apart, teach
 from tests.pipeline.tables.given_tables import WANTED, events
+from tests.pipeline.tables.test_delta_tables import written
 from tests.pipeline.tables.test_table_jobs import expected, pairs, pipeline, wanted_file
+from tidings.errors import TidingsError
+from tidings.pipeline.connectors.delta import DeltaWriter
+from tidings.pipeline.connectors.iceberg import IcebergWriter
 from tidings.pipeline.s3_settings import S3Settings
 
 
@@ -66,16 +72,58 @@ def test_a_commit_to_a_delta_table_in_s3_never_replaces_another(s3: S3) -> None:
     assert DeltaTable(s3.at("race"), storage_options=options).count() == 15
 
 
-def test_a_pipeline_runs_on_iceberg_tables_in_s3(
-    spark: SparkSession, s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The catalog says where its tables are; the keys and the address are those that Spark has."""
+def iceberg_catalog(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Catalog, dict[str, str]]:
+    """The catalog `far`, whose tables are in S3, and what else a client has to know."""
     settings = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": s3.at("lake")}
     for key, value in settings.items():
         monkeypatch.setenv(f"PYICEBERG_CATALOG__FAR__{key.upper()}", value)
     told = {f"spark.hadoop.{key}": value for key, value in s3.settings().items()}
-    catalog = load_catalog("far", **settings, **S3Settings.from_conf(told, s3.bucket).iceberg())
+    options = S3Settings.from_conf(told, s3.bucket).iceberg()
+    catalog = load_catalog("far", **settings, **options)
     catalog.create_namespace("db")
+    return catalog, options
+
+
+@pytest.mark.parametrize("format", ["delta", "iceberg"])
+@pytest.mark.parametrize("fault", ["stops_after", "loses_answer_of"])
+def test_stopped_at_any_request_or_without_its_answer_a_batch_is_in_a_table_in_s3_once(
+    s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str, fault: str
+) -> None:
+    """A commit of a Delta table writes four times, one of an Iceberg table up to eight times."""
+    catalog, options = iceberg_catalog(s3, tmp_path, monkeypatch)
+
+    def put(name: str, ids: tuple[int, ...], batch: int) -> None:
+        writer: Any = (
+            DeltaWriter(s3.at(name), delta_options(s3))
+            if format == "delta"
+            else IcebergWriter(f"far.db.{name}", options)
+        )
+        writer.commit(written(writer, *ids), batch=("p", batch))
+
+    def ids_in(name: str) -> list[int]:
+        if format == "delta":
+            rows = DeltaTable(s3.at(name), storage_options=delta_options(s3)).to_pyarrow_table()
+        else:
+            rows = catalog.load_table(f"db.{name}").scan().to_arrow()
+        return sorted(rows.column("event_id").to_pylist())
+
+    for number in range(1, 5 if format == "delta" else 9):
+        name = f"{fault}_{number}"
+        put(name, (1, 2), 0)
+        s3.faults.arrange(**{fault: number})
+        with contextlib.suppress(OSError, TidingsError):
+            put(name, (3, 4), 1)
+        s3.faults.arrange()
+        assert ids_in(name) in ([1, 2], [1, 2, 3, 4]), number
+        put(name, (3, 4), 1)
+        assert ids_in(name) == [1, 2, 3, 4], number
+
+
+def test_a_pipeline_runs_on_iceberg_tables_in_s3(
+    spark: SparkSession, s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The catalog says where its tables are; the keys and the address are those that Spark has."""
+    catalog, _ = iceberg_catalog(s3, tmp_path, monkeypatch)
     table = catalog.create_table("db.events", events(0, 0).schema)
     wanted = catalog.create_table("db.wanted", pa.Table.from_pylist(WANTED).schema)
     wanted.append(pa.Table.from_pylist(WANTED))
