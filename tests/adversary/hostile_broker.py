@@ -33,7 +33,7 @@ def turn_hostile(file: Path) -> None:
         await honest_start(broker)
         _Hostility(broker, Random(seed)).begin()
 
-    Broker._start = start  # type: ignore[method-assign]
+    Broker._start = start  # type: ignore[method-assign,assignment]
 
 
 class _Hostility:
@@ -79,7 +79,7 @@ class _Hostility:
                 return Ack(rng.randrange(1 << 40))
             case _:
                 return rng.choice(
-                    (InterestVersions(((self._broker.me.id, 1 << 60),)), Retransmit(rng.randrange(99), b"nothing"))
+                    (InterestVersions({self._broker.me.id: 1 << 60}), Retransmit(rng.randrange(99), b"nothing"))
                 )
 
     def _in_anothers_name(self) -> bytes:
