@@ -205,10 +205,9 @@ STRANGER: tuple[Attack, ...] = (knocks_and_babbles, comes_without_papers, holds_
 @contextlib.asynccontextmanager
 async def _connected(run: HostileRun, context: ssl.SSLContext | None) -> Any:
     host, port = host_and_port(read_broker(run.network.laid.brokers[run.victim()]).listen)
-    try:
+    writer: asyncio.StreamWriter | _Nobody = _Nobody()
+    with contextlib.suppress(OSError, ssl.SSLError):  # Refused: as good.
         _, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname="" if context else None)
-    except (OSError, ssl.SSLError):  # Refused: as good.
-        _, writer = None, _Nobody()
     try:
         yield writer
     finally:
