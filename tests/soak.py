@@ -1,8 +1,9 @@
 """New seeds for as long as one likes: `python -m tests.soak --minutes 10`.
 
-A third of the time the conformance suite runs in the simulated world, a third of it chaos strikes live networks of
-broker processes, and a third of it streaming jobs on Spark, on a local disk and in S3, are killed and started again. Prints each failure with the
-command that replays it, a simulated one shrunk; exit code 1 if there was one.
+A quarter of the time the conformance suite runs in the simulated world, a quarter of it chaos strikes live networks of
+broker processes, a quarter of it a hostile member and a stranger attack every overlay, and a quarter of it streaming
+jobs on Spark, on a local disk and in S3, are killed and started again. Prints each failure with the command that
+replays it, a simulated one shrunk; exit code 1 if there was one.
 """
 
 from __future__ import annotations
@@ -16,18 +17,20 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.adversary.catalogue import OVERLAYS, HostilePlan
+from tests.adversary.catalogue import judged as attacked
 from tests.conformance import FAULTS, NODE_COUNT, PROTOCOLS
 from tests.live import chaos
 from tests.pipeline.kills import killed_again_and_again, killed_in_s3
 from tidings.sim import SimulationPlan, failure, shrunk
 
-WORLDS = ("simulated", "live", "spark")
+WORLDS = ("simulated", "live", "hostile", "spark")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Run the hard tests on new seeds.")
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--world", choices=WORLDS, action="append", help="only this one (default: all, a third each)")
+    parser.add_argument("--world", choices=WORLDS, action="append", help="only this one (default: all, a quarter each)")
     parser.add_argument("--protocol", choices=PROTOCOLS, action="append", help="only these in the simulated world")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**9), help="the first seed")
     asked = parser.parse_args()
@@ -37,7 +40,7 @@ def main() -> int:
         if world == "simulated":
             failures += soak(asked.protocol or PROTOCOLS, asked.seed, until)
         else:
-            failures += {"live": soak_live, "spark": soak_spark}[world](asked.seed, until)
+            failures += {"live": soak_live, "hostile": soak_hostile, "spark": soak_spark}[world](asked.seed, until)
     return 1 if failures else 0
 
 
@@ -68,6 +71,19 @@ def soak_live(seed: int, until: float) -> int:
         wrong = chaos.judged(chaos.Plan(brokers=6, events=6000, seconds=45.0, seed=seed)).wrong
         runs, failures, seed = runs + 1, failures + bool(wrong), seed + 1
     print(f"{runs} live runs, {failures} failures, next seed {seed}")
+    return failures
+
+
+def soak_hostile(seed: int, until: float) -> int:
+    """How many runs of the catalogue of attacks did harm. The last one takes as long as it takes."""
+    runs = failures = 0
+    while time.monotonic() < until:
+        plan = HostilePlan(OVERLAYS[seed % len(OVERLAYS)], seed, attacks=12)
+        if wrong := attacked(plan).wrong:
+            again = f"python -m tests.adversary.catalogue --overlay {plan.overlay} --seed {seed} --attacks 12"
+            print("\n".join([*wrong, f"again with {again}\n"]), flush=True)
+        runs, failures, seed = runs + 1, failures + bool(wrong), seed + 1
+    print(f"{runs} hostile runs, {failures} failures, next seed {seed}")
     return failures
 
 

@@ -29,6 +29,7 @@ FULL = (
     *("tidings:1:1,1000,10000,100000", "rabbit:1,1000,10000", "nats:1,1000,10000"),
     *("tidings:3:1,1000,100000", "tidings:5:1,1000,100000"),
     *("sealed:1:1,1000,100000", "sealed:3:1,1000,100000", "sealed:5:1,1000,100000"),
+    *("unsigned:3:1000", "sealed-unsigned:3:1000"),
 )
 QUICK = ("tidings:1:1000", "tidings:3:1000", "rabbit:1000", "nats:1000")
 SECONDS, QUICK_SECONDS = 2.0, 1.0
@@ -78,11 +79,17 @@ def _contender(named: Sequence[str]) -> Contender:
             return Tidings(int(brokers), sealed=False)
         case ["sealed", brokers]:
             return Tidings(int(brokers), sealed=True)
+        case ["unsigned", brokers]:
+            return Tidings(int(brokers), sealed=False, signed=False)
+        case ["sealed-unsigned", brokers]:
+            return Tidings(int(brokers), sealed=True, signed=False)
         case ["rabbit"]:
             return Rabbit()
         case ["nats"]:
             return Nats()
-    sys.exit(f"expected tidings:BROKERS, sealed:BROKERS, rabbit or nats, got {':'.join(named)}")
+    sys.exit(
+        f"expected tidings:BROKERS, sealed:BROKERS, unsigned:BROKERS, sealed-unsigned:BROKERS, rabbit or nats, got {':'.join(named)}"
+    )
 
 
 def _told(cell: Cell) -> Cell:

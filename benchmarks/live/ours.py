@@ -24,9 +24,9 @@ PLACED_AT_ONCE = 2_000
 class Tidings(Contender):
     """A network of brokers."""
 
-    def __init__(self, brokers: int, *, sealed: bool) -> None:
-        self.brokers, self.sealed = brokers, sealed
-        self.name = "Tidings, sealed" if sealed else "Tidings"
+    def __init__(self, brokers: int, *, sealed: bool, signed: bool = True) -> None:
+        self.brokers, self.sealed, self.signed = brokers, sealed, signed
+        self.name = f"Tidings{', sealed' if sealed else ''}{'' if signed else ', unsigned'}"
         self._folder = tempfile.TemporaryDirectory()
         self._processes: list[asyncio.subprocess.Process] = []
         self._desks: list[Client] = []
@@ -45,6 +45,7 @@ class Tidings(Contender):
                 overlay="flooding",
                 in_line=True,
                 mode=Mode.ATTRIBUTE if self.sealed else Mode.PLAIN,
+                signatures=self.signed,
             ),
         )
         await self._start_brokers(laid)

@@ -142,7 +142,7 @@ async def forges_revocations(run: HostileRun) -> None:
 async def confirms_what_it_never_got(run: HostileRun) -> None:
     """Acknowledgements, announcements and repetitions of the reliable delivery that fit nothing."""
     me, to = run.network.liar.me.id, run.victim()
-    await run.say(to, Ack(run.rng.randrange(1 << 60)), Ack(-1), InterestVersions(((me, 1 << 60),)))
+    await run.say(to, Ack(run.rng.randrange(1 << 60)), Ack(-1), InterestVersions({me: 1 << 60}))
     numbers = tuple(Announced(1 + n, EventId(me, 0, 1 + n)) for n in range(200))
     await run.say(to, Announce(run.rng.randbytes(16), 1, numbers))
     await run.say(to, *(Retransmit(1 + n, run.rng.randbytes(100)) for n in range(20)))
@@ -205,10 +205,9 @@ STRANGER: tuple[Attack, ...] = (knocks_and_babbles, comes_without_papers, holds_
 @contextlib.asynccontextmanager
 async def _connected(run: HostileRun, context: ssl.SSLContext | None) -> Any:
     host, port = host_and_port(read_broker(run.network.laid.brokers[run.victim()]).listen)
-    try:
+    writer: asyncio.StreamWriter | _Nobody = _Nobody()
+    with contextlib.suppress(OSError, ssl.SSLError):  # Refused: as good.
         _, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname="" if context else None)
-    except (OSError, ssl.SSLError):  # Refused: as good.
-        _, writer = None, _Nobody()
     try:
         yield writer
     finally:

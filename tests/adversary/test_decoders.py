@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -15,11 +17,29 @@ from tests.unit.node.pair import Cable, a_node, membership
 from tidings.delivery.durable_interest import read_advertisement
 from tidings.delivery.messages import InterestAdvertisement
 from tidings.errors import PeerError, TidingsError
+from tidings.net.transport import frames
+from tidings.net.transport.frames import FrameReader, read_event
 from tidings.node import Node, Rejected, node_id_of
 from tidings.node.outbound import decode_stored
 from tidings.overlay import Codec, Send, protocol
-from tidings.security import Identity, split
+from tidings.security import BiscuitCapability, Identity, SignedType, read_answer, read_revocation, split
 
+STAGES = ("handshake", "broker", "client", "to client")
+
+
+def frames_of(stage: str) -> Callable[[bytes], object]:
+    """What a broker does with one frame of a peer at this stage."""
+    reader = FrameReader(asyncio.StreamReader.__new__(asyncio.StreamReader))
+    if stage != "handshake":
+        reader.expect(stage)
+    return reader._decoded
+
+
+def tokens_of(key: bytes) -> Callable[[bytes], object]:
+    return lambda raw: BiscuitCapability.from_bytes(raw, key)
+
+
+FRAMES = [frames_of(stage) for stage in STAGES]
 BOUNDED = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 OVERLAYS = ("irbr", "hermes", "immune", "flooding", "spanhop", "cbdlo")
 _ME = Identity(bytes([7] * 32))
@@ -87,12 +107,30 @@ def test_of_a_stranger_nothing_but_the_handshake_is_read(raw: bytes) -> None:
     assert all(not isinstance(effect, Rejected) or effect.cut for effect in effects)
 
 
+@pytest.mark.parametrize("stage", STAGES)
+@BOUNDED
+@given(data=st.data())
+def test_every_stage_of_a_link_takes_frames_or_refuses_them(stage: str, data: st.DataObject) -> None:
+    kinds = [kind.__struct_config__.tag for kind in frame_kinds()]
+    like = st.tuples(st.sampled_from(kinds), st.lists(values(), max_size=6))
+    raw = data.draw(st.binary(max_size=200) | like.map(lambda pair: msgspec.msgpack.encode([pair[0], *pair[1]])))
+    with contextlib.suppress(PeerError):
+        frames_of(stage)(raw)
+
+
+@cache
+def frame_kinds() -> tuple[Any, ...]:
+    found = [frames.Handshake, frames.FromBroker, frames.FromClient, frames.ToClient]
+    return tuple(dict.fromkeys(kind for union in found for kind in union.__args__))
+
+
 @BOUNDED
 @given(raw=st.binary(max_size=300))
 def test_every_other_decoder_refuses_with_an_error_of_ours(raw: bytes) -> None:
     codec: Codec[Any] = Codec(protocol("irbr").messages)
     advertisement = InterestAdvertisement(raw, _ME.public_key, _ME.sign(b"tidings/wants/1\0" + raw))
-    for decode in (codec.decode, decode_stored, split):
+    openers = (SignedType.from_bytes, read_answer, read_revocation, tokens_of(_ME.public_key), read_event)
+    for decode in (codec.decode, decode_stored, split, *openers, *FRAMES):
         with contextlib.suppress(TidingsError):
             decode(raw)
     with pytest.raises(PeerError):

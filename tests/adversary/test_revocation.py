@@ -185,3 +185,19 @@ async def _forged(tmp_path: Path) -> None:
             async for event in stream:
                 assert event.values["plate"] == "AB12CDE"
                 break
+
+
+@pytest.mark.live
+def test_the_certificate_of_a_client_that_was_removed_counts_no_more(tmp_path: Path) -> None:
+    asyncio.run(_removed(tmp_path))
+
+
+async def _removed(tmp_path: Path) -> None:
+    async with Together(tmp_path, THREE) as network:
+        desk = await network.client("ccs/desk")
+        await desk.subscribe("Numberplate", "TRUE").ready()
+        ccs = network.brokers["ccs-1"]
+        with Registry.open(network.laid.folder / "ccs" / "tidings.db", now_ms=now_ms()) as registry:
+            registry.participants.remove("desk", by="test", now_ms=now_ms())
+        await until(lambda: ccs.counts["handshakes failed"] > 0)  # It is cut off, dials again, and is not let in.
+        assert not any(name.startswith("ccs/desk/") for name in ccs._acceptor.sessions)

@@ -11,6 +11,8 @@ room on their disks (see `faults`). In the end:
 - no byte of a value that an organisation may not read is in what others sent to its brokers, on its disks or in its logs;
 - no broker has ended unless it was killed.
 
+One broker of the yard is hostile: it lies, repeats, alters and drops (see `tests.adversary.hostile_broker`).
+
 The faults are drawn from the seed; what the machine makes of them is not, so a failure may take some
 runs to come again. No outcome depends on how fast the machine is: what takes long is waited for, as long as something
 still moves.
@@ -75,6 +77,8 @@ class Plan:
     """At most so long between two faults."""
     batch: int = 50
     disk_mb: int = 256
+    hostile: bool = True
+    """Whether a broker of the yard is hostile, if it has another one for its subscriber."""
 
     @property
     def layout(self) -> DevNetwork:
@@ -93,7 +97,7 @@ class Plan:
         return (
             f"python -m tests.live.chaos --brokers {self.brokers} --events {self.events} --seconds {self.seconds:g}"
             f" --seed {self.seed} --troubles {self.troubles} --pause {self.pause_s:g}"
-            f" --mode {mode} --overlay {self.overlay}"
+            f" --mode {mode} --overlay {self.overlay}{'' if self.hostile else ' --honest'}"
         )
 
 
@@ -106,7 +110,11 @@ async def run(plan: Plan, folder: Path, say: Say = _silently) -> Outcome:
     layout, begun = plan.layout, time.monotonic()
     small = sorted({"police-1", wanted_by(layout)[1].broker})
     say(f"starting {plan.brokers} brokers of {', '.join(ORGANISATIONS)}")
-    async with Troubled(folder, layout, small=small, disk_mb=plan.disk_mb) as network:
+    troubled = Troubled(folder, layout, small=small, disk_mb=plan.disk_mb)
+    if plan.hostile and layout.brokers["yard"] > 1:
+        troubled.brokers["yard-1"].config.with_name("hostile").write_text(str(plan.seed))
+        say("yard-1 is hostile")
+    async with troubled as network:
         chaos = Chaos(plan, network, say)
         say(f"all brokers are up after {clock(time.monotonic() - begun)}")
         if not all(disk.is_real for disk in network.disks.values()):
@@ -383,6 +391,7 @@ def _asked() -> tuple[Plan, bool]:
     parser.add_argument("--pause", type=float, default=2.0, dest="pause_s", help="at most so long between two of them")
     parser.add_argument("--mode", choices=[mode.name.lower() for mode in Mode], default="attribute")
     parser.add_argument("--overlay", default="irbr")
+    parser.add_argument("--honest", action="store_false", dest="hostile", help="no broker is hostile")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
     asked = vars(parser.parse_args())
     minutes, output = asked.pop("minutes"), asked.pop("output")

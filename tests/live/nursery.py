@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from tests.adversary.hostile_broker import turn_hostile
 from tests.live.shifted import shift_by
 
 _NURSERY = multiprocessing.get_context("forkserver")
@@ -69,6 +70,7 @@ def _live(
     sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
     sys.argv = ["tidings", *arguments]
     shift_by(clock)
+    turn_hostile(clock.with_name("hostile"))
     from tidings.cli import main
 
     main()

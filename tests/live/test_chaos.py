@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 
 def test_what_is_acknowledged_comes_once_and_in_order_and_nothing_leaks_whatever_happens(tmp_path: Path) -> None:
-    plan = Plan(brokers=5, events=2000, seconds=15.0, seed=7, troubles=1, pause_s=0.5, disk_mb=48)
+    plan = Plan(brokers=6, events=2000, seconds=15.0, seed=7, troubles=1, pause_s=0.5, disk_mb=48)
     outcome = asyncio.run(run(plan, tmp_path))
     assert outcome.wrong == []
     assert set(outcome.faults) == {"kill", "freeze", "split", "clock", "full disk"}

@@ -16,7 +16,7 @@ from tests.city import NAMES, Sighting, a_city, give
 from tidings.errors import Denied
 from tidings.filters import parse
 from tidings.node import Delivery, Joined, NodePolicy
-from tidings.security import Broadcast, Mode, NotYet
+from tidings.security import PAPER, Broadcast, Mode, NotYet
 from tidings.sim import (
     Federation,
     Storm,
@@ -473,3 +473,15 @@ def test_nothing_is_lost_while_keys_change_and_clocks_differ(protocol: str, mode
     city.settle(2.0)
     assert ("c4", {"speed": 4}) in city.told()
     check_nothing_twice(world.trace)
+
+
+@pytest.mark.parametrize("mode", SEALED)
+def test_filters_are_sealed_in_the_papers_profile_and_read_by_those_with_keys(mode: Mode) -> None:
+    city = a_city("irbr", mode, [None, None, None, ()], seed=3, suite=PAPER.suite)
+    city.ask(2, "speed > 3")
+    for speed in range(6):
+        city.settle(1.0)
+        city.say(1, speed=speed)
+    city.settle(5.0)
+    assert [values["speed"] for _, values in city.told()] == [4, 5]
+    assert city.world.node(1).boundary.holdings()["filters"][0] > 0

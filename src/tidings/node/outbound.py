@@ -88,7 +88,7 @@ class Outbound:
         envelopes = known.keys.seal_many(checked, now_ms)
         return [self._sealed(known, known.keys, *sealed) for sealed in zip(checked, envelopes, strict=True)]
 
-    def _plain(self, known: RegisteredType, events: Sequence[Mapping[str, Value]]) -> list[Packet]:
+    def _plain(self, known: RegisteredType, events: Sequence[dict[str, Value]]) -> list[Packet]:
         if self._signer is None or known.is_unsigned:
             return [Packet(Header(self._new_id(), known.name), View(values)) for values in events]
         headers = [Header(self._new_signed_id(), known.name) for _ in events]

@@ -23,8 +23,7 @@ from tidings.node.credentials import node_id_of
 from tidings.node.filter_encoding import UNREAD, UNWANTED
 from tidings.node.type_crypto import SIGNED_SENDER, TypeCrypto, check_header
 from tidings.node.type_registry import CONTROL, TypeRegistry
-from tidings.overlay import SEALED, EventId, Header, Interest, NodeId, OriginSeals, Packet, encoded
-from tidings.overlay.dedup import SeenIds
+from tidings.overlay import SEALED, EventId, Header, Interest, NodeId, OriginSeals, Packet, SeenIds, encoded
 from tidings.security import (
     FLAG_CACHE,
     FLAG_SIGNATURE,

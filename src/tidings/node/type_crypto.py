@@ -17,7 +17,7 @@ from tidings.errors import Denied, ErrorCode, InputError, PeerError
 from tidings.events import Value
 from tidings.filters import Condition
 from tidings.node.credentials import Credentials, HeldToken, RevocationState, validity_window
-from tidings.node.filter_encoding import UNREAD, clauses_of, wanted_from
+from tidings.node.filter_encoding import clauses_of, wanted_from
 from tidings.overlay import SEALED, AnyWanted, EventId, Header, Interest, SubscriptionId, View
 from tidings.security import (
     DELAY_MS,
@@ -122,8 +122,7 @@ class TypeCrypto:
         self._filter_sealer: FilterSealer | None = None
         self._verifier = Verifier()
         self._presented = _Presented(b"", 0)
-        modern = not signed.profile.is_paper
-        self._filter_opener = FilterOpener(signed, self.keyring, may_subscribe=self._may_subscribe) if modern else None
+        self._filter_opener = FilterOpener(signed, self.keyring, may_subscribe=self._may_subscribe)
         self._names = {id: attribute.name for id, attribute in signed.attributes_by_id.items()}
 
     @property
@@ -202,8 +201,7 @@ class TypeCrypto:
             signing=self.signing,
             publisher_key=self._identity.public_key,
         )
-        if not self.signed.profile.is_paper:
-            self._filter_sealer = FilterSealer(self.signed, self.keyring, welcome.sender_id, signer=self._identity)
+        self._filter_sealer = FilterSealer(self.signed, self.keyring, welcome.sender_id, signer=self._identity)
 
     # ── Events ──
 
@@ -293,7 +291,7 @@ class TypeCrypto:
 
     def check_groups(self, names: Sequence[str], now_ms: int) -> None:
         """Raise NotYet if keys to these attributes may still come, Denied if they will not."""
-        if self.signed.profile.is_paper or self.signed.mode is Mode.EVENT:
+        if self.signed.mode is Mode.EVENT:
             return
         missing = [name for name in names if self.signed.attr_ids[name] not in self.members]
         if not self.members or (self.awaited and (missing or not self.is_in)):
@@ -304,9 +302,7 @@ class TypeCrypto:
     def seal_filter(
         self, id: SubscriptionId, condition: Condition, version: int, held: HeldToken, now_ms: int
     ) -> bytes:
-        """Seal and sign a subscription under this right; empty if the type's profile has no sealed filters."""
-        if self.signed.profile.is_paper:
-            return b""
+        """Seal and sign a subscription under this right."""
         if self._filter_sealer is None:
             raise self._no_keys(now_ms)
         frame = self._filter_sealer.seal(
@@ -327,8 +323,6 @@ class TypeCrypto:
 
         Raises PeerError or Denied unless a broker with the right to subscribe signed it.
         """
-        if self._filter_opener is None:
-            return UNREAD, self.signed.not_after
         if len(interest.envelope) > INTEREST_BYTES_MAX:
             raise PeerError(f"filter: {len(interest.envelope)} bytes; at most {INTEREST_BYTES_MAX} are allowed")
         try:

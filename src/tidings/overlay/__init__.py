@@ -29,6 +29,7 @@ from importlib import import_module
 
 from tidings.errors import InputError, did_you_mean
 from tidings.filters import View
+from tidings.overlay.dedup import SeenIds
 from tidings.overlay.immune.global_construction import Graph, Roles, guarded, literal, spanning_tree
 from tidings.overlay.interest import (
     AnyWanted,
@@ -131,6 +132,7 @@ __all__ = [
     "RouteHeader",
     "Router",
     "RoutingState",
+    "SeenIds",
     "Send",
     "Span",
     "Sql",

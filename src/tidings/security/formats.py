@@ -5,6 +5,7 @@
 | identifiers | SHA-256, 32 bytes, the type's name inside an attribute's | SHA-1, 20 bytes, the bare name |
 | cipher | AES-256-GCM (or 0x02, 0x11, 0x12) | AES-128-EAX |
 | nonce | sender id, millisecond, counter: 12 bytes | millisecond, publisher's key: 40 bytes |
+| nonce of a filter's clause | the same | the same, sender id, counter: 48 bytes |
 | associated data | mode, type, attribute, epoch, manifest | type |
 | key tree | LKH | OFT |
 
@@ -23,6 +24,7 @@ from tidings.security.suites import EAX
 
 _pack_nonce = struct.Struct(">IQ").pack
 _COUNT = struct.Struct(">H")
+_SENDER_SEQ = struct.Struct(">II")
 
 
 NonceMaker: TypeAlias = Callable[[int, int, int, bytes], bytes]
@@ -76,6 +78,11 @@ class Profile:
     def nonce_maker(self) -> NonceMaker:
         """The function that makes nonces in this profile; callers fetch it once, not for each event."""
         return _paper_nonce if self.is_paper else _modern_nonce
+
+    def filter_nonce(self, sender_id: int, ts_ms: int, seq: int, publisher: bytes) -> bytes:
+        """Of one clause of a sealed filter. EAX takes nonces of any length: to the paper's, what tells clauses apart."""
+        nonce = self.nonce_maker(sender_id, ts_ms, seq, publisher)
+        return nonce + _SENDER_SEQ.pack(sender_id, seq) if self.is_paper else nonce
 
     def aad(self, mode: int, type_id: bytes, attr_id: bytes, epoch: int, manifest: bytes) -> bytes:
         if self.is_paper:

@@ -252,6 +252,11 @@ def _check_protection(made: SignedType) -> None:
     shortest = EAX_TAG_BYTES_MIN if made.profile.is_paper else TAG_BYTES
     if type(made.tag_len) is not int or not shortest <= made.tag_len <= TAG_BYTES:
         raise EventTypeError(f"{name}: expected a tag of {shortest} to {TAG_BYTES} bytes, got {made.tag_len!r}")
+    if made.refresh_secs * 1000 < made.grace_ms:
+        raise EventTypeError(
+            f"{name}: keys that change every {made.refresh_secs} s, while one is used for {made.grace_ms} ms beyond its time;"
+            " expected refresh_secs of at least the grace"
+        )
     if made.not_before >= made.not_after:
         raise EventTypeError(f"{name}: valid from {made.not_before} to {made.not_after} ms, which is never")
 

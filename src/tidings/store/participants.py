@@ -6,13 +6,14 @@ a secret that enrols one participant, once; the registry holds only its digest.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from hashlib import sha256
 
 from sqlalchemy import RowMapping, Select, delete, insert, or_, select, update
 
 from tidings.errors import Denied, InputError, did_you_mean
-from tidings.security import fingerprint
+from tidings.security import fingerprint, from_fingerprint
 from tidings.store import tables
 from tidings.store.audit import was_done
 from tidings.store.database import Change, Database
@@ -86,6 +87,14 @@ class Participants:
         with self._database.read() as connection:
             is_here = connection.execute(select(_table.c.name).where(_table.c.name == name)).first() is not None
             return not is_here and was_done(connection, "remove participant", name)
+
+    def removed(self) -> frozenset[bytes]:
+        """The keys of all who were removed and not enrolled again: their certificates count no more."""
+        trail = tables.audit.c
+        with self._database.read() as connection:
+            rows = connection.scalars(select(trail.details).where(trail.action == "remove participant")).all()
+        gone = {from_fingerprint(json.loads(details)["key"]) for details in rows}
+        return frozenset(gone - {one.key for one in self.all()}) if gone else frozenset()
 
     def all(self, role: str | None = None) -> list[EnrolledParticipant]:
         """Every participant, by name; optionally those of one role."""

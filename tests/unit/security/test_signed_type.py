@@ -86,7 +86,7 @@ def test_the_order_in_which_attributes_were_declared_does_not_matter() -> None:
         {"pad_policy": PadPolicy.BUCKET},
         {"key_manager": STRANGER.public_key},
         {"owner_key": STRANGER.public_key},
-        {"refresh_secs": 1},
+        {"refresh_secs": 10},
         {"grace_ms": 60_000},
         {"max_lazy_secs": 0},
         {"not_after": NOW_MS + 1},

@@ -7,7 +7,7 @@ import logging
 import secrets
 import ssl
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from tidings.errors import Denied, PeerError
 from tidings.net.broker.client_session import ClientSession
@@ -58,6 +58,11 @@ class Acceptor:
     def _choose(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         if self._context is not None:
             connection.context = self._context
+
+    def close_removed(self, removed: Collection[bytes]) -> None:
+        """Ends the sessions of clients that their organisation has removed."""
+        for session in [each for each in self.sessions.values() if each.key in removed]:
+            session.link.close("certificate: its organisation has removed this client")
 
     @property
     def address(self) -> str:
@@ -119,7 +124,12 @@ class Acceptor:
             link.close("too many connections of this client")
             return
         name = f"{proven.domain}/{proven.name}/{secrets.token_hex(4)}"
-        self._clients.attach(name, proven.key, proven.tokens)
+        try:
+            self._clients.attach(name, proven.key, proven.tokens)
+        except Denied as refused:
+            self._counts["handshakes failed"] += 1
+            link.close(str(refused))
+            return
         session = self._new_session(link, name)
         self.sessions[name] = self._clients.recipients[name] = session
         try:

@@ -269,7 +269,7 @@ class Broker:
             count_max=limits.durables_max,
         )
         self.history = EventHistory(journal, self.types.event_type)
-        self.clients = AttachedClients(self.node, self.carry_out)
+        self.clients = AttachedClients(self.node, self.carry_out, lambda key: key in self.managers.removed)
         self._encoder = EventEncoder()
         self.subscriptions = BrokerSubscriptions(
             self.node,
@@ -388,8 +388,9 @@ class Broker:
             self.carry_out(self.node.host(manager, now))
 
     def _declare_new(self, types: Iterable[TypeDefinition]) -> None:
-        """The registry has changed: types that are new are used at once."""
+        """The registry has changed: types that are new are used at once, and clients that were removed are no more."""
         now = self._loop.time()
+        self._acceptor.close_removed(self.managers.removed)
         for known in types:
             if self.types.get(known.name) is None:
                 self.declare(known, now)

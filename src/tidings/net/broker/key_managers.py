@@ -43,6 +43,8 @@ class KeyManagers:
         self._reached = GenerationFiles(config.data / "managers")
         self._running: dict[bytes, tuple[KeyManager, Identity]] = {}
         self._revoked = self._position = 0
+        self.removed: frozenset[bytes] = frozenset()
+        """The keys of participants that the organisation has removed, as of the last look into the registry."""
 
     def types(self) -> list[TypeDefinition]:
         """The types in the registry."""
@@ -54,6 +56,7 @@ class KeyManagers:
         if position == self._position:
             return []
         self._position = position
+        self.removed = self._registry.participants.removed()
         return self.types()
 
     def hosted(self, types: list[SignedType]) -> Iterator[KeyManager]:

@@ -47,13 +47,23 @@ class LiveSubscriber(Protocol):
 class AttachedClients:
     """The clients that the node knows, by name, with their rights; and where to deliver to."""
 
-    def __init__(self, node: Node, carry_out: Callable[[Iterable[NodeEffect]], None]) -> None:
-        self._node, self._carry_out = node, carry_out
+    def __init__(
+        self,
+        node: Node,
+        carry_out: Callable[[Iterable[NodeEffect]], None],
+        is_removed: Callable[[bytes], bool] = lambda key: False,
+    ) -> None:
+        """`is_removed`: whether the organisation has removed the participant with this key."""
+        self._node, self._carry_out, self._is_removed = node, carry_out, is_removed
         self._loop = asyncio.get_running_loop()
         self.recipients: dict[str, LiveSubscriber] = {}
 
     def attach(self, client: str, key: bytes, tokens: Sequence[bytes]) -> None:
-        """Attaches a client with those of its tokens that are valid; the others are ignored."""
+        """Attaches a client with those of its tokens that are valid; the others are ignored.
+
+        Raises Denied for one whose certificate counts no more.
+        """
+        self.check_enrolled(key)
         good = []
         for token in tokens:
             try:
@@ -62,6 +72,11 @@ class AttachedClients:
             except Denied as why:
                 log.info("a client's token is not valid", extra={"client": client, "why": str(why)})
         self._carry_out(self._node.attach(client, key, good, self._loop.time()))
+
+    def check_enrolled(self, key: bytes) -> None:
+        """Raises Denied if the organisation has removed the client with this key."""
+        if self._is_removed(key):
+            raise Denied("certificate: its organisation has removed this client", code=ErrorCode.CERTIFICATE)
 
     def detach(self, client: str) -> None:
         """A client is gone; its subscriptions end."""

@@ -182,6 +182,7 @@ class Gateway:
 
     def _attach(self, guest: _Guest, key: bytes, tokens: tuple[bytes, ...]) -> None:
         """Once for all requests that show the same: the rights of all clients are looked up anew each time."""
+        self._clients.check_enrolled(key)
         if guest.shown != (key, tokens):
             self._clients.attach(guest.name, key, tokens)
             guest.shown = (key, tokens)

@@ -5,7 +5,7 @@ clause says of one attribute is one plaintext, opaque here, and every clause tak
 own: two conditions on one attribute never share key and nonce. Clauses are sealed with the keys
 for subscriptions, so none of them opens as an event.
 
-    header     as an event's, mode + 0x10, flags 2 signature, 4 digest
+    header     as an event's, mode + 0x10, flags 2 signature, 4 digest; in the paper's profile with the signer's key
     then       subscription id 16 · version 4 · lease ms 4 · clause count 2
     event      per clause: epoch 4 · length 4 · ciphertext             clause i: the header's seq + i
     attribute  per clause: seq 4 · count 2 · count × (attribute id · epoch · length · ciphertext)
@@ -84,8 +84,12 @@ class FilterSealer:
     def __init__(
         self, signed_type: SignedType, keyring: Keyring, sender_id: int, *, signer: Identity | None = None
     ) -> None:
-        _need_modern(signed_type)
         self._type, self._keyring, self._signer, self.sender_id = signed_type, keyring, signer, sender_id
+        if signed_type.profile.is_paper and signer is None:
+            raise InputError(
+                "a sealed filter in the paper's profile has its subscriber's key in the nonce: it needs a signer"
+            )
+        self._subscriber = signer.public_key if signer is not None and signed_type.profile.is_paper else b""
         self._moments = NonceClock(grace_ms=signed_type.grace_ms)
 
     def seal(
@@ -110,6 +114,7 @@ class FilterSealer:
             LAYOUTS[made.suite].header.pack(
                 MAGIC, VERSION, made.mode | FILTER, made.suite, made.type_id, self.sender_id, ts, seq, flags
             ),
+            self._subscriber,
             _SUB.pack(sub_id, version, lease_ms, len(clauses)),
         ]
         for index, clause in enumerate(clauses):
@@ -118,7 +123,7 @@ class FilterSealer:
         return frame + sign_each(self._signer, digest_of(frame)) if self._signer else frame
 
     def _clause(self, clause: Clause, tied: bytes, ts: int, seq: int, now_ms: int) -> bytes:
-        nonce = self._type.profile.nonce(self.sender_id, ts, seq, b"")
+        nonce = self._type.profile.filter_nonce(self.sender_id, ts, seq, self._subscriber)
         ids = tuple(sorted(clause))
         if any(id not in self._type.group_ids for id in ids):
             raise InputError("a clause names an attribute that is no key group of its type")
@@ -141,7 +146,6 @@ class FilterOpener:
     """Opens subscriptions as far as its keys go. With `may_subscribe`, only signed ones that it permits."""
 
     def __init__(self, signed_type: SignedType, keyring: Keyring, *, may_subscribe: MaySubscribe | None = None) -> None:
-        _need_modern(signed_type)
         self._type, self._keyring, self._may_subscribe = signed_type, keyring, may_subscribe
         self._signatures = SignatureReader()
 
@@ -158,18 +162,21 @@ class FilterOpener:
         if not raw.startswith(prefix):
             raise PeerError(f"type: not a sealed subscription to {made.event_type.name}")
         *_, sender_id, ts, seq, flags = layout.header.unpack_from(raw)
-        sub_id, version, lease_ms, count = _SUB.unpack_from(raw, layout.header.size)
+        subscriber = raw[layout.header.size : layout.header_bytes]
+        sub_id, version, lease_ms, count = _SUB.unpack_from(raw, layout.header_bytes)
         if seq + count - 1 > SEQ_MAX or ts > TS_MS_MAX or flags & ~(FLAG_SIGNATURE | FLAG_DIGEST):
             raise PeerError("header: time, counter or flags out of range")
         if not 1 <= count <= CLAUSES_MAX:
             raise PeerError(f"frame: {count} clauses; expected 1 to {CLAUSES_MAX}")
-        at = layout.header.size + _SUB.size
+        at = layout.header_bytes + _SUB.size
         opened: list[Mapping[bytes, bytes | None]] = []
         for index in range(count):
-            nonce = made.profile.nonce(sender_id, ts, seq + index, b"")
+            nonce = made.profile.filter_nonce(sender_id, ts, seq + index, subscriber)
             ids, epochs, bodies, at = self._read_clause(raw, at, layout, seq + index)
             opened.append(self._open_clause(ids, epochs, bodies, _TIED.pack(sub_id, version, index), nonce, ts))
         signer, digest = self._authorship(raw, at, flags, opened)
+        if signer is not None and subscriber not in (b"", signer):
+            raise PeerError("signature: of another key than the one in the subscription")
         return SealedSubscription(made.type_id, sub_id, version, lease_ms, tuple(opened), signer, digest, ts)
 
     def _read_clause(
@@ -220,11 +227,6 @@ class FilterOpener:
         signer = self._signatures.signer(raw[end:], digest_of(raw[:end]))
         self._may_subscribe(signer, digest or b"", tuple(sorted({id for clause in opened for id in clause})))
         return signer, digest
-
-
-def _need_modern(signed_type: SignedType) -> None:
-    if signed_type.profile.is_paper:
-        raise InputError("sealed filters need the modern profile: the paper's nonce has no field for clauses")
 
 
 def _aad(made: SignedType, id: bytes, epoch: int, manifest: bytes) -> bytes:

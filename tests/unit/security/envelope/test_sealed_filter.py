@@ -144,11 +144,27 @@ def test_what_cannot_be_a_subscription_is_refused(clauses: Any, how: dict[str, A
         FilterSealer(PLATES, a_keyring(PLATES), 7).seal(clauses, **given | how)
 
 
-def test_filters_are_sealed_in_the_modern_profile_only() -> None:
+def test_filters_are_sealed_in_the_papers_profile_too() -> None:
+    """Section 3.3 of the paper. Each clause has a nonce of its own; the subscriber's key in it is the signer's."""
     paper = a_type(suite=0x10)
-    for make in (FilterSealer, FilterOpener):
-        with pytest.raises(InputError, match="modern profile"):
-            make(paper, Keyring(paper), *([7] if make is FilterSealer else []))
+    plate, place = paper.attr_id("plate"), paper.attr_id("location")
+    clauses = [{plate: b"> 10", place: b"x"}, {plate: b"> 10"}]
+    raw = a_subscription(paper, clauses, signer=CHARGE)
+    opener = FilterOpener(paper, a_keyring(paper), may_subscribe=lambda *asked: None)
+    opened = opener.open_(raw)
+    assert [dict(clause) for clause in opened.clauses] == clauses
+    assert opened.signer == CHARGE.public_key
+    partly = FilterOpener(paper, a_keyring(paper, ["plate"])).open_(raw)
+    assert partly.clauses == ({plate: b"> 10", place: None}, {plate: b"> 10"})
+    nonces = {paper.profile.filter_nonce(7, NOW_MS, seq, CHARGE.public_key) for seq in range(3)}
+    assert len(nonces) == 3
+    for bit in range(8 * len(raw)):
+        changed = bytearray(raw)
+        changed[bit // 8] ^= 1 << (bit % 8)
+        with pytest.raises((PeerError, Denied)):
+            opener.open_(bytes(changed))
+    with pytest.raises(InputError, match="needs a signer"):
+        FilterSealer(paper, a_keyring(paper), 7)
 
 
 def test_a_plain_types_filter_has_nothing_to_be_sealed_with() -> None:
