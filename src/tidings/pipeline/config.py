@@ -276,7 +276,7 @@ def _check_options(part: str, given: EventsFrom | SubscriptionsFrom | Deliveries
     if has_registry and (part != "events" or "schema.registry.url" not in options):
         raise ValueError(f"{part}.options: a schema registry is for events, and needs schema.registry.url")
     if isinstance(given, EventsFrom) and given.value != "json" and not has_registry:
-        raise ValueError(f"events.value: {given.value} needs options.\"schema.registry.url\"")
+        raise ValueError(f'events.value: {given.value} needs options."schema.registry.url"')
 
 
 def plain_options(options: dict[str, str | int | bool]) -> dict[str, str]:

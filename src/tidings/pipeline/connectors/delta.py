@@ -461,8 +461,9 @@ def _arrow_field(field: Any) -> pa.Field:
 
 
 def _arrow_type(kind: Any) -> pa.DataType:
-    from tidings.pipeline.arrow_types import to_arrow_type
     from pyspark.sql.types import ArrayType, MapType, StructType
+
+    from tidings.pipeline.arrow_types import to_arrow_type
 
     match kind:
         case StructType():

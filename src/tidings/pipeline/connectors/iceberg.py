@@ -396,6 +396,7 @@ def _slim(table: Table) -> Any:
 def _arrow_schema(schema: Schema) -> pa.Schema:
     """The columns as Spark's Arrow types. Columns of types that Spark does not have are left out, with a warning."""
     from pyspark.errors import PySparkException
+
     from tidings.pipeline.arrow_types import from_arrow_type, to_arrow_type
 
     fields = []

@@ -80,9 +80,11 @@ def read_topic(
     """
     ours = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(records_per_batch)}
     place = {} if any(name in options for name in PLACES) else {"subscribe": topic}
-    reader = spark.readStream.format("kafka").options(
-        **ours, **place, **{"kafka.bootstrap.servers": servers}
-    ).options(**_for_connector(options))
+    reader = (
+        spark.readStream.format("kafka")
+        .options(**ours, **place, **{"kafka.bootstrap.servers": servers})
+        .options(**_for_connector(options))
+    )
     try:
         return reader.load().select("value")
     except PySparkException as wrong:

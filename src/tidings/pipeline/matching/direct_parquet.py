@@ -199,7 +199,5 @@ def _carried(matching: Matching, keep: Sequence[str]) -> pa.Schema:
     """The id and the columns to keep, as Spark has them."""
     from tidings.pipeline.arrow_types import to_arrow_type
 
-    kinds = {
-        name: to_arrow_type(matching.events.schema[name].dataType) for name in (matching.id, *keep)
-    }
+    kinds = {name: to_arrow_type(matching.events.schema[name].dataType) for name in (matching.id, *keep)}
     return pa.schema([(EVENT_ID, kinds[matching.id]), *((name, kinds[name]) for name in keep)])

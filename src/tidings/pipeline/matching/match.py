@@ -223,4 +223,3 @@ def named(batch: pa.RecordBatch, projected_type: EventType) -> pa.RecordBatch:
     """The attributes of such a batch, under their own names."""
     columns = [batch.column(f"_{at}") for at in range(len(projected_type.attributes))]
     return pa.RecordBatch.from_arrays(columns, [attribute.name for attribute in projected_type])
-

@@ -65,7 +65,7 @@ def register(spark: SparkSession, index: Index | None = None, *, name: str = PRE
     distributed = _distributed(spark, index)
     spark.udf.register(f"{name}_subscriptions", arrow_udf(_subscriptions_function(distributed), "array<string>"))
     table_function = arrow_udtf(returnType="event_id string, subscription_id string")
-    spark.udtf.register(f"{name}_match", table_function(_table_function(distributed, id)))
+    spark.udtf.register(f"{name}_match", table_function(_table_function(distributed, id)))  # type: ignore[arg-type]
 
 
 # ── The index ────────────────────────────────────────────────────────────────

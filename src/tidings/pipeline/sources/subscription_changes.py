@@ -128,9 +128,7 @@ class ChangeFolder:
 class ChangeTopic:
     """The latest message of each key since the last mark. A mark holds the offset of every partition."""
 
-    def __init__(
-        self, spark: SparkSession, servers: str, topic: str, options: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, spark: SparkSession, servers: str, topic: str, options: Mapping[str, str] | None = None) -> None:
         from tidings.pipeline.connectors.kafka import resolved
 
         self.spark, self.servers, self.topic = spark, servers, topic
