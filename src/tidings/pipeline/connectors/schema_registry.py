@@ -13,6 +13,7 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -130,10 +131,11 @@ class MessageDecoder:
         for reference in schema.references or ():
             if len(found) >= REFERENCES_MAX or depth >= NESTING_MAX:
                 raise BrokenMessage("it imports too many schemas")
-            there = self._asked(lambda registry, of=reference: registry.get_version(of.subject, of.version))
+            there = self._asked(partial(_version_of, reference))
             if there is None:
                 raise BrokenMessage(f"{reference.name!r}, which it imports, is not in the registry")
-            found |= {**self._imports(there.schema, depth + 1), reference.name: there.schema.schema_str}
+            found |= self._imports(there.schema, depth + 1)
+            found[str(reference.name)] = str(there.schema.schema_str)
         return found
 
     def _asked(self, question: Callable[[Any], Any]) -> Any:
@@ -164,6 +166,10 @@ class MessageDecoder:
             except (ValueError, TypeError, OSError) as wrong:
                 raise SetupError(f"events.options: the schema registry's client refuses: {wrong}") from None
         return self._client
+
+
+def _version_of(reference: Any, registry: Any) -> Any:
+    return registry.get_version(reference.subject, reference.version)
 
 
 def _number(text: str) -> float:
