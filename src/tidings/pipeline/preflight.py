@@ -17,7 +17,9 @@ import pyarrow.parquet as pq
 
 from tidings.errors import InputError, did_you_mean
 from tidings.events import EventType
-from tidings.pipeline.config import TABLE_FORMATS, Pipeline
+from tidings.pipeline.config import TABLE_FORMATS, Pipeline, plain_options
+from tidings.pipeline.connectors.kafka import resolved
+from tidings.pipeline.connectors.schema_registry import decoder_of
 from tidings.pipeline.connectors.table_format import (
     TableFormat,
     TableName,
@@ -84,11 +86,23 @@ def check_pipeline(pipeline: Pipeline) -> None:
             _check_id(part, columns, events.id, "events.id") if given is events else _check_columns(part, columns)
     if subscriptions.format == "json" and _is_local(subscriptions.path) and not Path(subscriptions.path).is_dir():
         raise InputError(f"subscriptions.path: expected a folder of subscriptions, got {subscriptions.path!r}")
+    _check_topics(pipeline)
     if pipeline.secure is not None:
         for entry in ("registry", "keys"):
             path = getattr(pipeline.secure, entry)
             if "://" not in path and not Path(path).exists():
                 raise InputError(f"secure.{entry}: no such file: {path!r}")
+
+
+def _check_topics(pipeline: Pipeline) -> None:
+    """Variables that options name, and libraries and settings of a schema registry."""
+    for part in ("events", "subscriptions", "deliveries"):
+        given = getattr(pipeline, part)
+        if given.format == "kafka":
+            options = resolved(plain_options(given.options), f"{part}.options")
+            decoder = decoder_of(given.value, options) if part == "events" else None
+            if decoder is not None:
+                decoder.check()
 
 
 def _check_stream_id(path: str, id: str | None) -> None:
