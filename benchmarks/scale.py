@@ -1,7 +1,7 @@
-"""Conditions as text against events through `tidings match`, at any size, checked by a sample and by count.
+r"""Conditions as text against events through `tidings match`, at any size, checked by a sample and by count.
 
     python -m benchmarks.scale                                                   100,000 against 100,000
-    python -m benchmarks.scale --conditions 10000000 --events 10000000 --plan zones \\
+    python -m benchmarks.scale --conditions 10000000 --events 10000000 --plan zones \
         --master 'local-cluster[2,1,4096]' --conf spark.executor.memory=4g       the large one; hours, and 20 GB of disk
     python -m benchmarks.scale --conditions 1000000 --cache                      twice, the second time without parsing
 

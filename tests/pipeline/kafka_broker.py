@@ -199,7 +199,9 @@ def make_topic(spark: SparkSession, servers: str, topic: str, partitions: int = 
     client.close()
 
 
-def send(spark: SparkSession, servers: str, topic: str, messages: Iterable[tuple[str | None, str | bytes | None]]) -> None:
+def send(
+    spark: SparkSession, servers: str, topic: str, messages: Iterable[tuple[str | None, str | bytes | None]]
+) -> None:
     content = [(key, value.encode() if isinstance(value, str) else value) for key, value in messages]
     rows = spark.createDataFrame(
         [(key, value, n) for n, (key, value) in enumerate(content)], "key string, value binary, n int"

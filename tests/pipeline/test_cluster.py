@@ -23,7 +23,7 @@ EXECUTOR = ("memory=512m", "cores=1", f"extraJavaOptions={java_classes.options()
 PROGRAM = """
 import sys
 import pyarrow as pa
-from tests.pipeline.sightings import expected_pairs, sightings, subscriptions, table
+from tests.pipeline.sightings import Sighting, expected_pairs, sightings, subscriptions, table
 from tidings.cli import main
 from tidings.pipeline import match, start
 
@@ -43,6 +43,13 @@ conditions = spark.createDataFrame(pa.Table.from_pylist(wanted))
 for plan in ("index", "zones"):
     found = sorted(tuple(row) for row in match(rows, conditions, plan=plan).collect())
     assert found == expected_pairs(events, wanted), (plan, len(found))
+import tidings
+index = tidings.Index(Sighting)
+index.add_all((row["id"], row["filter"]) for row in wanted)
+tidings.register(spark, index)
+rows.createOrReplaceTempView("events")
+pairs = [(event, subscription) for event, subscription, _ in expected_pairs(events, wanted)]
+assert sorted(map(tuple, spark.sql("SELECT * FROM tidings_match(TABLE(events))").collect())) == pairs
 print("equal", flush=True)
 # Names without a folder: executors are at home elsewhere, and find the files all the same.
 sys.argv = ["tidings", "match", "events.parquet", "wanted.parquet", "--out", "out", "--master", master]

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tidings.errors import InputError, SetupError
-from tidings.pipeline import BatchLog, Counts, delivery_id, read_pipeline
+from tidings.events import EventType, write_file
+from tidings.pipeline import BatchLog, Counts, check_pipeline, delivery_id, read_pipeline
 from tidings.pipeline.state.batch_log import BatchEntry
 
 WHOLE = """
@@ -103,3 +104,17 @@ def test_delivery_ids_differ_where_pairs_do_and_not_otherwise() -> None:
     pairs = [("a", "bc"), ("ab", "c"), ("", "abc"), ("abc", ""), ("ä", "b")]
     assert len({delivery_id(*pair) for pair in pairs}) == len(pairs)
     assert delivery_id("a", "bc") == "fac4d75282e3de358e8a42f2e1166bfe"
+
+
+def test_a_variable_that_is_not_there_is_told_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = WHOLE.replace('path = "out"', TO_TOPIC + '"kafka.sasl.jaas.config" = "x ${env:TIDINGS_TEST_SECRET}"')
+    (tmp_path / "in").mkdir()
+    (tmp_path / "wanted").mkdir()
+    write_file(EventType("T", event_id=str), tmp_path / "t.toml")
+    pipeline = read_pipeline(written(tmp_path, text))
+    with pytest.raises(InputError, match="the environment has no variable 'TIDINGS_TEST_SECRET'"):
+        check_pipeline(pipeline)
+    monkeypatch.setenv("TIDINGS_TEST_SECRET", "y")
+    check_pipeline(pipeline)

@@ -298,7 +298,7 @@ class _Progress(StreamingQueryListener):
     def __init__(self) -> None:
         self.records: list[int] = []
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: D102
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
         pass
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
@@ -318,15 +318,47 @@ def test_a_listener_sees_the_records_and_jobs_say_their_step(spark: SparkSession
     described: set[str] = set()
 
     def look(done: BatchDone) -> None:
-        status = spark.sparkContext._jsc.sc().statusStore()  # type: ignore[union-attr]
+        status = spark.sparkContext._jsc.sc().statusStore()
         jobs = status.jobsList(None)
         described.update(jobs.apply(at).description().getOrElse(None) or "" for at in range(jobs.size()))
 
     try:
         run(spark, pipeline, look)
-        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()  # type: ignore[union-attr]
+        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
     finally:
         spark.streams.removeListener(listener)
     assert sum(listener.records) == 300
     steps = {text.rpartition(": ")[2] for text in described}
-    assert {"read changes of the subscriptions", "match with version 1 of the subscriptions", "write deliveries"} <= steps
+    assert {
+        "read changes of the subscriptions",
+        "match with version 1 of the subscriptions",
+        "write deliveries",
+    } <= steps
+
+
+def test_more_conditions_than_one_index_should_hold_meet_the_batch_in_zones(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    file = lay_out(tmp_path)
+    file.write_text(file.read_text().replace('path = "deliveries"', 'path = "deliveries"\nkeep = ["lane"]'))
+    put_events(tmp_path, EVENTS[:400], 2)
+    (tmp_path / "events" / "broken.jsonl").write_text('{"event_id": "x1", "speed": "fast"}\n')
+    spark.conf.set("spark.tidings.indexBoxesMax", "10")
+    try:
+        counts = run(spark, read_pipeline(file))
+        write_lines(tmp_path / "subscriptions" / "2.jsonl", [{**WANTED[0], "filter": "lane = 3"}])
+        put_events(tmp_path, later := sightings(50, first=9_000), 1)
+        assert run(spark, read_pipeline(file)).events == 451
+    finally:
+        spark.conf.unset("spark.tidings.indexBoxesMax")
+    expected = expected_pairs(EVENTS[:400], WANTED)
+    wanted = len({event for event, _, _ in expected})
+    assert (counts.events, counts.delivered_from, counts.quarantined, counts.deliveries) == (
+        401, wanted, 1, len(expected),
+    )  # fmt: skip
+    assert counts.add_up()
+    changed = [{**WANTED[0], "filter": "lane = 3"}, *WANTED[1:]]
+    assert delivered(tmp_path) == sorted(expected + expected_pairs(later, changed))
+    lanes = {row["event_id"]: row["lane"] for row in EVENTS}
+    rows = read_deliveries(str(tmp_path / "deliveries")).to_table().to_pylist()
+    assert all(row["lane"] == lanes[row["event_id"]] for row in rows if row["event_id"] in lanes)

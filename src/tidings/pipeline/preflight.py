@@ -20,7 +20,9 @@ import pyarrow.parquet as pq
 
 from tidings.errors import InputError, SetupError, did_you_mean
 from tidings.events import EventType
-from tidings.pipeline.config import TABLE_FORMATS, Pipeline
+from tidings.pipeline.config import TABLE_FORMATS, Pipeline, plain_options
+from tidings.pipeline.connectors.kafka import resolved
+from tidings.pipeline.connectors.schema_registry import decoder_of
 from tidings.pipeline.connectors.table_format import (
     TableFormat,
     TableName,
@@ -96,6 +98,7 @@ def check_pipeline(pipeline: Pipeline) -> None:
             _check_id(part, columns, events.id, "events.id") if given is events else _check_columns(part, columns)
     if subscriptions.format == "json" and _is_local(subscriptions.path) and not Path(subscriptions.path).is_dir():
         raise InputError(f"subscriptions.path: expected a folder of subscriptions, got {subscriptions.path!r}")
+    _check_topics(pipeline)
     _check_run_kept(pipeline)
     for place in (pipeline.checkpoint, pipeline.deliveries.path, pipeline.quarantine.path):
         if _is_local(place):
@@ -113,6 +116,17 @@ def _check_run_kept(pipeline: Pipeline) -> None:
         id = id_attribute(declared, pipeline.events.id)
         names = [attribute.name for attribute in with_id(declared, id)]
         kept_columns(pipeline.deliveries.keep, names, id.name, DELIVERY_NAMES)
+
+
+def _check_topics(pipeline: Pipeline) -> None:
+    """Variables that options name, and libraries and settings of a schema registry."""
+    for part in ("events", "subscriptions", "deliveries"):
+        given = getattr(pipeline, part)
+        if given.format == "kafka":
+            options = resolved(plain_options(given.options), f"{part}.options")
+            decoder = decoder_of(given.value, options) if part == "events" else None
+            if decoder is not None:
+                decoder.check()
 
 
 def _check_stream_id(path: str, id: str | None) -> None:

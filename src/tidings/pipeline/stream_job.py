@@ -43,6 +43,8 @@ from tidings.pipeline.matching.batch_step import (
     observed,
     results_schema,
 )
+from tidings.pipeline.matching.sizing import index_limit
+from tidings.pipeline.matching.zone_step import match_batch_in_zones
 from tidings.pipeline.session import activate, described, is_connect, spark_error
 from tidings.pipeline.sinks.files import Quarantine
 from tidings.pipeline.sinks.sink import open_sink
@@ -50,7 +52,12 @@ from tidings.pipeline.sources.streams import Source, open_source
 from tidings.pipeline.sources.subscription_changes import change_source
 from tidings.pipeline.state.batch_log import BatchEntry, BatchLog, BatchRecords, Counts
 from tidings.pipeline.state.epoch import Epoch
-from tidings.pipeline.state.subscription_versions import VERSIONS_MAX, SubscriptionVersions, VersionIndex
+from tidings.pipeline.state.subscription_versions import (
+    VERSIONS_MAX,
+    SubscriptionVersions,
+    VersionIndex,
+    VersionZones,
+)
 from tidings.pipeline.storage import storage_at
 from tidings.pipeline.tables import DELIVERY_NAMES, kept_columns
 
@@ -134,7 +141,11 @@ class StreamJob:
         whole_type = self.source.whole_type
         self.kept = _kept(self.source, pipeline.deliveries.keep)
         changes = change_source(spark, pipeline.subscriptions, whole_type)
-        self.versions = SubscriptionVersions(spark, changes, batch_log.epoch, whole_type, versions_max=versions_max)
+        self.versions = SubscriptionVersions(
+            spark, changes, batch_log.epoch, whole_type,
+            versions_max=versions_max,
+            boxes_max=None if self.secure else index_limit(spark).boxes,  # Frames are opened where they are matched.
+        )  # fmt: skip
         self.sink = open_sink(spark, pipeline.deliveries, epoch=batch_log.epoch, type_name=whole_type.name)
         self.quarantine = Quarantine(spark, pipeline.quarantine.path, batch_log.epoch)
         self._query: StreamingQuery | None = None
@@ -204,7 +215,9 @@ class StreamJob:
         """Whether a source with a fixed count has delivered all of it; its later batches are empty."""
         return bool(self.source.count) and self.batch_log.totals().events >= self.source.count
 
-    def _deliver(self, records: DataFrame, number: int, index: VersionIndex) -> Counts:
+    def _deliver(self, records: DataFrame, number: int, index: VersionIndex | VersionZones) -> Counts:
+        if isinstance(index, VersionZones):
+            return self._deliver_in_zones(records, number, index)
         if self.secure:  # Read twice, and removing duplicates is expensive. The cached frames are still encrypted.
             records = records.persist(StorageLevel.MEMORY_AND_DISK)
         step = self._step(records, index)
@@ -222,6 +235,22 @@ class StreamJob:
         finally:
             results.unpersist()
             records.unpersist()
+
+    def _deliver_in_zones(self, records: DataFrame, number: int, zones: VersionZones) -> Counts:
+        """The same for more conditions than an executor should hold."""
+        with described(self.spark, f"match in zones with version {zones.version} of the subscriptions"):
+            batch = match_batch_in_zones(records, self.source, zones, self.kept)
+        try:
+            with described(self.spark, f"match in zones with version {zones.version} of the subscriptions"):
+                counts = batch.counts()
+            if counts.quarantined:
+                with described(self.spark, "write broken events"):
+                    self.quarantine.put_events(broken_of(batch.admitted), number)
+            with described(self.spark, "write deliveries"):
+                self.sink.put(self._deliveries(batch.results, zones.version), number)
+            return counts
+        finally:
+            batch.unpersist()
 
     def _step(self, records: DataFrame, index: VersionIndex) -> MatchRecords | AdmitMatchSecure:
         if self.secure:

@@ -56,15 +56,13 @@ def resolved(options: Mapping[str, str], where: str) -> dict[str, str]:
     tidings.errors.InputError: events.options.a: the environment has no variable 'HOME_OF_NOBODY'
     """
 
-    def value_of(name: str, found: re.Match[str]) -> str:
-        if found[1] not in os.environ:
-            raise InputError(f"{where}.{name}: the environment has no variable {found[1]!r}")
-        return os.environ[found[1]]
+    def resolved_value(name: str, value: str) -> str:
+        for variable in _FROM_ENVIRONMENT.findall(value):
+            if variable not in os.environ:
+                raise InputError(f"{where}.{name}: the environment has no variable {variable!r}")
+        return _FROM_ENVIRONMENT.sub(lambda found: os.environ[found[1]], value)
 
-    return {
-        name: _FROM_ENVIRONMENT.sub(lambda found, name=name: value_of(name, found), value)
-        for name, value in options.items()
-    }
+    return {name: resolved_value(name, value) for name, value in options.items()}
 
 
 def _for_connector(options: Mapping[str, str]) -> dict[str, str]:

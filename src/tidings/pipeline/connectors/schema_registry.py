@@ -13,6 +13,8 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -129,10 +131,11 @@ class MessageDecoder:
         for reference in schema.references or ():
             if len(found) >= REFERENCES_MAX or depth >= NESTING_MAX:
                 raise BrokenMessage("it imports too many schemas")
-            there = self._asked(lambda registry, of=reference: registry.get_version(of.subject, of.version))
+            there = self._asked(partial(_version_of, reference))
             if there is None:
                 raise BrokenMessage(f"{reference.name!r}, which it imports, is not in the registry")
-            found |= {**self._imports(there.schema, depth + 1), reference.name: there.schema.schema_str}
+            found |= self._imports(there.schema, depth + 1)
+            found[str(reference.name)] = str(there.schema.schema_str)
         return found
 
     def _asked(self, question: Callable[[Any], Any]) -> Any:
@@ -165,6 +168,10 @@ class MessageDecoder:
         return self._client
 
 
+def _version_of(reference: Any, registry: Any) -> Any:
+    return registry.get_version(reference.subject, reference.version)
+
+
 def _number(text: str) -> float:
     return int(text) if text.isdigit() else float(text)
 
@@ -175,13 +182,13 @@ def decoder_of(kind: str, options: Mapping[str, str]) -> MessageDecoder | None:
     return MessageDecoder(kind, settings) if settings else None
 
 
+_LIBRARIES = {"json": (), "avro": ("fastavro",), "protobuf": ("google.protobuf.message_factory", "grpc_tools.protoc")}
+
+
 def _library(kind: str) -> None:
     try:
-        if kind == "avro":
-            import fastavro  # noqa: F401
-        if kind == "protobuf":
-            import google.protobuf.message_factory
-            import grpc_tools.protoc  # noqa: F401
+        for name in _LIBRARIES[kind]:
+            import_module(name)
     except ImportError as wrong:
         raise SetupError(_NO_LIBRARY.format(wrong)) from None
 
@@ -264,12 +271,12 @@ def _compiled(text: str, imports: Mapping[str, str]) -> bytes:
 
 
 def _message_path(content: bytes) -> tuple[list[int], bytes]:
-    """Which message of the file it is, as places from outside in; a single zero stands for the first.
+    r"""Which message of the file it is, as places from outside in; a single zero stands for the first.
 
     >>> _message_path(bytes([0, 8]))
-    ([0], b'\\x08')
+    ([0], b'\x08')
     >>> _message_path(bytes([4, 2, 0, 8]))
-    ([1, 0], b'\\x08')
+    ([1, 0], b'\x08')
     """
     count, at = _varint(content, 0)
     if count == 0:

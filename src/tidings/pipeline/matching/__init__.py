@@ -17,4 +17,5 @@ In reading order:
     direct_parquet        the first plan from Parquet to Parquet, where workers read and write the files themselves
     sql_functions         the same as functions for SQL
     batch_step            what a worker does with a micro-batch of a stream: validate, match, count
+    zone_step             the same for more conditions than one index should hold: validate, then meet in zones
 """

@@ -54,9 +54,9 @@ class MatchRecords:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield from self._match(self._admitted(batch))
+            yield from self._match(admit(batch, self.source))
 
-    def _match(self, admitted: _Admitted) -> Iterator[pa.RecordBatch]:
+    def _match(self, admitted: AdmittedRecords) -> Iterator[pa.RecordBatch]:
         if admitted.reasons:
             reasons, originals = pa.array(admitted.reasons, pa.string()), pa.array(admitted.originals, pa.binary())
             yield self._results(BROKEN, len(reasons), reason=reasons, original=originals)
@@ -70,7 +70,7 @@ class MatchRecords:
         counts = [len(is_matched) + len(admitted.reasons), int(is_matched.sum()), len(admitted.reasons), pairs]
         yield self._results(COUNT, 1, counts=pa.array([counts], pa.list_(pa.int64())))
 
-    def _deliveries(self, pairs: pa.RecordBatch, admitted: _Admitted, events: Any) -> pa.RecordBatch:
+    def _deliveries(self, pairs: pa.RecordBatch, admitted: AdmittedRecords, events: Any) -> pa.RecordBatch:
         columns, rows = {name: pairs.column(name) for name in PAIR_NAMES}, pa.array(events)
         if self.with_event:
             columns["event"] = admitted.texts.take(rows)
@@ -81,12 +81,9 @@ class MatchRecords:
     def _results(self, kind: int, count: int, **columns: pa.Array) -> pa.RecordBatch:
         return results_of(kind, count, self.schema, **columns)
 
-    def _admitted(self, batch: pa.RecordBatch) -> _Admitted:
-        return _admit_lines(batch, self.source) if self.source.is_lines else _admit_rows(batch, self.source)
-
 
 @dataclass(frozen=True, slots=True)
-class _Admitted:
+class AdmittedRecords:
     """Valid rows with their records as JSON, and the reasons and original bytes of the others."""
 
     rows: pa.RecordBatch
@@ -95,7 +92,12 @@ class _Admitted:
     originals: list[bytes]
 
 
-def _admit_lines(batch: pa.RecordBatch, source: Source) -> _Admitted:
+def admit(batch: pa.RecordBatch, source: Source) -> AdmittedRecords:
+    """Validates the records of a batch."""
+    return _admit_lines(batch, source) if source.is_lines else _admit_rows(batch, source)
+
+
+def _admit_lines(batch: pa.RecordBatch, source: Source) -> AdmittedRecords:
     messages = lines = batch.column("value")
     broken: list[tuple[int, str]] = []
     place: Sequence[int] = range(len(lines))  # Of each line among the messages.
@@ -106,10 +108,10 @@ def _admit_lines(batch: pa.RecordBatch, source: Source) -> _Admitted:
     broken = [*broken, *((place[row], reason) for row, reason in found.broken)]
     originals = [messages[row].as_py() or b"" for row, _ in broken]
     texts = lines.take(pa.array(found.kept)).cast(pa.string())
-    return _Admitted(_one_batch(found.good), texts, [reason for _, reason in broken], originals)
+    return AdmittedRecords(_one_batch(found.good), texts, [reason for _, reason in broken], originals)
 
 
-def _admit_rows(batch: pa.RecordBatch, source: Source) -> _Admitted:
+def _admit_rows(batch: pa.RecordBatch, source: Source) -> AdmittedRecords:
     corrupt, texts = batch.column("_corrupt"), batch.column("_record")
     readable = corrupt.is_null()
     typed = pa.RecordBatch.from_arrays(
@@ -121,7 +123,9 @@ def _admit_rows(batch: pa.RecordBatch, source: Source) -> _Admitted:
     unreadable = corrupt.drop_null().to_pylist()
     reasons = [*(reason for _, reason in found.broken), *(NO_FIT for _ in unreadable)]
     kept_texts = texts.filter(readable).take(pa.array(found.kept))
-    return _Admitted(_one_batch(found.good), kept_texts, reasons, [*originals, *(text.encode() for text in unreadable)])
+    return AdmittedRecords(
+        _one_batch(found.good), kept_texts, reasons, [*originals, *(text.encode() for text in unreadable)]
+    )
 
 
 def _one_batch(table: pa.Table) -> pa.RecordBatch:

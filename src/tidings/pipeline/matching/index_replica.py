@@ -236,8 +236,14 @@ _open: OrderedDict[str, IndexReplica] = OrderedDict()
 
 def distribute_index(spark: SparkSession, subscriptions: Iterable[pa.Table], event_type: EventType) -> DistributedIndex:
     """Builds an index in the driver, from tables of SUBSCRIPTIONS_SCHEMA, and sends it to every host."""
-    whole = pa.concat_tables([SUBSCRIPTIONS_SCHEMA.empty_table(), *subscriptions]).cast(SUBSCRIPTIONS_SCHEMA)
     folder = Path(tempfile.mkdtemp(prefix="tidings-index-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    IndexReplica.of(whole, event_type).save(folder)
+    _build(subscriptions, event_type, folder)
+    pa.default_memory_pool().release_unused()  # Before the files are read to be sent.
     return DistributedIndex(FolderBroadcast(spark, folder))
+
+
+def _build(subscriptions: Iterable[pa.Table], event_type: EventType, folder: Path) -> None:
+    """A function of its own, so that the tables are freed when it returns."""
+    whole = pa.concat_tables([SUBSCRIPTIONS_SCHEMA.empty_table(), *subscriptions]).cast(SUBSCRIPTIONS_SCHEMA)
+    IndexReplica.of(whole, event_type).save(folder)

@@ -17,7 +17,7 @@ import heapq
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +31,7 @@ from tidings.pipeline.matching.index_replica import IndexReplica
 from tidings.pipeline.matching.match import KEPT, match_rows, named
 from tidings.pipeline.matching.parse_subscriptions import (
     SUBSCRIPTIONS_SCHEMA,
-    ParsedSubscriptions,
+    SubscriptionStats,
     read_payload,
     write_payload,
 )
@@ -54,9 +54,23 @@ SEED = 7  # Fixed, so that runs are alike. The sample decides where the work is 
 PARTITION, BUCKET, PAYLOAD = "_partition", "_bucket", "_payload"
 
 
+class SubscriptionPayloads(Protocol):
+    """What the plan needs of subscriptions: `ParsedSubscriptions`, or a version of a stream's."""
+
+    @property
+    def stats(self) -> SubscriptionStats: ...
+
+    @property
+    def projected_type(self) -> EventType: ...
+
+    @property
+    def batches(self) -> DataFrame:
+        """Rows with the columns subscriptions and payload."""
+
+
 def match_in_zones(
     projected: DataFrame,
-    subscriptions: ParsedSubscriptions,
+    subscriptions: SubscriptionPayloads,
     schema: StructType,
     compact: bool,
     kept: Sequence[str] = (),
@@ -108,7 +122,7 @@ class BucketPlan:
                 yield bucket, pairs[start:end, 1]
 
 
-def plan_buckets(projected: DataFrame, subscriptions: ParsedSubscriptions) -> BucketPlan:
+def plan_buckets(projected: DataFrame, subscriptions: SubscriptionPayloads) -> BucketPlan:
     """Plans by samples, whose size is bounded however large the tables are."""
     with described(projected.sparkSession, "sample events and subscriptions to plan zones"):
         event_count = projected.count()
@@ -144,7 +158,7 @@ def _sample_events(projected: DataFrame, count: int, projected_type: EventType) 
     return pa.Table.from_batches([conformed(batch, projected_type) for batch in batches] or [_no_rows(projected_type)])
 
 
-def _sample_subscriptions(subscriptions: ParsedSubscriptions) -> pa.Table:
+def _sample_subscriptions(subscriptions: SubscriptionPayloads) -> pa.Table:
     per_payload = max(1, SAMPLE_MAX * INDEX_ROWS // max(subscriptions.stats.subscriptions, INDEX_ROWS))
     payloads = subscriptions.batches.where("subscriptions > 0").select("payload")
     some = payloads.mapInArrow(_SampleEach(per_payload), "payload binary")

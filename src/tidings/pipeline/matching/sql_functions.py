@@ -53,10 +53,12 @@ def register(spark: SparkSession, index: Index | None = None, *, name: str = PRE
     of `tidings`, so that several indexes can be registered. The event id of `tidings_match` is the column `id`, or
     else `event_id` or `id`; it becomes a string. Raises InputError for a name that SQL would not take.
     """
-    from pyspark.sql.functions import arrow_udf, arrow_udtf
+    from pyspark.sql.functions import arrow_udtf
+    from pyspark.sql.pandas import functions
 
     if not (name.isascii() and name.isidentifier()):
         raise InputError(f"expected a name of ASCII letters, digits and _, got {name!r}")
+    arrow_udf: Any = functions.arrow_udf  # Its types demand what has defaults.
     send_package(spark)
     spark.udf.register(f"{name}_matches", arrow_udf(_matches, "boolean"))
     spark.udf.register(f"{name}_condition_error", arrow_udf(_condition_error, "string"))
@@ -65,7 +67,7 @@ def register(spark: SparkSession, index: Index | None = None, *, name: str = PRE
     distributed = _distributed(spark, index)
     spark.udf.register(f"{name}_subscriptions", arrow_udf(_subscriptions_function(distributed), "array<string>"))
     table_function = arrow_udtf(returnType="event_id string, subscription_id string")
-    spark.udtf.register(f"{name}_match", table_function(_table_function(distributed, id)))
+    spark.udtf.register(f"{name}_match", table_function(_table_function(distributed, id)))  # type: ignore[arg-type]
 
 
 # ── The index ────────────────────────────────────────────────────────────────

@@ -10,6 +10,7 @@ In reading order:
     table_stream          a Delta or Iceberg table as a stream, by its versions
     table_changes         subscriptions in such a table, by what its log says has changed
     live                  the Spark reader of a durable subscription on the live network
+    read_limits           how much a batch of these two reads; Spark has it from 4.2 on
     demo                  generated events, for trying out a pipeline
 
 To add a source of events:

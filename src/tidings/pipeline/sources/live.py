@@ -16,13 +16,13 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from tidings.errors import InputError, PeerError
 from tidings.events import Timestamp
 from tidings.net import BlockingClient, Received
 from tidings.pipeline.arrow_types import to_arrow_schema
+from tidings.pipeline.sources.read_limits import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 EVENTS_PER_BATCH_MAX = 2048  # The broker's window of unacknowledged events.
 ANSWER_S_MAX = 60.0  # For an event that the broker has: long enough for the broker to be killed and restarted.

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from tidings.errors import InputError
 from tidings.pipeline.connectors.table_format import Part, VersionedTable, open_table, table_name
+from tidings.pipeline.sources.read_limits import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

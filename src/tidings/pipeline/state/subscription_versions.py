@@ -33,6 +33,7 @@ from tidings.events import Attribute, EventType
 from tidings.pipeline.matching.index_replica import DistributedIndex, MatchedPairs, Numbers, distribute_index
 from tidings.pipeline.matching.parse_subscriptions import (
     SUBSCRIPTIONS_SCHEMA,
+    SubscriptionStats,
     coalesce_to_cores,
     of_type,
     parse_subscriptions,
@@ -65,6 +66,7 @@ Quarantine = Callable[["DataFrame", int], int]
 """Stores the rejected changes of a version, and returns how many there are."""
 
 FOLDER = "subscriptions"
+PAYLOAD_ROWS = 16_384  # Subscriptions in one payload of the plan with zones.
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +90,25 @@ class VersionIndex:
             yield from self.delta.replica().match_in_rounds(batch)
 
 
+@dataclass(frozen=True, slots=True)
+class VersionZones:
+    """A version with more boxes than one index should have: its subscriptions as payloads, for the plan with zones.
+
+    Has what that plan asks of `ParsedSubscriptions`.
+    """
+
+    version: int
+    count: int
+    stats: SubscriptionStats
+    projected_type: EventType
+    batches: DataFrame
+
+
 class SubscriptionVersions:
     """The versions of a pipeline's subscriptions, stored in the checkpoint.
 
-    A base index serves at most `versions_max` later versions before the next one is built.
+    A base index serves at most `versions_max` later versions before the next one is built. A version of more than
+    `boxes_max` boxes gets no index: see `VersionZones`.
     """
 
     def __init__(
@@ -102,14 +119,16 @@ class SubscriptionVersions:
         event_type: EventType,
         *,
         versions_max: int = VERSIONS_MAX,
+        boxes_max: int | None = None,
     ) -> None:
+        self._boxes_max = boxes_max
         self.spark, self.source, self.named_type, self.epoch = spark, source, event_type, epoch
         self._versions_max = versions_max
         # Whether an attribute is required does not matter to a condition, and events have been validated before.
         self.event_type = EventType.of(event_type.name, tuple(Attribute(a.name, a.type) for a in event_type))
         self.log = VersionLog(epoch.storage)
         self._base: tuple[int, DistributedIndex] | None = None
-        self._current: VersionIndex | None = None
+        self._current: VersionIndex | VersionZones | None = None
 
     def scan(self, quarantine: Quarantine) -> int:
         """Polls the source, makes a version of each set of changes, and returns the latest version.
@@ -133,9 +152,11 @@ class SubscriptionVersions:
             self.log.version(number).rejected for number in range(max(since, self.log.folded_at) + 1, version + 1)
         )
 
-    def at(self, version: int) -> VersionIndex:
+    def at(self, version: int) -> VersionIndex | VersionZones:
         """The index of this version; builds only a delta to the last base if little has changed."""
         if self._current is None or self._current.version != version:
+            if isinstance(self._current, VersionZones):
+                self._current.batches.unpersist()
             self._current = self._built(version)
         return self._current
 
@@ -159,7 +180,7 @@ class SubscriptionVersions:
         removed = [id for row in found for id in row.removed]
         return self.log.append(Version(changes.mark, write_payload(added), removed, rejected, self.epoch.number))
 
-    def _built(self, version: int) -> VersionIndex:
+    def _built(self, version: int) -> VersionIndex | VersionZones:
         if self._base is None or version - self._base[0] > self._versions_max:
             return self._rebased(version)
         since, base = self._base
@@ -171,8 +192,11 @@ class SubscriptionVersions:
         delta = distribute_index(self.spark, [changed], self.event_type) if changed.num_rows else None
         return VersionIndex(version, len(replica.ids) - len(removed) + changed.num_rows, base, removed, delta)
 
-    def _rebased(self, version: int) -> VersionIndex:
+    def _rebased(self, version: int) -> VersionIndex | VersionZones:
         subscriptions = self.subscriptions_at(version)
+        boxes = pc.sum(pc.list_value_length(subscriptions.column("boxes"))).as_py() or 0
+        if self._boxes_max is not None and boxes > self._boxes_max:
+            return self._zones(version, subscriptions, boxes)
         base = distribute_index(self.spark, [subscriptions], self.event_type)
         if self._base is not None:
             self._base[1].broadcast.unpersist()
@@ -181,6 +205,23 @@ class SubscriptionVersions:
         self.epoch.check()
         self.log.fold(version, subscriptions, self.source.still_needed)
         return VersionIndex(version, subscriptions.num_rows, base, np.zeros(0, np.int64), None)
+
+    def _zones(self, version: int, subscriptions: pa.Table, boxes: int) -> VersionZones:
+        """Without an index, also no base for later versions: each of them comes here again."""
+        self._forget_base()
+        parts = [subscriptions.slice(at, PAYLOAD_ROWS) for at in range(0, subscriptions.num_rows, PAYLOAD_ROWS)]
+        rows = pa.table({"subscriptions": [part.num_rows for part in parts], "payload": map(write_payload, parts)})
+        batches = self.spark.createDataFrame(rows).repartition(max(1, len(parts))).persist(StorageLevel.DISK_ONLY)
+        names = tuple(attribute.name for attribute in self.event_type)
+        stats = SubscriptionStats(subscriptions.num_rows, boxes, rows.nbytes, 0, names)
+        self.epoch.check()
+        self.log.fold(version, subscriptions, self.source.still_needed)
+        return VersionZones(version, subscriptions.num_rows, stats, self.event_type, batches)
+
+    def _forget_base(self) -> None:
+        if self._base is not None:
+            self._base[1].broadcast.unpersist()
+        self._base = None
 
 
 class Version(msgspec.Struct, frozen=True):
