@@ -61,6 +61,7 @@ def show(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Show]:
             listen="127.0.0.1:0",
             registry=str(network.laid.folder / "police/tidings.db"),
             figures=Path("figures"),
+            pipelines=[folder / "none.toml"],
             audit=folder / "audit.jsonl",
         )
         console = await Console(settings).__aenter__()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -117,9 +118,15 @@ async def _serve(settings: ConsoleSettings, *, demo: bool, open_browser: bool | 
         for each in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(each, stopped.set)
         if demo:
-            tell("starting five brokers of three organisations, about ten seconds …")
-            london = await stack.enter_async_context(London())
-            settings = replace(settings, clients=london.console_clients, registry=str(london.registry))
+            spark = shutil.which("java") is not None
+            tell(
+                "starting five brokers of three organisations" + (", and a Spark job beside them …" if spark else " …")
+            )
+            if not spark:
+                tell("note: no Java is installed, so no Spark job runs; `tidings doctor` says what helps")
+            london = await stack.enter_async_context(London(spark=spark))
+            shown = [*settings.pipelines, *([london.pipeline] if spark else [])]
+            settings = replace(settings, clients=london.console_clients, registry=str(london.registry), pipelines=shown)
         console = await stack.enter_async_context(Console(settings))
         print(console.url, flush=True)
         tell("the URL lets whoever has it look; Ctrl-C ends the console")
