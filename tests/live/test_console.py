@@ -228,6 +228,7 @@ def test_the_map_shows_brokers_and_leads_to_their_pages(page: Page) -> None:
     page.locator("td a", has_text="police/police-1").click()
     expect(page.locator("h1")).to_contain_text("police/police-1")
     expect(page.get_by_role("region", name="Links")).to_contain_text("ccs/ccs-1")
+    expect(page.locator("main")).to_contain_text("Its certificate ends")
     assert "login" not in page.url
 
 
@@ -259,6 +260,19 @@ def test_a_wrong_condition_is_shown_with_the_spot(page: Page) -> None:
     expect(page.locator("form .chip").first).to_have_text("speed ∈ (20.0, ∞)")
 
 
+def test_a_condition_is_completed_by_keyboard_and_kept(page: Page) -> None:
+    go(page, "events", "type=Numberplate")
+    page.fill("#where", "sp")
+    page.press("#where", "Control+Space")
+    expect(page.locator("#where")).to_have_value("speed ")
+    page.locator("#where").press_sequentially("> 41")
+    page.click("text=Keep")
+    page.fill("#where", "")
+    page.click("button.chip >> text=speed > 41")
+    expect(page.locator("#where")).to_have_value("speed > 41")
+    assert "where=speed+%3E+41" in page.url
+
+
 def test_a_trace_shows_who_could_read_what(show: Show, page: Page) -> None:
     with BlockingClient(show.console.clients["ccs/desk"].config) as desk:
         desk.subscribe("Numberplate", "plate = 'TRACED'")
@@ -274,6 +288,8 @@ def test_rights_are_a_matrix_for_administrators_and_ones_own_for_others(page: Pa
     rights = page.get_by_role("region", name="Rights to Numberplate")
     expect(rights.locator("tbody tr", has_text="ccs/desk")).to_have_count(1)
     expect(rights.locator("tbody tr", has_text="ccs/desk").locator(".good >> text=✓")).to_have_count(1)
+    rights.locator("tbody tr", has_text="ccs/desk").locator("summary").click()
+    expect(rights).to_contain_text("ccs/desk loses it; nobody has a right derived from it here.")
     go(page, "rights", "client=police/desk")
     expect(page.get_by_role("region", name="Rights to Numberplate").locator("tbody tr")).to_have_count(1)
 

@@ -102,10 +102,11 @@ def console(
         asyncio.run(_serve(settings, demo=demo, open_browser=open_browser))
 
 
-def _clients(who: list[str] | None, *, demo: bool) -> list[Path]:
+def _clients(who: Sequence[str] | None, *, demo: bool) -> list[Path]:
+    """By the rule of all commands (see `session`), except that several may be named."""
     if demo:
         return []
-    return [chosen(each).file for each in who] if who else [chosen(None).file]
+    return [chosen(each).file for each in who] if who else [chosen(os.environ.get("TIDINGS_CLIENT")).file]
 
 
 async def _serve(settings: ConsoleSettings, *, demo: bool, open_browser: bool | None) -> None:

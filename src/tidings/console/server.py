@@ -10,7 +10,8 @@
     POST /api/why {type, event, conditions} which conditions match an event, and which clause decides
     POST /api/try {type, where}             a condition against the recent events
     GET  /api/trace?event=                  the route of an event
-    GET  /api/rights                        who may see what until when
+    GET  /api/rights, /api/heard            who may see what until when; who has heard of a revocation
+    GET  /api/mine                          a client's certificate, subscriptions and dead letters
     GET  /api/pipelines, /api/pipeline      jobs of `tidings run`; one of them: ?number=
     GET  /api/papers, /figures/…            the lab's verdicts and figures
     POST /api/publish {type, values}        if publishing is allowed
@@ -42,7 +43,15 @@ from tidings.console.topology import topology
 from tidings.errors import InputError, PeerError, SetupError, TidingsError, did_you_mean
 from tidings.events import Attribute, EventType, typed
 from tidings.filters import parse
-from tidings.net import BadRequest, HttpConnection, HttpRequest, address_of, host_and_port, listen
+from tidings.net import (
+    BadRequest,
+    HttpConnection,
+    HttpRequest,
+    address_of,
+    certificate_end_ms,
+    host_and_port,
+    listen,
+)
 
 log = logging.getLogger("tidings.console")
 
@@ -53,6 +62,7 @@ OBSERVE_S = 2.0
 OBSERVE_FOR_S = 15.0  # After the last request of any page.
 BODY_BYTES_MAX = 256 * 1024
 CONDITIONS_MAX = 100
+LETTERS_SHOWN = 100
 RECENT_WAIT_S = 1.5  # For the first events of a feed that a question has just opened.
 
 POLICY = (
@@ -119,6 +129,8 @@ class Console:
             "/api/check": self._check,
             "/api/trace": self._trace,
             "/api/rights": self._rights,
+            "/api/heard": self._heard,
+            "/api/mine": self._mine,
             "/api/pipeline": self._pipeline,
         }
         self._post: dict[str, Answerer] = {
@@ -302,6 +314,14 @@ class Console:
 
     async def _rights(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
         return await rights.rights_of(client, self.settings.registry)
+
+    async def _heard(self, client: ConsoleClient, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return await client.ask("heard", revocation=str(asked.get("revocation", ""))[:200])
+
+    async def _mine(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
+        subscriptions, letters = await asyncio.gather(client.ask("subscriptions"), client.ask("dlq"))
+        ends_ms = certificate_end_ms(client.config.certificate.read_bytes())
+        return {"certificate_ends_ms": ends_ms, "subscriptions": subscriptions, "letters": letters[:LETTERS_SHOWN]}
 
     async def _pipeline(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
         number = str(asked.get("number", ""))

@@ -1,7 +1,7 @@
 // The network: a map of organisations, brokers and links, and the page of one broker.
 
 import { chart, levels, rates } from "/chart.mjs";
-import { badge, bytes, count, duration, empty, get, h, problem, table, tile } from "/dom.mjs";
+import { badge, bytes, count, dayOf, duration, empty, get, h, left, problem, table, tile } from "/dom.mjs";
 import { colour, networkMap, organisations } from "/map.mjs";
 
 const KINDS = { up: "good", linked: "good", joining: "warn", draining: "warn", stale: "bad", stuck: "bad", away: "bad" };
@@ -58,7 +58,8 @@ async function showBroker(page) {
     if (!broker) return body.replaceChildren(empty("This broker is not on the map.", "It may have left, or its neighbours have not reported yet."));
     if (!broker.client) return body.replaceChildren(h("h1", {}, `${broker.domain}/${broker.name}`), unattached(broker));
     const { status, points, problem: why } = await get("/api/broker", { client: broker.client });
-    if (page.isShown() && status) body.replaceChildren(...brokerPage(broker, status, points, why));
+    const mine = await get("/api/mine", { client: broker.client }).catch(() => null);
+    if (page.isShown() && status) body.replaceChildren(...brokerPage(broker, status, points, why), ...(mine ? clientPage(broker.client, mine) : []));
   });
 }
 
@@ -93,6 +94,16 @@ function brokerPage(broker, status, points, why) {
         Object.entries(status.counts).sort().map(([name, value]) => h("tr", {}, h("td", {}, name), h("td", { class: "num" }, count(value)))), "Counters"))),
   ].filter(Boolean);
 }
+
+// What this client has at the broker; other clients' is theirs.
+const clientPage = (name, { certificate_ends_ms: ends, subscriptions, letters }) => [
+  h("div", { class: "panel" }, h("h2", {}, `Subscriptions of ${name}`), h("p", {}, `Its certificate ends ${dayOf(ends)}, in ${left(ends)}.`),
+    subscriptions.length ? table(["Name", "Type", "Condition", { title: "Waiting", class: "num" }], subscriptions.map((each) => h("tr", {}, h("td", {}, each.name || h("span", { class: "soft" }, "live")),
+      h("td", {}, each.type), h("td", { class: "code" }, each.condition), h("td", { class: "num" }, each.waiting === undefined ? "–" : count(each.waiting)))), "Subscriptions")
+      : empty("None.", "`tidings subscribe TYPE CONDITION --durable NAME` makes one that waits while you are away.")),
+  h("div", { class: "panel" }, h("h2", {}, `Dead letters of ${name}`), letters.length ? table(["Subscription", "Type", "Since", "Why"], letters.map((each) => h("tr", {},
+    h("td", {}, each.subscription), h("td", {}, each.type), h("td", {}, dayOf(each.at_us / 1000)), h("td", {}, each.why))), "Dead letters")
+    : empty("None.", "Events that could not be opened, or that a subscriber rejected, are kept here; `tidings dlq replay` tries them again."))];
 
 function epochs(held) {
   const newest = Object.values(held ?? {}).map((each) => Math.max(...each));
