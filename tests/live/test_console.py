@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -217,6 +218,27 @@ def test_a_log_in_is_in_the_audit_log(show: Show) -> None:
     file = show.console.settings.audit
     assert file is not None
     assert json.loads(file.read_text().splitlines()[-1])["action"] == "log in"
+
+
+def test_actions_need_to_be_allowed_and_the_right_to_them_and_are_in_the_audit_log(show: Show, tmp_path: Path) -> None:
+    ours = Browserless(show.console)
+    drain = {"client": "police/camera", "action": "drain"}
+    assert ours.ask("POST", "/api/act", drain, **{"X-Tidings-CSRF": ours.csrf})[0] == 403
+
+    async def start() -> Console:
+        allowed = replace(show.console.settings, allow_actions=True, audit=tmp_path / "audit.jsonl")
+        return await Console(allowed).__aenter__()
+
+    console = show.loop.run(start())
+    theirs = Browserless(console)
+    status, _, said = theirs.ask(
+        "POST", "/api/act", {**drain, "client": "police/desk"}, **{"X-Tidings-CSRF": theirs.csrf}
+    )
+    assert (status, said["error"]) == (403, "Denied")  # By the broker: the desk does not administer it.
+    assert theirs.post("/api/act", {"client": "police/desk", "action": "replay"}) == [{"replayed": 0, "left": 0}]
+    show.loop.run(console.__aexit__(None, None, None))
+    actions = [json.loads(line)["action"] for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    assert actions == ["log in", "drain", "drain refused", "replay", "replay done"]
 
 
 # ── In a browser ──

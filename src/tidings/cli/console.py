@@ -55,6 +55,10 @@ def console(
     allow_publish: Annotated[
         bool, typer.Option("--allow-publish", help="Let pages publish events, within the client's rights.")
     ] = False,
+    allow_actions: Annotated[
+        bool,
+        typer.Option("--allow-actions", help="Let pages replay dead letters and, as an administrator, drain a broker."),
+    ] = False,
     audit: Annotated[
         Path | None, typer.Option("--audit", metavar="FILE", help="Append a JSON line for each action to this file.")
     ] = None,
@@ -94,6 +98,7 @@ def console(
         figures=figures or (FIGURES if FIGURES.is_dir() else None),
         pipelines=pipeline or (),
         allow_publish=allow_publish or demo,
+        allow_actions=allow_actions,
         audit=audit,
         certificate=certificate,
         key=key,

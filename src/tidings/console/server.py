@@ -15,6 +15,7 @@
     GET  /api/pipelines, /api/pipeline      jobs of `tidings run`; one of them: ?number=
     GET  /api/papers, /figures/…            the lab's verdicts and figures
     POST /api/publish {type, values}        if publishing is allowed
+    POST /api/act {action}                  drain the client's broker, replay its dead letters: if that is allowed
 
 Every answer carries a content security policy that lets a page load and run only what this server sent, and makes
 the browser refuse text as markup (Trusted Types).
@@ -63,6 +64,8 @@ OBSERVE_FOR_S = 15.0  # After the last request of any page.
 BODY_BYTES_MAX = 256 * 1024
 CONDITIONS_MAX = 100
 LETTERS_SHOWN = 100
+ACTIONS = {"drain": "drain", "replay": "dlq replay"}
+"""What pages may ask for, and the broker's name for it."""
 RECENT_WAIT_S = 1.5  # For the first events of a feed that a question has just opened.
 
 POLICY = (
@@ -101,6 +104,8 @@ class ConsoleSettings:
     pipelines: Sequence[Path] = ()
     """The files of the pipelines that it shows."""
     allow_publish: bool = False
+    allow_actions: bool = False
+    """Drain a broker, replay dead letters; the broker decides who may."""
     audit: Path | None = None
     certificate: Path | None = None
     key: Path | None = None
@@ -137,6 +142,7 @@ class Console:
             "/api/why": self._why,
             "/api/try": self._try,
             "/api/publish": self._publish,
+            "/api/act": self._act,
         }
 
     # ── Life ──
@@ -281,6 +287,7 @@ class Console:
             "csrf": session.csrf,
             "clients": clients,
             "may_publish": self.settings.allow_publish,
+            "may_act": self.settings.allow_actions,
         }
 
     async def _network(self) -> dict[str, Any]:
@@ -376,6 +383,21 @@ class Console:
             id = await (await client.client()).publish(event_type.name, values)
         self._audit.record("published", client.name, type=event_type.name, id=id)
         return {"id": id}
+
+    async def _act(self, client: ConsoleClient, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+        action = str(asked.get("action", ""))
+        if action not in ACTIONS:
+            raise InputError(f"expected one of {', '.join(ACTIONS)}")
+        if not self.settings.allow_actions:
+            raise BadRequest(403, "this console only reads; start it with --allow-actions")
+        self._audit.record(action, client.name, broker=client.config.broker)
+        try:
+            done = await client.ask(ACTIONS[action])
+        except TidingsError as refused:
+            self._audit.record(f"{action} refused", client.name, code=refused.code)
+            raise
+        self._audit.record(f"{action} done", client.name, outcome=json.dumps(done))
+        return done
 
     def _figure(self, path: str, connection: HttpConnection) -> None:
         found = papers.figure(self.settings.figures, path)

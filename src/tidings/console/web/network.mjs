@@ -1,7 +1,7 @@
 // The network: a map of organisations, brokers and links, and the page of one broker.
 
 import { chart, levels, rates } from "/chart.mjs";
-import { badge, bytes, count, dayOf, duration, empty, get, h, left, problem, table, tile } from "/dom.mjs";
+import { badge, bytes, count, dayOf, duration, empty, get, h, left, post, problem, table, tile } from "/dom.mjs";
 import { colour, networkMap, organisations } from "/map.mjs";
 
 const KINDS = { up: "good", linked: "good", joining: "warn", draining: "warn", stale: "bad", stuck: "bad", away: "bad" };
@@ -49,8 +49,8 @@ function draw(page, found, map, side) {
 }
 
 async function showBroker(page) {
-  const body = h("div", {}, h("p", { class: "note" }, "Asking the broker…"));
-  page.root.append(h("p", {}, h("a", { href: page.link("network") }, "← Network")), body);
+  const body = h("div", {}, h("p", { class: "note" }, "Asking the broker…")), actions = h("div", { class: "row" }), said = h("p", { role: "status" });
+  page.root.append(h("p", {}, h("a", { href: page.link("network") }, "← Network")), body, actions, said);
   page.every(2, async () => {
     const network = await get("/api/network");
     const broker = network.brokers.find((each) => each.id === page.query.broker);
@@ -59,7 +59,9 @@ async function showBroker(page) {
     if (!broker.client) return body.replaceChildren(h("h1", {}, `${broker.domain}/${broker.name}`), unattached(broker));
     const { status, points, problem: why } = await get("/api/broker", { client: broker.client });
     const mine = await get("/api/mine", { client: broker.client }).catch(() => null);
-    if (page.isShown() && status) body.replaceChildren(...brokerPage(broker, status, points, why), ...(mine ? clientPage(broker.client, mine) : []));
+    if (!page.isShown() || !status) return;
+    body.replaceChildren(...brokerPage(broker, status, points, why), ...(mine ? clientPage(broker.client, mine) : []));
+    actions.replaceChildren(...(page.me.may_act ? buttons(page, broker, mine, said) : []));
   });
 }
 
@@ -93,6 +95,17 @@ function brokerPage(broker, status, points, why) {
       h("div", { class: "panel" }, h("h2", {}, "Counters"), table(["What", { title: "Since start", class: "num" }],
         Object.entries(status.counts).sort().map(([name, value]) => h("tr", {}, h("td", {}, name), h("td", { class: "num" }, count(value)))), "Counters"))),
   ].filter(Boolean);
+}
+
+function buttons(page, broker, mine, said) {
+  const act = async (action, question) => {
+    if (!confirm(question)) return;
+    try { said.textContent = `${action}: ${JSON.stringify(await post("/api/act", { client: broker.client, action }))}`; }
+    catch (error) { said.replaceChildren(h("span", { class: "bad" }, error.message)); }
+  };
+  const isAdministrator = page.me.clients.some((each) => each.name === broker.client && each.administers);
+  return [isAdministrator ? h("button", { type: "button", onclick: () => act("drain", `Drain ${broker.domain}/${broker.name}? It delivers what it holds, and stops.`) }, "Drain this broker") : null,
+    mine?.letters.length ? h("button", { type: "button", onclick: () => act("replay", `Try ${mine.letters.length} dead letters of ${broker.client} again?`) }, "Replay dead letters") : null].filter(Boolean);
 }
 
 // What this client has at the broker; other clients' is theirs.
