@@ -86,7 +86,9 @@ def console(
       tidings console --as police/admin --registry police/tidings.db
     """
     from tidings.console import ConsoleSettings
+    from tidings.net import log_to_stderr
 
+    log_to_stderr("error" if demo else "info")  # Brokers that start one after the other miss each other at first.
     if demo and who:
         raise InputError("--demo brings its own clients; leave out --as")
     if (certificate is None) != (key is None):

@@ -17,12 +17,15 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidings.errors import TidingsError
 from tidings.events import Timestamp
-from tidings.net import Broker, Client, DevNetwork, DevNetworkFiles, lay_out, read_broker
+from tidings.net import Client, DevNetwork, DevNetworkFiles, lay_out, read_broker
 from tidings.security import Mode
+
+if TYPE_CHECKING:
+    from tidings.net import Broker
 
 BROKERS = {"police": 2, "ccs": 2, "yard": 1}
 EVENTS_PER_S = 12.0
@@ -87,6 +90,8 @@ class London:
         return self
 
     async def _start(self, file: Path) -> Broker:
+        from tidings.net import Broker  # Loads the matching kernels, which a console without a demo does not need.
+
         broker = await Broker.start(read_broker(file))
         self._stack.push_async_callback(broker.stop)
         return broker

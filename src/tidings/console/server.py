@@ -52,6 +52,7 @@ from tidings.net import (
     certificate_end_ms,
     host_and_port,
     listen,
+    names_in,
 )
 
 log = logging.getLogger("tidings.console")
@@ -153,7 +154,8 @@ class Console:
         self.address = address_of(self._server)
         port = self.address.rpartition(":")[2]
         asked, _ = host_and_port(self.settings.listen)
-        named = {asked, *LOOPBACK}
+        self._names = names_in(self.settings.certificate.read_bytes()) if self.settings.certificate else []
+        named = {asked, *LOOPBACK, *self._names}
         self._hosts = frozenset(f"{f'[{host}]' if ':' in host else host}:{port}" for host in named)
         self._observer = self._loop.create_task(self._observe())
         return self
@@ -172,7 +174,9 @@ class Console:
     @property
     def url(self) -> str:
         """Where a browser finds it, with the login key in the fragment, which browsers keep to themselves."""
-        return f"{self._scheme}://{self.address}/#login={self.sessions.key}"
+        host, _, port = self.address.rpartition(":")
+        shown = host if host in LOOPBACK or not self._names else self._names[0]
+        return f"{self._scheme}://{shown}:{port}/#login={self.sessions.key}"
 
     @property
     def _scheme(self) -> str:
