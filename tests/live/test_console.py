@@ -340,6 +340,17 @@ def test_every_screen_is_accessible_fits_a_phone_and_loads_only_from_here(
     assert {url.split("/")[2] for url in asked} == {show.console.address}
 
 
+def test_a_page_says_so_when_the_console_has_gone(show: Show, browser: Browser) -> None:
+    async def start() -> Console:
+        return await Console(replace(show.console.settings, audit=None)).__aenter__()
+
+    console = show.loop.run(start())
+    page = opened(browser, console.url)
+    show.loop.run(console.__aexit__(None, None, None))
+    expect(page.locator("#banner")).to_contain_text("is `tidings console` still running?", timeout=15_000)
+    page.context.close()
+
+
 def test_who_is_not_logged_in_reads_what_to_do(show: Show, browser: Browser) -> None:
     page = browser.new_page()
     page.goto(f"http://{show.console.address}/")

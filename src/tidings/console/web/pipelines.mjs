@@ -4,7 +4,7 @@ import { badge, count, dayOf, empty, get, h, table, tile } from "/dom.mjs";
 
 export async function show(page) {
   page.root.append(h("h1", {}, "Pipelines"), h("p", { class: "lead" }, "Spark jobs of ", h("code", {}, "tidings run"), ": batches, what could not be used, and who got how much."));
-  const list = h("div", {}), place = h("div", {});
+  const list = h("div", {}, h("p", { class: "note" }, "Reading…")), place = h("div", {});
   page.root.append(list, place);
   let before = "";
   page.every(3, async () => {
