@@ -129,7 +129,7 @@ def _show(page: Page, screen: str) -> None:
         page.wait_for_selector("tbody tr:nth-child(12)")
     elif screen == "pipelines":
         go(page, screen)
-        page.wait_for_selector("text=detective", timeout=90_000)
+        page.wait_for_selector("text=detective", timeout=300_000)
     else:
         go(page, screen, "client=police/camera")
         page.wait_for_selector("tbody tr")

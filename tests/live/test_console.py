@@ -303,6 +303,7 @@ def test_a_trace_shows_who_could_read_what(show: Show, page: Page) -> None:
         read = page.get_by_role("region", name="Who could read which attribute")
         expect(read.locator("tr", has_text="ccs/ccs-1")).to_have_text(re.compile("sealed.*reads"))
         expect(read.locator("tr", has_text="police/police-1")).to_have_text(re.compile("reads.*reads"))
+        expect(page.locator("svg.map path.link.path")).to_have_count(1)
 
 
 def test_rights_are_a_matrix_for_administrators_and_ones_own_for_others(page: Page) -> None:
@@ -312,6 +313,7 @@ def test_rights_are_a_matrix_for_administrators_and_ones_own_for_others(page: Pa
     expect(rights.locator("tbody tr", has_text="ccs/desk").locator(".good >> text=✓")).to_have_count(1)
     rights.locator("tbody tr", has_text="ccs/desk").locator("summary").click()
     expect(rights).to_contain_text("ccs/desk loses it; nobody has a right derived from it here.")
+    assert "police to ccs/desk" in (page.get_by_role("img").get_attribute("aria-label") or "")
     go(page, "rights", "client=police/desk")
     expect(page.get_by_role("region", name="Rights to Numberplate").locator("tbody tr")).to_have_count(1)
 

@@ -103,6 +103,7 @@ def _known_row(known: KnownGrant, type: Mapping[str, Any], names: Mapping[bytes,
         "digest": known.token.digest.hex()[:16],
         "revoked": next((id for id in known.token.revocation_ids if id in known.revoked), ""),
         "by": " → ".join(by),
+        "chain": by,
         "state": "valid" if refusal is None else refusal.partition(":")[0].replace("validity", "not valid"),
     }
 

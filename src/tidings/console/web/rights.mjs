@@ -1,6 +1,6 @@
 // Rights: who may see what until when, as a matrix for each type.
 
-import { badge, dayOf, empty, get, h, left, table } from "/dom.mjs";
+import { badge, dayOf, empty, get, h, left, s, table } from "/dom.mjs";
 
 export async function show(page) {
   page.root.append(h("h1", {}, "Rights"));
@@ -13,7 +13,7 @@ export async function show(page) {
     h("span", {}, "An owner gives one with ", h("code", {}, "tidings grant"), "; ", h("code", {}, "tidings grant accept"), " takes it."))));
   for (const type of types) {
     const mine = rows.filter((row) => row.type === type.name);
-    if (mine.length) page.root.append(matrix(page, type, mine));
+    if (mine.length) page.root.append(matrix(page, type, mine), graph(type, mine) ?? "");
   }
 }
 
@@ -45,4 +45,28 @@ function whoHasHeard(page, row) {
     place.replaceChildren(...(rows.length ? rows.map((each) => h("div", {}, each.broker, " ", badge(each.heard ? "has heard" : "not yet", each.heard ? "good" : "warn"))) : ["This broker has no links."]));
   });
   return details;
+}
+
+// Who gave to whom: a column for each step from the owner.
+const COLUMN = 220, ROW = 30, GRAPH_MAX = 80;
+
+function graph(type, rows) {
+  const chains = rows.filter((row) => row.chain && row.state === "valid").map((row) => [...row.chain, row.who]);
+  const column = new Map(), edges = new Set();
+  for (const chain of chains) chain.forEach((name, at) => {
+    column.set(name, Math.max(at, column.get(name) ?? 0));
+    if (at && chain[at - 1] !== name) edges.add(JSON.stringify([chain[at - 1], name]));
+  });
+  if (!edges.size || column.size > GRAPH_MAX) return null;
+  const filled = [], spot = new Map();
+  for (const [name, at] of [...column].sort(([a], [b]) => (a < b ? -1 : 1))) { filled[at] = (filled[at] ?? 0) + 1; spot.set(name, [at, filled[at]]); }
+  const tall = Math.max(...filled.filter(Boolean)), height = tall * ROW + 12;
+  const xy = (name) => { const [at, n] = spot.get(name); return [14 + at * COLUMN, (height * n) / (filled[at] + 1)]; };
+  const lines = [...edges].map((each) => { const [from, to] = JSON.parse(each), [x1, y1] = xy(from), [x2, y2] = xy(to), half = (x1 + x2) / 2 + 40;
+    return s("path", { class: "link", d: `M${x1 + 8 + from.length * 7} ${y1} C${half} ${y1} ${half} ${y2} ${x2 - 8} ${y2}` }); });
+  const names = [...spot.keys()].map((name) => { const [x, y] = xy(name); return s("text", { x, y: y + 4 }, name); });
+  const wide = 14 + filled.length * COLUMN;
+  const drawing = s("svg", { viewBox: `0 0 ${wide} ${height}`, width: wide, height, role: "img",
+    "aria-label": `Grants of ${type.name}: ${[...edges].map((each) => JSON.parse(each).join(" to ")).join(", ")}` }, lines, names);
+  return h("div", { class: "panel" }, h("h2", {}, `Who gave rights to ${type.name} to whom`), h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Graph of grants" }, drawing));
 }
