@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -21,7 +22,8 @@ from tests.live.together import Together
 from tidings.console import Console, ConsoleSettings
 from tidings.console.feeds import SHOWN_PER_TICK
 from tidings.net import BlockingClient, Client, DevNetwork, ReadAccess
-from tidings.security import Mode
+from tidings.security import Identity, Mode
+from tidings.store import Registry
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -239,6 +241,24 @@ def test_actions_need_to_be_allowed_and_the_right_to_them_and_are_in_the_audit_l
     show.loop.run(console.__aexit__(None, None, None))
     actions = [json.loads(line)["action"] for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
     assert actions == ["log in", "drain", "drain refused", "replay", "replay done"]
+
+
+def test_a_revoked_right_is_shown_with_who_has_heard_of_it(show: Show) -> None:
+    ours, files = Browserless(show.console), Path(show.console.settings.registry).parent
+    authority = Identity.from_pem((files / "authority.pem").read_bytes())
+    now = time.time_ns() // 1_000_000
+    with Registry.open(show.console.settings.registry, now_ms=now) as registry:
+        holder = registry.domains.key_of(f"ccs/{ODD_NAME}")
+        (known,) = registry.grants.all(holder=holder)
+        registry.grants.revoke(known.token, by_key=authority.public_key, now_ms=now, signer=authority)
+    rows = ours.ask("GET", "/api/rights?client=police/camera")[2]["rows"]
+    (row,) = [row for row in rows if row["who"] == f"ccs/{ODD_NAME}"]
+    assert (row["state"], row["revoked"]) == ("revoked", known.token.revocation_ids[-1])
+    heard: list[dict[str, Any]] = []
+    until = time.monotonic() + 30
+    while not any(each["heard"] for each in heard) and time.monotonic() < until:
+        heard = ours.ask("GET", f"/api/heard?client=police/camera&revocation={row['revoked']}")[2]
+    assert heard == [{"broker": "ccs/ccs-1", "heard": True}]
 
 
 # ── In a browser ──
