@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from tidings.console import Console, ConsoleSettings, London
 
-SCREENS = ("network", "events", "why", "trace", "rights", "papers")
+SCREENS = ("network", "events", "why", "trace", "rights", "pipelines", "papers")
 WIDE, NARROW = (1280, 860), (400, 800)
 _T = TypeVar("_T")
 
@@ -93,10 +93,14 @@ def pictures(folder: Path) -> None:
     """A picture of each screen, in both themes and both widths."""
     folder.mkdir(parents=True, exist_ok=True)
     loop = LoopThread()
-    london = loop.run(London().__aenter__())
+    london = loop.run(London(spark=True).__aenter__())
     figures = Path("figures") if Path("figures").is_dir() else None
     settings = ConsoleSettings(
-        clients=london.console_clients, listen="127.0.0.1:0", registry=str(london.registry), figures=figures
+        clients=london.console_clients,
+        listen="127.0.0.1:0",
+        registry=str(london.registry),
+        figures=figures,
+        pipelines=[london.pipeline],
     )
     console = loop.run(Console(settings).__aenter__())
     try:
@@ -123,6 +127,9 @@ def _show(page: Page, screen: str) -> None:
     elif screen == "events":
         go(page, screen, "type=Numberplate&client=police/desk&where=speed+%3E+20")
         page.wait_for_selector("tbody tr:nth-child(12)")
+    elif screen == "pipelines":
+        go(page, screen)
+        page.wait_for_selector("text=detective", timeout=300_000)
     else:
         go(page, screen, "client=police/camera")
         page.wait_for_selector("tbody tr")

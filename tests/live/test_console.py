@@ -6,8 +6,10 @@ import http.client
 import json
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +22,8 @@ from tests.live.together import Together
 from tidings.console import Console, ConsoleSettings
 from tidings.console.feeds import SHOWN_PER_TICK
 from tidings.net import BlockingClient, Client, DevNetwork, ReadAccess
-from tidings.security import Mode
+from tidings.security import Identity, Mode
+from tidings.store import Registry
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -61,6 +64,7 @@ def show(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Show]:
             listen="127.0.0.1:0",
             registry=str(network.laid.folder / "police/tidings.db"),
             figures=Path("figures"),
+            pipelines=[folder / "none.toml"],
             audit=folder / "audit.jsonl",
         )
         console = await Console(settings).__aenter__()
@@ -218,6 +222,45 @@ def test_a_log_in_is_in_the_audit_log(show: Show) -> None:
     assert json.loads(file.read_text().splitlines()[-1])["action"] == "log in"
 
 
+def test_actions_need_to_be_allowed_and_the_right_to_them_and_are_in_the_audit_log(show: Show, tmp_path: Path) -> None:
+    ours = Browserless(show.console)
+    drain = {"client": "police/camera", "action": "drain"}
+    assert ours.ask("POST", "/api/act", drain, **{"X-Tidings-CSRF": ours.csrf})[0] == 403
+
+    async def start() -> Console:
+        allowed = replace(show.console.settings, allow_actions=True, audit=tmp_path / "audit.jsonl")
+        return await Console(allowed).__aenter__()
+
+    console = show.loop.run(start())
+    theirs = Browserless(console)
+    status, _, said = theirs.ask(
+        "POST", "/api/act", {**drain, "client": "police/desk"}, **{"X-Tidings-CSRF": theirs.csrf}
+    )
+    assert (status, said["error"]) == (403, "Denied")  # By the broker: the desk does not administer it.
+    assert theirs.post("/api/act", {"client": "police/desk", "action": "replay"}) == [{"replayed": 0, "left": 0}]
+    show.loop.run(console.__aexit__(None, None, None))
+    actions = [json.loads(line)["action"] for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    assert actions == ["log in", "drain", "drain refused", "replay", "replay done"]
+
+
+def test_a_revoked_right_is_shown_with_who_has_heard_of_it(show: Show) -> None:
+    ours, files = Browserless(show.console), Path(show.console.settings.registry).parent
+    authority = Identity.from_pem((files / "authority.pem").read_bytes())
+    now = time.time_ns() // 1_000_000
+    with Registry.open(show.console.settings.registry, now_ms=now) as registry:
+        holder = registry.domains.key_of(f"ccs/{ODD_NAME}")
+        (known,) = registry.grants.all(holder=holder)
+        registry.grants.revoke(known.token, by_key=authority.public_key, now_ms=now, signer=authority)
+    rows = ours.ask("GET", "/api/rights?client=police/camera")[2]["rows"]
+    (row,) = [row for row in rows if row["who"] == f"ccs/{ODD_NAME}"]
+    assert (row["state"], row["revoked"]) == ("revoked", known.token.revocation_ids[-1])
+    heard: list[dict[str, Any]] = []
+    until = time.monotonic() + 30
+    while not any(each["heard"] for each in heard) and time.monotonic() < until:
+        heard = ours.ask("GET", f"/api/heard?client=police/camera&revocation={row['revoked']}")[2]
+    assert heard == [{"broker": "ccs/ccs-1", "heard": True}]
+
+
 # ── In a browser ──
 
 
@@ -227,6 +270,7 @@ def test_the_map_shows_brokers_and_leads_to_their_pages(page: Page) -> None:
     page.locator("td a", has_text="police/police-1").click()
     expect(page.locator("h1")).to_contain_text("police/police-1")
     expect(page.get_by_role("region", name="Links")).to_contain_text("ccs/ccs-1")
+    expect(page.locator("main")).to_contain_text("Its certificate ends")
     assert "login" not in page.url
 
 
@@ -258,6 +302,19 @@ def test_a_wrong_condition_is_shown_with_the_spot(page: Page) -> None:
     expect(page.locator("form .chip").first).to_have_text("speed ∈ (20.0, ∞)")
 
 
+def test_a_condition_is_completed_by_keyboard_and_kept(page: Page) -> None:
+    go(page, "events", "type=Numberplate")
+    page.fill("#where", "sp")
+    page.press("#where", "Control+Space")
+    expect(page.locator("#where")).to_have_value("speed ")
+    page.locator("#where").press_sequentially("> 41")
+    page.click("text=Keep")
+    page.fill("#where", "")
+    page.click("button.chip >> text=speed > 41")
+    expect(page.locator("#where")).to_have_value("speed > 41")
+    assert "where=speed+%3E+41" in page.url
+
+
 def test_a_trace_shows_who_could_read_what(show: Show, page: Page) -> None:
     with BlockingClient(show.console.clients["ccs/desk"].config) as desk:
         desk.subscribe("Numberplate", "plate = 'TRACED'")
@@ -266,6 +323,7 @@ def test_a_trace_shows_who_could_read_what(show: Show, page: Page) -> None:
         read = page.get_by_role("region", name="Who could read which attribute")
         expect(read.locator("tr", has_text="ccs/ccs-1")).to_have_text(re.compile("sealed.*reads"))
         expect(read.locator("tr", has_text="police/police-1")).to_have_text(re.compile("reads.*reads"))
+        expect(page.locator("svg.map path.link.path")).to_have_count(1)
 
 
 def test_rights_are_a_matrix_for_administrators_and_ones_own_for_others(page: Page) -> None:
@@ -273,6 +331,9 @@ def test_rights_are_a_matrix_for_administrators_and_ones_own_for_others(page: Pa
     rights = page.get_by_role("region", name="Rights to Numberplate")
     expect(rights.locator("tbody tr", has_text="ccs/desk")).to_have_count(1)
     expect(rights.locator("tbody tr", has_text="ccs/desk").locator(".good >> text=✓")).to_have_count(1)
+    rights.locator("tbody tr", has_text="ccs/desk").locator("summary").click()
+    expect(rights).to_contain_text("ccs/desk loses it; nobody has a right derived from it here.")
+    assert "police to ccs/desk" in (page.get_by_role("img").get_attribute("aria-label") or "")
     go(page, "rights", "client=police/desk")
     expect(page.get_by_role("region", name="Rights to Numberplate").locator("tbody tr")).to_have_count(1)
 
@@ -299,6 +360,17 @@ def test_every_screen_is_accessible_fits_a_phone_and_loads_only_from_here(
         assert page.evaluate("() => document.documentElement.scrollWidth") <= NARROW[0], screen
     page.context.close()
     assert {url.split("/")[2] for url in asked} == {show.console.address}
+
+
+def test_a_page_says_so_when_the_console_has_gone(show: Show, browser: Browser) -> None:
+    async def start() -> Console:
+        return await Console(replace(show.console.settings, audit=None)).__aenter__()
+
+    console = show.loop.run(start())
+    page = opened(browser, console.url)
+    show.loop.run(console.__aexit__(None, None, None))
+    expect(page.locator("#banner")).to_contain_text("is `tidings console` still running?", timeout=15_000)
+    page.context.close()
 
 
 def test_who_is_not_logged_in_reads_what_to_do(show: Show, browser: Browser) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -54,6 +55,10 @@ def console(
     allow_publish: Annotated[
         bool, typer.Option("--allow-publish", help="Let pages publish events, within the client's rights.")
     ] = False,
+    allow_actions: Annotated[
+        bool,
+        typer.Option("--allow-actions", help="Let pages replay dead letters and, as an administrator, drain a broker."),
+    ] = False,
     audit: Annotated[
         Path | None, typer.Option("--audit", metavar="FILE", help="Append a JSON line for each action to this file.")
     ] = None,
@@ -81,7 +86,9 @@ def console(
       tidings console --as police/admin --registry police/tidings.db
     """
     from tidings.console import ConsoleSettings
+    from tidings.net import log_to_stderr
 
+    log_to_stderr("error" if demo else "info")  # Brokers that start one after the other miss each other at first.
     if demo and who:
         raise InputError("--demo brings its own clients; leave out --as")
     if (certificate is None) != (key is None):
@@ -93,6 +100,7 @@ def console(
         figures=figures or (FIGURES if FIGURES.is_dir() else None),
         pipelines=pipeline or (),
         allow_publish=allow_publish or demo,
+        allow_actions=allow_actions,
         audit=audit,
         certificate=certificate,
         key=key,
@@ -101,10 +109,11 @@ def console(
         asyncio.run(_serve(settings, demo=demo, open_browser=open_browser))
 
 
-def _clients(who: list[str] | None, *, demo: bool) -> list[Path]:
+def _clients(who: Sequence[str] | None, *, demo: bool) -> list[Path]:
+    """By the rule of all commands (see `session`), except that several may be named."""
     if demo:
         return []
-    return [chosen(each).file for each in who] if who else [chosen(None).file]
+    return [chosen(each).file for each in who] if who else [chosen(os.environ.get("TIDINGS_CLIENT")).file]
 
 
 async def _serve(settings: ConsoleSettings, *, demo: bool, open_browser: bool | None) -> None:
@@ -117,9 +126,15 @@ async def _serve(settings: ConsoleSettings, *, demo: bool, open_browser: bool | 
         for each in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(each, stopped.set)
         if demo:
-            tell("starting five brokers of three organisations, about ten seconds …")
-            london = await stack.enter_async_context(London())
-            settings = replace(settings, clients=london.console_clients, registry=str(london.registry))
+            spark = shutil.which("java") is not None
+            tell(
+                "starting five brokers of three organisations" + (", and a Spark job beside them …" if spark else " …")
+            )
+            if not spark:
+                tell("note: no Java is installed, so no Spark job runs; `tidings doctor` says what helps")
+            london = await stack.enter_async_context(London(spark=spark))
+            shown = [*settings.pipelines, *([london.pipeline] if spark else [])]
+            settings = replace(settings, clients=london.console_clients, registry=str(london.registry), pipelines=shown)
         console = await stack.enter_async_context(Console(settings))
         print(console.url, flush=True)
         tell("the URL lets whoever has it look; Ctrl-C ends the console")

@@ -19,7 +19,7 @@ EXAMPLES_MAX = 8
 BOXES_SHOWN = 50
 
 
-class Verdict(NamedTuple):
+class MatchVerdict(NamedTuple):
     """Of one condition for one event."""
 
     outcome: str
@@ -50,12 +50,12 @@ def describe(text: str, event_type: EventType) -> dict[str, Any]:
     }
 
 
-def verdict(wanted: Condition, values: Mapping[str, Value], hidden: Collection[str] = ()) -> Verdict:
+def verdict(wanted: Condition, values: Mapping[str, Value], hidden: Collection[str] = ()) -> MatchVerdict:
     """Whether an event matches, and the smallest parts that decide it.
 
     >>> speed = EventType("Plate", plate=str, speed=float)
     >>> verdict(parse("plate = 'A' AND speed > 20", speed), {"plate": "A", "speed": 5.0})
-    Verdict(outcome='FALSE', decided_by=['speed > 20'], needs=[])
+    MatchVerdict(outcome='FALSE', decided_by=['speed > 20'], needs=[])
     >>> verdict(parse("plate = 'A' AND speed > 20", speed), {"plate": "A"}, hidden={"speed"}).outcome
     'UNKNOWN'
     """
@@ -63,7 +63,7 @@ def verdict(wanted: Condition, values: Mapping[str, Value], hidden: Collection[s
     needs = sorted({name for part in parts for name in part.attributes if name in hidden})
     truth = wanted.evaluate(values)
     outcome = "UNKNOWN" if needs else "NULL" if truth is None else str(truth).upper()
-    return Verdict(outcome, [str(part) for part in parts][:CLAUSES_MAX], needs)
+    return MatchVerdict(outcome, [str(part) for part in parts][:CLAUSES_MAX], needs)
 
 
 def explain(

@@ -1,25 +1,31 @@
 """A network to look at: London with three organisations, their brokers in this process, and made-up traffic.
 
 The police publishes sightings of number plates, each attribute encrypted by itself. The congestion charge (ccs) may
-read plates, the yard everything about one car. Everything is in a temporary folder and ends with the program.
+read plates, the yard everything about one car. A Spark pipeline beside it, as a process of its own, matches what the
+police's desk receives against subscriptions in a file. Everything is in a temporary folder and ends with the program.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import random
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidings.errors import TidingsError
 from tidings.events import Timestamp
-from tidings.net import Broker, Client, DevNetwork, DevNetworkFiles, lay_out, read_broker
+from tidings.net import Client, DevNetwork, DevNetworkFiles, lay_out, read_broker
 from tidings.security import Mode
+
+if TYPE_CHECKING:
+    from tidings.net import Broker
 
 BROKERS = {"police": 2, "ccs": 2, "yard": 1}
 EVENTS_PER_S = 12.0
@@ -32,12 +38,39 @@ SUBSCRIPTIONS = {
     "yard/desk": f"plate = '{WANTED}'",
 }
 
+PIPELINE = """
+name = "sightings"
+checkpoint = "state"
+[events]
+format = "tidings"
+client = "london/police/desk/client.toml"
+type_name = "Numberplate"
+subscription = "spark"
+[subscriptions]
+path = "wanted"
+[deliveries]
+format = "parquet"
+path = "deliveries"
+[quarantine]
+path = "quarantine"
+[trigger]
+every_s = 5.0
+"""
+WANTED_BY = [
+    {"id": "fast", "subscriber": "road safety", "filter": "speed > 50"},
+    {"id": "city", "subscriber": "city planning", "filter": "area LIKE 'E%' AND speed < 20"},
+    {"id": "one-car", "subscriber": "detective", "filter": f"plate = '{WANTED}'"},
+    {"id": "typo", "subscriber": "road safety", "filter": "sped > 50"},
+]
+STOP_S_MAX = 20.0
+
 
 class London:
     """The network, while it is up."""
 
-    def __init__(self, *, seed: int = 7, events_per_s: float = EVENTS_PER_S) -> None:
-        self._seed, self._events_per_s = seed, events_per_s
+    def __init__(self, *, seed: int = 7, events_per_s: float = EVENTS_PER_S, spark: bool = False) -> None:
+        """With `spark`, the pipeline runs, too; it needs Java."""
+        self._seed, self._events_per_s, self._spark = seed, events_per_s, spark
         self._stack = contextlib.AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self.files: DevNetworkFiles
@@ -57,6 +90,8 @@ class London:
         return self
 
     async def _start(self, file: Path) -> Broker:
+        from tidings.net import Broker  # Loads the matching kernels, which a console without a demo does not need.
+
         broker = await Broker.start(read_broker(file))
         self._stack.push_async_callback(broker.stop)
         return broker
@@ -67,6 +102,19 @@ class London:
             client = await self._client(who)
             self._tasks.append(loop.create_task(_read(client, condition)))
         self._tasks.append(loop.create_task(self._publish(await self._client("police/camera"))))
+        if self._spark:
+            await self._start_pipeline(await self._client("police/desk"))
+
+    async def _start_pipeline(self, desk: Client) -> None:
+        await (await desk.subscribe("Numberplate", durable="spark").ready()).close()
+        folder = self.pipeline.parent
+        (folder / "wanted").mkdir()
+        (folder / "wanted" / "1.jsonl").write_text("".join(json.dumps(each) + "\n" for each in WANTED_BY))
+        self.pipeline.write_text(PIPELINE)
+        with (folder / "spark.log").open("wb") as said:
+            command = [sys.executable, "-m", "tidings", "run", str(self.pipeline), "--master", "local[1]"]
+            process = await asyncio.create_subprocess_exec(*command, stdout=said, stderr=said)
+        self._stack.push_async_callback(_stop, process)
 
     async def _client(self, who: str) -> Client:
         client = await Client.connect(self.files.clients[who])
@@ -93,8 +141,23 @@ class London:
         return [self.files.clients[who] for who in ("police/camera", "police/desk", "ccs/desk", "yard/desk")]
 
     @property
+    def pipeline(self) -> Path:
+        """The file of the pipeline; it exists if the pipeline was asked for."""
+        return self.files.folder.parent / "sightings.toml"
+
+    @property
     def registry(self) -> Path:
         return self.files.folder / "police" / "tidings.db"
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        await asyncio.wait_for(process.wait(), STOP_S_MAX)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
 
 
 async def _read(client: Client, condition: str) -> None:

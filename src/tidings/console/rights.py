@@ -79,17 +79,31 @@ def _from_registry(
         if each.right.type_id == ANY_TYPE or isinstance(each.right.type_id, str):
             continue
         if (type := types.get(each.right.type_id.hex())) is not None:
-            rows.append(_known_row(each, type, names))
+            rows.append(_known_row(each, type, names) | {"ends": _ends_with(each, known, names)})
     return rows
 
 
+def _ends_with(one: KnownGrant, known: Iterable[KnownGrant], names: Mapping[bytes, str]) -> list[str]:
+    """Who else would lose a right if this one were revoked: whose token was derived from it."""
+    link = one.token.revocation_ids[-1]
+    others = (each for each in known if each is not one and link in each.token.revocation_ids)
+    return sorted({_name(each.right.holder, names) for each in others})
+
+
+def _name(key: bytes, names: Mapping[bytes, str]) -> str:
+    return names.get(key, fingerprint(key)[:24] + "…")
+
+
 def _known_row(known: KnownGrant, type: Mapping[str, Any], names: Mapping[bytes, str]) -> dict[str, Any]:
-    by = [names.get(link.issuer, fingerprint(link.issuer)[:16]) for link in known.token.inspect() if link.issuer]
+    by = [_name(link.issuer, names) for link in known.token.inspect() if link.issuer]
     refusal = known.refusal(_now_ms())
     return {
         **_row(known.right, type),
-        "who": names.get(known.right.holder, fingerprint(known.right.holder)[:24] + "…"),
+        "who": _name(known.right.holder, names),
+        "digest": known.token.digest.hex()[:16],
+        "revoked": next((id for id in known.token.revocation_ids if id in known.revoked), ""),
         "by": " → ".join(by),
+        "chain": by,
         "state": "valid" if refusal is None else refusal.partition(":")[0].replace("validity", "not valid"),
     }
 

@@ -10,10 +10,12 @@
     POST /api/why {type, event, conditions} which conditions match an event, and which clause decides
     POST /api/try {type, where}             a condition against the recent events
     GET  /api/trace?event=                  the route of an event
-    GET  /api/rights                        who may see what until when
+    GET  /api/rights, /api/heard            who may see what until when; who has heard of a revocation
+    GET  /api/mine                          a client's certificate, subscriptions and dead letters
     GET  /api/pipelines, /api/pipeline      jobs of `tidings run`; one of them: ?number=
     GET  /api/papers, /figures/…            the lab's verdicts and figures
     POST /api/publish {type, values}        if publishing is allowed
+    POST /api/act {action}                  drain the client's broker, replay its dead letters: if that is allowed
 
 Every answer carries a content security policy that lets a page load and run only what this server sent, and makes
 the browser refuse text as markup (Trusted Types).
@@ -42,7 +44,16 @@ from tidings.console.topology import topology
 from tidings.errors import InputError, PeerError, SetupError, TidingsError, did_you_mean
 from tidings.events import Attribute, EventType, typed
 from tidings.filters import parse
-from tidings.net import BadRequest, HttpConnection, HttpRequest, address_of, host_and_port, listen
+from tidings.net import (
+    BadRequest,
+    HttpConnection,
+    HttpRequest,
+    address_of,
+    certificate_end_ms,
+    host_and_port,
+    listen,
+    names_in,
+)
 
 log = logging.getLogger("tidings.console")
 
@@ -53,6 +64,9 @@ OBSERVE_S = 2.0
 OBSERVE_FOR_S = 15.0  # After the last request of any page.
 BODY_BYTES_MAX = 256 * 1024
 CONDITIONS_MAX = 100
+LETTERS_SHOWN = 100
+ACTIONS = {"drain": "drain", "replay": "dlq replay"}
+"""What pages may ask for, and the broker's name for it."""
 RECENT_WAIT_S = 1.5  # For the first events of a feed that a question has just opened.
 
 POLICY = (
@@ -91,6 +105,8 @@ class ConsoleSettings:
     pipelines: Sequence[Path] = ()
     """The files of the pipelines that it shows."""
     allow_publish: bool = False
+    allow_actions: bool = False
+    """Drain a broker, replay dead letters; the broker decides who may."""
     audit: Path | None = None
     certificate: Path | None = None
     key: Path | None = None
@@ -119,12 +135,15 @@ class Console:
             "/api/check": self._check,
             "/api/trace": self._trace,
             "/api/rights": self._rights,
+            "/api/heard": self._heard,
+            "/api/mine": self._mine,
             "/api/pipeline": self._pipeline,
         }
         self._post: dict[str, Answerer] = {
             "/api/why": self._why,
             "/api/try": self._try,
             "/api/publish": self._publish,
+            "/api/act": self._act,
         }
 
     # ── Life ──
@@ -135,7 +154,8 @@ class Console:
         self.address = address_of(self._server)
         port = self.address.rpartition(":")[2]
         asked, _ = host_and_port(self.settings.listen)
-        named = {asked, *LOOPBACK}
+        self._names = names_in(self.settings.certificate.read_bytes()) if self.settings.certificate else []
+        named = {asked, *LOOPBACK, *self._names}
         self._hosts = frozenset(f"{f'[{host}]' if ':' in host else host}:{port}" for host in named)
         self._observer = self._loop.create_task(self._observe())
         return self
@@ -154,7 +174,9 @@ class Console:
     @property
     def url(self) -> str:
         """Where a browser finds it, with the login key in the fragment, which browsers keep to themselves."""
-        return f"{self._scheme}://{self.address}/#login={self.sessions.key}"
+        host, _, port = self.address.rpartition(":")
+        shown = host if host in LOOPBACK or not self._names else self._names[0]
+        return f"{self._scheme}://{shown}:{port}/#login={self.sessions.key}"
 
     @property
     def _scheme(self) -> str:
@@ -269,6 +291,7 @@ class Console:
             "csrf": session.csrf,
             "clients": clients,
             "may_publish": self.settings.allow_publish,
+            "may_act": self.settings.allow_actions,
         }
 
     async def _network(self) -> dict[str, Any]:
@@ -302,6 +325,14 @@ class Console:
 
     async def _rights(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
         return await rights.rights_of(client, self.settings.registry)
+
+    async def _heard(self, client: ConsoleClient, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return await client.ask("heard", revocation=str(asked.get("revocation", ""))[:200])
+
+    async def _mine(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
+        subscriptions, letters = await asyncio.gather(client.ask("subscriptions"), client.ask("dlq"))
+        ends_ms = certificate_end_ms(client.config.certificate.read_bytes())
+        return {"certificate_ends_ms": ends_ms, "subscriptions": subscriptions, "letters": letters[:LETTERS_SHOWN]}
 
     async def _pipeline(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
         number = str(asked.get("number", ""))
@@ -356,6 +387,21 @@ class Console:
             id = await (await client.client()).publish(event_type.name, values)
         self._audit.record("published", client.name, type=event_type.name, id=id)
         return {"id": id}
+
+    async def _act(self, client: ConsoleClient, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+        action = str(asked.get("action", ""))
+        if action not in ACTIONS:
+            raise InputError(f"expected one of {', '.join(ACTIONS)}")
+        if not self.settings.allow_actions:
+            raise BadRequest(403, "this console only reads; start it with --allow-actions")
+        self._audit.record(action, client.name, broker=client.config.broker)
+        try:
+            done = await client.ask(ACTIONS[action])
+        except TidingsError as refused:
+            self._audit.record(f"{action} refused", client.name, code=refused.code)
+            raise
+        self._audit.record(f"{action} done", client.name, outcome=json.dumps(done))
+        return done
 
     def _figure(self, path: str, connection: HttpConnection) -> None:
         found = papers.figure(self.settings.figures, path)

@@ -33,7 +33,7 @@ from tidings.net.federation import introduce, trust_authority
 from tidings.net.ids import read_event_id, read_identity, read_token, show_event
 from tidings.net.observability.logs import log_to_stderr
 from tidings.net.transport.listen import address_of, listen
-from tidings.net.transport.tls import authority_keys, certificate_end_ms, der, domains_in, is_administrator
+from tidings.net.transport.tls import authority_keys, certificate_end_ms, der, domains_in, is_administrator, names_in
 
 if TYPE_CHECKING:
     from tidings.net.broker.broker import Broker
@@ -103,6 +103,7 @@ __all__ = [
     "listen",
     "log_to_stderr",
     "managers_at",
+    "names_in",
     "openapi",
     "parse_document",
     "peer_at",

@@ -56,3 +56,39 @@ function boxes(answer) {
     [...Object.entries(box.sides).map(([name, side]) => `${name} ∈ ${side}`), ...box.residuals.map((each) => `«${each}»`)].join("  ∧  ") || "everything")),
     answer.boxes_total > 6 ? h("span", { class: "soft" }, `and ${answer.boxes_total - 6} boxes more`) : null);
 }
+
+// ── Completion: Ctrl+Space completes the word before the cursor ──
+
+const WORDS = ["AND", "OR", "NOT", "IN", "LIKE", "BETWEEN", "IS NULL", "IS NOT NULL", "TRUE", "FALSE", "TIMESTAMP"];
+
+export function completing(field, names) {
+  field.setAttribute("aria-keyshortcuts", "Control+Space");
+  field.title = "Ctrl+Space completes a name";
+  field.addEventListener("keydown", (event) => {
+    if (!(event.ctrlKey && event.code === "Space")) return;
+    event.preventDefault();
+    const end = field.selectionStart, word = /[\w.]*$/.exec(field.value.slice(0, end))[0];
+    const found = [...names(), ...WORDS].filter((each) => each.toLowerCase().startsWith(word.toLowerCase()));
+    if (!found.length || !word) return;
+    const shared = found.length === 1 ? `${found[0]} ` : found.reduce((a, b) => { let n = 0; while (n < a.length && a[n]?.toLowerCase() === b[n]?.toLowerCase()) n += 1; return a.slice(0, n); });
+    if (shared.length <= word.length) return;
+    field.setRangeText(shared, end - word.length, end, "end");
+    field.dispatchEvent(new Event("input"));
+  });
+}
+
+// ── Conditions that were kept, in this browser ──
+
+const KEPT_MAX = 20;
+const keptOf = (type) => { try { return JSON.parse(localStorage.getItem(`tidings.kept.${type}`) ?? "[]").filter((each) => typeof each === "string"); } catch { return []; } };
+
+export function kept(field, typeName, use) {
+  const place = h("div", { class: "chips" });
+  const store = (texts) => { try { localStorage.setItem(`tidings.kept.${typeName()}`, JSON.stringify(texts.slice(0, KEPT_MAX))); } catch { /* Private windows keep nothing. */ } draw(); };
+  const draw = () => place.replaceChildren(...keptOf(typeName()).flatMap((text) => [
+    h("button", { type: "button", class: "chip code", onclick: () => { field.value = text; field.dispatchEvent(new Event("input")); use(); } }, text),
+    h("button", { type: "button", class: "chip", "aria-label": `Forget ${text}`, onclick: () => store(keptOf(typeName()).filter((each) => each !== text)) }, "×")]));
+  const save = h("button", { type: "button", onclick: () => { const text = field.value.trim(); if (text) store([text, ...keptOf(typeName()).filter((each) => each !== text)]); } }, "Keep");
+  draw();
+  return { save, place, draw };
+}

@@ -52,6 +52,7 @@ async function render() {
   if (location.hash === "#main") { main.focus(); return; }
   leave();
   leave = () => {};
+  note("");
   const turn = ++shown;
   const { screen, query } = place();
   const client = current();
@@ -75,11 +76,25 @@ async function render() {
   }
 }
 
+// Does some work again and again while its screen is shown. What is on the screen stays if it fails once, with a note.
 async function repeat(seconds, work, goesOn) {
   while (goesOn()) {
-    try { await work(); } catch (error) { if (goesOn() && error.status === 401) return fail(error, main); if (!(error instanceof Refused)) throw error; }
+    try {
+      await work();
+      if (goesOn()) note("");
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      if (goesOn() && error.status === 401) return fail(error, main);
+      if (goesOn()) note(`Not up to date: ${error.message}`);
+    }
     await new Promise((done) => setTimeout(done, 1000 * seconds));
   }
+}
+
+function note(text) {
+  const banner = document.getElementById("banner");
+  banner.hidden = !text;
+  if (banner.textContent !== text) banner.textContent = text;
 }
 
 function fail(error, root) {

@@ -1,6 +1,6 @@
 // Events: a live tail by type and condition. The server limits how many arrive here; the page keeps the newest.
 
-import { checked, chips, insertInto, noTypes, typeField, typesOf } from "/condition.mjs";
+import { checked, chips, completing, insertInto, kept, noTypes, typeField, typesOf } from "/condition.mjs";
 import { count, h, post, problem, showValue, timeOf } from "/dom.mjs";
 
 const ROWS_MAX = 200;
@@ -19,10 +19,12 @@ export async function show(page) {
   const attributes = h("div", {}), stream = h("div", {});
   const known = () => types.find((each) => each.name === type.value);
   const drawChips = () => attributes.replaceChildren(chips(known(), (name) => insertInto(where, name)));
+  completing(where, () => Object.keys(known().attributes));
+  const shelf = kept(where, () => type.value, () => start());
   const form = h("form", { class: "panel" },
     h("div", { class: "row" }, h("div", {}, h("label", { for: "type" }, "Type"), type),
-      h("div", { class: "grow" }, h("label", { for: "where" }, "Condition, as after WHERE in SQL"), where), button, pause, copy),
-    checked(page, where, () => type.value), attributes);
+      h("div", { class: "grow" }, h("label", { for: "where" }, "Condition, as after WHERE in SQL"), where), button, pause, shelf.save, copy),
+    checked(page, where, () => type.value), attributes, shelf.place);
   page.root.append(form, page.me.may_publish ? publishForm(page, known) : "", stream);
   drawChips();
 
@@ -32,7 +34,7 @@ export async function show(page) {
     page.remember({ type: type.value, where: where.value });
     tail = new Tail(page, stream, known(), where.value, () => pause.getAttribute("aria-pressed") === "true");
   };
-  type.addEventListener("change", () => { drawChips(); where.dispatchEvent(new Event("input")); start(); });
+  type.addEventListener("change", () => { drawChips(); shelf.draw(); where.dispatchEvent(new Event("input")); start(); });
   form.addEventListener("submit", (event) => { event.preventDefault(); start(); });
   pause.addEventListener("click", () => {
     const paused = pause.getAttribute("aria-pressed") !== "true";

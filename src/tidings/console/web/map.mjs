@@ -9,7 +9,8 @@ const LABELS_MAX = 60, NARROW_PX = 640;
 export const organisations = (brokers) => [...new Set(brokers.map((each) => each.domain))].sort();
 export const colour = (orgs, domain) => `org${Math.max(0, orgs.indexOf(domain)) % 8}`;
 
-export function networkMap({ brokers, links, overlay }, hrefOf) {
+// `path` holds the links of an event's route, as "id id" in the order of the ids.
+export function networkMap({ brokers, links, overlay }, hrefOf, path = new Set()) {
   const ring = RINGS.includes(overlay);
   const order = [...brokers].sort(ring ? (a, b) => (a.id < b.id ? -1 : 1)
     : (a, b) => (a.domain + a.name < b.domain + b.name ? -1 : 1));
@@ -29,7 +30,7 @@ export function networkMap({ brokers, links, overlay }, hrefOf) {
   const lines = links.filter((each) => spot.has(each.a) && spot.has(each.b)).map((each) => {
     const [x1, y1] = spot.get(each.a), [x2, y2] = spot.get(each.b);
     const bend = 0.35, mx = (x1 + x2) / 2 + (WIDTH / 2 - (x1 + x2) / 2) * bend, my = (y1 + y2) / 2 + (HEIGHT / 2 - (y1 + y2) / 2) * bend;
-    const kind = each.up ? (each.queued > 0 ? "busy" : "") : "down";
+    const kind = path.has(`${each.a} ${each.b}`) ? "path" : each.up ? (each.queued > 0 ? "busy" : "") : "down";
     return s("path", { class: `link ${kind}`, d: `M${x1} ${y1} Q${mx} ${my} ${x2} ${y2}` },
       s("title", {}, each.up ? `linked, ${bytes(each.queued)} queued` : "not linked"));
   });

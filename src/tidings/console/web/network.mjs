@@ -1,7 +1,7 @@
 // The network: a map of organisations, brokers and links, and the page of one broker.
 
 import { chart, levels, rates } from "/chart.mjs";
-import { badge, bytes, count, duration, empty, get, h, problem, table, tile } from "/dom.mjs";
+import { badge, bytes, count, dayOf, duration, empty, get, h, left, post, problem, table, tile } from "/dom.mjs";
 import { colour, networkMap, organisations } from "/map.mjs";
 
 const KINDS = { up: "good", linked: "good", joining: "warn", draining: "warn", stale: "bad", stuck: "bad", away: "bad" };
@@ -49,8 +49,8 @@ function draw(page, found, map, side) {
 }
 
 async function showBroker(page) {
-  const body = h("div", {}, h("p", { class: "note" }, "Asking the broker…"));
-  page.root.append(h("p", {}, h("a", { href: page.link("network") }, "← Network")), body);
+  const body = h("div", {}, h("p", { class: "note" }, "Asking the broker…")), actions = h("div", { class: "row" }), said = h("p", { role: "status" });
+  page.root.append(h("p", {}, h("a", { href: page.link("network") }, "← Network")), body, actions, said);
   page.every(2, async () => {
     const network = await get("/api/network");
     const broker = network.brokers.find((each) => each.id === page.query.broker);
@@ -58,7 +58,10 @@ async function showBroker(page) {
     if (!broker) return body.replaceChildren(empty("This broker is not on the map.", "It may have left, or its neighbours have not reported yet."));
     if (!broker.client) return body.replaceChildren(h("h1", {}, `${broker.domain}/${broker.name}`), unattached(broker));
     const { status, points, problem: why } = await get("/api/broker", { client: broker.client });
-    if (page.isShown() && status) body.replaceChildren(...brokerPage(broker, status, points, why));
+    const mine = await get("/api/mine", { client: broker.client }).catch(() => null);
+    if (!page.isShown() || !status) return;
+    body.replaceChildren(...brokerPage(broker, status, points, why), ...(mine ? clientPage(broker.client, mine) : []));
+    actions.replaceChildren(...(page.me.may_act ? buttons(page, broker, mine, said) : []));
   });
 }
 
@@ -93,6 +96,27 @@ function brokerPage(broker, status, points, why) {
         Object.entries(status.counts).sort().map(([name, value]) => h("tr", {}, h("td", {}, name), h("td", { class: "num" }, count(value)))), "Counters"))),
   ].filter(Boolean);
 }
+
+function buttons(page, broker, mine, said) {
+  const act = async (action, question) => {
+    if (!confirm(question)) return;
+    try { said.textContent = `${action}: ${JSON.stringify(await post("/api/act", { client: broker.client, action }))}`; }
+    catch (error) { said.replaceChildren(h("span", { class: "bad" }, error.message)); }
+  };
+  const isAdministrator = page.me.clients.some((each) => each.name === broker.client && each.administers);
+  return [isAdministrator ? h("button", { type: "button", onclick: () => act("drain", `Drain ${broker.domain}/${broker.name}? It delivers what it holds, and stops.`) }, "Drain this broker") : null,
+    mine?.letters.length ? h("button", { type: "button", onclick: () => act("replay", `Try ${mine.letters.length} dead letters of ${broker.client} again?`) }, "Replay dead letters") : null].filter(Boolean);
+}
+
+// What this client has at the broker; other clients' is theirs.
+const clientPage = (name, { certificate_ends_ms: ends, subscriptions, letters }) => [
+  h("div", { class: "panel" }, h("h2", {}, `Subscriptions of ${name}`), h("p", {}, `Its certificate ends ${dayOf(ends)}, in ${left(ends)}.`),
+    subscriptions.length ? table(["Name", "Type", "Condition", { title: "Waiting", class: "num" }], subscriptions.map((each) => h("tr", {}, h("td", {}, each.name || h("span", { class: "soft" }, "live")),
+      h("td", {}, each.type), h("td", { class: "code" }, each.condition), h("td", { class: "num" }, each.waiting === undefined ? "–" : count(each.waiting)))), "Subscriptions")
+      : empty("None.", "`tidings subscribe TYPE CONDITION --durable NAME` makes one that waits while you are away.")),
+  h("div", { class: "panel" }, h("h2", {}, `Dead letters of ${name}`), letters.length ? table(["Subscription", "Type", "Since", "Why"], letters.map((each) => h("tr", {},
+    h("td", {}, each.subscription), h("td", {}, each.type), h("td", {}, dayOf(each.at_us / 1000)), h("td", {}, each.why))), "Dead letters")
+    : empty("None.", "Events that could not be opened, or that a subscriber rejected, are kept here; `tidings dlq replay` tries them again."))];
 
 function epochs(held) {
   const newest = Object.values(held ?? {}).map((each) => Math.max(...each));

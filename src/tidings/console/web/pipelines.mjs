@@ -4,26 +4,25 @@ import { badge, count, dayOf, empty, get, h, table, tile } from "/dom.mjs";
 
 export async function show(page) {
   page.root.append(h("h1", {}, "Pipelines"), h("p", { class: "lead" }, "Spark jobs of ", h("code", {}, "tidings run"), ": batches, what could not be used, and who got how much."));
-  const found = await get("/api/pipelines");
-  if (!page.isShown()) return;
-  if (!found.length) return page.root.append(h("div", { class: "panel" }, empty("No pipeline is named.",
-    h("span", {}, "Start the console with ", h("code", {}, "--pipeline PIPELINE.toml"), ", once for each."))));
-  page.root.append(h("div", { class: "panel" }, table(["Pipeline", "From", "To", ...["Events", "Deliveries", "Quarantined"].map((title) => ({ title, class: "num" }))],
-    found.map((each) => h("tr", {}, h("td", {}, each.problem ? each.name : h("a", { href: page.link("pipelines", { pipeline: each.number }) }, each.name), h("div", { class: "soft" }, each.file)),
-      each.problem ? h("td", { colspan: 5, class: "bad" }, each.problem) : [h("td", {}, each.events_from), h("td", {}, each.deliveries_to),
-        ...["events", "deliveries", "quarantined"].map((name) => h("td", { class: "num" }, count(each.counts[name])))])), "Pipelines")));
-  const chosen = page.query.pipeline ?? String(found.find((each) => !each.problem)?.number ?? "");
-  if (chosen === "") return;
-  const place = h("div", {});
-  page.root.append(place);
+  const list = h("div", {}, h("p", { class: "note" }, "Reading…")), place = h("div", {});
+  page.root.append(list, place);
   let before = "";
   page.every(3, async () => {
-    const one = await get("/api/pipeline", { number: chosen });
-    if (!page.isShown() || JSON.stringify(one) === before) return;
-    before = JSON.stringify(one);
-    place.replaceChildren(...pipeline(one));
+    const found = await get("/api/pipelines");
+    const chosen = page.query.pipeline ?? found.find((each) => !each.problem)?.number;
+    const one = chosen === undefined ? null : await get("/api/pipeline", { number: chosen });
+    if (!page.isShown() || JSON.stringify([found, one]) === before) return;
+    before = JSON.stringify([found, one]);
+    list.replaceChildren(h("div", { class: "panel" }, found.length ? overview(page, found) : empty("No pipeline is named.",
+      h("span", {}, "Start the console with ", h("code", {}, "--pipeline PIPELINE.toml"), ", once for each."))));
+    place.replaceChildren(...(one ? pipeline(one) : []));
   });
 }
+
+const overview = (page, found) => table(["Pipeline", "From", "To", ...["Events", "Deliveries", "Quarantined"].map((title) => ({ title, class: "num" }))],
+  found.map((each) => h("tr", {}, h("td", {}, each.problem ? each.name : h("a", { href: page.link("pipelines", { pipeline: each.number }) }, each.name), h("div", { class: "soft" }, each.file)),
+    each.problem ? h("td", { colspan: 5, class: "bad" }, each.problem) : [h("td", {}, each.events_from), h("td", {}, each.deliveries_to),
+      ...["events", "deliveries", "quarantined"].map((name) => h("td", { class: "num" }, count(each.counts[name])))])), "Pipelines");
 
 function pipeline(one) {
   const numbers = ["events", "delivered_from", "unmatched", "quarantined", "deliveries"];

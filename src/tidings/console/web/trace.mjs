@@ -1,6 +1,7 @@
 // Trace: the route of one event over organisations, as a timeline, and who could read which attribute.
 
 import { badge, empty, get, h, table } from "/dom.mjs";
+import { networkMap } from "/map.mjs";
 
 export async function show(page) {
   const id = h("input", { id: "event", class: "code", value: page.query.event ?? "", placeholder: "565518d97b4372acbf8c7dde3955c0b8.0.1", spellcheck: "false", autocomplete: "off" });
@@ -12,10 +13,16 @@ export async function show(page) {
   if (!page.query.event) return result.append(h("div", { class: "panel" }, empty("Which event?",
     h("span", {}, "Follow Trace beside an event on ", h("a", { href: page.link("events") }, "Events"), ", or put in an id as ", h("code", {}, "tidings publish -o json"), " prints it."))));
   result.append(h("p", { class: "note" }, "Asking the brokers on its route…"));
-  const hops = await get("/api/trace", { client: page.client, event: page.query.event });
+  const [hops, network] = await Promise.all([get("/api/trace", { client: page.client, event: page.query.event }), get("/api/network")]);
   if (!page.isShown()) return;
-  result.replaceChildren(...(hops.length ? [timeline(hops), matrix(hops), deliveries(hops)] : [h("div", { class: "panel" },
+  result.replaceChildren(...(hops.length ? [timeline(hops), matrix(hops), deliveries(hops), onMap(page, hops, network)] : [h("div", { class: "panel" },
     empty("No broker on the route remembers this event.", "Brokers forget the route of an event after a few thousand others."))]));
+}
+
+function onMap(page, hops, network) {
+  const ids = new Map(network.brokers.map((each) => [`${each.domain}/${each.name}`, each.id]));
+  const path = new Set(hops.map((hop) => [ids.get(nameOf(hop)), ids.get(hop.came_from)].sort().join(" ")));
+  return h("div", { class: "panel" }, h("h2", {}, "On the map"), networkMap(network, (broker) => page.link("network", { broker: broker.id }), path));
 }
 
 const nameOf = (hop) => `${hop.domain}/${hop.broker}`;
