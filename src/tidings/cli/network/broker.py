@@ -215,14 +215,23 @@ async def _watch(client: Client, *, every: float, output: Output) -> None:
 def backup(
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The backup, a new file.")],
     config: Annotated[
-        Path, typer.Option("--config", metavar="broker.toml", help="The broker that is backed up.")
+        Path,
+        typer.Option(
+            "--config",
+            metavar="broker.toml",
+            envvar="TIDINGS_BROKER_CONFIG",
+            help="The broker that is backed up.",
+        ),
     ] = Path("broker.toml"),
+    data: DataOption = None,
+    registry: RegistryOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Back a broker up while it runs: journal, registry, key managers, configuration, keys and rights in one file.
 
     Run it on the broker's host, as its user. What the broker has acknowledged before is in the file. The file holds
     private keys: keep it as you keep those. A registry on a PostgreSQL server is not in it; back it up with the server.
+    Give --data, --registry and the environment as the broker has them.
 
     \b
     Examples:
@@ -231,7 +240,7 @@ def backup(
     from tidings.net import write_backup
 
     with refusing_what_is_broken():
-        made = write_backup(config, out)
+        made = write_backup(config, out, _given({"data": data, "registry": registry}, {}), os.environ)
     row: dict[str, Any] = {"broker": made.manifest.broker, "file": str(made.file), "bytes": made.size}
     show([{**row, "files": len(made.manifest.files)}], output)
     if made.manifest.registry:

@@ -13,7 +13,7 @@ import shutil
 import sqlite3
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -24,7 +24,7 @@ import msgspec
 from tidings import __version__
 from tidings.errors import InputError, SetupError
 from tidings.net.clock import now_ms
-from tidings.net.config import BrokerConfig, Limits, files_in, read_broker
+from tidings.net.config import BrokerConfig, Limits, broker_with, files_in, read_peers
 from tidings.net.enrolment.participant import table
 from tidings.net.ids import broker_id, read_identity
 
@@ -58,13 +58,16 @@ class Backup:
     size: int
 
 
-def write_backup(config_file: Path, out: Path) -> Backup:
+def write_backup(
+    config_file: Path, out: Path, given: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None
+) -> Backup:
     """Backs the broker of a configuration up into a new file; the broker may run meanwhile.
 
+    `given` and `environment` are settings over the file's, as the broker runs with them (see `broker_with`).
     What the broker has acknowledged before the call is in it. Raises InputError if the file is there already or the
     broker has never run, SetupError if a disk refuses.
     """
-    config = read_broker(config_file)
+    config = broker_with(config_file, given or {}, environment)
     if out.exists():
         raise InputError(f"{out} is there already; name another file with --out")
     if not (config.data / "journal.db").exists():
@@ -165,7 +168,9 @@ def _configuration(config: BrokerConfig, names: dict[str, Any], registry: str) -
         parts.append(table("[limits]", changed))
     if config.overlay_options:
         parts.append(table("[overlay]", config.overlay_options))
-    parts += [table("[[peer]]", {"address": peer.address, "key": peer.key}) for peer in config.peers]
+    shared = {peer.key for peer in read_peers(config.peers_file)}
+    own = [peer for peer in config.peers if peer.key not in shared]
+    parts += [table("[[peer]]", {"address": peer.address, "key": peer.key}) for peer in own]
     return "\n".join(parts)
 
 

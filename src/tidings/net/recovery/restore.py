@@ -54,6 +54,8 @@ def restore(backup: Path, folder: Path, *, listen: str = "", advertise: str = ""
     for option, address in (("--listen: ", listen), ("--advertise: ", advertise)):
         if address:
             host_and_port(address, option)
+    if not backup.is_file():
+        raise InputError(f"there is no backup {backup}")
     if registry and "://" not in registry:
         if not Path(registry).exists():
             raise InputError(f"--registry: there is no {registry}; without the option, the one in the backup is used")

@@ -216,7 +216,7 @@ class KeyGroup:
             valid_to,
             tuple(revocation_ids),
             grantee,
-            self.members[holder].since_epoch if holder in self.members else self.epoch,
+            self.members[holder].since_epoch if holder in self.members else 0,
         )
         if holder not in self.tree:
             member.status = MemberStatus.PENDING_LEAF
@@ -231,6 +231,8 @@ class KeyGroup:
         )
         if not comes_back and not (entitled and self.policy.lazy):
             updates.append(self.refresh(now_ms, self.policy.lead_ms))
+        if not comes_back:
+            member.since_epoch = self.epoch  # After the change: it must not get the key before.
         return updates
 
     def check_join(self, valid_from: int, valid_to: int, now_ms: int) -> None:

@@ -107,6 +107,33 @@ def test_a_right_that_does_not_hold_now_and_for_the_next_key_is_refused(valid: t
     assert party.group.members == {}
 
 
+def test_a_member_that_comes_back_gets_the_keys_since_it_joined_and_none_from_before() -> None:
+    party = Party()
+    party.join(ALICE, START, WHOLE_DAY)
+    party.join(BOB, START + HOUR_MS, (START + HOUR_MS, START + DAY_MS))
+    party.tell([party.group.refresh(START + 2 * HOUR_MS, 0)], START + 2 * HOUR_MS)
+    party.join(ALICE, START + 3 * HOUR_MS, WHOLE_DAY)
+    party.join(BOB, START + 3 * HOUR_MS, (START + HOUR_MS, START + DAY_MS))
+    assert (party.epochs(ALICE), party.epochs(BOB)) == ([1, 2, 3], [2, 3])
+    party.group.revoke([BOB], START + 4 * HOUR_MS)
+    party.join(BOB, START + 5 * HOUR_MS, (START + HOUR_MS, START + DAY_MS))
+    assert party.epochs(BOB) == [4]  # It was not a member all the time.
+
+
+def test_a_group_restored_from_a_backup_leaves_out_the_epochs_it_may_have_used_since() -> None:
+    party = Party()
+    party.join(ALICE, START, WHOLE_DAY)
+    restored = KeyGroup.from_state(party.group.to_state(), party.group.policy, source(4))
+    lost = party.group.refresh(START + HOUR_MS, 0)
+    restored.skip_ahead(START + 2 * HOUR_MS, 100)
+    assert restored.epoch == lost.epoch + 100
+    assert restored.tree.version == lost.tree.version + 100
+    party.tell([lost], START + HOUR_MS)
+    party.group = restored
+    party.members[ALICE].welcome(restored.key_for(ALICE), START + 2 * HOUR_MS)
+    assert party.epochs(ALICE) == [1, lost.epoch, restored.epoch]
+
+
 # ── Leaving ──────────────────────────────────────────────────────────────────
 
 
@@ -271,7 +298,7 @@ def test_a_member_that_missed_an_update_is_told_so_by_the_next_one_and_by_a_beac
         party.members[ALICE].receive_beacon(beacon, START + HOUR_MS)
     party.members[ALICE].welcome(party.group.key_for(ALICE), START + HOUR_MS)
     party.members[ALICE].receive_beacon(beacon, START + HOUR_MS)
-    assert party.epochs(ALICE) == [1, 2, 4]
+    assert party.epochs(ALICE) == [1, 2, 3, 4]
 
 
 def test_a_beacon_of_another_time_or_from_the_past_is_refused() -> None:
