@@ -215,6 +215,13 @@ def test_a_flood_of_events_reaches_a_page_as_a_few_and_a_number(show: Show) -> N
     assert sum(len(batch["events"]) + batch["skipped"] for batch in seen) == 500
 
 
+def test_durable_subscriptions_are_shown_with_the_name_of_their_type(show: Show) -> None:
+    with BlockingClient(show.console.clients["ccs/desk"].config) as desk:
+        desk.subscribe("Numberplate", "plate = 'D'", durable="d")
+        rows = Browserless(show.console).ask("GET", "/api/subscriptions?client=ccs/desk")[2]
+    assert ("d", "Numberplate") in {(row["name"], row["type"]) for row in rows}
+
+
 def test_a_log_in_is_in_the_audit_log(show: Show) -> None:
     Browserless(show.console)
     file = show.console.settings.audit

@@ -14,7 +14,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -62,7 +62,8 @@ WANTED_BY = [
     {"id": "one-car", "subscriber": "detective", "filter": f"plate = '{WANTED}'"},
     {"id": "typo", "subscriber": "road safety", "filter": "sped > 50"},
 ]
-STOP_S_MAX = 20.0
+STOP_S_MAX = 20.0  # For Spark.
+PART_S_MAX = 3.0  # For a broker or a client.
 
 
 class London:
@@ -93,7 +94,7 @@ class London:
         from tidings.net import Broker  # Loads the matching kernels, which a console without a demo does not need.
 
         broker = await Broker.start(read_broker(file))
-        self._stack.push_async_callback(broker.stop)
+        self._stack.push_async_callback(_ended, broker.stop)
         return broker
 
     async def _live(self) -> None:
@@ -118,7 +119,7 @@ class London:
 
     async def _client(self, who: str) -> Client:
         client = await Client.connect(self.files.clients[who])
-        self._stack.push_async_callback(client.close)
+        self._stack.push_async_callback(_ended, client.close)
         return client
 
     async def _publish(self, camera: Client) -> None:
@@ -148,6 +149,13 @@ class London:
     @property
     def registry(self) -> Path:
         return self.files.folder / "police" / "tidings.db"
+
+
+async def _ended(stop: Callable[[], Awaitable[object]]) -> None:
+    """Stops a part, and goes on if it does not stop in time: the program is about to end."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(PART_S_MAX):
+            await stop()
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:

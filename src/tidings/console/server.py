@@ -67,6 +67,7 @@ CONDITIONS_MAX = 100
 LETTERS_SHOWN = 100
 ACTIONS = {"drain": "drain", "replay": "dlq replay"}
 """What pages may ask for, and the broker's name for it."""
+PUBLISH_S_MAX = 10.0
 RECENT_WAIT_S = 1.5  # For the first events of a feed that a question has just opened.
 
 POLICY = (
@@ -315,7 +316,7 @@ class Console:
         ]
 
     async def _subscriptions(self, client: ConsoleClient, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
-        return await client.ask("subscriptions")
+        return await _with_type_names(client, await client.ask("subscriptions"))
 
     async def _check(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
         return conditions.describe(str(asked.get("where", "")), await client.event_type(str(asked.get("type", ""))))
@@ -332,7 +333,11 @@ class Console:
     async def _mine(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
         subscriptions, letters = await asyncio.gather(client.ask("subscriptions"), client.ask("dlq"))
         ends_ms = certificate_end_ms(client.config.certificate.read_bytes())
-        return {"certificate_ends_ms": ends_ms, "subscriptions": subscriptions, "letters": letters[:LETTERS_SHOWN]}
+        return {
+            "certificate_ends_ms": ends_ms,
+            "subscriptions": await _with_type_names(client, subscriptions),
+            "letters": await _with_type_names(client, letters[:LETTERS_SHOWN]),
+        }
 
     async def _pipeline(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
         number = str(asked.get("number", ""))
@@ -383,8 +388,12 @@ class Console:
             raise InputError('expected the values as a JSON object such as {"speed": 31.0}')
         values = event_type.check(typed(record, event_type))
         self._audit.record("publish", client.name, type=event_type.name, attributes=", ".join(sorted(values)))
-        async with asyncio.timeout(10.0):
-            id = await (await client.client()).publish(event_type.name, values)
+        try:
+            async with asyncio.timeout(PUBLISH_S_MAX):
+                id = await (await client.client()).publish(event_type.name, values)
+        except TidingsError as refused:
+            self._audit.record("publish refused", client.name, type=event_type.name, code=refused.code)
+            raise
         self._audit.record("published", client.name, type=event_type.name, id=id)
         return {"id": id}
 
@@ -430,6 +439,12 @@ class Console:
             connection.end()
             with contextlib.suppress(ConnectionError):
                 await connection.writer.drain()
+
+
+async def _with_type_names(client: ConsoleClient, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Brokers name the type of a durable subscription, and of its dead letters, by its id."""
+    names = {row["id"]: row["name"] for row in await client.types()}
+    return [{**row, "type": names.get(row["type"], row["type"])} for row in rows]
 
 
 def _send(connection: HttpConnection, what: str, content: Any) -> None:
