@@ -104,10 +104,7 @@ def draw(costs: Costs) -> None:
         for place, (name, some) in enumerate(costs.items()):
             cost = next(each for each in some if each.overlay == overlay)
             ranked = recommend(
-                [dataclasses.replace(cost, lost=0.0)],
-                SCENARIOS[name][1].brokers,
-                events_per_s=USUAL[0],
-                subscriptions_per_s=USUAL[1],
+                [cost], SCENARIOS[name][1].brokers, events_per_s=USUAL[0], subscriptions_per_s=USUAL[1], lost_max=100.0
             )
             assert ranked is not None
             filled = f"C{index}" if cost.lost == 0 else "none"
