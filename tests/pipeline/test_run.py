@@ -79,7 +79,7 @@ def delivered(folder: Path) -> list[tuple[str, str, str]]:
 
 
 def test_every_pair_is_delivered_once_and_the_counts_add_up(spark: SparkSession, tmp_path: Path) -> None:
-    tmp_path = tmp_path / "új [1] {a} 50%25"  # Taken as it is: not as a pattern, and not as a URI.
+    tmp_path = tmp_path / "új 50%25"  # Taken as it is, and not as a URI.
     pipeline = read_pipeline(lay_out(tmp_path))
     put_events(tmp_path, EVENTS, 5)
     broken = tmp_path / "events" / "broken.jsonl"
@@ -236,6 +236,7 @@ def test_mistakes_in_a_pipeline_are_found_without_starting_spark(
     pq.write_table(table(EVENTS[:5]).drop_columns("event_id"), tmp_path / "events" / "1.parquet")
     for old, new, said in (
         ('type = "sighting.toml"', 'type = "none.toml"', "none.toml"),
+        ('path = "events"', 'path = "events [1]"', "take * ? [ ] { } and \\ for a pattern"),
         ('path = "events"', 'path = "none"', "expected a folder that files are put into"),
         ('path = "subscriptions"', 'path = "none"', "expected a folder of subscriptions"),
         ('format = "json"', 'format = "parquet"', "the events need a column 'event_id' or 'id'"),
