@@ -37,7 +37,7 @@ def test_a_pipeline_and_a_match_with_all_their_files_in_hdfs(spark: SparkSession
         with ThreadPoolExecutor(8) as pool:
             won = list(pool.map(lambda n: storage.put_if_absent("epoch", f"run {n}".encode()), range(8)))
         assert won.count(True) == 1
-        storage.put("events/1 [a].jsonl", lines(EVENTS[:100]))
+        storage.put("events/1 é%20.jsonl", lines(EVENTS[:100]))
         storage.put("events/2.jsonl", lines(EVENTS[100:]))
         storage.put("subscriptions/1.jsonl", lines(WANTED))
         write_file(Sighting, tmp_path / "sighting.toml")

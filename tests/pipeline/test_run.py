@@ -106,6 +106,21 @@ def test_every_pair_is_delivered_once_and_the_counts_add_up(spark: SparkSession,
     assert delivered(tmp_path) == sorted(expected + expected_pairs(sightings(100, first=5_000), WANTED))
 
 
+def test_files_whose_names_are_patterns_are_refused_and_renamed_they_are_read_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Of two such files in a batch, Spark reads each twice."""
+    pipeline = read_pipeline(lay_out(tmp_path))
+    for number in range(2):
+        write_lines(tmp_path / "events" / f"{number} [a].jsonl", EVENTS[number * 50 :][:50])
+    with pytest.raises(InputError, match="rename the file"):
+        run(spark, pipeline)
+    for number in range(2):
+        (tmp_path / "events" / f"{number} [a].jsonl").rename(tmp_path / "events" / f"{number}.jsonl")
+    assert run(spark, pipeline).events == 100
+    assert delivered(tmp_path) == expected_pairs(EVENTS[:100], WANTED)
+
+
 def test_subscriptions_change_from_one_batch_to_the_next(spark: SparkSession, tmp_path: Path) -> None:
     pipeline = read_pipeline(lay_out(tmp_path))
     put_events(tmp_path, EVENTS, 6)

@@ -176,3 +176,10 @@ def check_folder(path: str) -> None:
         raise InputError(f"events.path: Spark's streams take * ? [ ] {{ }} and \\ for a pattern; rename {path!r}")
     if where.is_local and not Path(where.text).is_dir():
         raise InputError(f"events.path: expected a folder that files are put into, got {path!r}")
+
+
+def check_names(path: str, spark: SparkSession) -> None:
+    """Raises InputError for a file whose name is a pattern: of several in a batch, Spark reads each several times."""
+    for name in data_files(path, spark):
+        if Location(name).literal != name:
+            raise InputError(f"{path}/{name}: Spark's streams take * ? [ ] {{ }} and \\ for a pattern; rename the file")
