@@ -44,7 +44,7 @@ def main(jar: str, folder: str) -> None:
 
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     settings = SparkConf(loadDefaults=False).set("spark.driver.extraClassPath", jar).set("spark.driver.memory", "512m")
-    jvm = launch_gateway(settings).jvm
+    jvm = launch_gateway(settings).jvm  # type: ignore[no-untyped-call]
     configuration = jvm.org.apache.hadoop.conf.Configuration()
     configuration.set("hdfs.minidfs.basedir", folder)
     cluster = getattr(jvm, BUILDER)(configuration).numDataNodes(1).build()

@@ -85,7 +85,7 @@ def delivered(folder: Path) -> list[tuple[str, str, str]]:
 
 
 def test_every_pair_is_delivered_once_and_the_counts_add_up(spark: SparkSession, tmp_path: Path) -> None:
-    tmp_path = tmp_path / "új [1] {a} 50%25"  # Taken as it is: not as a pattern, and not as a URI.
+    tmp_path = tmp_path / "új 50%25"  # Taken as it is, and not as a URI.
     pipeline = read_pipeline(lay_out(tmp_path))
     put_events(tmp_path, EVENTS, 5)
     broken = tmp_path / "events" / "broken.jsonl"
@@ -110,6 +110,21 @@ def test_every_pair_is_delivered_once_and_the_counts_add_up(spark: SparkSession,
     put_events(tmp_path, sightings(100, first=5_000), 1)
     assert run(spark, pipeline).events == counts.events + 100
     assert delivered(tmp_path) == sorted(expected + expected_pairs(sightings(100, first=5_000), WANTED))
+
+
+def test_files_whose_names_are_patterns_are_refused_and_renamed_they_are_read_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Of two such files in a batch, Spark reads each twice."""
+    pipeline = read_pipeline(lay_out(tmp_path))
+    for number in range(2):
+        write_lines(tmp_path / "events" / f"{number} [a].jsonl", EVENTS[number * 50 :][:50])
+    with pytest.raises(InputError, match="rename the file"):
+        run(spark, pipeline)
+    for number in range(2):
+        (tmp_path / "events" / f"{number} [a].jsonl").rename(tmp_path / "events" / f"{number}.jsonl")
+    assert run(spark, pipeline).events == 100
+    assert delivered(tmp_path) == expected_pairs(EVENTS[:100], WANTED)
 
 
 def test_subscriptions_change_from_one_batch_to_the_next(spark: SparkSession, tmp_path: Path) -> None:
@@ -242,6 +257,7 @@ def test_mistakes_in_a_pipeline_are_found_without_starting_spark(
     pq.write_table(table(EVENTS[:5]).drop_columns("event_id"), tmp_path / "events" / "1.parquet")
     for old, new, said in (
         ('type = "sighting.toml"', 'type = "none.toml"', "none.toml"),
+        ('path = "events"', 'path = "events [1]"', "take * ? [ ] { } and \\ for a pattern"),
         ('path = "events"', 'path = "none"', "expected a folder that files are put into"),
         ('path = "subscriptions"', 'path = "none"', "expected a folder of subscriptions"),
         ('format = "json"', 'format = "parquet"', "the events need a column 'event_id' or 'id'"),

@@ -37,6 +37,7 @@ from tidings.pipeline.match_job import check_output, check_table
 from tidings.pipeline.matching.match import check_plan
 from tidings.pipeline.s3_settings import bucket_of
 from tidings.pipeline.sources.files import check_exists, data_files, format_of, id_attribute, with_id
+from tidings.pipeline.sources.streams import check_folder
 from tidings.pipeline.storage import Location
 from tidings.pipeline.tables import DELIVERY_NAMES, EVENT_IDS, SUBSCRIPTION_COLUMNS, kept_columns, listed
 
@@ -86,10 +87,9 @@ def check_pipeline(pipeline: Pipeline) -> None:
     """The same for what `run` would refuse."""
     events, subscriptions = pipeline.events, pipeline.subscriptions
     pipeline.event_type()
-    if events.format in ("json", "csv", "parquet", "frames") and _is_local(events.path):
-        if not Path(events.path).is_dir():
-            raise InputError(f"events.path: expected a folder that files are put into, got {events.path!r}")
-        if events.format == "parquet":
+    if events.format in ("json", "csv", "parquet", "frames"):
+        check_folder(events.path)
+        if events.format == "parquet" and _is_local(events.path):
             check_not_a_table(events.path, "events.path")
             _check_stream_id(events.path, events.id)
     for part, given in (("events", events), ("subscriptions", subscriptions)):

@@ -48,7 +48,7 @@ from tidings.pipeline.matching.zone_step import match_batch_in_zones
 from tidings.pipeline.session import activate, described, is_connect, spark_error
 from tidings.pipeline.sinks.files import Quarantine
 from tidings.pipeline.sinks.sink import open_sink
-from tidings.pipeline.sources.streams import Source, open_source
+from tidings.pipeline.sources.streams import Source, check_names, open_source
 from tidings.pipeline.sources.subscription_changes import change_source
 from tidings.pipeline.state.batch_log import BatchEntry, BatchLog, BatchRecords, Counts
 from tidings.pipeline.state.epoch import Epoch
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from tidings.pipeline.security.job import SecureStage
     from tidings.pipeline.security.step import AdmitMatchSecure
 
+FILE_FORMATS = ("json", "csv", "parquet", "frames")
 POLL_S = 0.5  # How soon the job notices Ctrl-C or a failed query.
 OBSERVED, OBSERVED_BATCH = "tidings", "tidings_batch"  # Names of observed metrics.
 SECONDS_BUCKETS = (0.5, 1, 2, 5, 10, 30, 60, 300)
@@ -195,6 +196,8 @@ class StreamJob:
         entry = self.batch_log[number]
         if self._has_ended or (entry and entry.counts):
             return
+        if self.pipeline.events.format in FILE_FORMATS:
+            check_names(self.pipeline.events.path, self.spark)
         entry = self.batch_log.same_input(number, entry) if entry else self._begin(number)
         index = self.versions.at(entry.version)
         counts = msgspec.structs.replace(self._deliver(records, number, index), rejected=entry.rejected)

@@ -31,7 +31,7 @@ from tidings.pipeline.security.keyfile import KeyFile, for_spark
 from tidings.pipeline.security.nonce_leases import NonceLeases, Senders
 from tidings.pipeline.security.recipients import Recipient, Rest, recipients_of
 from tidings.pipeline.security.step import AdmitMatchSecure, Withheld
-from tidings.pipeline.sources.files import literal, with_id
+from tidings.pipeline.sources.files import with_id
 from tidings.pipeline.sources.streams import Source, check_folder
 from tidings.pipeline.state.epoch import Epoch
 from tidings.pipeline.state.subscription_versions import VersionIndex
@@ -100,7 +100,7 @@ class SecureStage:
         check_folder(events.path)
         reader = spark.readStream.option("maxFilesPerTrigger", events.files_per_batch).schema(f"{FRAME} binary")
         whole = with_id(self.type.event_type, Attribute(EVENT_ID, ValueType.STRING, True))
-        return Source(sealed_once(reader.parquet(literal(events.path))), whole, EVENT_ID, is_lines=False)
+        return Source(sealed_once(reader.parquet(events.path)), whole, EVENT_ID, is_lines=False)
 
     def _rights(self) -> _CurrentRights:
         """The rights that are valid now, without those that need an online test, which a pipeline cannot make."""

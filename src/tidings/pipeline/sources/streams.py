@@ -25,7 +25,6 @@ from tidings.pipeline.sources.files import (
     UNREADABLE,
     data_files,
     id_attribute,
-    literal,
     spark_schema,
     type_of_table,
     with_id,
@@ -111,7 +110,7 @@ def _csv(spark: SparkSession, pipeline: Pipeline, declared: EventType) -> Source
     whole = with_id(declared, id)
     reader = spark.readStream.option("maxFilesPerTrigger", pipeline.events.files_per_batch).option("header", True)
     schema = spark_schema(whole).add(CORRUPT, "string")
-    stream = reader.schema(schema).option("columnNameOfCorruptRecord", CORRUPT).csv(literal(pipeline.events.path))
+    stream = reader.schema(schema).option("columnNameOfCorruptRecord", CORRUPT).csv(pipeline.events.path)
     return Source(_by_position(stream, whole), whole, id.name, False)
 
 
@@ -120,7 +119,7 @@ def _parquet(spark: SparkSession, pipeline: Pipeline, declared: EventType | None
     check_folder(path)
     check_not_a_table(path, "events.path", spark)
     try:
-        table = spark.read.parquet(literal(path))
+        table = spark.read.parquet(path)
     except AnalysisException as wrong:
         if UNREADABLE not in str(wrong):
             raise
@@ -130,7 +129,7 @@ def _parquet(spark: SparkSession, pipeline: Pipeline, declared: EventType | None
     id = id_attribute(declared, pipeline.events.id)
     whole = with_id(declared, id)
     reader = spark.readStream.option("maxFilesPerTrigger", pipeline.events.files_per_batch)
-    return Source(_by_position(reader.schema(table.schema).parquet(literal(path)), whole), whole, id.name, False)
+    return Source(_by_position(reader.schema(table.schema).parquet(path), whole), whole, id.name, False)
 
 
 def _table(spark: SparkSession, pipeline: Pipeline, declared: EventType | None) -> Source:
@@ -165,7 +164,7 @@ def _lines(spark: SparkSession, pipeline: Pipeline) -> DataFrame:
         options = _options(events)
         return read_topic(spark, events.servers, events.topic, events.records_per_batch, options)
     check_folder(events.path)
-    lines = spark.readStream.option("maxFilesPerTrigger", events.files_per_batch).text(literal(events.path))
+    lines = spark.readStream.option("maxFilesPerTrigger", events.files_per_batch).text(events.path)
     return lines.where("length(trim(value)) > 0").select(f.col("value").cast("binary"))
 
 
@@ -195,7 +194,19 @@ def _by_position(stream: DataFrame, whole: EventType) -> DataFrame:
 
 
 def check_folder(path: str) -> None:
-    """Raises InputError for a local path that is no folder."""
+    """Raises InputError for a local path that is no folder, and for one that Spark's streams take for a pattern.
+
+    Escaped, a pattern reads files of a batch twice.
+    """
     where = Location.of(path)
+    if where.literal != where.text:
+        raise InputError(f"events.path: Spark's streams take * ? [ ] {{ }} and \\ for a pattern; rename {path!r}")
     if where.is_local and not Path(where.text).is_dir():
         raise InputError(f"events.path: expected a folder that files are put into, got {path!r}")
+
+
+def check_names(path: str, spark: SparkSession) -> None:
+    """Raises InputError for a file whose name is a pattern: of several in a batch, Spark reads each several times."""
+    for name in data_files(path, spark):
+        if Location(name).literal != name:
+            raise InputError(f"{path}/{name}: Spark's streams take * ? [ ] {{ }} and \\ for a pattern; rename the file")
