@@ -121,6 +121,7 @@ class ErrorCode(enum.StrEnum):
     PROTOCOL = "protocol"
     RATE = "rate"  # Too much at once; the error says when to come again.
     RETRANSMIT = "retransmit"
+    SINK = "sink"  # The address of a webhook.
     SIZE = "size"
     VERSION = "version"
 

@@ -50,7 +50,7 @@ def test_every_class_of_error_has_a_code_of_its_own() -> None:
         found for name in dir(errors) if isinstance(found := getattr(errors, name), type) and not name.startswith("_")
     ]
     codes = [found.code for found in classes if issubclass(found, TidingsError)]
-    assert len(codes) == len(set(codes)) == 12
+    assert len(codes) == len(set(codes)) == 13
 
 
 def test_only_the_word_before_the_colon_is_a_code() -> None:

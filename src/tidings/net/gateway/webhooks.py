@@ -144,7 +144,7 @@ class Webhooks:
         """Asks the receiver whether it wants events from here; raises Denied or InputError."""
         found = self.policy.check(address)
         if len(self._addresses) >= WEBHOOKS_MAX:
-            raise PeerError(f"webhooks: this gateway has {WEBHOOKS_MAX} already; try later")
+            raise PeerError(f"limit: this gateway has {WEBHOOKS_MAX} webhooks already; try later")
         try:
             status, headers = await _request("OPTIONS", found, {"WebHook-Request-Origin": self._origin})
         except _NoAnswerError:

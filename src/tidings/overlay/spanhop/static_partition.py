@@ -31,8 +31,8 @@ def keeps_upper(path: Path, kept: Kept) -> bool:
     where they enter it: further from most destinations than the middle is. With `either`, the path decides as a coin
     would, so that everybody can tell, and owners end anywhere.
 
-    >>> [keeps_upper(((8, 0), (cut, 1)), "either") for cut in (2, 4)], keeps_upper((), "lower")
-    ([True, True], False)
+    >>> keeps_upper((), "either"), keeps_upper(((8, 0),), "either"), keeps_upper((), "lower")
+    (True, False, False)
     """
     return kept == "either" and bool(mixed(path_code(path)) & 1)
 
