@@ -134,6 +134,13 @@ class Router(ABC, Generic[M]):
     def publish(self, packet: Packet, now: float) -> list[Effect]:
         """Send `packet` to every interested node, this one included. Its id is new and its origin is this node."""
 
+    def stays_here(self, type: str) -> bool:
+        """Whether `publish` of an event of this type would now only deliver it here: no other node is to have it.
+
+        Events that are published as a batch need not pass the router then. False where that is not known.
+        """
+        return False
+
     def subscribe(self, interest: Interest, now: float) -> list[Effect]:
         """Deliver matching packets here. Those published after Completed arrive; earlier ones may.
 

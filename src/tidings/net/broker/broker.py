@@ -49,7 +49,7 @@ from tidings.net.broker.periodic import (
 from tidings.net.broker.publish import Backpressure, Publisher
 from tidings.net.broker.reliable_receiver import ReliableReceiver
 from tidings.net.broker.reliable_sender import ReliableSender
-from tidings.net.broker.subscriptions import AttachedClients, BrokerSubscriptions, EventEncoder
+from tidings.net.broker.subscriptions import AttachedClients, BrokerSubscriptions, EventEncoder, notify_of
 from tidings.net.clock import now_ms, now_us
 from tidings.net.config import BrokerConfig, files_in
 from tidings.net.enrolment.live_files import LiveFiles, renew_when_due
@@ -87,6 +87,7 @@ from tidings.net.transport.tls import (
 from tidings.net.type_files import TypeDefinition, read_type
 from tidings.node import (
     INTERESTS_MAX,
+    BatchDelivery,
     Delivery,
     Ended,
     Joined,
@@ -268,7 +269,7 @@ class Broker:
             of_client_max=limits.durables_per_client_max,
             count_max=limits.durables_max,
         )
-        self.history = EventHistory(journal, self.types.event_type)
+        self.history = EventHistory(journal, self.types.event_type, self.node.events_in)
         self.clients = AttachedClients(self.node, self.carry_out, lambda key: key in self.managers.removed)
         self._encoder = EventEncoder()
         self.subscriptions = BrokerSubscriptions(
@@ -321,6 +322,7 @@ class Broker:
             self.meters,
             self.carry_out,
         )
+        self.publisher.deliver_rows = self._notify_rows
 
     def _make_spans(self) -> SpanRecorder | None:
         config = self.config
@@ -735,6 +737,15 @@ class Broker:
             if not self._marks_due:
                 self._marks_due = True
                 self._loop.call_soon(self._note_accepted)
+
+    def _notify_rows(self, delivery: BatchDelivery) -> None:
+        """Events of a batch for the live subscriptions of one client."""
+        self.counts["notified"] += len(delivery.rows)
+        recipient = self.clients.recipients.get(delivery.client)
+        if recipient is None or recipient.deliver_rows(delivery):
+            return
+        for row, subscription in zip(delivery.rows, delivery.subscriptions, strict=True):
+            recipient.deliver(subscription, self._encoder.encode(notify_of(delivery, row, subscription)))
 
     def _note_accepted(self) -> None:
         """Notes how far live subscribers were sent each sender's sealed events: a restart does not send them again.

@@ -151,11 +151,13 @@ class InterestSync:
         broker = body.who.id
         new = [self._resumed(broker, interest) for interest in self._directory.added_by(body)]
         backlogs = await self._history.read(new)
-        return [
-            (broker, self._sender.add_for(broker, event.position, event.event, interest.id))
-            for interest, backlog in zip(new, backlogs, strict=True)
-            for event in self._history.complete(backlog)
-        ]
+        added = []
+        for interest, backlog in zip(new, backlogs, strict=True):
+            for event in self._history.complete(backlog):
+                if event.is_of_batch:
+                    self._journal.note_of_batch(event)
+                added.append((broker, self._sender.add_for(broker, event.position, event.event, interest.id)))
+        return added
 
     def _resumed(self, broker: NodeId, interest: DurableInterest) -> DurableInterest:
         ids, until_us = self._lapsed.get(broker, (frozenset(), 0))

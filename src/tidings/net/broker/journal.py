@@ -1,6 +1,7 @@
 """The journal: everything a broker must not forget, in one SQLite file, written in groups.
 
     events     published here: kept for brokers and subscribers that missed them, until retention deletes them
+    batches    likewise, of events that were published together: one row for as many positions as it has events
     owed       the outbox: which of them each broker needs, with their numbers; kept as long as the events are
     streams    the outbox: the next number of the stream to each broker, and the last acknowledgement
     heard      the inbox: the next number of the stream from each origin
@@ -33,17 +34,17 @@ import secrets
 import shutil
 import sqlite3
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
 from tidings.delivery import DurableInterest, LogAncestor, LogCursor, PendingEvent, TypeNamed, may_match
 from tidings.errors import InputError, SetupError
-from tidings.node import stored_values
+from tidings.node import BatchIds, stored_values
 from tidings.overlay import EventId
 
 SCHEMA_VERSION = 1
@@ -55,6 +56,7 @@ ROWS_AT_ONCE = 64  # In one statement.
 STATEMENTS_MAX = 256  # Kept compiled: those for every number of rows among them.
 LATE_S = 0.1  # How long what no caller waits for may stay unwritten: acknowledgements, what live subscribers were sent.
 RETRY_S = 0.5  # Between two tries to write a group that the disk has refused.
+READ_BATCHES = 16  # At a time, of a few hundred kilobytes each.
 READ_ROWS = 1024  # At a time: a queue of a million rows is read in parts.
 REPEATS_MAX = 131_072  # Idempotency keys that are remembered: a retry that comes later than this counts as new.
 SEALS_KEPT_MAX = 1_000_000  # Sealed events that are recognised when they come again: some 80 MB.
@@ -65,6 +67,7 @@ SKEW_US = 5_000_000
 # What a restore leaves in the table `meta`, and what ends a copy that another has replaced.
 ANCESTORS, COPY, RENUMBERED, SUPERSEDED = "ancestors", "copy", "renumbered", "superseded"
 _T = TypeVar("_T")
+EventsIn: TypeAlias = Callable[[bytes], Sequence[tuple[EventId, bytes]]]
 _Section = dict[str, list[tuple[Any, ...]]]  # What was noted, by the statement that writes it.
 log = logging.getLogger("tidings.journal")
 
@@ -90,10 +93,15 @@ _LATER = """
 CREATE TABLE IF NOT EXISTS seals (number INTEGER PRIMARY KEY, durable TEXT, sender INTEGER, moment INTEGER,
     UNIQUE (durable, sender, moment));
 CREATE TABLE IF NOT EXISTS seen (type TEXT, sender INTEGER, moment INTEGER, PRIMARY KEY (type, sender)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS batches (position INTEGER PRIMARY KEY, size INTEGER, type TEXT, at_us INTEGER,
+    repeat_key BLOB, ids BLOB, raw BLOB);
 """
 
 # The order in which a section of a group is written. No section deletes what it adds, so additions come first.
 _EVENT = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_BATCH = "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?)"
+# An event of a batch that a broker is owed by itself. Without a type, so that histories have it only in its batch.
+_PART = "INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, '', ?, x'', ?)"
 _OWE = "INSERT INTO owed VALUES (?, ?, ?, ?, ?, ?, ?)"
 _STREAM = "INSERT OR REPLACE INTO streams VALUES (?, ?, ?)"
 _HEARD = "INSERT OR REPLACE INTO heard VALUES (?, ?, ?)"
@@ -116,7 +124,7 @@ _FORGET_SEEN = "DELETE FROM seen WHERE moment <= (SELECT moment FROM seen ORDER 
 _BURIED = "DELETE FROM dead WHERE number = ?"
 _INSERTS = frozenset({_EVENT, _OWE, _QUEUE, _SEAL})
 _ORDER = (
-    _EVENT, _OWE, _STREAM, _HEARD, _WANTS, _DURABLE, _QUEUE, _SEAL, _SEEN, _GROWN, _DEAD, _META,
+    _EVENT, _BATCH, _PART, _OWE, _STREAM, _HEARD, _WANTS, _DURABLE, _QUEUE, _SEAL, _SEEN, _GROWN, _DEAD, _META,
     _CONFIRMED, _ACKNOWLEDGED, _DONE, _TAKEN, _FORGET, _FORGET_QUEUE, _FORGET_SEALS, _BURIED,
 )  # fmt: skip
 
@@ -129,6 +137,22 @@ class JournaledEvent(NamedTuple):
     type: str
     at_us: int
     raw: bytes
+    is_of_batch: bool = False
+    """Whether the journal has it in a batch, and so must be told of it before it is owed by itself."""
+
+
+class JournaledBatch(NamedTuple):
+    """Events published here together, at positions from the first on. `raw` is from `encode_stored_batch`."""
+
+    position: int
+    size: int
+    type: str
+    at_us: int
+    raw: bytes
+
+    @property
+    def last(self) -> int:
+        return self.position + self.size - 1
 
 
 class QueuedEvent(NamedTuple):
@@ -166,6 +190,25 @@ class DeadLetter(NamedTuple):
     body: bytes
 
 
+class RepeatedBatches:
+    """The ids of the newest batches by their idempotency keys, of `REPEATS_MAX` events."""
+
+    def __init__(self, newest: Iterable[tuple[bytes, BatchIds]]) -> None:
+        self._ids: OrderedDict[bytes, BatchIds] = OrderedDict()
+        self._count = 0
+        for key, ids in newest:
+            self.add(key, ids)
+
+    def add(self, key: bytes, ids: BatchIds) -> None:
+        self._ids[key] = ids
+        self._count += len(ids)
+        while self._count > REPEATS_MAX and len(self._ids) > 1:
+            self._count -= len(self._ids.popitem(last=False)[1])
+
+    def get(self, key: bytes) -> BatchIds | None:
+        return self._ids.get(key)
+
+
 class Journal:
     """One broker's journal. All methods run on the event loop's thread; disk I/O happens in threads of its own."""
 
@@ -179,8 +222,9 @@ class Journal:
             self.id, self.incarnation = _begin_life(self._writer)
         except sqlite3.DatabaseError as wrong:
             raise SetupError(f"cannot write to the journal {file}: {_advice(wrong)}") from None
-        self.next_event = _scalar(self._writer, "SELECT coalesce(max(position), 0) + 1 FROM events")
+        self.next_event = _next_position(self._writer)
         self.repeats = _repeats(self._writer)
+        self.repeated_batches = RepeatedBatches(_newest_batches(self._writer))
         self.committed_groups = 0
         self.stuck_why = ""
         self._noted: list[_Section] = []
@@ -289,6 +333,18 @@ class Journal:
         if len(self.repeats) > REPEATS_MAX:
             self.repeats.popitem(last=False)
         return position
+
+    def note_batch(self, ids: BatchIds, type: str, at_us: int, repeat_key: bytes, raw: bytes) -> JournaledBatch:
+        """Stores events that were published together; returns them with their positions in this journal."""
+        noted = JournaledBatch(self.next_event, len(ids), type, at_us, raw)
+        self.next_event += noted.size
+        self._note(_BATCH, noted.position, noted.size, type, at_us, repeat_key, msgspec.msgpack.encode(ids), raw)
+        self.repeated_batches.add(repeat_key, ids)
+        return noted
+
+    def note_of_batch(self, event: JournaledEvent) -> None:
+        """Stores an event of a batch by itself too, at its position there, for a broker that is owed it."""
+        self._note(_PART, event.position, *event.event, event.at_us, event.raw)
 
     def note_pending(self, broker: str, pending: PendingEvent) -> None:
         self._note(_OWE, broker, pending.number, pending.position, *pending.event, pending.only_for)
@@ -456,6 +512,14 @@ class Journal:
         rows = await self._read(query, after, before, at_us, type, READ_ROWS)
         return [JournaledEvent(position, EventId(o, i, s), *rest) for position, o, i, s, *rest in rows]
 
+    async def batches_since(self, at_us: int, type: str, after: int, before: int) -> list[JournaledBatch]:
+        """Batches of a type, published since a moment, between two positions; at most `READ_BATCHES` of them."""
+        query = (
+            "SELECT position, size, type, at_us, raw FROM batches"
+            " WHERE position > ? AND position < ? AND at_us >= ? AND type = ? ORDER BY position LIMIT ?"
+        )
+        return [JournaledBatch(*row) for row in await self._read(query, after, before, at_us, type, READ_BATCHES)]
+
     async def dead_letters(self, owner: bytes | None = None) -> list[DeadLetter]:
         where, arguments = ("WHERE owner = ?", (owner,)) if owner is not None else ("", ())
         query = f"SELECT number, durable, owner, at_us, event, type, why, body FROM dead {where} ORDER BY number"  # noqa: S608 - one of two texts above
@@ -518,13 +582,18 @@ class EventHistory:
     caller must not await between `complete` and the step that makes the subscription known: then no event is missed.
     """
 
-    def __init__(self, journal: Journal, type_named: TypeNamed) -> None:
-        self._journal, self._type_named = journal, type_named
-        self._recent: deque[JournaledEvent] = deque(maxlen=RECENT_MAX)
+    def __init__(self, journal: Journal, type_named: TypeNamed, events_in: EventsIn) -> None:
+        """`events_in` takes a stored batch apart."""
+        self._journal, self._type_named, self._events_in = journal, type_named, events_in
+        self._recent: deque[JournaledEvent | JournaledBatch] = deque()
+        self._recent_count = 0  # Events in it, those of batches included.
 
-    def add(self, event: JournaledEvent) -> None:
-        """An event has just been published."""
-        self._recent.append(event)
+    def add(self, published: JournaledEvent | JournaledBatch) -> None:
+        """An event, or a batch, has just been published."""
+        self._recent.append(published)
+        self._recent_count += _size_of(published)
+        while self._recent_count > RECENT_MAX and len(self._recent) > 1:
+            self._recent_count -= _size_of(self._recent.popleft())
 
     async def read(self, interests: Sequence[DurableInterest], *, skew_us: int = SKEW_US) -> list[Backlog]:
         """For each subscription, the events that match it since its start, by a clock that may differ by `skew_us`."""
@@ -540,8 +609,8 @@ class EventHistory:
         interest = backlog.interest
         if interest is None:
             return []
-        later = [event for event in self._recent if event.position > backlog.reached]
-        return [*backlog.found, *(event for event in later if self._matches(interest, event))]
+        later = [each for each in self._recent if each.position > backlog.reached]
+        return [*backlog.found, *(event for each in later for event in self._matching(interest, each))]
 
     def _is_near(self, position: int) -> bool:
         """Whether everything after a position is in memory."""
@@ -551,14 +620,34 @@ class EventHistory:
     async def _read_more(self, backlog: Backlog) -> None:
         interest, end = backlog.interest, self._journal.next_event
         assert interest is not None
-        kept = await self._journal.events_since(interest.since_us, interest.type, backlog.reached, end)
-        backlog.found += [event for event in kept if self._matches(interest, event)]
-        backlog.reached = kept[-1].position if len(kept) == READ_ROWS else end - 1
+        journal, asked = self._journal, (interest.since_us, interest.type, backlog.reached)
+        batches = await journal.batches_since(*asked, end)
+        reached = batches[-1].last if len(batches) == READ_BATCHES else end - 1
+        kept = await journal.events_since(*asked, reached + 1)
+        if len(kept) == READ_ROWS:
+            reached = kept[-1].position
+        found: list[JournaledEvent | JournaledBatch] = [*kept, *(each for each in batches if each.last <= reached)]
+        for each in sorted(found, key=lambda each: each.position):
+            backlog.found += self._matching(interest, each)
+        backlog.reached = reached
 
-    def _matches(self, interest: DurableInterest, event: JournaledEvent) -> bool:
-        if event.type != interest.type or event.at_us < interest.since_us:
-            return False
-        return may_match(interest, self._type_named(interest.type), stored_values(event.raw))
+    def _matching(self, interest: DurableInterest, published: JournaledEvent | JournaledBatch) -> list[JournaledEvent]:
+        """The event, or the events of the batch, that the subscription may match."""
+        if published.type != interest.type or published.at_us < interest.since_us:
+            return []
+        may = functools.partial(may_match, interest, self._type_named(interest.type))
+        if isinstance(published, JournaledEvent):
+            return [published] if may(stored_values(published.raw)) else []
+        first, type, at_us = published.position, published.type, published.at_us
+        return [
+            JournaledEvent(first + row, id, type, at_us, raw, is_of_batch=True)
+            for row, (id, raw) in enumerate(self._events_in(published.raw))
+            if may(stored_values(raw))
+        ]
+
+
+def _size_of(published: JournaledEvent | JournaledBatch) -> int:
+    return published.size if isinstance(published, JournaledBatch) else 1
 
 
 async def read_on(
@@ -670,6 +759,25 @@ def _repeats(connection: sqlite3.Connection) -> OrderedDict[bytes, EventId]:
     return OrderedDict((bytes(key), EventId(*event)) for key, *event in reversed(rows))
 
 
+def _next_position(connection: sqlite3.Connection) -> int:
+    return max(
+        _scalar(connection, "SELECT coalesce(max(position), 0) + 1 FROM events"),
+        _scalar(connection, "SELECT coalesce(max(position + size), 1) FROM batches"),
+    )
+
+
+def _newest_batches(connection: sqlite3.Connection) -> list[tuple[bytes, BatchIds]]:
+    """The idempotency keys and ids of the newest batches, oldest first: as many as are remembered."""
+    found: list[tuple[bytes, BatchIds]] = []
+    count = 0
+    for key, ids in connection.execute("SELECT repeat_key, ids FROM batches ORDER BY position DESC"):
+        found.append((bytes(key), msgspec.msgpack.decode(ids, type=BatchIds)))
+        count += len(found[-1][1])
+        if count >= REPEATS_MAX:
+            break
+    return found[::-1]
+
+
 def _call_safely(do: Callable[[], object]) -> None:
     """A callback that fails must not hold up the others, or the next group."""
     try:
@@ -737,11 +845,17 @@ def _forget_old(connection: sqlite3.Connection, up_to: int, before_us: int, dead
             " WHERE number >= confirmed",
         )
         # Up to the first event that is young enough: checking the age of each of a million would hold up publishers.
-        young = connection.execute(
-            "SELECT position FROM events WHERE at_us >= ? ORDER BY position LIMIT 1", (before_us,)
-        ).fetchone()
-        end = min(first_owed, max(up_to + 1, young[0] if young else first_owed))
+        young = [
+            row[0]
+            for table in ("events", "batches")
+            for row in connection.execute(
+                f"SELECT position FROM {table} WHERE at_us >= ? ORDER BY position LIMIT 1",  # noqa: S608 - one of two
+                (before_us,),
+            )
+        ]
+        end = min(first_owed, max(up_to + 1, min(young, default=first_owed)))
         connection.execute("DELETE FROM events WHERE position < ?", (end,))
+        connection.execute("DELETE FROM batches WHERE position + size <= ?", (end,))
         connection.execute("DELETE FROM owed WHERE position < ?", (end,))
         newest = _scalar(connection, "SELECT coalesce(max(number), 0) FROM dead")
         connection.execute("DELETE FROM dead WHERE number <= ?", (newest - dead_max,))

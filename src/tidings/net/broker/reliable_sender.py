@@ -87,6 +87,10 @@ class ReliableSender:
             if self._may_have(broker, event.type)
         ]
 
+    def has_interest_in(self, type: str) -> bool:
+        """Whether another broker has a durable subscription to events of this type."""
+        return self._directory.has_interest_in(type)
+
     def add_for(self, broker: NodeId, position: int, event: EventId, only_for: str = "") -> PendingEvent:
         """Notes that one broker needs an event."""
         pending = self._outbox.add(broker, position, event, only_for)

@@ -223,6 +223,10 @@ class Irbr(RingRouter[IrbrMessage]):
             return self._publish_later(packet)
         return self._forward(packet, 0, [], now, then=("published", packet.header.id))
 
+    def stays_here(self, type: str) -> bool:
+        """Whether this node knows no interest of another: all of that is in its table, whatever the type."""
+        return self._stage == "ready" and not self.table.cells()
+
     def _forward(
         self, packet: Packet, range_len: int, parents: list[NodeId], now: float, then: tuple[Any, ...] = ()
     ) -> list[Effect]:
