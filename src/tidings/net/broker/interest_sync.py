@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -55,6 +55,7 @@ class InterestSync:
         self._rights, self._advertised_at = rights, 0
         self._advertised_rights: Shown = ()
         self._interests: tuple[DurableInterest, ...] = ()
+        self._live: tuple[str, ...] = ()
         self._directory, self._journal, self._links = directory, journal, links
         self._history, self._sender, self._tasks = history, sender, tasks
         self._learning = asyncio.Lock()
@@ -84,10 +85,18 @@ class InterestSync:
     def advertise(self, interests: Iterable[DurableInterest]) -> None:
         """Sends this broker's durable subscriptions, as they are now, to all others."""
         self._interests, self._advertised_rights, self._advertised_at = tuple(interests), self._rights(), now_us()
-        advertisement = self._directory.advertise(self._interests, self._advertised_at, self._advertised_rights)
+        advertisement = self._directory.advertise(
+            self._interests, self._advertised_at, self._advertised_rights, self._live
+        )
         self._journal.note_meta(VERSION_META, self._directory.version.to_bytes(8, "big"))
         for link in self._links.ready_links():
             link.send(advertisement)
+
+    def advertise_live(self, types: Sequence[str]) -> None:
+        """Sends the types of this broker's live subscriptions to all others, if they have changed."""
+        if tuple(types) != self._live:
+            self._live = tuple(types)
+            self.advertise(self._interests)
 
     async def _sync_regularly(self) -> None:
         await asyncio.sleep(FIRST_SYNC_S)
