@@ -65,4 +65,4 @@ def rendezvous_of(type: str, ids: Sequence[NodeId]) -> NodeId:
     """Which of these brokers is where the events of a type go in `hermes`."""
     router = Hermes(Peer(ids[0]), Random(0))
     target = int(router.trees.key_of(type), router.ring.base)
-    return min(ids, key=lambda id: router.ring.away(id, target))
+    return min(ids, key=lambda each: router.ring.away(each, target))

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         InterestDirectory,
         Shown,
         TypeNamed,
+        matcher,
         may_match,
         read_advertisement,
     )
@@ -129,6 +130,7 @@ __all__ = [
     "Shown",
     "SpotSample",
     "TypeNamed",
+    "matcher",
     "may_match",
     "published_at",
     "read_advertisement",
@@ -142,6 +144,7 @@ _HOMES = {
         "InterestDirectory",
         "Shown",
         "TypeNamed",
+        "matcher",
         "may_match",
         "read_advertisement",
     ),

@@ -260,13 +260,18 @@ class InterestDirectory:
         return self._indexes.get(type)
 
 
-def may_match(interest: DurableInterest, event_type: EventType | None, values: Mapping[str, Any] | None) -> bool:
-    """Whether one event may match one subscription; True where that cannot be decided."""
-    if not interest.condition or event_type is None or values is None:
-        return True
-    index = Index(event_type)
+def matcher(interest: DurableInterest, event_type: EventType | None) -> Callable[[Mapping[str, Any] | None], bool]:
+    """Whether an event with these values may match one subscription; True where that cannot be decided."""
+    index = Index(event_type) if interest.condition and event_type is not None else None
     try:
-        index.add("it", interest.condition)
+        if index is not None:
+            index.add("it", interest.condition)
     except FilterError:
-        return True
-    return bool(index.match_values(values))
+        index = None
+    known = index
+    return lambda values: known is None or values is None or bool(known.match_values(values))
+
+
+def may_match(interest: DurableInterest, event_type: EventType | None, values: Mapping[str, Any] | None) -> bool:
+    """The same for one event."""
+    return matcher(interest, event_type)(values)

@@ -200,9 +200,7 @@ class KeyDistribution:
             return []
         return self._request(name, join, now, now_ms, anyway=True)
 
-    def _request(
-        self, name: str, join: _Join, now: float, now_ms: int, *, anyway: bool = False
-    ) -> list[KeyEffect]:
+    def _request(self, name: str, join: _Join, now: float, now_ms: int, *, anyway: bool = False) -> list[KeyEffect]:
         if not anyway and not all(self._subscribed.get(control) for control in self._needed(name)):
             return []
         join.tries += 1

@@ -97,9 +97,7 @@ class TraceLog:
         if self.observer is not None:
             self.observer.arrived(header.id, header.type, came_from)
 
-    def delivered_straight(
-        self, packet: Packet, at: float, deliveries: Sequence[tuple[SubscriptionId, str]]
-    ) -> None:
+    def delivered_straight(self, packet: Packet, at: float, deliveries: Sequence[tuple[SubscriptionId, str]]) -> None:
         """An event was delivered that came straight from its origin; if it is news here, that is where it came from."""
         if deliveries and packet.header.id not in self._entries:
             self.arrived(packet, packet.header.id.origin, at)

@@ -194,7 +194,7 @@ class DurableQueues:
         """
         event = read_event(encoded).event
         seal = (id, sealed_by(event), event.seq)
-        if seal in self._seals or (moment <= self._sealed_before and self.journal.has_seal(*seal)):
+        if seal in self._seals or (event.seq <= self._sealed_before and self.journal.has_seal(*seal)):
             return False
         self._seals[seal] = None
         self.journal.note_seal(*seal)

@@ -49,7 +49,7 @@ class Publisher:
         self._queues, self._matcher, self._meters, self._carry_out = queues, matcher, meters, carry_out
         self._loop = asyncio.get_running_loop()
         self.spans: SpanRecorder | None = None
-        self.published: Callable[[str, Sequence[bytes]], None] = lambda type, raws: None
+        self.published: Callable[[str, Sequence[bytes]], None] = lambda name, raws: None
         """Called with a type and its stored events once they are on disk and sent."""
         self.is_draining = False
         """Whether new events are refused."""
