@@ -38,7 +38,8 @@ class BlackHole:
             for path in list(router.zones.owned):
                 router.zones.release(path)
             router.zones.acquire((), FIRST)
-            self._broker.carry_out(router.zones_changed(loop.time(), tuple(self._broker.links.open)))
+            said = router.zones_changed(loop.time(), tuple(self._broker.links.open))
+            self._broker.carry_out([each for each in said if isinstance(each, Send)])
 
     def _without_events(self, act: Any) -> Any:
         def acted(*asked: Any) -> Sequence[Effect]:
