@@ -23,7 +23,7 @@ from benchmarks.live.contender import Unavailable
 from benchmarks.live.workload import MARK, EventValues, event
 
 TOPIC = "sightings"
-START_S_MAX = 30.0
+START_S_MAX = 60.0
 POLL_S = 0.2
 LINGER_MS = 1  # The default of 5 is no quicker here, and every single event waits for it.
 PENDING_MAX = 200_000  # Events that the client may hold.
