@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,9 @@ from tidings.store.migrations import STEPS, MigrationStep, check_not_newer, migr
 WAIT_S_MAX = 30.0  # For other writers, each of which takes milliseconds: whoever holds the lock longer is stuck.
 CONNECT_S_MAX = 10  # A server that does not answer by then is down.
 WAL_RETRY_S = 0.02
+
+
+Guard = Callable[[Connection], None]
 
 
 class Change:
@@ -58,8 +61,9 @@ class Change:
 class Database:
     """An open registry database. Safe to share between threads; a forked process opens its own."""
 
-    def __init__(self, engine: Engine, where: str, wait_s_max: float = WAIT_S_MAX) -> None:
-        self._engine, self.where, self._wait_s_max = engine, where, wait_s_max
+    def __init__(self, engine: Engine, where: str, wait_s_max: float = WAIT_S_MAX, guard: Guard | None = None) -> None:
+        """`guard` is called within each transaction that may write, before its commit; what it raises undoes it."""
+        self._engine, self.where, self._wait_s_max, self._guard = engine, where, wait_s_max, guard
 
     @classmethod
     def open(
@@ -70,6 +74,7 @@ class Database:
         create: bool = True,
         steps: Sequence[MigrationStep] = STEPS,
         wait_s_max: float = WAIT_S_MAX,
+        guard: Guard | None = None,
     ) -> Database:
         """Connects, and migrates an older or new registry to the newest schema.
 
@@ -80,8 +85,9 @@ class Database:
         where = url.render_as_string(hide_password=True) if url.host or url.query else str(url.database)
         if url.get_backend_name() == "sqlite":
             _prepare_file(url, create)
-        database = cls(_engine(url, wait_s_max), where, wait_s_max)
+        database = cls(_engine(url, wait_s_max), where, wait_s_max, guard)
         try:
+            database._check_guard()
             database._prepare(now_ms, create, steps)
         except BaseException:
             database.close()
@@ -119,6 +125,14 @@ class Database:
                     connection.exec_driver_sql("SET LOCAL synchronous_commit = on")
                     connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{round(1000 * self._wait_s_max)}ms'")
                 yield connection
+                if self._guard is not None:
+                    self._guard(connection)
+
+    def _check_guard(self) -> None:
+        """Raises what the guard does, while nothing has been written yet."""
+        if self._guard is not None:
+            with self.transaction():
+                pass
 
     def _prepare(self, now_ms: int, create: bool, steps: Sequence[MigrationStep]) -> None:
         with self.read() as connection:

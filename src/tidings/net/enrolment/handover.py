@@ -15,11 +15,11 @@ from contextlib import closing
 from pathlib import Path
 
 from tidings.errors import InputError
-from tidings.net.broker.journal import is_locked, lock_journal
 from tidings.net.broker.key_managers import GenerationFiles
 from tidings.net.config import BrokerConfig, files_in, read_broker
 from tidings.net.enrolment.participant import CONFIG, MANAGERS, make_folder
 from tidings.net.ids import read_identity
+from tidings.net.journal_storage.sqlite import is_locked, lock_journal
 from tidings.security import SignedType
 
 JOURNAL = "journal.db"
