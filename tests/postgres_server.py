@@ -131,6 +131,11 @@ class PostgresCluster:
         for pid in [group, *map(int, children)]:
             os.kill(pid, signal.SIGKILL)
 
+    def revive(self) -> None:
+        """Starts it again if it has ended by itself, as it does on a full disk."""
+        if self._pg_ctl("status", check=False).returncode != 0:
+            self.start()
+
     def lose_disk(self) -> None:
         """Removes the data of a server that is down."""
         shutil.rmtree(self.data)

@@ -59,6 +59,12 @@ def hand_over_managers(types: Sequence[SignedType], old: Path, new: Path) -> lis
     keys = {file: key for file in files_in(before.manages, ".pem") if (key := _public_key(file)) in appointed}
     if not keys:
         return []
+    for one in (before, after):
+        if one.journal:
+            raise InputError(
+                f"the journal of {one.name} is in a database, with what its key managers have reached; a key manager can"
+                " only be moved between brokers with journals in files"
+            )
     _check_place(before, after, new)
     with closing(lock_journal(before.data / JOURNAL)):
         moved = [one for one in types if one.key_manager in keys.values()]
