@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, CursorResult, Engine, Executable, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
@@ -173,7 +174,7 @@ def _url(address: str) -> URL:
     if "://" not in address:
         return URL.create("sqlite", database=address)
     try:
-        url = make_url(address)
+        url = make_url(_with_hosts_apart(address))
     except (ArgumentError, ValueError):
         # Not shown: there may be a password in it.
         raise InputError(
@@ -186,6 +187,18 @@ def _url(address: str) -> URL:
             return url.set(drivername="postgresql+psycopg")
         case other:
             raise InputError(f"a registry is a file or a postgresql:// URL, not {other[:40]}://")
+
+
+def _with_hosts_apart(address: str) -> str:
+    """`postgresql://one:5432,two:5432/name`, as libpq has it, in SQLAlchemy's form: each host is an option."""
+    scheme, _, rest = address.partition("://")
+    place, slash, path = rest.partition("/")
+    who, at, hosts = place.rpartition("@")
+    if "," not in hosts or not scheme.startswith("postgres"):
+        return address
+    name, _, options = path.partition("?")
+    asked = [*([options] if options else []), *(f"host={quote(host, safe=':[]')}" for host in hosts.split(","))]
+    return f"{scheme}://{who}{at}{slash}{name}?{'&'.join(asked)}"
 
 
 def _file_of(url: URL) -> Path:

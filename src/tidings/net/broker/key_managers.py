@@ -27,6 +27,7 @@ from tidings.net.clock import now_ms
 from tidings.net.config import BrokerConfig, files_in
 from tidings.net.ids import read_identity
 from tidings.net.journal_storage.postgres import LeaseElsewhere, PostgresStorage
+from tidings.net.journal_storage.session import SCHEMES
 from tidings.net.type_files import TypeDefinition, of_signed
 from tidings.security import Identity, KeyManager, RevocationRecord, SignedType, fingerprint
 from tidings.store import ManagerSnapshot, Registry, Revocation
@@ -144,13 +145,17 @@ _WAY_OUT = "put the newest registry back, or, if it is lost, make a new version 
 
 def _in_database(registry: str, database: PostgresStorage) -> Registry:
     """The registry, every change of which checks the lease; so it must be where the lease is."""
+    elsewhere = InputError(
+        "registry: it must be in the database of the journal, in any schema: only there a process that was frozen can"
+        " be kept from writing to it"
+    )
+    if registry and not registry.startswith(SCHEMES):
+        raise elsewhere
     try:
-        return Registry.open(registry or database.database.registry, now_ms=now_ms(), guard=database.check_lease)
+        where = database.database.with_password(registry) if registry else database.database.registry
+        return Registry.open(where, now_ms=now_ms(), guard=database.check_lease)
     except LeaseElsewhere:
-        raise InputError(
-            "registry: it must be in the database of the journal, in any schema: only there a process that was frozen can"
-            " be kept from writing to it"
-        ) from None
+        raise elsewhere from None
 
 
 class _Reached(Protocol):

@@ -89,6 +89,15 @@ class JournalDatabase:
         asked = "&".join(f"{name}={quote(value, safe='')}" for name, value in options)
         return f"postgresql+psycopg://{who}{'@' if who else ''}/{database}?{asked}"
 
+    def with_password(self, registry: str) -> str:
+        """The URL of a registry in the same database, with the journal's password where it has none of its own."""
+        password = str(_driver().conninfo.conninfo_to_dict(self.conninfo).get("password") or "")
+        scheme, _, rest = registry.partition("://")
+        who, at, place = rest.partition("@")
+        if not password or not at or ":" in who or "/" in who:
+            return registry
+        return f"{scheme}://{who}:{quote(password, safe='')}@{place}"
+
 
 def secret(reference: str, where: str) -> str:
     """What a reference names: `env:VARIABLE` or `file:PATH`, whose last line break does not count."""
