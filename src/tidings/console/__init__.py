@@ -16,6 +16,7 @@ In reading order:
     rights       who may see what until when
     pipelines    jobs of `tidings run`: batches, quarantine, deliveries
     papers       the lab's verdicts and figures
+    simulations  simulated networks that a page watches and breaks
     audit        a line for each action
     demo         a network to look at: London, with made-up traffic
 """

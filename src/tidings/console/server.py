@@ -14,6 +14,8 @@
     GET  /api/mine                          a client's certificate, subscriptions and dead letters
     GET  /api/pipelines, /api/pipeline      jobs of `tidings run`; one of them: ?number=
     GET  /api/papers, /figures/…            the lab's verdicts and figures
+    GET  /api/simulations                   what can be simulated
+    POST /api/simulate {action}             begins, steps and breaks the session's simulated network
     POST /api/publish {type, values}        if publishing is allowed
     POST /api/act {action}                  drain the client's broker, replay its dead letters: if that is allowed
 
@@ -40,6 +42,7 @@ from tidings.console.audit import AuditLog
 from tidings.console.feeds import show
 from tidings.console.participants import ConsoleClient
 from tidings.console.sessions import WebSession, WebSessions, check_csrf, check_source
+from tidings.console.simulations import NODES_MAX, Simulations
 from tidings.console.topology import topology
 from tidings.errors import InputError, PeerError, SetupError, TidingsError, did_you_mean
 from tidings.events import Attribute, EventType, typed
@@ -54,6 +57,7 @@ from tidings.net import (
     listen,
     names_in,
 )
+from tidings.overlay import NAMES
 
 log = logging.getLogger("tidings.console")
 
@@ -71,7 +75,7 @@ PUBLISH_S_MAX = 10.0
 RECENT_WAIT_S = 1.5  # For the first events of a feed that a question has just opened.
 
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
@@ -125,6 +129,7 @@ class Console:
         clients = [ConsoleClient(file) for file in settings.clients]
         self.clients = {client.name: client for client in clients}
         self.sessions = WebSessions()
+        self._simulations = Simulations()
         self._audit = AuditLog(settings.audit)
         self._pages = _pages()
         self._connections: set[asyncio.Task[None]] = set()
@@ -169,6 +174,7 @@ class Console:
         for connection in list(self._connections):
             connection.cancel()
         await asyncio.gather(self._observer, *self._connections, return_exceptions=True)
+        self._simulations.close()
         for client in self.clients.values():
             await client.close()
 
@@ -254,6 +260,12 @@ class Console:
                 check_csrf(session, request.headers)
                 asked = await _json_body(connection)
                 self._respond(connection, await self._post[path](self._client(asked), asked))
+            case "GET", "/api/simulations":
+                self._respond(connection, {"protocols": NAMES, "nodes_max": NODES_MAX})
+            case "POST", "/api/simulate":
+                check_csrf(session, request.headers)
+                asked = await _json_body(connection)
+                self._respond(connection, await self._simulations.act(session.cookie, asked))
             case "POST", "/api/logout":
                 check_csrf(session, request.headers)
                 self.sessions.close(session)

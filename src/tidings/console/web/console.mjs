@@ -6,11 +6,12 @@ import * as network from "/network.mjs";
 import * as papers from "/papers.mjs";
 import * as pipelines from "/pipelines.mjs";
 import * as rights from "/rights.mjs";
+import * as simulate from "/simulate.mjs";
 import * as trace from "/trace.mjs";
 import * as why from "/why.mjs";
 
-const SCREENS = { network, events, why, trace, rights, pipelines, papers };
-const TITLES = { network: "Network", events: "Events", why: "Why", trace: "Trace", rights: "Rights", pipelines: "Pipelines", papers: "Papers" };
+const SCREENS = { network, events, why, trace, rights, pipelines, papers, simulate };
+const TITLES = { network: "Network", events: "Events", why: "Why", trace: "Trace", rights: "Rights", pipelines: "Pipelines", papers: "Papers", simulate: "Simulate" };
 const main = document.getElementById("main");
 let me = null;
 let leave = () => {};

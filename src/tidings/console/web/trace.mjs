@@ -1,6 +1,7 @@
 // Trace: the route of one event over organisations, as a timeline, and who could read which attribute.
 
 import { badge, empty, get, h, table } from "/dom.mjs";
+import { savers } from "/export.mjs";
 import { networkMap } from "/map.mjs";
 
 export async function show(page) {
@@ -22,7 +23,8 @@ export async function show(page) {
 function onMap(page, hops, network) {
   const ids = new Map(network.brokers.map((each) => [`${each.domain}/${each.name}`, each.id]));
   const path = new Set(hops.map((hop) => [ids.get(nameOf(hop)), ids.get(hop.came_from)].sort().join(" ")));
-  return h("div", { class: "panel" }, h("h2", {}, "On the map"), networkMap(network, (broker) => page.link("network", { broker: broker.id }), path));
+  const map = h("div", {}, networkMap(network, (broker) => page.link("network", { broker: broker.id }), { path }));
+  return h("div", { class: "panel" }, h("h2", {}, "On the map"), map, h("div", { class: "row" }, savers(map, "trace")));
 }
 
 const nameOf = (hop) => `${hop.domain}/${hop.broker}`;
