@@ -518,12 +518,23 @@ class Console:
             await asyncio.sleep(RECENT_WAIT_S)
         hidden = await self._hidden(client, event_type.name)
         recent = [(event.id, event.values) for event in feed.recent]
+        wanted = parse(str(asked["where"]), event_type)
         return {
             "check": described,
             "hidden": sorted(hidden),
-            **conditions.try_on(parse(str(asked["where"]), event_type), recent, hidden),
+            **conditions.try_on(wanted, recent, hidden),
+            "related": conditions.related(wanted, await self._others(client, asked), event_type),
             "last": show(feed.recent[-1]) if feed.recent else None,
         }
+
+    async def _others(self, client: ConsoleClient, asked: Mapping[str, Any]) -> list[str]:
+        """The conditions to compare one with: the client's own subscriptions to the type, and those that the page has."""
+        own = await _with_type_names(client, await client.ask("subscriptions"))
+        kept = asked.get("others", [])
+        if not isinstance(kept, list) or not all(isinstance(text, str) for text in kept):
+            raise InputError("expected other conditions as a list of texts")
+        mine = [str(row["condition"]) for row in own if row["type"] == asked.get("type")]
+        return list(dict.fromkeys([*mine, *kept]))[:CONDITIONS_MAX]
 
     async def _hidden(self, client: ConsoleClient, type: str) -> set[str]:
         return next((rights.hidden_from(client, row) for row in await client.types() if row["name"] == type), set())

@@ -96,9 +96,9 @@ function brokerPage(broker, status, points, why) {
       status.connected.map((each) => h("tr", {}, h("td", {}, each.client), ...[each.published, each.told, each.lost].map((value) => h("td", { class: "num" }, count(value))))), "Clients")
       : empty("Nobody is connected.", "`tidings subscribe` and `tidings publish` connect as a client.")),
     h("div", { class: "columns even" },
-      h("div", { class: "panel" }, h("h2", {}, "Types and keys"), status.types.length ? table(["Type", "Encrypted", { title: "Subscriptions", class: "num" }, "Key epoch"],
+      h("div", { class: "panel" }, h("h2", {}, "Types and keys"), status.types.length ? table(["Type", "Encrypted", { title: "Subscriptions", class: "num" }, "Key epoch", "In use since", "New key by"],
         status.types.map((each) => h("tr", {}, h("td", {}, each.name), h("td", {}, each.mode), h("td", { class: "num" }, count(each.subscriptions)),
-          h("td", {}, epochs(each.epochs)))), "Types and keys") : empty("No types.", "Name one with types in broker.toml.")),
+          h("td", {}, epochs(each.epochs)), h("td", {}, each.keys_since_ms === null ? "–" : dayOf(each.keys_since_ms)), h("td", {}, each.keys_until_ms === null ? "–" : `${dayOf(each.keys_until_ms)}, in ${left(each.keys_until_ms)}`))), "Types and keys") : empty("No types.", "Name one with types in broker.toml.")),
       h("div", { class: "panel" }, h("h2", {}, "Counters"), table(["What", { title: "Since start", class: "num" }],
         Object.entries(status.counts).sort().map(([name, value]) => h("tr", {}, h("td", {}, name), h("td", { class: "num" }, count(value)))), "Counters"))),
   ].filter(Boolean);

@@ -45,12 +45,18 @@ function timeline(hops) {
     table(["Broker", "From", { title: "After", class: "num" }, "The way here", "Then"], rows, "Timeline"));
 }
 
+// Organisations × attributes: an organisation could read what one of its brokers could. Its brokers are below it.
 function matrix(hops) {
   const names = [...new Set(hops.flatMap((hop) => [...hop.readable, ...hop.hidden]))].sort();
-  const rows = hops.map((hop) => h("tr", {}, h("td", {}, nameOf(hop)), names.map((name) => h("td", { class: "mid" },
-    hop.readable.includes(name) ? h("span", { class: "good" }, "reads") : hop.hidden.includes(name) ? h("span", { class: "sealed-cell" }, "sealed") : "–"))));
+  const cell = (some, name) => h("td", { class: "mid" }, some.some((hop) => hop.readable.includes(name)) ? h("span", { class: "good" }, "reads")
+    : some.some((hop) => hop.hidden.includes(name)) ? h("span", { class: "sealed-cell" }, "sealed") : "–");
+  const rows = [...new Set(hops.map((hop) => hop.domain))].sort().flatMap((domain) => {
+    const own = hops.filter((hop) => hop.domain === domain), brokers = [...new Set(own.map(nameOf))];
+    return [h("tr", { class: "group" }, h("th", { scope: "row" }, domain), names.map((name) => cell(own, name))),
+      ...brokers.map((broker) => h("tr", {}, h("td", { class: "indented" }, broker), names.map((name) => cell(own.filter((hop) => nameOf(hop) === broker), name))))];
+  });
   return h("div", { class: "panel" }, h("h2", {}, "Who could read which attribute"), names.length
-    ? table(["Broker", ...names.map((title) => ({ title, class: "mid" }))], rows, "Who could read which attribute") : empty("The event has no attributes.", ""));
+    ? table(["Organisation", ...names.map((title) => ({ title, class: "mid" }))], rows, "Who could read which attribute") : empty("The event has no attributes.", ""));
 }
 
 function deliveries(hops) {
