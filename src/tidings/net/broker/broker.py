@@ -15,7 +15,7 @@ import contextlib
 import logging
 import random
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, assert_never
 
 from tidings import __version__
@@ -560,6 +560,8 @@ class Broker:
 
     def status(self) -> dict[str, Any]:
         """The state of the broker, as JSON would have it; it contains no secrets."""
+        owed = self.sender.pending()
+        now = self.node.status(self._loop.time())
         return {
             "broker": self.config.name,
             "domain": self.config.domain,
@@ -573,7 +575,14 @@ class Broker:
             **self.journal.disk_usage(),
             **self._journal_status(),
             "linked": [
-                {"id": id, "name": str(link.proven), "address": _address(link), "queued": link.queued_bytes}
+                {
+                    "id": id,
+                    "name": str(link.proven),
+                    "address": _address(link),
+                    "queued": link.queued_bytes,
+                    "silent_s": round(link.silent_s, 1),
+                    "owed": owed.get(id, 0),
+                }
                 for id, link in self.links.open.items()
             ],
             "unlinked": self.links.unlinked(),
@@ -583,11 +592,14 @@ class Broker:
             ],
             "durables": len(self.queues.all),
             "waiting": self.queues.waiting(),
-            "owed": self.sender.pending(),
+            "oldest_s": round(self.queues.oldest_s(), 1),
+            "owed": owed,
+            "certificate_ends_ms": int(validity_der(self.certificate_der)[1].timestamp() * 1000),
             **self.receiver.inbox.holdings(),
             **self.direct.holdings(),
             "counts": dict(self.counts),
-            **self.node.status(self._loop.time()),
+            **now,
+            "map": {**now["map"], "trees": self._named_trees(now["map"]["trees"])},
         }
 
     def _journal_status(self) -> dict[str, Any]:
@@ -613,6 +625,17 @@ class Broker:
             for one in self.node.subscriptions()
             if one.client in mine and one.id not in self.subscriptions.durable_of
         ]
+
+    def _named_trees(self, trees: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Trees of the types that this broker knows, as its clients do; of others nobody here learns the names."""
+        shown = []
+        for tree in trees:
+            event_type = self.types.event_type(tree["type"])
+            if event_type is not None:
+                shown.append({**tree, "type": event_type.name})
+            elif not tree["type"]:
+                shown.append(dict(tree))
+        return shown
 
     def _type_name(self, wire_name: str) -> str:
         event_type = self.types.event_type(wire_name)

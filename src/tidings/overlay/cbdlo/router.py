@@ -5,6 +5,7 @@ The package's docstring has the theory of operation.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 from tidings.overlay.cbdlo.conjunction_counter import ConjunctionCounter
@@ -16,6 +17,7 @@ from tidings.overlay.cbdlo.messages import (
     OperationDone,
     OperationRefused,
     PartitionRef,
+    PartitionState,
     Ping,
     Pong,
     Probe,
@@ -42,14 +44,18 @@ from tidings.overlay.random_graph.random_walk import HOPS_MAX, WalkPath, next_st
 from tidings.overlay.random_graph.router import GraphRouter, graph_protocol
 from tidings.overlay.retransmit import Pending, Requests
 from tidings.overlay.router import (
+    MAP_ENTRIES_MAX,
+    TREE_ENDS_MAX,
     WHATEVER_HAPPENS,
     Completed,
     Count,
     Deliver,
     Effect,
     Guarantee,
+    MapEntry,
     Send,
     Token,
+    TreeEntry,
     WakeAt,
 )
 
@@ -126,6 +132,13 @@ class Cbdlo(GraphRouter[CbdloMessage]):
 
     def peer_down(self, peer: NodeId, now: float) -> list[Effect]:
         return self._looped(self._drop(peer, now), now)
+
+    def map_entry(self) -> MapEntry:
+        """The attribute trees. Cuts are values of conditions, so only the owners of partitions are shown."""
+        places = self.upper.owned.places()
+        shown = tuple(_tree_entry(axis, owned) for axis, owned in places[:MAP_ENTRIES_MAX])
+        coordinates = any(True for _ in self.upper.coordinators.by_axis)
+        return MapEntry("coordinator" if coordinates else "", trees=shown, left_out=len(places) - len(shown))
 
     def holdings(self) -> dict[str, tuple[int, int]]:
         return {
@@ -337,6 +350,14 @@ class Cbdlo(GraphRouter[CbdloMessage]):
 
     def _deliver(self, packet: Packet) -> list[Effect]:
         return [Deliver(packet)] if self._delivered.add(packet.header.id) else []
+
+
+def _tree_entry(axis: AttributeAxis, owned: Sequence[PartitionState]) -> TreeEntry:
+    """One node's place in an attribute's tree, by the owners of the partitions above and below its own."""
+    up = dict.fromkeys(each.parent.owner.id for each in owned if each.parent is not None)
+    down = dict.fromkeys(ref.owner.id for each in owned for ref in (each.left, each.right) if ref is not None)
+    is_root = any(each.parent is None for each in owned)
+    return TreeEntry(axis.type, axis.name, is_root, tuple(up)[:TREE_ENDS_MAX], tuple(down)[:TREE_ENDS_MAX])
 
 
 GUARANTEES = WHATEVER_HAPPENS | {Guarantee.JOINS_LIVE, Guarantee.LEAVES_CLEANLY}

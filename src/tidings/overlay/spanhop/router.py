@@ -21,11 +21,13 @@ from tidings.overlay.interest import Interest
 from tidings.overlay.messages import NodeId, Packet, Peer, SubscriptionId
 from tidings.overlay.retransmit import Pending
 from tidings.overlay.router import (
+    MAP_ENTRIES_MAX,
     WHATEVER_HAPPENS,
     Completed,
     Count,
     Effect,
     Guarantee,
+    MapEntry,
     Protocol,
     Router,
     Send,
@@ -540,6 +542,16 @@ class Spanhop(Router[SpanhopMessage]):
         near = [advert.peer for advert in self.zones.neighbours.values()]
         known = [*near, *self.monitor.met.values(), *self.transfer.contacts.values()]
         return msgspec.msgpack.encode(list(dict.fromkeys(known))[:CONTACTS_MAX])
+
+    def map_entry(self) -> MapEntry:
+        """The zones that this broker owns, as shares of each axis."""
+        side = self.zones.space.side
+        owned = [self.zones.space.zone(path) for path in self.zones.own_paths()]
+        shown = tuple(
+            tuple((low / side, high / side) for low, high in zip(zone.low, zone.high))
+            for zone in owned[:MAP_ENTRIES_MAX]
+        )
+        return MapEntry(zones=shown, axes=tuple(self.options.axes), left_out=len(owned) - len(shown))
 
     def holdings(self) -> dict[str, tuple[int, int]]:
         seen = len(self.notifier.delivered) + len(self.notifier.matched) + len(self.forwarder.numbers)
