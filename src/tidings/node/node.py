@@ -785,6 +785,7 @@ class Node:
             "incarnation": self.me.incarnation,
             "protocol": self.protocol.name,
             "links": list(self.router.links()),
+            "overlay": self.router.status(),
             "neighbours": [near.status() for near in self.neighbours.all()],
             "types": [known.status() for known in self.types.all()],
             "subscriptions": len(self._subscriptions.all),

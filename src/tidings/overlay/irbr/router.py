@@ -498,6 +498,9 @@ class Irbr(PrefixRouter[IrbrMessage, PrefixNetwork]):
     def links(self) -> tuple[NodeId, ...]:
         return tuple(peer.id for peer in self.ring.known())
 
+    def status(self) -> dict[str, Any]:
+        return {"network": self.options.network}
+
     def holdings(self) -> dict[str, tuple[int, int]]:
         return {
             **super().holdings(),
