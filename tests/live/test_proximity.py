@@ -94,4 +94,5 @@ def is_right(found: dict[str, dict[str, Any]]) -> bool:
 def each_says_so_in_words(found: dict[str, Any]) -> None:
     for status in found.values():
         (row,) = [row["is"] for row in in_words(status) if row["what"] == "proximity"]
-        assert " at (" in row and "of the index here" in row
+        assert " at (" in row
+        assert "of the index here" in row

@@ -39,12 +39,12 @@ class PastryState(PrefixState):
     def in_range(self, prefix: str) -> list[Peer]:
         """Known nodes of this range that are not suspected, best first."""
         doubted = self.doubted
-        on_search_ended = {peer.id: peer for peer in self.table.get(prefix, ()) if peer.id not in doubted}
+        found = {peer.id: peer for peer in self.table.get(prefix, ()) if peer.id not in doubted}
         for side in (self._cw, self._ccw):
             for _, peer in side:
                 if peer.id.startswith(prefix) and peer.id not in doubted:
-                    on_search_ended.setdefault(peer.id, peer)
-        return list(on_search_ended.values())
+                    found.setdefault(peer.id, peer)
+        return list(found.values())
 
     def is_empty(self, cell: str, now: float) -> bool:
         """Whether this cell is certainly empty."""

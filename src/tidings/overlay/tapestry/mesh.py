@@ -17,7 +17,7 @@ from tidings.overlay.tapestry.messages import Insertion, InsertionAck, TapestryM
 from tidings.overlay.tapestry.routing_table import MEASURED_MAX, SurrogateSearch, TapestryState
 
 CANDIDATES = 8  # Nodes of each cell that a newcomer measures, to keep the nearest three.
-NODES_MAX = 4096  # Nodes of which a time is kept.
+NODES_MAX = 4096  # Nodes of which a time or an incarnation is kept.
 BACKPOINTER_HEARTBEATS = 120  # Who has not probed this node for so long no longer has it in its table.
 HINTS_MAX = 64  # Nodes that one node tells another of: four rows of sixteen cells.
 
@@ -43,6 +43,7 @@ class Mesh(TapestryState, PrefixNetwork):
         self.rtts = OrderedDict()
         self._run(application, rng, options)
         self._pinged_at: dict[NodeId, float] = {}
+        self._lives: OrderedDict[NodeId, float] = OrderedDict()  # Of those that got a place: their known incarnation.
         self._heard_at: OrderedDict[NodeId, float] = OrderedDict()
         self._backpointers: OrderedDict[NodeId, float] = OrderedDict()  # Who has probed this node, and when last.
         self._insertions = Insertions(self, options.answer_s, self._on_inserted)
@@ -50,6 +51,9 @@ class Mesh(TapestryState, PrefixNetwork):
     # ── Receiving ────────────────────────────────────────────────────────────
 
     def receive(self, sender: NodeId, message: Message, now: float) -> list[Effect]:
+        if self._is_routine(sender, message):
+            assert isinstance(message, Heartbeat)
+            return self._on_routine(sender, message, now)
         if not isinstance(message, TapestryMessage) or message.me.id != sender or not self.is_node(message.me):
             return []
         match message:
@@ -62,6 +66,20 @@ class Mesh(TapestryState, PrefixNetwork):
             case Pong() if sender in self._pinged_at:
                 self._measured(sender, now - self._pinged_at.pop(sender))
         return super().receive(sender, message, now)
+
+    def _is_routine(self, sender: NodeId, message: Message) -> bool:
+        """A probe or an answer without news, as nearly all messages are: handled first."""
+        if not isinstance(message, Heartbeat) or message.leaves or message.me.id != sender:
+            return False
+        return self._lives.get(sender) == message.me.incarnation and sender not in self.doubted
+
+    def _on_routine(self, sender: NodeId, message: Heartbeat, now: float) -> list[Effect]:
+        self._probed.pop(sender, None)
+        _remember(self._heard_at, sender, now)
+        if not message.answer:
+            return []
+        _remember(self._backpointers, sender, now)
+        return self._answer_heartbeat(sender, message) if self.is_in else []
 
     def _on_insertion(self, sender: NodeId, message: Insertion, now: float) -> list[Effect]:
         newcomer, length = message.newcomer, message.range_len
@@ -123,7 +141,7 @@ class Mesh(TapestryState, PrefixNetwork):
         told = self._ticks % len(watched) if watched else 0
         effects: list[Effect] = []
         for index, peer in enumerate(watched):
-            if index == told or self._heard_at.get(peer.id, -1.0) < now - self.heartbeat_s / 2:
+            if index == told or self._heard_at.get(peer.id, -1.0) < now - self.heartbeat_s:
                 self._probed.setdefault(peer.id, now)
                 hints = self._hints(peer.id) if index == told else ()
                 effects.append(Send(peer.id, Heartbeat(self.me, hints, answer=True)))
@@ -174,11 +192,13 @@ class Mesh(TapestryState, PrefixNetwork):
         return super()._ping_again(id, now)
 
     def _on_placed(self, peer: Peer, now: float) -> None:
+        _remember(self._lives, peer.id, peer.incarnation)
         _remember(self._heard_at, peer.id, now)
 
     def _on_displaced(self, peer: Peer, now: float) -> list[Effect]:
         self.drop(peer.id)
         self._pinged_at.pop(peer.id, None)
+        self._lives.pop(peer.id, None)
         self._backpointers.pop(peer.id, None)
         return self._insertions.gone(peer.id, now)
 
@@ -186,9 +206,9 @@ class Mesh(TapestryState, PrefixNetwork):
         return [] if cell in self.table else self.seek(cell, now)
 
 
-def _remember(times: OrderedDict[NodeId, float], id: NodeId, now: float) -> None:
+def _remember(book: OrderedDict[NodeId, float], id: NodeId, number: float) -> None:
     """The latest last; one too many pushes out the oldest."""
-    times[id] = now
-    times.move_to_end(id)
-    if len(times) > NODES_MAX:
-        times.popitem(last=False)
+    book[id] = number
+    book.move_to_end(id)
+    if len(book) > NODES_MAX:
+        book.popitem(last=False)
