@@ -262,3 +262,33 @@ def test_irbr_reaches_each_interested_node_once_in_as_many_messages(seed: int) -
     assert sorted(bench.delivered) == sorted((id, event) for id in ids[:10])
     carried = [to for _, to, message in bench.sent[before:] if type(message).__name__ == "EventMulticast"]
     assert sorted(carried) == sorted(ids[:10])
+
+
+# ── Kademlia ─────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_with_binary_digits_surrogates_are_the_nearest_by_xor_as_in_kademlia(seed: int) -> None:
+    ids = some_ids(30, seed, digits="01", length=10)
+    mesh = Mesh(Peer(ids[0]), Told(), Random(0), TapestryOptions(base=2))
+    for key in some_ids(20, seed + 1, digits="01", length=10):
+        for id in ids:
+            assert mesh.surrogate_distance(id, key) == int(id, 2) ^ int(key, 2)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_irbr_keeps_its_promise_on_kademlias_buckets_with_covers_joins_and_crashes(seed: int) -> None:
+    """The cells of binary digits are Kademlia's buckets: those that share a prefix and differ in the next bit."""
+    options: dict[str, Any] = {"base": 2, "network": "tapestry", "sync_s": 0, "heartbeat_s": 1.0}
+    ids, rng = some_ids(24, seed, digits="01", length=12), Random(seed)
+    bench = Bench(protocol("irbr"), ids[:20], **options)
+    for id in ids[20:]:
+        bench.enter(protocol("irbr"), id, via=ids[0], **options)
+    for id in ids[:14]:
+        bench.subscribe(id, Ranges.of(x=(0, rng.choice((5, 20, 80)))))
+    bench.run(until=60.0)
+    for id in rng.sample(ids[:14], 3):
+        del bench.routers[id]
+    event = bench.publish(ids[16], x=3)
+    bench.run(until=180.0)
+    assert sorted(bench.delivered) == sorted((id, event) for id in ids[:14] if id in bench.routers)
