@@ -816,6 +816,7 @@ class Node:
             "protocol": self.protocol.name,
             "links": list(self.router.links()),
             "map": msgspec.to_builtins(self.router.map_entry()),
+            "overlay": self.router.status(),
             "neighbours": [near.status() for near in self.neighbours.all()],
             "types": [known.status() for known in self.types.all()],
             "subscriptions": len(self._subscriptions.all),

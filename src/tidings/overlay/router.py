@@ -204,6 +204,10 @@ class Router(ABC, Generic[M]):
         """What a map of the overlay shows of this node beside its links."""
         return MapEntry()
 
+    def status(self) -> dict[str, Any]:
+        """What operators want to know beside the links and the sizes, as JSON values. Nothing in it is secret."""
+        return {}
+
     def holdings(self) -> dict[str, tuple[int, int]]:
         """The size of this node's state: for each kind how many there are and how many there may be."""
         return {}
@@ -285,5 +289,7 @@ class Protocol:
     content_in_packets_only: bool = False
     """Whether its messages hold content of events and filters only inside packets and interests. A protocol that places
     content (in a zone, on an axis) reveals it elsewhere, too; its routers see nothing of what is sealed, and route it by type."""
+    options_naming_nodes: tuple[str, ...] = ()
+    """Options that list nodes. A configuration may name them as it names brokers everywhere: by address or by key."""
     live_options: Mapping[str, Any] = field(default_factory=dict)
     """Options that suit a live network better than the defaults, which suit a simulated one."""

@@ -57,7 +57,7 @@ from tidings.net.clock import now_ms, now_us
 from tidings.net.config import BrokerConfig, files_in
 from tidings.net.direct_delivery import DirectDelivery
 from tidings.net.enrolment.live_files import LiveFiles, renew_when_due
-from tidings.net.ids import read_identity
+from tidings.net.ids import broker_id, read_identity
 from tidings.net.journal_storage.lease import LeaseKeeper
 from tidings.net.journal_storage.postgres import PostgresStorage, wait_for_lease
 from tidings.net.journal_storage.session import JournalDatabase
@@ -239,6 +239,9 @@ class Broker:
         rng = random.Random(secrets.randbits(64))
         neighbours = tuple(self._configured_peers()) if self.protocol.on_graph else ()
         options = {**self.protocol.live_options, **config.overlay_options}
+        for option in self.protocol.options_naming_nodes:
+            if option in options:
+                options[option] = [self._node_named(each, option) for each in options[option]]
         policy = NodePolicy(
             network_key=from_fingerprint(config.network_key) if config.network_key else None,
             interests_max=INTERESTS_MAX,
@@ -263,6 +266,22 @@ class Broker:
             first.setdefault(each.peer.id, each.peer)
         first.pop(self.me.id, None)
         return list(first.values())
+
+    def _node_named(self, named: object, option: str) -> NodeId:
+        """The node id of a broker named by its address, its key or its id; raises InputError for an unknown address."""
+        config = self.config
+        if str(named).startswith("ed25519:"):
+            return broker_id(from_fingerprint(str(named)))
+        if ":" not in str(named):
+            return str(named)
+        if named in (config.listen, config.advertise):
+            return self.me.id
+        for peer in config.peers:
+            if peer.address == named:
+                return peer.peer.id
+        raise InputError(
+            f"[overlay] {option}: no [[peer]] has the address {str(named)[:100]!r}; name it by its key instead"
+        )
 
     def _make_links(self) -> PeerLinks:
         config = self.config

@@ -131,7 +131,7 @@ class SpanhopOptions:
     proximity: ProximityMethod = "none"
     """Where network coordinates come from: `gnp` measures delays to `landmarks`, `vivaldi` to any broker."""
     landmarks: Sequence[NodeId] = ()
-    """For `gnp`: at least one more broker than there are axes."""
+    """For `gnp`: at least one more broker than there are axes; the same ones, in the same order, on all brokers."""
     heartbeat_s: float = 2.0
     """How often neighbours get a heartbeat; 0 for never, in large simulations without failures."""
     answer_s: float = 1.0
@@ -553,6 +553,10 @@ class Spanhop(Router[SpanhopMessage]):
         )
         return MapEntry(zones=shown, axes=tuple(self.options.axes), left_out=len(owned) - len(shown))
 
+    def status(self) -> dict[str, Any]:
+        proximity = self.proximity.status()
+        return {"proximity": proximity} if proximity else {}
+
     def holdings(self) -> dict[str, tuple[int, int]]:
         seen = len(self.notifier.delivered) + len(self.notifier.matched) + len(self.forwarder.numbers)
         return {
@@ -581,4 +585,5 @@ PROTOCOL = Protocol(
     messages=SpanhopMessage,
     guarantees=WHATEVER_HAPPENS | {Guarantee.JOINS_LIVE, Guarantee.LEAVES_CLEANLY, Guarantee.PRUNES},
     settle=settle,
+    options_naming_nodes=("landmarks",),
 )
