@@ -78,10 +78,17 @@ class Proximity:
     """One broker's network coordinates, its part of the index, and the near brokers it has found."""
 
     def __init__(
-        self, zones: ZoneTable, rng: Random, forwarder: Forwarder, method: ProximityMethod, landmarks: Sequence[NodeId]
+        self,
+        zones: ZoneTable,
+        rng: Random,
+        forwarder: Forwarder,
+        method: ProximityMethod,
+        landmarks: Sequence[NodeId],
+        *,
+        index_records: int = 1,
     ) -> None:
         self._zones, self._rng, self._forwarder = zones, rng, forwarder
-        self.method, self.landmarks = method, tuple(landmarks)
+        self.method, self.landmarks, self.index_records = method, tuple(landmarks), index_records
         self.at: Coordinates | None = None
         self.low: Coordinates = ()
         self.high: Coordinates = ()
@@ -301,11 +308,25 @@ class Proximity:
             if known is None or distance(known.at, record.at) > 0:
                 return []
             del owned.index[key]
-        elif known is not None or len(owned.index) < INDEX_MAX:
-            owned.index[key] = record
+        else:
+            self._make_room(owned, record)
+            if known is not None or len(owned.index) < INDEX_MAX:
+                owned.index[key] = record
         # One more record does not make an earlier answer wrong; its receiver learns of it when it asks again.
         has_changed = was_empty if known is None else record.deleted or known.at != record.at
         return self._notify_watchers(record.path) if has_changed else []
+
+    def _make_room(self, owned: OwnedZone, record: IndexPut) -> None:
+        """Drop the records of this level that came first until one more is allowed.
+
+        A broker stores records for as many levels as its zone has ancestors, so this bounds what it stores. Brokers put
+        their records again and again, so one that is gone does not keep its place. An earlier answer stays right.
+        """
+        if not self.index_records:
+            return
+        others = [key for key in owned.index if key[0] == record.path and key[1] != record.peer.id]
+        for key in others[: len(others) + 1 - self.index_records]:
+            del owned.index[key]
 
     def _notify_watchers(self, path: Path) -> list[Effect]:
         watching = [key for key in self.watches if key[0] == path]
