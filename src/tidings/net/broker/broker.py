@@ -22,6 +22,8 @@ from tidings.delivery import (
     Ack,
     Announce,
     DeliveryMessage,
+    DirectEvents,
+    DirectRequest,
     InterestAdvertisement,
     InterestDirectory,
     InterestVersions,
@@ -52,6 +54,7 @@ from tidings.net.broker.reliable_sender import ReliableSender
 from tidings.net.broker.subscriptions import AttachedClients, BrokerSubscriptions, EventEncoder
 from tidings.net.clock import now_ms, now_us
 from tidings.net.config import BrokerConfig, files_in
+from tidings.net.direct_delivery import DirectDelivery
 from tidings.net.enrolment.live_files import LiveFiles, renew_when_due
 from tidings.net.ids import read_identity
 from tidings.net.observability.latency import Meters
@@ -88,6 +91,7 @@ from tidings.net.type_files import TypeDefinition, read_type
 from tidings.node import (
     INTERESTS_MAX,
     Delivery,
+    Direct,
     Ended,
     Joined,
     Keep,
@@ -311,6 +315,7 @@ class Broker:
             directory, journal, self.links, self.history, self.sender, self._tasks, self.node.neighbours.shown
         )
         self.subscriptions.advertise = self.interest.advertise
+        self._make_direct(directory)
         self.publisher = Publisher(
             self.node,
             journal,
@@ -321,6 +326,14 @@ class Broker:
             self.meters,
             self.carry_out,
         )
+        self.publisher.published = self.direct.published
+
+    def _make_direct(self, directory: InterestDirectory) -> None:
+        """The way round the overlay for live subscriptions and messages about keys."""
+        checks_per_s, rng = self.config.limits.checks_per_s, random.Random(secrets.randbits(64))
+        self.direct = DirectDelivery(self.node, self.links, directory, self.history, self._tasks, rng, checks_per_s)
+        self.direct.carry_out, self.direct.advertise = self.carry_out, self.interest.advertise_live
+        self.direct.is_live = lambda delivery: delivery.subscription not in self.subscriptions.durable_of
 
     def _make_spans(self) -> SpanRecorder | None:
         config = self.config
@@ -358,6 +371,7 @@ class Broker:
         self.online.start()
         self.sender.start()
         self.receiver.start()
+        self.direct.start()
         await self._acceptor.listen()
         self._bootstrap.try_join()
         self.subscriptions.restore()
@@ -513,6 +527,7 @@ class Broker:
             "waiting": self.queues.waiting(),
             "owed": self.sender.pending(),
             **self.receiver.inbox.holdings(),
+            **self.direct.holdings(),
             "counts": dict(self.counts),
             **self.node.status(self._loop.time()),
         }
@@ -531,7 +546,7 @@ class Broker:
 
     def numbers(self) -> BrokerNumbers:
         """What the metrics show."""
-        held = {**self.node.holdings(), **self.receiver.inbox.holdings()}
+        held = {**self.node.holdings(), **self.receiver.inbox.holdings(), **self.direct.holdings()}
         return BrokerNumbers(
             meters=self.meters,
             overlay=self.protocol.name,
@@ -625,6 +640,10 @@ class Broker:
                 self.interest.receive_versions(link, message)
             case InterestAdvertisement():
                 self.interest.receive_advertisement(link, message)
+            case DirectEvents():
+                self.direct.receive(link, message)
+            case DirectRequest():
+                self.direct.receive_request(link, message)
 
     def _receive(self, link: Link, frame: AnyFrame) -> None:
         match frame:
@@ -705,6 +724,8 @@ class Broker:
                         # Nothing that depends on this state may leave; members ask again. Only timers are set.
                         self.carry_out([later for later in effects if isinstance(later, WakeAt)])
                         return
+                case Direct(type, raw):
+                    self.direct.publish_control(type, raw)
                 case Joined(type):
                     self.subscriptions.settle_keys(type)
                     self._loop.call_soon(self.subscriptions.resume_suspended)

@@ -27,13 +27,14 @@ import asyncio
 import contextlib
 import fcntl
 import functools
+import itertools
 import logging
 import os
 import secrets
 import shutil
 import sqlite3
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,8 +42,9 @@ from typing import IO, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from tidings.delivery import DurableInterest, LogAncestor, LogCursor, PendingEvent, TypeNamed, may_match
+from tidings.delivery import DurableInterest, LogAncestor, LogCursor, PendingEvent, TypeNamed, matcher
 from tidings.errors import InputError, SetupError
+from tidings.events import Value
 from tidings.node import stored_values
 from tidings.overlay import EventId
 
@@ -59,6 +61,7 @@ READ_ROWS = 1024  # At a time: a queue of a million rows is read in parts.
 REPEATS_MAX = 131_072  # Idempotency keys that are remembered: a retry that comes later than this counts as new.
 SEALS_KEPT_MAX = 1_000_000  # Sealed events that are recognised when they come again: some 80 MB.
 SEEN_MAX = 65_536  # Senders whose newest event is remembered.
+LEFT_MAX = 64  # Events that are matched at once, while nothing else is done.
 RECENT_MAX = 8192  # Events in memory, which close the gap between reading the journal and being up to date.
 # How far two brokers' clocks may differ before a new subscription misses events of its first moments.
 SKEW_US = 5_000_000
@@ -509,6 +512,10 @@ class Backlog:
     interest: DurableInterest | None = None
     reached: int = 0
     found: list[JournaledEvent] = field(default_factory=list)
+    matches: Callable[[Mapping[str, Value] | None], bool] | None = None
+    """Whether an event with these values may match; made once, as parsing takes milliseconds."""
+    is_bare: bool = False
+    """Whether the bytes of events are left out: many subscriptions may want the same."""
 
 
 class EventHistory:
@@ -526,22 +533,45 @@ class EventHistory:
         """An event has just been published."""
         self._recent.append(event)
 
-    async def read(self, interests: Sequence[DurableInterest], *, skew_us: int = SKEW_US) -> list[Backlog]:
-        """For each subscription, the events that match it since its start, by a clock that may differ by `skew_us`."""
-        started = [msgspec.structs.replace(each, since_us=each.since_us - skew_us) for each in interests]
-        backlogs = [Backlog(interest) for interest in started]
+    async def read(
+        self, interests: Sequence[DurableInterest], *, skew_us: int = SKEW_US, at_most: int | None = None
+    ) -> list[Backlog]:
+        """For each subscription, the events that match it since its start, by a clock that may differ by `skew_us`.
+
+        With `at_most`, which is for those of others, without their bytes; raises InputError if there are more in all.
+        """
+        begun = [msgspec.structs.replace(each, since_us=each.since_us - skew_us) for each in interests]
+        backlogs = [Backlog(each, is_bare=at_most is not None) for each in begun]
+        for backlog in backlogs:
+            await self._read(backlog)
+            if at_most is not None and sum(len(each.found) for each in backlogs) > at_most:
+                raise InputError(f"more than {at_most} events of the past")
         while late := [backlog for backlog in backlogs if not self._is_near(backlog.reached)]:
-            for backlog in late:
-                await self._read_more(backlog)
+            for backlog in late:  # More was published while others were read than is in memory.
+                await self._read(backlog)
         return backlogs
+
+    async def _read(self, backlog: Backlog) -> None:
+        """Until little is left for `complete`, which nothing else can interrupt."""
+        while not self._is_near(backlog.reached):
+            await self._read_more(backlog)
+        while len(later := self._later(backlog)) > LEFT_MAX:
+            self._take(backlog, later[:LEFT_MAX])
+            await asyncio.sleep(0)
+            if not self._is_near(backlog.reached):
+                return await self._read(backlog)
+        return None
+
+    def _later(self, backlog: Backlog) -> list[JournaledEvent]:
+        """The events in memory after those of a backlog, oldest first."""
+        later = list(itertools.takewhile(lambda event: event.position > backlog.reached, reversed(self._recent)))
+        return later[::-1]
 
     def complete(self, backlog: Backlog) -> list[JournaledEvent]:
         """The events of a backlog, oldest first, up to this moment."""
-        interest = backlog.interest
-        if interest is None:
-            return []
-        later = [event for event in self._recent if event.position > backlog.reached]
-        return [*backlog.found, *(event for event in later if self._matches(interest, event))]
+        if backlog.interest is not None:
+            self._take(backlog, self._later(backlog))
+        return backlog.found
 
     def _is_near(self, position: int) -> bool:
         """Whether everything after a position is in memory."""
@@ -552,13 +582,25 @@ class EventHistory:
         interest, end = backlog.interest, self._journal.next_event
         assert interest is not None
         kept = await self._journal.events_since(interest.since_us, interest.type, backlog.reached, end)
-        backlog.found += [event for event in kept if self._matches(interest, event)]
+        for start in range(0, len(kept), LEFT_MAX):
+            self._take(backlog, kept[start : start + LEFT_MAX])
+            await asyncio.sleep(0)
         backlog.reached = kept[-1].position if len(kept) == READ_ROWS else end - 1
 
-    def _matches(self, interest: DurableInterest, event: JournaledEvent) -> bool:
+    def _take(self, backlog: Backlog, events: Sequence[JournaledEvent]) -> None:
+        found = [event for event in events if self._matches(backlog, event)]
+        backlog.found += [event._replace(raw=b"") for event in found] if backlog.is_bare else found
+        if events:
+            backlog.reached = events[-1].position
+
+    def _matches(self, backlog: Backlog, event: JournaledEvent) -> bool:
+        interest = backlog.interest
+        assert interest is not None
         if event.type != interest.type or event.at_us < interest.since_us:
             return False
-        return may_match(interest, self._type_named(interest.type), stored_values(event.raw))
+        if backlog.matches is None:
+            backlog.matches = matcher(interest, self._type_named(interest.type))
+        return backlog.matches(stored_values(event.raw))
 
 
 async def read_on(

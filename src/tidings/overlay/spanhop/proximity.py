@@ -248,9 +248,8 @@ class Proximity:
         self, path: Path, at: Coordinates, now: float, *, deleted: bool = False, reliable: bool = True
     ) -> list[Effect]:
         self._version += 1
-        version = (self._zones.me.incarnation << 32) + self._version
         homes = (owned.path for owned in self._zones.owned.values() if within(owned.path, path))
-        record = IndexPut(path, self._zones.me, at, version, deleted, next(homes, path))
+        record = IndexPut(path, self._zones.me, at, self._version, deleted, next(homes, path))
         return self._forwarder.send_to(record, self.point(at, path), now, reliable=reliable)
 
     def point(self, at: Coordinates, path: Path) -> tuple[int, ...]:
@@ -264,7 +263,7 @@ class Proximity:
         key = (record.path, record.peer.id)
         known = owned.index.get(key)
         was_empty = known is None and not any(path == record.path for path, _ in owned.index)
-        if known is not None and known.version >= record.version:
+        if known is not None and known.age >= record.age:
             return []
         if record.deleted:
             if known is None or distance(known.at, record.at) > 0:
@@ -302,8 +301,7 @@ class Proximity:
             return onward
         if len(self.watches) < WATCHES_MAX:
             self.watches[query.path, query.asker.id] = None
-        rows = tuple((record.peer, record.at, record.home) for record in found[:ANSWER_MAX])
-        return [Send(query.asker.id, NearAnswer(query.path, rows))]
+        return [Send(query.asker.id, NearAnswer(query.path, tuple(found[:ANSWER_MAX])))]
 
     def _ask_next(self, query: NearQuery, now: float) -> list[Effect]:
         """Visit the next zone within the one asked about: of the innermost ring, the nearest to the point."""
@@ -364,11 +362,12 @@ class Proximity:
         ]
 
     def _answered(self, answer: NearAnswer) -> list[Effect]:
-        if self.at is None or not all(len(at) == len(self.at) for _, at, _ in answer.found):
+        if self.at is None or not all(len(put.at) == len(self.at) for put in answer.found):
             return []
+        found = [(put.peer, put.at, put.home) for put in answer.found if put.path == answer.path]
         for entry, asked in self.entries():
             if asked == answer.path:
-                self.choose(entry, asked, answer.found)
+                self.choose(entry, asked, found)
         return []
 
     def choose(self, entry: Path, asked: Path, found: Sequence[Row]) -> None:

@@ -159,8 +159,8 @@ def test_the_chosen_broker_is_the_nearest_of_those_returned() -> None:
     chosen = 0
     for entry, asked in asker.proximity.entries():
         if asked in told:
-            best = min(told[asked], key=lambda row: (math.dist(row[1], places["b00"]), row[0].id))
-            assert asker.zones.preferred[entry] == best[0].id
+            best = min(told[asked], key=lambda put: (math.dist(put.at, places["b00"]), put.peer.id))
+            assert asker.zones.preferred[entry] == best.peer.id
             chosen += 1
     assert chosen
 
@@ -233,7 +233,7 @@ def test_the_first_ring_that_has_a_record_answers() -> None:
     point = next(iter(bench.routers["b08"].zones.owned.values())).zone.low
     assert "b09" in bench.routers["b08"].zones.neighbours
     rows, answer = asked_from(bench, "b00", point)
-    assert [row[0] for row in answer.found] == [Peer("b20")]
+    assert [put.peer for put in answer.found] == [Peer("b20")]
     assert {ring for ring, _ in rows} == {1}
 
 
