@@ -43,6 +43,7 @@ from tidings.node.effects import (
     BatchDelivery,
     BatchIds,
     Delivery,
+    Direct,
     Ended,
     Joined,
     Keep,
@@ -58,6 +59,7 @@ from tidings.node.node import LocalIdentity, Node, NodePolicy
 from tidings.node.outbound import decode_stored, decode_stored_batch, encode_stored_batch, stored_values
 from tidings.node.subscriptions import INTERESTS_MAX
 from tidings.node.trace_log import TraceHop
+from tidings.node.type_crypto import sealed_by
 from tidings.node.type_registry import RegisteredType, TypeRegistry
 
 __all__ = [
@@ -66,6 +68,7 @@ __all__ = [
     "BatchIds",
     "Credentials",
     "Delivery",
+    "Direct",
     "Ended",
     "HeldToken",
     "Joined",
@@ -88,5 +91,6 @@ __all__ = [
     "decode_stored_batch",
     "encode_stored_batch",
     "node_id_of",
+    "sealed_by",
     "stored_values",
 ]

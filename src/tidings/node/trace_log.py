@@ -133,6 +133,13 @@ class TraceLog:
         else:
             self._entries.popitem(last=False)
 
+    def delivered_straight(self, packet: Packet, at: float, deliveries: Sequence[tuple[SubscriptionId, str]]) -> None:
+        """An event was delivered that came straight from its origin; if it is news here, that is where it came from."""
+        if deliveries and packet.header.id not in self._entries:
+            self.arrived(packet, packet.header.id.origin, at)
+            for subscription, client in deliveries:
+                self.delivered(packet.header.id, subscription, client)
+
     def sent(self, event: EventId, to: NodeId, in_clear: tuple[str, ...]) -> None:
         entry = self._entries.get(event)
         if entry is not None:

@@ -59,6 +59,8 @@ class Publisher:
         self.spans: SpanRecorder | None = None
         self.deliver_rows: Callable[[BatchDelivery], None] = lambda delivery: None
         """Called with what live subscribers get of a batch."""
+        self.published: Callable[[str, Sequence[bytes]], None] = lambda name, raws: None
+        """Called with a type and its stored events once they are on disk and sent."""
         self.is_draining = False
         """Whether new events are refused."""
 
@@ -178,6 +180,7 @@ class Publisher:
         """Notes what must be on disk, all at once so that events stay in order; the rest is done when it is there."""
         pending: list[tuple[NodeId, PendingEvent]] = []
         later: list[NodeEffect] = []
+        raws: list[bytes] = []
         names, at_us = iter(keys), now_us()
         for effect in effects:
             match effect:
@@ -185,6 +188,7 @@ class Publisher:
                     position = self._journal.note_event(event, known.name, at_us, next(names), raw)
                     kept = JournaledEvent(position, event, known.name, at_us, raw)
                     self._history.add(kept)
+                    raws.append(raw)
                     pending += self._sender.add(kept)
                     self._queue_own(kept)
                 case _:
@@ -195,6 +199,7 @@ class Publisher:
             self._carry_out(later)
             self._sender.committed(pending)
             self._queues.committed(fresh)
+            self.published(known.name, raws)
 
         self._journal.then(send)
 

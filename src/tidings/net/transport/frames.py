@@ -9,6 +9,7 @@ that does not belong to this stage of the connection close it with a PeerError.
                 Superseded                                          to an earlier copy of a restored broker (see `copies`)
                 InterestAdvertisement, InterestVersions,            reliable delivery to durable subscribers (see `delivery`)
                 Announce, Nack, Retransmit, Ack, Rewind
+                DirectEvents, DirectRequest                         spot checks for live subscribers, and the way round
                 TraceRequest → TraceReply                           for `tidings trace`
     clients     PublishBatch → BatchPublished                       since version 3: events of one type as columns
                 EventBatchDelivery                                  likewise, for the live subscriptions of a connection
@@ -34,6 +35,8 @@ from tidings.delivery import (
     Ack,
     Announce,
     DeliveryMessage,
+    DirectEvents,
+    DirectRequest,
     InterestAdvertisement,
     InterestVersions,
     Nack,
@@ -392,6 +395,8 @@ FromBroker: TypeAlias = (
     | Retransmit
     | Ack
     | Rewind
+    | DirectEvents
+    | DirectRequest
     | JoinStatus
     | Superseded
     | TraceRequest
