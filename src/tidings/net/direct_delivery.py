@@ -20,6 +20,7 @@ from tidings.delivery import (
     BACK_S,
     BACKLOG_MAX,
     BROKERS_CHECKED_MAX,
+    CHECKED_MAX,
     DIRECT_EVENTS_MAX,
     Detours,
     DirectEvents,
@@ -60,12 +61,13 @@ class DirectDelivery:
         history: EventHistory,
         tasks: BackgroundTasks,
         rng: Random,
-        checks_per_s: int,
+        *,
+        checks: bool = True,
     ) -> None:
-        """`checks_per_s`: of each type; 0 for none."""
+        """Without `checks`, only messages about keys go straight, and what others ask for."""
         self._node, self._links, self._directory, self._history, self._tasks = node, links, directory, history, tasks
         self._rng, self._loop = rng, asyncio.get_running_loop()
-        self._sample = SpotSample(rng, checks_per_s)
+        self._sample = SpotSample(rng, CHECKED_MAX if checks else 0)
         self._held, self._detours = HeldChecks(), Detours()
         self._reached: dict[NodeId, float] = {}
         self.carry_out: Callable[[Iterable[NodeEffect]], None] = lambda effects: None

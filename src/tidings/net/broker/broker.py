@@ -330,8 +330,8 @@ class Broker:
 
     def _make_direct(self, directory: InterestDirectory) -> None:
         """The way round the overlay for live subscriptions and messages about keys."""
-        checks_per_s, rng = self.config.limits.checks_per_s, random.Random(secrets.randbits(64))
-        self.direct = DirectDelivery(self.node, self.links, directory, self.history, self._tasks, rng, checks_per_s)
+        rng, checks = random.Random(secrets.randbits(64)), self.config.limits.spot_checks
+        self.direct = DirectDelivery(self.node, self.links, directory, self.history, self._tasks, rng, checks=checks)
         self.direct.carry_out, self.direct.advertise = self.carry_out, self.interest.advertise_live
         self.direct.is_live = lambda delivery: delivery.subscription not in self.subscriptions.durable_of
 
