@@ -607,10 +607,8 @@ class Broker:
             if isinstance(frame, OverlayMessages):
                 if self.backpressure.has_filling:
                     await self.backpressure.wait_for_clients()
+                await self._slow_down(link, len(frame.messages))
                 now = self._loop.time()
-                if pause_s := self._peer_rates.pause_s(link.proven.domain, len(frame.messages), now):
-                    await asyncio.sleep(pause_s)
-                    now = self._loop.time()
                 self.carry_out(self.node.receive_many([(peer, raw) for raw in frame.messages], now))
                 self.meters.route.observe(self._loop.time() - now, len(frame.messages))
                 self.links.learn(self.node.introduced())
@@ -619,9 +617,16 @@ class Broker:
             elif not self.links.is_ready(peer):
                 continue
             elif isinstance(frame, DeliveryMessage):
+                if isinstance(frame, DirectEvents):
+                    await self._slow_down(link, len(frame.events))
                 self.receive_delivery(link, frame)
             else:
                 self._receive(link, frame)
+
+    async def _slow_down(self, link: Link, messages: int) -> None:
+        """Waits where the brokers of an organisation send more than they may."""
+        if pause_s := self._peer_rates.pause_s(link.proven.domain, messages, self._loop.time()):
+            await asyncio.sleep(pause_s)
 
     def receive_delivery(self, link: Link, message: DeliveryMessage) -> None:
         """A message of the reliable-delivery protocol; raises PeerError for what the sender must not send."""
