@@ -72,9 +72,8 @@ class DirectDelivery:
         self._held, self._detours = HeldChecks(), Detours()
         self._reached: dict[NodeId, float] = {}
         self._live_at: dict[str, float] = {}
-        self._catching_up: set[NodeId] = (
-            set()
-        )  # Those that are being sent what was published before; asked, not walked.
+        # Those that are being sent what was published before; asked, not walked.
+        self._catching_up: set[NodeId] = set()
         self.carry_out: Callable[[Iterable[NodeEffect]], None] = lambda effects: None
         self.advertise: Callable[[Sequence[str]], None] = lambda types: None
         """Called regularly with the types of this broker's live subscriptions."""
