@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeAlias
 
+import msgspec
+
 from tidings.errors import Denied, ErrorCode, InputError, PeerError
 from tidings.events import EventType
 from tidings.node.client_authorization import ClientAuthorization
@@ -813,6 +815,8 @@ class Node:
             "incarnation": self.me.incarnation,
             "protocol": self.protocol.name,
             "links": list(self.router.links()),
+            "map": msgspec.to_builtins(self.router.map_entry()),
+            "overlay": self.router.status(),
             "neighbours": [near.status() for near in self.neighbours.all()],
             "types": [known.status() for known in self.types.all()],
             "subscriptions": len(self._subscriptions.all),

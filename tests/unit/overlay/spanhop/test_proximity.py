@@ -125,8 +125,31 @@ def records(bench: Bench) -> list[tuple[NodeId, IndexPut]]:
     ]
 
 
+@pytest.mark.parametrize("most", [1, 2])
+def test_no_broker_stores_more_records_than_its_zone_has_levels(most: int) -> None:
+    """The paper's log_m N, also where all brokers are near each other by network."""
+    bench, places = a_network(64, index_records=most)
+    for number, id in enumerate(places):
+        near = bench.routers[id].proximity
+        near.low, near.high, near.at = (0.0, 0.0), (1.0, 1.0), (0.3 + number * 1e-4, 0.3)
+        bench.do(id, near.publish(0.0))
+    quietly(bench)
+    stored = [len(owned.index) for router in bench.routers.values() for owned in router.zones.owned.values()]
+    assert max(stored) <= most * 3 < 64
+    assert sum(stored) > 0
+
+
+def test_the_record_that_came_last_stays_and_may_be_replaced_in_turn() -> None:
+    bench, places = placed(16)
+    for id in places:
+        bench.do(id, bench.routers[id].proximity.publish(0.0, again=True))
+        quietly(bench)
+        mine = [put for _, put in records(bench) if put.peer.id == id]
+        assert len(mine) == len(bench.routers[id].proximity.levels())
+
+
 def test_a_broker_has_a_record_at_its_point_in_each_of_its_ancestors_zones() -> None:
-    bench, places = placed()
+    bench, places = placed(index_records=0)
     found = records(bench)
     assert len(found) == sum(len(r.proximity.levels()) for r in bench.routers.values())
     for holder, put in found:
@@ -366,10 +389,10 @@ def mean_way(routers: dict[NodeId, Spanhop], places: dict[NodeId, Coordinates]) 
 
 
 def test_a_precomputed_index_is_the_one_that_messages_lead_to() -> None:
-    bench, places = placed()
+    bench, places = placed(index_records=0)
     made = {(holder, put.path, put.peer.id) for holder, put in records(bench)}
     low, high = bounds(list(places.values()), margin=0.0)
-    other, _ = a_network()
+    other, _ = a_network(index_records=0)
     settle_near(other.routers, places)
     assert {(put.path, put.peer.id) for _, put in records(other)} == {(path, id) for _, path, id in made}
     assert all(router.proximity.low == low and router.proximity.high == high for router in other.routers.values())
