@@ -467,7 +467,7 @@ class Proximity:
         if self.at is None:
             missing = self._unmeasured()
             return (
-                f"answers of {len(missing)} landmarks: {', '.join(missing)}"
+                f"answers of landmarks: {', '.join(missing)}"
                 if missing
                 else "the landmarks' coordinates"
             )
