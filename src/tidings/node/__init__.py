@@ -41,6 +41,7 @@ Modules, in reading order:
 from tidings.node.credentials import Credentials, HeldToken, RevocationState, node_id_of
 from tidings.node.effects import (
     Delivery,
+    Direct,
     Ended,
     Joined,
     Keep,
@@ -55,12 +56,14 @@ from tidings.node.node import LocalIdentity, Node, NodePolicy
 from tidings.node.outbound import decode_stored, stored_values
 from tidings.node.subscriptions import INTERESTS_MAX
 from tidings.node.trace_log import TraceHop
+from tidings.node.type_crypto import sealed_by
 from tidings.node.type_registry import RegisteredType, TypeRegistry
 
 __all__ = [
     "INTERESTS_MAX",
     "Credentials",
     "Delivery",
+    "Direct",
     "Ended",
     "HeldToken",
     "Joined",
@@ -80,5 +83,6 @@ __all__ = [
     "TypeRegistry",
     "decode_stored",
     "node_id_of",
+    "sealed_by",
     "stored_values",
 ]

@@ -45,6 +45,16 @@ class KeepKeys(msgspec.Struct, frozen=True, gc=False):
     generation: int
 
 
+class Direct(msgspec.Struct, frozen=True, gc=False):
+    """Send `raw` straight to the brokers that advertise this type, beside the overlay: a message about keys.
+
+    Receivers pass it to `Node.receive_direct`.
+    """
+
+    type: str
+    raw: bytes
+
+
 class Ended(msgspec.Struct, frozen=True, gc=False):
     """The node has removed a client's subscription: its right was revoked or has expired."""
 
@@ -92,6 +102,7 @@ NodeEffect: TypeAlias = (
     | Delivery
     | Keep
     | KeepKeys
+    | Direct
     | Ended
     | LinkReady
     | Rejected

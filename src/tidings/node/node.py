@@ -17,6 +17,7 @@ subscribe to that control type) into calls of the next part.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -24,11 +25,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeAlias
 
-from tidings.errors import Denied, ErrorCode, PeerError
+import msgspec
+
+from tidings.errors import Denied, ErrorCode, InputError, PeerError
 from tidings.events import EventType
 from tidings.node.client_authorization import ClientAuthorization
 from tidings.node.credentials import NOTHING, Credentials, RevocationState, node_id_of, organisation_of
-from tidings.node.effects import Ended, Joined, Keep, NodeEffect, NotJoined, Rejected
+from tidings.node.effects import Delivery, Direct, Ended, Joined, Keep, NodeEffect, NotJoined, Rejected
 from tidings.node.inbound import Inbound
 from tidings.node.key_distribution import (
     ASK_AGAIN_S,
@@ -77,6 +80,7 @@ from tidings.overlay import (
     Place,
     Protocol,
     Router,
+    SeenIds,
     Send,
     SubscriptionId,
     Token,
@@ -210,6 +214,7 @@ class Node:
             me, self.types, self.clients, self.router, blind=blind, interests_max=self.policy.interests_max
         )
         self._to_self: deque[Message] = deque(maxlen=TO_SELF_MAX)
+        self._controls_seen = SeenIds[EventId]()
         self._owed: dict[NodeId, tuple[Credentials, Shown, int]] = {}  # Bounded by the directory of durable interest.
         self._sealed_last: tuple[Any, Any] = (None, None)
         self._speakers_last: tuple[Any, list[NodeId]] = (None, [])
@@ -625,6 +630,29 @@ class Node:
         except (UnknownEpoch, UnknownPublisher):
             return None
 
+    def receive_direct(self, sender: NodeId, raw: bytes, published_at: float, now: float) -> list[NodeEffect]:
+        """Take an event that its origin has sent straight here, beside the overlay. Never raises.
+
+        The event is delivered unless it was before, to the subscriptions that were there when it was published. The
+        driver vouches for `sender`, and for nothing in the bytes.
+        """
+        try:
+            packet = decode_stored(raw)
+            if packet.header.id.origin != sender:
+                raise PeerError("direct: an event of another broker than its sender", code=ErrorCode.MESSAGE)
+            self._now = now
+            opened = self.boundary.open_packet("", packet, self.now_ms(now))
+        except (PeerError, InputError) as refused:
+            return [Count(f"refused_{refused.code}"), Rejected(sender, str(refused))]
+        done = self._deliver(opened, now, sender, published_at)
+        told = [(each.subscription, each.client) for each in done if isinstance(each, Delivery)]
+        self._trace.delivered_straight(opened, now, told)
+        return done
+
+    def live_types(self) -> list[str]:
+        """The types that this node has subscriptions to, and those of messages about keys that it listens to."""
+        return [*self._keys.listens_to(), *(known.name for known in self.types.all() if len(known.local))]
+
     def subscribe(self, client: str, type: str, condition: str, now: float) -> tuple[SubscriptionId, list[NodeEffect]]:
         """Subscribe a client. It gets every matching event published after Completed("subscribe", id).
 
@@ -669,7 +697,9 @@ class Node:
                 ) if self._subscriptions.is_internal(id):
                     pass
                 case PublishControl(control, message):
-                    done += self._route(self._outbound.control_packet(control, CODEC.encode(message)), now)
+                    packet = self._outbound.control_packet(control, CODEC.encode(message))
+                    done += [*self._route(packet, now), Direct(control, encode_stored(packet))]
+                    done += self._deliver(packet, now, "")  # The overlay may bring it back by way of others.
                 case SubscribeControl(control):
                     interest = self._keys.subscribed(control, self._subscriptions.new_id())
                     done += self._carry_out(self.router.subscribe(interest, now), now)
@@ -709,17 +739,17 @@ class Node:
             return self._carry_out(self.router.subscribe(control, now), now)
         return self._carry_out(self._subscriptions.retry(id, now, self.now_ms(now)), now)
 
-    def _deliver(self, packet: Packet, now: float, came_from: NodeId) -> list[NodeEffect]:
+    def _deliver(
+        self, packet: Packet, now: float, came_from: NodeId, published_at: float = math.inf
+    ) -> list[NodeEffect]:
         type = packet.header.type
-        if type.startswith(CONTROL):
-            return (
-                self._receive_control(type, self.boundary.control_of(packet), now)
-                if self._keys.is_subscribed(type)
-                else []
-            )
+        if type.startswith(CONTROL):  # By the overlay and straight, so each comes twice.
+            if not self._keys.is_subscribed(type) or not self._controls_seen.add(packet.header.id):
+                return []
+            return self._receive_control(type, self.boundary.control_of(packet), now)
         now_ms = self.now_ms(now)
         packet = self.boundary.from_router(packet, now_ms)
-        done = self._drop_ended(self._delivery.deliver(packet, now_ms, came_from), now)
+        done = self._drop_ended(self._delivery.deliver(packet, now_ms, came_from, now, published_at), now)
         if done and done[0] is WAITS_FOR_PUBLISHER:
             done += self._carry_out(self._keys.query_publishers(type, now), now)
         return done
@@ -785,6 +815,7 @@ class Node:
             "incarnation": self.me.incarnation,
             "protocol": self.protocol.name,
             "links": list(self.router.links()),
+            "map": msgspec.to_builtins(self.router.map_entry()),
             "overlay": self.router.status(),
             "neighbours": [near.status() for near in self.neighbours.all()],
             "types": [known.status() for known in self.types.all()],

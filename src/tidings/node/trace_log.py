@@ -6,6 +6,7 @@ It records attribute names only, never values: an operator may see all of it.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -95,6 +96,13 @@ class TraceLog:
         entries[header.id] = _Entry(header.type, at, came_from, packet.view)
         if self.observer is not None:
             self.observer.arrived(header.id, header.type, came_from)
+
+    def delivered_straight(self, packet: Packet, at: float, deliveries: Sequence[tuple[SubscriptionId, str]]) -> None:
+        """An event was delivered that came straight from its origin; if it is news here, that is where it came from."""
+        if deliveries and packet.header.id not in self._entries:
+            self.arrived(packet, packet.header.id.origin, at)
+            for subscription, client in deliveries:
+                self.delivered(packet.header.id, subscription, client)
 
     def sent(self, event: EventId, to: NodeId, in_clear: tuple[str, ...]) -> None:
         entry = self._entries.get(event)

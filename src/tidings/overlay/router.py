@@ -110,6 +110,34 @@ class Place:
     rng: random.Random
 
 
+class TreeEntry(msgspec.Struct, frozen=True):
+    """A node's place in one tree of its overlay: of an event type, or of one attribute of it."""
+
+    type: str = ""
+    attribute: str = ""
+    is_root: bool = False
+    up: tuple[NodeId, ...] = ()
+    """More than one only where a node has several places in the tree."""
+    down: tuple[NodeId, ...] = ()
+
+
+class MapEntry(msgspec.Struct, frozen=True):
+    """What a map of the overlay shows of one node. It contains no value of an event or a condition."""
+
+    role: str = ""
+    zones: tuple[tuple[tuple[float, float], ...], ...] = ()
+    """For each zone and each axis, from where to where, as shares of the axis."""
+    axes: tuple[str, ...] = ()
+    """The attributes that are the axes, where there are zones."""
+    trees: tuple[TreeEntry, ...] = ()
+    left_out: int = 0
+    """Zones and trees beyond MAP_ENTRIES_MAX."""
+
+
+MAP_ENTRIES_MAX = 64  # Zones or trees of one node on a map: a status answer stays small, and nobody reads more.
+TREE_ENDS_MAX = 256  # Likewise, of one node in one tree.
+
+
 class Router(ABC, Generic[M]):
     """One node's part in a protocol.
 
@@ -171,6 +199,10 @@ class Router(ABC, Generic[M]):
     def links(self) -> tuple[NodeId, ...]:
         """The peers this node sends to, for drawing the overlay."""
         return ()
+
+    def map_entry(self) -> MapEntry:
+        """What a map of the overlay shows of this node beside its links."""
+        return MapEntry()
 
     def status(self) -> dict[str, Any]:
         """What operators want to know beside the links and the sizes, as JSON values. Nothing in it is secret."""

@@ -27,13 +27,17 @@ def _lines(now: Status, before: Status | None) -> Iterator[tuple[str, str]]:
     yield "broker", f"{now['domain']}/{now['broker']}, listening at {now['address']}"
     yield "state", _state(now)
     if now.get("stuck_why"):
-        yield (
-            "PROBLEM",
-            f"the journal cannot be written ({now['stuck_why']}): free some disk space, or check its folder",
+        helps = (
+            "check the database, its disk and its standby"
+            if "lease" in now
+            else "free some disk space, or check its folder"
         )
+        yield "PROBLEM", f"the journal cannot be written ({now['stuck_why']}): {helps}"
     if "uptime_s" in now:
         yield "running for", f"{duration(now['uptime_s'])}, version {now['version']}"
-    if "disk_free_bytes" in now:
+    if "lease" in now:
+        yield from _lease(now)
+    elif "disk_free_bytes" in now:
         yield "disk", f"the journal takes {size(now['journal_bytes'])}; {size(now['disk_free_bytes'])} are free"
     overlay = now.get("overlay", {})
     on = f" on {overlay['network']}" if "network" in overlay else ""
@@ -58,6 +62,17 @@ def _state(now: Status) -> str:
     if not now["joined"]:
         return "not part of the network yet; it looks for the brokers that its configuration names"
     return "running, part of the network"
+
+
+def _lease(now: Status) -> Iterator[tuple[str, str]]:
+    lease = now["lease"]
+    yield "journal", f"{now['journal']}, {size(now['journal_bytes'])}"
+    age = f"renewed {lease['renewed_s_ago']:.1f} s ago, for {lease['lease_s']:g} s"
+    yield "lease", f"{lease['role']}, epoch {lease['epoch']}, {lease['holder']}; {age}"
+    if lease["standbys"]:
+        yield "standby", "; ".join(lease["standbys"])
+    else:
+        yield "NO STANDBY", "nobody would take over from this process; start the same broker on another host"
 
 
 def _proximity(found: Status) -> str:

@@ -49,6 +49,8 @@ class Publisher:
         self._queues, self._matcher, self._meters, self._carry_out = queues, matcher, meters, carry_out
         self._loop = asyncio.get_running_loop()
         self.spans: SpanRecorder | None = None
+        self.published: Callable[[str, Sequence[bytes]], None] = lambda name, raws: None
+        """Called with a type and its stored events once they are on disk and sent."""
         self.is_draining = False
         """Whether new events are refused."""
 
@@ -105,6 +107,7 @@ class Publisher:
         """Notes what must be on disk, all at once so that events stay in order; the rest is done when it is there."""
         pending: list[tuple[NodeId, PendingEvent]] = []
         later: list[NodeEffect] = []
+        raws: list[bytes] = []
         names, at_us = iter(keys), now_us()
         for effect in effects:
             match effect:
@@ -112,6 +115,7 @@ class Publisher:
                     position = self._journal.note_event(event, known.name, at_us, next(names), raw)
                     kept = JournaledEvent(position, event, known.name, at_us, raw)
                     self._history.add(kept)
+                    raws.append(raw)
                     pending += self._sender.add(kept)
                     self._queue_own(kept)
                 case _:
@@ -122,6 +126,7 @@ class Publisher:
             self._carry_out(later)
             self._sender.committed(pending)
             self._queues.committed(fresh)
+            self.published(known.name, raws)
 
         self._journal.then(send)
 

@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 
 from tidings.errors import Denied, InputError, PeerError, RateLimited, TidingsError
 from tidings.events import Event, EventType, Timestamp, from_declaration
-from tidings.net.config import ClientConfig, files_in, host_and_port, read_client
+from tidings.net.config import ClientConfig, addresses_in, files_in, read_client
 from tidings.net.enrolment.live_files import ChangedFiles, renew_if_ended, renew_when_due
 from tidings.net.ids import read_identity, read_token, show_event
-from tidings.net.transport.connection import Link
+from tidings.net.transport.connection import SILENCE_S_MAX, Link
 from tidings.net.transport.frames import (
     Acknowledge,
     Answer,
@@ -47,11 +47,13 @@ from tidings.net.transport.frames import (
     as_error,
     read_event,
 )
-from tidings.net.transport.handshake import Participant, shake
+from tidings.net.transport.handshake import HANDSHAKE_S_MAX, Participant, shake
 from tidings.net.transport.tls import anchors_in, client_context, own_certificate, why_unreached
 from tidings.security import from_fingerprint
 
 CONNECT_S_MAX = 10.0
+CONNECT_ONE_S_MAX = 3.0  # To one of several addresses: beyond a dead one another process may serve.
+SILENCE_ONE_S_MAX = 4.0  # Likewise, of a connection.
 PAUSE_S_MIN, PAUSE_S_MAX = 0.1, 2.0  # Between two attempts to reconnect.
 EVENTS_PER_FRAME = 1000
 UNPUBLISHED_MAX = 100_000  # Events sent and not acknowledged; `publish` waits beyond that.
@@ -190,6 +192,7 @@ class Client:
         self._types: dict[str, EventType] = {}
         self._gathered: dict[str, list[_Gathered]] = {}
         self._publishing: set[asyncio.Task[None]] = set()
+        self._next_address = 0
         self._is_closing = False
 
     def _load(self) -> None:
@@ -409,25 +412,44 @@ class Client:
     # ── The connection ──
 
     async def _dial(self) -> Link:
-        host, port = host_and_port(self.config.broker, "broker: ")
+        """A connection to the first address that answers, beginning after the one that was used last."""
+        addresses = addresses_in(self.config.broker, "broker: ")
+        refusal: PeerError | None = None
+        for turn in range(len(addresses)):
+            number = (self._next_address + turn) % len(addresses)
+            try:
+                link = await self._dial_at(*addresses[number])
+            except PeerError as wrong:
+                refusal = wrong
+            else:
+                self._next_address = (number + 1) % len(addresses)
+                return link
+        assert refusal is not None
+        raise refusal
+
+    async def _dial_at(self, host: str, port: int) -> Link:
+        at = f"{host}:{port}" if "," in self.config.broker else self.config.broker
         try:
-            async with asyncio.timeout(CONNECT_S_MAX):
+            async with asyncio.timeout(CONNECT_S_MAX if "," not in self.config.broker else CONNECT_ONE_S_MAX):
                 streams = await asyncio.open_connection(host, port, ssl=self._context, server_hostname="")
         except (OSError, TimeoutError) as wrong:
-            raise PeerError(f"cannot reach the broker at {self.config.broker}: {why_unreached(wrong)}") from None
+            raise PeerError(f"cannot reach the broker at {at}: {why_unreached(wrong)}") from None
         expected = from_fingerprint(self.config.broker_key) if self.config.broker_key else None
         try:
-            proven, reader = await shake(streams, self._participant, dialled=True, expected=expected)
+            within_s = HANDSHAKE_S_MAX if "," not in self.config.broker else CONNECT_ONE_S_MAX
+            proven, reader = await shake(streams, self._participant, dialled=True, expected=expected, within_s=within_s)
         except TimeoutError:
             streams[1].transport.abort()
-            raise PeerError(f"the broker at {self.config.broker} did not finish its handshake") from None
+            raise PeerError(f"the broker at {at} did not finish its handshake") from None
         except OSError as wrong:
             streams[1].transport.abort()
-            raise PeerError(f"the broker at {self.config.broker} refused: {why_unreached(wrong)}") from None
+            raise PeerError(f"the broker at {at} refused: {why_unreached(wrong)}") from None
         except (PeerError, Denied):
             streams[1].close()
             raise
-        return Link(proven, reader, streams[1], queue_bytes_max=1 << 30)  # `publish` waits long before that.
+        silence_s = SILENCE_ONE_S_MAX if "," in self.config.broker else SILENCE_S_MAX
+        # `publish` waits long before the queue is full.
+        return Link(proven, reader, streams[1], queue_bytes_max=1 << 30, silence_s_max=silence_s)
 
     async def _run(self, link: Link) -> None:
         pause_s = PAUSE_S_MIN

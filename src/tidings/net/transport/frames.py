@@ -9,6 +9,7 @@ that does not belong to this stage of the connection close it with a PeerError.
                 Superseded                                          to an earlier copy of a restored broker (see `copies`)
                 InterestAdvertisement, InterestVersions,            reliable delivery to durable subscribers (see `delivery`)
                 Announce, Nack, Retransmit, Ack, Rewind
+                DirectEvents, DirectRequest                         spot checks for live subscribers, and the way round
                 TraceRequest → TraceReply                           for `tidings trace`
     clients     Publish → Published                                 each request carries a ticket, and so does its reply
                 Subscribe → Subscribed, Unsubscribe → RequestDone, Query → Answer
@@ -32,6 +33,8 @@ from tidings.delivery import (
     Ack,
     Announce,
     DeliveryMessage,
+    DirectEvents,
+    DirectRequest,
     InterestAdvertisement,
     InterestVersions,
     Nack,
@@ -348,6 +351,8 @@ FromBroker: TypeAlias = (
     | Retransmit
     | Ack
     | Rewind
+    | DirectEvents
+    | DirectRequest
     | JoinStatus
     | Superseded
     | TraceRequest

@@ -33,7 +33,21 @@ from tidings.overlay.prefix.messages import Heartbeat
 from tidings.overlay.prefix.router import HELD_MAX, PrefixRouter, on_a_prefix_network
 from tidings.overlay.prefix.search import SearchResult
 from tidings.overlay.retransmit import Backoff, RetransmitQueue
-from tidings.overlay.router import Completed, Count, Deliver, Effect, Failed, Send, Token, WakeAt, remembered
+from tidings.overlay.router import (
+    MAP_ENTRIES_MAX,
+    TREE_ENDS_MAX,
+    Completed,
+    Count,
+    Deliver,
+    Effect,
+    Failed,
+    MapEntry,
+    Send,
+    Token,
+    TreeEntry,
+    WakeAt,
+    remembered,
+)
 
 LEAVE_S = 10.0  # How long a leaver waits for its children to find new parents.
 HOPS_COUNTED = 1 << 16  # Far more than a ring of any size takes. A larger number is a lie, and not counted on.
@@ -431,6 +445,20 @@ class Hermes(PrefixRouter[HermesMessage, Ring]):
     def links(self) -> tuple[NodeId, ...]:
         """The edges of its trees."""
         return self.trees.edges()
+
+    def map_entry(self) -> MapEntry:
+        """The rendezvous trees: towards the rendezvous, and to the children that have interests below."""
+        trees = self.trees.all()
+        shown = tuple(
+            TreeEntry(
+                tree.type,
+                is_root=tree.parent is None,
+                up=(tree.parent,) if tree.parent is not None else (),
+                down=tuple(tree.children)[:TREE_ENDS_MAX],
+            )
+            for tree in trees[:MAP_ENTRIES_MAX]
+        )
+        return MapEntry(trees=shown, left_out=len(trees) - len(shown))
 
     def holdings(self) -> dict[str, tuple[int, int]]:
         return {

@@ -78,10 +78,17 @@ class Proximity:
     """One broker's network coordinates, its part of the index, and the near brokers it has found."""
 
     def __init__(
-        self, zones: ZoneTable, rng: Random, forwarder: Forwarder, method: ProximityMethod, landmarks: Sequence[NodeId]
+        self,
+        zones: ZoneTable,
+        rng: Random,
+        forwarder: Forwarder,
+        method: ProximityMethod,
+        landmarks: Sequence[NodeId],
+        *,
+        index_records: int = 1,
     ) -> None:
         self._zones, self._rng, self._forwarder = zones, rng, forwarder
-        self.method, self.landmarks = method, tuple(landmarks)
+        self.method, self.landmarks, self.index_records = method, tuple(landmarks), index_records
         self.at: Coordinates | None = None
         self.low: Coordinates = ()
         self.high: Coordinates = ()
@@ -280,9 +287,8 @@ class Proximity:
         self, path: Path, at: Coordinates, now: float, *, deleted: bool = False, reliable: bool = True
     ) -> list[Effect]:
         self._version += 1
-        version = (self._zones.me.incarnation << 32) + self._version
         homes = (owned.path for owned in self._zones.owned.values() if within(owned.path, path))
-        record = IndexPut(path, self._zones.me, at, version, deleted, next(homes, path))
+        record = IndexPut(path, self._zones.me, at, self._version, deleted, next(homes, path))
         return self._forwarder.send_to(record, self.point(at, path), now, reliable=reliable)
 
     def point(self, at: Coordinates, path: Path) -> tuple[int, ...]:
@@ -296,17 +302,31 @@ class Proximity:
         key = (record.path, record.peer.id)
         known = owned.index.get(key)
         was_empty = known is None and not any(path == record.path for path, _ in owned.index)
-        if known is not None and known.version >= record.version:
+        if known is not None and known.age >= record.age:
             return []
         if record.deleted:
             if known is None or distance(known.at, record.at) > 0:
                 return []
             del owned.index[key]
-        elif known is not None or len(owned.index) < INDEX_MAX:
-            owned.index[key] = record
+        else:
+            self._make_room(owned, record)
+            if known is not None or len(owned.index) < INDEX_MAX:
+                owned.index[key] = record
         # One more record does not make an earlier answer wrong; its receiver learns of it when it asks again.
         has_changed = was_empty if known is None else record.deleted or known.at != record.at
         return self._notify_watchers(record.path) if has_changed else []
+
+    def _make_room(self, owned: OwnedZone, record: IndexPut) -> None:
+        """Drop the records of this level that came first until one more is allowed.
+
+        A broker stores records for as many levels as its zone has ancestors, so this bounds what it stores. Brokers put
+        their records again and again, so one that is gone does not keep its place. An earlier answer stays right.
+        """
+        if not self.index_records:
+            return
+        others = [key for key in owned.index if key[0] == record.path and key[1] != record.peer.id]
+        for key in others[: len(others) + 1 - self.index_records]:
+            del owned.index[key]
 
     def _notify_watchers(self, path: Path) -> list[Effect]:
         watching = [key for key in self.watches if key[0] == path]
@@ -334,8 +354,7 @@ class Proximity:
             return onward
         if len(self.watches) < WATCHES_MAX:
             self.watches[query.path, query.asker.id] = None
-        rows = tuple((record.peer, record.at, record.home) for record in found[:ANSWER_MAX])
-        return [Send(query.asker.id, NearAnswer(query.path, rows))]
+        return [Send(query.asker.id, NearAnswer(query.path, tuple(found[:ANSWER_MAX])))]
 
     def _ask_next(self, query: NearQuery, now: float) -> list[Effect]:
         """Visit the next zone within the one asked about: of the innermost ring, the nearest to the point."""
@@ -396,11 +415,12 @@ class Proximity:
         ]
 
     def _answered(self, answer: NearAnswer) -> list[Effect]:
-        if self.at is None or not all(len(at) == len(self.at) for _, at, _ in answer.found):
+        if self.at is None or not all(len(put.at) == len(self.at) for put in answer.found):
             return []
+        found = [(put.peer, put.at, put.home) for put in answer.found if put.path == answer.path]
         for entry, asked in self.entries():
             if asked == answer.path:
-                self.choose(entry, asked, answer.found)
+                self.choose(entry, asked, found)
         return []
 
     def choose(self, entry: Path, asked: Path, found: Sequence[Row]) -> None:

@@ -11,11 +11,17 @@ import pytest
 from tidings.delivery.outbox import PendingEvent
 from tidings.errors import InputError, SetupError
 from tidings.net.broker.journal import DurableSubscription, Journal
+from tidings.net.journal_storage.sqlite import SqliteStorage
 from tidings.overlay import EventId
 
 
 def event(number: int) -> EventId:
     return EventId("me", 0, number)
+
+
+def storage(journal: Journal) -> SqliteStorage:
+    assert isinstance(journal.storage, SqliteStorage)
+    return journal.storage
 
 
 def a_durable() -> DurableSubscription:
@@ -91,7 +97,7 @@ def test_while_the_disk_refuses_nobody_is_told_that_it_is_written(tmp_path: Path
     async def scenario() -> None:
         journal = Journal(tmp_path / "j.db")
         other = sqlite3.connect(tmp_path / "j.db", isolation_level=None, timeout=0)
-        journal._writer.execute("PRAGMA busy_timeout = 0")
+        storage(journal).writer.execute("PRAGMA busy_timeout = 0")
         other.execute("BEGIN IMMEDIATE")  # As a full disk does, it makes every write fail.
         journal.note_event(event(1), "T", 0, b"key", b"")
         written = asyncio.create_task(journal.committed())
@@ -114,12 +120,12 @@ def test_a_commit_that_is_refused_is_tried_again_with_all_that_was_to_be_written
 
     async def scenario() -> None:
         journal = Journal(tmp_path / "j.db")
-        journal._writer.set_authorizer(no_commit)
+        storage(journal).writer.set_authorizer(no_commit)
         journal.note_event(event(1), "T", 0, b"key", b"")
         written = asyncio.create_task(journal.committed())
         while not journal.is_stuck:  # noqa: ASYNC110 - a plain flag, looked at once a turn
             await asyncio.sleep(0)
-        journal._writer.set_authorizer(None)
+        storage(journal).writer.set_authorizer(None)
         async with asyncio.timeout(60):
             await written
         assert len(await journal.events_since(0, "T", 0, 10)) == 1
@@ -134,7 +140,7 @@ def test_what_is_old_goes_the_next_time_if_the_disk_refuses_now(tmp_path: Path) 
         journal.note_event(event(1), "T", 0, b"key", b"")
         await journal.committed()
         other = sqlite3.connect(tmp_path / "j.db", isolation_level=None, timeout=0)
-        journal._writer.execute("PRAGMA busy_timeout = 0")
+        storage(journal).writer.execute("PRAGMA busy_timeout = 0")
         other.execute("BEGIN IMMEDIATE")  # As a full disk does, it makes every write fail.
         await journal.forget_old(keep_max=0, before_us=0, dead_max=10)
         assert len(await journal.events_since(0, "T", 0, 10)) == 1

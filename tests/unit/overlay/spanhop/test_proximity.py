@@ -126,8 +126,31 @@ def records(bench: Bench) -> list[tuple[NodeId, IndexPut]]:
     ]
 
 
+@pytest.mark.parametrize("most", [1, 2])
+def test_no_broker_stores_more_records_than_its_zone_has_levels(most: int) -> None:
+    """The paper's log_m N, also where all brokers are near each other by network."""
+    bench, places = a_network(64, index_records=most)
+    for number, id in enumerate(places):
+        near = bench.routers[id].proximity
+        near.low, near.high, near.at = (0.0, 0.0), (1.0, 1.0), (0.3 + number * 1e-4, 0.3)
+        bench.do(id, near.publish(0.0))
+    quietly(bench)
+    stored = [len(owned.index) for router in bench.routers.values() for owned in router.zones.owned.values()]
+    assert max(stored) <= most * 3 < 64
+    assert sum(stored) > 0
+
+
+def test_the_record_that_came_last_stays_and_may_be_replaced_in_turn() -> None:
+    bench, places = placed(16)
+    for id in places:
+        bench.do(id, bench.routers[id].proximity.publish(0.0, again=True))
+        quietly(bench)
+        mine = [put for _, put in records(bench) if put.peer.id == id]
+        assert len(mine) == len(bench.routers[id].proximity.levels())
+
+
 def test_a_broker_has_a_record_at_its_point_in_each_of_its_ancestors_zones() -> None:
-    bench, places = placed()
+    bench, places = placed(index_records=0)
     found = records(bench)
     assert len(found) == sum(len(r.proximity.levels()) for r in bench.routers.values())
     for holder, put in found:
@@ -160,8 +183,8 @@ def test_the_chosen_broker_is_the_nearest_of_those_returned() -> None:
     chosen = 0
     for entry, asked in asker.proximity.entries():
         if asked in told:
-            best = min(told[asked], key=lambda row: (math.dist(row[1], places["b00"]), row[0].id))
-            assert asker.zones.preferred[entry] == best[0].id
+            best = min(told[asked], key=lambda put: (math.dist(put.at, places["b00"]), put.peer.id))
+            assert asker.zones.preferred[entry] == best.peer.id
             chosen += 1
     assert chosen
 
@@ -234,7 +257,7 @@ def test_the_first_ring_that_has_a_record_answers() -> None:
     point = next(iter(bench.routers["b08"].zones.owned.values())).zone.low
     assert "b09" in bench.routers["b08"].zones.neighbours
     rows, answer = asked_from(bench, "b00", point)
-    assert [row[0] for row in answer.found] == [Peer("b20")]
+    assert [put.peer for put in answer.found] == [Peer("b20")]
     assert {ring for ring, _ in rows} == {1}
 
 
@@ -445,10 +468,10 @@ def mean_way(routers: dict[NodeId, Spanhop], places: dict[NodeId, Coordinates]) 
 
 
 def test_a_precomputed_index_is_the_one_that_messages_lead_to() -> None:
-    bench, places = placed()
+    bench, places = placed(index_records=0)
     made = {(holder, put.path, put.peer.id) for holder, put in records(bench)}
     low, high = bounds(list(places.values()), margin=0.0)
-    other, _ = a_network()
+    other, _ = a_network(index_records=0)
     settle_near(other.routers, places)
     assert {(put.path, put.peer.id) for _, put in records(other)} == {(path, id) for _, path, id in made}
     assert all(router.proximity.low == low and router.proximity.high == high for router in other.routers.values())
