@@ -83,15 +83,14 @@ def proximity(status: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_right(found: dict[str, dict[str, Any]]) -> bool:
-    """Every broker has coordinates, every record of them is indexed, and sites are apart."""
+    """Every broker has coordinates and has put records of them, some are indexed, and sites are apart."""
     at = {name: each["coordinates_ms"] for name, each in found.items()}
     if not all(at.values()) or not all(each["published"] for each in found.values()):
         return False
     apart = {pair: math.dist(at[pair[0]], at[pair[1]]) for pair in combinations(at, 2)}
     within = [away for (one, other), away in apart.items() if site(one) == site(other)]
     between = [away for (one, other), away in apart.items() if site(one) != site(other)]
-    indexed = sum(each["indexed"] for each in found.values())
-    return max(within) < min(between) and indexed == sum(each["published"] for each in found.values())
+    return max(within) < min(between) and any(each["indexed"] for each in found.values())
 
 
 def each_says_so_in_words(found: dict[str, Any]) -> None:
