@@ -168,7 +168,7 @@ class Broker:
             (),
             tuple(anchors_in(config.trusted.read_bytes())),
             self.me,
-            config.overlay,
+            self.protocol.full_name(config.overlay_options),
             prove_copy(self.identity, self.journal.copy),
         )
         self.links = self._make_links()
