@@ -168,7 +168,7 @@ class Broker:
             (),
             tuple(anchors_in(config.trusted.read_bytes())),
             self.me,
-            config.overlay,
+            self.protocol.full_name(config.overlay_options),
             prove_copy(self.identity, self.journal.copy),
         )
         self.links = self._make_links()
@@ -366,8 +366,8 @@ class Broker:
 
     def _make_direct(self, directory: InterestDirectory) -> None:
         """The way round the overlay for live subscriptions and messages about keys."""
-        checks_per_s, rng = self.config.limits.checks_per_s, random.Random(secrets.randbits(64))
-        self.direct = DirectDelivery(self.node, self.links, directory, self.history, self._tasks, rng, checks_per_s)
+        rng, checks = random.Random(secrets.randbits(64)), self.config.limits.spot_checks
+        self.direct = DirectDelivery(self.node, self.links, directory, self.history, self._tasks, rng, checks=checks)
         self.direct.carry_out, self.direct.advertise = self.carry_out, self.interest.advertise_live
         self.direct.is_live = lambda delivery: delivery.subscription not in self.subscriptions.durable_of
 
@@ -726,10 +726,8 @@ class Broker:
             if isinstance(frame, OverlayMessages):
                 if self.backpressure.has_filling:
                     await self.backpressure.wait_for_clients()
+                await self._slow_down(link, len(frame.messages))
                 now = self._loop.time()
-                if pause_s := self._peer_rates.pause_s(link.proven.domain, len(frame.messages), now):
-                    await asyncio.sleep(pause_s)
-                    now = self._loop.time()
                 self.carry_out(self.node.receive_many([(peer, raw) for raw in frame.messages], now))
                 self.meters.route.observe(self._loop.time() - now, len(frame.messages))
                 self.links.learn(self.node.introduced())
@@ -738,9 +736,16 @@ class Broker:
             elif not self.links.is_ready(peer):
                 continue
             elif isinstance(frame, DeliveryMessage):
+                if isinstance(frame, DirectEvents):
+                    await self._slow_down(link, len(frame.events))
                 self.receive_delivery(link, frame)
             else:
                 self._receive(link, frame)
+
+    async def _slow_down(self, link: Link, messages: int) -> None:
+        """Waits where the brokers of an organisation send more than they may."""
+        if pause_s := self._peer_rates.pause_s(link.proven.domain, messages, self._loop.time()):
+            await asyncio.sleep(pause_s)
 
     def receive_delivery(self, link: Link, message: DeliveryMessage) -> None:
         """A message of the reliable-delivery protocol; raises PeerError for what the sender must not send."""

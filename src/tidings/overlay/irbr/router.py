@@ -526,4 +526,11 @@ def _may_void_a_cover(update: RangeUpdate) -> bool:
     return isinstance(update, FailureNotice)
 
 
-PROTOCOL = on_a_prefix_network("irbr", Irbr, IrbrOptions, IrbrMessage, live_options={"sync_s": LIVE_SYNC_S})
+PROTOCOL = on_a_prefix_network(
+    "irbr",
+    Irbr,
+    IrbrOptions,
+    IrbrMessage,
+    live_options={"sync_s": LIVE_SYNC_S},
+    options_telling_apart={"network": "pastry"},
+)
