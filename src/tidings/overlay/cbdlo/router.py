@@ -80,7 +80,7 @@ class Cbdlo(GraphRouter[CbdloMessage]):
         self.upper = UpperLayer(me, self.graph, self._requests, rng, options)
         self._notifier = MatchNotifier(self._requests, reliable=options.reliable, whole=options.mode == "full")
         self.counter = ConjunctionCounter(partial_s=options.partial_s, at_most=options.partial_max)
-        self._publications = OpenPublications(me, self._table, self._sampler, self._enter_as_member, options)
+        self._publications = OpenPublications(me, self._table, self.graph.first_steps, self._enter_as_member, options)
         self._routed = SeenIds[tuple[EventId, AttributeAxis, int]](SEEN_MAX)
         self._delivered = SeenIds[EventId](SEEN_MAX)
 
@@ -245,7 +245,8 @@ class Cbdlo(GraphRouter[CbdloMessage]):
 
     def _routed_by(self, packet: Packet) -> list[AttributeAxis]:
         """The axes that an event is routed by: its attributes, and its type if that is known to have a topology."""
-        return [axis for axis in axes_of(packet) if axis.name or self.upper.is_member(axis) or self._table.at(axis)]
+        axes = [axis._replace(number=number) for axis in axes_of(packet) for number in range(self.options.coordinators)]
+        return [axis for axis in axes if axis.name or self.upper.is_member(axis) or self._table.at(axis)]
 
     def _walk_once(self, packet: Packet, axis: AttributeAxis, now: float) -> list[Effect]:
         """As published: one walk, without acknowledgement."""
@@ -275,7 +276,8 @@ class Cbdlo(GraphRouter[CbdloMessage]):
         return self._step(message, path, now)
 
     def _step(self, message: Walk | TreeStep, path: WalkPath, now: float) -> list[Effect]:
-        step = next_step(path, self.me, self._sampler.view(), self._rng, self.options.trace_max)
+        guide = self.graph.guide(message.axis, message.attempt)
+        step = next_step(path, self.me, self._sampler.view(), self._rng, self.options.trace_max, guide)
         if step is None:
             return self._fail(message)
         blocked = [Count("walks blocked")] if step.path.is_jump else []
