@@ -40,7 +40,7 @@ from tidings.net.transport.connection import Link
 from tidings.net.transport.frames import BATCH_BYTES
 from tidings.net.transport.peer_links import PeerLinks
 from tidings.node import Delivery, Node, NodeEffect, decode_stored
-from tidings.overlay import NodeId
+from tidings.overlay import Count, NodeId
 
 TICK_S = 0.5
 CHECK_EVERY_S = 1.0
@@ -79,8 +79,6 @@ class DirectDelivery:
         """Called regularly with the types of this broker's live subscriptions."""
         self.is_live: Callable[[Delivery], bool] = lambda delivery: True
         """Whether a delivery is to a live subscription: durable ones have a way of their own."""
-        self.missed = 0
-        """How many events the overlay has not brought that a check did."""
 
     def start(self) -> None:
         self._tasks.start(self._run())
@@ -226,7 +224,7 @@ class DirectDelivery:
 
     def _note_missed(self, check: HeldCheck, now: float) -> None:
         """The overlay has not brought an event that somebody here wants."""
-        self.missed += 1
+        self.carry_out([Count("missed by the overlay")])
         type, link = _type_of(check.raw), self._links.ready(check.origin)
         is_own = check.origin == self._node.me.id
         if (link is None and not is_own) or not self._held.missed(check.origin, type, now):
