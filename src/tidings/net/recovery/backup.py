@@ -47,6 +47,8 @@ class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
     registry: str
     """Where the registry is, if it is not in the backup: the URL of a server."""
     files: dict[str, str]
+    empty_folders: tuple[str, ...] = ()
+    """Folders that the configuration names and that had nothing in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,11 @@ def write_backup(
     broker has never run, SetupError if a disk refuses.
     """
     config = broker_with(config_file, given or {}, environment)
+    if config.journal:
+        raise InputError(
+            f"the journal of {config.name} is in a database, which is backed up as a whole: with pg_basebackup and archived"
+            " WAL, or as your provider does it; keep a copy of the broker's folder, which has its keys and rights"
+        )
     if out.exists():
         raise InputError(f"{out} is there already; name another file with --out")
     if not (config.data / "journal.db").exists():
@@ -103,6 +110,11 @@ def _collect(config: BrokerConfig, folder: Path) -> BackupManifest:
         created_ms=created,
         registry=registry if "://" in registry else "",
         files={str(file.relative_to(folder)): digest(file) for file in sorted(folder.rglob("*")) if file.is_file()},
+        empty_folders=tuple(
+            str(each.relative_to(folder))
+            for each in sorted(folder.rglob("*"))
+            if each.is_dir() and not any(each.iterdir())
+        ),
     )
 
 
