@@ -106,7 +106,7 @@ def pictures(folder: Path) -> None:
     settings = ConsoleSettings(
         clients=london.console_clients,
         listen="127.0.0.1:0",
-        registry=str(london.registry),
+        org=london.organisation,
         figures=figures,
         pipelines=[london.pipeline],
     )

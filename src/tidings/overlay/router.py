@@ -162,6 +162,13 @@ class Router(ABC, Generic[M]):
     def publish(self, packet: Packet, now: float) -> list[Effect]:
         """Send `packet` to every interested node, this one included. Its id is new and its origin is this node."""
 
+    def stays_here(self, type: str) -> bool:
+        """Whether `publish` of an event of this type would now only deliver it here: no other node is to have it.
+
+        Events that are published as a batch need not pass the router then. False where that is not known.
+        """
+        return False
+
     def subscribe(self, interest: Interest, now: float) -> list[Effect]:
         """Deliver matching packets here. Those published after Completed arrive; earlier ones may.
 
@@ -289,7 +296,15 @@ class Protocol:
     content_in_packets_only: bool = False
     """Whether its messages hold content of events and filters only inside packets and interests. A protocol that places
     content (in a zone, on an axis) reveals it elsewhere, too; its routers see nothing of what is sealed, and route it by type."""
+    options_telling_apart: Mapping[str, Any] = field(default_factory=dict)
+    """Options on which brokers must agree before they talk, with their defaults: as if each value were another protocol."""
     options_naming_nodes: tuple[str, ...] = ()
     """Options that list nodes. A configuration may name them as it names brokers everywhere: by address or by key."""
     live_options: Mapping[str, Any] = field(default_factory=dict)
     """Options that suit a live network better than the defaults, which suit a simulated one."""
+
+    def full_name(self, options: Mapping[str, Any]) -> str:
+        """The name by which brokers see whether they run the same: with the options that tell networks apart, if changed."""
+        apart = self.options_telling_apart
+        changed = [f"{name}={options[name]}" for name in apart if options.get(name, apart[name]) != apart[name]]
+        return " ".join([self.name, *changed])

@@ -121,13 +121,15 @@ async function loginPage(root, error) {
 
 const stored = (name) => { try { return localStorage.getItem(`tidings.${name}`); } catch { return null; } };
 const store = (name, value) => { try { localStorage.setItem(`tidings.${name}`, value); } catch { /* Private windows have none. */ } };
-const THEMES = { system: "Theme: system", light: "Theme: light", dark: "Theme: dark" };
+const THEMES = { system: "◐ system", light: "○ light", dark: "● dark" };
 
 function theme(name) {
   const chosen = name in THEMES ? name : "system";
   if (chosen === "system") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = chosen;
-  document.getElementById("theme").textContent = THEMES[chosen];
+  const button = document.getElementById("theme");
+  button.textContent = THEMES[chosen];
+  button.setAttribute("aria-label", `Theme: ${chosen}`);
   store("theme", chosen);
 }
 document.getElementById("theme").addEventListener("click", () => {

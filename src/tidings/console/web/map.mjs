@@ -39,7 +39,7 @@ export function networkMap(net, hrefOf, { path = new Set(), kind = kindsOf(net)[
   const { spot, bend = 0, edges = null } = layout;
   const shownLinks = links.filter((each) => spot.has(each.a) && spot.has(each.b)
     && (!edges || !each.up || each.queued > 0 || each.owed > 0 || path.has(`${each.a} ${each.b}`)));
-  const lines = shownLinks.map((each) => link(each, route(spot.get(each.a), spot.get(each.b), bend, frame), path));
+  const lines = shownLinks.map((each) => link(each, route(spot.get(each.a), spot.get(each.b), bend, frame), path, frame));
   const branches = (edges ?? []).map(([a, b]) => s("path", { class: "branch", d: curve(route(spot.get(a), spot.get(b), 0, frame)) }));
   const moving = messages.filter((each) => spot.has(each.from) && spot.has(each.to)).map((each) => message(each, route(spot.get(each.from), spot.get(each.to), bend, frame)));
   const nodes = brokers.filter((each) => spot.has(each.id)).map((each) => node(each, spot.get(each.id), layout, frame, hrefOf, onSelect));
@@ -156,13 +156,13 @@ function route([x1, y1], [x2, y2], bend, { W, H }) {
 const curve = ([x1, y1, mx, my, x2, y2]) => `M${x1.toFixed(1)} ${y1.toFixed(1)} Q${mx.toFixed(1)} ${my.toFixed(1)} ${x2.toFixed(1)} ${y2.toFixed(1)}`;
 const along = ([x1, y1, mx, my, x2, y2], t) => [(1 - t) ** 2 * x1 + 2 * t * (1 - t) * mx + t * t * x2, (1 - t) ** 2 * y1 + 2 * t * (1 - t) * my + t * t * y2];
 
-function link(each, way, path) {
+function link(each, way, path, { narrow }) {
   const busy = each.queued > 0 || each.owed > 0;
   const kind = path.has(`${each.a} ${each.b}`) ? "path" : each.up ? (busy ? "busy" : "") : "down";
   const load = [each.owed ? `${count(each.owed)} unacknowledged` : "", each.queued ? `${bytes(each.queued)} queued` : "", each.silent_s >= 3 ? `silent for ${duration(each.silent_s)}` : ""].filter(Boolean).join(", ");
   const [x, y] = along(way, 0.5);
   return s("g", {}, s("path", { class: `link ${kind}`, d: curve(way) }, s("title", {}, `${each.up ? "linked" : "not linked"}${load ? `, ${load}` : ""}`)),
-    load ? s("text", { class: "small", x, y, "text-anchor": "middle" }, load) : null);
+    load && !narrow ? s("text", { class: "small", x, y, "text-anchor": "middle" }, load) : null);
 }
 
 function message(each, way) {
@@ -192,5 +192,5 @@ function node(broker, [x, y], { labels, out: margin = 10 }, frame, hrefOf, onSel
     busy > 0 ? s("circle", { class: "halo", cx: x, cy: y, r: dot + Math.min(12, 2 + 2 * Math.log2(1 + busy)) }) : null,
     s("circle", { cx: x, cy: y, r: dot, class: broker.role === "core" || broker.role === "coordinator" ? `${colour(orgs, broker.domain)} strong` : colour(orgs, broker.domain) }),
     many || labels === "none" ? null : [s("text", { x: lx, y: ly, "text-anchor": anchor }, shown),
-      told ? s("text", { x: lx, y: ly + 14, "text-anchor": anchor, class: "small" }, told) : null]);
+      told && !frame.narrow ? s("text", { x: lx, y: ly + 14, "text-anchor": anchor, class: "small" }, told) : null]);
 }

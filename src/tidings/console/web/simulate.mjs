@@ -4,7 +4,7 @@ import { badge, bytes, count, empty, get, h, post, problem, table, tile } from "
 import { savers } from "/export.mjs";
 import { kindTitle, kindsOf, networkMap } from "/map.mjs";
 
-const PLAY_MS = 250;
+const PLAY_MS = 250, WAITING_MAX = 8;
 
 export async function show(page) {
   const { protocols, nodes_max: most } = await get("/api/simulations");
@@ -41,7 +41,7 @@ export async function show(page) {
 
 class Desk {
   constructor(page, place, bar, said, choices) {
-    Object.assign(this, { page, place, said, choices, kind: page.query.map ?? "", selected: null, playing: 0, busy: false });
+    Object.assign(this, { page, place, said, choices, kind: page.query.map ?? "", selected: null, playing: 0, waiting: 0, done: Promise.resolve() });
     this.map = h("div", {}), this.tiles = h("div", { class: "tiles" }), this.side = h("div", {}), this.chosen = h("div", { class: "row", "aria-live": "polite" });
     this.kinds = h("select", { id: "kind" });
     this.kinds.addEventListener("change", () => { this.kind = this.kinds.value; page.remember({ ...choices, map: this.kind }); this.draw(this.view); });
@@ -56,20 +56,26 @@ class Desk {
     place.replaceChildren(h("div", { class: "columns" }, h("div", { class: "panel" }, h("div", { class: "row" }, h("div", {}, h("label", { for: "kind" }, "Map"), this.kinds), savers(this.map, `${choices.protocol}-${choices.nodes}-${choices.seed}`)), this.map, this.chosen), h("div", {}, this.tiles, this.side)));
   }
 
-  async act(action, content = {}) {
-    if (this.busy) return;
-    this.busy = true;
+  // One after the other, in the order of the presses; a few may wait.
+  act(action, content = {}) {
+    if (this.waiting >= WAITING_MAX) return this.done;
+    this.waiting += 1;
+    this.done = this.done.then(() => this.carryOut(action, content));
+    return this.done;
+  }
+
+  async carryOut(action, content) {
     try {
       const view = await post("/api/simulate", { action, ...content });
       this.said.replaceChildren();
       if (this.page.isShown()) this.draw(view);
     } catch (error) { this.stop(); if (this.page.isShown()) this.said.replaceChildren(problem(error.message)); }
-    finally { this.busy = false; }
+    finally { this.waiting -= 1; }
   }
 
   toggle() {
     if (this.playing) return this.stop();
-    this.playing = setInterval(() => this.act("step", { seconds: 0.01 }), PLAY_MS);
+    this.playing = setInterval(() => { if (!this.waiting) this.act("step", { seconds: 0.01 }); }, PLAY_MS);
     this.play.textContent = "Pause";
     this.play.setAttribute("aria-pressed", "true");
   }

@@ -51,7 +51,6 @@ _OUT_I1, _OUT_L1, _OUT_W1 = types.int32[::1], types.int64[::1], types.uint64[::1
 
 PROBES_MAX = 4096  # Grid cells looked into at a time; their list fits into the cache.
 HITS_PER_PROBE = 4
-HITS_MAX = HITS_PER_PROBE * PROBES_MAX
 CHUNK = 256  # Events in the order of one axis that are taken through all its grids before the next ones.
 UNROLLED = 4  # Entries of a cell that are tested whether they are there or not.
 ORDER_BITS = 10  # Events are ordered by this many leading bits of their cell: more than any grid has rows.
@@ -419,6 +418,25 @@ def by_event(cells, layout, probes, sizes, places, hits, unsure, first, matched,
     return _settle(q, probes, sizes, places, hits, unsure, cells, layout, first, matched, doubtful, totals)
 
 
+@njit(nogil=True)
+def match_cells(columns, by_axis, layout, first, matched, totals):
+    """What `match_events` does."""
+    axes, n = columns.shape
+    cells = np.empty((n, axes), np.int32)
+    for e0 in range(0, n, 64):
+        for axis in range(axes):
+            for e in range(e0, min(n, e0 + 64)):
+                cells[e, axis] = columns[axis, e]
+    # A few events need little memory, and to ask for much of it takes longer than to match one.
+    room = min(PROBES_MAX, max(n * len(layout.grids), CHUNK)) + 1
+    probes, sizes, places = np.empty(room, np.uint64), np.empty(room, np.int32), np.empty(room, np.uint64)
+    hits, unsure = np.empty(HITS_PER_PROBE * room, np.uint64), np.empty(HITS_PER_PROBE * room, np.uint64)
+    doubtful = np.empty(16, np.uint64)
+    if by_axis:
+        return _by_axis(columns, cells, layout, probes, sizes, places, hits, unsure, first, matched, doubtful, totals)
+    return by_event(cells, layout, probes, sizes, places, hits, unsure, first, matched, doubtful, totals)
+
+
 @kernel(types.UniTuple(_OUT_W1, 2)(_I2, types.boolean, _GRID_LAYOUT, types.uint64, _OUT_W1, _OUT_L1))
 def match_events(columns, by_axis, layout, first, matched, totals):
     """All matches of a batch of events with a segment.
@@ -434,22 +452,7 @@ def match_events(columns, by_axis, layout, first, matched, totals):
     hold each other but are doubtful: the box has residuals, or siblings that may match the
     same event.
     """
-    axes, n = columns.shape
-    cells = np.empty((n, axes), np.int32)
-    for e0 in range(0, n, 64):
-        for axis in range(axes):
-            for e in range(e0, min(n, e0 + 64)):
-                cells[e, axis] = columns[axis, e]
-    doubtful = np.empty(16, np.uint64)
-    probes, sizes, places = (
-        np.empty(PROBES_MAX + 1, np.uint64),
-        np.empty(PROBES_MAX + 1, np.int32),
-        np.empty(PROBES_MAX + 1, np.uint64),
-    )
-    hits, unsure = np.empty(HITS_MAX, np.uint64), np.empty(HITS_MAX, np.uint64)
-    if by_axis:
-        return _by_axis(columns, cells, layout, probes, sizes, places, hits, unsure, first, matched, doubtful, totals)
-    return by_event(cells, layout, probes, sizes, places, hits, unsure, first, matched, doubtful, totals)
+    return match_cells(columns, by_axis, layout, first, matched, totals)
 
 
 class AxisArrays(NamedTuple):

@@ -52,7 +52,7 @@ from tidings.net.broker.periodic import (
 from tidings.net.broker.publish import Backpressure, Publisher
 from tidings.net.broker.reliable_receiver import ReliableReceiver
 from tidings.net.broker.reliable_sender import ReliableSender
-from tidings.net.broker.subscriptions import AttachedClients, BrokerSubscriptions, EventEncoder
+from tidings.net.broker.subscriptions import AttachedClients, BrokerSubscriptions, EventEncoder, notify_of
 from tidings.net.clock import now_ms, now_us
 from tidings.net.config import BrokerConfig, files_in
 from tidings.net.direct_delivery import DirectDelivery
@@ -94,6 +94,7 @@ from tidings.net.transport.tls import (
 from tidings.net.type_files import TypeDefinition, read_type
 from tidings.node import (
     INTERESTS_MAX,
+    BatchDelivery,
     Delivery,
     Direct,
     Ended,
@@ -167,7 +168,7 @@ class Broker:
             (),
             tuple(anchors_in(config.trusted.read_bytes())),
             self.me,
-            config.overlay,
+            self.protocol.full_name(config.overlay_options),
             prove_copy(self.identity, self.journal.copy),
         )
         self.links = self._make_links()
@@ -306,7 +307,7 @@ class Broker:
             of_client_max=limits.durables_per_client_max,
             count_max=limits.durables_max,
         )
-        self.history = EventHistory(journal, self.types.event_type)
+        self.history = EventHistory(journal, self.types.event_type, self.node.events_in)
         self.clients = AttachedClients(self.node, self.carry_out, lambda key: key in self.managers.removed)
         self._encoder = EventEncoder()
         self.subscriptions = BrokerSubscriptions(
@@ -360,12 +361,13 @@ class Broker:
             self.meters,
             self.carry_out,
         )
+        self.publisher.deliver_rows = self._notify_rows
         self.publisher.published = self.direct.published
 
     def _make_direct(self, directory: InterestDirectory) -> None:
         """The way round the overlay for live subscriptions and messages about keys."""
-        checks_per_s, rng = self.config.limits.checks_per_s, random.Random(secrets.randbits(64))
-        self.direct = DirectDelivery(self.node, self.links, directory, self.history, self._tasks, rng, checks_per_s)
+        rng, checks = random.Random(secrets.randbits(64)), self.config.limits.spot_checks
+        self.direct = DirectDelivery(self.node, self.links, directory, self.history, self._tasks, rng, checks=checks)
         self.direct.carry_out, self.direct.advertise = self.carry_out, self.interest.advertise_live
         self.direct.is_live = lambda delivery: delivery.subscription not in self.subscriptions.durable_of
 
@@ -724,10 +726,8 @@ class Broker:
             if isinstance(frame, OverlayMessages):
                 if self.backpressure.has_filling:
                     await self.backpressure.wait_for_clients()
+                await self._slow_down(link, len(frame.messages))
                 now = self._loop.time()
-                if pause_s := self._peer_rates.pause_s(link.proven.domain, len(frame.messages), now):
-                    await asyncio.sleep(pause_s)
-                    now = self._loop.time()
                 self.carry_out(self.node.receive_many([(peer, raw) for raw in frame.messages], now))
                 self.meters.route.observe(self._loop.time() - now, len(frame.messages))
                 self.links.learn(self.node.introduced())
@@ -736,9 +736,16 @@ class Broker:
             elif not self.links.is_ready(peer):
                 continue
             elif isinstance(frame, DeliveryMessage):
+                if isinstance(frame, DirectEvents):
+                    await self._slow_down(link, len(frame.events))
                 self.receive_delivery(link, frame)
             else:
                 self._receive(link, frame)
+
+    async def _slow_down(self, link: Link, messages: int) -> None:
+        """Waits where the brokers of an organisation send more than they may."""
+        if pause_s := self._peer_rates.pause_s(link.proven.domain, messages, self._loop.time()):
+            await asyncio.sleep(pause_s)
 
     def receive_delivery(self, link: Link, message: DeliveryMessage) -> None:
         """A message of the reliable-delivery protocol; raises PeerError for what the sender must not send."""
@@ -873,6 +880,15 @@ class Broker:
             if not self._marks_due:
                 self._marks_due = True
                 self._loop.call_soon(self._note_accepted)
+
+    def _notify_rows(self, delivery: BatchDelivery) -> None:
+        """Events of a batch for the live subscriptions of one client."""
+        self.counts["notified"] += len(delivery.rows)
+        recipient = self.clients.recipients.get(delivery.client)
+        if recipient is None or recipient.deliver_rows(delivery):
+            return
+        for row, subscription in zip(delivery.rows, delivery.subscriptions, strict=True):
+            recipient.deliver(subscription, self._encoder.encode(notify_of(delivery, row, subscription)))
 
     def _note_accepted(self) -> None:
         """Notes how far live subscribers were sent each sender's sealed events: a restart does not send them again.

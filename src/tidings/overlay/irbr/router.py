@@ -237,6 +237,10 @@ class Irbr(PrefixRouter[IrbrMessage, PrefixNetwork]):
             return self._publish_later(packet)
         return self._forward(packet, 0, [], now, then=("published", packet.header.id))
 
+    def stays_here(self, type: str) -> bool:
+        """Whether this node knows no interest of another: all of that is in its table, whatever the type."""
+        return self._stage == "ready" and not self.table.cells()
+
     def _forward(
         self, packet: Packet, range_len: int, parents: list[NodeId], now: float, then: tuple[Any, ...] = ()
     ) -> list[Effect]:
@@ -522,4 +526,11 @@ def _may_void_a_cover(update: RangeUpdate) -> bool:
     return isinstance(update, FailureNotice)
 
 
-PROTOCOL = on_a_prefix_network("irbr", Irbr, IrbrOptions, IrbrMessage, live_options={"sync_s": LIVE_SYNC_S})
+PROTOCOL = on_a_prefix_network(
+    "irbr",
+    Irbr,
+    IrbrOptions,
+    IrbrMessage,
+    live_options={"sync_s": LIVE_SYNC_S},
+    options_telling_apart={"network": "pastry"},
+)

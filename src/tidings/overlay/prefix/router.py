@@ -77,6 +77,7 @@ def on_a_prefix_network(
     options_class: type[PrefixOptions],
     messages: Any,
     live_options: Mapping[str, Any] | None = None,
+    options_telling_apart: Mapping[str, Any] | None = None,
 ) -> Protocol:
     """A protocol whose nodes are such routers. All that run on such a network give the same guarantees."""
     return Protocol(
@@ -88,6 +89,7 @@ def on_a_prefix_network(
         name_node=name_node,
         content_in_packets_only=True,
         live_options=live_options or {},
+        options_telling_apart=options_telling_apart or {},
     )
 
 

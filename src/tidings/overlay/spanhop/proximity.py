@@ -486,11 +486,7 @@ class Proximity:
             return f"more measurements: the error is {self.estimate.error:.2f}, and coordinates count below {ERROR_MAX}"
         if self.at is None:
             missing = self._unmeasured()
-            return (
-                f"answers of {len(missing)} landmarks: {', '.join(missing)}"
-                if missing
-                else "the landmarks' coordinates"
-            )
+            return f"answers of landmarks: {', '.join(missing)}" if missing else "the landmarks' coordinates"
         if not self.entries():
             return f"more brokers: up to about {2**self._zones.k} of them (m) know each other as neighbours"
         if not self._zones.preferred:

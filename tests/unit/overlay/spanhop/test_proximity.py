@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from random import Random
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from tests.unit.overlay.harness import Bench
 from tidings.errors import InputError
 from tidings.overlay import NodeId, Peer, RouteHeader, next_hop
-from tidings.overlay.spanhop.messages import IndexChanged, IndexPut, NearAnswer, NearQuery, Routed
+from tidings.overlay.spanhop.messages import IndexChanged, IndexPut, Landmarks, NearAnswer, NearQuery, Routed
 from tidings.overlay.spanhop.network_coordinates import Coordinates, VivaldiEstimate, bounds, embed, place, scale
 from tidings.overlay.spanhop.precomputed import settle, settle_near
 from tidings.overlay.spanhop.proximity import ASKED_MAX, level_zone, nearest_of
@@ -354,6 +355,84 @@ def test_brokers_find_their_places_by_landmarks() -> None:
     assert all(at is not None for at in found.values())
     off = [abs(math.dist(found[a], found[b]) - 2 * math.dist(truth[a], truth[b])) for a in ids for b in ids]
     assert max(off) < 0.05
+
+
+def landmark_bench(count: int = 8, up: int = 8) -> tuple[Bench, list[NodeId], dict[NodeId, Coordinates]]:
+    """Brokers that ask four landmarks, with the delays of a plane; those beyond the first `up` are not there yet."""
+    ids = [f"b{number:02}" for number in range(count)]
+    truth = dict(zip(ids, plane(count)))
+    bench = Bench(PROTOCOL, ids, delay_s=0.0, layout="balanced", proximity="gnp", landmarks=ids[:4], **STILL)
+    push = bench._push
+
+    def delayed(when: float, to: NodeId, sender: NodeId, what: Any) -> None:
+        push(when + (math.dist(truth[sender], truth[to]) if sender else 0.0), to, sender, what)
+
+    bench._push = delayed  # type: ignore[method-assign]
+    return bench, ids, truth
+
+
+def test_a_landmark_that_comes_late_is_waited_for_and_counts_as_far_as_it_is() -> None:
+    bench, ids, truth = landmark_bench()
+    late = bench.routers.pop(ids[3])
+    bench.run(until=30.0)
+    assert all(router.proximity.at is None for router in bench.routers.values())
+    waiting = bench.routers[ids[5]].status()["proximity"]["waits_for"]
+    assert waiting == "the landmarks' coordinates" or ids[3] in waiting
+    bench.routers[ids[3]] = late
+    bench.do(ids[3], late.proximity.start(bench.now))
+    bench.run(until=90.0)
+    found = {id: bench.routers[id].proximity.at for id in ids}
+    off = [abs(math.dist(found[a], found[b]) - 2 * math.dist(truth[a], truth[b])) for a in ids for b in ids]
+    assert max(off) < 0.05
+
+
+def test_the_first_landmark_learns_after_a_restart_what_the_others_know() -> None:
+    bench, ids, _ = landmark_bench()
+    bench.run(until=30.0)
+    before = bench.routers[ids[1]].proximity.at
+    fresh = Spanhop(Peer(ids[0]), Random(0), SpanhopOptions(proximity="gnp", landmarks=ids[:4], **STILL)).proximity
+    bench.routers[ids[0]].proximity = fresh
+    bench.do(ids[0], fresh.start(bench.now))
+    bench.run(until=60.0)
+    assert fresh.at is not None
+    assert bench.routers[ids[1]].proximity.at == before
+    assert fresh.status()["error"] < 0.1
+
+
+def test_only_landmarks_say_where_landmarks_are() -> None:
+    bench, ids, _ = landmark_bench()
+    near = bench.routers[ids[5]].proximity
+    there = tuple((float(number), 0.0) for number in range(4))
+    true, others = tuple(map(Peer, ids[:4])), tuple(map(Peer, ids[4:8]))
+    low, high = (0.0, 0.0), (4.0, 1.0)
+    unsound = ((math.nan, 0.0), *there[1:])
+    for sender, message in (
+        (ids[6], Landmarks(true, there, low, high)),
+        (ids[0], Landmarks(others, there, low, high)),
+        (ids[0], Landmarks(true, unsound, low, high)),
+        (ids[0], Landmarks(true, there[:3], low, high)),
+    ):
+        assert near.receive(sender, message, 0.0) == []
+        assert near.low == ()
+    near.receive(ids[0], Landmarks(true, there, low, high), 0.0)
+    assert near.low == low
+
+
+def test_the_status_says_what_nearer_brokers_gain() -> None:
+    bench, _ = placed()
+    for id in bench.routers:
+        bench.do(id, bench.routers[id].proximity.select(bench.now))
+    quietly(bench)
+    nearer = [router for router in bench.routers.values() if router.proximity._found_nearer()]
+    assert nearer
+    for router in nearer:
+        recorded, near = router.proximity._found_nearer()[0]
+        router.proximity._rtts.update({recorded: deque([0.08, 0.07]), near: deque([0.02])})
+        found = router.status()["proximity"]
+        assert found["compared"] >= 1
+        assert found["nearer_ms"] < found["recorded_ms"]
+        assert (found["waits_for"], found["published"]) == ("", len(router.proximity.levels()))
+    assert Spanhop(Peer("a"), Random(0)).status() == {}
 
 
 def test_the_zone_asked_about_is_the_levels_zone_around_an_entry() -> None:
