@@ -23,6 +23,7 @@ from pathlib import Path
 
 from tests.live.disks import SmallDisk
 from tests.live.lines import Line
+from tests.live.outcome import described, leaves
 from tests.live.processes import BrokerProcess, LiveNetwork
 from tests.postgres_server import PASSWORD, PostgresCluster, new_home
 from tidings.errors import Denied, PeerError, SetupError
@@ -56,6 +57,8 @@ class Outlived:
     published: list[str] = field(default_factory=list)
     got: dict[str, list[str]] = field(default_factory=dict)
     refused: int = 0
+    failed: str = ""
+    """Why it could not be brought to its end."""
     takeovers_s: dict[str, float] = field(default_factory=dict)
     """By what happened: from then until the other process listened."""
     served_s: dict[str, float] = field(default_factory=dict)
@@ -63,6 +66,8 @@ class Outlived:
 
     def wrong(self) -> list[str]:
         """What should not be so."""
+        if self.failed:
+            return [self.failed]
         return [why for name, ids in self.got.items() if (why := self._wrong(name, ids))]
 
     def _wrong(self, name: str, ids: Sequence[str]) -> str:
@@ -377,7 +382,11 @@ TRIALS = ("kill", "freeze", "cut", "away", "full", "promote")
 def judged(events: int, seconds: float, trials: Sequence[str], say: Say = _silently) -> Outlived:
     """One run in a folder that is removed if all is well."""
     folder = Path(tempfile.mkdtemp(prefix="tidings-outliving-"))
-    outlived = asyncio.run(outlive(folder, events=events, seconds=seconds, trials=trials, say=say))
+    try:
+        outlived = asyncio.run(outlive(folder, events=events, seconds=seconds, trials=trials, say=say))
+    except Exception as fault:  # noqa: BLE001 - whatever it is, it is a reason.
+        whys = ", and ".join(map(described, leaves(fault) if isinstance(fault, ExceptionGroup) else [fault]))
+        outlived = Outlived(failed=f"it could not be brought to its end: {whys}; logs are in {folder}")
     if not outlived.wrong():
         shutil.rmtree(folder)
     return outlived
