@@ -305,7 +305,7 @@ def freeze(journal: Journal) -> None:
 
 
 def loop_set(future: asyncio.Future[Any], value: object) -> None:
-    future.get_loop().call_soon_threadsafe(lambda: future.done() or future.set_result(value))
+    future.get_loop().call_soon_threadsafe(future.set_result, value)
 
 
 class LosesAnswers:
@@ -314,7 +314,7 @@ class LosesAnswers:
     def __init__(self, storage: PostgresStorage) -> None:
         self._storage, self._next, self.lost = storage, False, 0
         self._transact: Any = storage._transact
-        storage._transact = self._losing  # type: ignore[method-assign]
+        storage._transact = self._losing  # type: ignore[method-assign, assignment]
 
     def lose_next(self) -> None:
         self._next = True
