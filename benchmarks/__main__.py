@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 # Scripts beside this one are benchmarks, except what they share.
-SHARED = {"__main__", "workload"}
+SHARED = {"__main__", "scale_page", "workload"}
 QUICK = {
     "benchmarks.live": ["--quick"],
     "benchmarks.matching": ["--quick"],

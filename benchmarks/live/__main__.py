@@ -1,4 +1,4 @@
-"""The live network against RabbitMQ's headers exchange and NATS: events a second, and how long one takes to arrive.
+"""The live network against RabbitMQ, NATS, JetStream and Kafka: events a second, and how long one takes to arrive.
 
     python -m benchmarks.live               everything, about ten minutes; writes results/live.json and the documentation's table
     python -m benchmarks.live --quick       four networks, a second each
@@ -17,16 +17,19 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks.live.contender import Contender
+from benchmarks.live.kafka import Kafka
 from benchmarks.live.measure import Cell, measured
-from benchmarks.live.nats import Nats
+from benchmarks.live.nats import JetStream, Nats
 from benchmarks.live.ours import Tidings
 from benchmarks.live.rabbit import Rabbit
+from benchmarks.live.rabbit_quorum import RabbitQuorum
 from benchmarks.live.report import Report, show, write_page
 from benchmarks.matching.machine import facts
 from benchmarks.showing import RESULTS
 
 FULL = (
     *("tidings:1:1,1000,10000,100000", "rabbit:1,1000,10000", "nats:1,1000,10000"),
+    *("jetstream:1000", "jetstream-single:1000", "kafka:1000", "quorum:1000"),
     *("tidings:3:1,1000,100000", "tidings:5:1,1000,100000"),
     *("sealed:1:1,1000,100000", "sealed:3:1,1000,100000", "sealed:5:1,1000,100000"),
     *("unsigned:3:1000", "sealed-unsigned:3:1000"),
@@ -87,8 +90,17 @@ def _contender(named: Sequence[str]) -> Contender:
             return Rabbit()
         case ["nats"]:
             return Nats()
+        case ["quorum"]:
+            return RabbitQuorum()
+        case ["jetstream"]:
+            return JetStream(batched=True)
+        case ["jetstream-single"]:
+            return JetStream(batched=False)
+        case ["kafka"]:
+            return Kafka()
     sys.exit(
-        f"expected tidings:BROKERS, sealed:BROKERS, unsigned:BROKERS, sealed-unsigned:BROKERS, rabbit or nats, got {':'.join(named)}"
+        "expected tidings, sealed, unsigned or sealed-unsigned with :BROKERS, or "
+        f"rabbit, quorum, nats, jetstream, jetstream-single or kafka, got {':'.join(named)}"
     )
 
 

@@ -21,6 +21,12 @@ class Contender(ABC):
     name: str
     brokers: int = 1
     sealed: bool = False
+    tls = False
+    on_disk = False
+    """Whether an event is on disk (fsync) before it is acknowledged, and the subscriber acknowledges what it has processed."""
+    filters = "in the server"
+    rights = "none"
+    """What each event is checked for."""
 
     @abstractmethod
     async def start(self) -> None:
@@ -53,6 +59,11 @@ class Contender(ABC):
     @abstractmethod
     def servers(self) -> Sequence[int]:
         """The processes of its servers."""
+
+    def promises(self) -> str:
+        """What it promises, in a few words."""
+        said = [name for name, is_promised in (("TLS", self.tls), ("disk", self.on_disk)) if is_promised]
+        return ", ".join([*said, *([f"rights {self.rights}"] if self.rights != "none" else [])]) or "none of these"
 
     def cpu_s(self) -> float:
         """What its servers have used of the processor."""

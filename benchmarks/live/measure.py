@@ -45,6 +45,10 @@ class Cell:
     """The same, while latency was."""
     measured_at: str = ""
     why_not: str = ""
+    promises: str = ""
+    """TLS, on disk before it is acknowledged, rights."""
+    filters: str = ""
+    """Where conditions are evaluated."""
 
     @property
     def disturbed_cores(self) -> float | None:
@@ -168,4 +172,5 @@ class _no_collections:  # noqa: N801 - reads as a statement
 
 
 def _cell_of(contender: Contender, subscriptions: int, **found: object) -> Cell:
-    return Cell(contender.name, contender.brokers, contender.sealed, subscriptions, **found)  # type: ignore[arg-type]
+    promised = {"promises": contender.promises(), "filters": contender.filters}
+    return Cell(contender.name, contender.brokers, contender.sealed, subscriptions, **promised, **found)  # type: ignore[arg-type]

@@ -24,6 +24,9 @@ PLACED_AT_ONCE = 2_000
 class Tidings(Contender):
     """A network of brokers."""
 
+    tls = on_disk = True
+    rights = "by attribute"
+
     def __init__(self, brokers: int, *, sealed: bool, signed: bool = True) -> None:
         self.brokers, self.sealed, self.signed = brokers, sealed, signed
         self.name = f"Tidings{', sealed' if sealed else ''}{'' if signed else ', unsigned'}"

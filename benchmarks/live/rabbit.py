@@ -1,8 +1,12 @@
 """RabbitMQ: a headers exchange, one binding for each condition (`x-match: all`), one queue for the subscriber.
 
-It is spared what Tidings does: no TLS, nothing on disk, no confirmation to the publisher and none from the subscriber,
-and one queue where Tidings keeps a stream for each condition. The server is Debian's `rabbitmq-server`, in folders and
-on ports of its own; the client is pika, publisher and subscriber in a thread each.
+- **headers exchange**: it is spared what Tidings does: no TLS, nothing on disk, no confirmation to the publisher and none
+  from the subscriber, and one queue where Tidings keeps a stream for each condition.
+- **quorum queue**: with the promises of Tidings: TLS, and a queue that has an event on disk (fsync) before the publisher
+  gets its confirmation; the subscriber acknowledges.
+
+The server is Debian's `rabbitmq-server`, in folders and on ports of its own; the client is pika, publisher and
+subscriber in a thread each.
 """
 
 from __future__ import annotations
@@ -57,23 +61,37 @@ class Rabbit(Contender):
             raise Unavailable("its client is not installed: pip install pika")
         self._folder = tempfile.TemporaryDirectory()
         self._port, distribution, self._epmd = free_ports(3)
-        self._environment = _environment(self._folder.name, self._port, distribution, self._epmd)
+        settings = Path(self._folder.name) / "rabbitmq.conf"
+        settings.write_text(self._settings(settings.parent))
+        self._environment = _environment(self._folder.name, distribution, self._epmd)
         nowhere = subprocess.DEVNULL
         self._server = subprocess.Popen(
             [str(SERVER)], env=self._environment, stdout=nowhere, stderr=nowhere, start_new_session=True
         )
         self._publisher = self._connect().channel()
         self._publisher.exchange_declare(EXCHANGE, "headers")
-        self._publisher.queue_declare(QUEUE)
+        self._declare_queue()
         self._bind(MARK)
 
-    def _connect(self) -> Any:
+    def _settings(self, folder: Path) -> str:
+        """What `rabbitmq.conf` says."""
+        return f"listeners.tcp.1 = 127.0.0.1:{self._port}\n"
+
+    def _declare_queue(self) -> None:
+        self._publisher.queue_declare(QUEUE)
+
+    def _parameters(self) -> Any:
         import pika  # type: ignore[import-untyped]
+
+        return pika.ConnectionParameters("127.0.0.1", self._port, heartbeat=0)
+
+    def _connect(self) -> Any:
+        import pika
 
         deadline = time.monotonic() + START_S_MAX
         while True:
             try:
-                made = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self._port, heartbeat=0))
+                made = pika.BlockingConnection(self._parameters())
             except pika.exceptions.AMQPError:
                 if time.monotonic() > deadline:
                     raise Unavailable(f"RabbitMQ did not start within {START_S_MAX:.0f} s") from None
@@ -90,6 +108,9 @@ class Rabbit(Contender):
             channel.start_consuming()
 
     def _hear(self, _channel: Any, _method: Any, _properties: Any, body: bytes) -> None:
+        self._count_in(body)
+
+    def _count_in(self, body: bytes) -> None:
         number = number_of(msgspec.msgpack.decode(body)["plate"])
         if number == MARK:
             self._marks += 1
@@ -165,13 +186,12 @@ class Rabbit(Contender):
         return _with_children(self._server.pid)
 
 
-def _environment(folder: str, port: int, distribution: int, epmd: int) -> dict[str, str]:
+def _environment(folder: str, distribution: int, epmd: int) -> dict[str, str]:
     return {
         **os.environ,
         "HOME": folder,
         "RABBITMQ_NODENAME": "benchmark@localhost",
-        "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
-        "RABBITMQ_NODE_PORT": str(port),
+        "RABBITMQ_CONFIG_FILE": f"{folder}/rabbitmq",
         "RABBITMQ_DIST_PORT": str(distribution),
         "ERL_EPMD_PORT": str(epmd),
         "RABBITMQ_MNESIA_BASE": folder,

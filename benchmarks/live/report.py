@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.live.measure import Cell
-from benchmarks.live.nats import Nats
 from benchmarks.live.rabbit import Rabbit
 from benchmarks.showing import (
     PAGES,
@@ -24,10 +23,11 @@ from benchmarks.showing import (
 
 PAGE = PAGES / "live.md"
 OURS = "Tidings"
+EQUAL = "TLS, disk"  # What a peer promises that is held against one broker of ours.
 PER_S_WANTED, P99_MS_MAX, TIMES_RABBIT = 20_000.0, 20.0, 10.0
 HEAD = (
     *("through", "conditions", "events/s", "server CPU, µs/event", "p50 ms", "p99 ms", "CPU then, µs"),
-    *("checked", "Tidings is", "others' cores"),
+    *("promises", "filter", "checked", "Tidings is", "others' cores"),
 )
 
 
@@ -68,6 +68,9 @@ class Report:
             yield Target("p99 ms through 3 brokers at 1,000 events/s, plain", P99_MS_MAX, three.p99_ms, at_most=True)
         if times := self.times(self.cell(Rabbit.name, 10_000)):
             yield Target("10,000 conditions: times RabbitMQ's headers exchange", TIMES_RABBIT, times)
+        for cell in self.cells:
+            if cell.promises == EQUAL and (times := self.times(cell)):
+                yield Target(f"{cell.contender}, with TLS and disk, 1,000 conditions: times", 1.0, times)
 
     def times(self, peer: Cell | None) -> float | None:
         """How many times as many events a second one broker of ours takes, with as many conditions."""
@@ -94,18 +97,19 @@ def rows(report: Report) -> list[tuple[str, ...]]:
 
 
 def _row(report: Report, cell: Cell) -> tuple[str, ...]:
-    plural = "" if cell.contender in (Rabbit.name, Nats.name) else f", {cell.brokers} broker{'s'[: cell.brokers - 1]}"
+    is_peer = not cell.contender.startswith(OURS)
+    plural = "" if is_peer else f", {cell.brokers} broker{'s'[: cell.brokers - 1]}"
     name = f"{cell.contender}{plural}"
     if cell.events_per_s is None:
         return (f"{name}, {cell.subscriptions:,}", cell.why_not, *[""] * (len(HEAD) - 2))
-    is_peer = cell.contender in (Rabbit.name, Nats.name)
     times = report.times(cell) if is_peer else None
     checked = "equal" if cell.agrees else "DIFFERS"
     ratio = f"{times:,.1f}×" if times else ""
     numbers = (f"{cell.subscriptions:,}", f"{cell.events_per_s:,.0f}", f"{cell.server_cpu_us:,.0f}")
     others = f"{cell.disturbed_cores:.2f}" if cell.disturbed_cores is not None else ""
     paced = "–" if cell.paced_cpu_us is None else f"{cell.paced_cpu_us:,.0f}"
-    return (name, *numbers, _ms(cell.p50_ms), _ms(cell.p99_ms), paced, checked, ratio, others)
+    promised = (cell.promises, cell.filters)
+    return (name, *numbers, _ms(cell.p50_ms), _ms(cell.p99_ms), paced, *promised, checked, ratio, others)
 
 
 def _when(report: Report) -> str:

@@ -7,6 +7,7 @@ are cached before the clock starts; the broadcast of the subscriptions is part o
 from __future__ import annotations
 
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,11 @@ class _Query:
 
     def warm_up(self, workload: Workload) -> None:
         """The session is up; the first of the rounds warms the JVM."""
+
+    def clock(self) -> float:
+        """Processor time of the JVM, which does the work, and of this process."""
+        beans = self._spark.sparkContext._jvm.java.lang.management.ManagementFactory
+        return float(beans.getOperatingSystemMXBean().getProcessCpuTime()) / 1e9 + time.process_time()
 
     def _cached(self, name: str, columns: dict[str, Array]) -> DataFrame:
         path = Path(self._folder.name) / f"{name}.parquet"

@@ -32,23 +32,45 @@ def forget_peaks() -> None:
             Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
-def peaks_mb() -> dict[str, int]:
-    """The most memory that a single process of each program has had."""
+def peaks_mb(command: str = "") -> dict[str, int]:
+    """The most memory that a single process of each program has had; those whose command line names `command` as that."""
     peaks: dict[str, int] = {}
     for pid in _family():
-        status = dict(line.split(":", 1) for line in _read(pid, "status").splitlines() if ":" in line)
+        status = _status(pid)
         if "VmHWM" in status:
             name = status["Name"].strip() if pid != os.getpid() else "driver"
-            peaks[name] = max(peaks.get(name, 0), int(status["VmHWM"].split()[0]) // 1024)
+            if command and f"-m\0{command}\0" in _read(pid, "cmdline"):
+                name = command
+            peaks[name] = max(peaks.get(name, 0), _mb(status, "VmHWM"))
     return peaks
 
 
+def executors_mb() -> list[int]:
+    """What each executor has now, with its Python workers; in local mode the driver's Java is the only one."""
+    children = _children()
+    javas = [pid for pid in _below(os.getpid(), children) if _status(pid).get("Name", "").strip() == "java"]
+    executors = [pid for pid in javas if "CoarseGrainedExecutorBackend" in _read(pid, "cmdline")] or javas
+    return [sum(_mb(_status(pid), "VmRSS") for pid in _below(each, children)) for each in executors]
+
+
+def _status(pid: int) -> dict[str, str]:
+    return dict(line.split(":", 1) for line in _read(pid, "status").splitlines() if ":" in line)
+
+
+def _mb(status: dict[str, str], name: str) -> int:
+    return int(status[name].split()[0]) // 1024 if name in status else 0
+
+
 def _family() -> list[int]:
+    return list(_below(os.getpid(), _children()))
+
+
+def _children() -> dict[int, list[int]]:
     children: dict[int, list[int]] = {}
     for pid in (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()):
         if stat := _stat(pid):
             children.setdefault(int(stat[1]), []).append(pid)
-    return list(_below(os.getpid(), children))
+    return children
 
 
 def _below(pid: int, children: dict[int, list[int]]) -> Iterator[int]:

@@ -29,15 +29,25 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from tests.adversary.black_holes import BlackHole, is_in_place
 from tests.adversary.forgeries import in_anothers_name
 from tests.live.test_liars import WithLiar, plates, take
 from tidings.delivery.durable_interest import BrokerInterests, DurableInterest, sign_advertisement
-from tidings.delivery.messages import Ack, Announce, Announced, InterestVersions, Retransmit
+from tidings.delivery.messages import (
+    Ack,
+    Announce,
+    Announced,
+    DirectEvents,
+    DirectRequest,
+    InterestVersions,
+    Retransmit,
+)
 from tidings.net import Client, DevNetwork, ReadAccess, Subscription, read_broker
 from tidings.net.clock import now_ms, now_us
 from tidings.net.config import host_and_port
 from tidings.net.transport.frames import AnyFrame, OnlineAnswers, OverlayMessages, Padding, SignedRevocations
 from tidings.node import node_id_of
+from tidings.node.outbound import encode_stored
 from tidings.overlay import EventId, Header, Packet, Peer, View
 from tidings.security import Identity, Mode, sign_answer
 
@@ -45,6 +55,7 @@ OVERLAYS = ("irbr", "hermes", "immune", "flooding", "spanhop", "cbdlo")
 READERS = {"ccs": ReadAccess(), "yard": ReadAccess(("plate",))}
 VICTIMS = ("police-1", "ccs-1")
 ROUND_S_MAX = 120.0
+LAYOUTS_MAX = 100  # One in three will do.
 # What a run may leave behind in each victim, and cost it. Generous: what is looked for is growth without end.
 MEMORY_MB_MAX, ROWS_MAX, CPU_MS_PER_FRAME_MAX, CPU_S_FREE = 64, 4_000, 10.0, 30.0
 
@@ -57,6 +68,7 @@ class HostileRun:
     rng: Random
     trap: str
     frames: int = 0
+    hole: BlackHole | None = None
 
     async def say(self, to: str, *frames: AnyFrame) -> None:
         """Says what may get the liar cut off; the next link comes up by itself."""
@@ -106,9 +118,13 @@ async def babbles(run: HostileRun) -> None:
 
 async def publishes_for_others(run: HostileRun) -> None:
     """Events under ids of another broker, of the network's type and of types that nobody knows."""
+    await run.say_messages(run.victim(), _encoded(run, _packets(run, 100)))
+
+
+def _packets(run: HostileRun, count: int) -> list[Packet]:
     origin = run.network.id_of(run.victim())
-    numbers = [run.rng.choice((1, 1 << 40, 1 << 61, 1 << 62)) + n for n in range(100)]
-    made = [
+    numbers = [run.rng.choice((1, 1 << 40, 1 << 61, 1 << 62)) + n for n in range(count)]
+    return [
         Packet(
             Header(
                 EventId(origin, run.rng.randrange(1 << 62), seq), run.rng.choice((run.network.type_name, "unknown"))
@@ -119,7 +135,6 @@ async def publishes_for_others(run: HostileRun) -> None:
         )
         for seq in numbers
     ]
-    await run.say_messages(run.victim(), _encoded(run, made))
 
 
 async def invents_durable_brokers(run: HostileRun) -> None:
@@ -146,6 +161,26 @@ async def confirms_what_it_never_got(run: HostileRun) -> None:
     numbers = tuple(Announced(1 + n, EventId(me, 0, 1 + n)) for n in range(200))
     await run.say(to, Announce(run.rng.randbytes(16), 1, numbers))
     await run.say(to, *(Retransmit(1 + n, run.rng.randbytes(100)) for n in range(20)))
+
+
+async def sends_straight_what_is_not_its_own(run: HostileRun) -> None:
+    """Events of others, nonsense and far too much as checks; detours for whatever there is."""
+    stored = [encode_stored(packet) for packet in _packets(run, 20)]
+    rubbish = [run.rng.randbytes(run.rng.randrange(1, 500)) for _ in range(200)]
+    for is_check in (True, False):
+        await run.say(run.victim(), *(DirectEvents(((0.0, raw),), check=is_check) for raw in stored))
+        await run.say(run.victim(), DirectEvents(tuple((-1e300, raw) for raw in rubbish), check=is_check))
+    await run.say(run.victim(), DirectEvents(((float("nan"), b"x"),) * 2000))
+    asked = (DirectRequest(run.rng.choice((run.network.type_name, "unknown", "~keys/x"))) for _ in range(50))
+    await run.say(run.victim(), *asked)
+
+
+async def swallows_what_passes(run: HostileRun) -> None:
+    """Takes the places that events go to, and forwards nothing of others from then on."""
+    if run.hole is None:
+        run.hole = BlackHole(run.network.liar)
+        run.hole.open()
+    run.hole.claim()
 
 
 async def fills_the_link(run: HostileRun) -> None:
@@ -197,6 +232,8 @@ MEMBER: tuple[Attack, ...] = (
     invents_durable_brokers,
     forges_revocations,
     confirms_what_it_never_got,
+    sends_straight_what_is_not_its_own,
+    swallows_what_passes,
     fills_the_link,
 )
 STRANGER: tuple[Attack, ...] = (knocks_and_babbles, comes_without_papers, holds_connections)
@@ -259,10 +296,10 @@ class HostilePlan:
     attacks: int = 6
 
     def chosen(self) -> list[Attack]:
-        """Speaking for others is always among them, and a stranger."""
+        """Speaking for others is always among them, swallowing what is theirs, and a stranger."""
         rng = Random(self.seed)
-        more = [rng.choice(MEMBER + STRANGER) for _ in range(self.attacks - 2)]
-        chosen = [speaks_for_others, rng.choice(STRANGER), *more]
+        more = [rng.choice(MEMBER + STRANGER) for _ in range(self.attacks - 3)]
+        chosen = [speaks_for_others, swallows_what_passes, rng.choice(STRANGER), *more]
         rng.shuffle(chosen)
         return chosen
 
@@ -298,7 +335,7 @@ async def _run(plan: HostilePlan, folder: Path, outcome: HostileOutcome) -> None
         writer.close()
 
     trap = await asyncio.start_server(count, "127.0.0.1", 0)
-    async with WithLiar(folder, layout) as network:
+    async with _network(folder, layout) as network:
         run = HostileRun(network, Random(plan.seed), "{}:{}".format(*trap.sockets[0].getsockname()))
         camera, desk = await network.client("police/camera"), await network.client("ccs/desk")
         kept = await desk.subscribe("Numberplate", "speed >= 0", durable="all").ready()
@@ -318,6 +355,16 @@ async def _run(plan: HostilePlan, folder: Path, outcome: HostileOutcome) -> None
         outcome.wrong += [f"{name} ended" for name, broker in network.brokers.items() if not broker.is_up]
         outcome.wrong += [f"{len(dialled)} dials to where nobody is"] if dialled else []
     trap.close()
+
+
+def _network(folder: Path, layout: DevNetwork) -> WithLiar:
+    """One in which the liar has the key that serves it best: it can choose it."""
+    for number in range(LAYOUTS_MAX):
+        network = WithLiar(folder / str(number), layout)
+        ids = [network.id_of(name) for name in network.brokers]
+        if is_in_place(layout.overlay, network.id_of("yard-1"), ids, network.type_name):
+            return network
+    raise AssertionError("no network in which the liar has such a key")
 
 
 async def _arrive(camera: Client, kept: Subscription, live: Subscription) -> None:

@@ -14,17 +14,20 @@ from tidings.overlay.immune.messages import Advertise, EventBroadcast
 from tidings.overlay.immune.reverse_path import Advert, AdvertId
 from tidings.overlay.irbr.filter_table import EntryState, FailureNotice, FilterEntry
 from tidings.overlay.irbr.messages import UPDATE, EventMulticast, TaskId, UpdateMulticast, content_mark
-from tidings.overlay.pastry.messages import Heartbeat
+from tidings.overlay.prefix.messages import Heartbeat
 from tidings.overlay.random_graph.access_points import AccessPoint, TreeId
 from tidings.overlay.random_graph.graph import AccessPointAnnouncement
 from tidings.overlay.random_graph.partition import AttributeAxis
 from tidings.overlay.spanhop.messages import (
     AdvertisementUpdate,
+    IndexPut,
     Records,
+    RoutedDatagram,
     SubscriptionRecord,
     ZoneAdvertisement,
     ZoneClaim,
 )
+from tidings.overlay.spanhop.next_hop import RouteHeader
 
 FAR = (1 << 64) - 1
 
@@ -64,6 +67,11 @@ def in_anothers_name(victim: Peer, type: str) -> dict[str, list[Any]]:
         "spanhop": [
             Records(tuple(SubscriptionRecord(interest, elsewhere, (), v, deleted=True) for v in (1 << 40, FAR))),
             AdvertisementUpdate(ZoneAdvertisement(elsewhere, 1 << 40, (ZoneClaim((), 1 << 40),)), ()),
+            *(
+                RoutedDatagram(RouteHeader((0,)), IndexPut((), victim, (), version, deleted))
+                for version in (1, 1 << 40)
+                for deleted in (True, False)
+            ),
         ],
         "cbdlo": [
             AbsorbTopology(1, axis, TreeId(elsewhere, 1), (Registration(elsewhere, interest),)),

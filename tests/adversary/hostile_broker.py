@@ -12,9 +12,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tidings.delivery.messages import Ack, InterestVersions, Retransmit
+from tidings.delivery.messages import Ack, DirectEvents, InterestVersions, Retransmit
 from tidings.net import Broker
 from tidings.net.transport.frames import AnyFrame, OverlayMessages, SignedRevocations
+from tidings.node.outbound import encode_stored
 from tidings.overlay import EventId, Header, Packet, View
 
 HEARD_MAX = 2000
@@ -68,7 +69,7 @@ class _Hostility:
         rng = self._rng
         if rng.random() < CUT:
             return SignedRevocations((rng.randbytes(200),))
-        match rng.randrange(5):
+        match rng.randrange(6):
             case 0:
                 return OverlayMessages(tuple(rng.choice(self._heard) for _ in range(10)))
             case 1:
@@ -77,6 +78,9 @@ class _Hostility:
                 return OverlayMessages(tuple(self._in_anothers_name() for _ in range(10)))
             case 3:
                 return Ack(rng.randrange(1 << 40))
+            case 4:
+                raw = encode_stored(Packet(Header(EventId(self._broker.me.id, 1, 1), "unheard of"), View({})))
+                return DirectEvents(((rng.random(), rng.choice((raw, rng.randbytes(99)))),), check=rng.random() < 0.5)
             case _:
                 return rng.choice(
                     (InterestVersions({self._broker.me.id: 1 << 60}), Retransmit(rng.randrange(99), b"nothing"))

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from tests.adversary.catalogue import OVERLAYS, HostilePlan, judged
-from tests.live.test_liars import WithLiar, plates, take
+from tests.live.test_liars import WithLiar, arrives, plates, take, with_liar
 from tidings.delivery.durable_interest import BrokerInterests, DurableInterest, sign_advertisement
-from tidings.net import DevNetwork, ReadAccess
+from tidings.net import Client, DevNetwork, ReadAccess, Subscription
 from tidings.net.clock import now_us
 from tidings.node import node_id_of
 from tidings.overlay import NodeId, Peer
@@ -89,6 +89,31 @@ def test_brokers_that_nobody_vouches_for_are_owed_nothing_and_not_dialled(tmp_pa
         return ids
 
     run(tmp_path, "irbr", attack)
+
+
+@pytest.mark.parametrize("readers", [("ccs",), ("ccs", "yard")], ids=["without a right", "with a right"])
+def test_a_member_that_asks_for_the_past_gets_what_it_may_and_keeps_nobody_waiting(
+    readers: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Each subscription has the longest condition there may be, which takes a thirtieth of a second to parse."""
+    layout = DevNetwork(first_port=0, readers={name: ReadAccess() for name in readers}, overlay="flooding")
+
+    async def attack(network: WithLiar, camera: Client, heard: Subscription) -> None:
+        await arrives(camera, heard, 100)
+        rights, me = network.liar.node.neighbours.shown(), network.liar.me
+        said = " OR ".join(f"plate = 'X{n}'" for n in range(1500))
+        wants = tuple(DurableInterest(f"{n}", network.type_name, said, 0) for n in range(40))
+        everything = DurableInterest("all", network.type_name, "", 0)
+        for asked in (wants, (*wants, everything)):
+            await network.say(
+                "police-1", sign_advertisement(BrokerInterests(me, now_us(), asked), network.liar.identity, rights)
+            )
+            await arrives(camera, heard, 5)
+        (status,) = await camera.ask("status")
+        if "yard" not in readers:
+            assert me.id not in status["owed"]
+
+    with_liar(tmp_path, attack, layout)
 
 
 def _wants(identity: Identity, address: str, type: str, rights: tuple[tuple[bytes, bytes], ...]) -> Any:

@@ -18,9 +18,9 @@ from tidings.net.transport.frames import OverlayMessages
 from tidings.node import LocalIdentity, Node, NodePolicy, node_id_of
 from tidings.node.credentials import RevocationState
 from tidings.node.effects import Delivery, Keep
-from tidings.node.outbound import decode_stored
+from tidings.node.outbound import decode_stored, encode_stored
 from tidings.node.trust_boundary import mark_of, plain_digest
-from tidings.node.type_crypto import PUBLISHERS_OF_ONE_MAX, TypeCrypto, event_id_of
+from tidings.node.type_crypto import PUBLISHERS_OF_ONE_MAX, TypeCrypto, event_id_of, sealed_by
 from tidings.overlay import EventId, Header, Packet, Peer, View, protocol
 from tidings.overlay.baselines.flooding import Flood
 from tidings.security import (
@@ -28,8 +28,10 @@ from tidings.security import (
     Identity,
     Keyring,
     Mode,
+    ReplayWindow,
     Sealer,
     SignedType,
+    Signing,
     grant,
     signatures_of,
     split,
@@ -66,7 +68,7 @@ def delivered(node: Node, packet: Packet) -> list[Any]:
         opened = node.boundary.open_packet("somebody", packet, 0)
     except PeerError:
         return []
-    return [each for each in node._delivery.deliver(opened, 0, "somebody") if isinstance(each, Delivery)]
+    return [each for each in node._delivery.deliver(opened, 0, "somebody", 0.0) if isinstance(each, Delivery)]
 
 
 def test_an_event_in_the_open_is_its_origins_and_nobody_elses() -> None:
@@ -137,6 +139,45 @@ def test_the_owner_of_a_type_can_do_without_signatures_and_nobody_else() -> None
     assert not SignedType.from_bytes(without.to_bytes()).signatures
     with pytest.raises(PeerError, match="signature"):  # The flag is under the owner's signature.
         replace(without, signatures=True).verify(0)
+
+
+def test_a_publisher_that_uses_anothers_sender_id_uses_up_none_of_its_numbers() -> None:
+    """Who seals what, and when, is the same for both but the origin; without signatures there is none to go by."""
+    signed = SignedType.make(Identity.make(secrets.token_bytes), QUAKE, mode=Mode.PLAIN)
+    both = [Identity.make(secrets.token_bytes) for _ in range(2)]
+    ways: tuple[tuple[Signing, int], ...] = (("each", 2), ("none", 1))
+    for way, count in ways:
+        frames = [
+            split(Sealer(signed, Keyring(signed), 7, signer=who, signing=way).seal({"magnitude": 1}, 10**12))
+            for who in both
+        ]
+        ids = [event_id_of(node_id_of(who.public_key), frame) for who, frame in zip(both, frames, strict=True)]
+        window = ReplayWindow(grace_ms=5000, delay_ms=60_000)
+        for id in dict.fromkeys(map(sealed_by, ids)):
+            window.check(b"type", id, 10**12, 0, 10**12)
+            window.accept(b"type", id, 10**12, 0, 10**12)
+        assert len(window) == count
+        assert all(0 <= sealed_by(id) < 1 << 63 for id in ids), "it is kept in a database"
+
+
+def test_an_event_that_comes_straight_is_delivered_once_and_to_who_was_there() -> None:
+    origin, reader = a_node(), a_node()
+    me, raws = origin.me.id, [encode_stored(published(origin, magnitude=n)) for n in (7, 8)]
+    now = 5.0
+    assert told(reader.receive_direct(me, raws[0], now, now)) == [7]
+    assert told(reader.receive_direct(me, raws[0], now, now)) == [], "it has come already"
+    flood = reader.encode(Flood(decode_stored(raws[0]), 3))
+    assert told(reader.receive("somebody", flood, now)) == [], "by whatever way"
+    reader.attach("late", origin.identity.public_key, [], 4.0)
+    reader.subscribe("late", "Quake", "magnitude > 7", 4.0)
+    assert told(reader.receive_direct(me, raws[1], 3.0, now)) == [8], "published before the second subscription"
+    for wrong in (b"", b"\xc1", raws[0][:-3]):
+        assert told(reader.receive_direct(me, wrong, now, now)) == []
+    assert told(reader.receive_direct("another", encode_stored(published(origin, magnitude=9)), now, now)) == []
+
+
+def told(effects: list[Any]) -> list[int]:
+    return [each.values["magnitude"] for each in effects if isinstance(each, Delivery)]
 
 
 @pytest.mark.live

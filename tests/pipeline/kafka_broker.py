@@ -15,7 +15,7 @@ import subprocess
 import tarfile
 import time
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -90,29 +90,33 @@ USER, PASSWORD = "reader", "as-long-as-it-is-secret"
 
 
 class Addresses(NamedTuple):
-    """Where a broker listens: to anybody, and over TLS to USER with PASSWORD; and who signed its certificate."""
+    """Where a broker listens: to anybody, and over TLS to USER with PASSWORD; who signed its certificate; its process."""
 
     plain: str
     secured: str
     authority: Path
+    pid: int
+
+
+QUICK_TO_START = ("-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 @contextmanager
-def broker(folder: Path) -> Iterator[Addresses]:
-    """Runs Kafka as long as the block does."""
+def broker(folder: Path, options: Sequence[str] = QUICK_TO_START) -> Iterator[Addresses]:
+    """Runs Kafka as long as the block does, with these options of Java."""
     classpath = os.pathsep.join(str(jar) for jar in jars("broker"))
     port, secured, controller = _free_ports(3)
     properties = folder / "server.properties"
     properties.write_text(PROPERTIES.format(port=port, secured=secured, controller=controller, folder=folder))
     authority = _certified(folder)
-    java = ["java", "-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", classpath]
+    java = ["java", *options, "-cp", classpath]
     format_disk = [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(properties)]
     format_disk += ["--add-scram", f"SCRAM-SHA-512=[name={USER},password={PASSWORD}]"]
     subprocess.run(format_disk, check=True, capture_output=True, timeout=START_S_MAX)
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([*java, "kafka.Kafka", str(properties)], stdout=log, stderr=log)
     try:
-        yield Addresses(f"127.0.0.1:{port}", f"127.0.0.1:{secured}", authority)
+        yield Addresses(f"127.0.0.1:{port}", f"127.0.0.1:{secured}", authority, process.pid)
     finally:
         process.kill()
         process.wait()

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.pipeline.sightings import expected_pairs, sightings, subscriptions, table
-from tests.pipeline.test_cluster import environment, spark_home
+from tests.pipeline.sightings import expected_pairs, sightings, subscriptions, table, write_lines
+from tests.pipeline.test_cluster import ROOT, environment, spark_home
+from tests.pipeline.test_run import EVENTS, WANTED, delivered, delivered_so_far, lay_out, put_events
+from tidings.pipeline import read_pipeline, run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
@@ -99,6 +107,58 @@ def test_match_over_spark_connect_gives_what_the_definition_gives(tmp_path: Path
     )
     unpacked = [path.name for path in (tmp_path / "local" / f"tidings-{os.getuid()}").iterdir() if path.is_dir()]
     assert len(unpacked) == 2, "equal indexes are unpacked once, among Spark's local files; SQL's has no subscribers"
+
+
+def run_over(url: str, file: Path, *strike: str) -> tuple[int, str]:
+    """`tidings run` as a client, killed at one of its own writes if that is given; how it ended, and what it said."""
+    program = ["-m", "tests.pipeline.struck_run", *strike] if strike else ["-m", "tidings"]
+    done = subprocess.run(
+        [sys.executable, *program, "run", str(file), "--master", url],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])},
+        cwd=file.parent, capture_output=True, encoding="utf-8", timeout=300, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stderr
+
+
+def test_a_pipeline_runs_over_spark_connect_and_every_pair_is_delivered_once_whoever_is_killed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A client is killed while others of its batches are staged, then another one; then a classic run goes on."""
+    folder = tmp_path / "files"
+    file = lay_out(folder)
+    put_events(folder, EVENTS, 6)
+    changed = {**WANTED[0], "filter": "lane = 3"}
+    with connect_server(spark_home(tmp_path / "spark"), tmp_path) as url:
+        code, said = run_over(url, file, "KILL", "before", "_commits/", "2")
+        assert code == -signal.SIGKILL, said[-4000:]
+        assert list((folder / "checkpoint" / "staged").rglob("*.parquet")), "Spark was ahead"
+        assert 0 < len(delivered_so_far(folder)) < len(expected_pairs(EVENTS, WANTED))
+        write_lines(folder / "subscriptions" / "2.jsonl", [changed, {"id": "x", "subscriber": "x", "filter": "lane ="}])
+        code, said = run_over(url, file, "KILL", "after", "batches/", "2")
+        assert code == -signal.SIGKILL, said[-4000:]
+        _with_tables(url, tmp_path / "tables")
+    put_events(folder, later := sightings(100, first=5_000), 1)
+    counts = run(spark, read_pipeline(file))
+    after = [changed, *WANTED[1:]]
+    expected = expected_pairs(EVENTS[:800], WANTED) + expected_pairs([*EVENTS[800:], *later], after)
+    assert delivered(folder) == sorted(expected)
+    assert (counts.events, counts.deliveries, counts.rejected) == (len(EVENTS) + 100, len(expected), 1)
+    assert not (folder / "checkpoint" / "staged").exists()
+
+
+def _with_tables(url: str, folder: Path) -> None:
+    """Events and deliveries in Delta tables, subscriptions in a table of Parquet files."""
+    file = lay_out(folder, "delta", "delta")
+    file.write_text(file.read_text().replace('path = "subscriptions"', 'format = "table"\npath = "wanted"'))
+    (folder / "wanted").mkdir()
+    pq.write_table(pa.Table.from_pylist(WANTED), folder / "wanted" / "1.parquet")
+    for at in range(0, 600, 300):
+        deltalake.write_deltalake(folder / "events", table(EVENTS[at:][:300]), mode="append")
+    code, said = run_over(url, file)
+    assert code == 0, said[-4000:]
+    rows = deltalake.DeltaTable(folder / "deliveries").to_pyarrow_table().to_pylist()
+    found = sorted((row["event_id"], row["subscription_id"], row["subscriber"]) for row in rows)
+    assert found == expected_pairs(EVENTS[:600], WANTED)
 
 
 SUBMITTED = """

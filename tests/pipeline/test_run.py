@@ -336,7 +336,8 @@ def test_a_listener_sees_the_records_and_jobs_say_their_step(spark: SparkSession
     def look(done: BatchDone) -> None:
         status = spark.sparkContext._jsc.sc().statusStore()
         jobs = status.jobsList(None)
-        described.update(jobs.apply(at).description().getOrElse(None) or "" for at in range(jobs.size()))
+        said = [jobs.apply(at).description() for at in range(jobs.size())]
+        described.update(one.get() for one in said if one.isDefined())
 
     try:
         run(spark, pipeline, look)

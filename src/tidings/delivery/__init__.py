@@ -36,13 +36,16 @@ the two streams are the same: a receiver skips what it had from the ancestor. A 
 acknowledged more than it has. It sees that an announcement begins too late, and sends `Rewind`; the origin keeps the
 numbers of acknowledged events as long as the events themselves, and announces them again.
 
+**Live subscriptions** are on no disk and in no stream. Whether the overlay brings them what is published is checked by
+samples that their origin sends straight, and where it does not, their origin sends everything straight for a while
+(`spot_checks`).
+
 Nothing in this package reads a clock, a socket or a disk. The caller passes messages and `now`, sends the messages
 that it gets back, and persists what the docstrings name. `net.broker` drives it over TLS and SQLite; the simulation
 tests drive it over links that lose, repeat and reorder.
 
-Modules in reading order: `messages`, `durable_interest`, `log_cursor`, `outbox`, `inbox`; `publish_rates`, how much is
-let in. A name is loaded when it is
-first used: a client needs the messages, and must not wait for the matching kernels that `durable_interest` loads.
+Modules in reading order: `messages`, `durable_interest`, `log_cursor`, `outbox`, `inbox`; `spot_checks`;
+`publish_rates`, how much is let in. A name is loaded when it is first used: a client needs the messages, and must not wait for the matching kernels that `durable_interest` loads.
 """
 
 from __future__ import annotations
@@ -58,16 +61,20 @@ if TYPE_CHECKING:
         InterestDirectory,
         Shown,
         TypeNamed,
+        matcher,
         may_match,
         read_advertisement,
     )
     from tidings.delivery.inbox import Deliveries, Inbox, KeyDeadlines
     from tidings.delivery.log_cursor import LogCursor, LogRead
     from tidings.delivery.messages import (
+        DIRECT_EVENTS_MAX,
         WINDOW,
         Ack,
         Announce,
         DeliveryMessage,
+        DirectEvents,
+        DirectRequest,
         InterestAdvertisement,
         InterestVersions,
         Nack,
@@ -76,8 +83,24 @@ if TYPE_CHECKING:
     )
     from tidings.delivery.outbox import LogAncestor, Outbox, PendingEvent
     from tidings.delivery.publish_rates import PeerRates, PublishRates
+    from tidings.delivery.spot_checks import (
+        BACK_S,
+        BACKLOG_MAX,
+        BROKERS_CHECKED_MAX,
+        CHECKED_MAX,
+        Detours,
+        HeldCheck,
+        HeldChecks,
+        SpotSample,
+        published_at,
+    )
 
 __all__ = [
+    "BACKLOG_MAX",
+    "BACK_S",
+    "BROKERS_CHECKED_MAX",
+    "CHECKED_MAX",
+    "DIRECT_EVENTS_MAX",
     "RENEW_S",
     "WINDOW",
     "Ack",
@@ -85,7 +108,12 @@ __all__ = [
     "BrokerInterests",
     "Deliveries",
     "DeliveryMessage",
+    "Detours",
+    "DirectEvents",
+    "DirectRequest",
     "DurableInterest",
+    "HeldCheck",
+    "HeldChecks",
     "Inbox",
     "InterestAdvertisement",
     "InterestDirectory",
@@ -102,8 +130,11 @@ __all__ = [
     "Retransmit",
     "Rewind",
     "Shown",
+    "SpotSample",
     "TypeNamed",
+    "matcher",
     "may_match",
+    "published_at",
     "read_advertisement",
 ]
 
@@ -115,6 +146,7 @@ _HOMES = {
         "InterestDirectory",
         "Shown",
         "TypeNamed",
+        "matcher",
         "may_match",
         "read_advertisement",
     ),
@@ -123,7 +155,10 @@ _HOMES = {
     "messages": (
         "Ack",
         "Announce",
+        "DIRECT_EVENTS_MAX",
         "DeliveryMessage",
+        "DirectEvents",
+        "DirectRequest",
         "InterestAdvertisement",
         "InterestVersions",
         "Nack",
@@ -133,6 +168,17 @@ _HOMES = {
     ),
     "outbox": ("LogAncestor", "Outbox", "PendingEvent"),
     "publish_rates": ("PeerRates", "PublishRates"),
+    "spot_checks": (
+        "BACKLOG_MAX",
+        "BACK_S",
+        "BROKERS_CHECKED_MAX",
+        "CHECKED_MAX",
+        "Detours",
+        "HeldCheck",
+        "HeldChecks",
+        "SpotSample",
+        "published_at",
+    ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -1,6 +1,7 @@
 """Durable interest: which brokers have durable subscriptions, to what, and so need which events.
 
-Every broker signs an advertisement of all its durable subscriptions and floods it. An advertisement has a version that
+Every broker signs an advertisement of all its durable subscriptions, and of the types that it has live ones to, and
+floods it. An advertisement has a version that
 only grows, so that the newest wins however advertisements travel. The directory holds the newest of each broker and
 answers, for each published event, which brokers need it.
 
@@ -11,7 +12,7 @@ organisation has a bounded share of the directory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -24,8 +25,10 @@ from tidings.overlay import NodeId, Peer, check_size
 from tidings.security import Identity, verify_signature
 
 INTERESTS_MAX = 200_000  # Of one broker; more makes its advertisement too large anyway.
+LIVE_TYPES_MAX = 4096  # Of one broker; what it has live subscriptions to beyond them is not checked.
 BROKERS_MAX = 4096
 BROKERS_OF_ONE_MAX = 64  # Brokers with durable subscribers of one organisation; it chooses them.
+LIVE_OF_ONE_MAX = 1024  # Brokers of one organisation with live ones only: as many as are members.
 RIGHTS_MAX = 256  # Shown with one advertisement.
 RENEW_S = 3600.0  # How often a broker advertises again, whether or not anything has changed.
 EXPIRE_S = 30 * 24 * RENEW_S  # As long as a broker may be away and still be owed what it missed.
@@ -52,6 +55,8 @@ class BrokerInterests(msgspec.Struct, frozen=True, array_like=True):
     who: Peer
     version: int
     interests: tuple[DurableInterest, ...]
+    live: tuple[str, ...] = ()
+    """The types that it has live subscriptions to (see `spot_checks`), and those of messages about keys."""
 
 
 _BODY = msgspec.msgpack.Decoder(BrokerInterests)
@@ -78,7 +83,7 @@ def read_advertisement(advertisement: InterestAdvertisement, broker_id_of: Broke
         body = _BODY.decode(advertisement.body)
     except (msgspec.MsgspecError, ValueError, RecursionError) as wrong:
         raise PeerError(f"interest: {wrong}") from None
-    if body.who.id != broker_id_of(key) or len(body.interests) > INTERESTS_MAX:
+    if body.who.id != broker_id_of(key) or len(body.interests) > INTERESTS_MAX or len(body.live) > LIVE_TYPES_MAX:
         raise PeerError("interest: not the signer's own, or too many")
     try:
         for interest in body.interests:
@@ -110,13 +115,16 @@ class InterestDirectory:
         self._known: dict[NodeId, BrokerInterests] = {}
         self._indexes: dict[str, Index] = {}
         self._unconditional: dict[str, dict[str, None]] = {}  # By type: interests without a condition.
+        self._live: dict[str, dict[NodeId, None]] = {}
 
     # ── Advertisements ──
 
-    def advertise(self, interests: Iterable[DurableInterest], now_us: int, rights: Shown) -> InterestAdvertisement:
+    def advertise(
+        self, interests: Iterable[DurableInterest], now_us: int, rights: Shown, live: Sequence[str] = ()
+    ) -> InterestAdvertisement:
         """This broker's own advertisement, in a new version; the caller persists `version` and sends it to all."""
         self.version = max(self.version + 1, now_us)  # Grows even where the journal was lost.
-        body = BrokerInterests(self._me, self.version, tuple(interests))
+        body = BrokerInterests(self._me, self.version, tuple(interests), tuple(live[:LIVE_TYPES_MAX]))
         signed = self._advertisements[self._me.id] = sign_advertisement(body, self._identity, rights)
         return signed
 
@@ -155,8 +163,11 @@ class InterestDirectory:
         if len(advertisement.rights) > RIGHTS_MAX:
             raise Denied(f"interest: more than {RIGHTS_MAX} rights")
         organisation, broker = self._organisation_of(advertisement.key, advertisement.rights), body.who.id
-        others = sum(of == organisation for id, of in self._organisations.items() if id != broker)
-        if others >= BROKERS_OF_ONE_MAX:
+        others = [id for id, of in self._organisations.items() if of == organisation and id != broker]
+        if len(others) >= LIVE_OF_ONE_MAX:
+            raise Denied(f"interest: one organisation has more than {LIVE_OF_ONE_MAX} brokers with subscribers")
+        durable = sum(1 for id in others if id in self._known and self._known[id].interests)
+        if body.interests and durable >= BROKERS_OF_ONE_MAX:
             raise Denied(
                 f"interest: one organisation has more than {BROKERS_OF_ONE_MAX} brokers with durable subscribers"
             )
@@ -166,8 +177,10 @@ class InterestDirectory:
         """Drops the brokers that have not renewed their advertisement; returns them."""
         gone = [id for id, body in self._known.items() if body.version < now_us - EXPIRE_S * 1e6]
         for id in gone:
-            for interest in self._known.pop(id).interests:
+            old = self._known.pop(id)
+            for interest in old.interests:
                 self._remove(id, interest)
+            self._remove_live(id, old.live)
             self._advertisements.pop(id, None)
             self._organisations.pop(id, None)
         return gone
@@ -195,6 +208,10 @@ class InterestDirectory:
                 self._remove(broker, interest)
         for interest in self.added_by(body):
             self._add(broker, interest)
+        if old is not None:
+            self._remove_live(broker, old.live)
+        for type in body.live:
+            self._live.setdefault(type, {})[broker] = None
         self._known[broker], self._advertisements[broker] = body, advertisement
 
     def peers(self) -> list[Peer]:
@@ -214,6 +231,16 @@ class InterestDirectory:
         if index is not None and len(index) and values is not None:
             found.update((name.partition("/")[0], None) for name in index.match_values(values))
         return list(found)
+
+    def live_brokers(self, type: str) -> list[NodeId]:
+        """The brokers with live subscriptions to a type; whether one may have it now is the caller's to know."""
+        return list(self._live.get(type, ()))
+
+    def _remove_live(self, broker: NodeId, types: Iterable[str]) -> None:
+        for type in types:
+            self._live.get(type, {}).pop(broker, None)
+            if type in self._live and not self._live[type]:
+                del self._live[type]
 
     def _add(self, broker: NodeId, interest: DurableInterest) -> None:
         name, index = f"{broker}/{interest.id}", self._index(interest.type) if interest.condition else None
@@ -237,13 +264,18 @@ class InterestDirectory:
         return self._indexes.get(type)
 
 
-def may_match(interest: DurableInterest, event_type: EventType | None, values: Mapping[str, Any] | None) -> bool:
-    """Whether one event may match one subscription; True where that cannot be decided."""
-    if not interest.condition or event_type is None or values is None:
-        return True
-    index = Index(event_type)
+def matcher(interest: DurableInterest, event_type: EventType | None) -> Callable[[Mapping[str, Any] | None], bool]:
+    """Whether an event with these values may match one subscription; True where that cannot be decided."""
+    index = Index(event_type) if interest.condition and event_type is not None else None
     try:
-        index.add("it", interest.condition)
+        if index is not None:
+            index.add("it", interest.condition)
     except FilterError:
-        return True
-    return bool(index.match_values(values))
+        index = None
+    known = index
+    return lambda values: known is None or values is None or bool(known.match_values(values))
+
+
+def may_match(interest: DurableInterest, event_type: EventType | None, values: Mapping[str, Any] | None) -> bool:
+    """The same for one event."""
+    return matcher(interest, event_type)(values)

@@ -9,6 +9,7 @@ import msgspec
 
 from tidings.overlay import EventId
 
+DIRECT_EVENTS_MAX = 1024  # In one frame.
 WINDOW = 4096  # Numbers announced and not acknowledged, per broker: bounds what the receiver holds in memory.
 
 
@@ -89,3 +90,19 @@ class Rewind(DeliveryMessage, frozen=True, tag="Rewind", tag_field="frame"):
     journal: bytes
     """Empty if the sender knows of no journal of the origin's."""
     number: int
+
+
+class DirectEvents(DeliveryMessage, frozen=True, tag="Direct", tag_field="frame"):
+    """Events of the sender's own, straight from it: each with its age in seconds, and as it is stored.
+
+    With `check`, they are to be held until the overlay has had its time (see `spot_checks`).
+    """
+
+    events: tuple[tuple[float, bytes], ...]
+    check: bool = False
+
+
+class DirectRequest(DeliveryMessage, frozen=True, tag="AsksDirect", tag_field="frame"):
+    """The overlay does not bring the sender the receiver's events of this type: send them straight for a while."""
+
+    type: str

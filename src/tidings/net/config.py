@@ -69,6 +69,7 @@ class Limits:
     client_events_per_s: float = 0.0  # 0: no limit. Of one key, on all its connections and at the gateway.
     organisation_events_per_s: float = 0.0  # Of all clients of this broker together.
     peer_messages_per_s: float = 0.0  # Of all brokers of one organisation: more is read later, and nothing is lost.
+    spot_checks: bool = True  # Whether samples of events go straight to brokers with live subscriptions.
     burst_s: float = 2.0  # So many seconds' worth may come at once.
     lease_s: float = 2.5  # How long a process with a journal in PostgreSQL may be silent before another takes over.
     alone_after_s: float = 10.0  # How long a broker waits for peers it does not see before it begins without them.
@@ -261,6 +262,8 @@ def _from_text(text: str, declared: str, where: str) -> Any:
     value: Any = text
     if declared.startswith("tuple"):
         value = [each.strip() for each in text.split(",") if each.strip()]
+    elif declared == "bool" and text in ("true", "false"):
+        value = text == "true"
     elif declared in ("int", "float"):
         try:
             value = int(text) if declared == "int" else float(text)

@@ -45,6 +45,7 @@ from tidings.security import (
 
 ASK_AGAIN_S = 5.0  # Longer than a round trip through any overlay.
 ASK_AGAIN_S_MAX = 15.0  # While the manager is down: soon enough after its return.
+PLACE_S_MAX = 10.0  # How long the overlay may take to put the subscription to the answer in place.
 SOON_TRIES = 3  # The simulator waits for so many tries; later ones count as idle.
 ASK_PUBLISHERS_S = 2.0  # Between two queries; an answer takes a round trip through the overlay.
 TOKENS_AT_ONCE = 16  # Rights to publish in one answer.
@@ -158,7 +159,10 @@ class KeyDistribution:
         keys.awaited, join.tries = {held.raw: None for held in self._rights(keys, now_ms)}, 0
         keys.expected = True
         join.round += 1
-        return [*effects, *self._request(name, join, now, now_ms)]
+        requests = self._request(name, join, now, now_ms)
+        if not requests:  # The overlay may never say that it is in place: requests and answers go straight as well.
+            requests = [WakeAt(now + PLACE_S_MAX, _token("join", name, join.round), idle=True)]
+        return [*effects, *requests]
 
     def subscribed(self, control: str, id: SubscriptionId) -> Interest:
         """The interest by which this node subscribes to a control type, under this id."""
@@ -172,6 +176,10 @@ class KeyDistribution:
 
     def is_subscribed(self, control: str) -> bool:
         return control in self._controls.values()
+
+    def listens_to(self) -> list[str]:
+        """The control types that this node subscribes to."""
+        return list(self._subscribed)
 
     def in_place(self, control: str, now: float, now_ms: int) -> list[KeyEffect]:
         """The subscription to a control type is in place everywhere: send the requests that waited for it."""
@@ -190,10 +198,10 @@ class KeyDistribution:
         join = self._joins.get(name)
         if join is None or not join.keys.awaited or join.round != round:
             return []
-        return self._request(name, join, now, now_ms)
+        return self._request(name, join, now, now_ms, anyway=True)
 
-    def _request(self, name: str, join: _Join, now: float, now_ms: int) -> list[KeyEffect]:
-        if not all(self._subscribed.get(control) for control in self._needed(name)):
+    def _request(self, name: str, join: _Join, now: float, now_ms: int, *, anyway: bool = False) -> list[KeyEffect]:
+        if not anyway and not all(self._subscribed.get(control) for control in self._needed(name)):
             return []
         join.tries += 1
         join.round += 1

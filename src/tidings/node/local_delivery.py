@@ -8,10 +8,14 @@ and each client gets the attributes that it may see (see `client_authorization`)
 
 from __future__ import annotations
 
-from collections import deque
+import math
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
 
 from tidings.errors import ErrorCode, EventError, InputError, PeerError
 from tidings.events import EventType, Value
@@ -19,18 +23,19 @@ from tidings.filters import Condition
 from tidings.matching import Index
 from tidings.node.client_authorization import Visibility, VisibleAttributes
 from tidings.node.credentials import HeldToken
-from tidings.node.effects import Delivery, Ended, NodeEffect
+from tidings.node.effects import BatchDelivery, Delivery, Ended, EventBatch, NodeEffect
 from tidings.node.trace_log import TraceLog
 from tidings.node.trust_boundary import TrustBoundary
-from tidings.node.type_crypto import TypeCrypto, UnknownPublisher
+from tidings.node.type_crypto import TypeCrypto, UnknownPublisher, sealed_by
 from tidings.node.type_registry import RegisteredType, TypeRegistry
-from tidings.overlay import Count, NodeId, Packet, SubscriptionId, View
+from tidings.overlay import Count, EventId, NodeId, Packet, SubscriptionId, View
 from tidings.security import Frame, UnknownEpoch
 
 SUBSCRIPTIONS_MAX = 1_000_000  # Of one type at one node; the size that the index is measured with.
 SETTLED_MAX = 20_000  # Up to here, compacting the index takes a tenth of a second or less.
 UNSETTLED_MAX = 32  # So many uncompacted ones cost little to match one by one.
 WAITING_MAX = 4096  # Events that wait for a key; beyond this the oldest are dropped.
+DELIVERED_MAX = 131_072  # Open events that were delivered, remembered by their id: half a minute of 4,000 a second.
 WAITS_FOR_KEY, WAITS_FOR_PUBLISHER = Count("waiting_for_key"), Count("waiting_for_publisher")
 _WAITS = (WAITS_FOR_KEY, WAITS_FOR_PUBLISHER)
 
@@ -53,6 +58,8 @@ class LocalSubscription:
     """Whether the overlay has confirmed it."""
     version: int = 0
     """How often it was sealed."""
+    since: float = -math.inf
+    """When it was made: an event that comes straight from its origin, and was published before, is not for it."""
     _attributes: tuple[str, ...] | None = field(default=None, init=False, repr=False)
 
     @property
@@ -142,6 +149,18 @@ class LocalSubscriptions:
         found = [self._by_name[name] for name in names]
         return [one for one in found if not one.unread(view)] if view.hidden or view.opaque else found
 
+    def match_rows(self, rows: pa.RecordBatch) -> list[tuple[int, LocalSubscription]]:
+        """The same for each row of conformed events, in the order of rows."""
+        if not self._by_name:
+            return []
+        if self._new > UNSETTLED_MAX:
+            self._settle()
+        found = self._index.match_numbers(rows)
+        order = np.argsort(found.events, kind="stable")
+        numbers, codes = np.unique(found.numbers[order], return_inverse=True)
+        ones = [self._by_name[name] for name in found.ids.take(pa.array(numbers)).to_pylist()]
+        return [(row, ones[code]) for row, code in zip(found.events[order].tolist(), codes.tolist())]
+
     def _settle(self) -> None:
         """Compact the index once subscriptions stop coming: until then each new one would undo the work."""
         self._matched += 1
@@ -159,6 +178,26 @@ class _Waiting(NamedTuple):
     came_from: NodeId
 
 
+class DeliveredIds:
+    """The last open events that were delivered here, whichever way they came."""
+
+    def __init__(self, at_most: int = DELIVERED_MAX) -> None:
+        self._at: OrderedDict[EventId, float] = OrderedDict()
+        self._at_most, self._forgotten_to = at_most, -math.inf
+
+    def add(self, id: EventId, now: float) -> None:
+        self._at[id] = now
+        if len(self._at) > self._at_most:
+            _, self._forgotten_to = self._at.popitem(last=False)
+
+    def may_hold(self, id: EventId, published_at: float) -> bool:
+        """Whether an event published at a moment was delivered, or so long ago that it may have been forgotten."""
+        return id in self._at or published_at <= self._forgotten_to
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+
 class LocalDelivery:
     """Delivers events to the clients of one node."""
 
@@ -168,15 +207,61 @@ class LocalDelivery:
         """`need_signatures`: also of events that are not sealed, unless their type does without."""
         self._types, self._boundary, self._trace, self._need_signatures = types, boundary, trace, need_signatures
         self._waiting: deque[_Waiting] = deque(maxlen=WAITING_MAX)
+        self._delivered = DeliveredIds()
+        self._now = 0.0
 
-    def deliver(self, packet: Packet, now_ms: int, came_from: NodeId) -> list[NodeEffect]:
-        """Deliveries of an event; Ended for each matching subscription whose right has expired, for the node to drop."""
-        known = self._types.get(packet.header.type)
+    def deliver(
+        self, packet: Packet, now_ms: int, came_from: NodeId, now: float, published_at: float = math.inf
+    ) -> list[NodeEffect]:
+        """Deliveries of an event; Ended for each matching subscription whose right has expired, for the node to drop.
+
+        Each event is delivered once, whichever way it comes first. `published_at` is when an event was published that
+        its origin has sent straight: it is for the subscriptions that were there then.
+        """
+        self._now = now
+        known, id = self._types.get(packet.header.type), packet.header.id
         if known is None or not len(known.local):
             return []
-        if known.keys is not None and (refused := self._refusal(known.keys, packet, now_ms, came_from)) is not None:
+        if known.keys is None:
+            if self._delivered.may_hold(id, published_at):
+                return []
+        elif (refused := self._refusal(known.keys, packet, now_ms, came_from)) is not None:
             return [refused]
-        return self._matches(known, packet, now_ms, came_from)
+        done = self._matches(known, packet, now_ms, came_from, published_at)
+        if known.keys is None and any(each.__class__ is Delivery for each in done):
+            self._delivered.add(id, now)
+        return done
+
+    def deliver_batch(
+        self, known: RegisteredType, batch: EventBatch, now_ms: int
+    ) -> tuple[list[BatchDelivery], list[Ended]]:
+        """Deliveries of events that were published here, of a type that is not sealed; by client and by what it may see."""
+        ended: dict[SubscriptionId, Ended | None] = {}
+        groups: dict[tuple[str, frozenset[str] | None], tuple[list[int], list[SubscriptionId]]] = {}
+        projections: dict[tuple[VisibleAttributes, int], frozenset[str] | None] = {}
+        for row, one in known.local.match_rows(batch.rows):
+            names = None
+            if one.visibility is not None:
+                if one.id not in ended:
+                    ended[one.id] = None if one.still_permitted(now_ms) else one.end(now_ms)
+                if ended[one.id] is not None:
+                    continue
+                visible = one.visible
+                assert visible is not None
+                if not visible.is_all:
+                    key = visible, row if visible.depends_on_values else -1
+                    if key not in projections:
+                        projections[key] = visible.names(View(batch.values[row]))
+                    names = projections[key]
+                    if names is None or not names.issuperset(one.attributes):
+                        continue
+            group = groups.get((one.client, names))
+            if group is None:
+                group = groups[one.client, names] = ([], [])
+            group[0].append(row)
+            group[1].append(one.id)
+        deliveries = [BatchDelivery(client, batch, names, *pairs) for (client, names), pairs in groups.items()]
+        return deliveries, [each for each in ended.values() if each is not None]
 
     def deliver_stored(self, packet: Packet, now_ms: int) -> list[NodeEffect]:
         """Deliveries of an event that is due, whether or not it was seen before and however old it is.
@@ -207,7 +292,8 @@ class LocalDelivery:
             except PeerError as refused:
                 done.append(self._undelivered(one.packet, str(refused), refused.code))
             else:
-                done += [each for each in self.deliver(opened, now_ms, one.came_from) if each not in _WAITS]
+                again = self.deliver(opened, now_ms, one.came_from, self._now)
+                done += [each for each in again if each not in _WAITS]
         return done
 
     def __len__(self) -> int:
@@ -216,7 +302,7 @@ class LocalDelivery:
 
     def _refusal(self, keys: TypeCrypto, packet: Packet, now_ms: int, came_from: NodeId) -> Count | None:
         frame = self._boundary.frame_of(packet)
-        moment = (frame.type_id, frame.sender_id, frame.ts_ms, frame.seq, now_ms)
+        moment = (frame.type_id, sealed_by(packet.header.id), frame.ts_ms, frame.seq, now_ms)
         try:
             self._check_genuine(keys, packet, frame, now_ms)
             keys.replay.check(*moment)
@@ -236,7 +322,14 @@ class LocalDelivery:
         if keys.need_signatures:
             keys.check_publisher(frame, now_ms, self._boundary.signer_of(packet, frame))
 
-    def _matches(self, known: RegisteredType, packet: Packet, now_ms: int, came_from: NodeId) -> list[NodeEffect]:
+    def _matches(
+        self,
+        known: RegisteredType,
+        packet: Packet,
+        now_ms: int,
+        came_from: NodeId,
+        published_at: float = math.inf,
+    ) -> list[NodeEffect]:
         try:
             found = known.local.match(packet.view)
         except EventError as wrong:
@@ -250,6 +343,8 @@ class LocalDelivery:
         id, view, name = packet.header.id, packet.view, known.event_type.name
         projections: dict[VisibleAttributes, tuple[frozenset[str] | None, dict[str, Value]]] = {}
         for one in found:
+            if one.since > published_at:
+                continue
             shown = view.values
             if one.visibility is not None:
                 if not one.still_permitted(now_ms):

@@ -114,7 +114,7 @@ class ClientSubscriptions:
         check_size(condition)
         if known.signed is not None:  # Whoever has no right to the type does not have its condition parsed.
             self._clients.visibility_for(client, (), known.signed, now_ms)
-        one = LocalSubscription(self.new_id(), client, known.name, parse(condition, known.event_type))
+        one = LocalSubscription(self.new_id(), client, known.name, parse(condition, known.event_type), since=now)
         if known.signed is not None:
             one.visibility = self._clients.visibility_for(client, one.attributes, known.signed, now_ms)
             one.visible = one.visibility.at(now_ms)

@@ -375,6 +375,18 @@ def event_id_of(origin: str, frame: Frame) -> EventId:
     return EventId(origin, sender, frame.ts_ms << 20 | frame.seq)
 
 
+def sealed_by(id: EventId) -> int:
+    """A number for who sealed an event, by which replays are found.
+
+    Of a signed event it holds the origin: whoever may publish the type can use the sender id of another publisher, and
+    uses up none of its numbers. Without signatures nobody knows the origin, and the sender id has to do.
+    """
+    if not id.incarnation & SIGNED_SENDER:
+        return id.incarnation
+    named = id.origin.encode() + id.incarnation.to_bytes(8, "big")
+    return SIGNED_SENDER | int.from_bytes(sha256(b"tidings/sender/1\0" + named).digest()[:7], "big")
+
+
 def check_header(header: Header, frame: Frame) -> None:
     """Raise PeerError if the packet header names another event than the envelope."""
     if header.type != frame.type_id.hex() or header.id != event_id_of(header.id.origin, frame):

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tidings.pipeline.session import is_connect
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -45,6 +47,8 @@ class S3Settings:
 
     @classmethod
     def from_spark(cls, spark: SparkSession, bucket: str) -> S3Settings:
+        if is_connect(spark):
+            return cls._of(lambda name: spark.conf.get(f"spark.hadoop.{name}", None), bucket)
         settings: Any = spark.sparkContext._jsc.hadoopConfiguration()
         return cls._of(settings.get, bucket)
 

@@ -174,9 +174,7 @@ def storage_at(location: str | Location, spark: SparkSession | None = None) -> S
     if spark is None:
         raise InputError(f"{root}: a remote folder needs a Spark session, which knows its file system")
     if is_connect(spark):
-        raise InputError(
-            f"{root}: over Spark Connect expected a local folder for the result, which the server sees too"
-        )
+        raise InputError(f"{root}: over Spark Connect expected a local folder, which the server sees too")
     return HadoopStorage(spark, root)
 
 

@@ -32,7 +32,7 @@ from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
-from tidings.errors import InputError, SetupError, TidingsError
+from tidings.errors import SetupError, TidingsError
 from tidings.events import EventType
 from tidings.pipeline.config import MetricsEndpoint, Pipeline
 from tidings.pipeline.matching.batch_step import (
@@ -48,6 +48,7 @@ from tidings.pipeline.matching.zone_step import match_batch_in_zones
 from tidings.pipeline.session import activate, described, is_connect, spark_error
 from tidings.pipeline.sinks.files import Quarantine
 from tidings.pipeline.sinks.sink import open_sink
+from tidings.pipeline.sources.staged_batches import StagedBatches, check_staged
 from tidings.pipeline.sources.streams import Source, check_names, open_source
 from tidings.pipeline.sources.subscription_changes import change_source
 from tidings.pipeline.state.batch_log import BatchEntry, BatchLog, BatchRecords, Counts
@@ -102,10 +103,7 @@ def run(
     where this one stopped.
     """
     if is_connect(spark):
-        raise InputError(
-            "tidings run keeps its state in the driver, which Spark Connect runs elsewhere; "
-            "start it by spark-submit, or with --master spark://…, yarn or k8s://…"
-        )
+        check_staged(pipeline)
     activate(spark)
     batch_log = BatchLog(pipeline.checkpoint, spark)
     try:
@@ -156,11 +154,40 @@ class StreamJob:
     def run(self) -> None:
         self.sink.prepare()
         self.quarantine.prepare()
+        if is_connect(self.spark):
+            self._run_staged()
+        else:
+            self._run_streaming()
+
+    def _run_staged(self) -> None:
+        """Over Spark Connect: the batches come as files, and are matched by queries of this client."""
+        log, trigger = self.batch_log, self.pipeline.trigger
+        staged = StagedBatches(
+            self.spark, self._observed(), log.storage, log.epoch.number, log.spark_checkpoint(), self.pipeline.name
+        )  # fmt: skip
+        while True:
+            began = time.monotonic()
+            done = log.last_done()
+            is_all = staged.stage(self._check_stopped, done)
+            for number in staged.after(done):
+                self._check_stopped()
+                self.batch(staged.records(number), number)
+                staged.drop(number)
+            if is_all and trigger.until_empty:
+                return
+            while is_all and time.monotonic() < began + trigger.every_s:
+                self._check_stopped()
+                time.sleep(POLL_S)
+
+    def _check_stopped(self) -> None:
+        if self.is_stopped():
+            raise KeyboardInterrupt
+
+    def _run_streaming(self) -> None:
         self._query = self._start()
         try:
             while not self._query.awaitTermination(POLL_S) and not self._has_ended:  # type: ignore[arg-type]
-                if self.is_stopped():
-                    raise KeyboardInterrupt
+                self._check_stopped()
         except KeyboardInterrupt:
             _silence(self.spark)
             raise
@@ -173,8 +200,7 @@ class StreamJob:
 
     def _start(self) -> StreamingQuery:
         trigger = self.pipeline.trigger
-        counted = self.source.stream.observe(OBSERVED, f.count(f.lit(1)).alias("records"))
-        writer = counted.writeStream.queryName(self.pipeline.name).foreachBatch(self._try_batch)
+        writer = self._observed().writeStream.queryName(self.pipeline.name).foreachBatch(self._try_batch)
         writer = writer.option("checkpointLocation", self.batch_log.spark_checkpoint())
         if trigger.until_empty and not self.source.count:
             writer = writer.trigger(availableNow=True)
@@ -182,6 +208,10 @@ class StreamJob:
             writer = writer.trigger(processingTime=f"{0 if trigger.until_empty else trigger.every_s} seconds")
         query: StreamingQuery = writer.start()
         return query
+
+    def _observed(self) -> DataFrame:
+        counted: DataFrame = self.source.stream.observe(OBSERVED, f.count(f.lit(1)).alias("records"))
+        return counted
 
     def _try_batch(self, records: DataFrame, number: int) -> None:
         try:

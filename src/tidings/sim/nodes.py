@@ -17,6 +17,7 @@ from typing import Any
 from tidings.errors import Denied
 from tidings.node import (
     Delivery,
+    Direct,
     Ended,
     Joined,
     Keep,
@@ -239,6 +240,8 @@ class NodeWorld(World):
                     self.deliveries.append(effect)
                     self.trace.notices.append(NotificationRecord(self.now, effect.event, effect.subscription))
                     self.trace.note(self.now, "notify", node.me.id, about=effect.event)
+                case Direct():
+                    pass  # In a simulated network nobody swallows messages about keys; the overlay is what is tested.
                 case Ended() | Rejected() | Joined() | NotJoined() | LinkReady() | Keep() | KeepKeys():
                     self.effects.append((node.me.id, effect))
                     self.trace.note(self.now, type(effect).__name__, node.me.id)

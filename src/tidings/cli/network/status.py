@@ -39,7 +39,11 @@ def _lines(now: Status, before: Status | None) -> Iterator[tuple[str, str]]:
         yield from _lease(now)
     elif "disk_free_bytes" in now:
         yield "disk", f"the journal takes {size(now['journal_bytes'])}; {size(now['disk_free_bytes'])} are free"
-    yield "routing", f"{now['protocol']}; {count(len(now['links']), 'neighbour')}"
+    overlay = now.get("overlay", {})
+    on = f" on {overlay['network']}" if "network" in overlay else ""
+    yield "routing", f"{now['protocol']}{on}; {count(len(now['links']), 'neighbour')}"
+    if "proximity" in overlay:
+        yield "proximity", _proximity(overlay["proximity"])
     yield "linked brokers", ", ".join(map(_linked, now["linked"])) or "none"
     for peer in now.get("unlinked", ()):
         yield "NOT LINKED", f"{peer['address']}: {peer['why'] or 'not tried yet'} (it goes on trying)"
@@ -69,6 +73,21 @@ def _lease(now: Status) -> Iterator[tuple[str, str]]:
         yield "standby", "; ".join(lease["standbys"])
     else:
         yield "NO STANDBY", "nobody would take over from this process; start the same broker on another host"
+
+
+def _proximity(found: Status) -> str:
+    """Where the broker is by network, and by how much nearer brokers have shortened the way to distant zones."""
+    if found["coordinates_ms"] is None:
+        return f"{found['method']}; waits for {found['waits_for']}"
+    at = ", ".join(f"{x:.1f}" for x in found["coordinates_ms"])
+    error = f", error {found['error']:.0%}" if found["error"] is not None else ""
+    said = f"{found['method']}; at ({at}) ms{error}; {count(found['indexed'], 'record')} of the index here"
+    if found["waits_for"]:
+        return f"{said}; waits for {found['waits_for']}"
+    said += f"; a nearer broker for {found['nearer']:,} of {count(found['distant_zones'], 'distant zone')}"
+    if found["compared"]:
+        said += f", round trips {found['nearer_ms']:.1f} instead of {found['recorded_ms']:.1f} ms"
+    return said
 
 
 def _linked(link: Status) -> str:

@@ -15,7 +15,7 @@ import contextlib
 import logging
 import random
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, assert_never
 
 from tidings import __version__
@@ -23,6 +23,8 @@ from tidings.delivery import (
     Ack,
     Announce,
     DeliveryMessage,
+    DirectEvents,
+    DirectRequest,
     InterestAdvertisement,
     InterestDirectory,
     InterestVersions,
@@ -50,11 +52,12 @@ from tidings.net.broker.periodic import (
 from tidings.net.broker.publish import Backpressure, Publisher
 from tidings.net.broker.reliable_receiver import ReliableReceiver
 from tidings.net.broker.reliable_sender import ReliableSender
-from tidings.net.broker.subscriptions import AttachedClients, BrokerSubscriptions, EventEncoder
+from tidings.net.broker.subscriptions import AttachedClients, BrokerSubscriptions, EventEncoder, notify_of
 from tidings.net.clock import now_ms, now_us
 from tidings.net.config import BrokerConfig, files_in
+from tidings.net.direct_delivery import DirectDelivery
 from tidings.net.enrolment.live_files import LiveFiles, renew_when_due
-from tidings.net.ids import read_identity
+from tidings.net.ids import broker_id, read_identity
 from tidings.net.journal_storage.lease import LeaseKeeper
 from tidings.net.journal_storage.postgres import PostgresStorage, wait_for_lease
 from tidings.net.journal_storage.session import JournalDatabase
@@ -91,7 +94,9 @@ from tidings.net.transport.tls import (
 from tidings.net.type_files import TypeDefinition, read_type
 from tidings.node import (
     INTERESTS_MAX,
+    BatchDelivery,
     Delivery,
+    Direct,
     Ended,
     Joined,
     Keep,
@@ -163,7 +168,7 @@ class Broker:
             (),
             tuple(anchors_in(config.trusted.read_bytes())),
             self.me,
-            config.overlay,
+            self.protocol.full_name(config.overlay_options),
             prove_copy(self.identity, self.journal.copy),
         )
         self.links = self._make_links()
@@ -235,6 +240,9 @@ class Broker:
         rng = random.Random(secrets.randbits(64))
         neighbours = tuple(self._configured_peers()) if self.protocol.on_graph else ()
         options = {**self.protocol.live_options, **config.overlay_options}
+        for option in self.protocol.options_naming_nodes:
+            if option in options:
+                options[option] = [self._node_named(each, option) for each in options[option]]
         policy = NodePolicy(
             network_key=from_fingerprint(config.network_key) if config.network_key else None,
             interests_max=INTERESTS_MAX,
@@ -260,6 +268,22 @@ class Broker:
         first.pop(self.me.id, None)
         return list(first.values())
 
+    def _node_named(self, named: object, option: str) -> NodeId:
+        """The node id of a broker named by its address, its key or its id; raises InputError for an unknown address."""
+        config = self.config
+        if str(named).startswith("ed25519:"):
+            return broker_id(from_fingerprint(str(named)))
+        if ":" not in str(named):
+            return str(named)
+        if named in (config.listen, config.advertise):
+            return self.me.id
+        for peer in config.peers:
+            if peer.address == named:
+                return peer.peer.id
+        raise InputError(
+            f"[overlay] {option}: no [[peer]] has the address {str(named)[:100]!r}; name it by its key instead"
+        )
+
     def _make_links(self) -> PeerLinks:
         config = self.config
         context = client_context(config.certificate, config.key, config.trusted)
@@ -283,7 +307,7 @@ class Broker:
             of_client_max=limits.durables_per_client_max,
             count_max=limits.durables_max,
         )
-        self.history = EventHistory(journal, self.types.event_type)
+        self.history = EventHistory(journal, self.types.event_type, self.node.events_in)
         self.clients = AttachedClients(self.node, self.carry_out, lambda key: key in self.managers.removed)
         self._encoder = EventEncoder()
         self.subscriptions = BrokerSubscriptions(
@@ -326,6 +350,7 @@ class Broker:
             directory, journal, self.links, self.history, self.sender, self._tasks, self.node.neighbours.shown
         )
         self.subscriptions.advertise = self.interest.advertise
+        self._make_direct(directory)
         self.publisher = Publisher(
             self.node,
             journal,
@@ -336,6 +361,15 @@ class Broker:
             self.meters,
             self.carry_out,
         )
+        self.publisher.deliver_rows = self._notify_rows
+        self.publisher.published = self.direct.published
+
+    def _make_direct(self, directory: InterestDirectory) -> None:
+        """The way round the overlay for live subscriptions and messages about keys."""
+        rng, checks = random.Random(secrets.randbits(64)), self.config.limits.spot_checks
+        self.direct = DirectDelivery(self.node, self.links, directory, self.history, self._tasks, rng, checks=checks)
+        self.direct.carry_out, self.direct.advertise = self.carry_out, self.interest.advertise_live
+        self.direct.is_live = lambda delivery: delivery.subscription not in self.subscriptions.durable_of
 
     def _make_spans(self) -> SpanRecorder | None:
         config = self.config
@@ -384,6 +418,7 @@ class Broker:
         self.online.start()
         self.sender.start()
         self.receiver.start()
+        self.direct.start()
         await self._acceptor.listen()
         self._bootstrap.try_join()
         self.subscriptions.restore()
@@ -549,6 +584,8 @@ class Broker:
 
     def status(self) -> dict[str, Any]:
         """The state of the broker, as JSON would have it; it contains no secrets."""
+        owed = self.sender.pending()
+        now = self.node.status(self._loop.time())
         return {
             "broker": self.config.name,
             "domain": self.config.domain,
@@ -562,7 +599,14 @@ class Broker:
             **self.journal.disk_usage(),
             **self._journal_status(),
             "linked": [
-                {"id": id, "name": str(link.proven), "address": _address(link), "queued": link.queued_bytes}
+                {
+                    "id": id,
+                    "name": str(link.proven),
+                    "address": _address(link),
+                    "queued": link.queued_bytes,
+                    "silent_s": round(link.silent_s, 1),
+                    "owed": owed.get(id, 0),
+                }
                 for id, link in self.links.open.items()
             ],
             "unlinked": self.links.unlinked(),
@@ -572,10 +616,14 @@ class Broker:
             ],
             "durables": len(self.queues.all),
             "waiting": self.queues.waiting(),
-            "owed": self.sender.pending(),
+            "oldest_s": round(self.queues.oldest_s(), 1),
+            "owed": owed,
+            "certificate_ends_ms": int(validity_der(self.certificate_der)[1].timestamp() * 1000),
             **self.receiver.inbox.holdings(),
+            **self.direct.holdings(),
             "counts": dict(self.counts),
-            **self.node.status(self._loop.time()),
+            **now,
+            "map": {**now["map"], "trees": self._named_trees(now["map"]["trees"])},
         }
 
     def _journal_status(self) -> dict[str, Any]:
@@ -602,13 +650,24 @@ class Broker:
             if one.client in mine and one.id not in self.subscriptions.durable_of
         ]
 
+    def _named_trees(self, trees: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Trees of the types that this broker knows, as its clients do; of others nobody here learns the names."""
+        shown = []
+        for tree in trees:
+            event_type = self.types.event_type(tree["type"])
+            if event_type is not None:
+                shown.append({**tree, "type": event_type.name})
+            elif not tree["type"]:
+                shown.append(dict(tree))
+        return shown
+
     def _type_name(self, wire_name: str) -> str:
         event_type = self.types.event_type(wire_name)
         return event_type.name if event_type is not None else wire_name
 
     def numbers(self) -> BrokerNumbers:
         """What the metrics show."""
-        held = {**self.node.holdings(), **self.receiver.inbox.holdings()}
+        held = {**self.node.holdings(), **self.receiver.inbox.holdings(), **self.direct.holdings()}
         return BrokerNumbers(
             meters=self.meters,
             overlay=self.protocol.name,
@@ -670,10 +729,8 @@ class Broker:
             if isinstance(frame, OverlayMessages):
                 if self.backpressure.has_filling:
                     await self.backpressure.wait_for_clients()
+                await self._slow_down(link, len(frame.messages))
                 now = self._loop.time()
-                if pause_s := self._peer_rates.pause_s(link.proven.domain, len(frame.messages), now):
-                    await asyncio.sleep(pause_s)
-                    now = self._loop.time()
                 self.carry_out(self.node.receive_many([(peer, raw) for raw in frame.messages], now))
                 self.meters.route.observe(self._loop.time() - now, len(frame.messages))
                 self.links.learn(self.node.introduced())
@@ -682,9 +739,16 @@ class Broker:
             elif not self.links.is_ready(peer):
                 continue
             elif isinstance(frame, DeliveryMessage):
+                if isinstance(frame, DirectEvents):
+                    await self._slow_down(link, len(frame.events))
                 self.receive_delivery(link, frame)
             else:
                 self._receive(link, frame)
+
+    async def _slow_down(self, link: Link, messages: int) -> None:
+        """Waits where the brokers of an organisation send more than they may."""
+        if pause_s := self._peer_rates.pause_s(link.proven.domain, messages, self._loop.time()):
+            await asyncio.sleep(pause_s)
 
     def receive_delivery(self, link: Link, message: DeliveryMessage) -> None:
         """A message of the reliable-delivery protocol; raises PeerError for what the sender must not send."""
@@ -703,6 +767,10 @@ class Broker:
                 self.interest.receive_versions(link, message)
             case InterestAdvertisement():
                 self.interest.receive_advertisement(link, message)
+            case DirectEvents():
+                self.direct.receive(link, message)
+            case DirectRequest():
+                self.direct.receive_request(link, message)
 
     def _receive(self, link: Link, frame: AnyFrame) -> None:
         match frame:
@@ -783,6 +851,8 @@ class Broker:
                         # Nothing that depends on this state may leave; members ask again. Only timers are set.
                         self.carry_out([later for later in effects if isinstance(later, WakeAt)])
                         return
+                case Direct(type, raw):
+                    self.direct.publish_control(type, raw)
                 case Joined(type):
                     self.subscriptions.settle_keys(type)
                     self._loop.call_soon(self.subscriptions.resume_suspended)
@@ -813,6 +883,15 @@ class Broker:
             if not self._marks_due:
                 self._marks_due = True
                 self._loop.call_soon(self._note_accepted)
+
+    def _notify_rows(self, delivery: BatchDelivery) -> None:
+        """Events of a batch for the live subscriptions of one client."""
+        self.counts["notified"] += len(delivery.rows)
+        recipient = self.clients.recipients.get(delivery.client)
+        if recipient is None or recipient.deliver_rows(delivery):
+            return
+        for row, subscription in zip(delivery.rows, delivery.subscriptions, strict=True):
+            recipient.deliver(subscription, self._encoder.encode(notify_of(delivery, row, subscription)))
 
     def _note_accepted(self) -> None:
         """Notes how far live subscribers were sent each sender's sealed events: a restart does not send them again.

@@ -30,6 +30,7 @@ from tidings.net.broker.journal import DeadLetter, DurableSubscription, Journal,
 from tidings.net.ids import show_event
 from tidings.net.observability.latency import LatencyHistogram, QueueAges
 from tidings.net.transport.frames import DeliveredEvent, EventDelivery, RequestRefused, read_event, refusal
+from tidings.node import sealed_by
 from tidings.overlay import Header
 from tidings.security import Identity
 
@@ -187,12 +188,13 @@ class DurableQueues:
     def _is_new(self, id: str, encoded: bytes) -> bool:
         """Whether a sealed event was not queued before: a broker could announce another's event as its own.
 
-        The envelope holds who sealed it and when, and no two are alike. It is remembered in the transaction that
+        The envelope holds who sealed it and when, and no two are alike; where events are signed, no two publishers'
+        either (`sealed_by`). It is remembered in the transaction that
         queues it, across restarts.
         """
-        _, sender, moment = read_event(encoded).event
-        seal = (id, sender, moment)
-        if seal in self._seals or (moment <= self._sealed_before and self.journal.has_seal(*seal)):
+        event = read_event(encoded).event
+        seal = (id, sealed_by(event), event.seq)
+        if seal in self._seals or (event.seq <= self._sealed_before and self.journal.has_seal(*seal)):
             return False
         self._seals[seal] = None
         self.journal.note_seal(*seal)
@@ -232,6 +234,14 @@ class DurableQueues:
         now_s = self._now_us() / 1e6
         most = heapq.nlargest(at_most, self.all.values(), key=_lag)
         return [(d, _lag(d), self._ages[d.id].oldest_s(d.acknowledged, d.next_position, now_s)) for d in most]
+
+    def oldest_s(self) -> float:
+        """How long the oldest of all waiting events has waited; 0 if none waits."""
+        now_s = self._now_us() / 1e6
+        return max(
+            (self._ages[d.id].oldest_s(d.acknowledged, d.next_position, now_s) for d in self.all.values() if _lag(d)),
+            default=0.0,
+        )
 
     def _restored_ages(self, durable: DurableSubscription) -> QueueAges:
         ages = QueueAges()

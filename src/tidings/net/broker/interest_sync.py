@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -20,8 +23,8 @@ from tidings.delivery import (
     Shown,
     read_advertisement,
 )
-from tidings.errors import Denied, PeerError
-from tidings.net.broker.journal import SKEW_US, EventHistory, Journal
+from tidings.errors import Denied, InputError, PeerError
+from tidings.net.broker.journal import SKEW_US, Backlog, EventHistory, Journal
 from tidings.net.broker.periodic import BackgroundTasks
 from tidings.net.broker.reliable_sender import ReliableSender
 from tidings.net.clock import now_us
@@ -31,6 +34,10 @@ from tidings.net.transport.peer_links import PeerLinks
 from tidings.overlay import NodeId
 
 FIRST_SYNC_S = 0.25
+# Events of the past that are noted for one broker at once, over all its new subscriptions: as many as are retained.
+BACKLOG_EVENTS_MAX = 1_000_000
+WAITING_MAX = 4  # Advertisements of one broker; further ones come again.
+LONG_S, PAUSE_FOR_LONG = 0.1, 20.0  # Who keeps a broker busy for longer is listened to again after so many times that.
 SYNC_EVERY_S = 5.0  # Between two comparisons of versions: an advertisement may have been lost.
 VERSION_META = "wants version"
 LAPSED_META = "lapsed"
@@ -55,9 +62,12 @@ class InterestSync:
         self._rights, self._advertised_at = rights, 0
         self._advertised_rights: Shown = ()
         self._interests: tuple[DurableInterest, ...] = ()
+        self._live: tuple[str, ...] = ()
         self._directory, self._journal, self._links = directory, journal, links
         self._history, self._sender, self._tasks = history, sender, tasks
-        self._learning = asyncio.Lock()
+        self._learning: WeakValueDictionary[NodeId, asyncio.Lock] = WeakValueDictionary()
+        self._waiting: Counter[NodeId] = Counter()
+        self._again_at: dict[NodeId, float] = {}  # Bounded by the directory.
         self._lapsed: dict[NodeId, tuple[frozenset[str], int]] = {}  # Subscriptions that counted until this moment.
 
     def start(self) -> None:
@@ -84,10 +94,18 @@ class InterestSync:
     def advertise(self, interests: Iterable[DurableInterest]) -> None:
         """Sends this broker's durable subscriptions, as they are now, to all others."""
         self._interests, self._advertised_rights, self._advertised_at = tuple(interests), self._rights(), now_us()
-        advertisement = self._directory.advertise(self._interests, self._advertised_at, self._advertised_rights)
+        advertisement = self._directory.advertise(
+            self._interests, self._advertised_at, self._advertised_rights, self._live
+        )
         self._journal.note_meta(VERSION_META, self._directory.version.to_bytes(8, "big"))
         for link in self._links.ready_links():
             link.send(advertisement)
+
+    def advertise_live(self, types: Sequence[str]) -> None:
+        """Sends the types of this broker's live subscriptions to all others, if they have changed."""
+        if tuple(types) != self._live:
+            self._live = tuple(types)
+            self.advertise(self._interests)
 
     async def _sync_regularly(self) -> None:
         await asyncio.sleep(FIRST_SYNC_S)
@@ -130,32 +148,61 @@ class InterestSync:
         if body is None:
             return
         broker = body.who.id
-        async with self._learning:  # One at a time: two versions of one broker's interest must not interleave.
-            if not self._directory.is_news(body):
-                return
-            self._directory.admit(body, advertisement, now_us())
-            self._links.learn([body.who])
-            added = await self._add_backlog(body)
-            self._directory.learn(body, advertisement)
-            if self._lapsed.pop(broker, None) is not None:
-                self._journal.note_meta(f"{LAPSED_META} {broker}", b"")
-            self._journal.note_interest(broker, body.version, msgspec.msgpack.encode(advertisement))
+        if self._waiting[broker] >= WAITING_MAX or asyncio.get_running_loop().time() < self._again_at.get(broker, 0.0):
+            return  # It comes again, when versions are compared.
+        self._waiting[broker] += 1
+        try:
+            added = await self._learn_in_turn(broker, body, advertisement)
+        finally:
+            self._waiting[broker] -= 1
+            self._waiting += Counter()  # Without those that are 0.
+        if added is None:
+            return
         for link in self._links.ready_links():
             if link.proven.id not in (broker, sender):
                 link.send(advertisement)
         await self._journal.committed()
         self._sender.committed(added)
 
-    async def _add_backlog(self, body: BrokerInterests) -> list[tuple[NodeId, PendingEvent]]:
-        """What new subscriptions should have received. The last part is synchronous, so that no event is missed."""
+    async def _learn_in_turn(
+        self, broker: NodeId, body: BrokerInterests, advertisement: InterestAdvertisement
+    ) -> list[tuple[NodeId, PendingEvent]] | None:
+        """What the broker is owed of the past; None if the advertisement was no news."""
+        # Two versions of one broker's interest must not interleave; those of others do not wait for them.
+        lock = self._learning.setdefault(broker, asyncio.Lock())
+        async with lock:
+            if not self._directory.is_news(body):
+                return None
+            self._directory.admit(body, advertisement, now_us())
+            self._links.learn([body.who])
+            new, backlogs = await self._read_backlogs(body)
+            begun = time.perf_counter()  # From here on, nothing else is done: no event may be missed.
+            added = [
+                (broker, self._sender.add_for(broker, event.position, event.event, interest.id))
+                for interest, backlog in zip(new, backlogs, strict=True)
+                for event in self._history.complete(backlog)
+            ]
+            self._directory.learn(body, advertisement)
+            if (took_s := time.perf_counter() - begun) > LONG_S:
+                self._again_at[broker] = asyncio.get_running_loop().time() + PAUSE_FOR_LONG * took_s
+            if self._lapsed.pop(broker, None) is not None:
+                self._journal.note_meta(f"{LAPSED_META} {broker}", b"")
+            self._journal.note_interest(broker, body.version, msgspec.msgpack.encode(advertisement))
+        return added
+
+    async def _read_backlogs(self, body: BrokerInterests) -> tuple[list[DurableInterest], list[Backlog]]:
+        """The new subscriptions to types that their broker may read, and what they should have received."""
         broker = body.who.id
-        new = [self._resumed(broker, interest) for interest in self._directory.added_by(body)]
-        backlogs = await self._history.read(new)
-        return [
-            (broker, self._sender.add_for(broker, event.position, event.event, interest.id))
-            for interest, backlog in zip(new, backlogs, strict=True)
-            for event in self._history.complete(backlog)
+        new = [
+            self._resumed(broker, interest)
+            for interest in self._directory.added_by(body)
+            if self._sender.may_have(broker, interest.type)
         ]
+        try:
+            return new, await self._history.read(new, at_most=BACKLOG_EVENTS_MAX)
+        except InputError as wrong:
+            log.error("a broker gets nothing of the past", extra={"broker": broker, "why": str(wrong)})
+            return [], []
 
     def _resumed(self, broker: NodeId, interest: DurableInterest) -> DurableInterest:
         ids, until_us = self._lapsed.get(broker, (frozenset(), 0))

@@ -1,6 +1,7 @@
 """The journal: everything a broker must not forget, in one database, written in groups.
 
     events     published here: kept for brokers and subscribers that missed them, until retention deletes them
+    batches    likewise, of events that were published together: one row for as many positions as it has events
     owed       the outbox: which of them each broker needs, with their numbers; kept as long as the events are
     streams    the outbox: the next number of the stream to each broker, and the last acknowledgement
     heard      the inbox: the next number of the stream from each origin
@@ -26,22 +27,24 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import logging
 import secrets
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from tidings.delivery import DurableInterest, LogAncestor, LogCursor, PendingEvent, TypeNamed, may_match
-from tidings.errors import SetupError
+from tidings.delivery import DurableInterest, LogAncestor, LogCursor, PendingEvent, TypeNamed, matcher
+from tidings.errors import InputError, SetupError
+from tidings.events import Value
 from tidings.net.journal_storage.interface import JournalStorage, JournalTables, LeaseLost, Statements, first_line
 from tidings.net.journal_storage.sqlite import SqliteStorage, advice
-from tidings.node import stored_values
+from tidings.node import BatchIds, stored_values
 from tidings.overlay import EventId
 
 SCHEMA_VERSION = 1
@@ -52,16 +55,19 @@ GROUP_LARGE = 256  # Events that are worth a commit of their own, without a paus
 ROWS_AT_ONCE = 64  # In one statement.
 LATE_S = 0.1  # How long what no caller waits for may stay unwritten: acknowledgements, what live subscribers were sent.
 RETRY_S = 0.5  # Between two tries to write a group that the disk has refused.
+READ_BATCHES = 16  # At a time, of a few hundred kilobytes each.
 READ_ROWS = 1024  # At a time: a queue of a million rows is read in parts.
 REPEATS_MAX = 131_072  # Idempotency keys that are remembered: a retry that comes later than this counts as new.
 SEALS_KEPT_MAX = 1_000_000  # Sealed events that are recognised when they come again: some 80 MB.
 SEEN_MAX = 65_536  # Senders whose newest event is remembered.
+LEFT_MAX = 64  # Events that are matched at once, while nothing else is done.
 RECENT_MAX = 8192  # Events in memory, which close the gap between reading the journal and being up to date.
 # How far two brokers' clocks may differ before a new subscription misses events of its first moments.
 SKEW_US = 5_000_000
 # What a restore leaves in the table `meta`, and what ends a copy that another has replaced.
 ANCESTORS, COPY, RENUMBERED, SUPERSEDED = "ancestors", "copy", "renumbered", "superseded"
 _T = TypeVar("_T")
+EventsIn: TypeAlias = Callable[[bytes], Sequence[tuple[EventId, bytes]]]
 _Section = dict[str, list[tuple[Any, ...]]]  # What was noted, by the statement that writes it.
 log = logging.getLogger("tidings.journal")
 
@@ -87,11 +93,16 @@ _LATER = """
 CREATE TABLE IF NOT EXISTS seals (number INTEGER PRIMARY KEY, durable TEXT, sender INTEGER, moment INTEGER,
     UNIQUE (durable, sender, moment));
 CREATE TABLE IF NOT EXISTS seen (type TEXT, sender INTEGER, moment INTEGER, PRIMARY KEY (type, sender)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS batches (position INTEGER PRIMARY KEY, size INTEGER, type TEXT, at_us INTEGER,
+    repeat_key BLOB, ids BLOB, raw BLOB);
 """
 TABLES = JournalTables(SCHEMA_VERSION, _SCHEMA, _LATER)
 
 # The order in which a section of a group is written. No section deletes what it adds, so additions come first.
 _EVENT = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_BATCH = "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?)"
+# An event of a batch that a broker is owed by itself. Without a type, so that histories have it only in its batch.
+_PART = "INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _OWE = "INSERT INTO owed VALUES (?, ?, ?, ?, ?, ?, ?)"
 _STREAM = "INSERT OR REPLACE INTO streams VALUES (?, ?, ?)"
 _HEARD = "INSERT OR REPLACE INTO heard VALUES (?, ?, ?)"
@@ -114,7 +125,7 @@ _FORGET_SEEN = "DELETE FROM seen WHERE moment <= (SELECT moment FROM seen ORDER 
 _BURIED = "DELETE FROM dead WHERE number = ?"
 _INSERTS = frozenset({_EVENT, _OWE, _QUEUE, _SEAL})
 _ORDER = (
-    _EVENT, _OWE, _STREAM, _HEARD, _WANTS, _DURABLE, _QUEUE, _SEAL, _SEEN, _GROWN, _DEAD, _META,
+    _EVENT, _BATCH, _PART, _OWE, _STREAM, _HEARD, _WANTS, _DURABLE, _QUEUE, _SEAL, _SEEN, _GROWN, _DEAD, _META,
     _CONFIRMED, _ACKNOWLEDGED, _DONE, _TAKEN, _FORGET, _FORGET_QUEUE, _FORGET_SEALS, _BURIED,
 )  # fmt: skip
 
@@ -127,6 +138,26 @@ class JournaledEvent(NamedTuple):
     type: str
     at_us: int
     raw: bytes
+    is_of_batch: bool = False
+    """Whether the journal has it in a batch, and so must be told of it before it is owed by itself."""
+
+    @property
+    def last(self) -> int:
+        return self.position
+
+
+class JournaledBatch(NamedTuple):
+    """Events published here together, at positions from the first on. `raw` is from `encode_stored_batch`."""
+
+    position: int
+    size: int
+    type: str
+    at_us: int
+    raw: bytes
+
+    @property
+    def last(self) -> int:
+        return self.position + self.size - 1
 
 
 class QueuedEvent(NamedTuple):
@@ -164,6 +195,25 @@ class DeadLetter(NamedTuple):
     body: bytes
 
 
+class RepeatedBatches:
+    """The ids of the newest batches by their idempotency keys, of `REPEATS_MAX` events."""
+
+    def __init__(self, newest: Iterable[tuple[bytes, BatchIds]]) -> None:
+        self._ids: OrderedDict[bytes, BatchIds] = OrderedDict()
+        self._count = 0
+        for key, ids in newest:
+            self.add(key, ids)
+
+    def add(self, key: bytes, ids: BatchIds) -> None:
+        self._ids[key] = ids
+        self._count += len(ids)
+        while self._count > REPEATS_MAX and len(self._ids) > 1:
+            self._count -= len(self._ids.popitem(last=False)[1])
+
+    def get(self, key: bytes) -> BatchIds | None:
+        return self._ids.get(key)
+
+
 class Journal:
     """One broker's journal. All methods run on the event loop's thread; disk I/O happens in threads of its own."""
 
@@ -176,8 +226,13 @@ class Journal:
             raise SetupError(f"cannot write to the journal {self.storage.where}: {advice(wrong)}") from None
         assert begun is not None
         self.id, self.incarnation = begun
-        self.next_event = int(self.read_now("SELECT coalesce(max(position), 0) + 1 FROM events")[0][0])
+        ends = (
+            "SELECT coalesce(max(position), 0) + 1 FROM events",
+            "SELECT coalesce(max(position + size), 1) FROM batches",
+        )
+        self.next_event = max(int(self.read_now(query)[0][0]) for query in ends)
         self.repeats = self._repeats()
+        self.repeated_batches = RepeatedBatches(self._newest_batches())
         self.committed_groups = 0
         self.stuck_why = ""
         self.lost: LeaseLost | None = None
@@ -291,6 +346,18 @@ class Journal:
         if len(self.repeats) > REPEATS_MAX:
             self.repeats.popitem(last=False)
         return position
+
+    def note_batch(self, ids: BatchIds, type: str, at_us: int, repeat_key: bytes, raw: bytes) -> JournaledBatch:
+        """Stores events that were published together; returns them with their positions in this journal."""
+        noted = JournaledBatch(self.next_event, len(ids), type, at_us, raw)
+        self.next_event += noted.size
+        self._note(_BATCH, noted.position, noted.size, type, at_us, repeat_key, msgspec.msgpack.encode(ids), raw)
+        self.repeated_batches.add(repeat_key, ids)
+        return noted
+
+    def note_of_batch(self, event: JournaledEvent) -> None:
+        """Stores an event of a batch by itself too, at its position there, for a broker that is owed it."""
+        self._note(_PART, event.position, *event.event, "", event.at_us, b"", event.raw)
 
     def note_pending(self, broker: str, pending: PendingEvent) -> None:
         self._note(_OWE, broker, pending.number, pending.position, *pending.event, pending.only_for)
@@ -458,6 +525,15 @@ class Journal:
         rows = await self._read(query, after, before, at_us, type, READ_ROWS)
         return [JournaledEvent(position, EventId(o, i, s), *rest) for position, o, i, s, *rest in rows]
 
+    async def batches_since(self, at_us: int, type: str, after: int, before: int) -> list[JournaledBatch]:
+        """Batches of a type, published since a moment, between two positions; at most `READ_BATCHES` of them."""
+        query = (
+            "SELECT position, size, type, at_us, raw FROM batches"
+            " WHERE position > ? AND position < ? AND at_us >= ? AND type = ? ORDER BY position LIMIT ?"
+        )
+        rows = await self._read(query, after, before, at_us, type, READ_BATCHES)
+        return [JournaledBatch(position, size, type, at, bytes(raw)) for position, size, type, at, raw in rows]
+
     async def dead_letters(self, owner: bytes | None = None) -> list[DeadLetter]:
         where, arguments = ("WHERE owner = ?", (owner,)) if owner is not None else ("", ())
         query = f"SELECT number, durable, owner, at_us, event, type, why, body FROM dead {where} ORDER BY number"  # noqa: S608 - one of two texts above
@@ -506,6 +582,12 @@ class Journal:
         rows = self.read_now(query, REPEATS_MAX)
         return OrderedDict((bytes(key), EventId(*event)) for key, *event in reversed(rows))
 
+    def _newest_batches(self) -> list[tuple[bytes, BatchIds]]:
+        """The idempotency keys and ids of the batches among the newest events, oldest first."""
+        query = "SELECT repeat_key, ids FROM batches WHERE position > ? ORDER BY position"
+        rows = self.read_now(query, self.next_event - REPEATS_MAX)
+        return [(bytes(key), msgspec.msgpack.decode(bytes(ids), type=BatchIds)) for key, ids in rows]
+
     def close(self) -> None:
         """Finishes the write in progress, and closes; changes that no caller has waited for may be lost."""
         if self._late is not None:
@@ -522,6 +604,10 @@ class Backlog:
     interest: DurableInterest | None = None
     reached: int = 0
     found: list[JournaledEvent] = field(default_factory=list)
+    matches: Callable[[Mapping[str, Value] | None], bool] | None = None
+    """Whether an event with these values may match; made once, as parsing takes milliseconds."""
+    is_bare: bool = False
+    """Whether the bytes of events are left out: many subscriptions may want the same."""
 
 
 class EventHistory:
@@ -531,30 +617,59 @@ class EventHistory:
     caller must not await between `complete` and the step that makes the subscription known: then no event is missed.
     """
 
-    def __init__(self, journal: Journal, type_named: TypeNamed) -> None:
-        self._journal, self._type_named = journal, type_named
-        self._recent: deque[JournaledEvent] = deque(maxlen=RECENT_MAX)
+    def __init__(self, journal: Journal, type_named: TypeNamed, events_in: EventsIn) -> None:
+        """`events_in` takes a stored batch apart."""
+        self._journal, self._type_named, self._events_in = journal, type_named, events_in
+        self._recent: deque[JournaledEvent | JournaledBatch] = deque()
+        self._recent_count = 0  # Events in it, those of batches included.
 
-    def add(self, event: JournaledEvent) -> None:
-        """An event has just been published."""
-        self._recent.append(event)
+    def add(self, published: JournaledEvent | JournaledBatch) -> None:
+        """An event, or a batch, has just been published."""
+        self._recent.append(published)
+        self._recent_count += _size_of(published)
+        while self._recent_count > RECENT_MAX and len(self._recent) > 1:
+            self._recent_count -= _size_of(self._recent.popleft())
 
-    async def read(self, interests: Sequence[DurableInterest], *, skew_us: int = SKEW_US) -> list[Backlog]:
-        """For each subscription, the events that match it since its start, by a clock that may differ by `skew_us`."""
-        started = [msgspec.structs.replace(each, since_us=each.since_us - skew_us) for each in interests]
-        backlogs = [Backlog(interest) for interest in started]
+    async def read(
+        self, interests: Sequence[DurableInterest], *, skew_us: int = SKEW_US, at_most: int | None = None
+    ) -> list[Backlog]:
+        """For each subscription, the events that match it since its start, by a clock that may differ by `skew_us`.
+
+        With `at_most`, which is for those of others, without their bytes; raises InputError if there are more in all.
+        """
+        begun = [msgspec.structs.replace(each, since_us=each.since_us - skew_us) for each in interests]
+        backlogs = [Backlog(each, is_bare=at_most is not None) for each in begun]
+        for backlog in backlogs:
+            await self._read(backlog)
+            if at_most is not None and sum(len(each.found) for each in backlogs) > at_most:
+                raise InputError(f"more than {at_most} events of the past")
         while late := [backlog for backlog in backlogs if not self._is_near(backlog.reached)]:
-            for backlog in late:
-                await self._read_more(backlog)
+            for backlog in late:  # More was published while others were read than is in memory.
+                await self._read(backlog)
         return backlogs
+
+    async def _read(self, backlog: Backlog) -> None:
+        """Until little is left for `complete`, which nothing else can interrupt."""
+        while not self._is_near(backlog.reached):
+            await self._read_more(backlog)
+        while sum(map(_size_of, later := self._later(backlog))) > LEFT_MAX:
+            self._take(backlog, later)
+            await asyncio.sleep(0)
+            if not self._is_near(backlog.reached):
+                return await self._read(backlog)
+        return None
+
+    def _later(self, backlog: Backlog) -> list[JournaledEvent | JournaledBatch]:
+        """What is in memory after the events of a backlog, oldest first."""
+        later = list(itertools.takewhile(lambda event: event.position > backlog.reached, reversed(self._recent)))
+        return later[::-1]
 
     def complete(self, backlog: Backlog) -> list[JournaledEvent]:
         """The events of a backlog, oldest first, up to this moment."""
-        interest = backlog.interest
-        if interest is None:
-            return []
-        later = [event for event in self._recent if event.position > backlog.reached]
-        return [*backlog.found, *(event for event in later if self._matches(interest, event))]
+        later = self._later(backlog) if backlog.interest is not None else []
+        while later:  # At most LEFT_MAX events, if they were read.
+            later = later[self._take(backlog, later) :]
+        return backlog.found
 
     def _is_near(self, position: int) -> bool:
         """Whether everything after a position is in memory."""
@@ -564,14 +679,58 @@ class EventHistory:
     async def _read_more(self, backlog: Backlog) -> None:
         interest, end = backlog.interest, self._journal.next_event
         assert interest is not None
-        kept = await self._journal.events_since(interest.since_us, interest.type, backlog.reached, end)
-        backlog.found += [event for event in kept if self._matches(interest, event)]
-        backlog.reached = kept[-1].position if len(kept) == READ_ROWS else end - 1
+        journal, asked = self._journal, (interest.since_us, interest.type, backlog.reached)
+        batches = await journal.batches_since(*asked, end)
+        reached = batches[-1].last if len(batches) == READ_BATCHES else end - 1
+        events = await journal.events_since(*asked, reached + 1)
+        if len(events) == READ_ROWS:
+            reached = events[-1].position
+        kept: list[JournaledEvent | JournaledBatch] = [*events, *(each for each in batches if each.last <= reached)]
+        kept.sort(key=lambda each: each.position)
+        while kept:
+            kept = kept[self._take(backlog, kept) :]
+            await asyncio.sleep(0)
+        backlog.reached = reached
 
-    def _matches(self, interest: DurableInterest, event: JournaledEvent) -> bool:
-        if event.type != interest.type or event.at_us < interest.since_us:
-            return False
-        return may_match(interest, self._type_named(interest.type), stored_values(event.raw))
+    def _take(self, backlog: Backlog, kept: Sequence[JournaledEvent | JournaledBatch]) -> int:
+        """Takes the first of these, about as many as can be matched at once; returns how many."""
+        events: list[JournaledEvent] = []
+        count = 0
+        while count < len(kept) and len(events) < LEFT_MAX:
+            published = kept[count]
+            count += 1
+            backlog.reached = published.last
+            events += self._of_interest(backlog, published)
+        found = [event for event in events if self._matches(backlog, event)]
+        if backlog.is_bare:
+            for event in found:
+                if event.is_of_batch:  # Whoever is owed it gets it from a row of its own.
+                    self._journal.note_of_batch(event)
+            found = [event._replace(raw=b"") for event in found]
+        backlog.found += found
+        return count
+
+    def _of_interest(self, backlog: Backlog, published: JournaledEvent | JournaledBatch) -> list[JournaledEvent]:
+        """The event, or the events of the batch, if they are of the type and the time."""
+        interest = backlog.interest
+        assert interest is not None
+        if published.type != interest.type or published.at_us < interest.since_us:
+            return []
+        if isinstance(published, JournaledEvent):
+            return [published]
+        first, type, at_us = published.position, published.type, published.at_us
+        events = enumerate(self._events_in(published.raw), first)
+        return [JournaledEvent(at, id, type, at_us, raw, is_of_batch=True) for at, (id, raw) in events]
+
+    def _matches(self, backlog: Backlog, event: JournaledEvent) -> bool:
+        if backlog.matches is None:
+            assert backlog.interest is not None
+            backlog.matches = matcher(backlog.interest, self._type_named(backlog.interest.type))
+        return backlog.matches(stored_values(event.raw))
+
+
+def _size_of(published: JournaledEvent | JournaledBatch) -> int:
+    return published.last - published.position + 1
 
 
 async def read_on(
@@ -644,11 +803,17 @@ def _forget_old(connection: Statements, up_to: int, before_us: int, dead_max: in
         " WHERE number >= confirmed",
     )
     # Up to the first event that is young enough: checking the age of each of a million would hold up publishers.
-    young = connection.execute(
-        "SELECT position FROM events WHERE at_us >= ? ORDER BY position LIMIT 1", (before_us,)
-    ).fetchone()
-    end = min(first_owed, max(up_to + 1, young[0] if young else first_owed))
+    young = [
+        row[0]
+        for table in ("events", "batches")
+        for row in connection.execute(
+            f"SELECT position FROM {table} WHERE at_us >= ? ORDER BY position LIMIT 1",  # noqa: S608 - one of two
+            (before_us,),
+        ).fetchall()
+    ]
+    end = min(first_owed, max(up_to + 1, min(young, default=first_owed)))
     connection.execute("DELETE FROM events WHERE position < ?", (end,))
+    connection.execute("DELETE FROM batches WHERE position + size <= ?", (end,))
     connection.execute("DELETE FROM owed WHERE position < ?", (end,))
     newest = _scalar(connection, "SELECT coalesce(max(number), 0) FROM dead")
     connection.execute("DELETE FROM dead WHERE number <= ?", (newest - dead_max,))

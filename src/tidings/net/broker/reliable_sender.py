@@ -26,11 +26,12 @@ from tidings.net.broker.journal import Journal, JournaledEvent, parts
 from tidings.net.broker.periodic import BackgroundTasks
 from tidings.net.transport.connection import Link
 from tidings.net.transport.peer_links import PeerLinks
-from tidings.node import stored_values
+from tidings.node import decode_stored, stored_values
 from tidings.overlay import EventId, NodeId
 
 READ_AT_ONCE = 64  # Events read from the journal together: each read waits for the group being written.
 CHECK_EVERY_S = 0.25
+WITHHELD = b""  # Instead of an event that its receiver may not have any more: what comes after it is not held up.
 
 log = logging.getLogger("tidings.delivery")
 
@@ -62,7 +63,7 @@ class ReliableSender:
     ) -> None:
         """`may_have`: whether a broker is a member of the network now and may read events of a type."""
         self._me, self._journal, self._links, self._directory = me, journal, links, directory
-        self._local, self._tasks, self._may_have = local, tasks, may_have
+        self._local, self._tasks, self.may_have = local, tasks, may_have
         self._outbox = Outbox(journal.id, journal.streams(), ancestors=journal.ancestors())
         self._announcing: dict[NodeId, asyncio.Task[None]] = {}
         self._acked = asyncio.Event()
@@ -84,8 +85,12 @@ class ReliableSender:
         return [
             (broker, self.add_for(broker, event.position, event.event))
             for broker in brokers
-            if self._may_have(broker, event.type)
+            if self.may_have(broker, event.type)
         ]
+
+    def has_interest_in(self, type: str) -> bool:
+        """Whether another broker has subscriptions to events of this type that get them beside the overlay."""
+        return self._directory.has_interest_in(type) or bool(self._directory.live_brokers(type))
 
     def add_for(self, broker: NodeId, position: int, event: EventId, only_for: str = "") -> PendingEvent:
         """Notes that one broker needs an event."""
@@ -184,8 +189,12 @@ class ReliableSender:
             for number, raw in await self._journal.pending_packets(link.proven.id, some):
                 if not link.is_open:
                     return
-                link.send(Retransmit(number, raw))
+                link.send(Retransmit(number, raw if self._still_may(link.proven.id, raw) else WITHHELD))
                 await link.drained()
+
+    def _still_may(self, broker: NodeId, raw: bytes) -> bool:
+        """Whether a broker may have an event now: its right may have ended since the event was published."""
+        return self.may_have(broker, decode_stored(raw).header.type)
 
     async def give_up(self, before_us: int) -> None:
         """Drops pending events that are older than retention: their broker has not come back."""

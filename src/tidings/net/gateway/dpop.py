@@ -29,6 +29,7 @@ from tidings.net.transport.tls import authority_of
 
 FRESH_S = 60.0  # How old, or how far ahead, a proof may be: clocks differ.
 SEEN_MAX = 8192  # Proofs of one key remembered while they are fresh; with more in two minutes, its next is refused.
+MOMENT_MAX = 1e12  # Seconds since 1970.
 NAME_MAX = 128  # Of a proof (`jti`).
 _CLAIMS = ("jti", "htm", "htu", "iat", "ath")
 
@@ -78,6 +79,8 @@ class DpopVerifier:
         name, made_s = claims["jti"], claims["iat"]
         if not isinstance(name, str) or len(name) > NAME_MAX or not isinstance(made_s, int | float):
             raise Denied("proof: expected a short text as jti and a number as iat")
+        if abs(made_s) > MOMENT_MAX:  # An integer of any length, which makes no float.
+            raise Denied("proof: iat is no moment")
         if not abs(now_s - made_s) <= FRESH_S:
             raise Denied(f"proof: made {now_s - made_s:.0f} s ago by this broker's clock; at most {FRESH_S:.0f}")
         if made_s < int(self._since_s):
@@ -93,7 +96,10 @@ class DpopVerifier:
 def _check_is_for(claims: Mapping[str, Any], request: Request, hosts: frozenset[str]) -> None:
     if claims["htm"] != request.method:
         raise Denied(f"proof: for another method than {request.method}")
-    address = urlsplit(str(claims["htu"]))
+    try:
+        address = urlsplit(str(claims["htu"]))
+    except ValueError:
+        raise Denied("proof: expected an address as htu") from None
     if address.scheme != "https" or address.netloc not in hosts or address.path != request.path:
         raise Denied("proof: for another address")
     if claims["ath"] != token_hash(request.headers.get("authorization", "")):

@@ -47,6 +47,8 @@ class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
     registry: str
     """Where the registry is, if it is not in the backup: the URL of a server."""
     files: dict[str, str]
+    empty_folders: tuple[str, ...] = ()
+    """Folders that the configuration names and that had nothing in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,11 @@ def _collect(config: BrokerConfig, folder: Path) -> BackupManifest:
         created_ms=created,
         registry=registry if "://" in registry else "",
         files={str(file.relative_to(folder)): digest(file) for file in sorted(folder.rglob("*")) if file.is_file()},
+        empty_folders=tuple(
+            str(each.relative_to(folder))
+            for each in sorted(folder.rglob("*"))
+            if each.is_dir() and not any(each.iterdir())
+        ),
     )
 
 

@@ -97,6 +97,8 @@ def _unpack(backup: Path, folder: Path) -> BackupManifest:
         with tarfile.open(backup, "r:") as archive:
             manifest = _read_manifest(archive, backup)
             folder.mkdir(mode=0o700)
+            for name in manifest.empty_folders:
+                (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
             left = set(manifest.files)
             for entry in archive:
                 if entry.name == MANIFEST:
@@ -124,7 +126,8 @@ def _read_manifest(archive: tarfile.TarFile, backup: Path) -> BackupManifest:
         manifest = msgspec.json.decode(raw, type=BackupManifest)
     except msgspec.MsgspecError as wrong:
         raise InputError(f"{backup}: its {MANIFEST} is damaged: {wrong}") from None
-    if len(manifest.files) > FILES_MAX or not all(map(_is_inside, manifest.files)):
+    names = (*manifest.files, *manifest.empty_folders)
+    if len(names) > FILES_MAX or not all(map(_is_inside, names)):
         raise InputError(f"{backup} is not a backup as this program writes it: a file lies outside of the folder")
     return manifest
 

@@ -123,8 +123,8 @@ class OwnershipProbe(Message, frozen=True, tag="Patrol"):
     advert: ZoneAdvertisement
 
 
-class IndexPut(Message, frozen=True):
-    """Index this broker, at these network coordinates, under the zone of this path."""
+class IndexPut(Message, OriginRecord, frozen=True):
+    """Index this broker, at these network coordinates, under the zone of this path. A later version replaces it."""
 
     path: Path
     peer: Peer
@@ -132,6 +132,18 @@ class IndexPut(Message, frozen=True):
     version: int
     deleted: bool = False
     home: Path = ()  # The broker's own zone, for those who look for a broker in a part of the path's zone.
+    seal: bytes = b""
+
+    def speaker(self) -> NodeId:
+        return self.peer.id
+
+    def statement(self) -> tuple[Any, ...]:
+        return self.path, self.peer.id, self.peer.incarnation, self.at, self.version, self.deleted, self.home
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """Of two records of one broker under one path, the one with the higher age is the later."""
+        return self.peer.incarnation, self.version
 
 
 class PendingZone(msgspec.Struct, frozen=True, array_like=True):
@@ -381,10 +393,10 @@ class PairFound(Message, frozen=True):
 
 
 class NearAnswer(Message, frozen=True):
-    """Brokers in the zone of this path, with their network coordinates and their own zones."""
+    """Brokers in the zone of this path, as they have indexed themselves."""
 
     path: Path
-    found: tuple[tuple[Peer, tuple[float, ...], Path], ...]
+    found: tuple[IndexPut, ...]
 
 
 class IndexChanged(Message, frozen=True):

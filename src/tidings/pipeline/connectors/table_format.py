@@ -29,6 +29,7 @@ from py4j.protocol import Py4JError
 
 from tidings.errors import InputError, SetupError
 from tidings.pipeline.s3_settings import S3Settings, bucket_of
+from tidings.pipeline.session import is_connect
 from tidings.pipeline.storage import Location
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ def _local(path: str) -> _Folder:
 
 
 def _remote(path: str, spark: SparkSession | None) -> _Folder | None:
-    if spark is None:
+    if spark is None or is_connect(spark):
         return None
     jvm: Any = spark.sparkContext._jvm
     files = jvm.org.apache.hadoop.fs.Path(path).getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
@@ -331,7 +332,7 @@ def reads_by_connector(spark: SparkSession, name: TableName) -> bool:
     Everything else goes through the libraries on every version of Spark: streams, changes and commits need what
     the connectors do not offer to Python, or offer otherwise.
     """
-    if name.format is not TableFormat.DELTA or connector_for(name.format, spark.version) is None:
+    if name.format is not TableFormat.DELTA or connector_for(name.format, spark.version) is None or is_connect(spark):
         return False
     jvm: Any = spark.sparkContext._jvm
     try:
@@ -359,10 +360,11 @@ def read_table(spark: SparkSession, table: VersionedTable, columns: Collection[s
 
 def read_parts(spark: SparkSession, parts: Sequence[Part], reader: ReadPart, schema: StructType) -> DataFrame:
     """The rows of these parts, read by workers."""
-    described = [(pickle.dumps(part),) for part in parts]
-    listed = spark.createDataFrame(
-        spark.sparkContext.parallelize(described, max(1, min(len(described), TASKS_MAX))), "part binary"
-    )
+    described, tasks = [(pickle.dumps(part),) for part in parts], max(1, min(len(parts), TASKS_MAX))
+    if is_connect(spark):
+        listed = spark.createDataFrame(described, "part binary").repartition(tasks)
+    else:
+        listed = spark.createDataFrame(spark.sparkContext.parallelize(described, tasks), "part binary")
     return listed.mapInArrow(_ReadParts(reader), schema)
 
 

@@ -41,16 +41,15 @@ class FolderBroadcast:
         self.digest = folder_digest(folder)
         self.size = sum(file.stat().st_size for file in _files(folder))
         self._origin, self._artifact = str(folder), ""
-        self._content: Broadcast[dict[str, bytes]] | None = None
+        self._contents: list[Broadcast[dict[str, bytes]]] = []
         if is_connect(spark):
             self._artifact = _send_artifact(spark, folder, self.digest)
         elif not is_local(spark):  # In local mode every worker sees the driver's own folder.
-            content = {str(file.relative_to(folder)): file.read_bytes() for file in _files(folder)}
-            self._content = spark.sparkContext.broadcast(content)
+            self._contents = [spark.sparkContext.broadcast(content) for content in _contents(folder)]
 
     def folder(self) -> Path:
         """Where the files are on this host; unpacks them if they are not there yet."""
-        if self._content is None and not (self._artifact and SparkFiles._is_running_on_worker):
+        if not self._contents and not (self._artifact and SparkFiles._is_running_on_worker):
             return Path(self._origin)
         folder = host_folder() / self.digest
         if not folder.exists():
@@ -62,16 +61,22 @@ class FolderBroadcast:
         return folder
 
     def _unpack(self, folder: Path) -> None:
-        if self._content is not None:
-            unpack(self._content.value.items(), folder)
+        if self._contents:
+            unpack((item for content in self._contents for item in content.value.items()), folder)
             return
         with zipfile.ZipFile(SparkFiles.get(self._artifact)) as archive:
             unpack(((name, archive.read(name)) for name in archive.namelist()), folder)
 
     def unpersist(self) -> None:
         """Frees Spark's copies; workers that have the files open keep them."""
-        if self._content is not None:
-            self._content.unpersist()
+        for content in self._contents:
+            content.unpersist()
+
+
+def _contents(folder: Path) -> Iterator[dict[str, bytes]]:
+    """The files of each folder, one folder in memory at a time."""
+    for part in sorted({file.parent for file in _files(folder)}):
+        yield {str(file.relative_to(folder)): file.read_bytes() for file in part.iterdir() if file.is_file()}
 
 
 def _send_artifact(spark: SparkSession, folder: Path, digest: str) -> str:

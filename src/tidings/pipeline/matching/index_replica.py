@@ -1,6 +1,6 @@
 """The index as a worker uses it, and the pairs that it finds.
 
-An index replica is a folder of flat files: the index, and the id and subscriber of each subscription number that
+An index replica is a folder of flat files: the index in parts, and the id and subscriber of each subscription number that
 the index returns. Numbers are rows of the table that the replica was built from. Workers map the files into
 memory, so all workers of a host share one copy of the pages.
 
@@ -17,6 +17,7 @@ import tempfile
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 INDEX_FOLDER, SUBSCRIBERS_FILE = "index", "subscribers.arrow"
+PART_ROWS = 1 << 20  # Subscriptions that are indexed together. More parts need less memory and more time to match.
 OPEN_MAX = 4  # Replicas that a worker keeps open: the current base, its delta, and their predecessors.
 # The number of pairs that one round of the kernel should return: enough to be fast, and few enough
 # that events which match everything do not fill a worker's memory.
@@ -153,9 +155,12 @@ class RoundSizer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexReplica:
-    """An index over `event_type`, with the ids and subscribers of its subscription numbers."""
+    """Parts of an index over `event_type`, with the ids and subscribers of its subscription numbers.
 
-    index: Index
+    Numbers go on from one part to the next. A part is built by itself, so that the memory for building is that of one.
+    """
+
+    parts: tuple[Index, ...]
     event_type: EventType
     ids: pa.Array
     subscribers: pa.Array
@@ -164,26 +169,30 @@ class IndexReplica:
     @classmethod
     def of(cls, subscriptions: pa.Table, event_type: EventType, *, rows_max: int = ROWS_MAX) -> IndexReplica:
         """Built from a table of SUBSCRIPTIONS_SCHEMA in which every id is unique."""
-        index = Index.from_boxes(subscriptions.select(BOXES_SCHEMA.names), event_type)
+        index = Index.from_boxes(_without_texts(subscriptions), event_type)
         columns = _one_chunk(subscriptions, "id"), _one_chunk(subscriptions, "subscriber")
-        return cls(index, event_type, *columns, RoundSizer(len(subscriptions), rows_max))
+        return cls((index,), event_type, *columns, RoundSizer(len(subscriptions), rows_max))
 
     @classmethod
     def open(cls, folder: Path) -> IndexReplica:
-        index = Index.open(folder / INDEX_FOLDER)
+        parts = tuple(Index.open(part) for part in sorted(folder.glob(f"{INDEX_FOLDER}-*")))
         subscribers = pa.ipc.open_file(pa.memory_map(str(folder / SUBSCRIBERS_FILE))).read_all()
         columns = _one_chunk(subscribers, "id"), _one_chunk(subscribers, "subscriber")
-        return cls(index, index.event_type, *columns, RoundSizer(len(subscribers)))
+        return cls(parts, parts[0].event_type, *columns, RoundSizer(len(subscribers)))
 
     def save(self, folder: Path) -> None:
-        self.index.save(folder / INDEX_FOLDER)
-        subscribers = pa.table({"id": self.ids, "subscriber": self.subscribers})
-        with pa.ipc.new_file(str(folder / SUBSCRIBERS_FILE), subscribers.schema) as writer:
-            writer.write_table(subscribers)
+        for at, part in enumerate(self.parts):
+            part.save(folder / _part(at))
+        _save_subscribers(pa.table({"id": self.ids, "subscriber": self.subscribers}), folder)
 
     def match(self, rows: pa.RecordBatch) -> MatchedPairs:
         """The pairs of a batch whose columns fit the event type."""
-        events, numbers, _ = self.index.match_numbers(rows)
+        found, first = [], 0
+        for part in self.parts:
+            events, numbers, _ = part.match_numbers(rows)
+            found.append((events, numbers + first if first else numbers))
+            first += len(part)
+        events, numbers = found[0] if len(found) == 1 else map(np.concatenate, zip(*found))
         return MatchedPairs(events, numbers, self.ids, self.subscribers)
 
     def match_in_rounds(self, batch: pa.RecordBatch) -> Iterator[tuple[int, MatchedPairs]]:
@@ -238,12 +247,57 @@ def distribute_index(spark: SparkSession, subscriptions: Iterable[pa.Table], eve
     """Builds an index in the driver, from tables of SUBSCRIPTIONS_SCHEMA, and sends it to every host."""
     folder = Path(tempfile.mkdtemp(prefix="tidings-index-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    _build(subscriptions, event_type, folder)
-    pa.default_memory_pool().release_unused()  # Before the files are read to be sent.
+    build_index(subscriptions, event_type, folder)
     return DistributedIndex(FolderBroadcast(spark, folder))
 
 
-def _build(subscriptions: Iterable[pa.Table], event_type: EventType, folder: Path) -> None:
-    """A function of its own, so that the tables are freed when it returns."""
-    whole = pa.concat_tables([SUBSCRIPTIONS_SCHEMA.empty_table(), *subscriptions]).cast(SUBSCRIPTIONS_SCHEMA)
-    IndexReplica.of(whole, event_type).save(folder)
+def build_index(
+    subscriptions: Iterable[pa.Table], event_type: EventType, folder: Path, *, part_rows: int = PART_ROWS
+) -> None:
+    """Builds and saves an index part by part, with never more in memory than one part, and the ids and subscribers."""
+    names: list[pa.Table] = []
+    waiting: list[pa.Table] = []
+    for table in chain.from_iterable(_slices(table, part_rows) for table in subscriptions):
+        if sum(map(len, waiting)) + len(table) > part_rows:
+            names.append(_build_part(waiting, event_type, folder / _part(len(names))))
+            waiting = []
+        waiting.append(table)
+    if waiting or not names:
+        names.append(_build_part(waiting, event_type, folder / _part(len(names))))
+    _save_subscribers(pa.concat_tables(names), folder)
+
+
+def _build_part(tables: list[pa.Table], event_type: EventType, folder: Path) -> pa.Table:
+    """Returns the ids and subscribers, without what they were read with."""
+    whole = pa.concat_tables([SUBSCRIPTIONS_SCHEMA.empty_table(), *tables]).cast(SUBSCRIPTIONS_SCHEMA)
+    tables.clear()
+    names = {name: _copied(whole.column(name)) for name in ("id", "subscriber")}
+    Index.from_boxes(_without_texts(whole), event_type).save(folder)
+    del whole
+    pa.default_memory_pool().release_unused()
+    return pa.table(names)
+
+
+def _without_texts(subscriptions: pa.Table) -> pa.Table:
+    """Boxes alone: texts of conditions are there to be explained, which no worker does."""
+    nothing = pa.array([""]).take(pa.array(np.zeros(len(subscriptions), np.int32)))
+    boxes = subscriptions.select(BOXES_SCHEMA.names)
+    return boxes.set_column(boxes.schema.get_field_index("condition"), BOXES_SCHEMA.field("condition"), nothing)
+
+
+def _slices(table: pa.Table, rows: int) -> Iterator[pa.Table]:
+    return (table.slice(at, rows) for at in range(0, len(table), rows))
+
+
+def _copied(column: pa.ChunkedArray) -> pa.Array:
+    """A column that keeps no larger buffers alive."""
+    return pa.concat_arrays([pa.array([], column.type), *column.chunks])
+
+
+def _save_subscribers(subscribers: pa.Table, folder: Path) -> None:
+    with pa.ipc.new_file(str(folder / SUBSCRIBERS_FILE), subscribers.schema) as writer:
+        writer.write_table(subscribers.combine_chunks())
+
+
+def _part(at: int) -> str:
+    return f"{INDEX_FOLDER}-{at:03}"

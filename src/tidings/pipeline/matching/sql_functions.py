@@ -77,7 +77,7 @@ def _distributed(spark: SparkSession, index: Index) -> DistributedIndex:
     folder = Path(tempfile.mkdtemp(prefix="tidings-index-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     ids = pa.array(list(index), pa.string())
-    replica = IndexReplica(index, index.event_type, ids, pa.nulls(len(ids), pa.string()), RoundSizer(len(ids)))
+    replica = IndexReplica((index,), index.event_type, ids, pa.nulls(len(ids), pa.string()), RoundSizer(len(ids)))
     replica.save(folder)
     return DistributedIndex(FolderBroadcast(spark, folder))
 

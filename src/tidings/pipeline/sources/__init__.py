@@ -5,6 +5,7 @@ In reading order:
     files                 events and subscriptions in files, as tables (`tidings match`)
     arrow_files           Parquet that Spark cannot read, read by the workers with Arrow
     streams               the event source of a running pipeline, as a stream (`tidings run`)
+    staged_batches        batches of a stream as files, for clients of Spark Connect
     validation            records → typed columns; broken records with the reason
     subscription_changes  subscriptions and their changes: a folder, a table or a Kafka topic
     table_stream          a Delta or Iceberg table as a stream, by its versions

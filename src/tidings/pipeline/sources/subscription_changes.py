@@ -32,6 +32,7 @@ from tidings.events import EventType
 from tidings.pipeline.config import SubscriptionsFrom, plain_options
 from tidings.pipeline.connectors.table_format import check_not_a_table
 from tidings.pipeline.matching.parse_subscriptions import of_type
+from tidings.pipeline.session import is_connect
 from tidings.pipeline.sources.files import ORIGINAL, REASON, ReadLines, literal, spark_schema
 from tidings.pipeline.sources.validation import validate_lines
 from tidings.pipeline.storage import Location, storage_at
@@ -236,6 +237,8 @@ class ChangeTable:
 
     def _fingerprint(self, table: DataFrame) -> str:
         """A hash of the names, sizes and modification times of its files."""
+        if is_connect(self.spark):
+            return _fingerprint_of_local(table.inputFiles())
         jvm: Any = self.spark.sparkContext._jvm
         settings = self.spark.sparkContext._jsc.hadoopConfiguration()
         hasher = hashlib.blake2b(digest_size=16)
@@ -246,9 +249,26 @@ class ChangeTable:
         return hasher.hexdigest()
 
 
+def _fingerprint_of_local(files: Iterable[str]) -> str:
+    """The same for a client of Spark Connect, which sees local files only. Raises InputError."""
+    hasher = hashlib.blake2b(digest_size=16)
+    for name in sorted(files):
+        where = Location.of_uri(name)
+        if not where.is_local:
+            raise InputError(f"{where}: over Spark Connect expected subscriptions in a local folder, or a Delta table")
+        status = Path(where.text).stat()
+        hasher.update(f"{name} {status.st_size} {status.st_mtime_ns}\n".encode())
+    return hasher.hexdigest()
+
+
 def differences_to(spark: SparkSession, table: DataFrame, current: pa.Table) -> DataFrame:
     """What a table of subscriptions changes about the current ones: id, subscriber, condition."""
-    return differences(table, spark.createDataFrame(current.rename_columns(list(SUBSCRIPTION_COLUMNS))))
+    known: DataFrame
+    if current.num_rows:
+        known = spark.createDataFrame(current.rename_columns(list(SUBSCRIPTION_COLUMNS)))
+    else:  # Spark Connect takes no schema from a table without rows.
+        known = spark.createDataFrame([], ", ".join(f"{name} string" for name in SUBSCRIPTION_COLUMNS))
+    return differences(table, known)
 
 
 def differences(table: DataFrame, known: DataFrame) -> DataFrame:

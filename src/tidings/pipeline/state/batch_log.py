@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ENTRIES_MAX = 1_000  # Records of single batches; beyond this, the oldest half of them are merged into one.
+STAGED = "staged"
 FOLDER, PAST_0_1 = "batches", "batches/past"
 
 
@@ -157,9 +158,33 @@ class BatchLog(BatchRecords):
             self._merge(batch - self._entries_max // 2)
 
     def spark_checkpoint(self) -> str:
-        """The folder for Spark's own checkpoint, which no other run writes to."""
+        """The folder for Spark's own checkpoint, which no other run writes to.
+
+        Where an earlier run staged batches (`tidings.pipeline.sources.staged_batches`), Spark calls them done when they
+        are staged. It goes back to the last one that is done here; the one after that has the same offsets again.
+        """
         self._spark_checkpoint = self.epoch.own_spark_checkpoint()
+        if self.storage.list(STAGED):
+            self._take_back(self.last_done())
         return self._spark_checkpoint
+
+    def last_done(self) -> int:
+        """The last batch that is done together with all before it; -1 if there is none."""
+        last = self._merged.through
+        while (entry := self._read(last + 1)) is not None and entry.counts is not None:
+            last += 1
+        return last
+
+    def _take_back(self, done: int) -> None:
+        for part, last in (("commits", done), ("offsets", done + 1)):
+            folder = f"{self._spark_folder()}/{part}"
+            for file in self.storage.list(folder):
+                number = file.name.removeprefix(f"{folder}/")
+                if number.isdigit() and int(number) > last:
+                    self.storage.delete(file.name)
+
+    def _spark_folder(self) -> str:
+        return self._spark_checkpoint.removeprefix(self.storage.root.text).strip("/")
 
     def close(self) -> None:
         self.epoch.close()
@@ -168,8 +193,7 @@ class BatchLog(BatchRecords):
         """A digest of the offsets of a batch. Spark writes them, with the moment, before the batch begins."""
         if not self._spark_checkpoint:
             return ""
-        folder = self._spark_checkpoint.removeprefix(self.storage.root.text).strip("/")
-        offsets = self.storage.read(f"{folder}/offsets/{batch}")
+        offsets = self.storage.read(f"{self._spark_folder()}/offsets/{batch}")
         return hashlib.sha256(offsets).hexdigest()[:32] if offsets is not None else ""
 
     def _merge(self, through: int) -> None:

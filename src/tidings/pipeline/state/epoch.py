@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tidings.errors import InputError, SetupError
+from tidings.pipeline.session import is_connect
 from tidings.pipeline.storage import Storage, copy_folder, storage_at
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class Epoch:
                 token=uuid.uuid4().hex,
                 host=_host(),
                 process=_process(os.getpid()),
-                spark=_process(_spark_process(spark)) if spark else "",
+                spark=_process(_spark_process(spark)) if spark and not is_connect(spark) else "",
                 started=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
             )
             if storage.put_if_absent(_name(record.number), msgspec.json.encode(record)):

@@ -71,6 +71,8 @@ def test_a_proof_tells_whose_request_it_is(tmp_path: Path) -> None:
         (lambda: proof(htu="https://elsewhere/events"), "another address"),
         (lambda: proof(htu="http://here:1/events"), "another address"),
         (lambda: proof(htu="https://here:1/acknowledge"), "another address"),
+        (lambda: proof(htu="https://["), "an address as htu"),
+        (lambda: proof(iat=10**400), "no moment"),
         (lambda: proof(ath=token_hash("Bearer abc")), "other tokens"),
         (lambda: proof(iat=NOW - FRESH_S - 1), "61 s ago"),
         (lambda: proof(iat=NOW + FRESH_S + 1), "-61 s ago"),
