@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,11 +13,10 @@ import pytest
 from tests.postgres_server import PostgresServer
 from tidings.delivery.outbox import PendingEvent
 from tidings.errors import InputError
-from tidings.net.broker.journal import TABLES, DurableSubscription, Journal, JournaledBatch, JournaledEvent
-from tidings.net.journal_storage.interface import JournalTables, LeaseLost
+from tidings.net.broker.journal import TABLES, DurableSubscription, Journal
+from tidings.net.journal_storage.interface import JournalTables, LeaseLost, Statements
 from tidings.net.journal_storage.postgres import PostgresStorage, wait_for_lease
 from tidings.net.journal_storage.session import JournalDatabase, secret
-from tidings.node import BatchIds
 from tidings.overlay import EventId
 
 NUMBERS = itertools.count(1)
@@ -66,11 +66,6 @@ def test_all_that_can_be_noted_is_there_in_the_next_life(database: JournalDataba
             position = journal.note_event(event(number), "T", number, str(number).encode(), b"raw%d" % number)
             journal.note_pending("b", PendingEvent(number, position, event(number), ""))
             journal.note_queued(kept, b"body%d" % number)
-        batch = journal.note_batch(BatchIds.of("me", [5, 6, 7], 1), "T", 500, b"batch", b"raw of three")
-        journal.note_of_batch(JournaledEvent(batch.last, EventId("me", 7, 3), "T", 500, b"third", is_of_batch=True))
-        journal.note_of_batch(JournaledEvent(batch.last, EventId("me", 7, 3), "T", 500, b"third", is_of_batch=True))
-        journal.note_pending("c", PendingEvent(1, batch.last, EventId("me", 7, 3), ""))
-        journal.note_stream("c", 2, 1)
         journal.note_stream("b", 200, 1)
         journal.note_received("o", b"j", 9)
         journal.note_interest("o", 3, b"wants")
@@ -101,13 +96,7 @@ def test_all_that_can_be_noted_is_there_in_the_next_life(database: JournalDataba
         assert await journal.pending_packets("b", [49, 50, 51]) == [(50, b"raw50"), (51, b"raw51")]
         assert await journal.kept_from("b", 10, 60) == 50
         assert await journal.pending_too_long(before_us=53) == [("b", 52)]
-        assert await journal.pending_packets("c", [1]) == [(1, b"third")]
-        assert await journal.batches_since(0, "T", 0, 1000) == [JournaledBatch(200, 3, "T", 500, b"raw of three")]
-        assert (journal.next_event, list(journal.repeated_batches.get(b"batch") or ())[2:]) == (
-            203,
-            [EventId("me", 7, 3)],
-        )
-        assert (sorted(journal.streams()), journal.received()) == ([("b", 200, 1), ("c", 2, 1)], [("o", b"j", 9)])
+        assert (journal.streams(), journal.received()) == ([("b", 200, 1)], [("o", b"j", 9)])
         assert journal.interests() == [("o", 3, b"wants")]
         assert journal.seals(10) == ([("d", 7, 8)], -1)
         assert journal.has_seal("d", 7, 8)
@@ -119,12 +108,6 @@ def test_all_that_can_be_noted_is_there_in_the_next_life(database: JournalDataba
         await journal.forget_old(keep_max=10, before_us=0, dead_max=0)
         assert [each.position for each in await journal.events_since(0, "T", 0, 1000)] == list(range(50, 200))
         assert await journal.dead_letters() == []
-        journal.note_acked("c", 2)
-        journal.note_stream("c", 2, 2)
-        journal.note_acked("b", 200)
-        journal.note_stream("b", 200, 200)
-        await journal.forget_old(keep_max=0, before_us=0, dead_max=0)
-        assert await journal.batches_since(0, "T", 0, 1000) == []
         journal.close()
         return journal.id, journal.incarnation
 
@@ -322,7 +305,7 @@ def freeze(journal: Journal) -> None:
 
 
 def loop_set(future: asyncio.Future[Any], value: object) -> None:
-    future.get_loop().call_soon_threadsafe(lambda: future.done() or future.set_result(value))
+    future.get_loop().call_soon_threadsafe(future.set_result, value)
 
 
 class LosesAnswers:
@@ -331,7 +314,7 @@ class LosesAnswers:
     def __init__(self, storage: PostgresStorage) -> None:
         self._storage, self._next, self.lost = storage, False, 0
         self._transact: Any = storage._transact
-        storage._transact = self._losing  # type: ignore[method-assign]
+        storage._transact = self._losing  # type: ignore[method-assign, assignment]
 
     def lose_next(self) -> None:
         self._next = True
@@ -359,3 +342,30 @@ def test_names_of_tables_are_read_from_their_statements() -> None:
         "INSERT INTO seen VALUES (%s, %s, %s) ON CONFLICT (type, sender) DO UPDATE SET moment = excluded.moment",
         "UPDATE durables SET acknowledged = greatest(acknowledged, %s) WHERE id = %s",
     ]
+
+
+def test_who_stands_still_within_a_group_does_not_keep_its_rows_from_who_takes_over(database: JournalDatabase) -> None:
+    def half_a_group(to: Statements) -> None:
+        to.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", ("m", b"before"))
+        sent.set()
+        goes_on.wait(SOON_S)
+
+    sent, goes_on = threading.Event(), threading.Event()
+
+    async def scenario() -> None:
+        before = await leased(database)
+        before.keeper._closing.set()
+        writing = asyncio.create_task(asyncio.to_thread(before.write, half_a_group, is_group=True))
+        await until(sent.is_set)
+        after = Journal(await leased(database))
+        after.note_meta("m", b"after")
+        async with asyncio.timeout(SOON_S):
+            await after.committed()
+        goes_on.set()
+        with pytest.raises(LeaseLost):
+            await writing
+        assert after.meta("m") == b"after"
+        before.close()
+        after.close()
+
+    asyncio.run(scenario())
