@@ -6,6 +6,7 @@ r"""Conditions as text against events through `tidings match`, at any size, chec
     python -m benchmarks.scale --conditions 1000000 --cache                      twice, the second time without parsing
     python -m benchmarks.scale --stream --batches 4                              the same through `tidings run`
     python -m benchmarks.scale --build --conditions 1000000                      from text to an index, in a Spark that runs
+    python -m benchmarks.scale --grid --save                                     both plans at growing sizes, in one Spark
     python -m benchmarks.scale --page                                            the figure and the page, from what is saved
 
 Intervals are narrower than in the other benchmarks, so that about `--matches` conditions match an event however many
@@ -40,17 +41,18 @@ import pyarrow.parquet as pq
 
 from benchmarks import scale_page, workload
 from benchmarks.matching.machine import facts
-from benchmarks.pipeline.usage import cpu_s, executors_mb, peaks_mb
+from benchmarks.pipeline.usage import cpu_s, executors_mb, forget_peaks, peaks_mb
 from benchmarks.showing import RESULTS, ROOT
 from tidings.events import write_file
-from tidings.pipeline import list_deliveries, parse_settings, start
+from tidings.pipeline import list_deliveries, match_files, parse_settings, start
 from tidings.pipeline.matching.index_replica import distribute_index
 from tidings.pipeline.matching.parse_subscriptions import ParsedSubscriptions
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 CHUNK = 250_000  # Conditions or events that are made and written at once.
+GRID = ((30_000, 100_000), (100_000, 100_000), (300_000, 100_000), (100_000, 400_000), (1_000_000, 100_000))
 SAMPLED = 20  # Events whose matches are found by looking at every condition.
 TRIAL = 50_000  # Conditions by which the width of intervals is chosen.
 
@@ -81,6 +83,8 @@ def main() -> int:
     if asked.page:
         scale_page.write()
         return 0
+    if asked.grid:
+        return grid(asked)
     with tempfile.TemporaryDirectory(dir=asked.folder) as name:
         folder = Path(name)
         width = width_for(asked.matches / asked.conditions)
@@ -158,6 +162,40 @@ def measured(folder: Path, asked: argparse.Namespace, width: float, is_again: bo
     )  # fmt: skip
 
 
+def grid(asked: argparse.Namespace) -> int:
+    """Runs all sizes in one Spark, which has started and compiled before: what a start costs is in none of them."""
+    spark, agrees = start("scale", asked.master, parse_settings(asked.conf)), True
+    for at, (conditions, events) in enumerate([(1_000, 1_000), *GRID]):
+        with tempfile.TemporaryDirectory(dir=asked.folder) as name:
+            folder = Path(name)
+            width = width_for(asked.matches / conditions)
+            write(folder, conditions, events, width)
+            for plan in ("index", "zones"):
+                outcome = matched(spark, folder, conditions, events, width, plan)
+                print(json.dumps(asdict(outcome)), flush=True)
+                agrees = agrees and outcome.agrees
+                if asked.save and at:
+                    save([outcome])
+    spark.stop()
+    return 0 if agrees else 1
+
+
+def matched(spark: SparkSession, folder: Path, conditions: int, events: int, width: float, plan: str) -> Outcome:
+    given = [str(folder / name) for name in ("events", "conditions", "out")]
+    load, used, began = os.getloadavg()[0], cpu_s(), time.monotonic()
+    forget_peaks()
+    told = match_files(spark, given[0], given[1], given[2], plan=plan, overwrite=True)
+    seconds, used, peaks = time.monotonic() - began, cpu_s() - used, peaks_mb()
+    held = ds.dataset(given[2], format="parquet").count_rows()
+    return Outcome(
+        conditions=conditions, events=events, plan=plan, command="match", batches=1,
+        master=spark.sparkContext.master, cached=False, seconds=round(seconds, 1), cpu_s=round(used, 1),
+        deliveries=held, executor_mb=peaks["java"] + 2 * peaks.get("python", 0), driver_mb=peaks["driver"],
+        load=round(load, 1),
+        agrees=held == told.deliveries and sample_agrees(folder / "out", conditions, events, width),
+    )  # fmt: skip
+
+
 def built(folder: Path, asked: argparse.Namespace) -> Outcome:
     """From conditions as text to an index that is sent to every host, after Spark has started and compiled a little."""
     spark = start("scale", asked.master, parse_settings(asked.conf))
@@ -219,7 +257,7 @@ class Watched:
 
     def __init__(self) -> None:
         self.cpu_s, self.executor_mb, self.driver_mb = 0.0, 0, 0
-        self._before, self._ended = cpu_s(), threading.Event()
+        self._before, self._ended = _others_s(), threading.Event()
         self._thread = threading.Thread(target=self._watch)
 
     def __enter__(self) -> Watched:
@@ -232,9 +270,14 @@ class Watched:
 
     def _watch(self) -> None:
         while not self._ended.wait(0.5):
-            self.cpu_s = max(self.cpu_s, cpu_s() - self._before)
+            self.cpu_s = max(self.cpu_s, _others_s() - self._before)
             self.executor_mb = max([self.executor_mb, *executors_mb()])
             self.driver_mb = max(self.driver_mb, peaks_mb("tidings").get("tidings", 0))
+
+
+def _others_s() -> float:
+    """Without this process, which looks."""
+    return cpu_s() - time.process_time()
 
 
 def sample_agrees(out: Path | list[str], conditions: int, events: int, width: float) -> bool:
@@ -273,6 +316,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--folder", help="where there is space; the system's temporary folder otherwise")
     parser.add_argument("--cache", action="store_true", help="keep parsed conditions, and run twice")
     parser.add_argument("--build", action="store_true", help="parse and index only")
+    parser.add_argument("--grid", action="store_true", help="many sizes, one after another")
     parser.add_argument("--stream", action="store_true", help="through `tidings run`")
     parser.add_argument("--batches", type=int, default=1, help="of a stream, about")
     parser.add_argument("--save", action="store_true")

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -21,8 +22,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from tests.live.disks import SmallDisk
 from tests.live.lines import Line
+from tests.live.outcome import described, leaves
 from tests.live.processes import BrokerProcess, LiveNetwork
 from tests.postgres_server import PASSWORD, PostgresCluster, new_home
 from tidings.errors import Denied, PeerError, SetupError
@@ -56,6 +60,8 @@ class Outlived:
     published: list[str] = field(default_factory=list)
     got: dict[str, list[str]] = field(default_factory=dict)
     refused: int = 0
+    failed: str = ""
+    """Why it could not be brought to its end."""
     takeovers_s: dict[str, float] = field(default_factory=dict)
     """By what happened: from then until the other process listened."""
     served_s: dict[str, float] = field(default_factory=dict)
@@ -63,6 +69,8 @@ class Outlived:
 
     def wrong(self) -> list[str]:
         """What should not be so."""
+        if self.failed:
+            return [self.failed]
         return [why for name, ids in self.got.items() if (why := self._wrong(name, ids))]
 
     def _wrong(self, name: str, ids: Sequence[str]) -> str:
@@ -260,9 +268,12 @@ class Trials:
             self.say("no disk can be mounted here: it is not filled")
             return
         disk.fill()
-        refused = self.outlived.refused
-        while self.outlived.refused == refused:
+        desk = await self.pair.client("police/desk")
+        while not (await desk.ask("status"))[0]["stuck"]:
             await self._something()
+        camera = await self.pair.client("police/camera")
+        with pytest.raises(SetupError, match="^disk: this broker cannot write its journal"):
+            await camera.publish("Numberplate", {"plate": "AB", "speed": 1.0})
         disk.empty()
         await asyncio.to_thread(self.pair.primary.revive)
 
@@ -377,10 +388,22 @@ TRIALS = ("kill", "freeze", "cut", "away", "full", "promote")
 def judged(events: int, seconds: float, trials: Sequence[str], say: Say = _silently) -> Outlived:
     """One run in a folder that is removed if all is well."""
     folder = Path(tempfile.mkdtemp(prefix="tidings-outliving-"))
-    outlived = asyncio.run(outlive(folder, events=events, seconds=seconds, trials=trials, say=say))
+    try:
+        outlived = asyncio.run(_until_terminated(folder, events, seconds, trials, say))
+    except Exception as fault:  # noqa: BLE001 - whatever it is, it is a reason.
+        whys = ", and ".join(map(described, leaves(fault) if isinstance(fault, ExceptionGroup) else [fault]))
+        outlived = Outlived(failed=f"it could not be brought to its end: {whys}; logs are in {folder}")
     if not outlived.wrong():
         shutil.rmtree(folder)
     return outlived
+
+
+async def _until_terminated(folder: Path, events: int, seconds: float, trials: Sequence[str], say: Say) -> Outlived:
+    """`outlive`, which takes its processes and mounts with it when it is told to end."""
+    this = asyncio.current_task()
+    assert this is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
+    return await outlive(folder, events=events, seconds=seconds, trials=trials, say=say)
 
 
 def main() -> int:
