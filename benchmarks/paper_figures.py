@@ -96,7 +96,7 @@ def section(paper: str, claims: list[dict[str, str]], made: dict[str, Any]) -> s
     said = (
         "Measured by `python -m benchmarks.paper_figures`; the numbers are in `figures/results.parquet`, the verdicts in "
         "`figures/claims.json`, and under each figure stands of which version it is. "
-        'A claim that begins with "beyond the paper" is ours: its goal is met, or it differs.'
+        'A claim that begins with "beyond the paper" is ours: its goal is met or missed.'
     )
     parts = [HEADING, _wrapped(said)]
     mine = [claim for claim in claims if claim["paper"] == paper]

@@ -64,10 +64,10 @@ def it_keeps_its_guarantees(name: str, seed: int, faults: tuple[Fault, ...], **o
         judge(shrunk(plan))  # Raises: the smaller plan fails as well.
 
 
-def what_it_says_fits_through_a_link(name: str, seed: int) -> None:
+def what_it_says_fits_through_a_link(name: str, seed: int, **options: Any) -> None:
     """Every message comes out of its bytes as it went in."""
     codec: Codec[Any] = Codec(protocol(name).messages)
-    world = World(name, node_count=NODE_COUNT, seed=seed)
+    world = World(name, node_count=NODE_COUNT, seed=seed, options=options)
     sent = _all_sent(world)
     _a_little_of_everything(world)
     assert sent, "nothing was said"

@@ -2,6 +2,9 @@
 
 It is Debian's server, started as a user other than root (which the server demands), with passwords on.
 Where no server is installed, tests that ask for it are skipped, and say which package they miss.
+
+`PostgresCluster` is one that a test can kill, promote, fill and copy to a synchronous standby; `postgres_server` is one that
+just runs.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -63,38 +67,114 @@ def programs() -> Path | None:
 
 @contextmanager
 def postgres_server() -> Iterator[PostgresServer]:
-    folder = programs()
-    assert folder is not None, WHY_SKIPPED
-    home = Path(tempfile.mkdtemp(prefix="tidings-postgres-"))
+    home = new_home()
+    cluster = PostgresCluster(home, fsync=False)
     try:
-        _give_to_its_user(home)
-        _make_cluster(folder, home)
-        port = _start(folder, home)
+        cluster.make()
+        cluster.start()
         try:
-            yield PostgresServer(port)
+            yield PostgresServer(cluster.port)
         finally:
-            _run(folder / "pg_ctl", "stop", "-D", home / "data", "-m", "immediate")
+            cluster.stop()
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _make_cluster(folder: Path, home: Path) -> None:
-    (home / "password").write_text(PASSWORD)
-    (home / "password").chmod(0o644)
-    options = ("-U", "tester", "-A", "scram-sha-256", "--pwfile", home / "password", "--no-sync", "-E", "UTF8")
-    _run(folder / "initdb", "-D", home / "data", "--locale", "C.UTF-8", *options)
+def new_home() -> Path:
+    """A folder for a cluster, which the server's user may enter."""
+    home = Path(tempfile.mkdtemp(prefix="tidings-postgres-"))
+    _give_to_its_user(home)
+    return home
 
 
-def _start(folder: Path, home: Path) -> int:
-    for _ in range(PORTS_TRIED_MAX):
-        port = _free_port()
-        settings = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c fsync=off"
-        started = _run(
-            folder / "pg_ctl", "start", "-w", "-D", home / "data", "-l", home / "log", "-o", settings, check=False
+class PostgresCluster:
+    """One server's data, in a folder; it can be up or down."""
+
+    def __init__(self, home: Path, *, fsync: bool = True) -> None:
+        """Without `fsync` it is faster, and forgets what a test does not lose."""
+        folder = programs()
+        assert folder is not None, WHY_SKIPPED
+        self._programs, self.home, self._fsync = folder, home, fsync
+        self.port = 0
+
+    @property
+    def data(self) -> Path:
+        return self.home / "data"
+
+    def make(self) -> None:
+        """Creates the cluster, with the user `tester`."""
+        (self.home / "password").write_text(PASSWORD)
+        (self.home / "password").chmod(0o644)
+        options = ("-U", "tester", "-A", "scram-sha-256", "--pwfile", self.home / "password", "--no-sync", "-E", "UTF8")
+        _run(self._programs / "initdb", "-D", self.data, "--locale", "C.UTF-8", *options)
+
+    def start(self) -> None:
+        """Starts the server; at the port that it had, if it was up before."""
+        for _ in range(PORTS_TRIED_MAX):
+            port = self.port or _free_port()
+            settings = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories=''"
+            settings += "" if self._fsync else " -c fsync=off"
+            done = self._pg_ctl("start", "-w", "-l", self.home / "log", "-o", settings, check=False)
+            if done.returncode == 0:
+                self.port = port
+                return
+        raise AssertionError((self.home / "log").read_text())
+
+    def stop(self) -> None:
+        """At once; what was committed is there at the next start."""
+        self._pg_ctl("stop", "-m", "immediate", check=False)
+
+    def kill(self) -> None:
+        """Kills the server and all its processes, as a power cut would."""
+        group = int((self.data / "postmaster.pid").read_text().split()[0])
+        children = Path(f"/proc/{group}/task/{group}/children").read_text().split()
+        for pid in [group, *map(int, children)]:
+            os.kill(pid, signal.SIGKILL)
+
+    def revive(self) -> None:
+        """Starts it again if it has ended by itself, as it does on a full disk."""
+        if self._pg_ctl("status", check=False).returncode != 0:
+            self.start()
+
+    def lose_disk(self) -> None:
+        """Removes the data of a server that is down."""
+        shutil.rmtree(self.data)
+
+    def add_standby(self, home: Path) -> PostgresCluster:
+        """A copy that follows this server and that its commits wait for; up when this returns."""
+        standby = PostgresCluster(home, fsync=self._fsync)
+        at = f"host=127.0.0.1 port={self.port} user=tester password={PASSWORD} application_name=standby"
+        _run(
+            self._programs / "pg_basebackup",
+            "-D",
+            standby.data,
+            "-R",
+            "-X",
+            "stream",
+            "-c",
+            "fast",
+            "--no-sync",
+            "-d",
+            at,
         )
-        if started.returncode == 0:
-            return port
-    raise AssertionError((home / "log").read_text())
+        standby.start()
+        run_sql = PostgresServer.run_sql
+        run_sql(self.url(), "ALTER SYSTEM SET synchronous_standby_names = 'standby'")
+        run_sql(self.url(), "SELECT pg_reload_conf()")
+        return standby
+
+    def promote(self) -> None:
+        """Makes a standby the primary; it waits for no standby of its own."""
+        self._pg_ctl("promote", "-w")
+        with (self.data / "postgresql.auto.conf").open("a") as settings:
+            settings.write("synchronous_standby_names = ''\n")
+        self._pg_ctl("reload")
+
+    def url(self, database: str = "postgres") -> str:
+        return PostgresServer(self.port).url(database)
+
+    def _pg_ctl(self, what: str, *options: str | Path, check: bool = True) -> subprocess.CompletedProcess[bytes]:
+        return _run(self._programs / "pg_ctl", what, "-D", self.data, *options, check=check)
 
 
 def _run(*command: str | Path, check: bool = True) -> subprocess.CompletedProcess[bytes]:

@@ -114,7 +114,10 @@ class Answers:
 
 
 class Engine(Protocol):
-    """One contender, for one workload; the methods are called in the order they stand here."""
+    """One contender, for one workload; the methods are called in the order they stand here.
+
+    One that works in another process, or on several cores, has a method `clock` besides: the seconds it has taken.
+    """
 
     def warm_up(self, workload: Workload) -> None:
         """Whatever is done once per machine or process, as compiling; not timed."""

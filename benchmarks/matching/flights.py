@@ -122,7 +122,7 @@ def measure() -> dict[str, Any]:
     ours = matched.group_by("subscription").aggregate([("event", "count"), ("event", "sum")])
     database = duckdb.connect()
     database.execute("SET threads = 1")
-    table.add_column(0, "record", pa.array(np.arange(len(table), dtype=np.int64)))
+    database.register("numbered", table.add_column(0, "record", pa.array(np.arange(len(table), dtype=np.int64))))
     database.execute("CREATE TABLE flights AS FROM numbered")
     found = [_ask(database, text) for text in wanted]
     counts = dict(
@@ -146,9 +146,9 @@ def _ask(database: duckdb.DuckDBPyConnection, text: str) -> Any:
 def _best(work: Callable[[], object]) -> float:
     taken = []
     for _ in range(ROUNDS):
-        start = time.perf_counter()
+        start = time.process_time()
         work()
-        taken.append(time.perf_counter() - start)
+        taken.append(time.process_time() - start)
     return min(taken)
 
 

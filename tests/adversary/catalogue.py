@@ -29,7 +29,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from tests.adversary.black_holes import BlackHole, rendezvous_of
+from tests.adversary.black_holes import BlackHole, is_in_place
 from tests.adversary.forgeries import in_anothers_name
 from tests.live.test_liars import WithLiar, plates, take
 from tidings.delivery.durable_interest import BrokerInterests, DurableInterest, sign_advertisement
@@ -358,13 +358,13 @@ async def _run(plan: HostilePlan, folder: Path, outcome: HostileOutcome) -> None
 
 
 def _network(folder: Path, layout: DevNetwork) -> WithLiar:
-    """In `hermes`, one in which the liar is the rendezvous of the type: it can choose its key until it is."""
+    """One in which the liar has the key that serves it best: it can choose it."""
     for number in range(LAYOUTS_MAX):
         network = WithLiar(folder / str(number), layout)
         ids = [network.id_of(name) for name in network.brokers]
-        if layout.overlay != "hermes" or rendezvous_of(network.type_name, ids) == network.id_of("yard-1"):
+        if is_in_place(layout.overlay, network.id_of("yard-1"), ids, network.type_name):
             return network
-    raise AssertionError("no network in which the liar is the rendezvous")
+    raise AssertionError("no network in which the liar has such a key")
 
 
 async def _arrive(camera: Client, kept: Subscription, live: Subscription) -> None:

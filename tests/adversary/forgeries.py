@@ -14,7 +14,7 @@ from tidings.overlay.immune.messages import Advertise, EventBroadcast
 from tidings.overlay.immune.reverse_path import Advert, AdvertId
 from tidings.overlay.irbr.filter_table import EntryState, FailureNotice, FilterEntry
 from tidings.overlay.irbr.messages import UPDATE, EventMulticast, TaskId, UpdateMulticast, content_mark
-from tidings.overlay.pastry.messages import Heartbeat
+from tidings.overlay.prefix.messages import Heartbeat
 from tidings.overlay.random_graph.access_points import AccessPoint, TreeId
 from tidings.overlay.random_graph.graph import AccessPointAnnouncement
 from tidings.overlay.random_graph.partition import AttributeAxis

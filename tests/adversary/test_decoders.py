@@ -90,6 +90,24 @@ def test_a_member_can_send_any_bytes_and_a_node_goes_on(overlay: str, data: st.D
             sends_or_refuses(cable.one, effect)
 
 
+@BOUNDED
+@given(data=st.data())
+def test_a_member_can_send_anything_straight_and_a_node_goes_on(data: st.DataObject) -> None:
+    """Noise, and stored events with anything in each place."""
+    cable = linked("irbr")
+    one, other = cable.one, cable.other.me.id
+    ids = st.tuples(st.just(other) | st.text(max_size=4), values(), values())
+    types = st.sampled_from(["T", "~keys/x", "~join/x", ""]) | st.text(max_size=4)
+    views = st.dictionaries(st.text(max_size=4), values(), max_size=3)
+    packet = st.tuples(st.tuples(ids, types), st.tuples(views, values(), values()), st.binary(max_size=120))
+    stored = st.tuples(st.just("_KeptEvent"), packet).map(msgspec.msgpack.encode)
+    raw = data.draw(st.binary(max_size=200) | stored)
+    published_at = data.draw(st.floats())
+    assert all(
+        not isinstance(each, Rejected) or not each.cut for each in one.receive_direct(other, raw, published_at, 1.0)
+    )
+
+
 def sends_or_refuses(node: Node, send: Send) -> None:
     try:
         node.frame_for(send.to, send.message, 1.0)

@@ -31,6 +31,7 @@ from tidings.security import (
     ReplayWindow,
     Sealer,
     SignedType,
+    Signing,
     grant,
     signatures_of,
     split,
@@ -144,7 +145,8 @@ def test_a_publisher_that_uses_anothers_sender_id_uses_up_none_of_its_numbers() 
     """Who seals what, and when, is the same for both but the origin; without signatures there is none to go by."""
     signed = SignedType.make(Identity.make(secrets.token_bytes), QUAKE, mode=Mode.PLAIN)
     both = [Identity.make(secrets.token_bytes) for _ in range(2)]
-    for way, count in (("each", 2), ("none", 1)):
+    ways: tuple[tuple[Signing, int], ...] = (("each", 2), ("none", 1))
+    for way, count in ways:
         frames = [
             split(Sealer(signed, Keyring(signed), 7, signer=who, signing=way).seal({"magnitude": 1}, 10**12))
             for who in both

@@ -66,7 +66,7 @@ def test_figures_and_claims_come_from_the_stored_table_alone(chosen: Experiment,
     claims = json.loads(made.claims.read_text("utf-8"))
     assert claims == made.judgements
     assert {"paper", "claim", "expected", "conditions", "measured", "verdict", "why"} <= set(claims[0])
-    assert {claim["verdict"] for claim in claims} <= {"holds", "goal met", "differs"}
+    assert {claim["verdict"] for claim in claims} <= {"holds", "goal met", "differs", "goal missed"}
     assert any("at 100 was not measured" in missing for missing in made.not_judged)
 
 
@@ -110,12 +110,13 @@ def test_what_goes_wrong_in_a_copy_is_told_here() -> None:
 
 
 @pytest.mark.parametrize("verdict", [Verdict.HOLDS, Verdict.BETTER])
-def test_a_target_of_our_own_is_met_and_never_better_than_a_paper(verdict: Verdict) -> None:
+def test_a_target_of_our_own_is_met_or_missed_and_never_better_than_a_paper(verdict: Verdict) -> None:
     found = Finding("1", verdict, "")
     assert Claim("beyond the paper: less", "1", lambda _: found).find(Results(())).verdict is Verdict.GOAL_MET
     assert Claim("less", "1", lambda _: found).find(Results(())).verdict is verdict
     missed = found._replace(verdict=Verdict.DIFFERS)
-    assert Claim("beyond the paper: less", "1", lambda _: missed).find(Results(())).verdict is Verdict.DIFFERS
+    assert Claim("beyond the paper: less", "1", lambda _: missed).find(Results(())).verdict is Verdict.GOAL_MISSED
+    assert Claim("less", "1", lambda _: missed).find(Results(())).verdict is Verdict.DIFFERS
 
 
 def test_every_experiment_with_claims_of_a_paper_says_its_conditions() -> None:

@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from tidings.console import Console, ConsoleSettings, London
 
-SCREENS = ("network", "events", "why", "trace", "rights", "pipelines", "papers")
+SCREENS = ("network", "events", "why", "trace", "rights", "pipelines", "papers", "simulate")
 WIDE, NARROW = (1280, 860), (400, 800)
 _T = TypeVar("_T")
 
@@ -89,6 +89,14 @@ def fill_in(page: Page) -> None:
     page.evaluate("place => { sessionStorage.setItem('trace', place); }", event)
 
 
+def simulate(page: Page) -> None:
+    """A simulated network with an event on its way."""
+    go(page, "simulate", "protocol=hermes&nodes=24&subscriptions=40&seed=7")
+    for button in ("10 s", "Publish an event", "10 ms", "Next message", "Next message", "10 ms"):
+        with page.expect_response("**/api/simulate"):
+            page.get_by_role("button", name=button, exact=True).click()
+
+
 def pictures(folder: Path) -> None:
     """A picture of each screen, in both themes and both widths."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -98,7 +106,7 @@ def pictures(folder: Path) -> None:
     settings = ConsoleSettings(
         clients=london.console_clients,
         listen="127.0.0.1:0",
-        registry=str(london.registry),
+        org=london.organisation,
         figures=figures,
         pipelines=[london.pipeline],
     )
@@ -127,15 +135,28 @@ def _show(page: Page, screen: str) -> None:
     elif screen == "events":
         go(page, screen, "type=Numberplate&client=police/desk&where=speed+%3E+20")
         page.wait_for_selector("tbody tr:nth-child(12)")
+    elif screen == "simulate":
+        simulate(page)
     elif screen == "pipelines":
         go(page, screen)
         page.wait_for_selector("text=detective", timeout=300_000)
+        page.click("button:has-text('detective')")
+        page.wait_for_selector("dialog td")
+        page.keyboard.press("Escape")
     else:
         go(page, screen, "client=police/camera")
         page.wait_for_selector("tbody tr")
 
 
+def _into_the_guide(folder: Path) -> None:
+    """The pictures that README and guide show."""
+    for screen, name in (("network-light", "console"), ("simulate-light", "console-simulate")):
+        shutil.copyfile(folder / f"{screen}-{WIDE[0]}.png", Path("docs/figures") / f"{name}.png")
+
+
 if __name__ == "__main__":
     out = Path(sys.argv[1] if sys.argv[1:] else "out/console")
     pictures(out)
+    if not sys.argv[1:]:
+        _into_the_guide(out)
     print(f"wrote {len(list(out.glob('*.png')))} pictures to {out}")

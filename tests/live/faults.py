@@ -41,7 +41,7 @@ class Troubled(LiveNetwork):
         listens = {name: read_broker(broker.config).listen for name, broker in self.brokers.items()}
         proxies = {address: await self.wires.lead_to(name, address) for name, address in listens.items()}
         for name, broker in self.brokers.items():
-            broker.config.write_text(_through(broker.config.read_text(), listens[name], proxies))
+            broker.config.write_text(through(broker.config.read_text(), listens[name], proxies))
         await super().__aenter__()
         return self
 
@@ -53,7 +53,7 @@ class Troubled(LiveNetwork):
             disk.close(keep=self.keeps_disks)
 
 
-def _through(config: str, own: str, proxies: dict[str, str]) -> str:
+def through(config: str, own: str, proxies: dict[str, str]) -> str:
     """A broker's file in which others are reached through their proxies, and it says that it is, too."""
     for address, proxy in proxies.items():
         config = config.replace(f'address = "{address}"', f'address = "{proxy}"')

@@ -21,7 +21,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -44,11 +44,11 @@ class DocumentBlock:
     body: str
 
 
-def blocks_of(document: Path) -> list[DocumentBlock]:
-    """The blocks of a document, with ports that are free now."""
-    text = document.read_text()
-    ports = sorted(set(re.findall(r"127\.0\.0\.1:(\d+)", text)))
-    for port, free in zip(ports, free_ports(len(ports)), strict=True):
+def blocks_of(document: Path, taken: Mapping[int, int] | None = None) -> list[DocumentBlock]:
+    """The blocks of a document, with ports that are free now; `taken` are those of servers that run, by the document's."""
+    text, known = document.read_text(), {str(port): real for port, real in (taken or {}).items()}
+    ports = sorted(set(re.findall(r"127\.0\.0\.1:(\d+)", text)) - known.keys())
+    for port, free in {**dict(zip(ports, free_ports(len(ports)), strict=True)), **known}.items():
         text = text.replace(f"127.0.0.1:{port}", f"127.0.0.1:{free}")
     found, terminal = [], ""
     for match in BLOCK.finditer(text):
@@ -98,6 +98,8 @@ class Terminals:
     """All terminals of one document, in one folder."""
 
     folder: Path
+    ports: Mapping[int, int] = field(default_factory=dict)
+    """Of servers that run, by the ports that the document has for them."""
     _open: dict[str, Terminal] = field(default_factory=dict)
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
 
@@ -124,7 +126,7 @@ class Terminals:
 
     def run(self, document: Path) -> None:
         """Does what the document says; raises AssertionError where something else is printed."""
-        blocks = blocks_of(document)
+        blocks = blocks_of(document, self.ports)
         for block, follows in zip(blocks, [*blocks[1:], None], strict=True):
             terminal = self._terminal(block.terminal)
             if block.kind == "text":

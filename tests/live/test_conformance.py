@@ -18,6 +18,7 @@ from tidings.net import Client, DevNetwork, ReadAccess, Received, Subscription
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 OVERLAYS = ("irbr", "hermes", "immune", "flooding", "spanhop", "cbdlo")
+AS_PUBLISHED = {"profile": "paper"}  # CBDLO: one walk an attribute, and subscribers count the attributes that match.
 ARRIVE_S_MAX = 90.0  # Not a promise: how long a loaded machine may take before the test gives up.
 READERS = {"ccs": ReadAccess(), "yard": ReadAccess(("plate",), ("plate = 'P7'",))}
 
@@ -44,6 +45,22 @@ def test_an_overlay_keeps_the_laws_between_processes(overlay: str, tmp_path: Pat
             await what_is_taken_back_comes_no_more(network, camera)
             await a_broker_that_dies_misses_nothing(network, camera)
             await nobody_holds_more_than_it_may(network)
+
+    asyncio.run(scenario())
+
+
+def test_subscribers_count_the_attributes_that_match_between_processes(tmp_path: Path) -> None:
+    layout = DevNetwork(
+        first_port=0, brokers={"police": 2, "ccs": 1, "yard": 1}, readers=READERS, overlay="cbdlo",
+        overlay_options=AS_PUBLISHED,
+    )  # fmt: skip
+
+    async def scenario() -> None:
+        async with LiveNetwork(tmp_path, layout) as network:
+            camera, desk = await network.client("police/camera", "police-2"), await network.client("ccs/desk")
+            both = await desk.subscribe("Numberplate", "area = 'EC2' AND speed >= 4 AND speed < 9").ready()
+            await each_gets_what_it_wants_and_may_have(network, camera)
+            assert {event.values["plate"] for event in await take(both, 2)} == {"P5", "P7"}
 
     asyncio.run(scenario())
 

@@ -2,79 +2,37 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import re
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from tests.live.console_pages import NARROW, SCREENS, LoopThread, chromium, chromium_program, go, opened
-from tests.live.together import Together
-from tidings.console import Console, ConsoleSettings
+from tests.live.console_network import ODD_NAME, Browserless, Show, network_with_console
+from tests.live.console_pages import NARROW, SCREENS, chromium, chromium_program, go, opened, simulate
+from tidings.console import Console
 from tidings.console.feeds import SHOWN_PER_TICK
-from tidings.net import BlockingClient, Client, DevNetwork, ReadAccess
-from tidings.security import Identity, Mode
+from tidings.net import BlockingClient
+from tidings.security import Identity
 from tidings.store import Registry
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 HOSTILE = """<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'"&amp;"""
 SECRET = "N1-SECRET"
-ODD_NAME = """o'hara "<b>desk<b onclick=x>"""
-
-
-class Show(NamedTuple):
-    """A console in front of a network, and a client that publishes."""
-
-    console: Console
-    camera: Client
-    loop: LoopThread
-
-    def publish(self, *events: dict[str, Any]) -> list[str]:
-        return self.loop.run(self.camera.publish_many("Numberplate", events))
 
 
 @pytest.fixture(scope="module")
 def show(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Show]:
-    folder = tmp_path_factory.mktemp("console")
-    loop = LoopThread()
-    layout = DevNetwork(
-        brokers={"police": 1, "ccs": 1},
-        readers={"ccs": ReadAccess(("plate",))},
-        subscribers=("desk", ODD_NAME),
-        first_port=0,
-        registry=True,
-        mode=Mode.ATTRIBUTE,
-    )
-
-    async def start() -> tuple[Together, Console, Client]:
-        network = await Together(folder, layout).__aenter__()
-        files = network.laid.clients
-        settings = ConsoleSettings(
-            clients=[files[who] for who in ("police/camera", "police/desk", "ccs/desk", f"police/{ODD_NAME}")],
-            listen="127.0.0.1:0",
-            registry=str(network.laid.folder / "police/tidings.db"),
-            figures=Path("figures"),
-            pipelines=[folder / "none.toml"],
-            audit=folder / "audit.jsonl",
-        )
-        console = await Console(settings).__aenter__()
-        return network, console, await network.client("police/camera")
-
-    network, console, camera = loop.run(start())
-    yield Show(console, camera, loop)
-    loop.run(console.__aexit__(None, None, None))
-    loop.run(network.__aexit__(None, None, None))
-    loop.stop()
+    with network_with_console(tmp_path_factory.mktemp("console")) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -97,43 +55,6 @@ def page(show: Show, browser: Browser) -> Iterator[Page]:
 
 
 # ── Without a browser ──
-
-
-class Browserless:
-    """Requests as any program can make them."""
-
-    def __init__(self, console: Console) -> None:
-        self.address, self.cookie, self.csrf = console.address, "", ""
-        _, headers, said = self.ask("POST", "/api/session", {"key": console.sessions.key})
-        self.cookie, self.csrf = headers["set-cookie"].partition(";")[0], said["csrf"]
-
-    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, dict[str, str], Any]:
-        with closing(http.client.HTTPConnection(self.address, timeout=30)) as link:
-            sent = {"Cookie": self.cookie, **headers}
-            link.request(method, path, json.dumps(body) if body is not None else None, sent)
-            answer = link.getresponse()
-            content = answer.read()
-            is_json = answer.headers.get_content_type() == "application/json"
-            return (
-                answer.status,
-                {k.lower(): v for k, v in answer.headers.items()},
-                json.loads(content) if is_json else content,
-            )
-
-    def post(self, path: str, body: Any) -> Any:
-        status, _, said = self.ask("POST", path, body, **{"X-Tidings-CSRF": self.csrf})
-        assert status == 200, said
-        return said
-
-    def batches(self, query: str) -> Iterator[dict[str, Any]]:
-        """What a feed sends to a page, as it is sent."""
-        with closing(http.client.HTTPConnection(self.address, timeout=30)) as link:
-            link.request("GET", f"/api/feed?{query}", headers={"Cookie": self.cookie})
-            answer = link.getresponse()
-            assert answer.status == 200, answer.read()
-            for line in answer:
-                if line.startswith(b"data: "):
-                    yield json.loads(line[6:])
 
 
 def test_nobody_gets_anything_without_a_session(show: Show) -> None:
@@ -322,12 +243,98 @@ def test_a_condition_is_completed_by_keyboard_and_kept(page: Page) -> None:
     assert "where=speed+%3E+41" in page.url
 
 
+def test_names_and_operators_are_offered_and_taken_with_the_arrow_keys(page: Page) -> None:
+    go(page, "events", "type=Numberplate")
+    field = page.locator("#where")
+    field.press_sequentially("s")
+    options = page.get_by_role("listbox", name="Completions").get_by_role("option")
+    expect(options).to_contain_text(["seen_at", "speed", "SUBSTRING("])
+    field.press("ArrowDown")
+    field.press("ArrowUp")
+    field.press("Escape")
+    expect(options).to_have_count(0)
+    field.press_sequentially("p")
+    field.press("ArrowDown")
+    expect(field).to_have_attribute("aria-activedescendant", re.compile("-0$"))
+    field.press("Tab")
+    expect(field).to_have_value("speed ")
+    field.press("Control+Space")
+    expect(options.nth(0)).to_have_text("=")
+    field.press("Escape")
+    field.press_sequentially("> 41 AND plate = 's")  # Nothing is offered inside a text.
+    expect(options).to_have_count(0)
+
+
+def test_the_boxes_of_a_condition_are_drawn_over_its_axes(page: Page) -> None:
+    go(page, "why", "type=Numberplate")
+    page.fill("#tried", "speed > 20 AND speed <= 40 AND area LIKE 'E%' OR speed > 90")
+    drawing = page.get_by_role("img", name="2 boxes over area and speed")
+    expect(drawing.locator("rect.box")).to_have_count(2)
+    texts = drawing.locator("text").all_text_contents()
+    assert {"20.0", "40.0", "90.0", "'E'"} <= set(texts)
+    page.fill("#tried", "LENGTH(plate) > 3")
+    expect(drawing).to_have_count(0)
+
+
+def test_a_condition_is_compared_with_ones_own_and_with_kept_ones(show: Show, page: Page) -> None:
+    with BlockingClient(show.console.clients["police/desk"].config) as desk:
+        desk.subscribe("Numberplate", "speed > 30 AND area = 'COVER'")
+        go(page, "events", "client=police/desk&type=Numberplate")
+        page.fill("#where", "speed > 1")
+        page.click("text=Keep")
+        go(page, "why", "client=police/desk&type=Numberplate&where=speed+%3E+2")
+        page.click("text=Try on recent events")
+        rows = page.get_by_role("region", name="Covering").locator("tbody tr")
+        expect(rows.filter(has_text="= 'COVER'")).to_contain_text("covers")
+        expect(rows.filter(has_text="speed > 1")).to_contain_text("is covered by")
+
+
+def test_a_simulated_network_is_stepped_and_broken_on_its_map(page: Page) -> None:
+    simulate(page)
+    expect(page.locator("svg.map")).to_have_attribute("aria-label", re.compile("24 brokers.*tree of Event"))
+    assert page.locator("svg.map path.branch").count() > 5
+    before = page.locator(".tile").first.inner_text()
+    page.click("button:text-is('1 s')")
+    expect(page.locator(".tile").first).not_to_have_text(before)
+    page.select_option("#kind", "ring")
+    page.locator("svg.map a.node").first.focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Crash it").click()
+    expect(page.locator("svg.map a.node.away")).to_have_count(1)
+    page.get_by_role("button", name="Restart it").click()
+    expect(page.locator("svg.map a.node.away")).to_have_count(0)
+
+
+def test_a_map_is_saved_as_svg_and_as_png(page: Page) -> None:
+    for name, begins in (("SVG", b"<svg"), ("PNG", b"\x89PNG")):
+        with page.expect_download() as saved:
+            page.get_by_role("button", name=f"Save {name}").click()
+        content = Path(saved.value.path()).read_bytes()
+        assert content.startswith(begins)
+        assert len(content) > 1000
+        if name == "SVG":
+            assert b"stroke=" in content
+            assert b"href" not in content
+
+
+def test_a_session_has_its_own_simulated_network(show: Show) -> None:
+    one, other = Browserless(show.console), Browserless(show.console)
+    begin = {"action": "begin", "protocol": "flooding", "nodes": 5}
+    assert len(one.post("/api/simulate", begin)["brokers"]) == 5
+    status, _, said = other.ask("POST", "/api/simulate", {"action": "look"}, **{"X-Tidings-CSRF": other.csrf})
+    assert (status, "begin one" in said["why"]) == (404, True)
+    assert one.ask("POST", "/api/simulate", begin)[0] == 403  # Without a CSRF token.
+
+
 def test_a_trace_shows_who_could_read_what(show: Show, page: Page) -> None:
     with BlockingClient(show.console.clients["ccs/desk"].config) as desk:
         desk.subscribe("Numberplate", "plate = 'TRACED'")
         (id,) = show.publish({"plate": "TRACED", "area": "EC1"})
         go(page, "trace", f"client=ccs/desk&event={id}")
         read = page.get_by_role("region", name="Who could read which attribute")
+        expect(read.locator("tr.group")).to_have_text(
+            [re.compile("ccs.*sealed.*reads"), re.compile("police.*reads.*reads")]
+        )
         expect(read.locator("tr", has_text="ccs/ccs-1")).to_have_text(re.compile("sealed.*reads"))
         expect(read.locator("tr", has_text="police/police-1")).to_have_text(re.compile("reads.*reads"))
         expect(page.locator("svg.map path.link.path")).to_have_count(1)
@@ -345,11 +352,9 @@ def test_rights_are_a_matrix_for_administrators_and_ones_own_for_others(page: Pa
     expect(page.get_by_role("region", name="Rights to Numberplate").locator("tbody tr")).to_have_count(1)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_every_screen_is_accessible_fits_a_phone_and_loads_only_from_here(
-    show: Show, browser: Browser, theme: str
-) -> None:
-    page = opened(browser, show.console.url, NARROW, theme)
+def test_every_screen_is_accessible_fits_a_phone_and_loads_only_from_here(show: Show, browser: Browser) -> None:
+    page = opened(browser, show.console.url, NARROW)
+    page.emulate_media(reduced_motion="reduce")  # A new row that fades in has another contrast for a second.
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     id = ""
@@ -361,9 +366,13 @@ def test_every_screen_is_accessible_fits_a_phone_and_loads_only_from_here(
         if screen == "why":
             page.fill("#conditions", "speed > 10\nspeed >")
             page.click("text=Explain")
+        if screen == "simulate":
+            simulate(page)
         page.wait_for_selector("main tbody tr")
-        found = Axe().run(page, options={"runOnly": ["wcag2a", "wcag2aa", "wcag21aa"]})
-        assert [each["id"] for each in found.response["violations"]] == [], (screen, found.generate_report())
+        for theme, rules in (("light", ["wcag2a", "wcag2aa", "wcag21aa"]), ("dark", ["color-contrast"])):
+            page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+            found = Axe().run(page, options={"runOnly": rules})
+            assert [each["id"] for each in found.response["violations"]] == [], (screen, theme, found.generate_report())
         assert page.evaluate("() => document.documentElement.scrollWidth") <= NARROW[0], screen
     page.context.close()
     assert {url.split("/")[2] for url in asked} == {show.console.address}

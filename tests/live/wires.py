@@ -1,4 +1,4 @@
-"""Wires between brokers that a test can cut: a TCP proxy in front of each broker, which knows who dials.
+"""Wires between brokers that a test can cut or make long: a TCP proxy in front of each broker, which knows who dials.
 
 A broker that advertises its proxy's address is reached by other brokers through it alone; clients go
 straight to the broker. What passes is TLS, and stays so. Who dials is asked of the system: the process that
@@ -16,13 +16,15 @@ from pathlib import Path
 from tidings.net.config import host_and_port
 
 CHUNK_BYTES = 1 << 16
+UNDERWAY_MAX = 1024  # Chunks on a wire at a time.
 
 
 class Wire:
     """One connection through a proxy."""
 
-    def __init__(self, ends: frozenset[str]) -> None:
-        self.ends = ends
+    def __init__(self, ends: frozenset[str], delay_s: float = 0.0) -> None:
+        """`delay_s` is how long bytes take from one end to the other; they keep their order and are not slowed down."""
+        self.ends, self.delay_s = ends, delay_s
         self.flows = asyncio.Event()
         self.flows.set()
         self._transports: list[asyncio.WriteTransport] = []
@@ -32,8 +34,9 @@ class Wire:
         reader, address = streams
         far_reader, far = await asyncio.open_connection(*host_and_port(address))
         self._transports = [near.transport, far.transport]
+        pump = self._pump_late if self.delay_s else self._pump
         try:
-            await asyncio.gather(self._pump(reader, far), self._pump(far_reader, near))
+            await asyncio.gather(pump(reader, far), pump(far_reader, near))
         finally:
             self.cut()
 
@@ -44,6 +47,27 @@ class Wire:
             await writer.drain()
         self.cut()
 
+    async def _pump_late(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """The same, each chunk as long after it came as the wire is."""
+        now = asyncio.get_running_loop().time
+        on_the_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(UNDERWAY_MAX)
+
+        async def arrive() -> None:
+            while (at_chunk := await on_the_way.get())[1]:
+                at, chunk = at_chunk
+                await asyncio.sleep(at - now())
+                await self.flows.wait()
+                writer.write(chunk)
+                await writer.drain()
+
+        async def leave() -> None:
+            while chunk := await reader.read(CHUNK_BYTES):
+                await on_the_way.put((now() + self.delay_s, chunk))
+            await on_the_way.put((now() + self.delay_s, b""))
+
+        await asyncio.gather(leave(), arrive())
+        self.cut()
+
     def cut(self) -> None:
         for transport in self._transports:
             transport.abort()
@@ -52,9 +76,13 @@ class Wire:
 class Wires:
     """A proxy for each broker, and the wires that go through them."""
 
-    def __init__(self, pids: Callable[[], Mapping[str, int]]) -> None:
-        """`pids` tells the processes of the brokers that run now."""
-        self._holders = Holders(pids)
+    def __init__(
+        self,
+        pids: Callable[[], Mapping[str, int]],
+        delay_s: Callable[[frozenset[str]], float] = lambda ends: 0.0,
+    ) -> None:
+        """`pids` tells the processes of the brokers that run now, `delay_s` how long a wire between two of them is."""
+        self._holders, self._delay_s = Holders(pids), delay_s
         self._all: set[Wire] = set()
         self._apart: frozenset[str] = frozenset()
         self._servers: list[asyncio.Server] = []
@@ -71,7 +99,8 @@ class Wires:
 
     async def _accept(self, name: str, streams: tuple[asyncio.StreamReader, str], writer: asyncio.StreamWriter) -> None:
         dialled_from, proxy = (writer.get_extra_info(end)[1] for end in ("peername", "sockname"))
-        wire = Wire(frozenset({name, self._holders.of(dialled_from, proxy)}))
+        ends = frozenset({name, self._holders.of(dialled_from, proxy)})
+        wire = Wire(ends, self._delay_s(ends))
         if self._is_cut(wire):
             writer.transport.abort()
             return

@@ -251,7 +251,13 @@ def _components(views: dict[NodeId, list[NodeId]]) -> list[int]:
 # ── Delivery ─────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("options", [{}, {"mode": "count", "fingers": False}, {"profile": "paper"}], ids=str)
+OPTIONS: list[dict[str, Any]] = [
+    {}, {"mode": "count", "fingers": False}, {"profile": "paper"}, {"coordinators": 3},
+    {"coordinators": 3, "mode": "count"}, {"policy": "balanced"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_events_reach_exactly_the_conditions_on_several_attributes_that_match(options: dict[str, Any]) -> None:
     """CBDLO-INV-01, CBDLO-INV-02 and CBDLO-INV-03, with every option, where all nodes have an access point."""
     world = a_world(11, attributes="xyz", wishes=40, **options)
@@ -269,6 +275,27 @@ def test_events_reach_exactly_the_conditions_on_several_attributes_that_match(op
     assert set(delivered) == expected
     assert set(delivered.values()) == {1}
     assert expected
+
+
+def test_several_coordinators_share_an_attribute() -> None:
+    world = a_world(5, nodes=30, wishes=60, coordinators=3)
+    shares = [sum(len(each.registrations()) for each in coordinators(world, X._replace(number=k))) for k in range(3)]
+    assert sum(shares) == 60
+    assert max(shares) < 40
+    founders = {each.me.id for number in range(3) for each in coordinators(world, X._replace(number=number))}
+    assert len(founders) == 3
+
+
+@pytest.mark.parametrize("faults", ["comings and goings", "everything"])
+def test_the_trees_of_all_coordinators_recover_from(faults: str) -> None:
+    world = a_world(8, coordinators=2)
+    world.strike(FAULTS[faults](8))
+    world.run_for(150.0)
+    (first,), (second,) = (coordinators(world, X._replace(number=number)) for number in range(2))
+    check_as_planned(world, first)
+    check_as_planned(world, second)
+    wanted = {id for member in world.nodes if member.up for id in member.subscriptions}
+    assert {each.interest.id for one in (first, second) for each in one.registrations()} == wanted
 
 
 def test_the_nodes_of_live_brokers_deliver_what_routers_alone_do() -> None:

@@ -30,9 +30,18 @@ def test_immune_keeps_its_guarantees_in_every_mode_under(faults: str, options: d
     conformance.it_keeps_its_guarantees("immune", 3, FAULTS[faults](3), **options)
 
 
+@pytest.mark.parametrize("faults", FAULTS)
+def test_irbr_keeps_its_guarantees_on_tapestry_under(faults: str) -> None:
+    conformance.it_keeps_its_guarantees("irbr", 3, FAULTS[faults](3), network="tapestry")
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_every_message_fits_through_a_link(protocol: str) -> None:
     conformance.what_it_says_fits_through_a_link(protocol, SEED)
+
+
+def test_every_message_of_tapestry_fits_through_a_link() -> None:
+    conformance.what_it_says_fits_through_a_link("irbr", SEED, network="tapestry")
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

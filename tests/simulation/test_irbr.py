@@ -12,7 +12,7 @@ from tests.unit.overlay.harness import QUIET, Bench
 from tidings.overlay import AnyWanted, EventId, NodeId, Ranges, protocol
 from tidings.overlay.irbr.filter_table import EntryState
 from tidings.overlay.irbr.router import Irbr
-from tidings.overlay.pastry.routing_table import shared
+from tidings.overlay.prefix.routing_state import shared
 from tidings.sim import World
 
 STILL: dict[str, Any] = {"heartbeat_s": 0, "sync_s": 0}

@@ -45,6 +45,10 @@ def console(
             "--registry", metavar="FILE|URL", help="Of your organisation: its administrator then sees all its rights."
         ),
     ] = "",
+    org: Annotated[
+        Path | None,
+        typer.Option("--org", metavar="DIR", help="Your organisation's folder: its administrator can change rights."),
+    ] = None,
     figures: Annotated[
         Path | None, typer.Option("--figures", metavar="DIR", help="What `tidings lab run` wrote. [default: ./figures]")
     ] = None,
@@ -66,6 +70,31 @@ def console(
         Path | None, typer.Option("--certificate", metavar="FILE", help="For TLS; needed unless it is on loopback.")
     ] = None,
     key: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="The certificate's private key.")] = None,
+    user: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--user",
+            metavar="WHO=CLIENT",
+            help="Let this user log in, and act as this client; WHO is a verified e-mail address, an OpenID Connect "
+            "subject, or the common name of a certificate.",
+        ),
+    ] = None,
+    user_authority: Annotated[
+        Path | None,
+        typer.Option("--user-authority", metavar="FILE", help="Users log in by client certificates of this authority."),
+    ] = None,
+    oidc: Annotated[
+        str | None,
+        typer.Option("--oidc", metavar="ISSUER", help="Users log in at this OpenID Connect provider."),
+    ] = None,
+    oidc_client: Annotated[
+        str,
+        typer.Option(
+            "--oidc-client",
+            metavar="ID",
+            help="The console's client id there; TIDINGS_OIDC_SECRET has its secret, if it has one.",
+        ),
+    ] = "tidings-console",
     demo: Annotated[
         bool, typer.Option("--demo", help="Start a network of three organisations with made-up traffic, and show it.")
     ] = False,
@@ -84,8 +113,9 @@ def console(
       tidings console --demo
       tidings console --as police/desk --as ccs/desk
       tidings console --as police/admin --registry police/tidings.db
+      tidings console --as police/admin --org police
     """
-    from tidings.console import ConsoleSettings
+    from tidings.console import ConsoleSettings, OidcSettings
     from tidings.net import log_to_stderr
 
     log_to_stderr("error" if demo else "info")  # Brokers that start one after the other miss each other at first.
@@ -97,6 +127,7 @@ def console(
         clients=_clients(who, demo=demo),
         listen=listen,
         registry=registry,
+        org=org,
         figures=figures or (FIGURES if FIGURES.is_dir() else None),
         pipelines=pipeline or (),
         allow_publish=allow_publish or demo,
@@ -104,9 +135,19 @@ def console(
         audit=audit,
         certificate=certificate,
         key=key,
+        users=[_user(each) for each in user or ()],
+        user_authority=user_authority,
+        oidc=OidcSettings(oidc, oidc_client, os.environ.get("TIDINGS_OIDC_SECRET", "")) if oidc else None,
     )
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_serve(settings, demo=demo, open_browser=open_browser))
+
+
+def _user(text: str) -> tuple[str, str]:
+    who, _, client = text.rpartition("=")
+    if not who or not client:
+        raise InputError(f"--user: expected WHO=CLIENT such as ada@police.example=police/desk, got {text!r}")
+    return who, client
 
 
 def _clients(who: Sequence[str] | None, *, demo: bool) -> list[Path]:
@@ -134,7 +175,7 @@ async def _serve(settings: ConsoleSettings, *, demo: bool, open_browser: bool | 
                 tell("note: no Java is installed, so no Spark job runs; `tidings doctor` says what helps")
             london = await stack.enter_async_context(London(spark=spark))
             shown = [*settings.pipelines, *([london.pipeline] if spark else [])]
-            settings = replace(settings, clients=london.console_clients, registry=str(london.registry), pipelines=shown)
+            settings = replace(settings, clients=london.console_clients, org=london.organisation, pipelines=shown)
         console = await stack.enter_async_context(Console(settings))
         print(console.url, flush=True)
         tell("the URL lets whoever has it look; Ctrl-C ends the console")

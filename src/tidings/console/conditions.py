@@ -6,17 +6,20 @@ is UNKNOWN, and says which attribute it takes.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tidings.errors import FilterError
-from tidings.events import EventType, Value
-from tidings.filters import Condition, covers, format_tree, parse
+from tidings.events import EventType, Value, ValueType
+from tidings.filters import DOMAIN, Box, Condition, Intervals, anything, covers, format_tree, parse
 
 CLAUSES_MAX = 10
 EXAMPLES_MAX = 8
 BOXES_SHOWN = 50
+CUTS_MAX = 40  # Of one axis that is drawn; with more nobody could tell the cells apart.
+LABEL_CHARACTERS_MAX = 24
 
 
 class MatchVerdict(NamedTuple):
@@ -34,20 +37,68 @@ def describe(text: str, event_type: EventType) -> dict[str, Any]:
         wanted = parse(text, event_type)
     except FilterError as wrong:
         return {"ok": False, "what": wrong.what, "column": wrong.column, "hint": wrong.hint}
+    shown = wanted.boxes[:BOXES_SHOWN]
+    axes = _axes(shown)
     boxes = [
         {
             "sides": {name: str(side) for name, side in box.sides},
             "residuals": [format_tree(each) for each in box.residuals],
+            "cells": {name: _cells(side, axes[name]) for name, side in box.sides if name in axes},
         }
-        for box in wanted.boxes[:BOXES_SHOWN]
+        for box in shown
     ]
     return {
         "ok": True,
         "canonical": str(wanted),
         "attributes": list(wanted.attributes),
         "boxes": boxes,
+        "axes": [{"name": name, "cuts": [_label(kind, cut) for cut in cuts]} for name, (kind, cuts) in axes.items()],
         "boxes_total": len(wanted.boxes),
     }
+
+
+def _axes(boxes: Sequence[Box]) -> dict[str, tuple[ValueType, list[Any]]]:
+    """For each attribute that a box bounds, where the boxes cut its axis into cells."""
+    found: dict[str, tuple[ValueType, set[Any]]] = {}
+    for box in boxes:
+        for name, side in box.sides:
+            kind, cuts = found.setdefault(name, (side.type, set()))
+            cuts.update(key for pair in side.pairs for key in pair if key is not None and key not in DOMAIN[kind])
+    return {name: (kind, sorted(cuts)) for name, (kind, cuts) in found.items() if 0 < len(cuts) <= CUTS_MAX}
+
+
+def _cells(side: Intervals, axis: tuple[ValueType, list[Any]]) -> list[list[int]]:
+    """The side as runs of cells, from one up to but not including another."""
+    kind, cuts = axis
+    end = DOMAIN[kind][1]
+    return [
+        [bisect_right(cuts, low), len(cuts) + 1 if high is None or high == end else bisect_right(cuts, high)]
+        for low, high in side.pairs
+    ]
+
+
+def _label(kind: ValueType, cut: Any) -> str:
+    """A cut as people read it."""
+    text, _ = anything(kind).bound(cut)
+    return text if len(text) <= LABEL_CHARACTERS_MAX else text[:LABEL_CHARACTERS_MAX] + "…"
+
+
+def related(wanted: Condition, texts: Iterable[str], event_type: EventType) -> list[dict[str, str]]:
+    """Those of other conditions that it covers, that cover it, or that mean the same.
+
+    >>> speed = EventType("Plate", plate=str, speed=float)
+    >>> related(parse("speed > 20", speed), ["speed > 30", "speed > 20.0", "plate = 'A'", "speed >"], speed)
+    [{'condition': 'speed > 30', 'relation': 'covers'}, {'condition': 'speed > 20.0', 'relation': 'equals'}]
+    """
+    rows = []
+    for text in dict.fromkeys(texts):
+        other = _parsed(text, event_type)
+        if isinstance(other, Condition):
+            wide, narrow = covers(wanted, other), covers(other, wanted)
+            if wide or narrow:
+                relation = "equals" if wide and narrow else "covers" if wide else "is covered by"
+                rows.append({"condition": text, "relation": relation})
+    return rows
 
 
 def verdict(wanted: Condition, values: Mapping[str, Value], hidden: Collection[str] = ()) -> MatchVerdict:

@@ -147,6 +147,11 @@ class London:
         return self.files.folder.parent / "sightings.toml"
 
     @property
+    def organisation(self) -> Path:
+        """The folder of the police, whose administrator may change rights."""
+        return self.files.folder / "police"
+
+    @property
     def registry(self) -> Path:
         return self.files.folder / "police" / "tidings.db"
 

@@ -59,8 +59,16 @@ class ConsoleClient:
                 self._client = await Client.connect(self.config)
             return self._client
 
+    async def stop(self) -> None:
+        """Ends for good: questions that are being asked, feeds, and the connection."""
+        asking = list(self._asking.values())
+        for each in asking:
+            each.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+        await self.close()
+
     async def close(self) -> None:
-        """Ends all feeds and the connection."""
+        """Ends all feeds and the connection; the next question connects anew."""
         for feed in list(self._feeds.values()):
             await feed.close()
         self._feeds.clear()

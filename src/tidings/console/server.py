@@ -2,6 +2,9 @@
 
     GET  /, /console.css, /*.mjs            the pages, from the package
     POST /api/session {key}                 exchanges the login key for a session (see `sessions`)
+    POST /api/session {certificate: true}   likewise, the client certificate of the TLS connection (see `login`)
+    GET  /api/logins                        how one can log in
+    GET  /login/oidc, /login/oidc/callback  to the OpenID Connect provider, and back
     GET  /api/me                            the clients that the console acts as, and what it may do
     GET  /api/network, /api/broker?client=  the map; one broker's status and the last quarter of an hour
     GET  /api/types, /api/subscriptions     of one client: ?client=
@@ -11,9 +14,13 @@
     POST /api/try {type, where}             a condition against the recent events
     GET  /api/trace?event=                  the route of an event
     GET  /api/rights, /api/heard            who may see what until when; who has heard of a revocation
+    POST /api/rights/preview, …/change      what a change of rights would end and begin; the change, with --org
     GET  /api/mine                          a client's certificate, subscriptions and dead letters
     GET  /api/pipelines, /api/pipeline      jobs of `tidings run`; one of them: ?number=
+    GET  /api/deliveries                    of one pipeline to one subscriber: ?number=&subscriber=
     GET  /api/papers, /figures/…            the lab's verdicts and figures
+    GET  /api/simulations                   what can be simulated
+    POST /api/simulate {action}             begins, steps and breaks the session's simulated network
     POST /api/publish {type, values}        if publishing is allowed
     POST /api/act {action}                  drain the client's broker, replay its dead letters: if that is allowed
 
@@ -25,6 +32,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import html
 import json
 import logging
 import ssl
@@ -38,10 +46,13 @@ from tidings import __version__
 from tidings.console import conditions, papers, pipelines, rights
 from tidings.console.audit import AuditLog
 from tidings.console.feeds import show
+from tidings.console.grants import RightsDesk
+from tidings.console.login import CALLBACK, OidcLogin, OidcSettings, Users, names_in_certificate
 from tidings.console.participants import ConsoleClient
-from tidings.console.sessions import WebSession, WebSessions, check_csrf, check_source
+from tidings.console.sessions import WebSession, WebSessions, check_csrf, check_source, cookie
+from tidings.console.simulations import NODES_MAX, Simulations
 from tidings.console.topology import topology
-from tidings.errors import InputError, PeerError, SetupError, TidingsError, did_you_mean
+from tidings.errors import Denied, InputError, PeerError, SetupError, TidingsError, did_you_mean
 from tidings.events import Attribute, EventType, typed
 from tidings.filters import parse
 from tidings.net import (
@@ -54,6 +65,7 @@ from tidings.net import (
     listen,
     names_in,
 )
+from tidings.overlay import NAMES
 
 log = logging.getLogger("tidings.console")
 
@@ -71,7 +83,7 @@ PUBLISH_S_MAX = 10.0
 RECENT_WAIT_S = 1.5  # For the first events of a feed that a question has just opened.
 
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
@@ -89,6 +101,13 @@ _KINDS = {
     ".svg": "image/svg+xml",
 }
 _WEB = Path(__file__).with_name("web")
+
+# The browser begins anew from here: a page of this site, which the cookie of the session is sent with.
+RETURNED = b"""<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="0;url=/">
+<title>Logged in</title><p>You are logged in. <a href="/">Go on to the console</a></html>"""
+
+REFUSED = b"""<!doctype html><html lang="en"><meta charset="utf-8"><title>Not logged in</title>
+<h1>You are not logged in</h1><p>%s</p><p><a href="/">Back to the console</a></html>"""
 
 Answerer: TypeAlias = Callable[["ConsoleClient", Mapping[str, Any]], Awaitable[Any]]
 
@@ -108,9 +127,16 @@ class ConsoleSettings:
     allow_publish: bool = False
     allow_actions: bool = False
     """Drain a broker, replay dead letters; the broker decides who may."""
+    org: Path | None = None
+    """The organisation's folder, with its key: its administrators may change rights."""
     audit: Path | None = None
     certificate: Path | None = None
     key: Path | None = None
+    users: Sequence[tuple[str, str]] = ()
+    """Who else may log in, and as which of the clients each may act: (who, client)."""
+    user_authority: Path | None = None
+    """The certificates of the authorities by whose certificates users log in."""
+    oidc: OidcSettings | None = None
 
 
 class Console:
@@ -122,9 +148,15 @@ class Console:
             raise InputError("a console acts as a client; name one with --as")
         self.settings = settings
         self._tls = _tls(settings)
+        self._desk = RightsDesk(settings.org) if settings.org is not None else None
+        self._registry = settings.registry or (self._desk.registry if self._desk is not None else "")
+        self._changing = asyncio.Lock()  # One change of rights at a time.
         clients = [ConsoleClient(file) for file in settings.clients]
         self.clients = {client.name: client for client in clients}
         self.sessions = WebSessions()
+        self._users = Users(settings.users, self.clients)
+        self._oidc = OidcLogin(settings.oidc) if settings.oidc is not None else None
+        self._simulations = Simulations()
         self._audit = AuditLog(settings.audit)
         self._pages = _pages()
         self._connections: set[asyncio.Task[None]] = set()
@@ -139,12 +171,15 @@ class Console:
             "/api/heard": self._heard,
             "/api/mine": self._mine,
             "/api/pipeline": self._pipeline,
+            "/api/deliveries": self._deliveries,
         }
         self._post: dict[str, Answerer] = {
             "/api/why": self._why,
             "/api/try": self._try,
             "/api/publish": self._publish,
             "/api/act": self._act,
+            "/api/rights/preview": self._preview_rights,
+            "/api/rights/change": self._change_rights,
         }
 
     # ── Life ──
@@ -169,8 +204,9 @@ class Console:
         for connection in list(self._connections):
             connection.cancel()
         await asyncio.gather(self._observer, *self._connections, return_exceptions=True)
+        self._simulations.close()
         for client in self.clients.values():
-            await client.close()
+            await client.stop()
 
     @property
     def url(self) -> str:
@@ -216,12 +252,18 @@ class Console:
 
     async def _answer(self, request: HttpRequest, connection: HttpConnection) -> None:
         try:
-            check_source(request.headers, self._hosts, self._scheme)
+            check_source(request.headers, self._hosts, self._scheme, is_return=request.path == CALLBACK)
             if request.method in ("GET", "HEAD") and request.path in self._pages:
                 content, kind = self._pages[request.path]
                 connection.respond(200, content, kind, **HEADERS, **{"Cache-Control": "no-cache"})
             elif request.path == "/api/session" and request.method == "POST":
                 await self._log_in(connection)
+            elif request.path == "/api/logins" and request.method == "GET":
+                self._respond(connection, self._logins())
+            elif request.path == "/login/oidc" and request.method == "GET":
+                await self._begin_oidc(connection)
+            elif request.path == CALLBACK and request.method == "GET":
+                await self._finish_oidc(request, connection)
             else:
                 session = self.sessions.find(request.headers, self._cookie_name, self._loop.time())
                 await self._answer_in(session, request, connection)
@@ -237,23 +279,32 @@ class Console:
     async def _answer_in(self, session: WebSession, request: HttpRequest, connection: HttpConnection) -> None:
         match request.method, request.path:
             case "GET", "/api/me":
-                self._respond(connection, self._me(session))
+                self._respond(connection, await self._me(session))
             case "GET", "/api/network":
-                self._respond(connection, await self._network())
+                self._respond(connection, await self._network(session))
             case "GET", "/api/pipelines":
+                self._check_pipelines(session)
                 self._respond(connection, await asyncio.to_thread(pipelines.overview, list(self.settings.pipelines)))
             case "GET", "/api/papers":
                 self._respond(connection, papers.claims(self.settings.figures))
             case "GET", path if path.startswith("/figures/"):
                 self._figure(path, connection)
             case "GET", "/api/feed":
-                await self._feed(request, connection)
+                await self._feed(self._client(session, request.query), request, connection)
             case "GET", path if path in self._get:
-                self._respond(connection, await self._get[path](self._client(request.query), request.query))
+                if path in ("/api/pipeline", "/api/deliveries"):
+                    self._check_pipelines(session)
+                self._respond(connection, await self._get[path](self._client(session, request.query), request.query))
             case "POST", path if path in self._post:
                 check_csrf(session, request.headers)
                 asked = await _json_body(connection)
-                self._respond(connection, await self._post[path](self._client(asked), asked))
+                self._respond(connection, await self._post[path](self._client(session, asked), asked))
+            case "GET", "/api/simulations":
+                self._respond(connection, {"protocols": NAMES, "nodes_max": NODES_MAX})
+            case "POST", "/api/simulate":
+                check_csrf(session, request.headers)
+                asked = await _json_body(connection)
+                self._respond(connection, await self._simulations.act(session.cookie, asked))
             case "POST", "/api/logout":
                 check_csrf(session, request.headers)
                 self.sessions.close(session)
@@ -271,23 +322,93 @@ class Console:
 
     async def _log_in(self, connection: HttpConnection) -> None:
         asked = await _json_body(connection)
-        session = self.sessions.open(str(asked.get("key", ""))[:200], self._loop.time())
-        self._audit.record("log in", "")
-        secure = "; Secure" if self._tls else ""
-        cookie = f"{self._cookie_name}={session.cookie}; HttpOnly; SameSite=Strict; Path=/{secure}"
-        self._respond(connection, {"csrf": session.csrf}, **{"Set-Cookie": cookie})
+        if asked.get("certificate") is True:
+            session = self._log_in_by_certificate(connection)
+        else:
+            session = self.sessions.open(str(asked.get("key", ""))[:200], self._loop.time())
+            self._audit.record("log in", "", by="login key")
+        self._respond(connection, {"csrf": session.csrf}, **{"Set-Cookie": self._session_cookie(session)})
 
-    def _client(self, asked: Mapping[str, Any]) -> ConsoleClient:
-        name = str(asked.get("client", "")) or next(iter(self.clients))
-        if name not in self.clients:
-            raise InputError(f"this console does not act as {name[:100]!r}; {did_you_mean(name, self.clients)}")
-        return self.clients[name]
+    def _session_cookie(self, session: WebSession) -> str:
+        return f"{self._cookie_name}={session.cookie}; HttpOnly; SameSite=Strict; Path=/{self._secure}"
+
+    @property
+    def _secure(self) -> str:
+        return "; Secure" if self._tls else ""
+
+    def _logins(self) -> dict[str, Any]:
+        return {
+            "certificate": self.settings.user_authority is not None,
+            "oidc": self._oidc.provider if self._oidc is not None else None,
+        }
+
+    def _log_in_by_certificate(self, connection: HttpConnection) -> WebSession:
+        if self.settings.user_authority is None:
+            raise BadRequest(404, "this console takes no certificates; its operator names their --user-authority")
+        shown = connection.writer.get_extra_info("ssl_object")
+        return self._open_for(names_in_certificate(shown.getpeercert() if shown else None), "certificate")
+
+    async def _begin_oidc(self, connection: HttpConnection) -> None:
+        if self._oidc is None:
+            raise BadRequest(404, "this console has no OpenID Connect provider; its operator names one with --oidc")
+        where, begun = await self._oidc.begin(self._return_address, self._loop.time())
+        # Lax: the provider's page sends the browser back, and this cookie with it; no other request carries it.
+        kept = f"{self._cookie_name}-login={begun}; HttpOnly; SameSite=Lax; Path={CALLBACK}; Max-Age=600{self._secure}"
+        headers = {**HEADERS, "Location": where, "Set-Cookie": kept, "Cache-Control": "no-store"}
+        connection.respond(303, b"", "text/plain", **headers)
+
+    async def _finish_oidc(self, request: HttpRequest, connection: HttpConnection) -> None:
+        if self._oidc is None:
+            raise BadRequest(404, "this console has no OpenID Connect provider")
+        kept = cookie(request.headers, f"{self._cookie_name}-login")
+        try:
+            session = self._open_for(await self._oidc.finish(kept, request.query, self._loop.time()), "OpenID Connect")
+        except TidingsError as refused:
+            self._audit.record("log in refused", "", by="OpenID Connect", code=refused.code)
+            page = REFUSED % html.escape(str(refused)).encode()
+            connection.respond(403, page, "text/html; charset=utf-8", **HEADERS, **{"Cache-Control": "no-store"})
+            return
+        headers = {**HEADERS, "Set-Cookie": self._session_cookie(session), "Cache-Control": "no-store"}
+        connection.respond(200, RETURNED, "text/html; charset=utf-8", **headers)
+
+    @property
+    def _return_address(self) -> str:
+        return f"{self.url.partition('/#')[0]}{CALLBACK}"
+
+    def _open_for(self, names: list[str], by: str) -> WebSession:
+        try:
+            user, clients = self._users.clients_of(names)
+        except Denied:
+            self._audit.record("log in refused", "", by=by, user=", ".join(names))
+            raise
+        self._audit.record("log in", "", by=by, user=user)
+        return self.sessions.open_for(user, clients, self._loop.time())
+
+    def _client(self, session: WebSession, asked: Mapping[str, Any]) -> ConsoleClient:
+        """The client that a page acts as: one of those that its user may act as."""
+        known = self._clients_of(session)
+        name = str(asked.get("client", "")) or next(iter(known))
+        if name not in known:
+            raise InputError(f"this console does not act as {name[:100]!r} for you; {did_you_mean(name, known)}")
+        return known[name]
+
+    def _clients_of(self, session: WebSession) -> dict[str, ConsoleClient]:
+        return {name: self.clients[name] for name in (self.clients if session.clients is None else session.clients)}
+
+    def _check_pipelines(self, session: WebSession) -> None:
+        """They are read with the console's own rights on files, not with those of a client."""
+        if not session.is_operator and not any(each.administers for each in self._clients_of(session).values()):
+            raise Denied("administer: pipelines are shown to administrators, and to whoever started the console")
 
     # ── Answers ──
 
-    def _me(self, session: WebSession) -> dict[str, Any]:
-        clients = [{"name": each.name, "administers": each.administers} for each in self.clients.values()]
+    async def _me(self, session: WebSession) -> dict[str, Any]:
+        clients = [
+            {"name": each.name, "administers": each.administers, "may_change_rights": await self._may_change(each)}
+            for each in self._clients_of(session).values()
+        ]
         return {
+            "user": session.user,
             "version": __version__,
             "csrf": session.csrf,
             "clients": clients,
@@ -295,11 +416,12 @@ class Console:
             "may_act": self.settings.allow_actions,
         }
 
-    async def _network(self) -> dict[str, Any]:
+    async def _network(self, session: WebSession) -> dict[str, Any]:
         """The map. The first page does not wait for the next round of questions."""
-        unasked = [each for each in self.clients.values() if each.history.latest is None and not each.history.problem]
+        clients = self._clients_of(session).values()
+        unasked = [each for each in clients if each.history.latest is None and not each.history.problem]
         await asyncio.gather(*(client.observe() for client in unasked))
-        return topology(self.clients.values())
+        return topology(clients)
 
     async def _broker(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
         if client.history.latest is None:
@@ -325,7 +447,36 @@ class Console:
         return await client.ask("trace", event=str(asked.get("event", ""))[:200])
 
     async def _rights(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
-        return await rights.rights_of(client, self.settings.registry)
+        found = await rights.rights_of(client, self._registry)
+        if self._desk is not None and await self._may_change(client):
+            found["holders"] = await asyncio.to_thread(self._desk.holders)
+        return found
+
+    async def _may_change(self, client: ConsoleClient) -> bool:
+        return self._desk is not None and await asyncio.to_thread(self._desk.serves, client)
+
+    async def _preview_rights(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
+        return await asyncio.to_thread(self._rights_desk().preview, client, asked)
+
+    async def _change_rights(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
+        desk = self._rights_desk()
+        kind = f"{str(asked.get('kind', ''))[:20]} right"
+        about = {name: str(asked.get(name, "")) for name in ("type", "to", "digest", "reason")}
+        self._audit.record(kind, client.name, **about)
+        try:
+            async with self._changing:
+                done = await asyncio.to_thread(desk.carry_out, client, asked)
+        except TidingsError as refused:
+            self._audit.record(f"{kind} refused", client.name, code=refused.code, **about)
+            raise
+        outcome = {"who": done["who"], "digest": done.get("digest", ""), "revoked": " ".join(done["revoked"])}
+        self._audit.record(f"{kind} done", client.name, **outcome)
+        return done
+
+    def _rights_desk(self) -> RightsDesk:
+        if self._desk is None:
+            raise BadRequest(403, "this console does not change rights; start it with --org FOLDER of an organisation")
+        return self._desk
 
     async def _heard(self, client: ConsoleClient, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
         return await client.ask("heard", revocation=str(asked.get("revocation", ""))[:200])
@@ -340,10 +491,20 @@ class Console:
         }
 
     async def _pipeline(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
-        number = str(asked.get("number", ""))
-        if not number.isdecimal() or len(number) > 4:
-            raise InputError("expected the number of a pipeline")
-        return await asyncio.to_thread(pipelines.details, list(self.settings.pipelines), int(number))
+        found = await asyncio.to_thread(pipelines.details, list(self.settings.pipelines), _pipeline_number(asked))
+        return {**found, "lag": await self._pipeline_lag(client, found["subscription"])}
+
+    async def _pipeline_lag(self, client: ConsoleClient, subscription: str) -> int | None:
+        """How many events wait at the broker for the pipeline; None if it reads elsewhere, or is not this client's."""
+        if not subscription:
+            return None
+        own = await client.ask("subscriptions")
+        return next((row["waiting"] for row in own if row["name"] == subscription and "waiting" in row), None)
+
+    async def _deliveries(self, client: ConsoleClient, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+        subscriber = str(asked.get("subscriber", ""))[:1000]
+        files = list(self.settings.pipelines)
+        return await asyncio.to_thread(pipelines.delivered, files, _pipeline_number(asked), subscriber)
 
     async def _why(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
         event_type = await client.event_type(str(asked.get("type", "")))
@@ -369,12 +530,23 @@ class Console:
             await asyncio.sleep(RECENT_WAIT_S)
         hidden = await self._hidden(client, event_type.name)
         recent = [(event.id, event.values) for event in feed.recent]
+        wanted = parse(str(asked["where"]), event_type)
         return {
             "check": described,
             "hidden": sorted(hidden),
-            **conditions.try_on(parse(str(asked["where"]), event_type), recent, hidden),
+            **conditions.try_on(wanted, recent, hidden),
+            "related": conditions.related(wanted, await self._others(client, asked), event_type),
             "last": show(feed.recent[-1]) if feed.recent else None,
         }
+
+    async def _others(self, client: ConsoleClient, asked: Mapping[str, Any]) -> list[str]:
+        """The conditions to compare one with: the client's own subscriptions to the type, and those that the page has."""
+        own = await _with_type_names(client, await client.ask("subscriptions"))
+        kept = asked.get("others", [])
+        if not isinstance(kept, list) or not all(isinstance(text, str) for text in kept):
+            raise InputError("expected other conditions as a list of texts")
+        mine = [str(row["condition"]) for row in own if row["type"] == asked.get("type")]
+        return list(dict.fromkeys([*mine, *kept]))[:CONDITIONS_MAX]
 
     async def _hidden(self, client: ConsoleClient, type: str) -> set[str]:
         return next((rights.hidden_from(client, row) for row in await client.types() if row["name"] == type), set())
@@ -418,9 +590,8 @@ class Console:
             raise BadRequest(404, "there is no such figure; `tidings lab run` draws them")
         connection.respond(200, found[0], found[1], **HEADERS, **{"Cache-Control": "no-cache"})
 
-    async def _feed(self, request: HttpRequest, connection: HttpConnection) -> None:
+    async def _feed(self, client: ConsoleClient, request: HttpRequest, connection: HttpConnection) -> None:
         """Server-sent events, until the page or the feed ends."""
-        client = self._client(request.query)
         event_type = await client.event_type(request.query.get("type", ""))
         where = request.query.get("where", "").strip() or "TRUE"
         parse(where, event_type)  # Raises here, with the spot, before the broker is asked.
@@ -439,6 +610,13 @@ class Console:
             connection.end()
             with contextlib.suppress(ConnectionError):
                 await connection.writer.drain()
+
+
+def _pipeline_number(asked: Mapping[str, Any]) -> int:
+    number = str(asked.get("number", ""))
+    if not number.isdecimal() or len(number) > 4:
+        raise InputError("expected the number of a pipeline")
+    return int(number)
 
 
 async def _with_type_names(client: ConsoleClient, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -473,12 +651,20 @@ def _pages() -> dict[str, tuple[bytes, str]]:
 def _tls(settings: ConsoleSettings) -> ssl.SSLContext | None:
     """None on loopback without a certificate; raises InputError for another address without one."""
     host, _ = host_and_port(settings.listen, "listen: ")
+    if settings.user_authority is not None and settings.certificate is None:
+        raise InputError("--user-authority needs --certificate and --key: users show their certificates over TLS")
     if settings.certificate is None:
         if host not in LOOPBACK:
             raise InputError(f"listen: {host} is not loopback, so the console needs --certificate and --key for TLS")
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
+    if settings.user_authority is not None:
+        context.verify_mode = ssl.CERT_OPTIONAL  # Others log in otherwise.
+        try:
+            context.load_verify_locations(settings.user_authority)
+        except (OSError, ssl.SSLError) as wrong:
+            raise SetupError(f"{settings.user_authority}: no certificates of authorities: {wrong}") from None
     try:
         context.load_cert_chain(settings.certificate, settings.key)
     except (OSError, ssl.SSLError) as wrong:

@@ -4,7 +4,7 @@ Any program of any user of the machine can connect to a loopback port, and any p
 browser send requests to it. So:
 
     login      the console prints a URL with a key in its fragment, which browsers do not send; the page exchanges it
-               for a session
+               for a session. Users log in by a certificate or with OpenID Connect (see `login`)
     session    a cookie that scripts cannot read (HttpOnly) and that other sites cannot send (SameSite=Strict)
     CSRF       a request that is not a GET carries the session's token in a header, and its Origin is the console's own
     host       the Host header names the console, so that a hostile name which resolves to 127.0.0.1 (DNS rebinding)
@@ -30,12 +30,20 @@ CSRF_HEADER = "x-tidings-csrf"
 
 @dataclass(slots=True)
 class WebSession:
-    """One browser that has shown the login key."""
+    """One browser that has logged in."""
 
     cookie: str
     csrf: str
     ends_at: float
     used_at: float
+    user: str = ""
+    """Who has logged in; empty for the operator, who has the login key."""
+    clients: tuple[str, ...] | None = None
+    """Whom a user may act as; None: every client of the console."""
+
+    @property
+    def is_operator(self) -> bool:
+        return self.clients is None
 
 
 class WebSessions:
@@ -54,8 +62,15 @@ class WebSessions:
         if not hmac.compare_digest(key.encode(), self.key.encode()):
             self._wrong.append(now)
             raise Denied("token: not the login key of this console; use the URL that `tidings console` printed last")
+        return self._opened(now)
+
+    def open_for(self, user: str, clients: tuple[str, ...], now: float) -> WebSession:
+        """A session for a user who has proven to be one."""
+        return self._opened(now, user, clients)
+
+    def _opened(self, now: float, user: str = "", clients: tuple[str, ...] | None = None) -> WebSession:
         self._forget(now)
-        session = WebSession(secrets.token_urlsafe(32), secrets.token_urlsafe(32), now + SESSION_S, now)
+        session = WebSession(secrets.token_urlsafe(32), secrets.token_urlsafe(32), now + SESSION_S, now, user, clients)
         self._open[session.cookie] = session
         return session
 
@@ -64,9 +79,9 @@ class WebSessions:
 
     def find(self, headers: Mapping[str, str], name: str, now: float) -> WebSession:
         """The session whose cookie a request carries; raises BadRequest (401) if there is none."""
-        session = self._open.get(_cookie(headers.get("cookie", ""), name))
+        session = self._open.get(cookie(headers, name))
         if session is None or session.ends_at <= now:
-            raise BadRequest(401, "no session; open the URL that `tidings console` printed")
+            raise BadRequest(401, "no session; log in, or open the URL that `tidings console` printed")
         session.used_at = now
         return session
 
@@ -87,20 +102,25 @@ def check_csrf(session: WebSession, headers: Mapping[str, str]) -> None:
         raise Denied("token: the request does not carry this session's CSRF token; reload the page")
 
 
-def check_source(headers: Mapping[str, str], hosts: frozenset[str], scheme: str) -> None:
-    """Raises Denied for a request to another host, or from a page of another site."""
+def check_source(headers: Mapping[str, str], hosts: frozenset[str], scheme: str, *, is_return: bool = False) -> None:
+    """Raises Denied for a request to another host, or from a page of another site.
+
+    `is_return`: where a login provider sends the browser back to, which is a page of another site by its nature.
+    """
     if headers.get("host", "").lower() not in hosts:
         raise Denied("domain: this console does not serve that host; use the URL that it printed")
     origin = headers.get("origin")
     if origin is not None and origin.lower() not in {f"{scheme}://{host}" for host in hosts}:
         raise Denied("domain: a page of another site may not ask this console")
-    if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+    is_page = is_return and headers.get("sec-fetch-mode", "navigate") == "navigate"
+    if not is_page and headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         raise Denied("domain: a page of another site may not ask this console")
 
 
-def _cookie(header: str, name: str) -> str:
+def cookie(headers: Mapping[str, str], name: str) -> str:
+    """The value of a cookie; empty if there is none."""
     try:
-        found = SimpleCookie(header).get(name)
+        found = SimpleCookie(headers.get("cookie", "")).get(name)
     except CookieError:
         return ""
     return found.value if found is not None else ""

@@ -6,10 +6,13 @@ another is the word of that broker; a broker that reports itself counts more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
 from tidings.console.participants import ConsoleClient
+
+RATE_POINTS = 6  # Ten seconds.
 
 
 def topology(clients: Iterable[ConsoleClient]) -> dict[str, Any]:
@@ -25,13 +28,16 @@ def topology(clients: Iterable[ConsoleClient]) -> dict[str, Any]:
             continue
         status = history.latest
         overlays.add(status["protocol"])
-        brokers[status["id"]] = _own(status, client.name, is_stale=bool(history.problem))
+        brokers[status["id"]] = {
+            **_own(status, client.name, is_stale=bool(history.problem)),
+            **_rates(history.points),
+        }
         for each in status["linked"]:
             brokers.setdefault(each["id"], _linked(each))
-            _link(links, status["id"], each["id"], queued=each["queued"], is_up=True)
+            _link(links, status["id"], each, is_up=True)
         for each in status["unlinked"]:
             brokers.setdefault(each["id"], _away(each))
-            _link(links, status["id"], each["id"], queued=0, is_up=False)
+            _link(links, status["id"], {"id": each["id"], "owed": status["owed"].get(each["id"], 0)}, is_up=False)
     return {
         "overlay": ", ".join(sorted(overlays)),
         "brokers": sorted(brokers.values(), key=lambda each: (each["domain"], each["name"])),
@@ -52,7 +58,13 @@ def _own(status: Any, client: str, *, is_stale: bool) -> dict[str, Any]:
         "clients": len(status["connected"]),
         "subscriptions": status["subscriptions"],
         "waiting": status["waiting"],
+        "oldest_s": status["oldest_s"],
         "published": status["counts"].get("published", 0),
+        "role": status["map"]["role"],
+        "zones": status["map"]["zones"],
+        "axes": status["map"]["axes"],
+        "trees": status["map"]["trees"],
+        "neighbours": status["links"],
     }
 
 
@@ -72,8 +84,24 @@ def _away(each: Any) -> dict[str, Any]:
     }
 
 
-def _link(links: dict[tuple[str, str], dict[str, Any]], one: str, other: str, *, queued: int, is_up: bool) -> None:
-    """Both ends may report it; it is up if either has it, and the longer queue is shown."""
-    a, b = sorted((one, other))
-    link = links.setdefault((a, b), {"a": a, "b": b, "queued": 0, "up": False})
-    link["queued"], link["up"] = max(link["queued"], queued), link["up"] or is_up
+def _rates(points: Iterable[tuple[float, Mapping[str, float]]]) -> dict[str, float]:
+    """Events a second over the last answers: published at this broker, and delivered to its subscriptions."""
+    recent = list(points)[-RATE_POINTS:]
+    if len(recent) < 2:
+        return {}
+    seconds = max(0.1, recent[-1][0] - recent[0][0])
+    found = {}
+    for name in ("published", "delivered"):
+        # A broker that was restarted counts from 0 again.
+        total = sum(max(0.0, after[name] - before[name]) for (_, before), (_, after) in pairwise(recent))
+        found[f"{name}_per_s"] = round(total / seconds, 2)
+    return found
+
+
+def _link(links: dict[tuple[str, str], dict[str, Any]], one: str, end: Mapping[str, Any], *, is_up: bool) -> None:
+    """Both ends may report it; it is up if either has it, and the worse of two numbers is shown."""
+    a, b = sorted((one, end["id"]))
+    link = links.setdefault((a, b), {"a": a, "b": b, "queued": 0, "owed": 0, "silent_s": 0.0, "up": False})
+    link["up"] = link["up"] or is_up
+    for name in ("queued", "owed", "silent_s"):
+        link[name] = max(link[name], end.get(name, 0))

@@ -28,6 +28,7 @@ INTERESTS_MAX = 200_000  # Of one broker; more makes its advertisement too large
 LIVE_TYPES_MAX = 4096  # Of one broker; what it has live subscriptions to beyond them is not checked.
 BROKERS_MAX = 4096
 BROKERS_OF_ONE_MAX = 64  # Brokers with durable subscribers of one organisation; it chooses them.
+LIVE_OF_ONE_MAX = 1024  # Brokers of one organisation with live ones only: as many as are members.
 RIGHTS_MAX = 256  # Shown with one advertisement.
 RENEW_S = 3600.0  # How often a broker advertises again, whether or not anything has changed.
 EXPIRE_S = 30 * 24 * RENEW_S  # As long as a broker may be away and still be owed what it missed.
@@ -162,8 +163,11 @@ class InterestDirectory:
         if len(advertisement.rights) > RIGHTS_MAX:
             raise Denied(f"interest: more than {RIGHTS_MAX} rights")
         organisation, broker = self._organisation_of(advertisement.key, advertisement.rights), body.who.id
-        others = sum(of == organisation for id, of in self._organisations.items() if id != broker)
-        if others >= BROKERS_OF_ONE_MAX:
+        others = [id for id, of in self._organisations.items() if of == organisation and id != broker]
+        if len(others) >= LIVE_OF_ONE_MAX:
+            raise Denied(f"interest: one organisation has more than {LIVE_OF_ONE_MAX} brokers with subscribers")
+        durable = sum(1 for id in others if id in self._known and self._known[id].interests)
+        if body.interests and durable >= BROKERS_OF_ONE_MAX:
             raise Denied(
                 f"interest: one organisation has more than {BROKERS_OF_ONE_MAX} brokers with durable subscribers"
             )

@@ -29,6 +29,7 @@ from typing import NamedTuple
 from tidings.delivery.messages import DIRECT_EVENTS_MAX
 from tidings.overlay import NodeId
 
+CHECKED_MAX = 16  # Events of one type each second.
 CHECK_BYTES_MAX = 128 * 1024  # Of one type each second, to one broker; at least one event.
 TYPES_CHECKED_MAX = 256  # Each second.
 BROKERS_CHECKED_MAX = 32  # Of one type each second; of more, some at random.

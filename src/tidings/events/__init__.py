@@ -13,6 +13,8 @@ In reading order:
     jsonform      events as JSON
     jsonschema    event types as JSON Schema
     arrow         event types and events as Arrow schemas and batches
+    columns       events of one type as columns on a wire
+    column_codec  those columns to Arrow and back, from senders that are not trusted
     cloudevents   events as CloudEvents
 """
 
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tidings.events.columns import BATCH_BYTES_MAX, EventColumns, check_count, is_columnar, rows_at_most
 from tidings.events.declaration import from_declaration, read_file, to_declaration, write_file
 from tidings.events.event import Event, decode_value, encode_value, from_extension, from_message, to_extension
 from tidings.events.jsonform import read_record, read_values, to_record, typed
@@ -57,14 +60,23 @@ if TYPE_CHECKING:
         to_batch,
         value_type_of,
     )
+    from tidings.events.column_codec import (
+        columns_of_rows,
+        rows_of_columns,
+        rows_of_records,
+        values_of_columns,
+        values_of_rows,
+    )
 
 __all__ = [
     "ARROW_TYPES",
+    "BATCH_BYTES_MAX",
     "INT_MAX",
     "INT_MIN",
     "Attribute",
     "Date",
     "Event",
+    "EventColumns",
     "EventType",
     "Exact",
     "HeaderColumns",
@@ -76,6 +88,8 @@ __all__ = [
     "ValueType",
     "arrow_schema",
     "arrow_values",
+    "check_count",
+    "columns_of_rows",
     "conform",
     "decode_value",
     "describe",
@@ -87,6 +101,7 @@ __all__ = [
     "from_declaration",
     "from_extension",
     "from_message",
+    "is_columnar",
     "json_schema",
     "nest",
     "python_values",
@@ -94,6 +109,9 @@ __all__ = [
     "read_record",
     "read_values",
     "row_values",
+    "rows_at_most",
+    "rows_of_columns",
+    "rows_of_records",
     "to_batch",
     "to_declaration",
     "to_extension",
@@ -102,6 +120,8 @@ __all__ = [
     "typed",
     "unscaled",
     "value_type_of",
+    "values_of_columns",
+    "values_of_rows",
     "write_file",
 ]
 
@@ -122,6 +142,9 @@ _OF_ARROW = frozenset(
         "value_type_of",
     }
 )
+_OF_COLUMN_CODEC = frozenset(
+    {"columns_of_rows", "rows_of_columns", "rows_of_records", "values_of_columns", "values_of_rows"}
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -130,4 +153,8 @@ def __getattr__(name: str) -> Any:
         from tidings.events import arrow
 
         return getattr(arrow, name)
+    if name in _OF_COLUMN_CODEC:
+        from tidings.events import column_codec
+
+        return getattr(column_codec, name)
     raise AttributeError(f"module 'tidings.events' has no attribute {name!r}")

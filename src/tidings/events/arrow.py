@@ -349,12 +349,17 @@ def _is_conformed(rows: Rows, event_type: EventType) -> bool:
         rows.validate(full=True)
     except pa.ArrowInvalid:
         return False  # Which attribute and row it is, the long way finds out.
-    return not any(a.required and rows.column(at).null_count for at, a in enumerate(event_type))
+    return not any(rows.column(at).null_count for at in _required(event_type))
 
 
 @lru_cache(maxsize=256)  # More event types than one process is likely to mix; a miss costs only time.
 def _flat_schema(event_type: EventType) -> pa.Schema:
     return arrow_schema(event_type)
+
+
+@lru_cache(maxsize=256)  # As above.
+def _required(event_type: EventType) -> tuple[int, ...]:
+    return tuple(at for at, attribute in enumerate(event_type) if attribute.required)
 
 
 def nest(rows: Rows) -> Rows:

@@ -121,14 +121,14 @@ class Intervals(Struct, frozen=True, gc=False):
             return "(-∞, ∞)"
         if next_key(low) == high:
             return "{" + self._show_key(low) + "}"
-        text, is_before = ("-∞", True) if low == start else self._bound(low)
+        text, is_before = ("-∞", True) if low == start else self.bound(low)
         left = ("(" if is_before else "[") + text
         if high == end:
             return f"{left}, ∞)"
-        text, is_before = self._bound(high)
+        text, is_before = self.bound(high)
         return f"{left}, {text}{']' if is_before else ')'}"
 
-    def _bound(self, key: Any) -> tuple[str, bool]:
+    def bound(self, key: Any) -> tuple[str, bool]:
         """A bound as people write it: the key, or the one before it where that is shorter, and which of them it is."""
         before = _key_before(key)
         if before is not None and len(self._show_key(before)) < len(self._show_key(key)):

@@ -60,11 +60,12 @@ class Claim:
         return self.says.startswith(BEYOND)
 
     def find(self, results: Results) -> Finding:
-        """What was measured, and the verdict; a target of our own is met or not, never `better` than a paper."""
+        """What was measured, and the verdict; a target of our own is met or missed, never `better` than a paper."""
         found = self.judge(results)
-        if self.is_ours and found.verdict is not Verdict.DIFFERS:
-            return found._replace(verdict=Verdict.GOAL_MET)
-        return found
+        if not self.is_ours:
+            return found
+        missed = found.verdict in (Verdict.DIFFERS, Verdict.GOAL_MISSED)
+        return found._replace(verdict=Verdict.GOAL_MISSED if missed else Verdict.GOAL_MET)
 
 
 @dataclass(frozen=True, slots=True)

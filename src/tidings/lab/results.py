@@ -37,8 +37,9 @@ class Verdict(StrEnum):
 
     HOLDS = "holds"
     BETTER = "better"  # Than a number of the paper, under its conditions.
-    GOAL_MET = "goal met"  # A target of our own.
     DIFFERS = "differs"
+    GOAL_MET = "goal met"  # A target of our own.
+    GOAL_MISSED = "goal missed"
 
 
 class Finding(NamedTuple):

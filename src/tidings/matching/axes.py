@@ -82,34 +82,20 @@ class Axes:
         """The cells that begin at these bounds, each of which is a cut of the axis."""
         column = _Column.of_bounds(bounds)
         out = np.empty(len(bounds), np.int32)
-        self._locate(_BOUND_KINDS[int(self.is_text(index))], index, [column], out.reshape(1, -1))
+        self.locate_columns(_BOUND_KINDS[int(self.is_text(index))], index, [column], out.reshape(1, -1))
         return out
 
     def locate(self, rows: pa.Table, event_type: EventType) -> Array:
         """The cells of conformed rows, one line per axis and one of zeros behind them."""
-        located = np.empty((len(self) + 1, rows.num_rows), np.int32)
-        located[-1] = 0
-        forms = _forms(event_type)[self.attribute]
-        batches = rows.to_batches() if forms.max(initial=0) < _CONVERTED else []
-        if len(batches) == 1:
-            here, places = Exported(batches[0]), np.empty((len(self), cells.COLUMN_SIZE), np.int64)
-            try:
-                read_places(here.address, self.attribute, forms, places)
-                self._locate_at(self.arrays.kind, 0, places, located)
-            finally:
-                here.release()
-            return located
-        kinds = event_type.attributes
-        columns = [_Column.of(rows.column(a), kinds[a].type) for a in self.attribute.tolist()]
-        self._locate(self.arrays.kind, 0, columns, located)
-        return located
+        return BatchLocator(self, event_type).locate(rows)
 
-    def _locate(self, kinds: Array, first: int, columns: Sequence[_Column], out: Array) -> None:
+    def locate_columns(self, kinds: Array, first: int, columns: Sequence[_Column], out: Array) -> None:
         """The cells of these columns on as many axes from `first` on."""
         places = np.array([column.place for column in columns], np.int64).reshape(-1, cells.COLUMN_SIZE)
-        self._locate_at(kinds, first, places, out)
+        self.locate_at(kinds, first, places, out)
 
-    def _locate_at(self, kinds: Array, first: int, places: Array, out: Array) -> None:
+    def locate_at(self, kinds: Array, first: int, places: Array, out: Array) -> None:
+        """The same for columns that lie at these places in memory."""
         _, rows, *arrays = self.arrays
         cells.locate_columns(kinds, rows[first : first + len(places)], *arrays, places, out)
 
@@ -123,6 +109,43 @@ def _forms(event_type: EventType) -> Array:
     stored = dict.fromkeys((ValueType.INT, ValueType.DOUBLE, ValueType.TIMESTAMP), _NUMBERS)
     stored |= dict.fromkeys((ValueType.STRING, ValueType.BYTES), _TEXTS)
     return np.array([stored.get(a.type, _CONVERTED) for a in event_type], np.uint8)
+
+
+class BatchLocator:
+    """Puts batches of one event type into the cells of some axes; knows how each column is read.
+
+    `attribute` has by axis the number of its attribute, `is_text` whether that is a text.
+    """
+
+    def __init__(self, axes: Axes, event_type: EventType) -> None:
+        self._axes, self._event_type = axes, event_type
+        self.attribute = axes.attribute
+        self.is_text = _forms(event_type)[axes.attribute]
+        self._is_read_in_place = bool(self.is_text.max(initial=0) < _CONVERTED)
+
+    def export(self, rows: pa.Table) -> Exported | None:
+        """The rows as one batch that kernels read where it is, if they can; the caller releases it."""
+        batches = rows.to_batches() if self._is_read_in_place else []
+        return Exported(batches[0]) if len(batches) == 1 else None
+
+    def locate(self, rows: pa.Table) -> Array:
+        """The cells of conformed rows, one line per axis and one of zeros behind them."""
+        axes = self._axes
+        located = np.empty((len(axes) + 1, rows.num_rows), np.int32)
+        located[-1] = 0
+        here = self.export(rows)
+        if here is None:
+            kinds = self._event_type.attributes
+            columns = [_Column.of(rows.column(a), kinds[a].type) for a in axes.attribute.tolist()]
+            axes.locate_columns(axes.arrays.kind, 0, columns, located)
+            return located
+        try:
+            places = np.empty((len(axes), cells.COLUMN_SIZE), np.int64)
+            read_places(here.address, self.attribute, self.is_text, places)
+            axes.locate_at(axes.arrays.kind, 0, places, located)
+        finally:
+            here.release()
+        return located
 
 
 class _Column(NamedTuple):

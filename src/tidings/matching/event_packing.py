@@ -121,7 +121,7 @@ class SingleEventMatcher:
         attributes = [event_type.attributes[index] for index in segment.axes.attribute.tolist()]
         places = np.array([packer.place[a.name] for a in attributes], np.int64)
         self._keeps = (segment, places)  # What the address book points to.
-        self._book = match_one.address_book(segment.axes.arrays, segment.layout, places, packer.counts)
+        self._book = match_one.address_book(segment.axes.arrays, segment.layout, [places], packer.counts)
         self._address: int = self._book.ctypes.data
         self._work_bytes = match_one.work_bytes(len(segment.axes), len(segment.layout.grids))
         self._matches_max = MATCHES_FIRST

@@ -47,16 +47,16 @@ NULL_SHARE = 0.02  # Events that lack an attribute some condition names, as long
 GAP_WEIGHT = 0.1  # Of a text between two that conditions mention, relative to one that they mention.
 SAMPLE_WEIGHT = 0.9  # How much a sample counts; the rest is for cells that it happens not to touch.
 
-PROBE_NS = 10.0  # Looking into one grid cell.
-CANDIDATE_NS = 1.5  # Testing one entry of it.
-HIT_NS = 6.0  # Checking the remaining sides of one whose filed sides hold.
+PROBE_NS = 5.0  # Looking into one grid cell.
+CANDIDATE_NS = 2.0  # Testing one entry of it.
+HIT_NS = 8.0  # Checking the remaining sides of one whose filed sides hold.
 READ_BYTES_PER_NS = 8.0
 READ_ONCE_EVENTS = 16_384  # Events that share the cost of reading a grid once.
 
 # How many entries a box may have on average in one grid. With 12 bytes each it bounds memory per condition.
 ENTRIES_MAX = 12.0
 ENTRY_BYTES = 12
-FINEST_BITS = 8
+FINEST_BITS = 9
 LIST_SLACK = 1.3  # Candidates of a list per one whose side holds: buckets are wider than the sides' ends.
 BLUR = 0.01  # What the width of a bucket adds to the chance that a side's entry is a candidate, roughly.
 ROUNDS = 4

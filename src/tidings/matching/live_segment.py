@@ -18,11 +18,14 @@ import pyarrow as pa
 
 from tidings.events import EventType, Value
 from tidings.filters import Condition, parse
+from tidings.matching.axes import BatchLocator
 from tidings.matching.box_table import Array
 from tidings.matching.event_packing import EventPacker, SingleEventMatcher
 from tidings.matching.grid import NO_RESIDUAL, CellBoxes
 from tidings.matching.id_dictionary import IdDictionary
 from tidings.matching.kernels import match as match_kernels
+from tidings.matching.kernels.match_few import match_few
+from tidings.matching.kernels.match_one import address_book
 from tidings.matching.kernels.pairs import distinct_pairs
 from tidings.matching.residuals.residuals import Residuals
 from tidings.matching.segment import Segment
@@ -35,6 +38,7 @@ DOUBTFUL_PAIRS_MAX = 1 << 22  # Pairs in doubt at a time, some 200 MB while they
 PIECES = 16  # If a batch has more, it is matched in so many pieces.
 ROWS_AT_ONCE_MAX = 1 << 31
 CONDITIONS_MAX = 16_384  # Conditions under words that are kept compiled for single events.
+FEW_ROWS = 256  # Of so few rows, calls cost more than what is done in them; see `kernels.match_few`.
 FEW_PAIRS = 1024  # Of so many doubtful pairs, the different ones are found by sorting.
 
 
@@ -65,6 +69,7 @@ class LiveSegment:
         self.remove(repeated, FIRST_STAMP)
         self.residuals = Residuals(segment.residuals, event_type)
         self._has_words = bool(segment.words)
+        self._locator = BatchLocator(segment.axes, event_type)
         self._conditions: dict[int, Condition] = {}
         self._doubtful_max = doubtful_max
         self._rows_at_once = ROWS_AT_ONCE_MAX
@@ -72,6 +77,7 @@ class LiveSegment:
         self._unordered_events_max = unordered_events_max
         self._matches_per_event = float(MATCHES_FIRST)
         self._one = SingleEventMatcher(segment, event_type, EventPacker(event_type))
+        self._few = _FewEventsMatcher(segment, self._locator)
 
     def remove(self, numbers: Array, stamp: int) -> int:
         """Marks subscriptions as removed from `stamp` on; returns how many were still there."""
@@ -124,10 +130,14 @@ class LiveSegment:
 
     def _run(self, rows: pa.Table, start: np.uint64, out: Array) -> tuple[Array, Array, Array]:
         """Pairs that match, pairs in doubt (if more than are wanted, not all of either), and the kernel's counts."""
-        cells, segment = self.segment.axes.locate(rows, self.event_type), self.segment
-        totals = np.zeros(match_kernels.TOTALS_SIZE, np.int64)
+        segment, totals = self.segment, np.zeros(match_kernels.TOTALS_SIZE, np.int64)
         totals[match_kernels.DOUBTFUL_MAX] = self._doubtful_max if rows.num_rows > 1 else len(segment.boxes)
         by_axis = not self._is_small and rows.num_rows > self._unordered_events_max
+        if rows.num_rows <= FEW_ROWS and not by_axis and self._few.match(rows, start, out, totals):
+            end = totals[match_kernels.MATCHES]
+            return out[:end], out[end : end + totals[match_kernels.DOUBTFUL]], totals
+        totals[: match_kernels.DOUBTFUL_MAX] = 0  # What `match_few` may have counted.
+        cells = self._locator.locate(rows)
         pairs, doubtful = match_kernels.match_events(cells, by_axis, segment.layout, start, out, totals)
         pairs, doubtful = pairs[: totals[match_kernels.MATCHES]], doubtful[: totals[match_kernels.DOUBTFUL]]
         if segment.words and len(doubtful) <= totals[match_kernels.DOUBTFUL_MAX]:
@@ -180,6 +190,27 @@ class LiveSegment:
             return pairs
         since = self.removed[split_pairs(pairs)[1] - first_owner]
         return pairs[(since == 0) | (since > stamp)]  # type: ignore[no-any-return]
+
+
+class _FewEventsMatcher:
+    """Matches batches of few rows against a segment, with one call of one kernel."""
+
+    def __init__(self, segment: Segment, locator: BatchLocator) -> None:
+        others = [locator.attribute, locator.is_text]
+        self._keeps, self._locator = (segment, others), locator  # What the address book points to.
+        self._book = address_book(segment.axes.arrays, segment.layout, others)
+        self._address: int = self._book.ctypes.data
+        self._is_able = not segment.words  # Which are looked for in the rows themselves.
+
+    def match(self, rows: pa.Table, start: np.uint64, out: Array, totals: Array) -> bool:
+        """Writes pairs that match, then those in doubt; False if the rows cannot be read in place, or there is no room."""
+        batch = self._locator.export(rows) if self._is_able else None
+        if batch is None:
+            return False
+        try:
+            return bool(match_few(self._address, batch.address, rows.num_rows, start, out, totals))
+        finally:
+            batch.release()
 
 
 def split_pairs(pairs: Array) -> tuple[Array, Array]:

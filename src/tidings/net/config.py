@@ -15,7 +15,7 @@ known one: a misspelt limit would be a limit not set.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class PeerConfig:
-    """Another broker: where it is reached, and the key that must answer."""
+    """Another broker: where it is reached, and the key that must answer. One with several addresses comes several times."""
 
     address: str
     key: str
@@ -69,8 +69,9 @@ class Limits:
     client_events_per_s: float = 0.0  # 0: no limit. Of one key, on all its connections and at the gateway.
     organisation_events_per_s: float = 0.0  # Of all clients of this broker together.
     peer_messages_per_s: float = 0.0  # Of all brokers of one organisation: more is read later, and nothing is lost.
-    checks_per_s: int = 16  # Events of one type that go straight to brokers with live subscriptions; 0: none.
+    spot_checks: bool = True  # Whether samples of events go straight to brokers with live subscriptions.
     burst_s: float = 2.0  # So many seconds' worth may come at once.
+    lease_s: float = 2.5  # How long a process with a journal in PostgreSQL may be silent before another takes over.
     alone_after_s: float = 10.0  # How long a broker waits for peers it does not see before it begins without them.
 
 
@@ -99,6 +100,10 @@ class BrokerConfig:
     """A file with the names of the rights with an online test that hold now, one to a line; it may change at any time.
     Answers are signed with the keys in `manages`."""
     registry: str = ""
+    journal: str = ""
+    """The PostgreSQL database that holds the journal, as a URL; empty: a file in `data`."""
+    journal_password: str = ""
+    """Where its password is, as env:VARIABLE or file:PATH."""
     gateway: str = ""
     gateway_certificate: Path | None = None
     """The gateway's certificate instead of the broker's own, which browsers do not accept; clients may then also
@@ -135,6 +140,7 @@ class ClientConfig:
     name: str
     domain: str
     broker: str
+    """Where its broker is; addresses of several processes of one broker are separated by commas."""
     key: Path
     certificate: Path
     trusted: Path
@@ -150,12 +156,11 @@ def read_broker(file: Path) -> BrokerConfig:
     tables = _tables(file, ("broker", "peer", "limits", "overlay"))
     here = _only(tables, "broker", file)
     given = _fields(BrokerConfig, here, file, "broker", file.parent)
-    given["peers"] = tuple(
-        PeerConfig(**_fields(PeerConfig, each, file, "peer", file.parent))
-        for each in _list(tables.get("peer", []), file)
-    )
+    given["peers"] = tuple(_peers(tables, file))
     if (registry := given.get("registry", "")) and "://" not in registry:
         given["registry"] = str(file.parent / registry)
+    if (secret := given.get("journal_password", "")).startswith("file:"):
+        given["journal_password"] = f"file:{file.parent / secret.removeprefix('file:')}"
     own = (given["listen"], given.get("advertise", ""))
     given["peers"] += read_peers(given.get("peers_file"), but=given["peers"], not_at=own)
     given["limits"] = Limits(**_fields(Limits, tables.get("limits", {}), file, "limits", file.parent))
@@ -172,11 +177,16 @@ def read_peers(file: Path | None, but: Iterable[PeerConfig] = (), not_at: Iterab
         return ()
     tables = _tables(file, ("peer",))
     known, own = {peer.key for peer in but}, set(not_at)
-    read = (
-        PeerConfig(**_fields(PeerConfig, each, file, "peer", file.parent))
-        for each in _list(tables.get("peer", []), file)
-    )
-    return tuple(peer for peer in read if peer.key not in known and peer.address not in own)
+    return tuple(peer for peer in _peers(tables, file) if peer.key not in known and peer.address not in own)
+
+
+def _peers(tables: Mapping[str, Any], file: Path) -> Iterator[PeerConfig]:
+    """The [[peer]] tables of a file. One with a list of addresses counts as a peer at each of them."""
+    for each in _list(tables.get("peer", []), file):
+        addresses = each.get("address")
+        for address in addresses if isinstance(addresses, list) and addresses else [addresses]:
+            table = {**each, "address": address} if isinstance(addresses, list) else each
+            yield PeerConfig(**_fields(PeerConfig, table, file, "peer", file.parent))
 
 
 def files_in(named: Iterable[Path], *suffixes: str) -> list[Path]:
@@ -252,6 +262,8 @@ def _from_text(text: str, declared: str, where: str) -> Any:
     value: Any = text
     if declared.startswith("tuple"):
         value = [each.strip() for each in text.split(",") if each.strip()]
+    elif declared == "bool" and text in ("true", "false"):
+        value = text == "true"
     elif declared in ("int", "float"):
         try:
             value = int(text) if declared == "int" else float(text)
@@ -271,7 +283,19 @@ def peer_at(described: str) -> PeerConfig:
 def read_client(file: Path) -> ClientConfig:
     """The client that a file describes; likewise."""
     tables = _tables(file, ("client",))
-    return ClientConfig(**_fields(ClientConfig, _only(tables, "client", file), file, "client", file.parent))
+    table = dict(_only(tables, "client", file))
+    if isinstance(given := table.get("broker"), list) and given and all(isinstance(each, str) for each in given):
+        table["broker"] = ",".join(given)
+    return ClientConfig(**_fields(ClientConfig, table, file, "client", file.parent))
+
+
+def addresses_in(listed: str, where: str = "") -> list[tuple[str, int]]:
+    """The addresses in a list with commas, of which there is at least one; raises InputError likewise.
+
+    >>> addresses_in("10.0.0.7:7401,10.0.0.8:7401")
+    [('10.0.0.7', 7401), ('10.0.0.8', 7401)]
+    """
+    return [host_and_port(each.strip(), where) for each in listed.split(",")]
 
 
 def host_and_port(address: str, where: str = "") -> tuple[str, int]:

@@ -237,7 +237,7 @@ class _Maker:
         if organisation is self.owner and name.endswith("-1") and self.layout.mode is not Mode.PLAIN:
             table["manages"] = ["../authority.pem"]
         parts = [_table("[broker]", table)]
-        if options := overlay_options(self.layout):
+        if options := overlay_options(self.layout, [fingerprint(self.keys[each].public_key) for each in addresses]):
             parts.append(_table("[overlay]", options))
         if self.layout.limits:
             parts.append(_table("[limits]", self.layout.limits))
@@ -334,13 +334,25 @@ def _token(
     return base64.urlsafe_b64encode(grant(owner, given, secrets.token_bytes).to_bytes()) + b"\n"
 
 
-def overlay_options(layout: DevNetwork) -> dict[str, Any]:
-    """The options that all brokers must agree on. Spanhop needs to know the space: the axes are the type's attributes."""
+def overlay_options(layout: DevNetwork, brokers: Sequence[str]) -> dict[str, Any]:
+    """The options that all brokers must agree on; `brokers` are their keys.
+
+    Spanhop needs to know the space, whose axes are the type's attributes, and for `gnp` also the landmarks.
+    """
     options = dict(layout.overlay_options)
     if layout.overlay == "spanhop" and "axes" not in options:
         kinds = {attribute.name: attribute.type for attribute in layout.event_type}
         options["axes"] = {name: list(BOUNDS[kind]) for name, kind in kinds.items() if kind in BOUNDS}
+    if options.get("proximity") == "gnp" and "landmarks" not in options:
+        options["landmarks"] = _landmarks(brokers, len(options["axes"]) + 1)
     return options
+
+
+def _landmarks(brokers: Sequence[str], count: int) -> list[str]:
+    """The first brokers, one more than there are axes."""
+    if len(brokers) < count:
+        raise InputError(f"gnp needs {count} brokers as landmarks for {count - 1} axes, and there are {len(brokers)}")
+    return list(brokers[:count])
 
 
 def free_ports(count: int) -> list[int]:

@@ -20,6 +20,7 @@ from tidings.delivery import (
     BACK_S,
     BACKLOG_MAX,
     BROKERS_CHECKED_MAX,
+    CHECKED_MAX,
     DIRECT_EVENTS_MAX,
     Detours,
     DirectEvents,
@@ -39,11 +40,12 @@ from tidings.net.transport.connection import Link
 from tidings.net.transport.frames import BATCH_BYTES
 from tidings.net.transport.peer_links import PeerLinks
 from tidings.node import Delivery, Node, NodeEffect, decode_stored
-from tidings.overlay import NodeId
+from tidings.overlay import Count, NodeId
 
 TICK_S = 0.5
 CHECK_EVERY_S = 1.0
 ADVERTISE_EVERY_S = 1.0
+LINGER_S = 60.0  # A type stays advertised after its last subscription: clients come and go.
 REACH_EVERY_S = 15.0  # Dials to one broker that cannot be reached.
 
 log = logging.getLogger("tidings.delivery")
@@ -60,21 +62,23 @@ class DirectDelivery:
         history: EventHistory,
         tasks: BackgroundTasks,
         rng: Random,
-        checks_per_s: int,
+        *,
+        checks: bool = True,
     ) -> None:
-        """`checks_per_s`: of each type; 0 for none."""
+        """Without `checks`, only messages about keys go straight, and what others ask for."""
         self._node, self._links, self._directory, self._history, self._tasks = node, links, directory, history, tasks
         self._rng, self._loop = rng, asyncio.get_running_loop()
-        self._sample = SpotSample(rng, checks_per_s)
+        self._sample = SpotSample(rng, CHECKED_MAX if checks else 0)
         self._held, self._detours = HeldChecks(), Detours()
         self._reached: dict[NodeId, float] = {}
+        self._live_at: dict[str, float] = {}
+        # Those that are being sent what was published before; asked, not walked.
+        self._catching_up: set[NodeId] = set()
         self.carry_out: Callable[[Iterable[NodeEffect]], None] = lambda effects: None
         self.advertise: Callable[[Sequence[str]], None] = lambda types: None
         """Called regularly with the types of this broker's live subscriptions."""
         self.is_live: Callable[[Delivery], bool] = lambda delivery: True
         """Whether a delivery is to a live subscription: durable ones have a way of their own."""
-        self.missed = 0
-        """How many events the overlay has not brought that a check did."""
 
     def start(self) -> None:
         self._tasks.start(self._run())
@@ -107,11 +111,16 @@ class DirectDelivery:
             self._deliver_due(now)
             if now >= advertise_at:
                 advertise_at = now + ADVERTISE_EVERY_S
-                self.advertise(self._node.live_types())
+                self.advertise(self._live_types(now))
             if now >= check_at:
                 check_at = now + CHECK_EVERY_S
                 self._check(now)
                 self._held.forget(now)
+
+    def _live_types(self, now: float) -> list[str]:
+        self._live_at.update(dict.fromkeys(self._node.live_types(), now))
+        self._live_at = {type: at for type, at in self._live_at.items() if at > now - LINGER_S}
+        return list(self._live_at)
 
     def _check(self, now: float) -> None:
         types = self._node.live_types()
@@ -137,17 +146,29 @@ class DirectDelivery:
         return link
 
     def receive_request(self, link: Link, request: DirectRequest) -> None:
-        """A broker does not get this broker's events of a type by the overlay."""
-        broker, now = link.proven.id, self._loop.time()
-        if self._node.may_be_owed(broker, request.type, now) and self._detours.begin(broker, request.type, now):
-            log.info("sends a type straight", extra={"broker": broker, "type": request.type})
-            self._tasks.start(self._send_backlog(link, request.type))
+        """A broker does not get this broker's events of a type by the overlay. It must have said that it wants it."""
+        broker, type, now = link.proven.id, request.type, self._loop.time()
+        if self._node.types.get(type) is None or broker not in self._directory.live_brokers(type):
+            return
+        if self._node.may_be_owed(broker, type, now) and self._detours.begin(broker, type, now):
+            log.info("sends a type straight", extra={"broker": broker, "type": type})
+            if broker not in self._catching_up:
+                self._tasks.start(self._catch_up(link, type))
+
+    async def _catch_up(self, link: Link, type: str) -> None:
+        self._catching_up.add(link.proven.id)
+        try:
+            await self._send_backlog(link, type)
+        finally:
+            self._catching_up.discard(link.proven.id)
 
     async def _send_backlog(self, link: Link | None, type: str) -> None:
         """Without a link, to this broker's own subscribers."""
         since_us = now_us() - int(BACK_S * 1e6)
         (backlog,) = await self._history.read([DurableInterest("", type, "", since_us)], skew_us=0)
-        events: list[JournaledEvent] = self._history.complete(backlog)[-BACKLOG_MAX:]
+        found: list[JournaledEvent] = self._history.complete(backlog)
+        # Batches were delivered here without the overlay.
+        events = [event for event in found if link is not None or not event.is_of_batch][-BACKLOG_MAX:]
         for start in range(0, len(events), DIRECT_EVENTS_MAX):
             part = events[start : start + DIRECT_EVENTS_MAX]
             aged = [((now_us() - event.at_us) / 1e6, event.raw) for event in part]
@@ -203,7 +224,7 @@ class DirectDelivery:
 
     def _note_missed(self, check: HeldCheck, now: float) -> None:
         """The overlay has not brought an event that somebody here wants."""
-        self.missed += 1
+        self.carry_out([Count("missed by the overlay")])
         type, link = _type_of(check.raw), self._links.ready(check.origin)
         is_own = check.origin == self._node.me.id
         if (link is None and not is_own) or not self._held.missed(check.origin, type, now):

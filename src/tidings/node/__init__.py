@@ -40,6 +40,8 @@ Modules, in reading order:
 
 from tidings.node.credentials import Credentials, HeldToken, RevocationState, node_id_of
 from tidings.node.effects import (
+    BatchDelivery,
+    BatchIds,
     Delivery,
     Direct,
     Ended,
@@ -49,11 +51,12 @@ from tidings.node.effects import (
     LinkReady,
     NodeEffect,
     NotJoined,
+    PublishedBatch,
     Rejected,
 )
 from tidings.node.local_delivery import LocalSubscription
 from tidings.node.node import LocalIdentity, Node, NodePolicy
-from tidings.node.outbound import decode_stored, stored_values
+from tidings.node.outbound import decode_stored, decode_stored_batch, encode_stored_batch, stored_values
 from tidings.node.subscriptions import INTERESTS_MAX
 from tidings.node.trace_log import TraceHop
 from tidings.node.type_crypto import sealed_by
@@ -61,6 +64,8 @@ from tidings.node.type_registry import RegisteredType, TypeRegistry
 
 __all__ = [
     "INTERESTS_MAX",
+    "BatchDelivery",
+    "BatchIds",
     "Credentials",
     "Delivery",
     "Direct",
@@ -76,12 +81,15 @@ __all__ = [
     "NodeEffect",
     "NodePolicy",
     "NotJoined",
+    "PublishedBatch",
     "RegisteredType",
     "Rejected",
     "RevocationState",
     "TraceHop",
     "TypeRegistry",
     "decode_stored",
+    "decode_stored_batch",
+    "encode_stored_batch",
     "node_id_of",
     "sealed_by",
     "stored_values",

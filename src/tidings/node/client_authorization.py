@@ -174,7 +174,7 @@ class EffectiveRights(NamedTuple):
 class VisibleAttributes:
     """What one client may see at one time; compared by identity."""
 
-    __slots__ = ("_count", "_mine", "_theirs", "ever", "is_all", "mine", "theirs")
+    __slots__ = ("_count", "_mine", "_theirs", "depends_on_values", "ever", "is_all", "mine", "theirs")
 
     def __init__(self, theirs: EffectiveRights, mine: EffectiveRights, every: frozenset[str]) -> None:
         """`theirs` are the client's rights, `mine` the broker's; `every` has all attributes of the type."""
@@ -183,6 +183,7 @@ class VisibleAttributes:
         self.theirs, self.mine = theirs.within(readable), mine.within(readable)
         self.ever = _intersection(self.theirs.ever(), self.mine.ever())
         self.is_all = self.theirs.always == self.mine.always == every
+        self.depends_on_values = bool(self.theirs.parts or self.mine.parts)
 
     def is_from(self, theirs: EffectiveRights, mine: EffectiveRights) -> bool:
         return self._theirs is theirs and self._mine is mine

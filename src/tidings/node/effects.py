@@ -2,15 +2,25 @@
 
 `Send`, `WakeAt`, `Completed`, `Failed` and `Count` are the router's and pass through unchanged. `Deliver` never does:
 the node matches the event with its subscriptions, projects it, and emits a `Delivery` for each. The rest is here.
+
+Events that are published together are an `EventBatch`, and what is delivered of them to one client a `BatchDelivery`.
+An event of a batch has the id, and wherever it leaves the batch the bytes and the signature, that it would have had if
+it had been published by itself.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from struct import Struct, pack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
+from tidings.events import EventColumns, Value
 from tidings.overlay import Completed, Count, EventId, Failed, NodeId, Send, SubscriptionId, WakeAt
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False):
@@ -91,6 +101,87 @@ class NotJoined(msgspec.Struct, frozen=True, gc=False):
 
     type: str
     why: str
+
+
+_INCARNATION = Struct("<q")
+
+
+class BatchIds(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The ids of events that were published together: of one origin, and numbered without gaps."""
+
+    origin: NodeId
+    incarnations: bytes
+    """Of each event, as 8 bytes in little-endian order; in those of signed events is a digest."""
+    first_seq: int
+
+    @classmethod
+    def of(cls, origin: NodeId, incarnations: Sequence[int], first_seq: int) -> BatchIds:
+        return cls(origin, pack(f"<{len(incarnations)}q", *incarnations), first_seq)
+
+    def __len__(self) -> int:
+        return len(self.incarnations) // _INCARNATION.size
+
+    def __iter__(self) -> Iterator[EventId]:
+        for row, (incarnation,) in enumerate(_INCARNATION.iter_unpack(self.incarnations)):
+            yield EventId(self.origin, incarnation, self.first_seq + row)
+
+    def __getitem__(self, row: int) -> EventId:
+        (incarnation,) = _INCARNATION.unpack_from(self.incarnations, 8 * row)
+        return EventId(self.origin, incarnation, self.first_seq + row)
+
+    def row_of(self, event: EventId) -> int:
+        """Which event of these has this id; -1 if none."""
+        row = event.seq - self.first_seq
+        return row if 0 <= row < len(self) and self[row] == event else -1
+
+
+class StoredBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A batch as it is on disk."""
+
+    type: str
+    ids: BatchIds
+    columns: EventColumns
+
+
+class EventBatch:
+    """Events of one type that were published together, checked: as columns, and as the values of each."""
+
+    __slots__ = ("ids", "name", "rows", "type", "values")
+
+    def __init__(
+        self, type: str, name: str, ids: BatchIds, rows: pa.RecordBatch, values: Sequence[dict[str, Value]]
+    ) -> None:
+        """`type` is the wire name, `name` the one that subscribers see."""
+        self.type, self.name, self.ids, self.rows, self.values = type, name, ids, rows, values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+class BatchDelivery(NamedTuple):
+    """Deliver events of a batch to the subscriptions of one client: of each pair, the row and the subscription.
+
+    Pairs are in the order of rows. `names` are the attributes that the client may see of these rows; None: all.
+    """
+
+    client: str
+    batch: EventBatch
+    names: frozenset[str] | None
+    rows: Sequence[int]
+    subscriptions: Sequence[SubscriptionId]
+
+    def shown(self, row: int) -> Mapping[str, Value]:
+        """The values of a row that the client may see."""
+        values = self.batch.values[row]
+        return values if self.names is None else {name: values[name] for name in values if name in self.names}
+
+
+class PublishedBatch(NamedTuple):
+    """What came of publishing a batch: the events, whom to deliver them to, and other effects."""
+
+    batch: EventBatch
+    deliveries: Sequence[BatchDelivery]
+    effects: Sequence[NodeEffect]
 
 
 NodeEffect: TypeAlias = (

@@ -14,13 +14,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+import pyarrow as pa
+
 from tidings.errors import ErrorCode, EventError, InputError, PeerError
 from tidings.events import EventType, Value
 from tidings.filters import Condition
 from tidings.matching import Index
 from tidings.node.client_authorization import Visibility, VisibleAttributes
 from tidings.node.credentials import HeldToken
-from tidings.node.effects import Delivery, Ended, NodeEffect
+from tidings.node.effects import BatchDelivery, Delivery, Ended, EventBatch, NodeEffect
 from tidings.node.trace_log import TraceLog
 from tidings.node.trust_boundary import TrustBoundary
 from tidings.node.type_crypto import TypeCrypto, UnknownPublisher, sealed_by
@@ -146,6 +149,18 @@ class LocalSubscriptions:
         found = [self._by_name[name] for name in names]
         return [one for one in found if not one.unread(view)] if view.hidden or view.opaque else found
 
+    def match_rows(self, rows: pa.RecordBatch) -> list[tuple[int, LocalSubscription]]:
+        """The same for each row of conformed events, in the order of rows."""
+        if not self._by_name:
+            return []
+        if self._new > UNSETTLED_MAX:
+            self._settle()
+        found = self._index.match_numbers(rows)
+        order = np.argsort(found.events, kind="stable")
+        numbers, codes = np.unique(found.numbers[order], return_inverse=True)
+        ones = [self._by_name[name] for name in found.ids.take(pa.array(numbers)).to_pylist()]
+        return [(row, ones[code]) for row, code in zip(found.events[order].tolist(), codes.tolist())]
+
     def _settle(self) -> None:
         """Compact the index once subscriptions stop coming: until then each new one would undo the work."""
         self._matched += 1
@@ -216,6 +231,37 @@ class LocalDelivery:
         if known.keys is None and any(each.__class__ is Delivery for each in done):
             self._delivered.add(id, now)
         return done
+
+    def deliver_batch(
+        self, known: RegisteredType, batch: EventBatch, now_ms: int
+    ) -> tuple[list[BatchDelivery], list[Ended]]:
+        """Deliveries of events that were published here, of a type that is not sealed; by client and by what it may see."""
+        ended: dict[SubscriptionId, Ended | None] = {}
+        groups: dict[tuple[str, frozenset[str] | None], tuple[list[int], list[SubscriptionId]]] = {}
+        projections: dict[tuple[VisibleAttributes, int], frozenset[str] | None] = {}
+        for row, one in known.local.match_rows(batch.rows):
+            names = None
+            if one.visibility is not None:
+                if one.id not in ended:
+                    ended[one.id] = None if one.still_permitted(now_ms) else one.end(now_ms)
+                if ended[one.id] is not None:
+                    continue
+                visible = one.visible
+                assert visible is not None
+                if not visible.is_all:
+                    key = visible, row if visible.depends_on_values else -1
+                    if key not in projections:
+                        projections[key] = visible.names(View(batch.values[row]))
+                    names = projections[key]
+                    if names is None or not names.issuperset(one.attributes):
+                        continue
+            group = groups.get((one.client, names))
+            if group is None:
+                group = groups[one.client, names] = ([], [])
+            group[0].append(row)
+            group[1].append(one.id)
+        deliveries = [BatchDelivery(client, batch, names, *pairs) for (client, names), pairs in groups.items()]
+        return deliveries, [each for each in ended.values() if each is not None]
 
     def deliver_stored(self, packet: Packet, now_ms: int) -> list[NodeEffect]:
         """Deliveries of an event that is due, whether or not it was seen before and however old it is.

@@ -18,18 +18,32 @@ subscribe to that control type) into calls of the next part.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
 
 from tidings.errors import Denied, ErrorCode, InputError, PeerError
 from tidings.events import EventType
 from tidings.node.client_authorization import ClientAuthorization
 from tidings.node.credentials import NOTHING, Credentials, RevocationState, node_id_of, organisation_of
-from tidings.node.effects import Delivery, Direct, Ended, Joined, Keep, NodeEffect, NotJoined, Rejected
+from tidings.node.effects import (
+    BatchIds,
+    Delivery,
+    Direct,
+    Ended,
+    Joined,
+    Keep,
+    NodeEffect,
+    NotJoined,
+    PublishedBatch,
+    Rejected,
+)
 from tidings.node.inbound import Inbound
 from tidings.node.key_distribution import (
     ASK_AGAIN_S,
@@ -56,7 +70,7 @@ from tidings.node.neighbours import (
     NeighbourTable,
     Shown,
 )
-from tidings.node.outbound import Outbound, decode_stored, encode_stored
+from tidings.node.outbound import COUNT_BITS, Outbound, decode_stored, decode_stored_batch, encode_stored
 from tidings.node.subscriptions import ClientSubscriptions, InterestSummary
 from tidings.node.trace_log import TraceHop, TraceLog, TraceObserver
 from tidings.node.trust_boundary import CacheTrustPolicy, TrustBoundary
@@ -99,9 +113,14 @@ from tidings.security import (
     verify_signature,
 )
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 FRAME_SLACK_BYTES = 64  # Of the frame around a message with proofs.
 STRANGERS_MAX = 256  # Members whose proofs are asked for at once.
 PROOFS_MAX = 4096  # In one frame, which has a megabyte.
+COUNT_MASK = (1 << COUNT_BITS) - 1
+BATCHES_MAX = 1024  # Own ones whose ids are remembered: some megabytes, and as many events as routers remember.
 TO_SELF_MAX = 4096  # Messages of a router to its own node that are not delivered yet.
 RETRY_S = 5.0  # After the overlay refused an interest that the node itself needs.
 RENEW_S = 5.0  # From new keys to filters sealed with them: less than the grace period after which the keys start.
@@ -212,6 +231,7 @@ class Node:
             me, self.types, self.clients, self.router, blind=blind, interests_max=self.policy.interests_max
         )
         self._to_self: deque[Message] = deque(maxlen=TO_SELF_MAX)
+        self._batched = RecentBatches()
         self._controls_seen = SeenIds[EventId]()
         self._owed: dict[NodeId, tuple[Credentials, Shown, int]] = {}  # Bounded by the directory of durable interest.
         self._sealed_last: tuple[Any, Any] = (None, None)
@@ -603,6 +623,31 @@ class Node:
             effects += self._route(packet, now)
         return [packet.header.id for packet in packets], effects
 
+    def takes_batch(self, known: RegisteredType) -> bool:
+        """Whether `publish_batch` can publish events of this type now: not sealed, and for no other node."""
+        return known.keys is None and self._trace.observer is None and self.router.stays_here(known.name)
+
+    def publish_batch(self, client: str, known: RegisteredType, rows: pa.RecordBatch, now: float) -> PublishedBatch:
+        """Publish events of a type that `takes_batch`, as rows of its columns. Raises as `publish` does.
+
+        Each gets the id that it would get from `publish_many`, and reaches the same subscriptions of this node.
+        """
+        now_ms = self.now_ms(now)
+        batch = self._outbound.batch_of(client, known, rows, now_ms)
+        self._batched.add(batch.ids)
+        deliveries, ended = self._delivery.deliver_batch(known, batch, now_ms)
+        self._trace.published(batch, deliveries, now)
+        return PublishedBatch(batch, deliveries, self._drop_ended(list(ended), now))
+
+    def events_in(self, raw: bytes) -> list[tuple[EventId, bytes]]:
+        """The events of a stored batch that this node published, each as `publish_many` would have had it kept.
+
+        Raises InputError for what is no stored batch, or of a type that is not known here.
+        """
+        stored = decode_stored_batch(raw)
+        known = self.types.find(stored.type)
+        return [(packet.header.id, encode_stored(packet)) for packet in self._outbound.packets_in(known, stored)]
+
     def publish_again(self, raw: bytes, now: float) -> list[NodeEffect]:
         """Publish a stored event again, under the same id.
 
@@ -745,6 +790,8 @@ class Node:
             if not self._keys.is_subscribed(type) or not self._controls_seen.add(packet.header.id):
                 return []
             return self._receive_control(type, self.boundary.control_of(packet), now)
+        if packet.header.id.origin == self.me.id and packet.header.id in self._batched:
+            return [Count("own event back")]  # The router, which sees what comes twice, has not seen batches.
         now_ms = self.now_ms(now)
         packet = self.boundary.from_router(packet, now_ms)
         done = self._drop_ended(self._delivery.deliver(packet, now_ms, came_from, now, published_at), now)
@@ -813,6 +860,8 @@ class Node:
             "incarnation": self.me.incarnation,
             "protocol": self.protocol.name,
             "links": list(self.router.links()),
+            "map": msgspec.to_builtins(self.router.map_entry()),
+            "overlay": self.router.status(),
             "neighbours": [near.status() for near in self.neighbours.all()],
             "types": [known.status() for known in self.types.all()],
             "subscriptions": len(self._subscriptions.all),
@@ -832,6 +881,27 @@ class Node:
             **self._seals.holdings(),
             **self.neighbours.members.holdings(),
         }
+
+
+class RecentBatches:
+    """The ids of the batches that this node has published lately."""
+
+    def __init__(self, at_most: int = BATCHES_MAX) -> None:
+        self._at_most = at_most
+        self._firsts: deque[int] = deque()
+        self._ids: deque[BatchIds] = deque()
+
+    def add(self, ids: BatchIds) -> None:
+        """A batch, numbered above all before it."""
+        self._firsts.append(ids.first_seq & COUNT_MASK)
+        self._ids.append(ids)
+        if len(self._ids) > self._at_most:
+            self._firsts.popleft()
+            self._ids.popleft()
+
+    def __contains__(self, event: EventId) -> bool:
+        at = bisect_right(self._firsts, event.seq & COUNT_MASK) - 1
+        return at >= 0 and self._ids[at].row_of(event) >= 0
 
 
 def _routine(now: float) -> WakeAt:

@@ -11,12 +11,13 @@ publishes it again after a restart, or sends it to a broker whose durable subscr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from tidings.errors import Denied, EventError, InputError, PeerError
-from tidings.events import Value
+from tidings.events import Value, columns_of_rows, values_of_columns, values_of_rows
+from tidings.node.effects import BatchIds, EventBatch, StoredBatch
 from tidings.node.inbound import is_one_packet
 from tidings.node.trace_log import TraceLog
 from tidings.node.trust_boundary import (
@@ -27,6 +28,7 @@ from tidings.node.trust_boundary import (
     TrustBoundary,
     mark_of,
     plain_digest,
+    plain_digests,
     size_about,
 )
 from tidings.node.type_crypto import TypeCrypto, event_id_of
@@ -46,6 +48,9 @@ from tidings.overlay import (
     rewritten,
 )
 from tidings.security import Identity, SignedType, signatures_of, split
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 COUNT_BITS, INCARNATIONS = 40, 1 << 20  # Of a signed event's number: a million restarts with a trillion events each.
 FILTERS_BYTES_MAX = 768 * 1024  # In one message, which has a megabyte for everything.
@@ -100,6 +105,42 @@ class Outbound:
             self._boundary.remember_own_plain(id)
             packets.append(Packet(Header(id, known.name), View(values), b"", block))
         return packets
+
+    def batch_of(self, client: str, known: RegisteredType, rows: pa.RecordBatch, now_ms: int) -> EventBatch:
+        """A client's events that are not sealed, each with the id that `packets_of` would give it; raises likewise."""
+        assert known.keys is None
+        values = values_of_rows(rows)
+        if known.signed is not None:
+            for names in dict.fromkeys(map(tuple, values)):
+                self._clients.check_publisher(client, known.signed, names, now_ms)
+        # An event may count for a little more than its part of the buffers: every value for at least eight bytes.
+        if (
+            rows.nbytes + 8 * rows.num_columns > EVENT_BYTES_MAX
+            and (size := max(map(size_about, values))) > EVENT_BYTES_MAX
+        ):
+            raise EventError(f"{known.event_type.name}: {size} bytes; an event has at most {EVENT_BYTES_MAX}")
+        first = self._published + 1
+        self._published += len(values)
+        if self._signer is None or known.is_unsigned:
+            incarnations = [self._me.incarnation] * len(values)
+        else:
+            first |= self._me.incarnation % INCARNATIONS << COUNT_BITS
+            digests = plain_digests(known.name, self._me.id, first, values)
+            incarnations = [mark_of(digest) for digest in digests]
+        ids = BatchIds.of(self._me.id, incarnations, first)
+        return EventBatch(known.name, known.event_type.name, ids, rows, values)
+
+    def packets_in(self, known: RegisteredType, batch: StoredBatch) -> list[Packet]:
+        """The events of a batch that this node published, as packets that any node takes."""
+        values = values_of_columns(batch.columns)
+        headers = [Header(id, batch.type) for id in batch.ids]
+        if self._signer is None or known.is_unsigned:
+            return [Packet(header, View(each)) for header, each in zip(headers, values, strict=True)]
+        digests = plain_digests(batch.type, batch.ids.origin, batch.ids.first_seq, values)
+        blocks = signatures_of(self._signer, digests)
+        return [
+            Packet(header, View(each), b"", block) for header, each, block in zip(headers, values, blocks, strict=True)
+        ]
 
     def _checked(self, client: str, known: RegisteredType, values: Mapping[str, Any], now_ms: int) -> dict[str, Value]:
         checked = known.event_type.check(values)
@@ -190,6 +231,22 @@ def encode_stored(packet: Packet) -> bytes:
     """The bytes of an event to write to disk."""
     bare = Packet(packet.header, SEALED, packet.envelope) if packet.envelope else packet
     return _STORED.encode(StoredEvent(bare))
+
+
+_STORED_BATCH = msgspec.msgpack.Decoder(StoredBatch)
+
+
+def encode_stored_batch(batch: EventBatch) -> bytes:
+    """The bytes of a batch to write to disk."""
+    return msgspec.msgpack.encode(StoredBatch(batch.type, batch.ids, columns_of_rows(batch.rows)))
+
+
+def decode_stored_batch(raw: bytes) -> StoredBatch:
+    """The batch that `encode_stored_batch` wrote; raises InputError for anything else."""
+    try:
+        return _STORED_BATCH.decode(raw)
+    except msgspec.MsgspecError as wrong:
+        raise InputError(f"not a stored batch: {wrong}") from None
 
 
 def decode_stored(raw: bytes) -> Packet:

@@ -5,11 +5,13 @@ It records attribute names only, never values: an operator may see all of it.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from tidings.node.effects import BatchDelivery, EventBatch
 from tidings.node.type_registry import CONTROL
 from tidings.overlay import EventId, NodeId, Packet, SubscriptionId, View
 
@@ -73,6 +75,22 @@ class _Entry:
         self.delivered: list[tuple[SubscriptionId, str]] | None = None
 
 
+class _BatchEntry:
+    """Events that were published here together; what is told of one is made on request."""
+
+    __slots__ = ("at", "batch", "deliveries")
+
+    def __init__(self, batch: EventBatch, at: float, deliveries: Sequence[BatchDelivery]) -> None:
+        self.batch, self.at, self.deliveries = batch, at, deliveries
+
+    def delivered(self, row: int) -> list[tuple[SubscriptionId, str]]:
+        found: list[tuple[SubscriptionId, str]] = []
+        for each in self.deliveries:
+            begin, end = bisect_left(each.rows, row), bisect_right(each.rows, row)
+            found += ((subscription, each.client) for subscription in each.subscriptions[begin:end])
+        return found[:DELIVERED_MAX]
+
+
 class TraceLog:
     """The last `at_most` events; with 0, none."""
 
@@ -80,6 +98,8 @@ class TraceLog:
         self.at_most = at_most
         self.observer: TraceObserver | None = None
         self._entries: OrderedDict[EventId, _Entry] = OrderedDict()  # A dict finds its oldest entry slowly.
+        self._batches: deque[_BatchEntry] = deque()
+        self._batched = 0  # Events in them.
 
     def arrived(self, packet: Packet, came_from: NodeId, at: float) -> None:
         """An event has arrived, or was published here (`came_from` is empty); further copies are only counted."""
@@ -91,11 +111,27 @@ class TraceLog:
         if known is not None:
             known.copies += 1
             return
-        if len(entries) >= self.at_most:
-            entries.popitem(last=False)
+        if len(entries) + self._batched >= self.at_most:
+            self._forget_oldest()
         entries[header.id] = _Entry(header.type, at, came_from, packet.view)
         if self.observer is not None:
             self.observer.arrived(header.id, header.type, came_from)
+
+    def published(self, batch: EventBatch, deliveries: Sequence[BatchDelivery], at: float) -> None:
+        """Events were published here together, and delivered."""
+        if not self.at_most:
+            return
+        self._batches.append(_BatchEntry(batch, at, deliveries))
+        self._batched += len(batch)
+        while len(self._entries) + self._batched > self.at_most and len(self._entries) + len(self._batches) > 1:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        oldest = next(iter(self._entries.values()), None)
+        if self._batches and (oldest is None or self._batches[0].at <= oldest.at):
+            self._batched -= len(self._batches.popleft().batch)
+        else:
+            self._entries.popitem(last=False)
 
     def delivered_straight(self, packet: Packet, at: float, deliveries: Sequence[tuple[SubscriptionId, str]]) -> None:
         """An event was delivered that came straight from its origin; if it is news here, that is where it came from."""
@@ -130,12 +166,15 @@ class TraceLog:
     def view(self, event: EventId) -> View | None:
         """What this node could read of the event; it must not leave the node."""
         entry = self._entries.get(event)
-        return entry.view if entry is not None else None
+        if entry is not None:
+            return entry.view
+        found = self._in_batch(event)
+        return View(dict(found[0].batch.values[found[1]])) if found is not None else None
 
     def get(self, event: EventId) -> TraceHop | None:
         entry = self._entries.get(event)
         if entry is None:
-            return None
+            return self._get_of_batch(event)
         view = entry.view
         sent, delivered = tuple(entry.sent or ()), tuple(entry.delivered or ())
         return TraceHop(
@@ -152,5 +191,19 @@ class TraceLog:
             entry.refused,
         )
 
+    def _in_batch(self, event: EventId) -> tuple[_BatchEntry, int] | None:
+        for entry in self._batches:
+            if (row := entry.batch.ids.row_of(event)) >= 0:
+                return entry, row
+        return None
+
+    def _get_of_batch(self, event: EventId) -> TraceHop | None:
+        found = self._in_batch(event)
+        if found is None:
+            return None
+        entry, row = found
+        readable, delivered = tuple(entry.batch.values[row]), tuple(entry.delivered(row))
+        return TraceHop(event, entry.batch.type, entry.at, "", readable, (), False, (), delivered, 1, "")
+
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._entries) + self._batched

@@ -12,7 +12,7 @@ types that are not sealed pass unchanged, at the cost of one look-up.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from hashlib import sha256
 from random import Random
 from typing import Literal, NamedTuple, Protocol, TypeAlias
@@ -360,6 +360,14 @@ def _bare(frame: Frame) -> Frame:
 def plain_digest(header: Header, values: Mapping[str, Value]) -> bytes:
     """What the origin of an event that is not sealed signs: all of it but the digest in its id."""
     return sha256(b"tidings/plain/1\0" + encoded((header.type, header.id.origin, header.id.seq, values))).digest()
+
+
+def plain_digests(type: str, origin: NodeId, first_seq: int, events: Iterable[Mapping[str, Value]]) -> list[bytes]:
+    """The same for events of one type that are numbered without gaps."""
+    return [
+        sha256(b"tidings/plain/1\0" + encoded((type, origin, seq, values))).digest()
+        for seq, values in enumerate(events, first_seq)
+    ]
 
 
 def mark_of(digest: bytes) -> int:

@@ -48,11 +48,17 @@ class RegisteredType:
         """Its state for operators, as JSON values; no key is among them."""
         keys = self.keys
         held = {gid.hex()[:16]: [key.epoch for key in keys.keyring.epochs(gid)] for gid in keys.members} if keys else {}
+        started = (
+            [keys.keyring.epochs(gid)[-1].start_ms for gid in keys.members if keys.keyring.epochs(gid)] if keys else []
+        )
+        lasts_ms = self.signed.refresh_secs * 1000 if self.signed else 0
         return {
             "name": self.event_type.name,
             "id": self.name,
             "mode": self.signed.mode.name.lower() if self.signed else "open",
             "epochs": held,
+            "keys_since_ms": max(started, default=None),
+            "keys_until_ms": min(started) + lasts_ms if started and lasts_ms else None,
             "sender_id": keys.sender_id if keys else 0,
             "subscriptions": len(self.local),
         }

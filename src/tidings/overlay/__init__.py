@@ -16,7 +16,9 @@ What all protocols share, in reading order:
 One package per protocol, each with its theory of operation:
 
     baselines          flooding, gossip, TERA and a simple random walk, to compare with
-    pastry             a ring of identifiers with prefix routing, below hermes and irbr
+    prefix             what prefix networks share: cells of identifiers, liveness, searches
+    pastry             one with a ring and leaf sets, below hermes and irbr
+    tapestry           one whose nodes keep the nearest by network, below irbr
     irbr               from range to range of the identifier space
     hermes             a rendezvous and a multicast tree for each event type
     immune             a small connected core that forwards for a scale-free network
@@ -68,18 +70,20 @@ from tidings.overlay.router import (
     Effect,
     Failed,
     Guarantee,
+    MapEntry,
     Place,
     Protocol,
     Router,
     Send,
     Token,
+    TreeEntry,
     WakeAt,
 )
 from tidings.overlay.spanhop.next_hop import Hop, RouteHeader, RoutingState, hops_max, next_hop
 from tidings.overlay.spanhop.static_partition import Kept, Tiling
 
 NAMES = ("flooding", "gossip", "immune", "hermes", "irbr", "cbdlo", "tera", "simple", "spanhop")
-"""The protocols there are. `pastry` is not among them: hermes and irbr run on it."""
+"""The protocols there are. `pastry` and `tapestry` are not among them: hermes and irbr run on them."""
 _BASELINES = frozenset({"flooding", "gossip", "simple", "tera"})
 
 
@@ -120,6 +124,7 @@ __all__ = [
     "Interest",
     "InterestFilter",
     "Kept",
+    "MapEntry",
     "Message",
     "NodeId",
     "OriginSeals",
@@ -139,6 +144,7 @@ __all__ = [
     "SubscriptionId",
     "Tiling",
     "Token",
+    "TreeEntry",
     "UnknownSpeaker",
     "View",
     "WakeAt",

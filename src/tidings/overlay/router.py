@@ -110,6 +110,34 @@ class Place:
     rng: random.Random
 
 
+class TreeEntry(msgspec.Struct, frozen=True):
+    """A node's place in one tree of its overlay: of an event type, or of one attribute of it."""
+
+    type: str = ""
+    attribute: str = ""
+    is_root: bool = False
+    up: tuple[NodeId, ...] = ()
+    """More than one only where a node has several places in the tree."""
+    down: tuple[NodeId, ...] = ()
+
+
+class MapEntry(msgspec.Struct, frozen=True):
+    """What a map of the overlay shows of one node. It contains no value of an event or a condition."""
+
+    role: str = ""
+    zones: tuple[tuple[tuple[float, float], ...], ...] = ()
+    """For each zone and each axis, from where to where, as shares of the axis."""
+    axes: tuple[str, ...] = ()
+    """The attributes that are the axes, where there are zones."""
+    trees: tuple[TreeEntry, ...] = ()
+    left_out: int = 0
+    """Zones and trees beyond MAP_ENTRIES_MAX."""
+
+
+MAP_ENTRIES_MAX = 64  # Zones or trees of one node on a map: a status answer stays small, and nobody reads more.
+TREE_ENDS_MAX = 256  # Likewise, of one node in one tree.
+
+
 class Router(ABC, Generic[M]):
     """One node's part in a protocol.
 
@@ -133,6 +161,13 @@ class Router(ABC, Generic[M]):
     @abstractmethod
     def publish(self, packet: Packet, now: float) -> list[Effect]:
         """Send `packet` to every interested node, this one included. Its id is new and its origin is this node."""
+
+    def stays_here(self, type: str) -> bool:
+        """Whether `publish` of an event of this type would now only deliver it here: no other node is to have it.
+
+        Events that are published as a batch need not pass the router then. False where that is not known.
+        """
+        return False
 
     def subscribe(self, interest: Interest, now: float) -> list[Effect]:
         """Deliver matching packets here. Those published after Completed arrive; earlier ones may.
@@ -171,6 +206,14 @@ class Router(ABC, Generic[M]):
     def links(self) -> tuple[NodeId, ...]:
         """The peers this node sends to, for drawing the overlay."""
         return ()
+
+    def map_entry(self) -> MapEntry:
+        """What a map of the overlay shows of this node beside its links."""
+        return MapEntry()
+
+    def status(self) -> dict[str, Any]:
+        """What operators want to know beside the links and the sizes, as JSON values. Nothing in it is secret."""
+        return {}
 
     def holdings(self) -> dict[str, tuple[int, int]]:
         """The size of this node's state: for each kind how many there are and how many there may be."""
@@ -253,5 +296,15 @@ class Protocol:
     content_in_packets_only: bool = False
     """Whether its messages hold content of events and filters only inside packets and interests. A protocol that places
     content (in a zone, on an axis) reveals it elsewhere, too; its routers see nothing of what is sealed, and route it by type."""
+    options_telling_apart: Mapping[str, Any] = field(default_factory=dict)
+    """Options on which brokers must agree before they talk, with their defaults: as if each value were another protocol."""
+    options_naming_nodes: tuple[str, ...] = ()
+    """Options that list nodes. A configuration may name them as it names brokers everywhere: by address or by key."""
     live_options: Mapping[str, Any] = field(default_factory=dict)
     """Options that suit a live network better than the defaults, which suit a simulated one."""
+
+    def full_name(self, options: Mapping[str, Any]) -> str:
+        """The name by which brokers see whether they run the same: with the options that tell networks apart, if changed."""
+        apart = self.options_telling_apart
+        changed = [f"{name}={options[name]}" for name in apart if options.get(name, apart[name]) != apart[name]]
+        return " ".join([self.name, *changed])

@@ -48,7 +48,7 @@ from tidings.sim.plan import SimulationPlan, failure, judge, run, shrunk
 from tidings.sim.topologies import TOPOLOGIES, Topology, topology
 from tidings.sim.trace import CheckFailed, Row, SimulationTrace
 from tidings.sim.workloads import Workload
-from tidings.sim.world import World
+from tidings.sim.world import MessageInFlight, World
 
 __all__ = [
     "CALM",
@@ -60,6 +60,7 @@ __all__ = [
     "Fault",
     "Federation",
     "Flat",
+    "MessageInFlight",
     "NetworkSplit",
     "NodeAdapter",
     "NodeJoin",

@@ -21,9 +21,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heappop, heappush, nsmallest
 from random import Random
-from typing import Any, assert_never
+from typing import Any, NamedTuple, assert_never
 
 import msgspec
 
@@ -75,6 +75,19 @@ class EncodedMessage(msgspec.Struct, frozen=True, gc=False):
     message: Any
     name: str
     about: Any
+
+
+class MessageInFlight(NamedTuple):
+    """A message that has been sent and has not arrived."""
+
+    sender: NodeId
+    to: NodeId
+    name: str
+    about: EventId | None
+    """The event in it, if there is one."""
+    arrives_at: float
+    delay_s: float
+    """Between these two nodes, without what the weather adds."""
 
 
 @dataclass(slots=True, eq=False)
@@ -159,6 +172,24 @@ class World:
     def is_quiet(self) -> bool:
         """Whether nothing is on its way but what is sent on schedule."""
         return self._pending == 0
+
+    def next_arrival(self) -> float | None:
+        """When the next message arrives that is more than a heartbeat; None if none is on its way."""
+        return min((step[0] for step in self._heap if step[2] == MESSAGE), default=None)
+
+    def in_flight(self, at_most: int) -> list[MessageInFlight]:
+        """Messages on their way but for heartbeats and the like, the next to arrive first."""
+        steps = nsmallest(at_most, (step for step in self._heap if step[2] == MESSAGE), key=lambda step: step[:2])
+        return [self._in_flight(step) for step in steps]
+
+    def _in_flight(self, step: tuple[float, int, int, Any, Any, Any, Any]) -> MessageInFlight:
+        when, _, _, target, message, sender, _ = step
+        sealed = isinstance(message, EncodedMessage)
+        packet = getattr(message, "packet", None)
+        about = message.about if sealed else packet.header.id if packet is not None else None
+        name = message.name if sealed else MESSAGE_NAMES[message.__class__]
+        delay_s = self._space.delay_s(self._by_id[sender].index, target.index)
+        return MessageInFlight(sender, target.id, name, about, when, delay_s)
 
     def _run(self, until: float, *, stop_when_quiet: bool) -> None:
         # The inner loop. Messages are handled right here: a call more for each would cost a tenth of the speed.

@@ -13,10 +13,11 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, CursorResult, Engine, Executable, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
@@ -26,8 +27,12 @@ from tidings.store.audit import AuditHead, add_entry, read_audit_head
 from tidings.store.migrations import STEPS, MigrationStep, check_not_newer, migrate, version_of
 
 WAIT_S_MAX = 30.0  # For other writers, each of which takes milliseconds: whoever holds the lock longer is stuck.
+IDLE_S_MAX = 10  # Within a change; it has nothing to wait for but the server.
 CONNECT_S_MAX = 10  # A server that does not answer by then is down.
 WAL_RETRY_S = 0.02
+
+
+Guard = Callable[[Connection], None]
 
 
 class Change:
@@ -58,8 +63,9 @@ class Change:
 class Database:
     """An open registry database. Safe to share between threads; a forked process opens its own."""
 
-    def __init__(self, engine: Engine, where: str, wait_s_max: float = WAIT_S_MAX) -> None:
-        self._engine, self.where, self._wait_s_max = engine, where, wait_s_max
+    def __init__(self, engine: Engine, where: str, wait_s_max: float = WAIT_S_MAX, guard: Guard | None = None) -> None:
+        """`guard` is called within each transaction that may write, before its commit; what it raises undoes it."""
+        self._engine, self.where, self._wait_s_max, self._guard = engine, where, wait_s_max, guard
 
     @classmethod
     def open(
@@ -70,6 +76,7 @@ class Database:
         create: bool = True,
         steps: Sequence[MigrationStep] = STEPS,
         wait_s_max: float = WAIT_S_MAX,
+        guard: Guard | None = None,
     ) -> Database:
         """Connects, and migrates an older or new registry to the newest schema.
 
@@ -80,8 +87,9 @@ class Database:
         where = url.render_as_string(hide_password=True) if url.host or url.query else str(url.database)
         if url.get_backend_name() == "sqlite":
             _prepare_file(url, create)
-        database = cls(_engine(url, wait_s_max), where, wait_s_max)
+        database = cls(_engine(url, wait_s_max), where, wait_s_max, guard)
         try:
+            database._check_guard()
             database._prepare(now_ms, create, steps)
         except BaseException:
             database.close()
@@ -117,8 +125,18 @@ class Database:
                 if connection.dialect.name == "postgresql":
                     # A server may be configured to answer before it has written; a sender id must not be lost.
                     connection.exec_driver_sql("SET LOCAL synchronous_commit = on")
+                    # Of a process that is frozen, all others would wait for ever.
+                    connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_S_MAX}s'")
                     connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{round(1000 * self._wait_s_max)}ms'")
                 yield connection
+                if self._guard is not None:
+                    self._guard(connection)
+
+    def _check_guard(self) -> None:
+        """Raises what the guard does, while nothing has been written yet."""
+        if self._guard is not None:
+            with self.transaction():
+                pass
 
     def _prepare(self, now_ms: int, create: bool, steps: Sequence[MigrationStep]) -> None:
         with self.read() as connection:
@@ -159,7 +177,7 @@ def _url(address: str) -> URL:
     if "://" not in address:
         return URL.create("sqlite", database=address)
     try:
-        url = make_url(address)
+        url = make_url(_with_hosts_apart(address))
     except (ArgumentError, ValueError):
         # Not shown: there may be a password in it.
         raise InputError(
@@ -172,6 +190,18 @@ def _url(address: str) -> URL:
             return url.set(drivername="postgresql+psycopg")
         case other:
             raise InputError(f"a registry is a file or a postgresql:// URL, not {other[:40]}://")
+
+
+def _with_hosts_apart(address: str) -> str:
+    """`postgresql://one:5432,two:5432/name`, as libpq has it, in SQLAlchemy's form: each host is an option."""
+    scheme, _, rest = address.partition("://")
+    place, slash, path = rest.partition("/")
+    who, at, hosts = place.rpartition("@")
+    if "," not in hosts or not scheme.startswith("postgres"):
+        return address
+    name, _, options = path.partition("?")
+    asked = [*([options] if options else []), *(f"host={quote(host, safe=':[]')}" for host in hosts.split(","))]
+    return f"{scheme}://{who}{at}{slash}{name}?{'&'.join(asked)}"
 
 
 def _file_of(url: URL) -> Path:

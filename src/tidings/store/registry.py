@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tidings.store.audit import Audit, RegistryClock
-from tidings.store.database import Database
+from tidings.store.database import Database, Guard
 from tidings.store.domains import Domains
 from tidings.store.grants import Grants
 from tidings.store.keys import Keys
@@ -39,13 +39,14 @@ class Registry:
         self.database = database
 
     @classmethod
-    def open(cls, address: str | Path, *, now_ms: int, create: bool = True) -> Registry:
+    def open(cls, address: str | Path, *, now_ms: int, create: bool = True, guard: Guard | None = None) -> Registry:
         """The registry in a file, or at a `postgresql://` URL; created or migrated if necessary.
 
         Raises InputError for something that is no registry, or a newer one, and with `create=False` for one that
-        does not exist; SetupError for a file or server that cannot be used.
+        does not exist; SetupError for a file or server that cannot be used. Each transaction that may write calls
+        `guard` before it commits.
         """
-        return cls(Database.open(address, now_ms, create=create))
+        return cls(Database.open(address, now_ms, create=create, guard=guard))
 
     def close(self) -> None:
         self.database.close()

@@ -56,3 +56,10 @@ def test_as_published_it_is_cheaper_than_scribe_only_for_few_or_all(messages: Re
 def test_the_next_subscription_costs_less_the_more_there_are() -> None:
     chosen = experiment("irbr-subscriptions", node_count="60", subscriptions="80")
     assert judged(chosen, "costs less", measured(chosen)).verdict is Verdict.HOLDS
+
+
+def test_on_tapestry_nothing_is_lost_and_an_event_takes_as_many_messages() -> None:
+    chosen = experiment("irbr-4a-networks", node_count="100", interested="20", failure_sets="3", failed_percent="10")
+    assert judged(chosen, "lost on Tapestry", measured(chosen)).verdict is Verdict.GOAL_MET
+    chosen = experiment("irbr-4b-networks", node_count="100", interested="1 20 100", events="20")
+    assert judged(chosen, "in interest mode", measured(chosen)).verdict is Verdict.GOAL_MET

@@ -528,6 +528,15 @@ def test_who_may_read_some_attributes_of_an_event_encrypted_as_one_reads_why_it_
     asyncio.run(scenario())
 
 
+def test_init_takes_options_of_the_overlay_and_says_which_it_cannot_read(shell: Shell) -> None:
+    shell.done("init", "paris", "--overlay-option", "network=tapestry", "--overlay-option", "heartbeat_s=2.5")
+    assert read_broker(Path("paris/ccs/ccs-1/broker.toml")).overlay_options == {
+        "network": "tapestry",
+        "heartbeat_s": 2.5,
+    }
+    assert "expected NAME=VALUE" in shell("init", "rome", "--overlay-option", "network").err
+
+
 def test_init_gives_readers_whole_events_where_events_are_encrypted_as_one(shell: Shell) -> None:
     assert "ccs may read all of it" in shell.done("init", "london", "--mode", "event").err
     layout = read_client(Path("london/ccs/desk/client.toml"))

@@ -102,3 +102,49 @@ def test_a_percentile_is_the_smallest_value_that_so_many_do_not_exceed() -> None
     assert _spread(hundred) == {"min": 1.0, "avg": 50.5, "p50": 50.0, "p99": 99.0, "max": 100.0}
     assert _spread([0.002]) == {"min": 2.0, "avg": 2.0, "p50": 2.0, "p99": 2.0, "max": 2.0}
     assert set(_spread([]).values()) == {None}
+
+
+AT = "vivaldi; at (12.3, -3.0) ms, error 8%"
+FOUND: dict[str, Any] = {
+    "method": "vivaldi",
+    "coordinates_ms": [12.34, -3.0],
+    "error": 0.084,
+    "measured": 5,
+    "published": 2,
+    "indexed": 3,
+    "distant_zones": 6,
+    "nearer": 2,
+    "compared": 2,
+    "recorded_ms": 121.0,
+    "nearer_ms": 8.4,
+    "waits_for": "",
+}
+
+
+def test_the_network_below_irbr_is_named() -> None:
+    assert said(overlay={"network": "tapestry"})["routing"] == "irbr on tapestry; 1 neighbour"
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (
+            {},
+            f"{AT}; 3 records of the index here; a nearer broker for 2 of 6 distant zones, round trips 8.4 instead of 121.0 ms",
+        ),
+        (
+            {"compared": 0, "recorded_ms": None, "nearer_ms": None, "nearer": 0},
+            f"{AT}; 3 records of the index here; a nearer broker for 0 of 6 distant zones",
+        ),
+        ({"coordinates_ms": None, "waits_for": "answers of 1 landmark"}, "vivaldi; waits for answers of 1 landmark"),
+        (
+            {"waits_for": "more brokers", "indexed": 1},
+            f"{AT}; 1 record of the index here; waits for more brokers",
+        ),
+    ],
+)
+def test_proximity_says_where_the_broker_is_and_what_was_gained_or_what_is_missing(
+    changed: dict[str, Any], told: str
+) -> None:
+    assert said(overlay={"proximity": {**FOUND, **changed}})["proximity"] == told
+    assert "proximity" not in said()

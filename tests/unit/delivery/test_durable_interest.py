@@ -146,6 +146,28 @@ def test_an_organisation_has_a_bounded_share_and_what_is_not_renewed_expires() -
     assert known.brokers_for("Quake", None) == []
 
 
+def test_brokers_with_live_subscriptions_only_are_known_by_type_and_take_no_place_of_durable_ones() -> None:
+    members, count = Members(), BROKERS_OF_ONE_MAX + 2
+    members.organisations.update({a_broker(n)[1].public_key: b"two" for n in range(1, count + 1)})
+    known = directory(members)
+    ids = []
+    for number in range(1, count):
+        body, identity = a_broker(number)
+        body = BrokerInterests(body.who, 1, (), ("Quake", f"~keys/{number % 2}"))
+        known.admit(body, advertisement := sign_advertisement(body, identity), 1)
+        known.learn(body, advertisement)
+        ids.append(body.who.id)
+    admit(known, count)
+    assert known.live_brokers("Quake") == ids
+    assert known.live_brokers("~keys/1") == ids[::2]
+    body, identity = a_broker(1, version=2)
+    known.learn(body, sign_advertisement(body, identity))
+    assert known.live_brokers("Quake") == ids[1:]
+    assert len(known.brokers_for("Quake", None)) == 2
+    known.expire(int(EXPIRE_S * 1e6) + 2)
+    assert known.live_brokers("Quake") == []
+
+
 def test_a_version_from_the_future_is_refused() -> None:
     members = Members()
     members.organisations[a_broker(1)[1].public_key] = b"two"

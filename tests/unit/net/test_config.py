@@ -94,13 +94,14 @@ def test_an_option_counts_more_than_a_variable_and_a_variable_more_than_the_file
         "TIDINGS_BROKER_TOKENS": "a.token, b.token",
         "TIDINGS_LIMITS_CONNECTIONS_MAX": "8",
         "TIDINGS_LIMITS_BURST_S": "4",
+        "TIDINGS_LIMITS_SPOT_CHECKS": "false",
         "TIDINGS_BROKER_CONFIG": "elsewhere.toml",
         "HOME": "/",
     }
     broker = broker_with(file, {"listen": "127.0.0.1:7002"}, variables, ["burst_s=5"])
     assert (broker.name, broker.metrics, broker.listen) == ("ccs-1", "127.0.0.1:9101", "127.0.0.1:7002")
     assert broker.tokens == (Path("a.token"), Path("b.token"))
-    assert (broker.limits.connections_max, broker.limits.burst_s) == (8, 5.0)
+    assert (broker.limits.connections_max, broker.limits.burst_s, broker.limits.spot_checks) == (8, 5.0, False)
 
 
 @pytest.mark.parametrize(
@@ -110,6 +111,7 @@ def test_an_option_counts_more_than_a_variable_and_a_variable_more_than_the_file
         ("TIDINGS_LIMITS_BURST", "2", "no setting 'burst'; did you mean 'burst_s'"),
         ("TIDINGS_LIMITS_BURST_S", "soon", "TIDINGS_LIMITS_BURST_S: expected float, got 'soon'"),
         ("TIDINGS_LIMITS_CONNECTIONS_MAX", "-1", "expected int, got -1"),
+        ("TIDINGS_LIMITS_SPOT_CHECKS", "no", "expected bool, got 'no'"),
         ("TIDINGS_BROKER_PEERS", "nowhere", "host:port"),
     ],
 )

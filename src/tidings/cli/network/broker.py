@@ -25,6 +25,8 @@ from tidings.cli.network.broker_options import (
     GatewayKeyOption,
     GatewayOption,
     GatewayOriginsOption,
+    JournalOption,
+    JournalPasswordOption,
     KeyOption,
     LimitsOption,
     ListenOption,
@@ -108,6 +110,8 @@ def run(
     manages: ManagesOption = None,
     acs: AcsOption = None,
     registry: RegistryOption = None,
+    journal: JournalOption = None,
+    journal_password: JournalPasswordOption = None,
     gateway: GatewayOption = None,
     gateway_certificate: GatewayCertificateOption = None,
     gateway_key: GatewayKeyOption = None,
@@ -128,6 +132,10 @@ def run(
     You may stop or kill it at any time: what it has acknowledged is on disk, and after a restart it continues. It
     prints on stdout when it listens and when it has joined the network; its log is on stderr, as JSON lines.
 
+    With its journal in a PostgreSQL database (--journal), the same broker may be started on several hosts: one process
+    serves, and the others wait until its lease ends, then take over. A process that has lost its lease writes nothing
+    more, says so, and exits with 3.
+
     It refuses to start, and exits with 3 and the reason, if a type is not as its owner signed it, if the clock was
     set back, or if a key manager's state is older than one that it had before.
 
@@ -144,6 +152,7 @@ def run(
     one = {"name": name, "domain": domain, "listen": listen, "advertise": advertise, "key": key, "data": data}
     one |= {"certificate": certificate, "trusted": trusted, "overlay": overlay, "network_key": network_key}
     one |= {"registry": registry, "metrics": metrics, "capture": capture, "acs": acs}
+    one |= {"journal": journal, "journal_password": journal_password}
     one |= {"gateway": gateway, "gateway_certificate": gateway_certificate, "gateway_key": gateway_key}
     many = {"tokens": token, "types": type, "manages": manages, "gateway_origins": gateway_origin}
     peers = {"peers": [peer_at(each) for each in peer or ()]}

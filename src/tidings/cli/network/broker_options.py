@@ -54,6 +54,14 @@ AcsOption: TypeAlias = Annotated[
 RegistryOption: TypeAlias = Annotated[
     str | None, typer.Option(metavar="URL", help="The registry: a file or a PostgreSQL URL.")
 ]
+JournalOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Keep the journal in this PostgreSQL database, postgresql://user@host/name."),
+]
+JournalPasswordOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="WHERE", help="Where that database's password is: env:VARIABLE or file:PATH."),
+]
 GatewayOption: TypeAlias = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Where the HTTP gateway listens.")
 ]

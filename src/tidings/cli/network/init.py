@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import enum
+import tomllib
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tidings.cli.terminal import Output, OutputOption, show, tell, writing_to
+from tidings.errors import InputError
 
 if TYPE_CHECKING:
     from tidings.net import DevNetwork
@@ -26,6 +28,14 @@ class SealingMode(enum.StrEnum):
 def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or an empty folder.")],
     overlay: Annotated[str, typer.Option("--overlay", metavar="NAME", help="The routing protocol.")] = "irbr",
+    overlay_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--overlay-option",
+            metavar="NAME=VALUE",
+            help="An option of the routing protocol, such as network=tapestry or proximity=vivaldi; repeatable.",
+        ),
+    ] = None,
     mode: Annotated[
         SealingMode,
         typer.Option("--mode", help="What is encrypted: nothing, an event as one, or each attribute by itself."),
@@ -53,7 +63,10 @@ def init(
     from tidings.security import Mode
 
     protocol(overlay)  # Raises for an unknown name.
-    network = DevNetwork(overlay=overlay, mode=Mode[mode.name], first_port=first_port, registry=True)
+    options = dict(map(_option, overlay_option or ()))
+    network = DevNetwork(
+        overlay=overlay, overlay_options=options, mode=Mode[mode.name], first_port=first_port, registry=True
+    )
     with writing_to(folder):
         laid = lay_out(folder, _network(mode, network))
     rows = [{"is": "broker", "name": name, "file": str(file)} for name, file in laid.brokers.items()]
@@ -64,6 +77,17 @@ def init(
             "an event is encrypted as one, so ccs may read all of it: who may read single attributes only reads nothing"
         )
     tell(f"next: tidings broker run --config {laid.brokers['police-1']}")
+
+
+def _option(described: str) -> tuple[str, Any]:
+    """A name and a value as TOML has it; a bare word is a text."""
+    name, equals, text = described.partition("=")
+    if not equals or not name.isidentifier():
+        raise InputError(f"--overlay-option: expected NAME=VALUE, got {described[:100]!r}")
+    try:
+        return name, tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return name, text
 
 
 def _network(mode: SealingMode, network: DevNetwork) -> DevNetwork:

@@ -27,15 +27,23 @@ def _lines(now: Status, before: Status | None) -> Iterator[tuple[str, str]]:
     yield "broker", f"{now['domain']}/{now['broker']}, listening at {now['address']}"
     yield "state", _state(now)
     if now.get("stuck_why"):
-        yield (
-            "PROBLEM",
-            f"the journal cannot be written ({now['stuck_why']}): free some disk space, or check its folder",
+        helps = (
+            "check the database, its disk and its standby"
+            if "lease" in now
+            else "free some disk space, or check its folder"
         )
+        yield "PROBLEM", f"the journal cannot be written ({now['stuck_why']}): {helps}"
     if "uptime_s" in now:
         yield "running for", f"{duration(now['uptime_s'])}, version {now['version']}"
-    if "disk_free_bytes" in now:
+    if "lease" in now:
+        yield from _lease(now)
+    elif "disk_free_bytes" in now:
         yield "disk", f"the journal takes {size(now['journal_bytes'])}; {size(now['disk_free_bytes'])} are free"
-    yield "routing", f"{now['protocol']}; {count(len(now['links']), 'neighbour')}"
+    overlay = now.get("overlay", {})
+    on = f" on {overlay['network']}" if "network" in overlay else ""
+    yield "routing", f"{now['protocol']}{on}; {count(len(now['links']), 'neighbour')}"
+    if "proximity" in overlay:
+        yield "proximity", _proximity(overlay["proximity"])
     yield "linked brokers", ", ".join(map(_linked, now["linked"])) or "none"
     for peer in now.get("unlinked", ()):
         yield "NOT LINKED", f"{peer['address']}: {peer['why'] or 'not tried yet'} (it goes on trying)"
@@ -54,6 +62,32 @@ def _state(now: Status) -> str:
     if not now["joined"]:
         return "not part of the network yet; it looks for the brokers that its configuration names"
     return "running, part of the network"
+
+
+def _lease(now: Status) -> Iterator[tuple[str, str]]:
+    lease = now["lease"]
+    yield "journal", f"{now['journal']}, {size(now['journal_bytes'])}"
+    age = f"renewed {lease['renewed_s_ago']:.1f} s ago, for {lease['lease_s']:g} s"
+    yield "lease", f"{lease['role']}, epoch {lease['epoch']}, {lease['holder']}; {age}"
+    if lease["standbys"]:
+        yield "standby", "; ".join(lease["standbys"])
+    else:
+        yield "NO STANDBY", "nobody would take over from this process; start the same broker on another host"
+
+
+def _proximity(found: Status) -> str:
+    """Where the broker is by network, and by how much nearer brokers have shortened the way to distant zones."""
+    if found["coordinates_ms"] is None:
+        return f"{found['method']}; waits for {found['waits_for']}"
+    at = ", ".join(f"{x:.1f}" for x in found["coordinates_ms"])
+    error = f", error {found['error']:.0%}" if found["error"] is not None else ""
+    said = f"{found['method']}; at ({at}) ms{error}; {count(found['indexed'], 'record')} of the index here"
+    if found["waits_for"]:
+        return f"{said}; waits for {found['waits_for']}"
+    said += f"; a nearer broker for {found['nearer']:,} of {count(found['distant_zones'], 'distant zone')}"
+    if found["compared"]:
+        said += f", round trips {found['nearer_ms']:.1f} instead of {found['recorded_ms']:.1f} ms"
+    return said
 
 
 def _linked(link: Status) -> str:

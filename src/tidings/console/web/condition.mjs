@@ -1,5 +1,6 @@
 // The type and condition fields that Events and Why share: checked by the server's parser while one types.
 
+import { drawn } from "/boxes.mjs";
 import { empty, errorAt, get, h } from "/dom.mjs";
 
 const WAIT_MS = 250;
@@ -52,35 +53,82 @@ export function checked(page, field, typeName, then = () => {}) {
 
 function boxes(answer) {
   if (!answer.boxes.length) return h("p", { class: "warn" }, "This condition is never TRUE.");
-  return h("div", { class: "chips" }, answer.boxes.slice(0, 6).map((box) => h("span", { class: "chip" },
+  return h("div", {}, drawn(answer), h("div", { class: "chips" }, answer.boxes.slice(0, 6).map((box) => h("span", { class: "chip" },
     [...Object.entries(box.sides).map(([name, side]) => `${name} ∈ ${side}`), ...box.residuals.map((each) => `«${each}»`)].join("  ∧  ") || "everything")),
-    answer.boxes_total > 6 ? h("span", { class: "soft" }, `and ${answer.boxes_total - 6} boxes more`) : null);
+    answer.boxes_total > 6 ? h("span", { class: "soft" }, `and ${answer.boxes_total - 6} boxes more`) : null));
 }
 
-// ── Completion: Ctrl+Space completes the word before the cursor ──
+// ── Completion: a list of what may come next, as one types; Ctrl+Space opens it, too ──
 
-const WORDS = ["AND", "OR", "NOT", "IN", "LIKE", "BETWEEN", "IS NULL", "IS NOT NULL", "TRUE", "FALSE", "TIMESTAMP"];
+const AFTER_A_NAME = ["=", "<>", "<", "<=", ">", ">=", "IN (", "LIKE '", "BETWEEN ", "IS NULL", "IS NOT NULL"];
+const FUNCTIONS = ["LENGTH(", "LOWER(", "UPPER(", "TRIM(", "LEFT(", "RIGHT(", "SUBSTRING(", "CONCAT(", "ABS(", "ARRAY_CONTAINS(", "CARDINALITY("];
+const STARTERS = ["TIMESTAMP '", "NOT ", "("];
+const LIST_MAX = 12;
+
+// What may come at the end of a text, and how much of its end it replaces. Inside a quoted text nothing does.
+export function suggestions(text, names) {
+  const line = text.slice(text.lastIndexOf("\n") + 1);
+  if ((line.match(/'/g)?.length ?? 0) % 2) return { from: 0, found: [] };
+  const word = /[\w.]*$/.exec(line)[0], before = line.slice(0, line.length - word.length).trimEnd();
+  const last = /[\w.]+$|[<>=!]+$|[),']$/.exec(before)?.[0] ?? "";
+  const isName = names.includes(last), isValue = !isName && /^[\d.]+$|^[)']$/.test(last);
+  const known = isName ? AFTER_A_NAME : isValue ? ["AND ", "OR "] : [...names, ...FUNCTIONS, ...STARTERS, "TRUE", "FALSE"];
+  const fit = known.filter((each) => each.toLowerCase().startsWith(word.toLowerCase()) && each.trim().toLowerCase() !== word.toLowerCase());
+  return { from: word.length, found: fit.slice(0, LIST_MAX) };
+}
+
+let lists = 0;
 
 export function completing(field, names) {
-  field.setAttribute("aria-keyshortcuts", "Control+Space");
-  field.title = "Ctrl+Space completes a name";
-  field.addEventListener("keydown", (event) => {
-    if (!(event.ctrlKey && event.code === "Space")) return;
-    event.preventDefault();
-    const end = field.selectionStart, word = /[\w.]*$/.exec(field.value.slice(0, end))[0];
-    const found = [...names(), ...WORDS].filter((each) => each.toLowerCase().startsWith(word.toLowerCase()));
-    if (!found.length || !word) return;
-    const shared = found.length === 1 ? `${found[0]} ` : found.reduce((a, b) => { let n = 0; while (n < a.length && a[n]?.toLowerCase() === b[n]?.toLowerCase()) n += 1; return a.slice(0, n); });
-    if (shared.length <= word.length) return;
-    field.setRangeText(shared, end - word.length, end, "end");
+  const id = `completions-${++lists}`, list = h("ul", { id, role: "listbox", class: "completions", "aria-label": "Completions", hidden: true });
+  for (const [name, value] of Object.entries({ role: "combobox", "aria-autocomplete": "list", "aria-expanded": "false", "aria-controls": id, "aria-keyshortcuts": "Control+Space" })) field.setAttribute(name, value);
+  let options = [], from = 0, chosen = -1;
+  const close = () => { list.hidden = true; field.setAttribute("aria-expanded", "false"); field.removeAttribute("aria-activedescendant"); options = []; chosen = -1; };
+  const mark = (at) => {
+    chosen = (at + options.length) % options.length;
+    [...list.children].forEach((each, n) => each.setAttribute("aria-selected", String(n === chosen)));
+    field.setAttribute("aria-activedescendant", `${id}-${chosen}`);
+    list.children[chosen].scrollIntoView({ block: "nearest" });
+  };
+  const take = (at) => {
+    const end = field.selectionStart, text = options[at], spaced = /[\s('(]$/.test(text) ? text : `${text} `;
+    field.setRangeText(spaced, end - from, end, "end");
+    close();
+    field.focus();
     field.dispatchEvent(new Event("input"));
+  };
+  const open = (asked) => {
+    const end = field.selectionStart, { from: length, found } = suggestions(field.value.slice(0, end), names());
+    if (!found.length || (!asked && !length)) return close();
+    [options, from] = [found, length];
+    list.replaceChildren(...found.map((each, n) => h("li", { id: `${id}-${n}`, role: "option", "aria-selected": "false", onmousedown: (event) => { event.preventDefault(); take(n); } }, each)));
+    list.hidden = false;
+    field.setAttribute("aria-expanded", "true");
+    if (asked) mark(0);
+  };
+  field.addEventListener("input", (event) => { if (event.isTrusted) open(false); else close(); });
+  field.addEventListener("blur", close);
+  field.addEventListener("keydown", (event) => {
+    if (event.ctrlKey && event.code === "Space") {
+      event.preventDefault();
+      open(true);
+      if (options.length === 1) take(0);
+    } else if (options.length && ["ArrowDown", "ArrowUp"].includes(event.key)) {
+      event.preventDefault();
+      mark(event.key === "ArrowDown" ? chosen + 1 : chosen - 1 + (chosen < 0 ? 1 : 0));
+    } else if (chosen >= 0 && ["Enter", "Tab"].includes(event.key)) {
+      event.preventDefault();
+      take(chosen);
+    } else if (event.key === "Escape") close();
   });
+  const place = h("div", { class: "completing" });
+  queueMicrotask(() => { if (field.parentNode) { field.replaceWith(place); place.append(field, list); } });
 }
 
 // ── Conditions that were kept, in this browser ──
 
 const KEPT_MAX = 20;
-const keptOf = (type) => { try { return JSON.parse(localStorage.getItem(`tidings.kept.${type}`) ?? "[]").filter((each) => typeof each === "string"); } catch { return []; } };
+export const keptOf = (type) => { try { return JSON.parse(localStorage.getItem(`tidings.kept.${type}`) ?? "[]").filter((each) => typeof each === "string"); } catch { return []; } };
 
 export function kept(field, typeName, use) {
   const place = h("div", { class: "chips" });

@@ -6,11 +6,12 @@ import * as network from "/network.mjs";
 import * as papers from "/papers.mjs";
 import * as pipelines from "/pipelines.mjs";
 import * as rights from "/rights.mjs";
+import * as simulate from "/simulate.mjs";
 import * as trace from "/trace.mjs";
 import * as why from "/why.mjs";
 
-const SCREENS = { network, events, why, trace, rights, pipelines, papers };
-const TITLES = { network: "Network", events: "Events", why: "Why", trace: "Trace", rights: "Rights", pipelines: "Pipelines", papers: "Papers" };
+const SCREENS = { network, events, why, trace, rights, pipelines, papers, simulate };
+const TITLES = { network: "Network", events: "Events", why: "Why", trace: "Trace", rights: "Rights", pipelines: "Pipelines", papers: "Papers", simulate: "Simulate" };
 const main = document.getElementById("main");
 let me = null;
 let leave = () => {};
@@ -39,7 +40,10 @@ async function begin() {
   }
   me = await get("/api/me");
   useCsrf(me.csrf);
-  const select = document.getElementById("client");
+  const select = document.getElementById("client"), out = document.getElementById("logout");
+  out.hidden = false;
+  out.title = me.user ? `Logged in as ${me.user}` : "Logged in with the login key";
+  out.addEventListener("click", async () => { await post("/api/logout", {}); location.reload(); });
   select.append(...me.clients.map((each) => h("option", { value: each.name }, each.name + (each.administers ? " (administrator)" : ""))));
   select.addEventListener("change", () => { store("client", select.value); location.hash = `/${place().screen}?${new URLSearchParams({ ...keep(place()), client: select.value })}`; });
   addEventListener("hashchange", render);
@@ -98,22 +102,34 @@ function note(text) {
 }
 
 function fail(error, root) {
-  if (error instanceof Refused && [401, 403].includes(error.status) && me === null || error.status === 401)
-    root.replaceChildren(empty("You are not logged in.", h("span", {}, "Open the URL that ", h("code", {}, "tidings console"), " printed in its terminal.")));
+  if (error instanceof Refused && [401, 403].includes(error.status) && me === null || error.status === 401) loginPage(root, error);
   else root.append(problem(error.message));
+}
+
+async function loginPage(root, error) {
+  const ways = await get("/api/logins").catch(() => ({}));
+  const byCertificate = async () => {
+    try { await post("/api/session", { certificate: true }); location.reload(); } catch (refused) { root.append(problem(refused.message)); }
+  };
+  root.replaceChildren(h("div", { class: "panel" }, empty("You are not logged in.", h("span", {}, "Open the URL that ", h("code", {}, "tidings console"), " printed in its terminal", ways.oidc || ways.certificate ? ", or log in as a user:" : ".")),
+    h("div", { class: "row centred" }, ways.oidc ? h("a", { class: "button", href: "/login/oidc" }, `Log in at ${ways.oidc}`) : null,
+      ways.certificate ? h("button", { type: "button", class: "main", onclick: byCertificate }, "Log in with your certificate") : null),
+    error.status === 403 ? problem(error.message) : null));
 }
 
 // ── Theme ──
 
 const stored = (name) => { try { return localStorage.getItem(`tidings.${name}`); } catch { return null; } };
 const store = (name, value) => { try { localStorage.setItem(`tidings.${name}`, value); } catch { /* Private windows have none. */ } };
-const THEMES = { system: "Theme: system", light: "Theme: light", dark: "Theme: dark" };
+const THEMES = { system: "◐ system", light: "○ light", dark: "● dark" };
 
 function theme(name) {
   const chosen = name in THEMES ? name : "system";
   if (chosen === "system") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = chosen;
-  document.getElementById("theme").textContent = THEMES[chosen];
+  const button = document.getElementById("theme");
+  button.textContent = THEMES[chosen];
+  button.setAttribute("aria-label", `Theme: ${chosen}`);
   store("theme", chosen);
 }
 document.getElementById("theme").addEventListener("click", () => {

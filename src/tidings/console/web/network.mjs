@@ -2,7 +2,8 @@
 
 import { chart, levels, rates } from "/chart.mjs";
 import { badge, bytes, count, dayOf, duration, empty, get, h, left, post, problem, table, tile } from "/dom.mjs";
-import { colour, networkMap, organisations } from "/map.mjs";
+import { savers } from "/export.mjs";
+import { colour, kindTitle, kindsOf, networkMap, organisations } from "/map.mjs";
 
 const KINDS = { up: "good", linked: "good", joining: "warn", draining: "warn", stale: "bad", stuck: "bad", away: "bad" };
 const MEANS = { up: "up", linked: "linked", joining: "joining", draining: "draining", stale: "no answer", stuck: "disk stuck", away: "not linked" };
@@ -10,20 +11,23 @@ const MEANS = { up: "up", linked: "linked", joining: "joining", draining: "drain
 export async function show(page) {
   if (page.query.broker) return showBroker(page);
   const map = h("div", {}, h("p", { class: "note" }, "Asking the brokers…"));
-  const side = h("div", {});
+  const side = h("div", {}), kinds = h("select", { id: "kind" });
+  const bar = h("div", { class: "row" }, h("div", {}, h("label", { for: "kind" }, "Map"), kinds), savers(map, "network"));
   page.root.append(h("h1", {}, "Network"),
     h("p", { class: "lead" }, "Brokers and links, as the brokers of your clients report them, every two seconds. Select a broker for its page."),
-    h("div", { class: "columns" }, h("div", { class: "panel" }, map), side));
-  let before = "";
+    h("div", { class: "columns" }, h("div", { class: "panel" }, bar, map), side));
+  kinds.addEventListener("change", () => { page.remember({ map: kinds.value }); page.query.map = kinds.value; draw(page, latest, map, side, kinds); });
+  let latest = null, before = "";
   page.every(2, async () => {
     const found = await get("/api/network");
     if (!page.isShown() || JSON.stringify(found) === before) return;
     before = JSON.stringify(found);
-    draw(page, found, map, side);
+    latest = found;
+    draw(page, found, map, side, kinds);
   });
 }
 
-function draw(page, found, map, side) {
+function draw(page, found, map, side, kinds) {
   const focused = document.activeElement?.getAttribute?.("href");
   const problems = found.problems.map((each) => problem(`${each.client}: ${each.why}`));
   if (!found.brokers.length) {
@@ -32,19 +36,22 @@ function draw(page, found, map, side) {
     return;
   }
   const href = (broker) => page.link("network", { broker: broker.id });
-  map.replaceChildren(networkMap(found, href));
+  const known = kindsOf(found), kind = known.includes(page.query.map) ? page.query.map : known[0];
+  if ([...kinds.options].map((each) => each.value).join() !== known.join()) kinds.replaceChildren(...known.map((each) => h("option", { value: each }, kindTitle(each))));
+  kinds.value = kind;
+  map.replaceChildren(networkMap(found, href, { kind }));
   if (focused) map.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
   const orgs = organisations(found.brokers);
   side.replaceChildren(...problems,
     h("div", { class: "tiles" }, tile(orgs.length, "organisations"), tile(found.brokers.length, "brokers"),
       tile(found.links.filter((each) => each.up).length, "links up"), tile(found.overlay, "overlay")),
     h("div", { class: "panel" }, h("h2", {}, "Brokers"), table(
-      ["Broker", "State", { title: "Clients", class: "num" }, { title: "Waiting", class: "num" }],
+      ["Broker", ...["Clients", "In /s", "Out /s", "Waiting"].map((title) => ({ title, class: "num" }))],
       found.brokers.map((each) => h("tr", {},
-        h("td", {}, h("span", { class: colour(orgs, each.domain) }), h("a", { href: href(each) }, `${each.domain}/${each.name}`), each.why ? h("div", { class: "soft" }, each.why) : null),
-        h("td", {}, badge(MEANS[each.state] ?? each.state, KINDS[each.state] ?? "soft")),
+        h("td", {}, h("span", { class: colour(orgs, each.domain) }), h("a", { href: href(each) }, `${each.domain}/${each.name}`), " ", badge(MEANS[each.state] ?? each.state, KINDS[each.state] ?? "soft"), each.why ? h("div", { class: "soft" }, each.why) : null),
         h("td", { class: "num" }, each.clients === undefined ? "–" : count(each.clients)),
-        h("td", { class: "num" }, each.waiting === undefined ? "–" : count(each.waiting)))), "Brokers"),
+        ...[each.published_per_s, each.delivered_per_s, each.waiting].map((value, at) => h("td", { class: "num" }, value === undefined ? "–" : count(value),
+          at === 2 && value ? h("div", { class: "soft" }, `for ${duration(each.oldest_s)}`) : null)))), "Brokers"),
       h("p", { class: "note" }, "– : known to brokers only that none of your clients is attached to.")));
 }
 
@@ -71,27 +78,27 @@ const unattached = (broker) => h("div", { class: "panel" },
 
 function brokerPage(broker, status, points, why) {
   const linked = status.linked.map((each) => h("tr", {}, h("td", {}, String(each.name).replace(/^broker /, "")), h("td", {}, each.address),
-    h("td", { class: "num" }, bytes(each.queued)), h("td", {}, badge("linked", "good"))));
+    h("td", { class: "num" }, count(each.owed)), h("td", { class: "num" }, bytes(each.queued)), h("td", { class: "num" }, duration(each.silent_s)), h("td", {}, badge("linked", "good"))));
   const away = status.unlinked.map((each) => h("tr", {}, h("td", {}, `${each.id.slice(0, 8)}…`), h("td", {}, each.address),
-    h("td", { class: "num" }, "–"), h("td", {}, badge("not linked", "bad"), " ", each.why)));
+    h("td", { class: "num" }, count(status.owed[each.id] ?? 0)), h("td", { class: "num" }, "–"), h("td", { class: "num" }, "–"), h("td", {}, badge("not linked", "bad"), " ", each.why)));
   return [
     h("h1", {}, `${broker.domain}/${broker.name} `, badge(MEANS[broker.state] ?? broker.state, KINDS[broker.state] ?? "soft")),
-    h("p", { class: "lead" }, `Listening at ${status.address}, version ${status.version}, running for ${duration(status.uptime_s)}; seen as ${broker.client}.`),
+    h("p", { class: "lead" }, `Listening at ${status.address}, version ${status.version}, running for ${duration(status.uptime_s)}; its certificate ends ${dayOf(status.certificate_ends_ms)}, in ${left(status.certificate_ends_ms)}. Seen as ${broker.client}.`),
     why ? problem(why) : null, status.stuck ? problem(`The journal cannot be written: ${status.stuck_why}. Free some disk space, or check its folder.`) : null,
     h("div", { class: "tiles" }, tile(count(status.counts.published ?? 0), "events published here"), tile(count(status.subscriptions), "subscriptions"),
       tile(count(status.connected.length), "clients connected"), tile(count(status.waiting), "events waiting"),
       tile(bytes(status.journal_bytes), "journal"), tile(bytes(status.disk_free_bytes), "disk free")),
     h("div", { class: "columns even" }, chart("Published", rates(points, "published"), "/s"), chart("Delivered to subscriptions", rates(points, "delivered"), "/s")),
     h("div", { class: "columns even" }, chart("Events waiting", levels(points, "waiting"), ""), chart("Queued on links", levels(points, "queued_bytes"), "B")),
-    h("div", { class: "panel" }, h("h2", {}, "Links"), linked.length + away.length ? table(["Broker", "Address", { title: "Queued", class: "num" }, "State"], [...linked, ...away], "Links")
+    h("div", { class: "panel" }, h("h2", {}, "Links"), linked.length + away.length ? table(["Broker", "Address", ...["Unacknowledged", "Queued", "Last heard"].map((title) => ({ title, class: "num" })), "State"], [...linked, ...away], "Links")
       : empty("No links.", "Name another broker with [[peer]] in broker.toml.")),
     h("div", { class: "panel" }, h("h2", {}, "Clients"), status.connected.length ? table(["Client", ...["Published", "Delivered live", "Lost"].map((title) => ({ title, class: "num" }))],
       status.connected.map((each) => h("tr", {}, h("td", {}, each.client), ...[each.published, each.told, each.lost].map((value) => h("td", { class: "num" }, count(value))))), "Clients")
       : empty("Nobody is connected.", "`tidings subscribe` and `tidings publish` connect as a client.")),
     h("div", { class: "columns even" },
-      h("div", { class: "panel" }, h("h2", {}, "Types and keys"), status.types.length ? table(["Type", "Encrypted", { title: "Subscriptions", class: "num" }, "Key epoch"],
+      h("div", { class: "panel" }, h("h2", {}, "Types and keys"), status.types.length ? table(["Type", "Encrypted", { title: "Subscriptions", class: "num" }, "Key epoch", "In use since", "New key by"],
         status.types.map((each) => h("tr", {}, h("td", {}, each.name), h("td", {}, each.mode), h("td", { class: "num" }, count(each.subscriptions)),
-          h("td", {}, epochs(each.epochs)))), "Types and keys") : empty("No types.", "Name one with types in broker.toml.")),
+          h("td", {}, epochs(each.epochs)), h("td", {}, each.keys_since_ms === null ? "–" : dayOf(each.keys_since_ms)), h("td", {}, each.keys_until_ms === null ? "–" : `${dayOf(each.keys_until_ms)}, in ${left(each.keys_until_ms)}`))), "Types and keys") : empty("No types.", "Name one with types in broker.toml.")),
       h("div", { class: "panel" }, h("h2", {}, "Counters"), table(["What", { title: "Since start", class: "num" }],
         Object.entries(status.counts).sort().map(([name, value]) => h("tr", {}, h("td", {}, name), h("td", { class: "num" }, count(value)))), "Counters"))),
   ].filter(Boolean);

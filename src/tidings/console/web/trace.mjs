@@ -1,6 +1,7 @@
 // Trace: the route of one event over organisations, as a timeline, and who could read which attribute.
 
 import { badge, empty, get, h, table } from "/dom.mjs";
+import { savers } from "/export.mjs";
 import { networkMap } from "/map.mjs";
 
 export async function show(page) {
@@ -22,7 +23,8 @@ export async function show(page) {
 function onMap(page, hops, network) {
   const ids = new Map(network.brokers.map((each) => [`${each.domain}/${each.name}`, each.id]));
   const path = new Set(hops.map((hop) => [ids.get(nameOf(hop)), ids.get(hop.came_from)].sort().join(" ")));
-  return h("div", { class: "panel" }, h("h2", {}, "On the map"), networkMap(network, (broker) => page.link("network", { broker: broker.id }), path));
+  const map = h("div", {}, networkMap(network, (broker) => page.link("network", { broker: broker.id }), { path }));
+  return h("div", { class: "panel" }, h("h2", {}, "On the map"), map, h("div", { class: "row" }, savers(map, "trace")));
 }
 
 const nameOf = (hop) => `${hop.domain}/${hop.broker}`;
@@ -43,12 +45,18 @@ function timeline(hops) {
     table(["Broker", "From", { title: "After", class: "num" }, "The way here", "Then"], rows, "Timeline"));
 }
 
+// Organisations × attributes: an organisation could read what one of its brokers could. Its brokers are below it.
 function matrix(hops) {
   const names = [...new Set(hops.flatMap((hop) => [...hop.readable, ...hop.hidden]))].sort();
-  const rows = hops.map((hop) => h("tr", {}, h("td", {}, nameOf(hop)), names.map((name) => h("td", { class: "mid" },
-    hop.readable.includes(name) ? h("span", { class: "good" }, "reads") : hop.hidden.includes(name) ? h("span", { class: "sealed-cell" }, "sealed") : "–"))));
+  const cell = (some, name) => h("td", { class: "mid" }, some.some((hop) => hop.readable.includes(name)) ? h("span", { class: "good" }, "reads")
+    : some.some((hop) => hop.hidden.includes(name)) ? h("span", { class: "sealed-cell" }, "sealed") : "–");
+  const rows = [...new Set(hops.map((hop) => hop.domain))].sort().flatMap((domain) => {
+    const own = hops.filter((hop) => hop.domain === domain), brokers = [...new Set(own.map(nameOf))];
+    return [h("tr", { class: "group" }, h("th", { scope: "row" }, domain), names.map((name) => cell(own, name))),
+      ...brokers.map((broker) => h("tr", {}, h("td", { class: "indented" }, broker), names.map((name) => cell(own.filter((hop) => nameOf(hop) === broker), name))))];
+  });
   return h("div", { class: "panel" }, h("h2", {}, "Who could read which attribute"), names.length
-    ? table(["Broker", ...names.map((title) => ({ title, class: "mid" }))], rows, "Who could read which attribute") : empty("The event has no attributes.", ""));
+    ? table(["Organisation", ...names.map((title) => ({ title, class: "mid" }))], rows, "Who could read which attribute") : empty("The event has no attributes.", ""));
 }
 
 function deliveries(hops) {

@@ -1,6 +1,6 @@
 // Why: an event against conditions, and a condition against the recent events.
 
-import { checked, noTypes, typeField, typesOf } from "/condition.mjs";
+import { checked, completing, keptOf, noTypes, typeField, typesOf } from "/condition.mjs";
 import { badge, count, empty, errorAt, get, h, post, problem, table } from "/dom.mjs";
 
 const KINDS = { TRUE: "good", FALSE: "bad", NULL: "warn", UNKNOWN: "soft", ERROR: "bad" };
@@ -14,7 +14,7 @@ export async function show(page) {
   if (!types.length) return page.root.append(h("div", { class: "panel" }, noTypes()));
   const type = typeField(types, page.query.type);
   page.root.append(h("div", { class: "row panel" }, h("div", {}, h("label", { for: "type" }, "Type"), type)),
-    h("div", { class: "columns even" }, eventPanel(page, type, mine), conditionPanel(page, type)));
+    h("div", { class: "columns even" }, eventPanel(page, type, mine), conditionPanel(page, type, types)));
   type.addEventListener("change", () => page.remember({ type: type.value }));
 }
 
@@ -63,9 +63,10 @@ const verdicts = (rows) => table(["Condition", "Outcome", "Decided by"], rows.ma
 const relations = (row) => [["covers", row.covers], ["is covered by", row.covered_by]].filter(([, others]) => others?.length)
   .map(([word, others]) => h("div", { class: "soft" }, `${word} ${others.join(" and ")}`));
 
-function conditionPanel(page, type) {
+function conditionPanel(page, type, types) {
   const where = h("textarea", { id: "tried", class: "code", rows: "3", spellcheck: "false", value: page.query.where ?? "" });
   const result = h("div", { "aria-live": "polite" });
+  completing(where, () => Object.keys(types.find((each) => each.name === type.value).attributes));
   const form = h("form", { class: "panel" }, h("h2", {}, "A condition against recent events"),
     h("label", { for: "tried" }, "Condition"), where, checked(page, where, () => type.value),
     h("p", {}, h("button", { class: "main" }, "Try on recent events")), result);
@@ -74,22 +75,26 @@ function conditionPanel(page, type) {
     page.remember({ type: type.value, where: where.value });
     result.replaceChildren(h("p", { class: "note" }, "Reading events…"));
     try {
-      const found = await post("/api/try", { client: page.client, type: type.value, where: where.value });
+      const found = await post("/api/try", { client: page.client, type: type.value, where: where.value, others: keptOf(type.value) });
       if (page.isShown()) result.replaceChildren(found.check.ok ? outcome(page, found) : errorAt(where.value, found.check));
     } catch (error) { result.replaceChildren(problem(error.message)); }
   });
   return form;
 }
 
+// Which of one's own subscriptions, and of the conditions kept in this browser, it covers and is covered by.
+const covering = ({ related }) => (related.length ? table(["It", "Condition"], related.map((each) => h("tr", {}, h("td", { class: "short" }, each.relation), h("td", { class: "code" }, each.condition))), "Covering")
+  : h("p", { class: "note" }, "It covers none of your subscriptions and kept conditions, and none covers it."));
+
 function outcome(page, found) {
-  if (!found.events) return empty("No event has arrived since this page asked.", "Try again in a moment; the console keeps the last thousand while you look.");
+  if (!found.events) return h("div", {}, covering(found), empty("No event has arrived since this page asked.", "Try again in a moment; the console keeps the last thousand while you look."));
   const parts = [["TRUE", "fill-good"], ["FALSE", "fill-bad"], ["NULL", "fill-warn"], ["UNKNOWN", "fill-soft"]].filter(([name]) => found.outcomes[name]);
   const bar = h("div", { class: "stack", role: "img", "aria-label": parts.map(([name]) => `${name} ${found.outcomes[name]}`).join(", ") }, parts.map(([name, kind]) => {
     const part = h("i", { class: kind });
     part.style.width = `${(100 * found.outcomes[name]) / found.events}%`;
     return part;
   }));
-  return h("div", {}, h("p", {}, `Of the last ${count(found.events)} events `, h("b", { class: "good" }, `${count(found.outcomes.TRUE ?? 0)} match`), "."), bar,
+  return h("div", {}, covering(found), h("p", {}, `Of the last ${count(found.events)} events `, h("b", { class: "good" }, `${count(found.outcomes.TRUE ?? 0)} match`), "."), bar,
     h("p", {}, parts.map(([name]) => [badge(`${name} ${count(found.outcomes[name])}`, KINDS[name]), " "])),
     found.failed.length ? table(["Clause that decided", { title: "Events", class: "num" }], found.failed.map(([clause, times]) => h("tr", {}, h("td", { class: "code" }, clause), h("td", { class: "num" }, count(times)))), "Clauses") : null,
     found.matched.length ? h("p", {}, "Matched last: ", found.matched.slice(-3).map((id) => [h("a", { href: page.link("trace", { event: id }) }, `…${id.slice(-8)}`), " "])) : null,

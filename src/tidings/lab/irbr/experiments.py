@@ -31,6 +31,9 @@ R0_SILENT, R1_SILENT = f"{R0}, silent crashes", f"{R1}, silent crashes"
 SCRIBE_CONTENT = "Scribe with filters at each branch"
 PAPER_MODE, INTEREST_MODE = "IRBR, as published", "IRBR, interest"
 
+PAPER_TAPESTRY, INTEREST_TAPESTRY = f"{PAPER_MODE}, on Tapestry", f"{INTEREST_MODE}, on Tapestry"
+R0_TAPESTRY, R2_TAPESTRY, SILENT_TAPESTRY = (f"{each}, on Tapestry" for each in (R0, R2, SILENT))
+
 # No periodic messages: nothing happens in these worlds but what is measured.
 _STILL = {"heartbeat_s": 0, "sync_s": 0}
 _SCRIBE = {"heartbeat_s": 0, "refresh_s": 0, "content": False, "shortcut": False, "repair": False}
@@ -45,6 +48,10 @@ _PROTOCOLS: dict[str, tuple[str, dict[str, Any]]] = {
     SILENT: ("irbr", {**_STILL, "mode": "interest", "reliability": "R2"}),
     PAPER_MODE: ("irbr", {**_STILL, "mode": "paper", "reliability": "R0"}),
     INTEREST_MODE: ("irbr", {**_STILL, "mode": "interest", "reliability": "R0"}),
+}
+_PROTOCOLS |= {
+    f"{each}, on Tapestry": ("irbr", {**_PROTOCOLS[each][1], "network": "tapestry"})
+    for each in (R0, R2, SILENT, PAPER_MODE, INTEREST_MODE)
 }
 _CARRY_EVENTS = ("Carry", "Up", "Down")
 
@@ -93,7 +100,7 @@ def measure_loss(parameters: Parameters, seed: int) -> list[Measured]:
 def _lost(world: World, protocol: str, interested: Sequence[int], failed_percent: float, name: str) -> float:
     """Of a world that is not needed again: the share that an event misses after so many have failed."""
     rng, nodes = Random(f"failures/{name}"), range(len(world.nodes))
-    world.bounces = protocol not in (R0_SILENT, R1_SILENT, SILENT)
+    world.bounces = protocol not in (R0_SILENT, R1_SILENT, SILENT, SILENT_TAPESTRY)
     for node in rng.sample(nodes, round(len(nodes) * failed_percent / 100)):
         world.crash(node)
     world.publish(rng.choice(world.up()), {"x": 0})
@@ -300,6 +307,36 @@ def _interest_is_least(results: Results) -> Finding:
     return Finding(shown, judged(off, holds=lambda _: False, better=lambda _: exact), why)
 
 
+def _tapestry_costs_the_same(results: Results) -> Finding:
+    places = results.xs(PAPER_TAPESTRY)
+    ratios = [results.mean(PAPER_TAPESTRY, x) / results.mean(PAPER_MODE, x) for x in places]
+    shown = ", ".join(
+        f"{x:g}: {results.mean(PAPER_TAPESTRY, x):.1f} and {results.mean(PAPER_MODE, x):.1f}" for x in places
+    )
+    why = "the cells are the same; who stands for one differs, and that is chance in both"
+    alike = all(abs(ratio - 1) <= _ALIKE for ratio in ratios)
+    return Finding(shown, judged(alike, holds=lambda _: False, better=bool), why)
+
+
+_ALIKE = 0.1  # Means of a few events each differ by as much between two runs on Pastry.
+
+
+def _tapestry_loses_nothing(results: Results) -> Finding:
+    series = (R0_TAPESTRY, R2_TAPESTRY, SILENT_TAPESTRY)
+    worst = {each: max(results.ys(each)) for each in series}
+    shown = "; ".join(f"{each}: at most {loss:.2f} %" for each, loss in worst.items())
+    why = "a range without a known live node is searched, and who would know one has a place for it in its table"
+    return Finding(shown, judged(max(worst.values()), holds=lambda _: False, better=lambda most: most == 0), why)
+
+
+def _interest_is_least_on_tapestry(results: Results) -> Finding:
+    rows = [(count, results.ys(INTEREST_TAPESTRY, count)) for count in results.xs(INTEREST_TAPESTRY)]
+    exact = all(0 <= count - y <= 1 for count, ys in rows for y in ys)
+    shown = ", ".join(f"{count:g}: {results.mean(INTEREST_TAPESTRY, count):g}" for count, _ in rows)
+    why = "a range is entered at an interested node on either network"
+    return Finding(shown, judged(exact, holds=lambda _: False, better=bool), why)
+
+
 def _total_is_less(series: str) -> Callable[[Results], Finding]:
     def judge(results: Results) -> Finding:
         shown, below, above = _compared(results, series, SCRIBE)
@@ -385,6 +422,49 @@ EXPERIMENTS = (
             ),
             Claim("beyond the paper: interest mode takes fewer than Scribe", "fewer everywhere", _interest_is_cheaper),
             Claim("beyond the paper: as many messages as interested nodes", "equal", _interest_is_least),
+        ),
+    ),
+    _of_loss(
+        figure="4a-networks",
+        title="IRBR on Pastry and on Tapestry: events lost when nodes fail (1000 nodes)",
+        varies={
+            "protocol": (R0, R2, R0_TAPESTRY, f"{R2_TAPESTRY}; {SILENT_TAPESTRY}"),
+            "failed_percent": ("0.5 1 2 5 10",),
+        },
+        stays={"node_count": 1000, "interested": 100, "failure_sets": 10},
+        seeds=3,
+        quick_varies={"failed_percent": ("0.5 10",)},
+        quick_seeds=1,
+        claims=(
+            Claim(
+                "beyond the paper: nothing is lost on Tapestry (R0 told of crashes, R2 told or not)",
+                "0 % in each trial",
+                _tapestry_loses_nothing,
+            ),
+        ),
+    ),
+    _of_messages(
+        figure="4b-networks",
+        title="IRBR on Pastry and on Tapestry: messages per event (1000 nodes)",
+        varies={
+            "protocol": (PAPER_MODE, PAPER_TAPESTRY, INTEREST_TAPESTRY),
+            "interested": ("1 10 100 1000",),
+        },
+        stays={"node_count": 1000, "events": 30},
+        seeds=3,
+        quick_varies={"interested": ("1 20 100",)},
+        quick_seeds=1,
+        claims=(
+            Claim(
+                "beyond the paper: as published, an event takes as many messages on Tapestry as on Pastry",
+                f"within {_ALIKE:.0%}, however many are interested",
+                _tapestry_costs_the_same,
+            ),
+            Claim(
+                "beyond the paper: in interest mode as many messages as interested nodes, on Tapestry",
+                "equal",
+                _interest_is_least_on_tapestry,
+            ),
         ),
     ),
     _of_loss(

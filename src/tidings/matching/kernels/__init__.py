@@ -7,6 +7,7 @@ In reading order:
     build       file boxes under grid cells
     match       a batch of events against a segment
     match_one   one event against a segment
+    match_few   a few events, from the batch to the matches in one call
     keys        keys as words and bytes: what columns and bounds become first
     words       all words of a set in one pass over a text
     pairs       sort and group pairs by counting

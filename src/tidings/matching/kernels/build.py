@@ -28,7 +28,7 @@ from tidings.matching.kernels.match import (
 )
 
 CHOICES_MAX = 6  # Sides of a box, the least likely ones, among which the two to file it under are chosen.
-LEVELS = 9  # Resolutions tried per axis: from 256 buckets down to one.
+LEVELS = 10  # Resolutions tried per axis: from 512 buckets down to one.
 
 
 class Sides(NamedTuple):

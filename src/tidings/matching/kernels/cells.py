@@ -396,12 +396,9 @@ def reversed_text(content, start, end):
     return out
 
 
-@kernel(types.void(_I1, _L2, _L1, _I1, _L1, _B1, _L2, types.int32[:, ::1]))
-def locate_columns(kind, rows, keys, table, text_ptr, text_bytes, columns, out):
-    """out[axis, i] = the cell of the i-th value of columns[axis], for all axes in one call.
-
-    One call, because threads that share a batch would otherwise wait for the GIL once per axis.
-    """
+@njit(nogil=True)
+def cells_of(kind, rows, keys, table, text_ptr, text_bytes, columns, out):
+    """out[axis, i] = the cell of the i-th value of columns[axis], for all axes."""
     count = out.shape[1]
     for axis in range(len(rows)):
         content_at, length = columns[axis, COLUMN_CONTENT], columns[axis, COLUMN_LENGTH]
@@ -421,6 +418,12 @@ def locate_columns(kind, rows, keys, table, text_ptr, text_bytes, columns, out):
             for i in range(count):
                 if not _is_valid(valid, valid_at + i):
                     out[axis, i] = 0
+
+
+@kernel(types.void(_I1, _L2, _L1, _I1, _L1, _B1, _L2, types.int32[:, ::1]))
+def locate_columns(kind, rows, keys, table, text_ptr, text_bytes, columns, out):
+    """The same as a kernel: one call, because threads that share a batch would otherwise wait for the GIL once per axis."""
+    cells_of(kind, rows, keys, table, text_ptr, text_bytes, columns, out)
 
 
 @kernel(types.void(_L1, _B1, types.int64, _OUT_L1))

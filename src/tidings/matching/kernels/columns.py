@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numba import carray, types  # type: ignore[attr-defined]
+from numba import carray, njit, types  # type: ignore[attr-defined]
 
 from tidings.matching.kernels.cache import kernel
 from tidings.matching.kernels.cells import pointer, readable
@@ -40,8 +40,8 @@ class Exported:
         _releases[function](self.address)
 
 
-@kernel(types.void(types.int64, readable(types.int32), readable(types.uint8), types.int64[:, ::1]))
-def read_places(address, attributes, is_text, out):
+@njit(nogil=True)
+def places_of(address, attributes, is_text, out):
     """out[i] = where column attributes[i] is, as `cells.COLUMN_*` say: of 64-bit numbers, or of texts. There are rows."""
     children = carray(pointer(carray(pointer(address), _WORDS, np.int64)[_CHILDREN]), 1 << 20, np.int64)
     for i in range(len(attributes)):
@@ -55,3 +55,9 @@ def read_places(address, attributes, is_text, out):
             out[i, 0], out[i, 1], out[i, 2] = buffers[2], ends[length], buffers[1] + 4 * offset
         else:
             out[i, 0], out[i, 1], out[i, 2] = buffers[1] + 8 * offset, length, 0
+
+
+@kernel(types.void(types.int64, readable(types.int32), readable(types.uint8), types.int64[:, ::1]))
+def read_places(address, attributes, is_text, out):
+    """The same as a kernel."""
+    places_of(address, attributes, is_text, out)

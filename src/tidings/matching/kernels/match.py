@@ -51,7 +51,6 @@ _OUT_I1, _OUT_L1, _OUT_W1 = types.int32[::1], types.int64[::1], types.uint64[::1
 
 PROBES_MAX = 4096  # Grid cells looked into at a time; their list fits into the cache.
 HITS_PER_PROBE = 4
-HITS_MAX = HITS_PER_PROBE * PROBES_MAX
 CHUNK = 256  # Events in the order of one axis that are taken through all its grids before the next ones.
 UNROLLED = 4  # Entries of a cell that are tested whether they are there or not.
 ORDER_BITS = 10  # Events are ordered by this many leading bits of their cell: more than any grid has rows.
@@ -141,31 +140,66 @@ def _place(a, b):
     return _GUARDS | va | ((top - va) << np.uint64(16)) | (vb << np.uint64(32)) | ((top - vb) << np.uint64(48))
 
 
+class Chunk(NamedTuple):
+    """Some events on their way through the grids of one axis, and room for what is computed of them in each grid."""
+
+    rows: Any
+    events: Any
+    on_a: Any
+    on_b: Any
+    at: Any
+    place: Any
+
+
 @njit(nogil=True)
-def _probe_events(cells, order, e0, e1, grid, starts, words_at, probes, sizes, places, q):
-    """Looks up the grid cells of events order[e0:e1]; keeps those that are not empty as probes from q on.
+def _new_chunk():
+    return Chunk(
+        np.empty(CHUNK, np.uint64),
+        np.empty(CHUNK, np.uint64),
+        np.empty(CHUNK, np.uint32),
+        np.empty(CHUNK, np.uint32),
+        np.empty(CHUNK, np.uint32),
+        np.empty(CHUNK, np.uint64),
+    )
+
+
+@njit(nogil=True)
+def _take_events(order, e0, e1, cells, axis, chunk):
+    """Events order[e0:e1], as rows of `chunk`: where the cells of each begin, the event itself, its cell on the axis."""
+    flat, axes = cells.reshape(-1), np.uint64(cells.shape[1])
+    rows, events, on_a = chunk.rows, chunk.events, chunk.on_a
+    for i in range(e1 - e0):
+        e = index_of(order[e0 + i])
+        rows[i], events[i] = e * axes, e << np.uint64(32)
+        on_a[i] = flat[rows[i] + np.uint64(axis)]
+
+
+@njit(nogil=True)
+def _probe_events(n, cells, chunk, grid, starts, words_at, probes, sizes, places, q):
+    """Looks up the grid cells of the chunk's n events; keeps those that are not empty as probes from q on.
 
     probes[q] = event and first entry, sizes[q] = how many entries, places[q] = where in the cell the event lies.
+
+    The loops are apart so that the compiler makes the second one a loop over vectors: together they take twice as long.
     """
-    a, b, shift_a, shift_b = (
-        index_of(grid[GRID_A]),
-        index_of(grid[GRID_B]),
-        index_of(grid[GRID_SHIFT_A]),
-        index_of(grid[GRID_SHIFT_B]),
-    )
-    columns_log, base, one = index_of(grid[GRID_COLUMNS_LOG]), np.uint64(grid[GRID_START]), np.uint64(1)
-    mask_a, mask_b = (one << shift_a) - one, (one << shift_b) - one
-    for i in range(e0, e1):
-        e = index_of(order[i])
+    flat, (rows, events, on_a, on_b, at, place) = cells.reshape(-1), chunk
+    b, base, columns_log = np.uint64(grid[GRID_B]), np.uint32(grid[GRID_START]), np.uint32(grid[GRID_COLUMNS_LOG])
+    shift_a, shift_b, one = np.uint32(grid[GRID_SHIFT_A]), np.uint32(grid[GRID_SHIFT_B]), np.uint32(1)
+    mask_a, mask_b, next_one = (one << shift_a) - one, (one << shift_b) - one, np.uint64(1)
+    for i in range(n):
+        on_b[i] = flat[rows[i] + b]
+    for i in range(n):
         # NULL is cell 0 and gets a bucket of its own, so that events without the attribute find it empty.
-        va, vb = index_of(cells[e, a]) + mask_a, index_of(cells[e, b]) + mask_b
-        at = base + ((va >> shift_a) << columns_log) + (vb >> shift_b)
-        start = starts[at]
-        size = starts[at + one] - start
+        va, vb = on_a[i] + mask_a, on_b[i] + mask_b
+        at[i] = base + ((va >> shift_a) << columns_log) + (vb >> shift_b)
+        place[i] = _place(va & mask_a, vb & mask_b)
+    for i in range(n):
+        start = starts[index_of(at[i])]
+        size = starts[index_of(at[i]) + next_one] - start
         prefetch(words_at + (index_of(start) << np.uint64(3)))
-        probes[q] = _pair(e, index_of(start))
+        probes[q] = events[i] | index_of(start)
         sizes[q] = size
-        places[q] = _place(va & mask_a, vb & mask_b)
+        places[q] = place[i]
         q += np.uint64(size > 0)
     return q
 
@@ -343,7 +377,7 @@ def _by_axis(columns, cells, layout, probes, sizes, places, hits, unsure, first,
     """Axis by axis, events in the order of their cells on it, so that each part of the segment is read once."""
     axes, n = columns.shape
     grids, axis_grids, starts, words_at = layout.grids, layout.axis_grids, layout.starts, address_of(layout.words)
-    order = np.empty(n, np.int32)
+    order, chunk = np.empty(n, np.int32), _new_chunk()
     for e in range(n):
         order[e] = e
     for axis in range(axes):
@@ -353,13 +387,14 @@ def _by_axis(columns, cells, layout, probes, sizes, places, hits, unsure, first,
             _order_by(columns[axis], order)
         for e0 in range(0, n, CHUNK):
             e1, q = min(n, e0 + CHUNK), np.uint64(0)
+            _take_events(order, e0, e1, cells, axis, chunk)
             for g in range(axis_grids[axis], axis_grids[axis + 1]):
                 if np.int64(q) + e1 - e0 > PROBES_MAX:
                     matched, doubtful = _settle(
                         q, probes, sizes, places, hits, unsure, cells, layout, first, matched, doubtful, totals
                     )
                     q = np.uint64(0)
-                q = _probe_events(cells, order, e0, e1, grids[g], starts, words_at, probes, sizes, places, q)
+                q = _probe_events(e1 - e0, cells, chunk, grids[g], starts, words_at, probes, sizes, places, q)
             matched, doubtful = _settle(
                 q, probes, sizes, places, hits, unsure, cells, layout, first, matched, doubtful, totals
             )
@@ -383,6 +418,25 @@ def by_event(cells, layout, probes, sizes, places, hits, unsure, first, matched,
     return _settle(q, probes, sizes, places, hits, unsure, cells, layout, first, matched, doubtful, totals)
 
 
+@njit(nogil=True)
+def match_cells(columns, by_axis, layout, first, matched, totals):
+    """What `match_events` does."""
+    axes, n = columns.shape
+    cells = np.empty((n, axes), np.int32)
+    for e0 in range(0, n, 64):
+        for axis in range(axes):
+            for e in range(e0, min(n, e0 + 64)):
+                cells[e, axis] = columns[axis, e]
+    # A few events need little memory, and to ask for much of it takes longer than to match one.
+    room = min(PROBES_MAX, max(n * len(layout.grids), CHUNK)) + 1
+    probes, sizes, places = np.empty(room, np.uint64), np.empty(room, np.int32), np.empty(room, np.uint64)
+    hits, unsure = np.empty(HITS_PER_PROBE * room, np.uint64), np.empty(HITS_PER_PROBE * room, np.uint64)
+    doubtful = np.empty(16, np.uint64)
+    if by_axis:
+        return _by_axis(columns, cells, layout, probes, sizes, places, hits, unsure, first, matched, doubtful, totals)
+    return by_event(cells, layout, probes, sizes, places, hits, unsure, first, matched, doubtful, totals)
+
+
 @kernel(types.UniTuple(_OUT_W1, 2)(_I2, types.boolean, _GRID_LAYOUT, types.uint64, _OUT_W1, _OUT_L1))
 def match_events(columns, by_axis, layout, first, matched, totals):
     """All matches of a batch of events with a segment.
@@ -398,22 +452,7 @@ def match_events(columns, by_axis, layout, first, matched, totals):
     hold each other but are doubtful: the box has residuals, or siblings that may match the
     same event.
     """
-    axes, n = columns.shape
-    cells = np.empty((n, axes), np.int32)
-    for e0 in range(0, n, 64):
-        for axis in range(axes):
-            for e in range(e0, min(n, e0 + 64)):
-                cells[e, axis] = columns[axis, e]
-    doubtful = np.empty(16, np.uint64)
-    probes, sizes, places = (
-        np.empty(PROBES_MAX + 1, np.uint64),
-        np.empty(PROBES_MAX + 1, np.int32),
-        np.empty(PROBES_MAX + 1, np.uint64),
-    )
-    hits, unsure = np.empty(HITS_MAX, np.uint64), np.empty(HITS_MAX, np.uint64)
-    if by_axis:
-        return _by_axis(columns, cells, layout, probes, sizes, places, hits, unsure, first, matched, doubtful, totals)
-    return by_event(cells, layout, probes, sizes, places, hits, unsure, first, matched, doubtful, totals)
+    return match_cells(columns, by_axis, layout, first, matched, totals)
 
 
 class AxisArrays(NamedTuple):

@@ -14,6 +14,7 @@ Numba's cache looks only at this file: after a change in `match.py` or `cells.py
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -52,18 +53,19 @@ from tidings.matching.kernels.match import (
 BOOK_SIZE = 2 * 16 + 3
 
 
-def address_book(axes: AxisArrays, layout: GridLayout, places: Any, counts: tuple[int, int, int]) -> Any:
-    """Where the arrays are and how long, for `match_one`; good for as long as somebody keeps them.
+def address_book(axes: AxisArrays, layout: GridLayout, others: Sequence[Any], counts: Sequence[int] = ()) -> Any:
+    """Where the arrays are and how long; good for as long as somebody keeps them.
 
-    places   by axis where its attribute stands in a packed event
-    counts   words of a packed event: those that say what is present, those that hold numbers, and all
+    For `match_one`, `others` is one array, by axis where its attribute stands in a packed event, and `counts` are the
+    words of a packed event: those that say what is present, those that hold numbers, and all. For `match_few`, `others`
+    are the number of each axis's attribute and whether that is a text.
     """
-    arrays = (*axes, *layout, places)
+    arrays = (*axes, *layout, *others)
     return np.array([*(number for array in arrays for number in (array.ctypes.data, len(array))), *counts], np.int64)
 
 
 @njit(inline="always")
-def _axes_at(book):
+def axes_at(book):
     kind = carray(pointer(book[0]), book[1], np.int32)
     rows = carray(pointer(book[2]), (book[3], AXIS_SIZE), np.int64)
     keys, table = carray(pointer(book[4]), book[5], np.int64), carray(pointer(book[6]), book[7], np.int32)
@@ -72,7 +74,7 @@ def _axes_at(book):
 
 
 @njit(inline="always")
-def _layout_at(book):
+def layout_at(book):
     grids = carray(pointer(book[12]), (book[13], GRID_SIZE), np.int64)
     axis_grids, starts = carray(pointer(book[14]), book[15], np.int64), carray(pointer(book[16]), book[17], np.int32)
     words, entries = carray(pointer(book[18]), book[19], np.uint64), carray(pointer(book[20]), book[21], np.int32)
@@ -102,7 +104,7 @@ def _ask_for_cuts(words, presence, places, kind, rows, keys, table, slots):
 @njit(nogil=True)
 def _locate_one(book, packed, slots, cells):
     """cells[0, axis] = the cell of a packed event on each axis; `slots` is for work in between."""
-    axes = _axes_at(book)
+    axes = axes_at(book)
     kind, rows, keys, table = axes.kind, axes.rows, axes.keys, axes.table
     text_ptr, text_bytes = axes.text_ptr, axes.text_bytes
     places = carray(pointer(book[30]), book[31], np.int64)
@@ -177,7 +179,7 @@ def match_one(book_at, packed, out_at, room):
     cells[0, axes] = 0
     _locate_one(book, np.frombuffer(packed, np.uint8), probes, cells)
     matched, doubtful = by_event(
-        cells, _layout_at(book), probes, sizes, places, hits, unsure, np.uint64(0), matched, doubtful, totals
+        cells, layout_at(book), probes, sizes, places, hits, unsure, np.uint64(0), matched, doubtful, totals
     )
     if totals[0] + totals[1] <= room:
         out = carray(pointer(out_at), room, np.int32)

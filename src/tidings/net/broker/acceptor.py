@@ -74,8 +74,12 @@ class Acceptor:
         """Accepts no more connections, and closes those of clients."""
         if self._server is not None:
             self._server.close()
+        self.close_sessions("this broker is stopping")
+
+    def close_sessions(self, why: str) -> None:
+        """Ends the connections of all clients, which come back to this broker or to another process of it."""
         for session in list(self.sessions.values()):
-            session.link.close("this broker is stopping")
+            session.link.close(why)
 
     async def closed(self) -> None:
         """Waits until all accepted connections are gone."""

@@ -11,10 +11,11 @@ parts, hands each what it needs, and carries out what the node returns; no part 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, assert_never
 
 from tidings import __version__
@@ -40,7 +41,7 @@ from tidings.net.broker.bootstrap import Bootstrap
 from tidings.net.broker.client_session import ClientServices, ClientSession
 from tidings.net.broker.durable_queues import DurableQueues, QueueCipher
 from tidings.net.broker.interest_sync import VERSION_META, InterestSync
-from tidings.net.broker.journal import SUPERSEDED, EventHistory, Journal
+from tidings.net.broker.journal import SUPERSEDED, TABLES, EventHistory, Journal
 from tidings.net.broker.key_managers import KeyManagers
 from tidings.net.broker.periodic import (
     BackgroundTasks,
@@ -51,12 +52,15 @@ from tidings.net.broker.periodic import (
 from tidings.net.broker.publish import Backpressure, Publisher
 from tidings.net.broker.reliable_receiver import ReliableReceiver
 from tidings.net.broker.reliable_sender import ReliableSender
-from tidings.net.broker.subscriptions import AttachedClients, BrokerSubscriptions, EventEncoder
+from tidings.net.broker.subscriptions import AttachedClients, BrokerSubscriptions, EventEncoder, notify_of
 from tidings.net.clock import now_ms, now_us
 from tidings.net.config import BrokerConfig, files_in
 from tidings.net.direct_delivery import DirectDelivery
 from tidings.net.enrolment.live_files import LiveFiles, renew_when_due
-from tidings.net.ids import read_identity
+from tidings.net.ids import broker_id, read_identity
+from tidings.net.journal_storage.lease import LeaseKeeper
+from tidings.net.journal_storage.postgres import PostgresStorage, wait_for_lease
+from tidings.net.journal_storage.session import JournalDatabase
 from tidings.net.observability.latency import Meters
 from tidings.net.observability.metrics import SUBSCRIPTIONS_MAX, BrokerNumbers, SubscriptionLag
 from tidings.net.observability.spans import OtlpSink, SpanRecorder
@@ -90,6 +94,7 @@ from tidings.net.transport.tls import (
 from tidings.net.type_files import TypeDefinition, read_type
 from tidings.node import (
     INTERESTS_MAX,
+    BatchDelivery,
     Delivery,
     Direct,
     Ended,
@@ -119,6 +124,7 @@ from tidings.overlay import (
 from tidings.security import from_fingerprint, show_ms
 
 DRAIN_S_MAX = 60.0
+LAST_WORDS_S_MAX = 5.0  # What a broker that stops waits for a database.
 
 log = logging.getLogger("tidings.broker")
 
@@ -126,12 +132,13 @@ log = logging.getLogger("tidings.broker")
 class Broker:
     """One running broker. Created by `Broker.start`, ended by `stop` or, with nothing pending, by `drain`."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, database: PostgresStorage | None = None) -> None:
+        """`database` holds the journal; without one it is a file in the broker's folder."""
         self.config, limits = config, config.limits
         self.identity = read_identity(config.key)
         self.certificate_der = own_certificate(config.certificate, self.identity.public_key, config.domain, "broker")
         check_trusted(config.certificate, config.trusted)
-        self.journal = Journal(config.data / "journal.db")
+        self.journal = Journal(database or config.data / "journal.db")
         if by := self.journal.meta(SUPERSEDED):
             self.journal.close()
             raise superseded_by(int.from_bytes(by, "big"))
@@ -146,7 +153,7 @@ class Broker:
         self._left, self._stopped = asyncio.Event(), asyncio.Event()
         self._draining: asyncio.Task[None] | None = None
         self.superseded: Denied | None = None
-        """Why this broker has stopped, if a copy that was restored from its backup has taken its place."""
+        """Why this broker has stopped, if another has taken its place: one restored from its backup, or with its lease."""
         self._marks_due = False  # Whether sealed events went to live subscribers that the journal has not noted.
         self.node = self._make_node()
         self.me = self.node.me  # With its seal, so that others may pass it on.
@@ -161,11 +168,12 @@ class Broker:
             (),
             tuple(anchors_in(config.trusted.read_bytes())),
             self.me,
-            config.overlay,
+            self.protocol.full_name(config.overlay_options),
             prove_copy(self.identity, self.journal.copy),
         )
         self.links = self._make_links()
-        self.managers = KeyManagers(config)
+        self.managers = KeyManagers(config, database)
+        self._database = database
         self.revocations = RevocationSync(
             self.links, self.managers, self._tasks, owners=self._owners, revoke=self._revoke
         )
@@ -202,7 +210,7 @@ class Broker:
         self._bootstrap = Bootstrap(
             self.node,
             self.links,
-            [peer.peer.id for peer in config.peers],
+            [peer.id for peer in self._configured_peers()],
             self.carry_out,
             on_graph=self.protocol.on_graph,
             router_memory=self.journal.meta("router memory"),
@@ -230,8 +238,11 @@ class Broker:
     def _make_node(self) -> Node:
         config = self.config
         rng = random.Random(secrets.randbits(64))
-        neighbours = tuple(peer.peer for peer in config.peers) if self.protocol.on_graph else ()
+        neighbours = tuple(self._configured_peers()) if self.protocol.on_graph else ()
         options = {**self.protocol.live_options, **config.overlay_options}
+        for option in self.protocol.options_naming_nodes:
+            if option in options:
+                options[option] = [self._node_named(each, option) for each in options[option]]
         policy = NodePolicy(
             network_key=from_fingerprint(config.network_key) if config.network_key else None,
             interests_max=INTERESTS_MAX,
@@ -247,6 +258,30 @@ class Broker:
             neighbours=neighbours,
             options=options,
             policy=policy,
+        )
+
+    def _configured_peers(self) -> list[Peer]:
+        """Each once, by its first address; not this broker itself, another process of which may be among them."""
+        first: dict[NodeId, Peer] = {}
+        for each in self.config.peers:
+            first.setdefault(each.peer.id, each.peer)
+        first.pop(self.me.id, None)
+        return list(first.values())
+
+    def _node_named(self, named: object, option: str) -> NodeId:
+        """The node id of a broker named by its address, its key or its id; raises InputError for an unknown address."""
+        config = self.config
+        if str(named).startswith("ed25519:"):
+            return broker_id(from_fingerprint(str(named)))
+        if ":" not in str(named):
+            return str(named)
+        if named in (config.listen, config.advertise):
+            return self.me.id
+        for peer in config.peers:
+            if peer.address == named:
+                return peer.peer.id
+        raise InputError(
+            f"[overlay] {option}: no [[peer]] has the address {str(named)[:100]!r}; name it by its key instead"
         )
 
     def _make_links(self) -> PeerLinks:
@@ -272,7 +307,7 @@ class Broker:
             of_client_max=limits.durables_per_client_max,
             count_max=limits.durables_max,
         )
-        self.history = EventHistory(journal, self.types.event_type)
+        self.history = EventHistory(journal, self.types.event_type, self.node.events_in)
         self.clients = AttachedClients(self.node, self.carry_out, lambda key: key in self.managers.removed)
         self._encoder = EventEncoder()
         self.subscriptions = BrokerSubscriptions(
@@ -326,12 +361,13 @@ class Broker:
             self.meters,
             self.carry_out,
         )
+        self.publisher.deliver_rows = self._notify_rows
         self.publisher.published = self.direct.published
 
     def _make_direct(self, directory: InterestDirectory) -> None:
         """The way round the overlay for live subscriptions and messages about keys."""
-        checks_per_s, rng = self.config.limits.checks_per_s, random.Random(secrets.randbits(64))
-        self.direct = DirectDelivery(self.node, self.links, directory, self.history, self._tasks, rng, checks_per_s)
+        rng, checks = random.Random(secrets.randbits(64)), self.config.limits.spot_checks
+        self.direct = DirectDelivery(self.node, self.links, directory, self.history, self._tasks, rng, checks=checks)
         self.direct.carry_out, self.direct.advertise = self.carry_out, self.interest.advertise_live
         self.direct.is_live = lambda delivery: delivery.subscription not in self.subscriptions.durable_of
 
@@ -351,9 +387,18 @@ class Broker:
     # ── Start ──
 
     @classmethod
-    async def start(cls, config: BrokerConfig) -> Broker:
-        """A broker that listens, has restored its durable subscriptions, and is about to join the overlay."""
-        broker = cls(config)
+    async def start(cls, config: BrokerConfig, waiting: Callable[[str], None] | None = None) -> Broker:
+        """A broker that listens, has restored its durable subscriptions, and is about to join the overlay.
+
+        With its journal in a database it waits until no other process holds the lease; `waiting` is called with why.
+        """
+        database = await _database_of(config, waiting or _log_waiting) if config.journal else None
+        try:
+            broker = cls(config, database)
+        except BaseException:
+            if database is not None:
+                database.close()
+            raise
         try:
             await broker._start()
         except BaseException:
@@ -363,6 +408,8 @@ class Broker:
 
     async def _start(self) -> None:
         self._started_at = now = self._loop.time()
+        if self._database is not None:
+            self._heed_the_lease(self._database.keeper)
         self.node.clock_is(now_ms(), now)
         self._declare_types(now)
         self.links.configure(peer.peer for peer in self.config.peers)
@@ -466,6 +513,32 @@ class Broker:
             self.publisher.is_draining = True
             self._draining = self._loop.create_task(self.stop())
 
+    def _heed_the_lease(self, keeper: LeaseKeeper) -> None:
+        """Another thread renews the lease; what follows from it is done here."""
+        keeper.on_lost = lambda lost: self._in_loop(self._stop_superseded, lost)
+        keeper.on_doubt = lambda: self._in_loop(self._send_clients_away)
+        if keeper.lost is not None:
+            self._stop_superseded(keeper.lost)
+
+    def _in_loop(self, do: Callable[..., None], *arguments: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # It has just ended.
+            self._loop.call_soon_threadsafe(do, *arguments)
+
+    def _stop_superseded(self, lost: Denied) -> None:
+        """Another process has this broker's lease: stops, without a word to the journal."""
+        if self.superseded is None:
+            self.superseded = lost
+            log.error("this broker stops", extra={"why": str(lost)})
+            self.publisher.is_draining = True
+            self._draining = self._loop.create_task(self.stop())
+
+    def _send_clients_away(self) -> None:
+        """Another process may have taken over: clients that know its address find out. Others come back here.
+
+        Again and again as long as the lease cannot be renewed: the other one may have begun to listen since.
+        """
+        self._acceptor.close_sessions("this broker cannot reach its database; another process may have taken over")
+
     async def ended(self) -> None:
         """Waits until the broker has stopped."""
         await self._stopped.wait()
@@ -476,14 +549,22 @@ class Broker:
         await self._tasks.cancel()
         await self.links.close()
         await self._acceptor.closed()
-        self._note_accepted()
-        self.journal.note_meta("router memory", self.node.memory())
-        await self.journal.committed()
+        await self._write_last()
         self.journal.close()
         self.managers.close()
         if self.spans is not None:
             await self.spans.close()
         self._stopped.set()
+
+    async def _write_last(self) -> None:
+        if self._database is not None and self._database.keeper.lost is not None:
+            return  # The journal is another's.
+        self._note_accepted()
+        self.journal.note_meta("router memory", self.node.memory())
+        committed = asyncio.ensure_future(self.journal.committed())
+        # A database may stay away for longer than anybody waits; what it has not taken was not acknowledged.
+        await asyncio.wait([committed], timeout=LAST_WORDS_S_MAX if self._database is not None else None)
+        committed.cancel()
 
     # ── State ──
 
@@ -503,6 +584,8 @@ class Broker:
 
     def status(self) -> dict[str, Any]:
         """The state of the broker, as JSON would have it; it contains no secrets."""
+        owed = self.sender.pending()
+        now = self.node.status(self._loop.time())
         return {
             "broker": self.config.name,
             "domain": self.config.domain,
@@ -514,8 +597,16 @@ class Broker:
             "version": __version__,
             "uptime_s": round(self._loop.time() - self._started_at, 3),
             **self.journal.disk_usage(),
+            **self._journal_status(),
             "linked": [
-                {"id": id, "name": str(link.proven), "address": _address(link), "queued": link.queued_bytes}
+                {
+                    "id": id,
+                    "name": str(link.proven),
+                    "address": _address(link),
+                    "queued": link.queued_bytes,
+                    "silent_s": round(link.silent_s, 1),
+                    "owed": owed.get(id, 0),
+                }
                 for id, link in self.links.open.items()
             ],
             "unlinked": self.links.unlinked(),
@@ -525,11 +616,30 @@ class Broker:
             ],
             "durables": len(self.queues.all),
             "waiting": self.queues.waiting(),
-            "owed": self.sender.pending(),
+            "oldest_s": round(self.queues.oldest_s(), 1),
+            "owed": owed,
+            "certificate_ends_ms": int(validity_der(self.certificate_der)[1].timestamp() * 1000),
             **self.receiver.inbox.holdings(),
             **self.direct.holdings(),
             "counts": dict(self.counts),
-            **self.node.status(self._loop.time()),
+            **now,
+            "map": {**now["map"], "trees": self._named_trees(now["map"]["trees"])},
+        }
+
+    def _journal_status(self) -> dict[str, Any]:
+        lease = self.journal.storage.lease()
+        if lease is None:
+            return {"journal": "file"}
+        return {
+            "journal": self.journal.storage.where,
+            "lease": {
+                "role": "lost" if self.superseded is not None else "active",
+                "epoch": lease.epoch,
+                "holder": lease.holder,
+                "renewed_s_ago": round(lease.renewed_s_ago, 3),
+                "lease_s": lease.lease_s,
+                "standbys": list(lease.standbys),
+            },
         }
 
     def _live_subscriptions(self, key: bytes) -> list[dict[str, Any]]:
@@ -539,6 +649,17 @@ class Broker:
             for one in self.node.subscriptions()
             if one.client in mine and one.id not in self.subscriptions.durable_of
         ]
+
+    def _named_trees(self, trees: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Trees of the types that this broker knows, as its clients do; of others nobody here learns the names."""
+        shown = []
+        for tree in trees:
+            event_type = self.types.event_type(tree["type"])
+            if event_type is not None:
+                shown.append({**tree, "type": event_type.name})
+            elif not tree["type"]:
+                shown.append(dict(tree))
+        return shown
 
     def _type_name(self, wire_name: str) -> str:
         event_type = self.types.event_type(wire_name)
@@ -569,6 +690,7 @@ class Broker:
             },
             certificate_ends_s=validity_der(self.certificate_der)[1].timestamp(),
             disk=self.journal.disk_usage(),
+            lease=self.journal.storage.lease(),
             lost_messages=self.links.lost_messages,
             journal_groups=self.journal.committed_groups,
             is_journal_stuck=self.journal.is_stuck,
@@ -607,10 +729,8 @@ class Broker:
             if isinstance(frame, OverlayMessages):
                 if self.backpressure.has_filling:
                     await self.backpressure.wait_for_clients()
+                await self._slow_down(link, len(frame.messages))
                 now = self._loop.time()
-                if pause_s := self._peer_rates.pause_s(link.proven.domain, len(frame.messages), now):
-                    await asyncio.sleep(pause_s)
-                    now = self._loop.time()
                 self.carry_out(self.node.receive_many([(peer, raw) for raw in frame.messages], now))
                 self.meters.route.observe(self._loop.time() - now, len(frame.messages))
                 self.links.learn(self.node.introduced())
@@ -619,9 +739,16 @@ class Broker:
             elif not self.links.is_ready(peer):
                 continue
             elif isinstance(frame, DeliveryMessage):
+                if isinstance(frame, DirectEvents):
+                    await self._slow_down(link, len(frame.events))
                 self.receive_delivery(link, frame)
             else:
                 self._receive(link, frame)
+
+    async def _slow_down(self, link: Link, messages: int) -> None:
+        """Waits where the brokers of an organisation send more than they may."""
+        if pause_s := self._peer_rates.pause_s(link.proven.domain, messages, self._loop.time()):
+            await asyncio.sleep(pause_s)
 
     def receive_delivery(self, link: Link, message: DeliveryMessage) -> None:
         """A message of the reliable-delivery protocol; raises PeerError for what the sender must not send."""
@@ -757,6 +884,15 @@ class Broker:
                 self._marks_due = True
                 self._loop.call_soon(self._note_accepted)
 
+    def _notify_rows(self, delivery: BatchDelivery) -> None:
+        """Events of a batch for the live subscriptions of one client."""
+        self.counts["notified"] += len(delivery.rows)
+        recipient = self.clients.recipients.get(delivery.client)
+        if recipient is None or recipient.deliver_rows(delivery):
+            return
+        for row, subscription in zip(delivery.rows, delivery.subscriptions, strict=True):
+            recipient.deliver(subscription, self._encoder.encode(notify_of(delivery, row, subscription)))
+
     def _note_accepted(self) -> None:
         """Notes how far live subscribers were sent each sender's sealed events: a restart does not send them again.
 
@@ -788,6 +924,18 @@ class Broker:
         if (recipient := self.clients.recipients.get(client)) is not None:
             recipient.end(subscription, why)
         self.subscriptions.ended(subscription, why)
+
+
+async def _database_of(config: BrokerConfig, waiting: Callable[[str], None]) -> PostgresStorage:
+    """The database of a broker's journal, once this process holds its lease."""
+    database = JournalDatabase.of(config.journal, config.name, config.journal_password)
+    broker = config.name, node_id_of(read_identity(config.key).public_key)
+    shown = config.advertise or config.listen
+    return await wait_for_lease(database, broker, config.limits.lease_s, TABLES, waiting, shown)
+
+
+def _log_waiting(why: str) -> None:
+    log.warning("waits for its journal", extra={"why": why})
 
 
 def superseded_by(copy_ms: int) -> Denied:

@@ -10,27 +10,36 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from struct import pack
 from typing import Any, TypeAlias
 
 import msgspec
+import pyarrow as pa
 
 from tidings.delivery import PublishRates
 from tidings.errors import Denied, ErrorCode, InputError, TidingsError
+from tidings.events import columns_of_rows, rows_of_columns
 from tidings.net.broker.durable_queues import DurableQueues
-from tidings.net.broker.journal import DurableSubscription
+from tidings.net.broker.journal import DurableSubscription, parts
 from tidings.net.broker.publish import Backpressure, Publisher
 from tidings.net.broker.subscriptions import BrokerSubscriptions
+from tidings.net.clock import now_us
 from tidings.net.ids import repeat_key
 from tidings.net.observability.spans import SpanRecorder
 from tidings.net.transport.connection import Link
 from tidings.net.transport.frames import (
+    IN_COLUMNS,
     Acknowledge,
     Answer,
     AnyFrame,
+    BatchPublished,
+    EventBatchDelivery,
     EventDelivery,
     Publish,
+    PublishBatch,
     Published,
     Query,
     Reject,
@@ -40,13 +49,15 @@ from tidings.net.transport.frames import (
     Unsubscribe,
     refusal,
 )
-from tidings.node import RegisteredType, TypeRegistry
+from tidings.node import BatchDelivery, BatchIds, RegisteredType, TypeRegistry
 from tidings.overlay import EventId, SubscriptionId
 from tidings.security import NotYet
 
 UNANSWERED_MAX = 4096  # Events of one client that are not on disk yet; reading stops until they are.
 STREAMS_MAX = 65_536
 EVENTS_AT_ONCE_MAX = 16_384
+BATCH_NAME_MAX = 256  # It becomes part of a key for each event, where they are published one by one.
+DELIVERIES_PER_FRAME = 65_536
 NOT_YET_S_MAX = 15.0  # How long a publish waits for a key before the broker refuses it.
 NOT_YET_PAUSE_S = 0.05
 KEYS_MAY_COME = (ErrorCode.KEY, ErrorCode.BEACON)  # Refusals that end when the key manager answers again.
@@ -117,7 +128,9 @@ class ClientSession:
     def _receive(self, frame: AnyFrame) -> None:
         match frame:
             case Publish():
-                self._publish(frame)
+                self._publish(frame, len(frame.events))
+            case PublishBatch():
+                self._publish(frame, frame.columns.rows)
             case Subscribe():
                 self._start(frame.ticket, self._subscribe(frame))
             case Unsubscribe(ticket, stream, forget):
@@ -146,10 +159,12 @@ class ClientSession:
 
     # ── Publishing ──
 
-    def _publish(self, asked: Publish) -> None:
+    def _publish(self, asked: Publish | PublishBatch, count: int) -> None:
         """Publishes at once, without a task of its own: thousands of these arrive in a second."""
         try:
-            self._rates.admit(self.key, len(asked.events), asyncio.get_running_loop().time())
+            if not 0 <= count <= EVENTS_AT_ONCE_MAX:
+                raise InputError(f"expected at most {EVENTS_AT_ONCE_MAX} events at once, got {count}")
+            self._rates.admit(self.key, count, asyncio.get_running_loop().time())
             self._publish_now(asked)
         except TidingsError as refused:
             if isinstance(refused, NotYet) or refused.code in KEYS_MAY_COME:
@@ -157,24 +172,40 @@ class ClientSession:
             else:
                 self.link.send(refusal(asked.ticket, refused))
 
-    def _publish_now(self, asked: Publish) -> None:
-        if len(asked.events) > EVENTS_AT_ONCE_MAX:
-            raise InputError(f"expected at most {EVENTS_AT_ONCE_MAX} events at once, got {len(asked.events)}")
-        named = [(repeat_key(self.key, name), values) for name, values in asked.events]
+    def _publish_now(self, asked: Publish | PublishBatch) -> None:
         known = self._types.find(asked.type)
-        self._publisher.publish_now(self.name, known, named, lambda ids: self._published(asked.ticket, ids))
-        self._unanswered += len(named)
+        if isinstance(asked, PublishBatch):
+            if len(asked.name) > BATCH_NAME_MAX:
+                raise InputError(f"expected a name of at most {BATCH_NAME_MAX} characters for a batch")
+            rows = rows_of_columns(asked.columns, known.event_type)
+
+            def key(part: str) -> bytes:
+                return repeat_key(self.key, asked.name + part)
+
+            self._publisher.publish_rows(self.name, known, key, rows, partial(self._batch_published, asked.ticket))
+            self._unanswered += rows.num_rows
+        else:
+            named = [(repeat_key(self.key, name), values) for name, values in asked.events]
+            self._publisher.publish_now(self.name, known, named, partial(self._published, asked.ticket))
+            self._unanswered += len(named)
         if self._unanswered >= UNANSWERED_MAX:
             self._has_room.clear()
 
     def _published(self, ticket: int, ids: list[EventId]) -> None:
-        self.published += len(ids)
         self.link.send(Published(ticket, tuple(ids)))
-        self._unanswered -= len(ids)
+        self._is_answered(len(ids))
+
+    def _batch_published(self, ticket: int, ids: BatchIds | Sequence[EventId]) -> None:
+        self.link.send(BatchPublished(ticket, *packed_ids(ids)))
+        self._is_answered(len(ids))
+
+    def _is_answered(self, count: int) -> None:
+        self.published += count
+        self._unanswered -= count
         if self._unanswered < UNANSWERED_MAX:
             self._has_room.set()
 
-    async def _publish_later(self, asked: Publish) -> None:
+    async def _publish_later(self, asked: Publish | PublishBatch) -> None:
         """Retries for a while: the keys of the type may arrive at any moment."""
         deadline = asyncio.get_running_loop().time() + NOT_YET_S_MAX
         while True:
@@ -258,6 +289,29 @@ class ClientSession:
             stream.missed += 1
             self.lost += 1
 
+    def deliver_rows(self, delivery: BatchDelivery) -> bool:
+        """Sends events of a batch; lost, and counted, likewise. False for a client of an earlier version."""
+        if self.link.proven.version < IN_COLUMNS:
+            return False
+        streams = [(row, self._by_subscription.get(id)) for row, id in zip(delivery.rows, delivery.subscriptions)]
+        there = [(row, stream) for row, stream in streams if stream is not None]
+        for some in parts(there, DELIVERIES_PER_FRAME):
+            self._send_rows(delivery, some)
+        return True
+
+    def _send_rows(self, delivery: BatchDelivery, pairs: Sequence[tuple[int, ClientStream]]) -> None:
+        missed = tuple({stream.number: stream.missed for _, stream in pairs if stream.missed}.items())
+        if self.link.send(rows_frame(delivery, [(row, stream.number) for row, stream in pairs], missed)):
+            for _, stream in pairs:
+                stream.missed = 0
+            self.delivered += len(pairs)
+            if not self.link.is_slow and self.link.is_half_full:
+                self._backpressure.add_filling(self.name, self.link)
+        else:
+            for _, stream in pairs:
+                stream.missed += 1
+            self.lost += len(pairs)
+
     def end(self, subscription: SubscriptionId, why: str) -> None:
         """A subscription has ended because its right has."""
         stream = self._by_subscription.pop(subscription, None)
@@ -279,3 +333,35 @@ class ClientSession:
                 self._subscriptions.unsubscribe(stream.subscription)
             elif stream.durable is not None:
                 self._queues.stop_reading(stream.durable.id, self.link)
+
+
+def packed_ids(ids: BatchIds | Sequence[EventId]) -> tuple[str, bytes, bytes]:
+    """The origin that all these have, their incarnations and their numbers, as `BatchPublished` has them."""
+    if isinstance(ids, BatchIds):
+        return ids.origin, ids.incarnations, _longs(range(ids.first_seq, ids.first_seq + len(ids)))
+    return ids[0].origin, _longs([id.incarnation for id in ids]), _longs([id.seq for id in ids])
+
+
+def _longs(numbers: Sequence[int]) -> bytes:
+    return pack(f"<{len(numbers)}q", *numbers)
+
+
+def rows_frame(
+    delivery: BatchDelivery, pairs: Sequence[tuple[int, int]], missed: tuple[tuple[int, int], ...]
+) -> EventBatchDelivery:
+    """The frame that has these rows, each once, and says which stream gets which."""
+    batch = delivery.batch
+    place = {row: at for at, row in enumerate(dict.fromkeys(row for row, _ in pairs))}
+    rows = batch.rows if len(place) == len(batch) else batch.rows.take(pa.array(list(place), pa.int32()))
+    count, ids = len(pairs), batch.ids
+    return EventBatchDelivery(
+        batch.name,
+        now_us(),
+        ids.origin,
+        b"".join([ids.incarnations[8 * row : 8 * row + 8] for row in place]),
+        _longs([ids.first_seq + row for row in place]),
+        columns_of_rows(rows, delivery.names),
+        pack(f"<{count}i", *(place[row] for row, _ in pairs)),
+        pack(f"<{count}i", *(stream for _, stream in pairs)),
+        missed,
+    )

@@ -235,6 +235,14 @@ class DurableQueues:
         most = heapq.nlargest(at_most, self.all.values(), key=_lag)
         return [(d, _lag(d), self._ages[d.id].oldest_s(d.acknowledged, d.next_position, now_s)) for d in most]
 
+    def oldest_s(self) -> float:
+        """How long the oldest of all waiting events has waited; 0 if none waits."""
+        now_s = self._now_us() / 1e6
+        return max(
+            (self._ages[d.id].oldest_s(d.acknowledged, d.next_position, now_s) for d in self.all.values() if _lag(d)),
+            default=0.0,
+        )
+
     def _restored_ages(self, durable: DurableSubscription) -> QueueAges:
         ages = QueueAges()
         query = "SELECT position, body FROM queue WHERE durable = ? ORDER BY position LIMIT 1"

@@ -1,6 +1,7 @@
-"""The journal: everything a broker must not forget, in one SQLite file, written in groups.
+"""The journal: everything a broker must not forget, in one database, written in groups.
 
     events     published here: kept for brokers and subscribers that missed them, until retention deletes them
+    batches    likewise, of events that were published together: one row for as many positions as it has events
     owed       the outbox: which of them each broker needs, with their numbers; kept as long as the events are
     streams    the outbox: the next number of the stream to each broker, and the last acknowledgement
     heard      the inbox: the next number of the stream from each origin
@@ -13,39 +14,37 @@ The table names are older than the words that the code uses, and stay: they are 
 
 Changes are noted at once and written together: `note_…` methods return immediately, and
 `committed()` waits until everything noted before it is on disk (fsync), with one transaction for all
-waiting callers. While the disk refuses, say because it is full, the journal tries the same group again
-and acknowledges nothing: callers go on waiting, and `stuck_why` lets the broker refuse new events instead.
+waiting callers. While the disk refuses, say because it is full, or the database is away, the journal tries the same
+group again and acknowledges nothing: callers go on waiting, and `stuck_why` lets the broker refuse new events instead.
+
+The database is a file or on a server: see `net.journal_storage`. Where another process has taken the journal over
+(`lost`), nothing is written or acknowledged any more.
 
 `EventHistory` reads the kept events from a moment in the past up to now, without a gap.
-
-Why SQLite, measured: docs/decisions/0086-the-journal-is-sqlite.md.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
 import functools
 import itertools
 import logging
-import os
 import secrets
-import shutil
-import sqlite3
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
 from tidings.delivery import DurableInterest, LogAncestor, LogCursor, PendingEvent, TypeNamed, matcher
 from tidings.errors import InputError, SetupError
 from tidings.events import Value
-from tidings.node import stored_values
+from tidings.net.journal_storage.interface import JournalStorage, JournalTables, LeaseLost, Statements, first_line
+from tidings.net.journal_storage.sqlite import SqliteStorage, advice
+from tidings.node import BatchIds, stored_values
 from tidings.overlay import EventId
 
 SCHEMA_VERSION = 1
@@ -54,9 +53,9 @@ GATHER_S = (
 )
 GROUP_LARGE = 256  # Events that are worth a commit of their own, without a pause.
 ROWS_AT_ONCE = 64  # In one statement.
-STATEMENTS_MAX = 256  # Kept compiled: those for every number of rows among them.
 LATE_S = 0.1  # How long what no caller waits for may stay unwritten: acknowledgements, what live subscribers were sent.
 RETRY_S = 0.5  # Between two tries to write a group that the disk has refused.
+READ_BATCHES = 16  # At a time, of a few hundred kilobytes each.
 READ_ROWS = 1024  # At a time: a queue of a million rows is read in parts.
 REPEATS_MAX = 131_072  # Idempotency keys that are remembered: a retry that comes later than this counts as new.
 SEALS_KEPT_MAX = 1_000_000  # Sealed events that are recognised when they come again: some 80 MB.
@@ -68,6 +67,7 @@ SKEW_US = 5_000_000
 # What a restore leaves in the table `meta`, and what ends a copy that another has replaced.
 ANCESTORS, COPY, RENUMBERED, SUPERSEDED = "ancestors", "copy", "renumbered", "superseded"
 _T = TypeVar("_T")
+EventsIn: TypeAlias = Callable[[bytes], Sequence[tuple[EventId, bytes]]]
 _Section = dict[str, list[tuple[Any, ...]]]  # What was noted, by the statement that writes it.
 log = logging.getLogger("tidings.journal")
 
@@ -93,17 +93,23 @@ _LATER = """
 CREATE TABLE IF NOT EXISTS seals (number INTEGER PRIMARY KEY, durable TEXT, sender INTEGER, moment INTEGER,
     UNIQUE (durable, sender, moment));
 CREATE TABLE IF NOT EXISTS seen (type TEXT, sender INTEGER, moment INTEGER, PRIMARY KEY (type, sender)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS batches (position INTEGER PRIMARY KEY, size INTEGER, type TEXT, at_us INTEGER,
+    repeat_key BLOB, ids BLOB, raw BLOB);
 """
+TABLES = JournalTables(SCHEMA_VERSION, _SCHEMA, _LATER)
 
 # The order in which a section of a group is written. No section deletes what it adds, so additions come first.
 _EVENT = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_BATCH = "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?)"
+# An event of a batch that a broker is owed by itself. Without a type, so that histories have it only in its batch.
+_PART = "INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _OWE = "INSERT INTO owed VALUES (?, ?, ?, ?, ?, ?, ?)"
 _STREAM = "INSERT OR REPLACE INTO streams VALUES (?, ?, ?)"
 _HEARD = "INSERT OR REPLACE INTO heard VALUES (?, ?, ?)"
 _WANTS = "INSERT OR REPLACE INTO wants VALUES (?, ?, ?)"
 _DURABLE = "INSERT OR REPLACE INTO durables VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _QUEUE = "INSERT INTO queue VALUES (?, ?, ?)"
-_SEAL = "INSERT OR IGNORE INTO seals VALUES (NULL, ?, ?, ?)"
+_SEAL = "INSERT OR IGNORE INTO seals (durable, sender, moment) VALUES (?, ?, ?)"
 _SEEN = "INSERT OR REPLACE INTO seen VALUES (?, ?, ?)"
 _GROWN = "UPDATE durables SET next_position = ? WHERE id = ?"
 _DEAD = "INSERT INTO dead (durable, owner, at_us, event, type, why, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -119,7 +125,7 @@ _FORGET_SEEN = "DELETE FROM seen WHERE moment <= (SELECT moment FROM seen ORDER 
 _BURIED = "DELETE FROM dead WHERE number = ?"
 _INSERTS = frozenset({_EVENT, _OWE, _QUEUE, _SEAL})
 _ORDER = (
-    _EVENT, _OWE, _STREAM, _HEARD, _WANTS, _DURABLE, _QUEUE, _SEAL, _SEEN, _GROWN, _DEAD, _META,
+    _EVENT, _BATCH, _PART, _OWE, _STREAM, _HEARD, _WANTS, _DURABLE, _QUEUE, _SEAL, _SEEN, _GROWN, _DEAD, _META,
     _CONFIRMED, _ACKNOWLEDGED, _DONE, _TAKEN, _FORGET, _FORGET_QUEUE, _FORGET_SEALS, _BURIED,
 )  # fmt: skip
 
@@ -132,6 +138,26 @@ class JournaledEvent(NamedTuple):
     type: str
     at_us: int
     raw: bytes
+    is_of_batch: bool = False
+    """Whether the journal has it in a batch, and so must be told of it before it is owed by itself."""
+
+    @property
+    def last(self) -> int:
+        return self.position
+
+
+class JournaledBatch(NamedTuple):
+    """Events published here together, at positions from the first on. `raw` is from `encode_stored_batch`."""
+
+    position: int
+    size: int
+    type: str
+    at_us: int
+    raw: bytes
+
+    @property
+    def last(self) -> int:
+        return self.position + self.size - 1
 
 
 class QueuedEvent(NamedTuple):
@@ -169,23 +195,48 @@ class DeadLetter(NamedTuple):
     body: bytes
 
 
+class RepeatedBatches:
+    """The ids of the newest batches by their idempotency keys, of `REPEATS_MAX` events."""
+
+    def __init__(self, newest: Iterable[tuple[bytes, BatchIds]]) -> None:
+        self._ids: OrderedDict[bytes, BatchIds] = OrderedDict()
+        self._count = 0
+        for key, ids in newest:
+            self.add(key, ids)
+
+    def add(self, key: bytes, ids: BatchIds) -> None:
+        self._ids[key] = ids
+        self._count += len(ids)
+        while self._count > REPEATS_MAX and len(self._ids) > 1:
+            self._count -= len(self._ids.popitem(last=False)[1])
+
+    def get(self, key: bytes) -> BatchIds | None:
+        return self._ids.get(key)
+
+
 class Journal:
     """One broker's journal. All methods run on the event loop's thread; disk I/O happens in threads of its own."""
 
-    def __init__(self, file: Path) -> None:
-        """Opens or creates the journal, and starts a new incarnation of the broker."""
-        self.file = file
-        self._lock = lock_journal(file)
-        self._writer = _open(file)
-        self._reader = _open(file)
+    def __init__(self, place: Path | JournalStorage) -> None:
+        """Opens or creates the journal, and starts a new incarnation of the broker; `place` is a file or open storage."""
+        self.storage = place if not isinstance(place, Path) else SqliteStorage(place, TABLES)
         try:
-            self.id, self.incarnation = _begin_life(self._writer)
-        except sqlite3.DatabaseError as wrong:
-            raise SetupError(f"cannot write to the journal {file}: {_advice(wrong)}") from None
-        self.next_event = _scalar(self._writer, "SELECT coalesce(max(position), 0) + 1 FROM events")
-        self.repeats = _repeats(self._writer)
+            begun = self.storage.write(_begin_life)
+        except self.storage.refusals as wrong:
+            raise SetupError(f"cannot write to the journal {self.storage.where}: {advice(wrong)}") from None
+        assert begun is not None
+        self.id, self.incarnation = begun
+        ends = (
+            "SELECT coalesce(max(position), 0) + 1 FROM events",
+            "SELECT coalesce(max(position + size), 1) FROM batches",
+        )
+        self.next_event = max(int(self.read_now(query)[0][0]) for query in ends)
+        self.repeats = self._repeats()
+        self.repeated_batches = RepeatedBatches(self._newest_batches())
         self.committed_groups = 0
         self.stuck_why = ""
+        self.lost: LeaseLost | None = None
+        """Why nothing is written any more: another process has the journal."""
         self._noted: list[_Section] = []
         self._waiting: list[asyncio.Future[None]] = []
         self._then: list[Callable[[], object]] = []
@@ -203,12 +254,8 @@ class Journal:
         return bool(self.stuck_why)
 
     def disk_usage(self) -> dict[str, int]:
-        """How much of the disk the journal takes, and how much is free; nothing where the system does not say."""
-        try:
-            taken = sum(each.stat().st_size for each in self.file.parent.glob(f"{self.file.name}*"))
-            return {"journal_bytes": taken, "disk_free_bytes": shutil.disk_usage(self.file.parent).free}
-        except OSError:
-            return {}
+        """How much room the journal takes, and how much of the disk is free; nothing where that is not known."""
+        return dict(self.storage.usage())
 
     async def committed(self) -> None:
         """Waits until everything noted so far is on disk."""
@@ -246,9 +293,11 @@ class Journal:
             then, self._then = self._then, []
             if noted:
                 await self._write(noted, loop)
-                # A publisher that waits for a single event must not wait longer.
-                if 1 < sum(len(section.get(_EVENT, ())) for section in noted) < GROUP_LARGE:
-                    self._next_group_at = loop.time() + GATHER_S
+            if self.lost is not None:
+                return  # Nobody is told that anything is written; `_committing` stays, so that nothing more is tried.
+            # A publisher that waits for a single event must not wait longer.
+            if 1 < sum(len(section.get(_EVENT, ())) for section in noted) < GROUP_LARGE:
+                self._next_group_at = loop.time() + GATHER_S
             for do in then:
                 _call_safely(do)
             for done in waiting:
@@ -257,14 +306,19 @@ class Journal:
         self._committing = None
 
     async def _write(self, noted: list[_Section], loop: asyncio.AbstractEventLoop) -> None:
+        write = functools.partial(self.storage.write, functools.partial(_write_group, noted), is_group=True)
         while True:
             try:
-                await loop.run_in_executor(self._write_thread, _write_group, self._writer, noted)
-            # The disk is full, the file is locked by a backup, or it is damaged: log it, and try again.
-            except sqlite3.Error as wrong:
-                if not self.is_stuck:
-                    log.error("the journal cannot be written: %s", wrong, extra={"file": str(self.file)})
-                self.stuck_why = str(wrong)
+                await loop.run_in_executor(self._write_thread, write)
+            except LeaseLost as lost:
+                self.lost, self.stuck_why = lost, str(lost)
+                return
+            # The disk is full, the file is locked by a backup or damaged, the server is away: log it, and try again.
+            except self.storage.refusals as wrong:
+                why = first_line(wrong)
+                if why != self.stuck_why:
+                    log.error("the journal cannot be written: %s", why, extra={"journal": self.storage.where})
+                self.stuck_why = why
                 await asyncio.sleep(RETRY_S)
             else:
                 self.stuck_why = ""
@@ -292,6 +346,18 @@ class Journal:
         if len(self.repeats) > REPEATS_MAX:
             self.repeats.popitem(last=False)
         return position
+
+    def note_batch(self, ids: BatchIds, type: str, at_us: int, repeat_key: bytes, raw: bytes) -> JournaledBatch:
+        """Stores events that were published together; returns them with their positions in this journal."""
+        noted = JournaledBatch(self.next_event, len(ids), type, at_us, raw)
+        self.next_event += noted.size
+        self._note(_BATCH, noted.position, noted.size, type, at_us, repeat_key, msgspec.msgpack.encode(ids), raw)
+        self.repeated_batches.add(repeat_key, ids)
+        return noted
+
+    def note_of_batch(self, event: JournaledEvent) -> None:
+        """Stores an event of a batch by itself too, at its position there, for a broker that is owed it."""
+        self._note(_PART, event.position, *event.event, "", event.at_us, b"", event.raw)
 
     def note_pending(self, broker: str, pending: PendingEvent) -> None:
         self._note(_OWE, broker, pending.number, pending.position, *pending.event, pending.only_for)
@@ -363,7 +429,7 @@ class Journal:
 
     def read_now(self, query: str, *arguments: Any) -> list[Any]:
         """Reads synchronously; only for the start of the broker."""
-        return self._reader.execute(query, arguments).fetchall()
+        return self.storage.read_now(query, arguments)
 
     def meta(self, name: str) -> bytes:
         rows = self.read_now("SELECT value FROM meta WHERE name = ?", name)
@@ -459,6 +525,15 @@ class Journal:
         rows = await self._read(query, after, before, at_us, type, READ_ROWS)
         return [JournaledEvent(position, EventId(o, i, s), *rest) for position, o, i, s, *rest in rows]
 
+    async def batches_since(self, at_us: int, type: str, after: int, before: int) -> list[JournaledBatch]:
+        """Batches of a type, published since a moment, between two positions; at most `READ_BATCHES` of them."""
+        query = (
+            "SELECT position, size, type, at_us, raw FROM batches"
+            " WHERE position > ? AND position < ? AND at_us >= ? AND type = ? ORDER BY position LIMIT ?"
+        )
+        rows = await self._read(query, after, before, at_us, type, READ_BATCHES)
+        return [JournaledBatch(position, size, type, at, bytes(raw)) for position, size, type, at, raw in rows]
+
     async def dead_letters(self, owner: bytes | None = None) -> list[DeadLetter]:
         where, arguments = ("WHERE owner = ?", (owner,)) if owner is not None else ("", ())
         query = f"SELECT number, durable, owner, at_us, event, type, why, body FROM dead {where} ORDER BY number"  # noqa: S608 - one of two texts above
@@ -466,10 +541,13 @@ class Journal:
 
     async def _read(self, query: str, *arguments: Any) -> list[Any]:
         await self.committed()  # Reads see everything noted before.
-        return await self._in_reader(lambda: self._reader.execute(query, arguments).fetchall())
-
-    async def _in_reader(self, work: Callable[[], _T]) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._read_thread, work)
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                return await loop.run_in_executor(self._read_thread, self.storage.read, query, arguments)
+            except self.storage.unreachable as wrong:
+                log.warning("the journal cannot be read: %s", first_line(wrong), extra={"journal": self.storage.where})
+                await asyncio.sleep(RETRY_S)
 
     # ── Retention ──
 
@@ -489,10 +567,26 @@ class Journal:
         await self.committed()
         loop = asyncio.get_running_loop()
         up_to = self.next_event - 1 - keep_max
+        forget = functools.partial(_forget_old, up_to=up_to, before_us=before_us, dead_max=dead_max)
         try:
-            await loop.run_in_executor(self._write_thread, _forget_old, self._writer, up_to, before_us, dead_max)
-        except sqlite3.OperationalError as wrong:
-            log.error("old events cannot be deleted yet: %s", wrong, extra={"file": str(self.file)})
+            await loop.run_in_executor(self._write_thread, self.storage.write, forget)
+        except LeaseLost:
+            pass  # They are another process's now.
+        except self.storage.refusals as wrong:
+            why = first_line(wrong)
+            log.error("old events cannot be deleted yet: %s", why, extra={"journal": self.storage.where})
+
+    def _repeats(self) -> OrderedDict[bytes, EventId]:
+        """Oldest first. Not a plain dict: to find its oldest key it walks over ever more gaps."""
+        query = "SELECT repeat_key, origin, incarnation, seq FROM events ORDER BY position DESC LIMIT ?"
+        rows = self.read_now(query, REPEATS_MAX)
+        return OrderedDict((bytes(key), EventId(*event)) for key, *event in reversed(rows))
+
+    def _newest_batches(self) -> list[tuple[bytes, BatchIds]]:
+        """The idempotency keys and ids of the batches among the newest events, oldest first."""
+        query = "SELECT repeat_key, ids FROM batches WHERE position > ? ORDER BY position"
+        rows = self.read_now(query, self.next_event - REPEATS_MAX)
+        return [(bytes(key), msgspec.msgpack.decode(bytes(ids), type=BatchIds)) for key, ids in rows]
 
     def close(self) -> None:
         """Finishes the write in progress, and closes; changes that no caller has waited for may be lost."""
@@ -500,9 +594,7 @@ class Journal:
             self._late.cancel()
         self._write_thread.shutdown(wait=True)
         self._read_thread.shutdown(wait=True)
-        self._writer.close()
-        self._reader.close()
-        self._lock.close()
+        self.storage.close(lost=self.lost is not None)
 
 
 @dataclass(slots=True)
@@ -525,13 +617,18 @@ class EventHistory:
     caller must not await between `complete` and the step that makes the subscription known: then no event is missed.
     """
 
-    def __init__(self, journal: Journal, type_named: TypeNamed) -> None:
-        self._journal, self._type_named = journal, type_named
-        self._recent: deque[JournaledEvent] = deque(maxlen=RECENT_MAX)
+    def __init__(self, journal: Journal, type_named: TypeNamed, events_in: EventsIn) -> None:
+        """`events_in` takes a stored batch apart."""
+        self._journal, self._type_named, self._events_in = journal, type_named, events_in
+        self._recent: deque[JournaledEvent | JournaledBatch] = deque()
+        self._recent_count = 0  # Events in it, those of batches included.
 
-    def add(self, event: JournaledEvent) -> None:
-        """An event has just been published."""
-        self._recent.append(event)
+    def add(self, published: JournaledEvent | JournaledBatch) -> None:
+        """An event, or a batch, has just been published."""
+        self._recent.append(published)
+        self._recent_count += _size_of(published)
+        while self._recent_count > RECENT_MAX and len(self._recent) > 1:
+            self._recent_count -= _size_of(self._recent.popleft())
 
     async def read(
         self, interests: Sequence[DurableInterest], *, skew_us: int = SKEW_US, at_most: int | None = None
@@ -555,22 +652,23 @@ class EventHistory:
         """Until little is left for `complete`, which nothing else can interrupt."""
         while not self._is_near(backlog.reached):
             await self._read_more(backlog)
-        while len(later := self._later(backlog)) > LEFT_MAX:
-            self._take(backlog, later[:LEFT_MAX])
+        while sum(map(_size_of, later := self._later(backlog))) > LEFT_MAX:
+            self._take(backlog, later)
             await asyncio.sleep(0)
             if not self._is_near(backlog.reached):
                 return await self._read(backlog)
         return None
 
-    def _later(self, backlog: Backlog) -> list[JournaledEvent]:
-        """The events in memory after those of a backlog, oldest first."""
+    def _later(self, backlog: Backlog) -> list[JournaledEvent | JournaledBatch]:
+        """What is in memory after the events of a backlog, oldest first."""
         later = list(itertools.takewhile(lambda event: event.position > backlog.reached, reversed(self._recent)))
         return later[::-1]
 
     def complete(self, backlog: Backlog) -> list[JournaledEvent]:
         """The events of a backlog, oldest first, up to this moment."""
-        if backlog.interest is not None:
-            self._take(backlog, self._later(backlog))
+        later = self._later(backlog) if backlog.interest is not None else []
+        while later:  # At most LEFT_MAX events, if they were read.
+            later = later[self._take(backlog, later) :]
         return backlog.found
 
     def _is_near(self, position: int) -> bool:
@@ -581,26 +679,58 @@ class EventHistory:
     async def _read_more(self, backlog: Backlog) -> None:
         interest, end = backlog.interest, self._journal.next_event
         assert interest is not None
-        kept = await self._journal.events_since(interest.since_us, interest.type, backlog.reached, end)
-        for start in range(0, len(kept), LEFT_MAX):
-            self._take(backlog, kept[start : start + LEFT_MAX])
+        journal, asked = self._journal, (interest.since_us, interest.type, backlog.reached)
+        batches = await journal.batches_since(*asked, end)
+        reached = batches[-1].last if len(batches) == READ_BATCHES else end - 1
+        events = await journal.events_since(*asked, reached + 1)
+        if len(events) == READ_ROWS:
+            reached = events[-1].position
+        kept: list[JournaledEvent | JournaledBatch] = [*events, *(each for each in batches if each.last <= reached)]
+        kept.sort(key=lambda each: each.position)
+        while kept:
+            kept = kept[self._take(backlog, kept) :]
             await asyncio.sleep(0)
-        backlog.reached = kept[-1].position if len(kept) == READ_ROWS else end - 1
+        backlog.reached = reached
 
-    def _take(self, backlog: Backlog, events: Sequence[JournaledEvent]) -> None:
+    def _take(self, backlog: Backlog, kept: Sequence[JournaledEvent | JournaledBatch]) -> int:
+        """Takes the first of these, about as many as can be matched at once; returns how many."""
+        events: list[JournaledEvent] = []
+        count = 0
+        while count < len(kept) and len(events) < LEFT_MAX:
+            published = kept[count]
+            count += 1
+            backlog.reached = published.last
+            events += self._of_interest(backlog, published)
         found = [event for event in events if self._matches(backlog, event)]
-        backlog.found += [event._replace(raw=b"") for event in found] if backlog.is_bare else found
-        if events:
-            backlog.reached = events[-1].position
+        if backlog.is_bare:
+            for event in found:
+                if event.is_of_batch:  # Whoever is owed it gets it from a row of its own.
+                    self._journal.note_of_batch(event)
+            found = [event._replace(raw=b"") for event in found]
+        backlog.found += found
+        return count
 
-    def _matches(self, backlog: Backlog, event: JournaledEvent) -> bool:
+    def _of_interest(self, backlog: Backlog, published: JournaledEvent | JournaledBatch) -> list[JournaledEvent]:
+        """The event, or the events of the batch, if they are of the type and the time."""
         interest = backlog.interest
         assert interest is not None
-        if event.type != interest.type or event.at_us < interest.since_us:
-            return False
+        if published.type != interest.type or published.at_us < interest.since_us:
+            return []
+        if isinstance(published, JournaledEvent):
+            return [published]
+        first, type, at_us = published.position, published.type, published.at_us
+        events = enumerate(self._events_in(published.raw), first)
+        return [JournaledEvent(at, id, type, at_us, raw, is_of_batch=True) for at, (id, raw) in events]
+
+    def _matches(self, backlog: Backlog, event: JournaledEvent) -> bool:
         if backlog.matches is None:
-            backlog.matches = matcher(interest, self._type_named(interest.type))
+            assert backlog.interest is not None
+            backlog.matches = matcher(backlog.interest, self._type_named(backlog.interest.type))
         return backlog.matches(stored_values(event.raw))
+
+
+def _size_of(published: JournaledEvent | JournaledBatch) -> int:
+    return published.last - published.position + 1
 
 
 async def read_on(
@@ -615,101 +745,13 @@ async def read_on(
     return cursor.supply(read, await fetch(read.after, read.at_most))
 
 
-def lock_journal(file: Path) -> IO[str]:
-    """A file that keeps other brokers away from this journal until it is closed, by whatever ends this process."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.parent.chmod(0o700)
-        file.with_suffix(".lock").touch(mode=0o600)
-        lock = file.with_suffix(".lock").open("a+", encoding="ascii", errors="replace")
-    except OSError as wrong:
-        raise SetupError(f"cannot use {file} as a journal: {_advice(wrong)}") from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.seek(0)
-        holder = lock.read(32).strip()
-        lock.close()
-        raise SetupError(
-            f"{file.parent} is in use by another broker{f', process {holder}' if holder else ''}; "
-            "stop that one, or give this one a folder of its own with --data"
-        ) from None
-    with contextlib.suppress(OSError):  # On a full disk the lock holds, too; only nobody learns by whom.
-        lock.truncate(0)
-        lock.write(f"{os.getpid()}\n")
-        lock.flush()
-    return lock
-
-
-def is_locked(file: Path) -> bool:
-    """Whether a broker is running on this journal, on this machine."""
-    place = file.with_suffix(".lock")
-    if not place.exists():
-        return False
-    with place.open("a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
-def _advice(wrong: Exception) -> str:
-    """What an operator reads where the disk or SQLite refuses, with what helps."""
-    said = str(wrong) if not isinstance(wrong, OSError) else wrong.strerror or str(wrong)
-    for word, advice in (
-        ("full", "free some space, or name another folder with --data"),
-        ("No space", "free some space, or name another folder with --data"),
-        ("ermission", "its folder must belong to the user that runs the broker"),
-        ("readonly", "its folder must be writable for the user that runs the broker"),
-        ("not a database", "it is another file, or damaged; name another folder with --data, or restore a backup"),
-        ("malformed", "it is damaged; restore a backup, or begin with an empty folder"),
-        ("locked", "another program has it open"),
-    ):
-        if word in said:
-            return f"{said}; {advice}"
-    return said
-
-
-def _open(file: Path) -> sqlite3.Connection:
-    try:
-        file.touch(mode=0o600)  # SQLite gives its other files the same rights.
-        file.chmod(0o600)
-        connection = sqlite3.connect(
-            file, isolation_level=None, check_same_thread=False, cached_statements=STATEMENTS_MAX
-        )
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")  # On disk means on disk.
-        connection.execute("PRAGMA wal_autocheckpoint = 4000")
-        version = _scalar(connection, "PRAGMA user_version")
-        if version == 0:
-            connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT")
-        connection.executescript(_LATER)
-    except (sqlite3.DatabaseError, OSError) as wrong:
-        raise SetupError(f"cannot use {file} as a journal: {_advice(wrong)}") from None
-    if version > SCHEMA_VERSION:
-        raise InputError(
-            f"{file} is a journal of a newer version, {version}; this program knows {SCHEMA_VERSION}: "
-            "install the newer program again, or name another folder with --data"
-        )
-    return connection
-
-
-def _begin_life(connection: sqlite3.Connection) -> tuple[bytes, int]:
+def _begin_life(connection: Statements) -> tuple[bytes, int]:
     """The id of the journal, and the number of this incarnation, which no earlier one had."""
-    with _transaction(connection):
-        known = dict(connection.execute("SELECT name, value FROM meta WHERE name IN ('id', 'incarnation')"))
-        id = bytes(known.get("id") or secrets.token_bytes(16))
-        life = int(known.get("incarnation", -1)) + 1
-        connection.executemany(_META, [("id", id), ("incarnation", life)])
+    known = dict(connection.execute("SELECT name, value FROM meta WHERE name IN ('id', 'incarnation')").fetchall())
+    id = bytes(known.get("id") or secrets.token_bytes(16))
+    life = int(known.get("incarnation", -1)) + 1  # A number, as 0.1 wrote it, or its digits.
+    connection.executemany(_META, [("id", id), ("incarnation", str(life).encode())])
     return id, life
-
-
-def _repeats(connection: sqlite3.Connection) -> OrderedDict[bytes, EventId]:
-    """Oldest first. Not a plain dict: to find its oldest key it walks over ever more gaps."""
-    query = "SELECT repeat_key, origin, incarnation, seq FROM events ORDER BY position DESC LIMIT ?"
-    rows = connection.execute(query, (REPEATS_MAX,)).fetchall()
-    return OrderedDict((bytes(key), EventId(*event)) for key, *event in reversed(rows))
 
 
 def _call_safely(do: Callable[[], object]) -> None:
@@ -720,32 +762,15 @@ def _call_safely(do: Callable[[], object]) -> None:
         log.error("an action after a commit failed", exc_info=fault)
 
 
-class _transaction:  # noqa: N801 - reads as a statement
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    def __enter__(self) -> None:
-        self._connection.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, kind: object, error: object, at: object) -> None:
-        try:
-            if kind is None:
-                self._connection.execute("COMMIT")
-        finally:
-            if self._connection.in_transaction:  # A refused commit leaves the transaction open.
-                self._connection.execute("ROLLBACK")
+def _write_group(noted: list[_Section], connection: Statements) -> None:
+    for section in noted:
+        for change in _ORDER:
+            rows = section.get(change)
+            if rows:
+                _execute(connection, change, _last_of_each(change, rows))
 
 
-def _write_group(connection: sqlite3.Connection, noted: list[_Section]) -> None:
-    with _transaction(connection):
-        for section in noted:
-            for change in _ORDER:
-                rows = section.get(change)
-                if rows:
-                    _execute(connection, change, _last_of_each(change, rows))
-
-
-def _execute(connection: sqlite3.Connection, change: str, rows: Sequence[tuple[Any, ...]]) -> None:
+def _execute(connection: Statements, change: str, rows: Sequence[tuple[Any, ...]]) -> None:
     """Many rows in one statement: after each statement the thread has to wait for the GIL."""
     if change in _INSERTS:
         for some in parts(rows, ROWS_AT_ONCE):
@@ -756,7 +781,7 @@ def _execute(connection: sqlite3.Connection, change: str, rows: Sequence[tuple[A
 
 @functools.cache
 def _inserting(change: str, count: int) -> str:
-    row = change[change.index("(") :]
+    row = change[change.index("VALUES (") + len("VALUES ") :]
     return change + f", {row}" * (count - 1)
 
 
@@ -771,28 +796,33 @@ def _last_of_each(change: str, rows: list[tuple[Any, ...]]) -> Sequence[tuple[An
     return rows
 
 
-def _forget_old(connection: sqlite3.Connection, up_to: int, before_us: int, dead_max: int) -> None:
-    with _transaction(connection):
-        first_owed = _scalar(
-            connection,
-            "SELECT coalesce(min(position), 9223372036854775807) FROM owed JOIN streams USING (broker)"
-            " WHERE number >= confirmed",
-        )
-        # Up to the first event that is young enough: checking the age of each of a million would hold up publishers.
-        young = connection.execute(
-            "SELECT position FROM events WHERE at_us >= ? ORDER BY position LIMIT 1", (before_us,)
-        ).fetchone()
-        end = min(first_owed, max(up_to + 1, young[0] if young else first_owed))
-        connection.execute("DELETE FROM events WHERE position < ?", (end,))
-        connection.execute("DELETE FROM owed WHERE position < ?", (end,))
-        newest = _scalar(connection, "SELECT coalesce(max(number), 0) FROM dead")
-        connection.execute("DELETE FROM dead WHERE number <= ?", (newest - dead_max,))
-        newest = _scalar(connection, "SELECT coalesce(max(number), 0) FROM seals")
-        connection.execute("DELETE FROM seals WHERE number <= ?", (newest - SEALS_KEPT_MAX,))
-        connection.execute(_FORGET_SEEN, (SEEN_MAX,))
+def _forget_old(connection: Statements, up_to: int, before_us: int, dead_max: int) -> None:
+    first_owed = _scalar(
+        connection,
+        "SELECT coalesce(min(position), 9223372036854775807) FROM owed JOIN streams USING (broker)"
+        " WHERE number >= confirmed",
+    )
+    # Up to the first event that is young enough: checking the age of each of a million would hold up publishers.
+    young = [
+        row[0]
+        for table in ("events", "batches")
+        for row in connection.execute(
+            f"SELECT position FROM {table} WHERE at_us >= ? ORDER BY position LIMIT 1",  # noqa: S608 - one of two
+            (before_us,),
+        ).fetchall()
+    ]
+    end = min(first_owed, max(up_to + 1, min(young, default=first_owed)))
+    connection.execute("DELETE FROM events WHERE position < ?", (end,))
+    connection.execute("DELETE FROM batches WHERE position + size <= ?", (end,))
+    connection.execute("DELETE FROM owed WHERE position < ?", (end,))
+    newest = _scalar(connection, "SELECT coalesce(max(number), 0) FROM dead")
+    connection.execute("DELETE FROM dead WHERE number <= ?", (newest - dead_max,))
+    newest = _scalar(connection, "SELECT coalesce(max(number), 0) FROM seals")
+    connection.execute("DELETE FROM seals WHERE number <= ?", (newest - SEALS_KEPT_MAX,))
+    connection.execute(_FORGET_SEEN, (SEEN_MAX,))
 
 
-def _scalar(connection: sqlite3.Connection, query: str) -> int:
+def _scalar(connection: Statements, query: str) -> int:
     return int(connection.execute(query).fetchone()[0])
 
 

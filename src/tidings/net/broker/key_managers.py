@@ -17,6 +17,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
@@ -25,6 +26,8 @@ from tidings.errors import Denied, InputError, PeerError, SetupError
 from tidings.net.clock import now_ms
 from tidings.net.config import BrokerConfig, files_in
 from tidings.net.ids import read_identity
+from tidings.net.journal_storage.postgres import LeaseElsewhere, PostgresStorage
+from tidings.net.journal_storage.session import SCHEMES
 from tidings.net.type_files import TypeDefinition, of_signed
 from tidings.security import Identity, KeyManager, RevocationRecord, SignedType, fingerprint
 from tidings.store import ManagerSnapshot, Registry, Revocation
@@ -35,12 +38,16 @@ OWN_MANAGER = "manager.pem"  # As `tidings broker create` calls it; types that a
 class KeyManagers:
     """One broker's registry, and the key managers that run at this broker."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, database: PostgresStorage | None = None) -> None:
+        """With the journal in a database, what is reached is noted there, and each change is by who holds the lease."""
         self._config = config
-        where = config.registry or str(config.data / "registry.db")
-        self._registry = Registry.open(where, now_ms=now_ms())
+        if database is None:
+            self._registry = Registry.open(config.registry or str(config.data / "registry.db"), now_ms=now_ms())
+            self._reached: _Reached = GenerationFiles(config.data / "managers")
+        else:
+            self._registry = _in_database(config.registry, database)
+            self._reached = GenerationRows(database)
         self._registry.clock.check(now_ms())
-        self._reached = GenerationFiles(config.data / "managers")
         self._running: dict[bytes, tuple[KeyManager, Identity]] = {}
         self._revoked = self._position = 0
         self.removed: frozenset[bytes] = frozenset()
@@ -134,6 +141,48 @@ class KeyManagers:
 
 
 _WAY_OUT = "put the newest registry back, or, if it is lost, make a new version of the type with another key manager"
+
+
+def _in_database(registry: str, database: PostgresStorage) -> Registry:
+    """The registry, every change of which checks the lease; so it must be where the lease is."""
+    elsewhere = InputError(
+        "registry: it must be in the database of the journal, in any schema: only there a process that was frozen can"
+        " be kept from writing to it"
+    )
+    if registry and not registry.startswith(SCHEMES):
+        raise elsewhere
+    try:
+        where = database.database.with_password(registry) if registry else database.database.registry
+        return Registry.open(where, now_ms=now_ms(), guard=database.check_lease)
+    except LeaseElsewhere:
+        raise elsewhere from None
+
+
+class _Reached(Protocol):
+    def read(self, type_id: bytes) -> int: ...
+
+    def write(self, type_id: bytes, generation: int) -> None: ...
+
+
+class GenerationRows:
+    """The same in the journal's database."""
+
+    def __init__(self, database: PostgresStorage) -> None:
+        self._database = database
+
+    def read(self, type_id: bytes) -> int:
+        """0 for a manager that never stored anything here."""
+        rows = self._database.read_now("SELECT value FROM meta WHERE name = ?", [self._name(type_id)])
+        return int.from_bytes(rows[0][0], "big") if rows else 0
+
+    def write(self, type_id: bytes, generation: int) -> None:
+        """On disk when this returns."""
+        row = [self._name(type_id), generation.to_bytes(8, "big")]
+        self._database.write_now(lambda to: to.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", row))
+
+    @staticmethod
+    def _name(type_id: bytes) -> str:
+        return f"generation {type_id.hex()}"
 
 
 class GenerationFiles:

@@ -15,7 +15,7 @@ from tidings.matching import load_kernels
 from tidings.net.broker.broker import Broker
 from tidings.net.config import BrokerConfig
 from tidings.net.enrolment.live_files import renew_if_ended
-from tidings.net.observability.metrics import MetricsServer
+from tidings.net.observability.metrics import MetricsServer, StandbyServer
 
 COLLECT_AFTER = 10_000  # New objects that are still there; looking through them takes a few milliseconds.
 COLLECT_ALL_S = 3600.0  # So long waits what goes in a circle later: some kilobytes of each closed connection.
@@ -36,7 +36,10 @@ async def serve(config: BrokerConfig, report: Report) -> None:
     prepare()  # Before anybody is served: later, all links would wait for it.
     if config.enrolment:
         await renew_if_ended(config.certificate, "broker")
-    broker = await Broker.start(config)
+    broker = await _started(config, report, stop)
+    if broker is None:
+        report({"broker": config.name, "state": "stopped"})
+        return
     sys.setswitchinterval(HAND_OVER_S)
     collecting = loop.create_task(_collect_all_now_and_then())
     collect_in_small_parts()
@@ -52,6 +55,35 @@ async def serve(config: BrokerConfig, report: Report) -> None:
     report({"broker": config.name, "state": "stopped"})
     if broker.superseded is not None:
         raise broker.superseded
+
+
+async def _started(config: BrokerConfig, report: Report, stop: asyncio.Event) -> Broker | None:
+    """The broker; None if it was stopped while it waited for the lease of its journal."""
+
+    def waiting(why: str) -> None:
+        log.warning("waits for its journal", extra={"why": why})
+        report({"broker": config.name, "state": "standby", "why": why})
+
+    starting, stopped = asyncio.ensure_future(Broker.start(config, waiting)), asyncio.ensure_future(stop.wait())
+    async with _standby_page(config, starting):
+        await asyncio.wait([starting, stopped], return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait([starting])
+        return None
+    return starting.result()
+
+
+@contextlib.asynccontextmanager
+async def _standby_page(config: BrokerConfig, starting: asyncio.Future[Broker]) -> AsyncIterator[None]:
+    """The metrics of a process that waits: a probe must find it alive, and not ready."""
+    if not (config.metrics and config.journal):
+        yield
+        return
+    async with StandbyServer(config.metrics) as standby:
+        starting.add_done_callback(lambda _: standby.close())
+        yield
 
 
 def prepare() -> None:

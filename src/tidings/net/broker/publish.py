@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tidings.delivery import Deliveries, PendingEvent
 from tidings.errors import Denied, SetupError
+from tidings.events import values_of_rows
 from tidings.net.broker.durable_queues import DurableQueues
 from tidings.net.broker.journal import EventHistory, Journal, JournaledEvent
 from tidings.net.broker.periodic import BackgroundTasks
@@ -23,12 +24,19 @@ from tidings.net.observability.latency import Meters
 from tidings.net.observability.spans import SpanRecorder
 from tidings.net.transport.connection import Link
 from tidings.net.transport.peer_links import PeerLinks
-from tidings.node import Keep, Node, NodeEffect, RegisteredType
+from tidings.node import BatchDelivery, BatchIds, Keep, Node, NodeEffect, RegisteredType, encode_stored_batch
 from tidings.overlay import EventId, NodeId
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class _Matcher(Protocol):
     def match(self, raw: bytes) -> Deliveries | None: ...
+
+    def is_suspended(self, type: str) -> bool: ...
+
+    def queue_rows(self, delivery: BatchDelivery) -> bool: ...
 
 
 class Publisher:
@@ -49,6 +57,8 @@ class Publisher:
         self._queues, self._matcher, self._meters, self._carry_out = queues, matcher, meters, carry_out
         self._loop = asyncio.get_running_loop()
         self.spans: SpanRecorder | None = None
+        self.deliver_rows: Callable[[BatchDelivery], None] = lambda delivery: None
+        """Called with what live subscribers get of a batch."""
         self.published: Callable[[str, Sequence[bytes]], None] = lambda name, raws: None
         """Called with a type and its stored events once they are on disk and sent."""
         self.is_draining = False
@@ -79,13 +89,8 @@ class Publisher:
         Each event comes with its idempotency key; one that was published before keeps its id. Raises as
         `Node.publish` does, and has done nothing then.
         """
+        self._check_open()
         journal = self._journal
-        if self.is_draining:
-            raise Denied("draining: this broker takes no more events; publish at another")
-        if journal.is_stuck:  # What came before waits in memory; more must not.
-            raise SetupError(
-                f"disk: this broker cannot write its journal ({journal.stuck_why}); publish again when it can"
-            )
         repeats, begun = journal.repeats, self._loop.time()
         new = {key: values for key, values in events if key not in repeats}
         ids: list[EventId] = []
@@ -102,6 +107,74 @@ class Publisher:
             then(all_ids)
 
         journal.then(on_disk)
+
+    def publish_rows(
+        self,
+        client: str,
+        known: RegisteredType,
+        key: Callable[[str], bytes],
+        rows: pa.RecordBatch,
+        then: Callable[[BatchIds | Sequence[EventId]], None],
+    ) -> None:
+        """As `publish_now`, for events in columns under one idempotency key, `key("")`; that of one row is `key(".7")`.
+
+        They stay together where no other broker is to have them now. Otherwise, and where this broker cannot tell yet who
+        matches, they are published one by one.
+        """
+        journal = self._journal
+        whole = key("")
+        earlier = journal.repeated_batches.get(whole)
+        if earlier is None and (not self._takes_batch(known) or key(".0") in journal.repeats):
+            named = [(key(f".{row}"), values) for row, values in enumerate(values_of_rows(rows))]
+            self.publish_now(client, known, named, then)
+            return
+        self._check_open()
+        begun = self._loop.time()
+        if earlier is None:
+            self._publish_batch(client, known, whole, rows, begun)
+        ids = earlier or journal.repeated_batches.get(whole)
+        assert ids is not None
+
+        def on_disk() -> None:
+            self._meters.publish.observe(self._loop.time() - begun, len(ids))
+            then(ids)
+
+        journal.then(on_disk)
+
+    def _takes_batch(self, known: RegisteredType) -> bool:
+        return (
+            self._node.takes_batch(known)
+            and not self._sender.has_interest_in(known.name)
+            and not self._sender.has_own_pending()
+            and not self._matcher.is_suspended(known.name)
+        )
+
+    def _publish_batch(
+        self, client: str, known: RegisteredType, key: bytes, rows: pa.RecordBatch, begun: float
+    ) -> None:
+        """Notes the batch and what of it goes to durable queues, together; the rest is done when that is on disk."""
+        batch, deliveries, effects = self._node.publish_batch(client, known, rows, begun)
+        self._meters.counts["published"] += len(batch)
+        noted = self._journal.note_batch(batch.ids, known.name, now_us(), key, encode_stored_batch(batch))
+        self._history.add(noted)
+        live = [delivery for delivery in deliveries if not self._matcher.queue_rows(delivery)]
+        fresh = self._queues.take_fresh()
+
+        def send() -> None:
+            self._carry_out(effects)
+            for delivery in live:
+                self.deliver_rows(delivery)
+            self._queues.committed(fresh)
+
+        self._journal.then(send)
+
+    def _check_open(self) -> None:
+        if self.is_draining:
+            raise Denied("draining: this broker takes no more events; publish at another")
+        if self._journal.is_stuck:  # What came before waits in memory; more must not.
+            raise SetupError(
+                f"disk: this broker cannot write its journal ({self._journal.stuck_why}); publish again when it can"
+            )
 
     def _note(self, known: RegisteredType, keys: Sequence[bytes], effects: list[NodeEffect]) -> None:
         """Notes what must be on disk, all at once so that events stay in order; the rest is done when it is there."""

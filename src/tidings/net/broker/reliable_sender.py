@@ -88,6 +88,10 @@ class ReliableSender:
             if self.may_have(broker, event.type)
         ]
 
+    def has_interest_in(self, type: str) -> bool:
+        """Whether another broker has subscriptions to events of this type that get them beside the overlay."""
+        return self._directory.has_interest_in(type) or bool(self._directory.live_brokers(type))
+
     def add_for(self, broker: NodeId, position: int, event: EventId, only_for: str = "") -> PendingEvent:
         """Notes that one broker needs an event."""
         pending = self._outbox.add(broker, position, event, only_for)

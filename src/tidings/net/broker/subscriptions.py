@@ -24,7 +24,7 @@ from tidings.net.broker.journal import Backlog, DurableSubscription, EventHistor
 from tidings.net.broker.periodic import BackgroundTasks
 from tidings.net.clock import now_us
 from tidings.net.transport.frames import DeliveredEvent, encode_event
-from tidings.node import Delivery, Node, NodeEffect, RegisteredType, TypeRegistry, decode_stored
+from tidings.node import BatchDelivery, Delivery, Node, NodeEffect, RegisteredType, TypeRegistry, decode_stored
 from tidings.overlay import EventId, SubscriptionId, check_size
 
 KEYS_S_MAX = 30.0  # How long a subscription waits for the keys of its type: several requests long.
@@ -42,6 +42,9 @@ class LiveSubscriber(Protocol):
 
     def end(self, subscription: SubscriptionId, why: str) -> None:
         """A subscription has ended because its right has."""
+
+    def deliver_rows(self, delivery: BatchDelivery) -> bool:
+        """Events of a batch for live subscriptions, likewise; False where each must be delivered by itself."""
 
 
 class AttachedClients:
@@ -96,6 +99,12 @@ class EventEncoder:
             event = DeliveredEvent(notify.event, notify.type, now_us(), notify.values)
             self._last = (notify.values, notify.event, encode_event(event))
         return self._last[2]
+
+
+def notify_of(delivery: BatchDelivery, row: int, subscription: SubscriptionId) -> Delivery:
+    """One event of a batch, delivered by itself."""
+    batch = delivery.batch
+    return Delivery(subscription, delivery.client, batch.ids[row], batch.name, dict(delivery.shown(row)))
 
 
 class BrokerSubscriptions:
@@ -180,7 +189,7 @@ class BrokerSubscriptions:
         self._keys_came.set()
         self._keys_came.clear()
 
-    def _is_suspended(self, type: str) -> bool:
+    def is_suspended(self, type: str) -> bool:
         """Whether a durable subscription to a type is suspended: the type's events cannot be matched yet."""
         return any(durable.type == type for durable in self.suspended.values())
 
@@ -188,7 +197,7 @@ class BrokerSubscriptions:
 
     def match(self, raw: bytes) -> Deliveries | None:
         """What an event is for each durable subscription that it matches; None if its key may still come."""
-        if self.suspended and self._is_suspended(decode_stored(raw).header.type):
+        if self.suspended and self.is_suspended(decode_stored(raw).header.type):
             return None
         effects = self._node.deliver_stored(raw, self._loop.time())
         if effects is None:
@@ -197,10 +206,20 @@ class BrokerSubscriptions:
         matched = [effect for effect in effects if isinstance(effect, Delivery) and effect.subscription in durable_of]
         return [(durable_of[notify.subscription], self._encoder.encode(notify)) for notify in matched]
 
+    def queue_rows(self, delivery: BatchDelivery) -> bool:
+        """Queues events of a batch, where they are for durable subscriptions; False if they are for a connected client."""
+        if self.durable_of.keys().isdisjoint(delivery.subscriptions):
+            return False
+        for row, subscription in zip(delivery.rows, delivery.subscriptions, strict=True):
+            durable = self.durable_of.get(subscription)
+            if durable is not None:
+                self._queues.add(durable, self._encoder.encode(notify_of(delivery, row, subscription)))
+        return True
+
     def awaits_keys(self, raw: bytes) -> bool:
         """Whether its type is suspended because the key manager has not answered yet."""
         type = decode_stored(raw).header.type
-        return type not in self._keys_settled and self._is_suspended(type)
+        return type not in self._keys_settled and self.is_suspended(type)
 
     def bury(self, raw: bytes, only_for: str, why: str) -> None:
         """Makes an event that cannot be opened a dead letter of each subscription that it may match."""

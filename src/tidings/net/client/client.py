@@ -13,6 +13,7 @@ processed: an event counts as processed when the loop asks for the next one, or 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import secrets
@@ -21,21 +22,36 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from struct import error as struct_error
+from struct import iter_unpack
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from tidings.errors import Denied, InputError, PeerError, RateLimited, TidingsError
-from tidings.events import Event, EventType, Timestamp, from_declaration
-from tidings.net.config import ClientConfig, files_in, host_and_port, read_client
+from tidings.errors import Denied, EventError, InputError, PeerError, RateLimited, TidingsError
+from tidings.events import (
+    BATCH_BYTES_MAX,
+    Event,
+    EventColumns,
+    EventType,
+    Timestamp,
+    from_declaration,
+    is_columnar,
+    rows_at_most,
+)
+from tidings.net.config import ClientConfig, addresses_in, files_in, read_client
 from tidings.net.enrolment.live_files import ChangedFiles, renew_if_ended, renew_when_due
 from tidings.net.ids import read_identity, read_token, show_event
-from tidings.net.transport.connection import Link
+from tidings.net.transport.connection import SILENCE_S_MAX, Link
 from tidings.net.transport.frames import (
+    IN_COLUMNS,
     Acknowledge,
     Answer,
     AnyFrame,
+    BatchPublished,
+    EventBatchDelivery,
     EventDelivery,
     Publish,
+    PublishBatch,
     Published,
     Query,
     Reject,
@@ -47,17 +63,25 @@ from tidings.net.transport.frames import (
     as_error,
     read_event,
 )
-from tidings.net.transport.handshake import Participant, shake
+from tidings.net.transport.handshake import HANDSHAKE_S_MAX, Participant, shake
 from tidings.net.transport.tls import anchors_in, client_context, own_certificate, why_unreached
 from tidings.security import from_fingerprint
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 CONNECT_S_MAX = 10.0
+CONNECT_ONE_S_MAX = 3.0  # To one of several addresses: beyond a dead one another process may serve.
+SILENCE_ONE_S_MAX = 4.0  # Likewise, of a connection.
 PAUSE_S_MIN, PAUSE_S_MAX = 0.1, 2.0  # Between two attempts to reconnect.
 EVENTS_PER_FRAME = 1000
+BATCH_MIN = 8  # Fewer events are sent as they are: columns cost more than they save.
 UNPUBLISHED_MAX = 100_000  # Events sent and not acknowledged; `publish` waits beyond that.
 LIVE_QUEUE_MAX = 65_536  # Events of one subscription that is not durable, waiting for its loop; the oldest are lost.
 ACKNOWLEDGE_EVERY = 64
 LOOK_EVERY_S = 1.0  # For files that were replaced.
+
+_Records: TypeAlias = "Sequence[Mapping[str, Any]] | pa.Table | pa.RecordBatch"
 
 log = logging.getLogger("tidings.client")
 
@@ -82,8 +106,20 @@ class _Asked:
     weight: int = 0
 
 
+class _Rows(NamedTuple):
+    """Events that came together; what a subscriber takes of them is made when it takes it."""
+
+    type: str
+    at: Timestamp
+    ids: Sequence[str]
+    values: Sequence[dict[str, Any]]
+
+    def received(self, row: int) -> Received:
+        return Received(self.ids[row], self.type, self.at, dict(self.values[row]))
+
+
 class _Gathered(NamedTuple):
-    """An event that is about to be published, together with others."""
+    """An event that is about to be published, together with others. Its name is empty if its publisher gave it none."""
 
     name: str
     values: dict[str, Any]
@@ -97,7 +133,7 @@ class Subscription:
         self._client, self._asked, self._hold = client, asked, hold
         self.missed = 0
         """Events lost so far because the loop was too slow; never any of a durable subscription."""
-        self._queue: deque[Received] = deque()
+        self._queue: deque[Received | tuple[_Rows, int]] = deque()
         self._came = asyncio.Event()
         self._stream = 0
         self._last_seen = self._handed_out = self._acknowledged = 0
@@ -117,7 +153,8 @@ class Subscription:
                 raise StopAsyncIteration
             self._came.clear()
             await self._came.wait()
-        event = self._queue.popleft()
+        taken = self._queue.popleft()
+        event = taken[0].received(taken[1]) if isinstance(taken, tuple) else taken
         self._handed_out = 0 if self._hold else event.position
         return event
 
@@ -147,11 +184,15 @@ class Subscription:
         event = read_event(delivery.event)
         self._last_seen = delivery.position
         self.missed += delivery.missed
-        if not delivery.position and len(self._queue) >= LIVE_QUEUE_MAX:
+        at = Timestamp(event.at_us)
+        received = Received(show_event(event.event), event.type, at, event.values, delivery.position)
+        self._put(received, is_live=not delivery.position)
+
+    def _put(self, event: Received | tuple[_Rows, int], *, is_live: bool) -> None:
+        if is_live and len(self._queue) >= LIVE_QUEUE_MAX:
             self._queue.popleft()
             self.missed += 1
-        at = Timestamp(event.at_us)
-        self._queue.append(Received(show_event(event.event), event.type, at, event.values, delivery.position))
+        self._queue.append(event)
         self._came.set()
 
     def _placed(self, answer: Subscribed) -> None:
@@ -185,11 +226,14 @@ class Client:
         self._subscriptions: dict[int, Subscription] = {}  # By the ticket they were last asked for with.
         self._streams: dict[int, Subscription] = {}
         self._link: Link | None = None
+        self._version = 0  # That the last connection speaks.
         self._runner: asyncio.Task[None] | None = None
         self._names = secrets.token_hex(8)
         self._types: dict[str, EventType] = {}
         self._gathered: dict[str, list[_Gathered]] = {}
         self._publishing: set[asyncio.Task[None]] = set()
+        self._learning: asyncio.Task[None] | None = None  # Asks for the type of events that are gathered.
+        self._next_address = 0
         self._is_closing = False
 
     def _load(self) -> None:
@@ -241,7 +285,7 @@ class Client:
     async def close(self) -> None:
         """Closes the connection; requests without a reply fail."""
         self._is_closing = True
-        for watcher in self._watchers:
+        for watcher in (*self._watchers, *([self._learning] if self._learning is not None else [])):
             watcher.cancel()
         for subscription in list(self._subscriptions.values()):
             subscription._acknowledge(subscription._handed_out, at_once=True)
@@ -266,7 +310,7 @@ class Client:
             type, values, name = what.type, what.values, name or f"{what.source}\0{what.id}"
         else:
             type = what
-        return await self._gather(type, name or f"{self._names}.{next(self._tickets)}", dict(values or {}))
+        return await self._gather(type, name, dict(values or {}))
 
     def _gather(self, type: str, name: str, values: dict[str, Any]) -> asyncio.Future[str]:
         """Events published in one turn of the event loop are sent together."""
@@ -286,25 +330,48 @@ class Client:
     def _publish_together(self, type: str, events: list[_Gathered]) -> None:
         """In one frame: at once where the window allows, without a task of its own."""
         if self._room.is_set():
-            said = tuple((event.name, event.values) for event in events)
-            asked = self._ask(partial(_publish, type, said), weight=len(events))
+            rows = self._rows_of(type, events) if len(events) >= BATCH_MIN else None
+            asked: asyncio.Future[Any]
+            if rows is not None:
+                asked = self._ask_rows(type, rows)
+            else:
+                asked = self._ask_events(type, [(event.name or self._new_name(), event.values) for event in events])
             asked.add_done_callback(partial(self._answer_each, type, events))
         else:
             task = asyncio.get_running_loop().create_task(self._publish_later(type, events))
             self._publishing.add(task)
             task.add_done_callback(self._publishing.discard)
 
+    def _rows_of(self, type: str, events: list[_Gathered]) -> pa.RecordBatch | None:
+        """The events as columns, if they can be sent so. A type that is not known here is asked for, for the next ones."""
+        if any(event.name for event in events) or self._version < IN_COLUMNS:
+            return None
+        known = self._types.get(type)
+        if known is None:
+            if not self._learning:
+                self._learning = asyncio.get_running_loop().create_task(self._learn(type))
+            return None
+        if not is_columnar(known) or rows_at_most(known) < len(events):
+            return None
+        return _as_rows([event.values for event in events], known)
+
+    async def _learn(self, type: str) -> None:
+        with contextlib.suppress(TidingsError):
+            await self.event_type(type)
+        self._learning = None
+
     async def _publish_later(self, type: str, events: list[_Gathered]) -> None:
         await self._room.wait()
         self._publish_together(type, events)
 
-    def _answer_each(self, type: str, events: list[_Gathered], asked: asyncio.Future[Published]) -> None:
+    def _answer_each(self, type: str, events: list[_Gathered], asked: asyncio.Future[Any]) -> None:
         error = asked.exception()
         if error is None:
-            for id, event in zip(asked.result().ids, events, strict=True):
+            for id, event in zip(_ids_of(asked.result()), events, strict=True):
                 if not event.answer.done():
-                    event.answer.set_result(show_event(id))
+                    event.answer.set_result(id)
         elif len(events) > 1 and not isinstance(error, RateLimited):
+            self._types.pop(type, None)  # It may have changed.
             for event in events:  # One bad event fails the whole frame: send each by itself.
                 self._publish_together(type, [event])
         else:
@@ -312,27 +379,71 @@ class Client:
                 if not event.answer.done():
                     event.answer.set_exception(error)
 
-    async def publish_many(
-        self, type: str, events: Sequence[Mapping[str, Any]], *, names: Sequence[str] | None = None
-    ) -> list[str]:
+    async def publish_many(self, type: str, events: _Records, *, names: Sequence[str] | None = None) -> list[str]:
         """Publish events of one type, in order; returns their ids once all are on the broker's disk.
+
+        Events are records, or the rows of an Arrow table. Without names they are sent as columns, where their type
+        allows it and their broker knows how.
 
         Raises RateLimited where the broker takes no more now: with the same `names`, the call can be repeated after
         `retry_after_s`, and what was published is not published again.
         """
-        names = names or [f"{self._names}.{next(self._tickets)}" for _ in events]
-        answers = []
+        known = await self._columnar(type) if names is None and len(events) >= BATCH_MIN else None
+        if not isinstance(events, Sequence) and known is None:
+            events = await self._records(type, events)
+        sent: list[tuple[_Records, asyncio.Future[Any]]] = []
         for start in range(0, len(events), EVENTS_PER_FRAME):
-            part = tuple(
-                (name, dict(values))
-                for name, values in zip(
-                    names[start : start + EVENTS_PER_FRAME], events[start : start + EVENTS_PER_FRAME]
-                )
-            )
             await self._room.wait()
-            answers.append(self._ask(partial(_publish, type, part), weight=len(part)))
-        found: list[Published] = await asyncio.gather(*answers)
-        return [show_event(id) for answer in found for id in answer.ids]
+            part = events[start : start + EVENTS_PER_FRAME]
+            rows = _as_rows(part, known) if known is not None else None
+            if rows is not None:
+                sent.append((part, self._ask_rows(type, rows)))
+            else:
+                records = part if isinstance(part, Sequence) else await self._records(type, part)
+                some = names[start : start + EVENTS_PER_FRAME] if names else [self._new_name() for _ in records]
+                sent.append((part, self._ask_events(type, list(zip(some, records, strict=True)))))
+        return [id for part, asked in sent for id in await self._ids_of_part(type, part, asked)]
+
+    async def _ids_of_part(self, type: str, part: _Records, asked: asyncio.Future[Any]) -> list[str]:
+        try:
+            return _ids_of(await asked)
+        except InputError:
+            if self._types.pop(type, None) is None:
+                raise
+            # The type may have changed since this client asked for it. If one event is wrong, the answer says which.
+            records = part if isinstance(part, Sequence) else await self._records(type, part)
+            return _ids_of(await self._ask_events(type, [(self._new_name(), each) for each in records]))
+
+    async def _columnar(self, type: str) -> EventType | None:
+        """The type, if its events can be sent as columns on this connection."""
+        if self._version < IN_COLUMNS:
+            return None
+        try:
+            known = await self.event_type(type)
+        except TidingsError:
+            return None  # The publish itself is refused with the reason.
+        return known if is_columnar(known) and rows_at_most(known) >= EVENTS_PER_FRAME else None
+
+    async def _records(self, type: str, rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
+        import pyarrow as pa
+
+        from tidings.events import conform, row_values
+
+        known = await self.event_type(type)
+        table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
+        return row_values(conform(table, known), range(table.num_rows), known)
+
+    def _new_name(self) -> str:
+        return f"{self._names}.{next(self._tickets)}"
+
+    def _ask_rows(self, type: str, rows: pa.RecordBatch) -> asyncio.Future[BatchPublished]:
+        from tidings.events import columns_of_rows
+
+        return self._ask(partial(_publish_batch, type, self._new_name(), columns_of_rows(rows)), weight=rows.num_rows)
+
+    def _ask_events(self, type: str, events: Sequence[tuple[str, Mapping[str, Any]]]) -> asyncio.Future[Published]:
+        said = tuple((name, dict(values)) for name, values in events)
+        return self._ask(partial(_publish, type, said), weight=len(said))
 
     # ── Subscribing ──
 
@@ -409,25 +520,45 @@ class Client:
     # ── The connection ──
 
     async def _dial(self) -> Link:
-        host, port = host_and_port(self.config.broker, "broker: ")
+        """A connection to the first address that answers, beginning after the one that was used last."""
+        addresses = addresses_in(self.config.broker, "broker: ")
+        refusal: PeerError | None = None
+        for turn in range(len(addresses)):
+            number = (self._next_address + turn) % len(addresses)
+            try:
+                link = await self._dial_at(*addresses[number])
+            except PeerError as wrong:
+                refusal = wrong
+            else:
+                self._next_address = (number + 1) % len(addresses)
+                return link
+        assert refusal is not None
+        raise refusal
+
+    async def _dial_at(self, host: str, port: int) -> Link:
+        at = f"{host}:{port}" if "," in self.config.broker else self.config.broker
         try:
-            async with asyncio.timeout(CONNECT_S_MAX):
+            async with asyncio.timeout(CONNECT_S_MAX if "," not in self.config.broker else CONNECT_ONE_S_MAX):
                 streams = await asyncio.open_connection(host, port, ssl=self._context, server_hostname="")
         except (OSError, TimeoutError) as wrong:
-            raise PeerError(f"cannot reach the broker at {self.config.broker}: {why_unreached(wrong)}") from None
+            raise PeerError(f"cannot reach the broker at {at}: {why_unreached(wrong)}") from None
         expected = from_fingerprint(self.config.broker_key) if self.config.broker_key else None
         try:
-            proven, reader = await shake(streams, self._participant, dialled=True, expected=expected)
+            within_s = HANDSHAKE_S_MAX if "," not in self.config.broker else CONNECT_ONE_S_MAX
+            proven, reader = await shake(streams, self._participant, dialled=True, expected=expected, within_s=within_s)
         except TimeoutError:
             streams[1].transport.abort()
-            raise PeerError(f"the broker at {self.config.broker} did not finish its handshake") from None
+            raise PeerError(f"the broker at {at} did not finish its handshake") from None
         except OSError as wrong:
             streams[1].transport.abort()
-            raise PeerError(f"the broker at {self.config.broker} refused: {why_unreached(wrong)}") from None
+            raise PeerError(f"the broker at {at} refused: {why_unreached(wrong)}") from None
         except (PeerError, Denied):
             streams[1].close()
             raise
-        return Link(proven, reader, streams[1], queue_bytes_max=1 << 30)  # `publish` waits long before that.
+        self._version = proven.version
+        silence_s = SILENCE_ONE_S_MAX if "," in self.config.broker else SILENCE_S_MAX
+        # `publish` waits long before the queue is full.
+        return Link(proven, reader, streams[1], queue_bytes_max=1 << 30, silence_s_max=silence_s)
 
     async def _run(self, link: Link) -> None:
         pause_s = PAUSE_S_MIN
@@ -456,7 +587,10 @@ class Client:
         self._streams.clear()
         placed, self._subscriptions = list(self._subscriptions.values()), {}
         for asked in self._asked.values():
-            link.send(asked.frame)
+            frame = asked.frame
+            if isinstance(frame, PublishBatch) and link.proven.version < IN_COLUMNS:
+                frame = _one_by_one(frame)
+            link.send(frame)
         for subscription in placed:
             subscription._stream = 0
             self._place(subscription)
@@ -473,10 +607,31 @@ class Client:
                     self._streams[number] = subscription
                     subscription._placed(frame)
                     subscription._came.set()
-            case Published(ticket) | Answer(ticket) | RequestDone(ticket):
+            case EventBatchDelivery():
+                self._take_rows(frame)
+            case Published(ticket) | BatchPublished(ticket) | Answer(ticket) | RequestDone(ticket):
                 self._answered(ticket, frame, None)
             case RequestRefused(ticket):
                 self._refused(ticket, as_error(frame))
+
+    def _take_rows(self, delivery: EventBatchDelivery) -> None:
+        from tidings.events import values_of_columns
+
+        for number, missed in delivery.missed:
+            if (stream := self._streams.get(number)) is not None:
+                stream.missed += missed
+        try:
+            values = values_of_columns(delivery.columns)
+            pairs = list(zip(iter_unpack("<i", delivery.rows), iter_unpack("<i", delivery.streams), strict=True))
+            ids = _ids_of(delivery)
+            if len(ids) != len(values) or not all(0 <= row < len(values) for (row,), _ in pairs):
+                raise ValueError("ids or rows that do not fit its columns")
+        except (EventError, struct_error, ValueError) as wrong:
+            raise PeerError(f"delivery: {str(wrong)[:200]}") from None
+        rows = _Rows(delivery.type, Timestamp(delivery.at_us), ids, values)
+        for (row,), (number,) in pairs:
+            if (stream := self._streams.get(number)) is not None:
+                stream._put((rows, row), is_live=True)
 
     def _answered(self, ticket: int, frame: AnyFrame | None, error: TidingsError | None) -> None:
         asked = self._asked.pop(ticket, None)
@@ -501,6 +656,40 @@ class Client:
             self._answered(ticket, None, error)
         for subscription in self._subscriptions.values():
             subscription._end(error)
+
+
+def _as_rows(events: _Records, known: EventType) -> pa.RecordBatch | None:
+    """Events as rows of the columns of their type; None for those that are better sent as they are."""
+    import pyarrow as pa
+
+    from tidings.events import conform, rows_of_records
+
+    if isinstance(events, Sequence):
+        rows = rows_of_records(events, known)
+    else:
+        table = conform(events if isinstance(events, pa.Table) else pa.Table.from_batches([events]), known)
+        rows = table.combine_chunks().to_batches()[0]
+    return rows if rows is not None and rows.nbytes <= BATCH_BYTES_MAX // 2 else None
+
+
+def _publish_batch(type: str, name: str, columns: EventColumns, ticket: int) -> PublishBatch:
+    return PublishBatch(ticket, type, name, columns)
+
+
+def _one_by_one(batch: PublishBatch) -> Publish:
+    """The same for a broker of an earlier version, under the keys that a later one publishes them one by one under."""
+    from tidings.events import values_of_columns
+
+    values = values_of_columns(batch.columns)
+    return Publish(batch.ticket, batch.type, tuple((f"{batch.name}.{row}", each) for row, each in enumerate(values)))
+
+
+def _ids_of(answer: Published | BatchPublished | EventBatchDelivery) -> list[str]:
+    """The ids in an answer or a delivery, as texts; raises ValueError or struct.error for broken ones."""
+    if isinstance(answer, Published):
+        return [show_event(id) for id in answer.ids]
+    pairs = zip(iter_unpack("<q", answer.incarnations), iter_unpack("<q", answer.numbers), strict=True)
+    return [f"{answer.origin}.{incarnation}.{number}" for (incarnation,), (number,) in pairs]
 
 
 def _publish(type: str, events: tuple[tuple[str, dict[str, Any]], ...], ticket: int) -> Publish:

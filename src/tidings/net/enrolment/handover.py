@@ -15,11 +15,11 @@ from contextlib import closing
 from pathlib import Path
 
 from tidings.errors import InputError
-from tidings.net.broker.journal import is_locked, lock_journal
 from tidings.net.broker.key_managers import GenerationFiles
 from tidings.net.config import BrokerConfig, files_in, read_broker
 from tidings.net.enrolment.participant import CONFIG, MANAGERS, make_folder
 from tidings.net.ids import read_identity
+from tidings.net.journal_storage.sqlite import is_locked, lock_journal
 from tidings.security import SignedType
 
 JOURNAL = "journal.db"
@@ -59,6 +59,12 @@ def hand_over_managers(types: Sequence[SignedType], old: Path, new: Path) -> lis
     keys = {file: key for file in files_in(before.manages, ".pem") if (key := _public_key(file)) in appointed}
     if not keys:
         return []
+    for one in (before, after):
+        if one.journal:
+            raise InputError(
+                f"the journal of {one.name} is in a database, with what its key managers have reached; a key manager can"
+                " only be moved between brokers with journals in files"
+            )
     _check_place(before, after, new)
     with closing(lock_journal(before.data / JOURNAL)):
         moved = [one for one in types if one.key_manager in keys.values()]

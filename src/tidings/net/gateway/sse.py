@@ -13,6 +13,7 @@ from tidings.net.gateway.http import BODY_BYTES_MAX, HttpConnection
 from tidings.net.ids import show_event
 from tidings.net.observability.spans import SpanRecorder
 from tidings.net.transport.frames import DeliveredEvent, EventDelivery, RequestRefused, read_event
+from tidings.node import BatchDelivery
 from tidings.overlay import SubscriptionId
 
 COMMENT_EVERY_S = 10.0  # An empty comment, so that both ends notice a dead connection.
@@ -78,6 +79,10 @@ class SseListener:
             self._send("missed", self._missed)
             self._missed = 0
         self._write(read_event(encoded), 0)
+
+    def deliver_rows(self, delivery: BatchDelivery) -> bool:
+        """Never: an event of a stream is one event."""
+        return False
 
     def end(self, subscription: SubscriptionId, why: str) -> None:
         """The right to listen has ended: sends the reason, and closes."""

@@ -9,7 +9,8 @@ event the receiver must agree, by the handshake of the CloudEvents webhook speci
     410                      the receiver wants no more: nothing is sent until the subscription is changed, or a restart
     anything else            a dead letter; the next event follows
 
-Events wait in the durable queue, so a receiver that is away loses none. The addresses are in the broker's data folder.
+Events wait in the durable queue, so a receiver that is away loses none. The addresses are in the broker's data folder, or in
+the database of its journal.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ PAUSE_S: Final = (0.5, 60.0)  # Before the second try, and at most; it doubles.
 RETRY_AFTER_S_MAX: Final = 600
 HEAD_BYTES_MAX: Final = 16 * 1024
 FILE: Final = "webhooks.json"
+META: Final = "webhooks"  # Where they are in a journal that is in a database.
 _ADDRESS = re.compile(r"https?://[!-~]{1,2000}")
 _AGAIN = (408, 425, 429)
 
@@ -179,23 +181,40 @@ class Webhooks:
             task.cancel()
 
     def _saved(self) -> dict[str, str]:
-        if not self._file.exists():
+        journal = self._queues.journal
+        if journal.storage.lease() is not None:
+            text = journal.meta(META).decode()
+        else:
+            text = self._file.read_text() if self._file.exists() else ""
+        if not text:
             return {}
         try:
-            return {str(id): str(sink) for id, sink in json.loads(self._file.read_text()).items()}
+            return {str(id): str(sink) for id, sink in json.loads(text).items()}
         except (ValueError, AttributeError):
             raise SetupError(
                 f"{self._file}: expected the webhooks as this broker saved them; remove the file"
             ) from None
 
     def _save(self) -> None:
-        """At once or not at all; for the broker's eyes only, as addresses may hold secrets."""
+        """At once or not at all; for the broker's eyes only, as addresses may hold secrets.
+
+        With the journal in a database they are there, for whichever process takes over.
+        """
+        journal = self._queues.journal
+        if journal.storage.lease() is not None:
+            journal.note_meta(META, json.dumps(self._addresses).encode())
+            journal.then(_done)
+            return
         new = self._file.with_suffix(".new")
         with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as stream:
             json.dump(self._addresses, stream)
             stream.flush()
             os.fsync(stream.fileno())
         new.replace(self._file)
+
+
+def _done() -> None:
+    pass
 
 
 class _Webhook:

@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 from tidings import __version__
 from tidings.errors import TidingsError
 from tidings.net.gateway.http import HttpConnection
+from tidings.net.journal_storage.interface import LeaseStatus
 from tidings.net.observability.latency import Meters
 from tidings.net.transport.listen import address_of, listen
 
@@ -33,6 +34,10 @@ _COUNTERS = {
     "refused": ("peer_messages_refused", "Messages of other brokers that were refused."),
     "rate limited": ("events_rate_limited", "Events refused because a client or the organisation was too fast."),
     "peers slowed down": ("peer_pauses", "Pauses in reading from an organisation that was too fast."),
+    "missed by the overlay": (
+        "events_missed_by_overlay",
+        "Events for live subscriptions that a spot check brought, and the overlay did not.",
+    ),
     "connections refused": ("connections_refused", "Connections beyond the limit."),
     "handshakes failed": ("handshakes_failed", "Connections that were not authenticated."),
     "clients that broke the rules": ("client_protocol_errors", "Clients cut off for a frame they may not send."),
@@ -68,6 +73,8 @@ class BrokerNumbers:
     certificate_ends_s: float
     disk: Mapping[str, int]
     """Empty where the system does not say."""
+    lease: LeaseStatus | None
+    """Of a journal in a database."""
     lost_messages: int
     journal_groups: int
     is_journal_stuck: bool
@@ -128,12 +135,20 @@ def _gauges(b: BrokerNumbers) -> Iterator[Metric]:
         ("journal_stuck", "1 while the journal cannot be written.", int(b.is_journal_stuck)),
         ("certificate_expiry_timestamp_seconds", "When the broker's certificate ends.", b.certificate_ends_s),
         *((name, "The journal and its disk.", value) for name, value in b.disk.items()),
+        *(_of_lease(b.lease) if b.lease is not None else ()),
     ):
         yield GaugeMetricFamily(f"tidings_{name}", help, value=value)
     held = [({"kind": _word(what)}, n) for what, n in sorted(b.holdings.items())]
     yield _labelled(GaugeMetricFamily, "held_items", "What is kept in memory, by kind.", held)
     epochs = [({"type": type, "group": group}, n) for (type, group), n in sorted(b.key_epochs.items())]
     yield _labelled(GaugeMetricFamily, "key_epoch", "The newest epoch held of a key group.", epochs)
+
+
+def _of_lease(lease: LeaseStatus) -> Iterator[tuple[str, str, float]]:
+    yield "lease_held", "1 if this process holds its journal's lease, 0 while it waits for it.", 1
+    yield "lease_epoch", "How often the lease was taken.", lease.epoch
+    yield "lease_renewed_age_seconds", "Since the lease was renewed; it is lost after its time.", lease.renewed_s_ago
+    yield "standby_processes", "Processes that wait for the lease.", len(lease.standbys)
 
 
 def _per_subscription(b: BrokerNumbers) -> Iterator[Metric]:
@@ -208,3 +223,54 @@ class MetricsServer:
             pass
         finally:
             writer.close()
+
+
+class StandbyServer:
+    """The metrics page of a process that waits for the lease of its journal: alive, and not ready."""
+
+    def __init__(self, listen: str) -> None:
+        self._listen = listen
+        self._registry = CollectorRegistry()
+        self._registry.register(_StandbyCollector())
+
+    async def __aenter__(self) -> StandbyServer:
+        self._server = await listen(self._answer, self._listen, "metrics")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Makes room for the page of the broker that begins."""
+        self._server.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = HttpConnection(reader, writer)
+        try:
+            request = await connection.request()
+            if request is None:
+                return
+            match request.path:
+                case "/metrics":
+                    page = generate_latest(self._registry)
+                    connection.respond(200, page, "text/plain; version=0.0.4", Connection="close")
+                case "/livez":
+                    connection.respond_json(200, {"live": True})
+                case "/readyz":
+                    connection.respond_json(503, {"ready": False, "why": ["it waits for the lease of its journal"]})
+                case _:
+                    connection.respond_json(404, {"why": "there are /metrics, /livez and /readyz here"})
+        except TidingsError as wrong:
+            connection.refuse(wrong)
+        except TimeoutError:
+            pass
+        finally:
+            writer.close()
+
+
+class _StandbyCollector(Collector):
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily("tidings_ready", "1 if /readyz says so.", value=0)
+        yield GaugeMetricFamily("tidings_lease_held", "0 while this process waits for its journal's lease.", value=0)

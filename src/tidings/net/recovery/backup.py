@@ -70,6 +70,11 @@ def write_backup(
     broker has never run, SetupError if a disk refuses.
     """
     config = broker_with(config_file, given or {}, environment)
+    if config.journal:
+        raise InputError(
+            f"the journal of {config.name} is in a database, which is backed up as a whole: with pg_basebackup and archived"
+            " WAL, or as your provider does it; keep a copy of the broker's folder, which has its keys and rights"
+        )
     if out.exists():
         raise InputError(f"{out} is there already; name another file with --out")
     if not (config.data / "journal.db").exists():

@@ -116,6 +116,11 @@ class Link:
         self._written_bytes = self._writer.transport.get_write_buffer_size() + len(self._cover or ())
         return self._out_bytes + self._messages_bytes + self._written_bytes
 
+    @property
+    def silent_s(self) -> float:
+        """How long ago the other end was last heard."""
+        return self._loop.time() - self._received_at
+
     async def drained(self) -> None:
         """Waits until the queue is at most half full, or the link is closed."""
         self._flush()

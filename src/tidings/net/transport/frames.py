@@ -11,7 +11,9 @@ that does not belong to this stage of the connection close it with a PeerError.
                 Announce, Nack, Retransmit, Ack, Rewind
                 DirectEvents, DirectRequest                         spot checks for live subscribers, and the way round
                 TraceRequest → TraceReply                           for `tidings trace`
-    clients     Publish → Published                                 each request carries a ticket, and so does its reply
+    clients     PublishBatch → BatchPublished                       since version 3: events of one type as columns
+                EventBatchDelivery                                  likewise, for the live subscriptions of a connection
+                Publish → Published                                 each request carries a ticket, and so does its reply
                 Subscribe → Subscribed, Unsubscribe → RequestDone, Query → Answer
                 EventDelivery, Acknowledge, Reject                  the stream of a subscription
                 RequestRefused                                      instead of any reply
@@ -51,13 +53,15 @@ from tidings.errors import (
     SetupError,
     TidingsError,
 )
-from tidings.events import from_extension, from_message, to_extension
+from tidings.events import EventColumns, from_extension, from_message, to_extension
 from tidings.net.transport.copies import ORIGINAL, CopyProof
 from tidings.overlay import EventId, Peer
 
-# What a connection speaks: the highest version that both ends have. Between a client and its broker 1 and 2 are alike.
+# What a connection speaks: the highest version that both ends have. Between a client and its broker 1 and 2 are alike;
+# since 3 either may send many events as columns.
 # Brokers of version 1 (0.1) do not sign what they say of themselves, which no broker accepts any more.
-VERSIONS = (1, 2)
+VERSIONS = (1, 2, 3)
+IN_COLUMNS = 3
 BETWEEN_BROKERS = (2,)
 FRAME_BYTES_MAX = 4 << 20  # Four messages of the largest kind; batches stop filling at a quarter of it.
 HELLO_BYTES_MAX = 1 << 20  # Before a peer is authenticated; two tokens of the largest kind fit.
@@ -225,6 +229,26 @@ class Published(LinkFrame, frozen=True):
     ids: tuple[EventId, ...]
 
 
+class PublishBatch(LinkFrame, frozen=True):
+    """Events of one type to publish, in this order, under one idempotency key."""
+
+    ticket: int
+    type: str
+    name: str
+    columns: EventColumns
+
+
+class BatchPublished(LinkFrame, frozen=True):
+    """The events of a batch are on disk, as in `Published`: these are their ids, all of one origin."""
+
+    ticket: int
+    origin: str
+    incarnations: bytes
+    """Of each event, as 8 bytes in little-endian order."""
+    numbers: bytes
+    """Likewise."""
+
+
 class Subscribe(LinkFrame, frozen=True):
     """Requests the events of a type for which the condition is TRUE. A subscription with a name in `durable` is durable."""
 
@@ -275,6 +299,26 @@ class EventDelivery(LinkFrame, frozen=True, tag="Notice"):
     event: msgspec.Raw
     """A `DeliveredEvent`, encoded."""
     missed: int = 0
+
+
+class EventBatchDelivery(LinkFrame, frozen=True):
+    """Events that were published together, as all their readers on this connection see them, for live subscriptions.
+
+    Each pair of a row and a stream is one delivery; numbers are in little-endian order.
+    """
+
+    type: str
+    at_us: int
+    origin: str
+    incarnations: bytes
+    numbers: bytes
+    columns: EventColumns
+    rows: bytes
+    """Of each delivery the row, as 4 bytes."""
+    streams: bytes
+    """Of each delivery the stream, likewise."""
+    missed: tuple[tuple[int, int], ...] = ()
+    """Streams, and how many events each has lost since its last delivery."""
 
 
 class Acknowledge(LinkFrame, frozen=True):
@@ -364,8 +408,20 @@ FromBroker: TypeAlias = (
     | Padding
     | Always
 )
-FromClient: TypeAlias = Publish | Subscribe | Unsubscribe | Acknowledge | Reject | Query | Ping | Pong | Goodbye
-ToClient: TypeAlias = Published | Subscribed | EventDelivery | RequestDone | Answer | RequestRefused | Always
+FromClient: TypeAlias = (
+    Publish | PublishBatch | Subscribe | Unsubscribe | Acknowledge | Reject | Query | Ping | Pong | Goodbye
+)
+ToClient: TypeAlias = (
+    Published
+    | BatchPublished
+    | Subscribed
+    | EventDelivery
+    | EventBatchDelivery
+    | RequestDone
+    | Answer
+    | RequestRefused
+    | Always
+)
 
 
 def _to_extension(value: object) -> object:

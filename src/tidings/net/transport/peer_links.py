@@ -77,7 +77,7 @@ class PeerLinks:
         self._ready: set[NodeId] = set()
         self._dialled: dict[NodeId, bool] = {}
         self._addresses: dict[NodeId, Peer] = {}
-        self._configured: dict[NodeId, Peer] = {}
+        self._configured: dict[NodeId, list[Peer]] = {}
         self._persistent: dict[NodeId, None] = {}
         self._held: dict[NodeId, deque[Any]] = {}
         self._dialling: dict[NodeId, asyncio.Task[None]] = {}
@@ -149,8 +149,11 @@ class PeerLinks:
 
     def configure(self, peers: Iterable[Peer]) -> None:
         """The operator says where these peers are: that is tried first, whatever anybody else says."""
-        peers = list(peers)
-        self._configured.update((peer.id, peer) for peer in peers)
+        peers = [peer for peer in peers if peer.id != self.me.id]  # One process of a broker may know of another.
+        listed: dict[NodeId, list[Peer]] = {}
+        for peer in peers:
+            listed.setdefault(peer.id, []).append(peer)
+        self._configured.update(listed)
         self.learn(peers)
 
     def learn(self, peers: Iterable[Peer]) -> None:
@@ -164,6 +167,8 @@ class PeerLinks:
 
     def keep(self, peer: NodeId) -> None:
         """Keeps a link to this peer, dialling again whenever it is lost."""
+        if peer == self.me.id:
+            return
         self._persistent[peer] = None
         self.reach(peer)
 
@@ -181,8 +186,8 @@ class PeerLinks:
     async def _dial(self, id: NodeId) -> None:
         pause_s, tries = PAUSE_S_MIN, 0
         while id not in self.open and not self._is_closing:
-            peer = self._configured.get(id) if tries % 2 == 0 else None
-            peer = peer or self._addresses[id]
+            places = [*self._configured.get(id, ()), self._addresses[id]]  # Where it says that it is comes last.
+            peer = places[tries % len(places)]
             try:
                 await self._connect(peer)
             except (OSError, TimeoutError, PeerError, Denied, InputError) as wrong:

@@ -47,6 +47,9 @@ class Flooding(Router[Flood]):
     def publish(self, packet: Packet, now: float) -> list[Effect]:
         return self._forward(Flood(packet), sender=None)
 
+    def stays_here(self, type: str) -> bool:
+        return not self.neighbours
+
     def receive(self, sender: NodeId, message: Flood, now: float) -> list[Effect]:
         return self._forward(message, sender)
 

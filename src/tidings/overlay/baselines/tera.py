@@ -95,7 +95,7 @@ class TeraOptions:
 
     def graph(self) -> GraphOptions:
         """The options of the random graph below."""
-        return GraphOptions(self.view_size, self.table_size, self.hops_max, self.period_s, announces=False)
+        return GraphOptions(self.view_size, self.table_size, self.hops_max, self.period_s, "balanced", announces=False)
 
 
 class Tera(GraphRouter[TeraMessage]):

@@ -14,6 +14,8 @@ from tidings.overlay.random_graph.random_walk import HOPS_MAX
 Profile: TypeAlias = Literal["robust", "paper"]
 Mode: TypeAlias = Literal["full", "count"]
 
+COORDINATORS_MAX = 64  # Of one attribute: each event visits them all.
+
 
 @dataclass(frozen=True, slots=True)
 class CbdloOptions:
@@ -36,6 +38,10 @@ class CbdloOptions:
     """How often a reliable publisher repeats walks that found no topology."""
     fingers: bool = True
     """Whether owners also know distant partitions, so that an event takes shortcuts through the tree."""
+    coordinators: int = 1
+    """Topologies, and so coordinators, of one attribute: the same number at all nodes of a network. A node registers in
+    the one that the hash of its id says; an event visits all of them. So one node's share of a popular attribute
+    shrinks, and an event takes more messages."""
     indexed_max: int = INDEXED_MAX
     """Attributes that an interest is indexed under in mode `full`; in mode `count` it is indexed under all."""
     trace_max: int = HOPS_MAX
@@ -50,6 +56,8 @@ class CbdloOptions:
             raise InputError(f"expected mode full or count, got {self.mode}")
         if self.trace_max < 0 or self.indexed_max < 1:
             raise InputError(f"expected trace_max ≥ 0 and indexed_max ≥ 1, got {self.trace_max}, {self.indexed_max}")
+        if not 1 <= self.coordinators <= COORDINATORS_MAX:
+            raise InputError(f"expected coordinators from 1 to {COORDINATORS_MAX}, got {self.coordinators}")
 
     @classmethod
     def paper(cls) -> CbdloOptions:
@@ -82,6 +90,8 @@ class CbdloOptions:
 
 _GRAPH_NAMES = ("view_size", "table_size", "hops_max", "period_s", "policy")
 _BY_PROFILE = ("mode", "policy", "walkers", "retries", "fingers")  # None stands for the profile's value.
-_OWN_NAMES = ("mode", "walkers", "retries", "fingers", "indexed_max", "trace_max", "partial_s", "partial_max")
+_OWN_NAMES = (
+    "mode", "walkers", "retries", "fingers", "coordinators", "indexed_max", "trace_max", "partial_s", "partial_max",
+)  # fmt: skip
 _NAMES = ("profile", *_GRAPH_NAMES, *_OWN_NAMES)
 _KNOWN = f"the options are {', '.join(_NAMES)}"

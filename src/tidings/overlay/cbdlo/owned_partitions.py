@@ -53,6 +53,14 @@ class OwnedPartitions:
         """The topologies of an attribute in which this node owns partitions."""
         return list(self._partitions.get(axis, ()))
 
+    def places(self) -> list[tuple[AttributeAxis, list[PartitionState]]]:
+        """For each topology with partitions of this node, their states."""
+        return [
+            (axis, [each.state for each in owned.values()])
+            for axis, trees in self._partitions.items()
+            for owned in trees.values()
+        ]
+
     def partitions(self, axis: AttributeAxis, tree: TreeId) -> dict[Cut, OwnedPartition]:
         return self._partitions.get(axis, {}).get(tree, {})
 

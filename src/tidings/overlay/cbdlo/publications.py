@@ -20,7 +20,6 @@ from tidings.overlay.cbdlo.messages import SubscribersNotified, TopologyFound, T
 from tidings.overlay.cbdlo.options import CbdloOptions
 from tidings.overlay.messages import EventId, NodeId, Packet, Peer
 from tidings.overlay.random_graph.access_points import AccessTable
-from tidings.overlay.random_graph.cyclon import PeerSampler
 from tidings.overlay.random_graph.partition import AttributeAxis
 from tidings.overlay.random_graph.random_walk import WalkPath
 from tidings.overlay.router import Completed, Count, Effect, Send, WakeAt
@@ -33,6 +32,7 @@ WAIT_S, WAIT_S_MAX = 1.0, 8.0
 
 Key: TypeAlias = tuple[EventId, AttributeAxis]
 Enter: TypeAlias = Callable[[TreeStep, float], list[Effect] | None]
+FirstSteps: TypeAlias = Callable[[AttributeAxis, int, int], list[Peer]]
 
 
 @dataclass(slots=True)
@@ -51,11 +51,14 @@ class OpenPublication:
 class OpenPublications:
     """All open publications of one node.
 
-    `enter` hands an event to the topology if this node is a member of it, and returns None if it is not.
+    `enter` hands an event to the topology if this node is a member of it, and returns None if it is not. `first_steps`
+    says where an attempt starts its walks, so many of them.
     """
 
-    def __init__(self, me: Peer, table: AccessTable, sampler: PeerSampler, enter: Enter, options: CbdloOptions) -> None:
-        self.me, self._table, self._sampler, self._enter, self._options = me, table, sampler, enter, options
+    def __init__(
+        self, me: Peer, table: AccessTable, first_steps: FirstSteps, enter: Enter, options: CbdloOptions
+    ) -> None:
+        self.me, self._table, self._first_steps, self._enter, self._options = me, table, first_steps, enter, options
         self._open: dict[Key, OpenPublication] = {}
         self._negative_cache: OrderedDict[AttributeAxis, float] = OrderedDict()
 
@@ -135,7 +138,8 @@ class OpenPublications:
     def _walks(self, publication: OpenPublication) -> list[Send]:
         path = WalkPath(self._options.graph.hops_max, 1, 0, (self.me,) if self._options.trace_max else ())
         walk = Walk(publication.packet, publication.axis, self.me, publication.attempt, path)
-        return [Send(peer.id, walk) for peer in self._sampler.sample(self._options.walkers)]
+        starts = self._first_steps(publication.axis, self._options.walkers, publication.attempt)
+        return [Send(peer.id, walk) for peer in starts]
 
     def _completed(self, event: EventId) -> list[Effect]:
         return [] if any(other == event for other, _ in self._open) else [Completed("publish", event)]

@@ -5,6 +5,7 @@ The package's docstring has the theory of operation.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 from tidings.overlay.cbdlo.conjunction_counter import ConjunctionCounter
@@ -16,6 +17,7 @@ from tidings.overlay.cbdlo.messages import (
     OperationDone,
     OperationRefused,
     PartitionRef,
+    PartitionState,
     Ping,
     Pong,
     Probe,
@@ -42,14 +44,18 @@ from tidings.overlay.random_graph.random_walk import HOPS_MAX, WalkPath, next_st
 from tidings.overlay.random_graph.router import GraphRouter, graph_protocol
 from tidings.overlay.retransmit import Pending, Requests
 from tidings.overlay.router import (
+    MAP_ENTRIES_MAX,
+    TREE_ENDS_MAX,
     WHATEVER_HAPPENS,
     Completed,
     Count,
     Deliver,
     Effect,
     Guarantee,
+    MapEntry,
     Send,
     Token,
+    TreeEntry,
     WakeAt,
 )
 
@@ -74,7 +80,7 @@ class Cbdlo(GraphRouter[CbdloMessage]):
         self.upper = UpperLayer(me, self.graph, self._requests, rng, options)
         self._notifier = MatchNotifier(self._requests, reliable=options.reliable, whole=options.mode == "full")
         self.counter = ConjunctionCounter(partial_s=options.partial_s, at_most=options.partial_max)
-        self._publications = OpenPublications(me, self._table, self._sampler, self._enter_as_member, options)
+        self._publications = OpenPublications(me, self._table, self.graph.first_steps, self._enter_as_member, options)
         self._routed = SeenIds[tuple[EventId, AttributeAxis, int]](SEEN_MAX)
         self._delivered = SeenIds[EventId](SEEN_MAX)
 
@@ -126,6 +132,13 @@ class Cbdlo(GraphRouter[CbdloMessage]):
 
     def peer_down(self, peer: NodeId, now: float) -> list[Effect]:
         return self._looped(self._drop(peer, now), now)
+
+    def map_entry(self) -> MapEntry:
+        """The attribute trees. Cuts are values of conditions, so only the owners of partitions are shown."""
+        places = self.upper.owned.places()
+        shown = tuple(_tree_entry(axis, owned) for axis, owned in places[:MAP_ENTRIES_MAX])
+        coordinates = any(True for _ in self.upper.coordinators.by_axis)
+        return MapEntry("coordinator" if coordinates else "", trees=shown, left_out=len(places) - len(shown))
 
     def holdings(self) -> dict[str, tuple[int, int]]:
         return {
@@ -232,7 +245,8 @@ class Cbdlo(GraphRouter[CbdloMessage]):
 
     def _routed_by(self, packet: Packet) -> list[AttributeAxis]:
         """The axes that an event is routed by: its attributes, and its type if that is known to have a topology."""
-        return [axis for axis in axes_of(packet) if axis.name or self.upper.is_member(axis) or self._table.at(axis)]
+        axes = [axis._replace(number=number) for axis in axes_of(packet) for number in range(self.options.coordinators)]
+        return [axis for axis in axes if axis.name or self.upper.is_member(axis) or self._table.at(axis)]
 
     def _walk_once(self, packet: Packet, axis: AttributeAxis, now: float) -> list[Effect]:
         """As published: one walk, without acknowledgement."""
@@ -262,7 +276,8 @@ class Cbdlo(GraphRouter[CbdloMessage]):
         return self._step(message, path, now)
 
     def _step(self, message: Walk | TreeStep, path: WalkPath, now: float) -> list[Effect]:
-        step = next_step(path, self.me, self._sampler.view(), self._rng, self.options.trace_max)
+        guide = self.graph.guide(message.axis, message.attempt)
+        step = next_step(path, self.me, self._sampler.view(), self._rng, self.options.trace_max, guide)
         if step is None:
             return self._fail(message)
         blocked = [Count("walks blocked")] if step.path.is_jump else []
@@ -337,6 +352,14 @@ class Cbdlo(GraphRouter[CbdloMessage]):
 
     def _deliver(self, packet: Packet) -> list[Effect]:
         return [Deliver(packet)] if self._delivered.add(packet.header.id) else []
+
+
+def _tree_entry(axis: AttributeAxis, owned: Sequence[PartitionState]) -> TreeEntry:
+    """One node's place in an attribute's tree, by the owners of the partitions above and below its own."""
+    up = dict.fromkeys(each.parent.owner.id for each in owned if each.parent is not None)
+    down = dict.fromkeys(ref.owner.id for each in owned for ref in (each.left, each.right) if ref is not None)
+    is_root = any(each.parent is None for each in owned)
+    return TreeEntry(axis.type, axis.name, is_root, tuple(up)[:TREE_ENDS_MAX], tuple(down)[:TREE_ENDS_MAX])
 
 
 GUARANTEES = WHATEVER_HAPPENS | {Guarantee.JOINS_LIVE, Guarantee.LEAVES_CLEANLY}

@@ -10,6 +10,7 @@ An interest is indexed under several attributes. It is confirmed, or withdrawn, 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -18,10 +19,11 @@ from typing import Protocol
 from tidings.overlay.cbdlo.attribute_tree import Registration
 from tidings.overlay.cbdlo.coordinator import REGISTER_TRIES
 from tidings.overlay.cbdlo.messages import LeaseRenewed, PartitionRef, Register, RenewLease, Unregister
+from tidings.overlay.cbdlo.options import CbdloOptions
 from tidings.overlay.cbdlo.owned_partitions import OwnedPartitions
 from tidings.overlay.cbdlo.replicas import RetiredTopologies
 from tidings.overlay.interest import Interest
-from tidings.overlay.messages import Packet, Peer, SubscriptionId
+from tidings.overlay.messages import NodeId, Packet, Peer, SubscriptionId
 from tidings.overlay.random_graph.access_points import AccessTable, TreeId
 from tidings.overlay.random_graph.partition import AttributeAxis, indexed_axes
 from tidings.overlay.retransmit import Requests
@@ -33,6 +35,17 @@ FOUND_S = 2.0  # A node that finds no topology waits a random time of at most th
 SEARCH_S = 1.0  # How long a search takes at most, as a rule.
 TAKE_OVER_S = 10.0  # How long a member waits for a replica to take over from a failed coordinator.
 RENEWALS_MISSED_MAX = 3
+
+
+def topology_number(node: NodeId, coordinators: int) -> int:
+    """Which of an attribute's topologies a node registers in: about as many nodes in each, whatever they want.
+
+    By node and not by interest, so that no two topologies tell one node of the same event.
+
+    >>> [topology_number(f"n{number}", 4) for number in range(8)]
+    [2, 1, 2, 1, 0, 0, 2, 1]
+    """
+    return int.from_bytes(hashlib.blake2b(node.encode(), digest_size=8).digest()) % coordinators
 
 
 class TopologySearch(Protocol):
@@ -83,9 +96,9 @@ class SubscriberRole:
         retired: RetiredTopologies,
         *,
         coordinates: Callable[[AttributeAxis], bool],
-        indexed_max: int | None,
+        options: CbdloOptions,
     ) -> None:
-        self.me, self.indexed_max = me, indexed_max
+        self.me, self.indexed_max, self._number = me, options.indexed, topology_number(me.id, options.coordinators)
         self._lower, self._requests, self._rng = lower, requests, rng
         self._owned, self._retired, self._coordinates = owned, retired, coordinates
         self.interests: dict[SubscriptionId, IndexedInterest] = {}
@@ -119,7 +132,7 @@ class SubscriberRole:
         old = self.interests.get(interest.id)
         if old is None and len(self.interests) >= INTERESTS_MAX:
             return [Failed("subscribe", f"a node has at most {INTERESTS_MAX} interests", interest.id)]
-        axes = indexed_axes(interest, self.indexed_max)
+        axes = self._axes_of(interest)
         self.interests[interest.id] = indexed = IndexedInterest(interest, axes, dict.fromkeys(axes))
         dropped = [axis for axis in old.axes if axis not in axes] if old else []
         effects = [effect for axis in dropped for effect in self._unregister(interest.id, axis, now)]
@@ -133,6 +146,10 @@ class SubscriberRole:
         indexed.unconfirmed = dict.fromkeys(indexed.axes)
         self._withdrawing[id] = indexed
         return [effect for axis in indexed.axes for effect in self._unregister(id, axis, now)]
+
+    def _axes_of(self, interest: Interest) -> list[AttributeAxis]:
+        """The attributes that an interest is indexed under, in the topology of each that is this node's."""
+        return [axis._replace(number=self._number) for axis in indexed_axes(interest, self.indexed_max)]
 
     def _register(self, indexed: IndexedInterest, axis: AttributeAxis, now: float) -> list[Effect]:
         membership = self.memberships.setdefault(axis, TopologyMembership())

@@ -74,7 +74,7 @@ class UpperLayer:
         self._retired = RetiredTopologies()
         self.subscriber = SubscriberRole(
             me, lower, requests, rng, self.owned, self._retired,
-            coordinates=self._coordinates, indexed_max=options.indexed,
+            coordinates=self._coordinates, options=options,
         )  # fmt: skip
         self.coordinators = Coordinators(me, requests, self._retired, self.subscriber, fingers=options.fingers)
         self._silent: dict[NodeId, int] = {}  # Periods since each neighbour last answered.

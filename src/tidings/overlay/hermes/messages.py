@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 from tidings.overlay.interest import Interest
 from tidings.overlay.messages import EventId, Message, Packet, Peer, SubscriptionId
-from tidings.overlay.pastry.messages import RingMessage
+from tidings.overlay.prefix.messages import RingMessage
 
 
 class InterestRequest(Message, frozen=True, tag="Want"):

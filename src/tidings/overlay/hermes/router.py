@@ -28,12 +28,26 @@ from tidings.overlay.hermes.multicast_tree import MulticastTree, MulticastTrees,
 from tidings.overlay.hermes.tree_repair import REFRESH_S, TreeRepair
 from tidings.overlay.interest import Interest
 from tidings.overlay.messages import EventId, Message, NodeId, Packet, Peer, SubscriptionId
-from tidings.overlay.pastry.lookup import SearchResult
-from tidings.overlay.pastry.messages import Heartbeat
-from tidings.overlay.pastry.ring import PastryOptions
-from tidings.overlay.pastry.router import HELD_MAX, RingRouter, on_a_ring
+from tidings.overlay.pastry.ring import PastryOptions, Ring
+from tidings.overlay.prefix.messages import Heartbeat
+from tidings.overlay.prefix.router import HELD_MAX, PrefixRouter, on_a_prefix_network
+from tidings.overlay.prefix.search import SearchResult
 from tidings.overlay.retransmit import Backoff, RetransmitQueue
-from tidings.overlay.router import Completed, Count, Deliver, Effect, Failed, Send, Token, WakeAt, remembered
+from tidings.overlay.router import (
+    MAP_ENTRIES_MAX,
+    TREE_ENDS_MAX,
+    Completed,
+    Count,
+    Deliver,
+    Effect,
+    Failed,
+    MapEntry,
+    Send,
+    Token,
+    TreeEntry,
+    WakeAt,
+    remembered,
+)
 
 LEAVE_S = 10.0  # How long a leaver waits for its children to find new parents.
 HOPS_COUNTED = 1 << 16  # Far more than a ring of any size takes. A larger number is a lie, and not counted on.
@@ -75,12 +89,12 @@ class HermesOptions(PastryOptions):
         return cls()
 
 
-class Hermes(RingRouter[HermesMessage]):
+class Hermes(PrefixRouter[HermesMessage, Ring]):
     """One node's part in all the trees."""
 
     def __init__(self, me: Peer, rng: Random, options: HermesOptions | None = None) -> None:
-        self.options = options or HermesOptions()
-        super().__init__(me, rng, self.options)
+        self.options = options = options or HermesOptions()
+        super().__init__(me, rng, lambda application: Ring(me, application, rng, options))
         self._stage: Literal["outside", "settling", "ready", "leaving"] = "outside"
         self.trees = MulticastTrees(self.ring.key_of, self._covers)
         self._sent_down = SeenIds[EventId](SEEN_MAX)  # Also delivered.
@@ -432,6 +446,20 @@ class Hermes(RingRouter[HermesMessage]):
         """The edges of its trees."""
         return self.trees.edges()
 
+    def map_entry(self) -> MapEntry:
+        """The rendezvous trees: towards the rendezvous, and to the children that have interests below."""
+        trees = self.trees.all()
+        shown = tuple(
+            TreeEntry(
+                tree.type,
+                is_root=tree.parent is None,
+                up=(tree.parent,) if tree.parent is not None else (),
+                down=tuple(tree.children)[:TREE_ENDS_MAX],
+            )
+            for tree in trees[:MAP_ENTRIES_MAX]
+        )
+        return MapEntry(trees=shown, left_out=len(trees) - len(shown))
+
     def holdings(self) -> dict[str, tuple[int, int]]:
         return {
             **super().holdings(),
@@ -446,4 +474,4 @@ def _next(hops: int) -> int:
     return min(max(hops, 0) + 1, HOPS_COUNTED)
 
 
-PROTOCOL = on_a_ring("hermes", Hermes, HermesOptions, HermesMessage)
+PROTOCOL = on_a_prefix_network("hermes", Hermes, HermesOptions, HermesMessage)

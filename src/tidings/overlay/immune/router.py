@@ -47,17 +47,20 @@ from tidings.overlay.interest import Interest
 from tidings.overlay.messages import EventId, NodeId, Packet, Peer, SubscriptionId
 from tidings.overlay.retransmit import Backoff, RetransmitQueue
 from tidings.overlay.router import (
+    TREE_ENDS_MAX,
     WHATEVER_HAPPENS,
     Completed,
     Count,
     Deliver,
     Effect,
     Guarantee,
+    MapEntry,
     Place,
     Protocol,
     Router,
     Send,
     Token,
+    TreeEntry,
     WakeAt,
     built,
 )
@@ -187,6 +190,17 @@ class Immune(Router[ImmuneMessage]):
         if not self.state.in_core:
             return (self.state.upper,) if self.state.upper else ()
         return (*self.state.lowers, *self.state.core_neighbours())
+
+    def map_entry(self) -> MapEntry:
+        """The core and its followers; a core node hangs below its parent on the tree of beacons."""
+        state = self.state
+        if not state.decided:
+            return MapEntry("undecided")
+        if not state.in_core:
+            return MapEntry("follower", trees=(TreeEntry(up=(state.upper,) if state.upper else ()),))
+        up = (state.root.parent,) if state.root.parent else ()
+        down = (*state.children, *state.lowers)
+        return MapEntry("core", trees=(TreeEntry(is_root=not up, up=up, down=down[:TREE_ENDS_MAX]),))
 
     def holdings(self) -> dict[str, tuple[int, int]]:
         return {

@@ -1,10 +1,10 @@
 """IRBR, identifier-range-based routing: an event goes from range to range of the identifier space.
 
-Theory of operation. There is no rendezvous node and no tree that could break. A node sees every other node in one
-*cell* (see `tidings.overlay.pastry.routing_table`) and knows for each cell which interests the nodes in it have (its
-*filter table*). To publish, it sends the event to one node of each cell in which an interest matches. That node does
-the same with the cells inside its own, and so on. Any node of a cell will do, so a node that has failed is simply
-replaced by another; and as cells are disjoint, no node gets an event twice.
+Theory of operation. There is no rendezvous node and no tree that could break. It runs on a prefix network, Pastry or
+Tapestry. A node sees every other node in one *cell* (see `tidings.overlay.prefix`) and knows for each cell which
+interests the nodes in it have (its *filter table*). To publish, it sends the event to one node of each cell in which an
+interest matches. That node does the same with the cells inside its own, and so on. Any node of a cell will do, so a
+node that has failed is simply replaced by another; and as cells are disjoint, no node gets an event twice.
 
     213 publishes, 023 and 201 are interested     213 → 031 [0..] → 023      213 → 202 [20.] → 201
     mode "interest": to an interested node        213 → 023                  213 → 201

@@ -15,7 +15,7 @@ from tidings.overlay.irbr import filter_table
 from tidings.overlay.irbr.filter_table import FilterEntry, FilterTable
 from tidings.overlay.irbr.messages import FirstContactQuery, RoutineQuery, TableQuery, TableReply
 from tidings.overlay.messages import NodeId, Peer
-from tidings.overlay.pastry.routing_table import PastryState, shared
+from tidings.overlay.prefix.routing_state import PrefixState, shared
 from tidings.overlay.router import Effect, Send
 
 ENTRIES_AT_ONCE = 256  # In one message: even with a kilobyte of envelope each a quarter of the largest frame.
@@ -25,7 +25,7 @@ class AntiEntropy:
     """The queries that one node sends about others' tables, and its answers about its own."""
 
     def __init__(
-        self, routing: PastryState, table: FilterTable, own_entries: Callable[[Peer], list[FilterEntry]]
+        self, routing: PrefixState, table: FilterTable, own_entries: Callable[[Peer], list[FilterEntry]]
     ) -> None:
         """`own_entries` are the node's own subscriptions that a peer should know."""
         self.me, self._routing, self._table, self._own_entries = routing.me, routing, table, own_entries

@@ -23,8 +23,8 @@ from typing import Any, Protocol, TypeAlias
 from tidings.overlay.dedup import SEEN_MAX, SeenIds
 from tidings.overlay.irbr.messages import UPDATE, CustodyAccepted, CustodyComplete, TaskId, content_mark
 from tidings.overlay.messages import Message, NodeId, Peer, SubscriptionId
-from tidings.overlay.pastry.lookup import SearchResult
-from tidings.overlay.pastry.ring import Ring
+from tidings.overlay.prefix.network import PrefixNetwork
+from tidings.overlay.prefix.search import SearchResult
 from tidings.overlay.router import Count, Effect, Send, WakeAt
 
 ACCEPTED_S = 5.0  # How long a node that accepted custody may take before it is asked again.
@@ -85,7 +85,7 @@ class CustodyClient(Protocol):
 class CustodyTransfer:
     """The tasks in one node's custody."""
 
-    def __init__(self, ring: Ring, client: CustodyClient) -> None:
+    def __init__(self, ring: PrefixNetwork, client: CustodyClient) -> None:
         self._ring, self._client = ring, client
         self._tasks: dict[CustodyKey, CustodyTask] = {}
         self._done = SeenIds[CustodyKey](SEEN_MAX)

@@ -26,7 +26,7 @@ from tidings.overlay.irbr.filter_table import (
     OriginClock,
 )
 from tidings.overlay.messages import NodeId, Peer, SubscriptionId
-from tidings.overlay.pastry.ring import Ring
+from tidings.overlay.prefix.network import PrefixNetwork
 from tidings.overlay.router import Effect, WakeAt
 
 REFUTE_S = 15.0  # How long after a notice about itself a node announces its subscriptions once more; at most so often.
@@ -59,7 +59,7 @@ class FailureNotices:
 
     def __init__(
         self,
-        ring: Ring,
+        ring: PrefixNetwork,
         clock: OriginClock,
         table: FilterTable,
         custody: CustodyTransfer,

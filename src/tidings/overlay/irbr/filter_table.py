@@ -24,7 +24,7 @@ import msgspec
 
 from tidings.overlay.interest import Interest
 from tidings.overlay.messages import NodeId, OriginRecord, Packet, Peer, SubscriptionId
-from tidings.overlay.pastry.routing_table import shared
+from tidings.overlay.prefix.routing_state import shared
 
 ENTRIES_MAX = 1 << 20  # A million subscriptions, some 500 MB. One too many is refused and counted.
 NOTICES_MAX = 65_536

@@ -1,4 +1,4 @@
-"""The messages of IRBR, beside those of the ring."""
+"""The messages of IRBR, beside those of the network below it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from tidings.overlay.irbr.filter_table import FailureNotice, FilterEntry
 from tidings.overlay.messages import Message, NodeId, Packet, Peer, SubscriptionId, encoded
-from tidings.overlay.pastry.messages import RingMessage
+from tidings.overlay.tapestry.messages import TapestryMessage
 
 EVENT, UPDATE = 0, 1  # Kinds of multicast tasks.
 
@@ -134,5 +134,5 @@ IrbrMessage: TypeAlias = (
     | FirstContactQuery
     | TableReply
     | DeclaredDead
-    | RingMessage
+    | TapestryMessage
 )

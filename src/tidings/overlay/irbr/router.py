@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 from tidings.errors import InputError
@@ -40,12 +41,14 @@ from tidings.overlay.irbr.messages import (
 )
 from tidings.overlay.irbr.subscription_propagation import OWN_MAX, OwnSubscription, SubscriptionPropagator
 from tidings.overlay.messages import EventId, Message, NodeId, Packet, Peer, SubscriptionId
-from tidings.overlay.pastry.lookup import SearchResult
-from tidings.overlay.pastry.messages import Heartbeat
-from tidings.overlay.pastry.ring import PastryOptions
-from tidings.overlay.pastry.router import HELD_MAX, RingRouter, on_a_ring
-from tidings.overlay.pastry.routing_table import shared
+from tidings.overlay.pastry.ring import PastryOptions, Ring
+from tidings.overlay.prefix.messages import Heartbeat
+from tidings.overlay.prefix.network import NetworkApplication, PrefixNetwork
+from tidings.overlay.prefix.router import HELD_MAX, PrefixRouter, on_a_prefix_network
+from tidings.overlay.prefix.routing_state import shared
+from tidings.overlay.prefix.search import SearchResult
 from tidings.overlay.router import Completed, Deliver, Effect, Send, Token, WakeAt, remembered
+from tidings.overlay.tapestry.mesh import Mesh
 
 SYNC_S = 30.0
 ALONE_S = 5.0  # How long a node that restarts without memory waits to be found before it goes on alone.
@@ -56,6 +59,7 @@ ROUNDS_MAX = 8  # How often a newcomer asks all it knows for a whole table befor
 # often, which costs nothing as long as the tables agree.
 LIVE_SYNC_S = 2.0
 
+NetworkName: TypeAlias = Literal["pastry", "tapestry"]
 Mode: TypeAlias = Literal["interest", "paper"]
 Reliability: TypeAlias = Literal["R0", "R1", "R2"]
 
@@ -64,6 +68,9 @@ Reliability: TypeAlias = Literal["R0", "R1", "R2"]
 class IrbrOptions(PastryOptions):
     """How a network of IRBR runs; the same for all its nodes."""
 
+    network: NetworkName = "pastry"
+    """The prefix network it runs on: `pastry`, a ring with leaf sets (`leaf_count`), or `tapestry`, whose nodes keep the
+    nearest by network of each cell."""
     mode: Mode = "interest"
     """The node through which a range is entered: an interested one, or, as in the paper, any."""
     reliability: Reliability = "R2"
@@ -85,6 +92,8 @@ class IrbrOptions(PastryOptions):
 
     def __post_init__(self) -> None:
         PastryOptions.__post_init__(self)
+        if self.network not in NETWORKS:
+            raise InputError(f"expected network {' or '.join(NETWORKS)}, got {self.network!r}")
         if self.mode not in ("interest", "paper") or self.reliability not in ("R0", "R1", "R2"):
             raise InputError(
                 f"expected mode interest or paper and reliability R0, R1 or R2, got {self.mode}, {self.reliability}"
@@ -101,12 +110,17 @@ class IrbrOptions(PastryOptions):
         return cls()
 
 
-class Irbr(RingRouter[IrbrMessage]):
+NETWORKS: Mapping[str, Callable[[Peer, NetworkApplication, Random, IrbrOptions], PrefixNetwork]] = MappingProxyType(
+    {"pastry": Ring, "tapestry": Mesh}
+)
+
+
+class Irbr(PrefixRouter[IrbrMessage, PrefixNetwork]):
     """One node's part in IRBR."""
 
     def __init__(self, me: Peer, rng: Random, options: IrbrOptions | None = None) -> None:
         self.options = options = options or IrbrOptions()
-        super().__init__(me, rng, options)
+        super().__init__(me, rng, lambda application: NETWORKS[options.network](me, application, rng, options))
         self.clock = OriginClock()
         self.custody = CustodyTransfer(self.ring, self)
         self.table = FilterTable(me.id, entries_max=options.entries_max, gone_s=options.gone_s)
@@ -222,6 +236,10 @@ class Irbr(RingRouter[IrbrMessage]):
         if self._stage != "ready":
             return self._publish_later(packet)
         return self._forward(packet, 0, [], now, then=("published", packet.header.id))
+
+    def stays_here(self, type: str) -> bool:
+        """Whether this node knows no interest of another: all of that is in its table, whatever the type."""
+        return self._stage == "ready" and not self.table.cells()
 
     def _forward(
         self, packet: Packet, range_len: int, parents: list[NodeId], now: float, then: tuple[Any, ...] = ()
@@ -484,6 +502,9 @@ class Irbr(RingRouter[IrbrMessage]):
     def links(self) -> tuple[NodeId, ...]:
         return tuple(peer.id for peer in self.ring.known())
 
+    def status(self) -> dict[str, Any]:
+        return {"network": self.options.network}
+
     def holdings(self) -> dict[str, tuple[int, int]]:
         return {
             **super().holdings(),
@@ -505,4 +526,11 @@ def _may_void_a_cover(update: RangeUpdate) -> bool:
     return isinstance(update, FailureNotice)
 
 
-PROTOCOL = on_a_ring("irbr", Irbr, IrbrOptions, IrbrMessage, live_options={"sync_s": LIVE_SYNC_S})
+PROTOCOL = on_a_prefix_network(
+    "irbr",
+    Irbr,
+    IrbrOptions,
+    IrbrMessage,
+    live_options={"sync_s": LIVE_SYNC_S},
+    options_telling_apart={"network": "pastry"},
+)

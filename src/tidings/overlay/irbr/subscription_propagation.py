@@ -21,7 +21,7 @@ from tidings.overlay.interest import Interest
 from tidings.overlay.irbr.custody_transfer import CustodyKey, CustodyTask, CustodyTransfer
 from tidings.overlay.irbr.filter_table import EntryState, FilterEntry, FilterTable, OriginClock
 from tidings.overlay.messages import Packet, Peer, SubscriptionId
-from tidings.overlay.pastry.routing_table import PastryState, shared
+from tidings.overlay.prefix.routing_state import PrefixState, shared
 from tidings.overlay.router import Completed, Effect, Failed
 
 OWN_MAX = 65_536  # Subscriptions of one node.
@@ -53,7 +53,7 @@ class SubscriptionPropagator:
 
     def __init__(
         self,
-        routing: PastryState,
+        routing: PrefixState,
         clock: OriginClock,
         table: FilterTable,
         custody: CustodyTransfer,

@@ -1,77 +1,35 @@
-"""Routing state of Pastry: the nodes that one node knows, and the next hop to a key.
+"""Routing state of Pastry: leaf set and routing table, and the next hop to a key.
 
-It knows and never sends. Ids are strings of digits, all of one length. A node sees every
-other node in exactly one *cell*, the first digits that the two share and one more:
-
-    node 213, k = 4        row 0: 0.. 1.. 3..      row 1: 20. 22. 23.      row 2: 210 211 212
-
-It keeps a few nodes of each cell (the *table*) and all of its nearest on the circle (the
-*leaves*), and that is enough to reach any key in about log_k N hops.
+Beside the table of cells (`tidings.overlay.prefix.routing_state`) a node keeps all of its
+nearest on the circle (the *leaves*), and that is enough to reach any key in about log_k N
+hops, and to know for certain that a cell between leaves is empty.
 """
 
 from __future__ import annotations
 
-import random
 from bisect import insort
-from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 
 from tidings.errors import InputError
 from tidings.overlay.messages import NodeId, Peer
+from tidings.overlay.prefix.routing_state import ALTERNATES, EMPTY_S, CellSlices, Pick, PrefixState, shared
 
 LEAF_COUNT = 24  # Twelve on each side, as FreePastry: a gap takes twelve neighbours crashing at once.
-ALTERNATES = 3  # Nodes kept for each cell: a dead one is replaced without asking anybody.
-EMPTY_S = 600.0  # How long a cell found empty counts as empty; a node that joins it announces that.
 NEAREST_TOLD = 2  # Nodes in a lookup reply on each side of the key, beside the leaves and the key's own cell.
-DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
-_FORMATS = {2: "b", 8: "o", 10: "d", 16: "x"}  # Bases in which Python writes numbers itself.
-ID_LENGTH_MAX = 128  # As many digits as 512 bits have in base 16.
 
 
-def shared(one: str, other: str) -> int:
-    """How many leading digits two ids share.
-
-    >>> shared("213", "201")
-    1
-    """
-    count = 0
-    for a, b in zip(one, other):
-        if a != b:
-            return count
-        count += 1
-    return count
-
-
-class PastryState:
-    """One node's leaf set and routing table (the "node state" of the Pastry paper).
-
-    A node in `doubted` keeps its place but is never a next hop.
-    """
+class PastryState(PrefixState):
+    """One node's leaf set and routing table (the "node state" of the Pastry paper)."""
 
     def __init__(self, me: Peer, *, base: int = 16, leaf_count: int = LEAF_COUNT, alternates: int = ALTERNATES) -> None:
-        _check_options(me.id, base, leaf_count, alternates)
-        self.me, self.base, self.length = me, base, len(me.id)
-        self.digits = DIGITS[:base]
-        self.size: int = base ** len(me.id)
-        self.at = int(me.id, base)
-        self.half, self.alternates = leaf_count // 2, alternates
-        self.doubted: dict[NodeId, Peer] = {}
-        self._allowed = frozenset(self.digits)
+        super().__init__(me, base=base, alternates=alternates)
+        if leaf_count < 2 or leaf_count % 2:
+            raise InputError(f"leaf_count: expected an even number from 2, got {leaf_count}")
+        self.half = leaf_count // 2
         self._cw: list[tuple[int, Peer]] = []  # By distance clockwise, nearest first.
         self._ccw: list[tuple[int, Peer]] = []
-        self.table: dict[str, list[Peer]] = {}  # By cell, best first.
-        self._empty: dict[str, float] = {}  # Cells known to be empty, and until when.
 
     # ── Cells ────────────────────────────────────────────────────────────────
-
-    def cell(self, id: NodeId) -> str:
-        """The cell under which this node sees `id`."""
-        return id[: shared(self.me.id, id) + 1]
-
-    def cells(self, row: int) -> list[str]:
-        """The cells of one row, in the order of their digits."""
-        mine = self.me.id
-        return [mine[:row] + digit for digit in self.digits if digit != mine[row]]
 
     def depth(self) -> int:
         """How many rows have nodes in them: no node shares more digits than the two neighbours do."""
@@ -81,12 +39,12 @@ class PastryState:
     def in_range(self, prefix: str) -> list[Peer]:
         """Known nodes of this range that are not suspected, best first."""
         doubted = self.doubted
-        on_search_ended = {peer.id: peer for peer in self.table.get(prefix, ()) if peer.id not in doubted}
+        found = {peer.id: peer for peer in self.table.get(prefix, ()) if peer.id not in doubted}
         for side in (self._cw, self._ccw):
             for _, peer in side:
                 if peer.id.startswith(prefix) and peer.id not in doubted:
-                    on_search_ended.setdefault(peer.id, peer)
-        return list(on_search_ended.values())
+                    found.setdefault(peer.id, peer)
+        return list(found.values())
 
     def is_empty(self, cell: str, now: float) -> bool:
         """Whether this cell is certainly empty."""
@@ -99,21 +57,12 @@ class PastryState:
         self._empty[cell] = now + EMPTY_S
         return True
 
-    def note_empty(self, cell: str, now: float) -> None:
-        """Both neighbours of the cell have said that it is empty."""
-        if len(cell) <= self.length and self.cell(cell) == cell:
-            self._empty[cell] = now + EMPTY_S
-
     # ── Neighbours ───────────────────────────────────────────────────────────
 
     def nearest(self) -> Peer | None:
         """A node that shares most digits with this one."""
         sides = [side[0][1] for side in (self._cw, self._ccw) if side]
         return max(sides, key=lambda peer: shared(self.me.id, peer.id), default=None)
-
-    def by_nearness(self) -> list[Peer]:
-        """All known, those that share most digits with this one first."""
-        return sorted(self.known(), key=lambda peer: -shared(self.me.id, peer.id))
 
     def leaves(self) -> list[Peer]:
         """The nearest on both sides, clockwise first, each once."""
@@ -143,13 +92,6 @@ class PastryState:
         """The farthest leaf of each side that has lost one."""
         return [side[-1][1] for side in (self._cw, self._ccw) if side and len(side) < self.half]
 
-    def entries(self) -> list[Peer]:
-        return [peer for peers in self.table.values() for peer in peers]
-
-    def primaries(self) -> list[Peer]:
-        """The first node of each cell."""
-        return [peers[0] for peers in self.table.values()]
-
     # ── Next hops ────────────────────────────────────────────────────────────
 
     def next_hop(self, key: str) -> NodeId | None:
@@ -178,17 +120,6 @@ class PastryState:
         by_place = sorted(self.known(), key=lambda peer: (int(peer.id, self.base) - target) % self.size)
         told.update((peer.id, peer) for peer in (*by_place[:NEAREST_TOLD], *by_place[-NEAREST_TOLD:]))
         return tuple(peer for peer in told.values() if peer.id not in self.doubted)
-
-    def key_of(self, digest: bytes) -> str:
-        """The key of a hash on the circle."""
-        place = int.from_bytes(digest, "big") % self.size
-        if self.base in _FORMATS:
-            return f"{place:0{self.length}{_FORMATS[self.base]}}"
-        key = ""
-        for _ in range(self.length):
-            place, digit = divmod(place, self.base)
-            key = self.digits[digit] + key
-        return key
 
     def away(self, id: NodeId, target: int) -> tuple[int, NodeId]:
         """How far `id` is from a place, the shorter way round; of two equally far the smaller id is nearer."""
@@ -227,31 +158,10 @@ class PastryState:
         """Forget a node."""
         self._cw = [leaf for leaf in self._cw if leaf[1].id != id]
         self._ccw = [leaf for leaf in self._ccw if leaf[1].id != id]
-        cell = self.cell(id)
-        on_node_left = [peer for peer in self.table.get(cell, ()) if peer.id != id]
-        if on_node_left:
-            self.table[cell] = on_node_left
-        else:
-            self.table.pop(cell, None)
-
-    def is_node(self, peer: Peer) -> bool:
-        """Whether this is a valid other node; what peers send may be anything."""
-        return peer.id != self.me.id and self.is_id(peer.id)
-
-    def is_id(self, text: str) -> bool:
-        return len(text) == self.length and self._allowed.issuperset(text)
-
-    def is_prefix(self, text: str) -> bool:
-        return len(text) <= self.length and self._allowed.issuperset(text)
+        super().drop(id)
 
     def holdings(self) -> dict[str, tuple[int, int]]:
-        """How many entries there are and how many there may be."""
-        cells = (self.base - 1) * self.length
-        return {
-            "leaves": (len(self._cw) + len(self._ccw), 2 * self.half),
-            "table": (sum(map(len, self.table.values())), cells * self.alternates),
-            "empty cells": (len(self._empty), cells),
-        }
+        return {"leaves": (len(self._cw) + len(self._ccw), 2 * self.half), **super().holdings()}
 
     # ── Private steps ────────────────────────────────────────────────────────
 
@@ -293,70 +203,10 @@ class PastryState:
         nearer = [away for id in known if shared(id, key) >= row and (away := self.away(id, target)) < mine]
         return min(nearer)[1] if nearer else None
 
-    def _fill_from(self, index: int, peers: Sequence[Peer], ranges: _Slices, pick: _Pick) -> None:
-        count, mine = len(peers), self.me.id
+    def _fill_from(self, index: int, peers: Sequence[Peer], ranges: CellSlices, pick: Pick) -> None:
+        count = len(peers)
         reach = range(1, min(self.half, count - 1) + 1)
         values = ranges.values
         self._cw = [((values[(index + i) % count] - self.at) % self.size, peers[(index + i) % count]) for i in reach]
         self._ccw = [((self.at - values[index - i]) % self.size, peers[index - i]) for i in reach]
-        for row in range(self.length):
-            low, high = ranges.of.get(mine[:row], (0, 0))
-            if high - low < 2:
-                return
-            for cell in self.cells(row):
-                self._fill(cell, ranges.of.get(cell), peers, pick)
-
-    def _fill(self, cell: str, where: tuple[int, int] | None, peers: Sequence[Peer], pick: _Pick) -> None:
-        if where is None:
-            self._empty[cell] = float("inf")
-        else:
-            self.table[cell] = [peers[place] for place in pick(*where)]
-
-
-_Pick = Callable[[int, int], Collection[int]]
-
-
-class _Slices:
-    """Ids in order, and for every prefix that two or more may ask about, which of them begin with it."""
-
-    def __init__(self, ids: Sequence[NodeId], values: Sequence[int]) -> None:
-        self.values = values
-        self.of: dict[str, tuple[int, int]] = {"": (0, len(ids))}
-        waiting = [("", 0, len(ids))] if len(ids) > 1 else []
-        while waiting:
-            prefix, low, high = waiting.pop()
-            for longer, group in groupby(range(low, high), key=lambda i: ids[i][: len(prefix) + 1]):
-                places = list(group)
-                self.of[longer] = (places[0], places[-1] + 1)
-                if len(places) > 1:
-                    waiting.append((longer, places[0], places[-1] + 1))
-
-
-def settle(states: Iterable[PastryState], rng: random.Random) -> None:
-    """Give these nodes, the whole network, perfect leaf sets and tables, as if all had joined long ago."""
-    order = sorted(states, key=lambda state: state.at)
-    peers = [state.me for state in order]
-    slices = _Slices([peer.id for peer in peers], [state.at for state in order])
-
-    def pick(low: int, high: int) -> Collection[int]:
-        wanted = order[0].alternates
-        if high - low <= wanted:
-            return range(low, high)
-        chosen: dict[int, None] = {}
-        while len(chosen) < wanted:
-            chosen[low + int(rng.random() * (high - low))] = None
-        return chosen
-
-    for index, state in enumerate(order):
-        state._fill_from(index, peers, slices, pick)
-
-
-def _check_options(id: NodeId, base: int, leaf_count: int, alternates: int) -> None:
-    if not 2 <= base <= len(DIGITS):
-        raise InputError(f"base: expected 2 to {len(DIGITS)}, got {base}")
-    if not 0 < len(id) <= ID_LENGTH_MAX or not set(id) <= set(DIGITS[:base]):
-        raise InputError(f"expected a node id of 1 to {ID_LENGTH_MAX} digits in base {base}, got {id[:80]!r}")
-    if leaf_count < 2 or leaf_count % 2:
-        raise InputError(f"leaf_count: expected an even number from 2, got {leaf_count}")
-    if alternates < 1:
-        raise InputError(f"alternates: expected 1 or more, got {alternates}")
+        super()._fill_from(index, peers, ranges, pick)

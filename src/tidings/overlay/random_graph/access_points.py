@@ -5,14 +5,21 @@ its policy:
 
     naive      it takes every advertisement and evicts a random entry, so that popular attributes displace rare ones
     balanced   one entry for each attribute (two while it has two topologies), rare attributes as likely as popular ones
+    hashed     as balanced, and other nodes can tell which attributes a table is likely to have
 
 A balanced table draws a random rank for each attribute when it first hears of it, and keeps the attributes of the
 lowest ranks. An attribute that is advertised often does not get a second draw. So however uneven the gossip is, a full
 table is a uniform sample of all attributes, and the tables of neighbours are independent of each other.
+
+A hashed table takes the rank from the hash of its node's id and the attribute (rendezvous hashing). The tables are as
+independent, but whoever looks for an attribute can ask the neighbour with the lowest rank first. Among `n` neighbours
+that rank is about 1 / n, so one hop is enough while there are fewer attributes than n times the size of a table, and
+every attribute has rendezvous of its own.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Literal, TypeAlias
@@ -25,10 +32,22 @@ from tidings.overlay.random_graph.partition import AttributeAxis
 
 TABLE_SIZE = 100  # As in the paper.
 AGE_MAX = 30  # Exchanges until an entry that no node has confirmed is dropped.
-RANKS_MAX = 4096  # Attributes whose rank is remembered; when full, all ranks are drawn again.
+RANKS_MAX = 4096  # Attributes whose rank is remembered; when full, all ranks are drawn, or computed, again.
 TOPOLOGIES_MAX = 2  # Of one attribute, in a balanced table: two that are about to merge.
 
-Policy: TypeAlias = Literal["naive", "balanced"]
+Policy: TypeAlias = Literal["naive", "balanced", "hashed"]
+POLICIES: tuple[Policy, ...] = ("naive", "balanced", "hashed")
+
+
+def hashed_rank(node: NodeId, axis: AttributeAxis) -> float:
+    """The rank of an attribute at a node, from 0 to 1: the same wherever it is computed.
+
+    >>> axis = AttributeAxis("Quake", "x")
+    >>> min(("n1", "n2", "n3"), key=lambda node: hashed_rank(node, axis))
+    'n2'
+    """
+    text = "\0".join((node, axis.type, axis.name, str(axis.number)))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) / 2**64
 
 
 class TreeId(msgspec.Struct, frozen=True, array_like=True):
@@ -64,8 +83,8 @@ class AccessTable:
     """The access points that one node knows."""
 
     def __init__(self, me: Peer, rng: Random, *, size: int = TABLE_SIZE, policy: Policy = "balanced") -> None:
-        if size < 0 or policy not in ("naive", "balanced"):
-            raise InputError(f"expected a size of 0 or more and policy naive or balanced, got {size}, {policy}")
+        if size < 0 or policy not in POLICIES:
+            raise InputError(f"expected a size of 0 or more and policy {' or '.join(POLICIES)}, got {size}, {policy}")
         self.me, self.size, self.policy, self._rng = me, size, policy, rng
         self._points: list[AccessPoint] = []
         self._by_axis: dict[AttributeAxis, list[AccessPoint]] = {}
@@ -139,7 +158,8 @@ class AccessTable:
         if rank is None:
             if len(self._ranks) >= RANKS_MAX:
                 self._ranks.clear()
-            rank = self._ranks[axis] = self._rng.random()
+            rank = hashed_rank(self.me.id, axis) if self.policy == "hashed" else self._rng.random()
+            self._ranks[axis] = rank
         return rank
 
     def _is_admitted(self, axis: AttributeAxis) -> bool:

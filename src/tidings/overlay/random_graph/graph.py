@@ -21,10 +21,10 @@ import msgspec
 from tidings.errors import InputError
 from tidings.overlay.dedup import SEEN_MAX, SeenIds
 from tidings.overlay.messages import Message, NodeId, Peer
-from tidings.overlay.random_graph.access_points import TABLE_SIZE, AccessPoint, AccessTable, Policy
+from tidings.overlay.random_graph.access_points import TABLE_SIZE, AccessPoint, AccessTable, Policy, hashed_rank
 from tidings.overlay.random_graph.cyclon import VIEW_SIZE, PeerSampler, ViewEntry
 from tidings.overlay.random_graph.partition import AttributeAxis
-from tidings.overlay.random_graph.random_walk import HOPS_MAX, WalkPath, next_step
+from tidings.overlay.random_graph.random_walk import HOPS_MAX, Guide, WalkPath, next_step
 from tidings.overlay.retransmit import Requests
 from tidings.overlay.router import Completed, Effect, Send, Token, WakeAt
 
@@ -132,7 +132,7 @@ class GraphOptions:
     """Hops of a random walk; a search takes up to twice as many."""
     period_s: float = PERIOD_S
     """Seconds between two exchanges; 0 turns them off, for simulations of a network at rest."""
-    policy: Policy = "balanced"
+    policy: Policy = "hashed"
     """What a full table keeps."""
     announces: bool = True
     """Whether a new topology is announced to all nodes, besides the piggybacked access points."""
@@ -284,7 +284,24 @@ class RandomGraph:
     def search(self, axis: AttributeAxis) -> list[Effect]:
         """Start walks for an attribute's topology, twice as long as those of events."""
         walk = SearchWalk(axis, self.me, WalkPath(2 * self.options.hops_max, 1, 0, (self.me,)))
-        return [Send(peer.id, walk) for peer in self.sampler.sample(SEARCH_WALKS)]
+        return [Send(peer.id, walk) for peer in self.first_steps(axis, SEARCH_WALKS)]
+
+    def first_steps(self, axis: AttributeAxis, count: int, attempt: int = 1) -> list[Peer]:
+        """Where to start walks: random peers; a guided attempt asks first whose table is likeliest to have the axis."""
+        drawn, guide = self.sampler.sample(count), self.guide(axis, attempt)
+        if guide is None or not drawn:
+            return drawn
+        best = min(self.sampler.view(), key=guide)
+        return [best, *[peer for peer in drawn if peer.id != best.id][: count - 1]]
+
+    def guide(self, axis: AttributeAxis, attempt: int = 1) -> Guide | None:
+        """How to choose the next step of a walk; None for at random, as in every second attempt.
+
+        A node that has chosen its id so that it is asked first must not be the only one that is asked.
+        """
+        if self.options.policy != "hashed" or attempt % 2 == 0:
+            return None
+        return lambda peer: hashed_rank(peer.id, axis)
 
     # ── Private steps ────────────────────────────────────────────────────────
 
@@ -331,5 +348,5 @@ class RandomGraph:
         hops_max = self.options.hops_max
         if walk.path.is_over or walk.path.hops_max > 2 * hops_max:
             return []
-        step = next_step(walk.path, self.me, self.sampler.view(), self._rng, hops_max)
+        step = next_step(walk.path, self.me, self.sampler.view(), self._rng, hops_max, self.guide(walk.axis))
         return [Send(step.to.id, SearchWalk(walk.axis, walk.peer, step.path))] if step else []

@@ -39,10 +39,15 @@ BOTTOM, TOP = Cut(0), Cut(4)
 
 
 class AttributeAxis(NamedTuple):
-    """One attribute of one event type. The empty name is the type's own axis: every event of the type lies on it."""
+    """One attribute of one event type. The empty name is the type's own axis: every event of the type lies on it.
+
+    An attribute with several topologies has an axis for each. They differ in nothing but their number: which interests
+    are registered in which is for the protocol to say.
+    """
 
     type: str
     name: str
+    number: int = 0
 
 
 class Interval(NamedTuple):

@@ -33,6 +33,7 @@ STARTS_MAX = 5  # Searches; the best result counts.
 STEPS_MAX = 400  # Of one search, for each unknown.
 GOOD_FIT = 1e-9  # A misfit below which another start cannot improve visibly.
 RTT_MIN = 1e-6  # Delays below a microsecond are rounding errors.
+PRECISION_S = 0.005  # What a round trip between busy brokers is measured to: nearer ones are not told apart.
 VIVALDI_STEP = 0.25  # Vivaldi's c_c: the share of the error that one measurement corrects.
 VIVALDI_ERROR_WEIGHT = 0.25  # Vivaldi's c_e: the weight of one measurement in a host's error estimate.
 
@@ -105,7 +106,7 @@ class VivaldiEstimate:
         rtt = max(rtt, RTT_MIN)
         apart = distance(self.at, other.at)
         weight = self.error / max(self.error + other.error, RTT_MIN)
-        off = abs(apart - rtt) / rtt
+        off = abs(apart - rtt) / max(rtt, PRECISION_S)
         trust = VIVALDI_ERROR_WEIGHT * weight
         error = min(1.0, off * trust + self.error * (1 - trust))
         away = [a - b for a, b in zip(self.at, other.at)] if apart > RTT_MIN else list(direction)

@@ -75,7 +75,10 @@ def settle_near(routers: Mapping[NodeId, Spanhop], places: Mapping[NodeId, Coord
             home = next(each for each in router.zones.owned if within(each, path))
             owned = next(iter(owner.zones.owned.values()))
             owned.index[path, id] = IndexPut(path, router.me, places[id], 1, home=home)
-            kept.setdefault(path, {}).setdefault(owner.me.id, []).append((router.me, places[id], home))
+            rows = kept.setdefault(path, {}).setdefault(owner.me.id, [])
+            rows.append((router.me, places[id], home))
+            if 0 < near.index_records < len(rows):
+                del owned.index[path, rows.pop(0)[0].id]
     for router in routers.values():
         for entry, asked in router.proximity.entries():
             point = router.proximity.point(places[router.me.id], asked)

@@ -17,10 +17,11 @@ first of them computes where the landmarks are) or from any measured delay ("viv
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from random import Random
-from typing import Literal, TypeAlias
+from statistics import fmean
+from typing import Any, Literal, TypeAlias
 
 from tidings.overlay.messages import NodeId, Peer
 from tidings.overlay.router import Effect, Send, Token, WakeAt
@@ -39,6 +40,7 @@ from tidings.overlay.spanhop.messages import (
     SpanhopMessage,
 )
 from tidings.overlay.spanhop.network_coordinates import (
+    PRECISION_S,
     Coordinates,
     VivaldiEstimate,
     bounds,
@@ -50,9 +52,12 @@ from tidings.overlay.spanhop.network_coordinates import (
 from tidings.overlay.spanhop.zone_ownership import OwnedZone, ZoneTable
 from tidings.space import Path, Zone, within
 
-PINGS = 5  # To each landmark; the quickest counts.
-PING_S = 0.5  # Between two of them, and the wait for the last answer.
-VIVALDI_PING_S = 2.0  # Between two of Vivaldi's measurements, which never end.
+PINGS = 5  # Answers of each landmark; the quickest counts. Of any other broker that of the latest so many.
+PING_S = 0.5  # Between two of them.
+LANDMARK_ROUNDS_MAX = 40  # Then a broker makes do with the landmarks that have answered, if they are enough.
+VIVALDI_PING_S = 2.0  # Between two measurements, which never end.
+VIVALDI_FIRST_PINGS = 40  # So many come every PING_S, so that coordinates are good after half a minute.
+MEASURED_MAX = 1024  # Brokers whose round trips are kept.
 LANDMARK_REQUEST_S = 2.0  # How often a broker asks for the landmarks until it has them.
 DRIFT = 0.2  # By what share of their distance to the middle coordinates may drift before they are put again;
 DRIFT_MIN = 0.05  # that distance counts as at least this share of the whole width.
@@ -73,10 +78,17 @@ class Proximity:
     """One broker's network coordinates, its part of the index, and the near brokers it has found."""
 
     def __init__(
-        self, zones: ZoneTable, rng: Random, forwarder: Forwarder, method: ProximityMethod, landmarks: Sequence[NodeId]
+        self,
+        zones: ZoneTable,
+        rng: Random,
+        forwarder: Forwarder,
+        method: ProximityMethod,
+        landmarks: Sequence[NodeId],
+        *,
+        index_records: int = 1,
     ) -> None:
         self._zones, self._rng, self._forwarder = zones, rng, forwarder
-        self.method, self.landmarks = method, tuple(landmarks)
+        self.method, self.landmarks, self.index_records = method, tuple(landmarks), index_records
         self.at: Coordinates | None = None
         self.low: Coordinates = ()
         self.high: Coordinates = ()
@@ -86,7 +98,7 @@ class Proximity:
         self.watches: dict[tuple[Path, NodeId], None] = {}
         self._landmarks_known: Landmarks | None = None
         self._sent: OrderedDict[int, tuple[NodeId, float]] = OrderedDict()
-        self._rtts: dict[NodeId, float] = {}
+        self._rtts: OrderedDict[NodeId, deque[float]] = OrderedDict()
         self._rows: dict[NodeId, tuple[float, ...]] = {}
         self._number = self._version = self._pinged = 0
 
@@ -105,19 +117,30 @@ class Proximity:
         """Send the next pings."""
         if token != ("ping",):
             return []
+        self._pinged += 1
         if self.method == "vivaldi":
+            pause_s = PING_S if self._pinged <= VIVALDI_FIRST_PINGS else VIVALDI_PING_S
+            return [*self._ping_any(now), WakeAt(now + pause_s, token, idle=True)]
+        if self._landmarks_known is not None:
             return [*self._ping_any(now), WakeAt(now + VIVALDI_PING_S, token, idle=True)]
-        if self._pinged < PINGS:
-            self._pinged += 1
-            return [*self._ping_all(now), WakeAt(now + PING_S, token, idle=True)]
+        missing = self._unmeasured()
+        is_enough = (
+            len(self.landmarks) - len(missing) > self._zones.space.axes and self._zones.me.id not in self.landmarks
+        )
+        if missing and not (is_enough and self._pinged > LANDMARK_ROUNDS_MAX):
+            # A landmark that is not up yet is waited for: without it the others could not be placed.
+            return [*(p for id in missing for p in self._ping(id, now)), WakeAt(now + PING_S, token, idle=True)]
         return self._measured(now)
 
-    def _ping_any(self, now: float) -> list[Effect]:
-        links = self._zones.links()
-        return self._ping(self._rng.choice(links), now) if links else []
+    def _unmeasured(self) -> list[NodeId]:
+        """Landmarks that have not answered often enough."""
+        others = (id for id in self.landmarks if id != self._zones.me.id)
+        return [id for id in others if len(self._rtts.get(id, ())) < PINGS]
 
-    def _ping_all(self, now: float) -> list[Effect]:
-        return [effect for id in self.landmarks if id != self._zones.me.id for effect in self._ping(id, now)]
+    def _ping_any(self, now: float) -> list[Effect]:
+        """A broker to which this one may send, or that it has found to be near."""
+        known = tuple(dict.fromkeys((*self._zones.links(), *self._zones.preferred.values())))
+        return self._ping(self._rng.choice(known), now) if known else []
 
     def _ping(self, id: NodeId, now: float) -> list[Effect]:
         if len(self._sent) >= PINGS_MAX:
@@ -133,9 +156,10 @@ class Proximity:
         again = WakeAt(now + LANDMARK_REQUEST_S, ("ping",), idle=True)
         me = self._zones.me.id
         if me in self.landmarks:
-            row = LandmarkRtts(tuple(self._rtts.get(id, 0.0) for id in self.landmarks))
-            if me == self.landmarks[0]:
-                return [*self._row(me, row, now), again]
+            row = LandmarkRtts(tuple(0.0 if id == me else min(self._rtts[id]) for id in self.landmarks))
+            if me == self.landmarks[0]:  # It may have been restarted: the others know what it told them.
+                ask = Send(self._rng.choice(self.landmarks[1:]), LandmarkRequest())
+                return [*self._row(me, row, now), ask, again]
             return [Send(self.landmarks[0], row), Send(self.landmarks[0], LandmarkRequest()), again]
         return [Send(self._rng.choice(self.landmarks), LandmarkRequest()), again] if self.landmarks else []
 
@@ -150,7 +174,7 @@ class Proximity:
             case LandmarkRequest():
                 return [Send(sender, self._landmarks_known)] if self._landmarks_known is not None else []
             case Landmarks():
-                return self._landmarks(message, now)
+                return self._landmarks(message, now) if sender in self.landmarks else []
             case NearAnswer():
                 return self._answered(message)
             case IndexChanged(path=path):
@@ -162,17 +186,23 @@ class Proximity:
         id, sent_at = self._sent.pop(pong.number, ("", 0.0))
         if id != sender or len(pong.at) != len(self.estimate.at) or not 0.0 <= pong.error <= 1.0:
             return []
-        rtt = now - sent_at
-        self._rtts[sender] = min(rtt, self._rtts.get(sender, rtt))
-        if self.method != "vivaldi" or not all(abs(x) < 1e6 for x in pong.at):
+        rtts = self._rtts.setdefault(sender, deque(maxlen=PINGS))
+        rtts.append(now - sent_at)
+        if len(self._rtts) > MEASURED_MAX:
+            self._rtts.popitem(last=False)
+        # The first round trip may have had to wait for a connection, and any of them for a busy broker.
+        if self.method != "vivaldi" or len(rtts) < 2 or not all(abs(x) < 1e6 for x in pong.at):
             return []
+        rtt = min(rtts)
         direction = tuple(self._rng.gauss(0, 1) for _ in pong.at)
         self.estimate = self.estimate.updated(VivaldiEstimate(pong.at, pong.error), rtt, direction)
         return self.move_to(self.estimate.at, now) if self.estimate.error < ERROR_MAX else []
 
     def _row(self, sender: NodeId, row: LandmarkRtts, now: float) -> list[Effect]:
         """The first landmark collects the measurements of all and embeds them."""
-        is_complete = len(row.rtts) == len(self.landmarks) and all(0.0 <= rtt < 1e6 for rtt in row.rtts)
+        is_complete = len(row.rtts) == len(self.landmarks) and all(
+            0.0 < rtt < 1e6 or id == sender for id, rtt in zip(self.landmarks, row.rtts)
+        )
         if sender not in self.landmarks or self._landmarks_known is not None or not is_complete:
             return []
         self._rows[sender] = row.rtts
@@ -186,13 +216,22 @@ class Proximity:
     def _landmarks(self, landmarks: Landmarks, now: float) -> list[Effect]:
         """The coordinates of the landmarks are known: compute this broker's own."""
         axes = self._zones.space.axes
-        shapes = {len(at) for at in (*landmarks.at, landmarks.low, landmarks.high)}
-        if self._landmarks_known is not None or shapes != {axes} or len(landmarks.peers) != len(landmarks.at):
+        every = (*landmarks.at, landmarks.low, landmarks.high)
+        is_sound = {len(at) for at in every} == {axes} and all(abs(x) < 1e6 for at in every for x in at)
+        named = tuple(peer.id for peer in landmarks.peers)
+        if (
+            self._landmarks_known is not None
+            or not is_sound
+            or named != self.landmarks
+            or len(named) != len(landmarks.at)
+        ):
             return []
         self._landmarks_known, self.low, self.high = landmarks, landmarks.low, landmarks.high
         me = self._zones.me.id
         own = [at for peer, at in zip(landmarks.peers, landmarks.at) if peer.id == me]
-        rows = [(at, self._rtts[peer.id]) for peer, at in zip(landmarks.peers, landmarks.at) if peer.id in self._rtts]
+        rows = [
+            (at, min(self._rtts[peer.id])) for peer, at in zip(landmarks.peers, landmarks.at) if peer.id in self._rtts
+        ]
         if own:
             return self.move_to(own[0], now)
         if len(rows) < axes + 1:  # Any that many will do; with fewer this broker stays without coordinates.
@@ -269,11 +308,25 @@ class Proximity:
             if known is None or distance(known.at, record.at) > 0:
                 return []
             del owned.index[key]
-        elif known is not None or len(owned.index) < INDEX_MAX:
-            owned.index[key] = record
+        else:
+            self._make_room(owned, record)
+            if known is not None or len(owned.index) < INDEX_MAX:
+                owned.index[key] = record
         # One more record does not make an earlier answer wrong; its receiver learns of it when it asks again.
         has_changed = was_empty if known is None else record.deleted or known.at != record.at
         return self._notify_watchers(record.path) if has_changed else []
+
+    def _make_room(self, owned: OwnedZone, record: IndexPut) -> None:
+        """Drop the records of this level that came first until one more is allowed.
+
+        A broker stores records for as many levels as its zone has ancestors, so this bounds what it stores. Brokers put
+        their records again and again, so one that is gone does not keep its place. An earlier answer stays right.
+        """
+        if not self.index_records:
+            return
+        others = [key for key in owned.index if key[0] == record.path and key[1] != record.peer.id]
+        for key in others[: len(others) + 1 - self.index_records]:
+            del owned.index[key]
 
     def _notify_watchers(self, path: Path) -> list[Effect]:
         watching = [key for key in self.watches if key[0] == path]
@@ -378,9 +431,72 @@ class Proximity:
         nearest = nearest_of(self.at, there, but=self._zones.me.id)
         self._zones.set_near(entry, nearest.id if nearest else None)
 
+    # ── Inspection ───────────────────────────────────────────────────────────
+
+    def status(self) -> dict[str, Any]:
+        """Coordinates and their error, the index, and what nearer brokers have gained; empty if there is no proximity."""
+        if self.method == "none":
+            return {}
+        pairs = self._found_nearer()
+        both = [
+            (before, after)
+            for ids in pairs
+            if all(id in self._rtts for id in ids)
+            for before, after in [self._quickest(*ids)]
+        ]
+        return {
+            "method": self.method,
+            "coordinates_ms": [round(1000 * x, 3) for x in self.at] if self.at is not None else None,
+            "error": self._error(),
+            "measured": len(self._rtts),
+            "published": len(self.put),
+            "indexed": sum(len(owned.index) for owned in self._zones.owned.values()),
+            "distant_zones": len({path for path, _ in self.entries()}),
+            "nearer": len(pairs),
+            "compared": len(both),
+            "recorded_ms": round(1000 * fmean(before for before, _ in both), 3) if both else None,
+            "nearer_ms": round(1000 * fmean(after for _, after in both), 3) if both else None,
+            "waits_for": self._waits_for(),
+        }
+
+    def _found_nearer(self) -> list[tuple[NodeId, NodeId]]:
+        """For entries of ancestors' tables: the recorded broker, and another that is preferred to it."""
+        tables = (table for owned in self._zones.owned.values() for table in owned.ancestors)
+        recorded = {entry.path: entry.peer.id for table in tables for entry in table}
+        near = self._zones.preferred
+        return [(id, near[path]) for path, id in recorded.items() if path in near and near[path] != id]
+
+    def _quickest(self, one: NodeId, other: NodeId) -> tuple[float, float]:
+        return min(self._rtts[one]), min(self._rtts[other])
+
+    def _error(self) -> float | None:
+        """Vivaldi's own estimate; with landmarks, by how much the distances to them differ from the round trips."""
+        if self.method == "vivaldi":
+            return round(self.estimate.error, 3)
+        known = self._landmarks_known
+        if known is None or self.at is None:
+            return None
+        rows = [(at, min(self._rtts[peer.id])) for peer, at in zip(known.peers, known.at) if peer.id in self._rtts]
+        off = [abs(distance(self.at, at) - rtt) / max(rtt, PRECISION_S) for at, rtt in rows]
+        return round(fmean(off), 3) if off else None
+
+    def _waits_for(self) -> str:
+        """What is still missing before nearer brokers are used; empty if they are."""
+        if self.at is None and self.method == "vivaldi":
+            return f"more measurements: the error is {self.estimate.error:.2f}, and coordinates count below {ERROR_MAX}"
+        if self.at is None:
+            missing = self._unmeasured()
+            return f"answers of landmarks: {', '.join(missing)}" if missing else "the landmarks' coordinates"
+        if not self.entries():
+            return f"more brokers: up to about {2**self._zones.k} of them (m) know each other as neighbours"
+        if not self._zones.preferred:
+            return "answers from the index about distant zones"
+        return ""
+
     def holdings(self) -> dict[str, tuple[int, int]]:
         zones = self._zones.owned.values()
         return {
+            "measured": (len(self._rtts), MEASURED_MAX + 1),
             "index": (sum(len(owned.index) for owned in zones), 2 * max(len(zones), 1) * INDEX_MAX),
             "watches": (len(self.watches), WATCHES_MAX),
             "pings": (len(self._sent), PINGS_MAX),

@@ -21,11 +21,13 @@ from tidings.overlay.interest import Interest
 from tidings.overlay.messages import NodeId, Packet, Peer, SubscriptionId
 from tidings.overlay.retransmit import Pending
 from tidings.overlay.router import (
+    MAP_ENTRIES_MAX,
     WHATEVER_HAPPENS,
     Completed,
     Count,
     Effect,
     Guarantee,
+    MapEntry,
     Protocol,
     Router,
     Send,
@@ -129,7 +131,10 @@ class SpanhopOptions:
     proximity: ProximityMethod = "none"
     """Where network coordinates come from: `gnp` measures delays to `landmarks`, `vivaldi` to any broker."""
     landmarks: Sequence[NodeId] = ()
-    """For `gnp`: at least one more broker than there are axes."""
+    """For `gnp`: at least one more broker than there are axes; the same ones, in the same order, on all brokers."""
+    index_records: int = 1
+    """Records of network coordinates that a zone keeps for each level; 0 for all. With one, no broker stores more than it
+    has levels, about log_m N; routes take some 7 to 16 % longer than with all."""
     heartbeat_s: float = 2.0
     """How often neighbours get a heartbeat; 0 for never, in large simulations without failures."""
     answer_s: float = 1.0
@@ -165,6 +170,8 @@ class SpanhopOptions:
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise InputError(f"expected one of {', '.join(choices)}, got {getattr(self, name)!r}")
+        if self.index_records < 0:
+            raise InputError(f"expected index_records of 0 or more, got {self.index_records}")
         least = len(self.axes) + 1
         if self.proximity == "gnp" and len(self.landmarks) < least:
             raise InputError(
@@ -229,7 +236,9 @@ class Spanhop(Router[SpanhopMessage]):
         self.notifier = Notifier(
             self.zones, self.hops, self.forwarder, self.home, multicast=options.notify == "multicast"
         )
-        self.proximity = Proximity(self.zones, rng, self.forwarder, options.proximity, options.landmarks)
+        self.proximity = Proximity(
+            self.zones, rng, self.forwarder, options.proximity, options.landmarks, index_records=options.index_records
+        )
         self.refresher = TableRefresher(self.zones, rng, self.forwarder, self.monitor)
         self.transfer = ZoneTransfer(
             self.zones,
@@ -541,6 +550,20 @@ class Spanhop(Router[SpanhopMessage]):
         known = [*near, *self.monitor.met.values(), *self.transfer.contacts.values()]
         return msgspec.msgpack.encode(list(dict.fromkeys(known))[:CONTACTS_MAX])
 
+    def map_entry(self) -> MapEntry:
+        """The zones that this broker owns, as shares of each axis."""
+        side = self.zones.space.side
+        owned = [self.zones.space.zone(path) for path in self.zones.own_paths()]
+        shown = tuple(
+            tuple((low / side, high / side) for low, high in zip(zone.low, zone.high))
+            for zone in owned[:MAP_ENTRIES_MAX]
+        )
+        return MapEntry(zones=shown, axes=tuple(self.options.axes), left_out=len(owned) - len(shown))
+
+    def status(self) -> dict[str, Any]:
+        proximity = self.proximity.status()
+        return {"proximity": proximity} if proximity else {}
+
     def holdings(self) -> dict[str, tuple[int, int]]:
         seen = len(self.notifier.delivered) + len(self.notifier.matched) + len(self.forwarder.numbers)
         return {
@@ -569,4 +592,5 @@ PROTOCOL = Protocol(
     messages=SpanhopMessage,
     guarantees=WHATEVER_HAPPENS | {Guarantee.JOINS_LIVE, Guarantee.LEAVES_CLEANLY, Guarantee.PRUNES},
     settle=settle,
+    options_naming_nodes=("landmarks",),
 )

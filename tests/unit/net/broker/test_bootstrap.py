@@ -12,7 +12,7 @@ from tidings.net.broker.bootstrap import Bootstrap
 from tidings.net.transport.frames import JoinStatus
 from tidings.node import LocalIdentity, Node, NodeEffect, node_id_of
 from tidings.overlay import Completed, Failed, NodeId, Peer, Send, protocol
-from tidings.overlay.pastry.messages import LookupRequest, Ping
+from tidings.overlay.prefix.messages import LookupRequest, Ping
 from tidings.security import Identity
 
 

@@ -23,7 +23,7 @@ def with_events(folder: Path, count: int, act: Callable[[EventHistory, Callable[
 
     async def run() -> None:
         journal = Journal(folder / "journal.db")
-        history = EventHistory(journal, lambda name: QUAKE if name == "Quake" else None)
+        history = EventHistory(journal, lambda name: QUAKE if name == "Quake" else None, lambda raw: [])
 
         def publish() -> None:
             number = journal.next_event

@@ -10,12 +10,19 @@ import pytest
 
 from tidings.delivery.outbox import PendingEvent
 from tidings.errors import InputError, SetupError
-from tidings.net.broker.journal import DurableSubscription, Journal
+from tidings.net.broker.journal import DurableSubscription, Journal, JournaledEvent
+from tidings.net.journal_storage.sqlite import SqliteStorage
+from tidings.node import BatchIds
 from tidings.overlay import EventId
 
 
 def event(number: int) -> EventId:
     return EventId("me", 0, number)
+
+
+def storage(journal: Journal) -> SqliteStorage:
+    assert isinstance(journal.storage, SqliteStorage)
+    return journal.storage
 
 
 def a_durable() -> DurableSubscription:
@@ -40,6 +47,49 @@ def test_only_its_owner_can_read_a_journal_and_its_folder(tmp_path: Path) -> Non
         assert all(file.stat().st_mode & 0o077 == 0 for file in found)
     finally:
         journal.close()
+
+
+def test_a_batch_has_a_position_for_each_event_and_goes_as_a_whole_when_it_is_old(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        journal = Journal(tmp_path / "j.db")
+        first = journal.note_batch(BatchIds.of("me", [7, 8, 9], 5), "T", 10, b"one", b"raw one")
+        alone = journal.note_event(event(8), "T", 20, b"key", b"raw")
+        second = journal.note_batch(BatchIds.of("me", [1, 2], 9), "T", 30, b"two", b"raw two")
+        assert (first.position, first.last, alone, second.position, second.last) == (1, 3, 4, 5, 6)
+        # Owed by itself, an event of a batch is there for its broker, and in no history twice.
+        journal.note_of_batch(JournaledEvent(2, EventId("me", 8, 6), "T", 10, b"packet", is_of_batch=True))
+        journal.note_pending("b", PendingEvent(1, 2, EventId("me", 8, 6), ""))
+        journal.note_stream("b", 2, 1)
+        assert await journal.pending_packets("b", [1]) == [(1, b"packet")]
+        assert [each.position for each in await journal.events_since(0, "T", 0, 100)] == [4]
+        assert await journal.batches_since(0, "T", 0, 100) == [first, second]
+        assert await journal.batches_since(11, "T", 0, 100) == await journal.batches_since(0, "T", 1, 100) == [second]
+        await journal.forget_old(0, 100, 0)  # All are old, and one of the first batch is owed.
+        assert await journal.batches_since(0, "T", 0, 100) == [first, second]
+        journal.note_stream("b", 2, 2)
+        await journal.forget_old(2, 0, 0)
+        assert await journal.batches_since(0, "T", 0, 100) == [second]
+        journal.close()
+
+    asyncio.run(scenario())
+    again = Journal(tmp_path / "j.db")
+    assert again.next_event == 7
+    assert again.repeated_batches.get(b"one") is None
+    assert list(again.repeated_batches.get(b"two") or ()) == [EventId("me", 1, 9), EventId("me", 2, 10)]
+    again.close()
+
+
+def test_a_batch_that_is_young_enough_stays_where_no_other_event_is(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        journal = Journal(tmp_path / "j.db")
+        journal.note_event(event(1), "T", 10, b"key", b"raw")
+        young = journal.note_batch(BatchIds.of("me", [7, 8], 5), "T", 1_000, b"one", b"raw one")
+        await journal.forget_old(100, 500, 0)
+        assert await journal.batches_since(0, "T", 0, 100) == [young]
+        assert await journal.events_since(0, "T", 0, 100) == []
+        journal.close()
+
+    asyncio.run(scenario())
 
 
 def test_what_was_committed_is_there_after_a_restart(tmp_path: Path) -> None:
@@ -91,7 +141,7 @@ def test_while_the_disk_refuses_nobody_is_told_that_it_is_written(tmp_path: Path
     async def scenario() -> None:
         journal = Journal(tmp_path / "j.db")
         other = sqlite3.connect(tmp_path / "j.db", isolation_level=None, timeout=0)
-        journal._writer.execute("PRAGMA busy_timeout = 0")
+        storage(journal).writer.execute("PRAGMA busy_timeout = 0")
         other.execute("BEGIN IMMEDIATE")  # As a full disk does, it makes every write fail.
         journal.note_event(event(1), "T", 0, b"key", b"")
         written = asyncio.create_task(journal.committed())
@@ -114,12 +164,12 @@ def test_a_commit_that_is_refused_is_tried_again_with_all_that_was_to_be_written
 
     async def scenario() -> None:
         journal = Journal(tmp_path / "j.db")
-        journal._writer.set_authorizer(no_commit)
+        storage(journal).writer.set_authorizer(no_commit)
         journal.note_event(event(1), "T", 0, b"key", b"")
         written = asyncio.create_task(journal.committed())
         while not journal.is_stuck:  # noqa: ASYNC110 - a plain flag, looked at once a turn
             await asyncio.sleep(0)
-        journal._writer.set_authorizer(None)
+        storage(journal).writer.set_authorizer(None)
         async with asyncio.timeout(60):
             await written
         assert len(await journal.events_since(0, "T", 0, 10)) == 1
@@ -134,7 +184,7 @@ def test_what_is_old_goes_the_next_time_if_the_disk_refuses_now(tmp_path: Path) 
         journal.note_event(event(1), "T", 0, b"key", b"")
         await journal.committed()
         other = sqlite3.connect(tmp_path / "j.db", isolation_level=None, timeout=0)
-        journal._writer.execute("PRAGMA busy_timeout = 0")
+        storage(journal).writer.execute("PRAGMA busy_timeout = 0")
         other.execute("BEGIN IMMEDIATE")  # As a full disk does, it makes every write fail.
         await journal.forget_old(keep_max=0, before_us=0, dead_max=10)
         assert len(await journal.events_since(0, "T", 0, 10)) == 1

@@ -46,6 +46,7 @@ def test_only_mode_full_limits_the_attributes_that_an_interest_is_indexed_under(
         ({"graph": GraphOptions()}, "unknown option 'graph'"),
         ({"hops_max": 0}, "hops_max ≥ 1"),
         ({"indexed_max": 0}, "indexed_max ≥ 1"),
+        ({"coordinators": 0}, "coordinators from 1 to 64"),
     ],
     ids=str,
 )

@@ -47,7 +47,7 @@ from tidings.overlay.irbr.messages import (
     content_mark,
 )
 from tidings.overlay.irbr.router import PROTOCOL, Irbr, IrbrOptions
-from tidings.overlay.pastry.lookup import SearchResult
+from tidings.overlay.prefix.search import SearchResult
 
 WIDE, NARROW = Ranges.of(x=(0, 100)), Ranges.of(x=(10, 20))
 FIGURE_2 = ["213", "202", "201", "031", "023"]

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from tests.unit.overlay.harness import QUIET, Bench
 from tidings.errors import InputError
 from tidings.overlay import Effect, Peer, Send, WakeAt, protocol
-from tidings.overlay.pastry.lookup import SearchResult
-from tidings.overlay.pastry.messages import Heartbeat, LookupReply, LookupRequest, NodeLeaving, Ping, Pong
 from tidings.overlay.pastry.ring import PastryOptions, Ring
-from tidings.overlay.pastry.routing_table import PastryState, settle, shared
+from tidings.overlay.pastry.routing_table import PastryState
+from tidings.overlay.prefix.messages import Heartbeat, LookupReply, LookupRequest, NodeLeaving, Ping, Pong
+from tidings.overlay.prefix.routing_state import settle_states, shared
+from tidings.overlay.prefix.search import SearchResult
 from tidings.overlay.router import remembered
 
 ids_of_three = st.text("0123", min_size=3, max_size=3)
@@ -67,7 +68,7 @@ def some_ids(count: int, seed: int, *, digits: str = "0123", length: int = 5) ->
 
 def settled(ids: list[str], **options: Any) -> dict[str, PastryState]:
     places = {id: PastryState(Peer(id), base=4, **options) for id in ids}
-    settle(places.values(), Random(1))
+    settle_states(places.values(), Random(1))
     return places
 
 

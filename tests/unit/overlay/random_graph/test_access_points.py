@@ -9,7 +9,7 @@ import pytest
 
 from tidings.errors import InputError
 from tidings.overlay import Peer
-from tidings.overlay.random_graph.access_points import AGE_MAX, AccessPoint, AccessTable, Policy, TreeId
+from tidings.overlay.random_graph.access_points import AGE_MAX, AccessPoint, AccessTable, Policy, TreeId, hashed_rank
 from tidings.overlay.random_graph.partition import AttributeAxis
 
 ME, TREE, OTHER = Peer("me"), TreeId(Peer("s"), 1), TreeId(Peer("t"), 1)
@@ -55,7 +55,7 @@ def test_a_table_has_two_entries_while_an_attribute_has_two_topologies() -> None
     assert [each.tree for each in table.at(AttributeAxis("Event", "x"))] == [TREE]
 
 
-@pytest.mark.parametrize("policy", ["naive", "balanced"])
+@pytest.mark.parametrize("policy", ["naive", "balanced", "hashed"])
 def test_a_table_never_exceeds_its_size(policy: Policy) -> None:
     """CBDLO-INV-S6."""
     table, rng = a_table(5, policy), Random(1)
@@ -123,3 +123,21 @@ def test_a_table_takes_neither_its_own_node_nor_expired_entries() -> None:
 def test_an_unknown_policy_is_refused() -> None:
     with pytest.raises(InputError, match="naive or balanced"):
         AccessTable(ME, Random(0), policy="best")  # type: ignore[arg-type]
+
+
+def test_anybody_can_tell_what_a_full_hashed_table_keeps() -> None:
+    table, attributes = a_table(5, "hashed"), [AttributeAxis("Event", f"a{number}") for number in range(40)]
+    for axis in Random(1).sample(attributes, 40):
+        table.add(point(axis.name))
+    kept = sorted(attributes, key=lambda axis: hashed_rank(ME.id, axis))[:5]
+    assert sorted(table.axes()) == sorted(kept)
+
+
+def test_the_nodes_that_are_asked_first_differ_from_attribute_to_attribute() -> None:
+    nodes, axes = (
+        [f"n{number}" for number in range(50)],
+        [AttributeAxis("Event", f"a{number}") for number in range(500)],
+    )
+    asked = Counter(min(nodes, key=lambda node: hashed_rank(node, axis)) for axis in axes)
+    assert len(asked) > 45
+    assert max(asked.values()) < 40, "four times the mean"

@@ -94,3 +94,14 @@ def test_without_a_trace_a_walk_may_turn_back() -> None:
 
 def test_a_walk_ends_at_a_node_without_neighbours() -> None:
     assert next_step(WalkPath(10), Peer("A"), [], Random(0)) is None
+
+
+def test_a_guided_walk_goes_to_the_neighbour_that_is_preferred_and_has_not_been_visited() -> None:
+    order = {"B": 2.0, "C": 0.0, "D": 1.0}
+    view = [Peer(name) for name in "BCD"]
+    first = next_step(WalkPath(), Peer("A"), view, Random(0), guide=lambda peer: order[peer.id])
+    assert first is not None
+    assert first.to.id == "C"
+    second = next_step(WalkPath(trace=(Peer("C"),)), Peer("A"), view, Random(0), guide=lambda peer: order[peer.id])
+    assert second is not None
+    assert second.to.id == "D"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from random import Random
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from tests.unit.overlay.harness import Bench
 from tidings.errors import InputError
 from tidings.overlay import NodeId, Peer, RouteHeader, next_hop
-from tidings.overlay.spanhop.messages import IndexChanged, IndexPut, NearAnswer, NearQuery, Routed
+from tidings.overlay.spanhop.messages import IndexChanged, IndexPut, Landmarks, NearAnswer, NearQuery, Routed
 from tidings.overlay.spanhop.network_coordinates import Coordinates, VivaldiEstimate, bounds, embed, place, scale
 from tidings.overlay.spanhop.precomputed import settle, settle_near
 from tidings.overlay.spanhop.proximity import ASKED_MAX, level_zone, nearest_of
@@ -125,8 +126,31 @@ def records(bench: Bench) -> list[tuple[NodeId, IndexPut]]:
     ]
 
 
+@pytest.mark.parametrize("most", [1, 2])
+def test_no_broker_stores_more_records_than_its_zone_has_levels(most: int) -> None:
+    """The paper's log_m N, also where all brokers are near each other by network."""
+    bench, places = a_network(64, index_records=most)
+    for number, id in enumerate(places):
+        near = bench.routers[id].proximity
+        near.low, near.high, near.at = (0.0, 0.0), (1.0, 1.0), (0.3 + number * 1e-4, 0.3)
+        bench.do(id, near.publish(0.0))
+    quietly(bench)
+    stored = [len(owned.index) for router in bench.routers.values() for owned in router.zones.owned.values()]
+    assert max(stored) <= most * 3 < 64
+    assert sum(stored) > 0
+
+
+def test_the_record_that_came_last_stays_and_may_be_replaced_in_turn() -> None:
+    bench, places = placed(16)
+    for id in places:
+        bench.do(id, bench.routers[id].proximity.publish(0.0, again=True))
+        quietly(bench)
+        mine = [put for _, put in records(bench) if put.peer.id == id]
+        assert len(mine) == len(bench.routers[id].proximity.levels())
+
+
 def test_a_broker_has_a_record_at_its_point_in_each_of_its_ancestors_zones() -> None:
-    bench, places = placed()
+    bench, places = placed(index_records=0)
     found = records(bench)
     assert len(found) == sum(len(r.proximity.levels()) for r in bench.routers.values())
     for holder, put in found:
@@ -333,6 +357,84 @@ def test_brokers_find_their_places_by_landmarks() -> None:
     assert max(off) < 0.05
 
 
+def landmark_bench(count: int = 8, up: int = 8) -> tuple[Bench, list[NodeId], dict[NodeId, Coordinates]]:
+    """Brokers that ask four landmarks, with the delays of a plane; those beyond the first `up` are not there yet."""
+    ids = [f"b{number:02}" for number in range(count)]
+    truth = dict(zip(ids, plane(count)))
+    bench = Bench(PROTOCOL, ids, delay_s=0.0, layout="balanced", proximity="gnp", landmarks=ids[:4], **STILL)
+    push = bench._push
+
+    def delayed(when: float, to: NodeId, sender: NodeId, what: Any) -> None:
+        push(when + (math.dist(truth[sender], truth[to]) if sender else 0.0), to, sender, what)
+
+    bench._push = delayed  # type: ignore[method-assign]
+    return bench, ids, truth
+
+
+def test_a_landmark_that_comes_late_is_waited_for_and_counts_as_far_as_it_is() -> None:
+    bench, ids, truth = landmark_bench()
+    late = bench.routers.pop(ids[3])
+    bench.run(until=30.0)
+    assert all(router.proximity.at is None for router in bench.routers.values())
+    waiting = bench.routers[ids[5]].status()["proximity"]["waits_for"]
+    assert waiting == "the landmarks' coordinates" or ids[3] in waiting
+    bench.routers[ids[3]] = late
+    bench.do(ids[3], late.proximity.start(bench.now))
+    bench.run(until=90.0)
+    found = {id: bench.routers[id].proximity.at for id in ids}
+    off = [abs(math.dist(found[a], found[b]) - 2 * math.dist(truth[a], truth[b])) for a in ids for b in ids]
+    assert max(off) < 0.05
+
+
+def test_the_first_landmark_learns_after_a_restart_what_the_others_know() -> None:
+    bench, ids, _ = landmark_bench()
+    bench.run(until=30.0)
+    before = bench.routers[ids[1]].proximity.at
+    fresh = Spanhop(Peer(ids[0]), Random(0), SpanhopOptions(proximity="gnp", landmarks=ids[:4], **STILL)).proximity
+    bench.routers[ids[0]].proximity = fresh
+    bench.do(ids[0], fresh.start(bench.now))
+    bench.run(until=60.0)
+    assert fresh.at is not None
+    assert bench.routers[ids[1]].proximity.at == before
+    assert fresh.status()["error"] < 0.1
+
+
+def test_only_landmarks_say_where_landmarks_are() -> None:
+    bench, ids, _ = landmark_bench()
+    near = bench.routers[ids[5]].proximity
+    there = tuple((float(number), 0.0) for number in range(4))
+    true, others = tuple(map(Peer, ids[:4])), tuple(map(Peer, ids[4:8]))
+    low, high = (0.0, 0.0), (4.0, 1.0)
+    unsound = ((math.nan, 0.0), *there[1:])
+    for sender, message in (
+        (ids[6], Landmarks(true, there, low, high)),
+        (ids[0], Landmarks(others, there, low, high)),
+        (ids[0], Landmarks(true, unsound, low, high)),
+        (ids[0], Landmarks(true, there[:3], low, high)),
+    ):
+        assert near.receive(sender, message, 0.0) == []
+        assert near.low == ()
+    near.receive(ids[0], Landmarks(true, there, low, high), 0.0)
+    assert near.low == low
+
+
+def test_the_status_says_what_nearer_brokers_gain() -> None:
+    bench, _ = placed()
+    for id in bench.routers:
+        bench.do(id, bench.routers[id].proximity.select(bench.now))
+    quietly(bench)
+    nearer = [router for router in bench.routers.values() if router.proximity._found_nearer()]
+    assert nearer
+    for router in nearer:
+        recorded, near = router.proximity._found_nearer()[0]
+        router.proximity._rtts.update({recorded: deque([0.08, 0.07]), near: deque([0.02])})
+        found = router.status()["proximity"]
+        assert found["compared"] >= 1
+        assert found["nearer_ms"] < found["recorded_ms"]
+        assert (found["waits_for"], found["published"]) == ("", len(router.proximity.levels()))
+    assert Spanhop(Peer("a"), Random(0)).status() == {}
+
+
 def test_the_zone_asked_about_is_the_levels_zone_around_an_entry() -> None:
     path = ((8, 0), (8, 1), (4, 0))
     assert level_zone(path, 2) == path[:2]
@@ -366,10 +468,10 @@ def mean_way(routers: dict[NodeId, Spanhop], places: dict[NodeId, Coordinates]) 
 
 
 def test_a_precomputed_index_is_the_one_that_messages_lead_to() -> None:
-    bench, places = placed()
+    bench, places = placed(index_records=0)
     made = {(holder, put.path, put.peer.id) for holder, put in records(bench)}
     low, high = bounds(list(places.values()), margin=0.0)
-    other, _ = a_network()
+    other, _ = a_network(index_records=0)
     settle_near(other.routers, places)
     assert {(put.path, put.peer.id) for _, put in records(other)} == {(path, id) for _, path, id in made}
     assert all(router.proximity.low == low and router.proximity.high == high for router in other.routers.values())

@@ -1,18 +1,18 @@
-"""What Hermes and IRBR have in common: a router that runs on a ring.
+"""What Hermes and IRBR have in common: a router that runs on a prefix network.
 
-It joins and leaves with the ring. What arrives before it is ready waits here: with half of
+It joins and leaves with the network. What arrives before it is ready waits here: with half of
 its tables it would prune what other nodes need.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from tidings.overlay.messages import NodeId, Packet, Peer
-from tidings.overlay.pastry import ring as rings
-from tidings.overlay.pastry.ring import PastryOptions, Ring, RingApplication
+from tidings.overlay.prefix import network as networks
+from tidings.overlay.prefix.network import NetworkApplication, PrefixNetwork, PrefixOptions
 from tidings.overlay.router import (
     WHATEVER_HAPPENS,
     Effect,
@@ -24,15 +24,18 @@ from tidings.overlay.router import (
     builder,
 )
 
+N = TypeVar("N", bound=PrefixNetwork)
+
 HELD_MAX = 16_384  # Messages, and as many own events, kept by a node that is not ready yet.
 
 
-class RingRouter(Router[M], RingApplication):
-    """One node of a protocol on a ring: a `Router` to whoever runs it, a `RingApplication` to its ring."""
+class PrefixRouter(Router[M], NetworkApplication, Generic[M, N]):
+    """One node of such a protocol: a `Router` to whoever runs it, a `NetworkApplication` to its network."""
 
-    def __init__(self, me: Peer, rng: Random, options: PastryOptions) -> None:
+    def __init__(self, me: Peer, rng: Random, build: Callable[[NetworkApplication], N]) -> None:
+        """`build` makes this node's part of the network, whose application the router is."""
         self.me, self._rng = me, rng
-        self.ring = Ring(me, self, rng, options)
+        self.ring: N = build(self)
         self._joined = False  # Whether this node joined a network that existed.
         self._held: list[tuple[NodeId, M]] = []
         self._unpublished: list[Packet] = []
@@ -68,14 +71,15 @@ class RingRouter(Router[M], RingApplication):
         return effects
 
 
-def on_a_ring(
+def on_a_prefix_network(
     name: str,
-    router: type[RingRouter[Any]],
-    options_class: type[PastryOptions],
+    router: Callable[..., PrefixRouter[Any, Any]],
+    options_class: type[PrefixOptions],
     messages: Any,
     live_options: Mapping[str, Any] | None = None,
+    options_telling_apart: Mapping[str, Any] | None = None,
 ) -> Protocol:
-    """A protocol whose nodes are such routers. All that run on a ring give the same guarantees."""
+    """A protocol whose nodes are such routers. All that run on such a network give the same guarantees."""
     return Protocol(
         name=name,
         build=builder(name, router, options_class),
@@ -85,14 +89,15 @@ def on_a_ring(
         name_node=name_node,
         content_in_packets_only=True,
         live_options=live_options or {},
+        options_telling_apart=options_telling_apart or {},
     )
 
 
 def settle(routers: dict[NodeId, Router[Any]], now: float) -> None:
     """All nodes have joined long ago, and none has subscribed yet."""
-    rings.settle([router.ring for router in routers.values() if isinstance(router, RingRouter)], now)
+    networks.settle([router.ring for router in routers.values() if isinstance(router, PrefixRouter)], now)
 
 
 def name_node(index: int, rng: Random) -> NodeId:
-    """A random point on a circle of 128 bits."""
+    """A random identifier of 128 bits."""
     return f"{rng.getrandbits(128):032x}"
