@@ -66,7 +66,7 @@ def prices_of(rows: list[Row], plan: str) -> Prices | None:
 
 
 def _is_plain(row: Row) -> bool:
-    return row["command"] == "match" and row["master"] == LOCAL and row["agrees"]
+    return bool(row["command"] == "match" and row["master"] == LOCAL and row["agrees"])
 
 
 def _table(rows: list[Row]) -> list[str]:
