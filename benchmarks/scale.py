@@ -6,7 +6,6 @@ r"""Conditions as text against events through `tidings match`, at any size, chec
     python -m benchmarks.scale --conditions 1000000 --cache                      twice, the second time without parsing
     python -m benchmarks.scale --stream --batches 4                              the same through `tidings run`
     python -m benchmarks.scale --build --conditions 1000000                      from text to an index, in a Spark that runs
-    python -m benchmarks.scale --grid --save                                     both plans at growing sizes, in one Spark
     python -m benchmarks.scale --page                                            the figure and the page, from what is saved
 
 Intervals are narrower than in the other benchmarks, so that about `--matches` conditions match an event however many
@@ -41,18 +40,17 @@ import pyarrow.parquet as pq
 
 from benchmarks import scale_page, workload
 from benchmarks.matching.machine import facts
-from benchmarks.pipeline.usage import cpu_s, executors_mb, forget_peaks, peaks_mb
+from benchmarks.pipeline.usage import cpu_s, executors_mb, peaks_mb
 from benchmarks.showing import RESULTS, ROOT
 from tidings.events import write_file
-from tidings.pipeline import list_deliveries, match_files, parse_settings, start
+from tidings.pipeline import list_deliveries, parse_settings, start
 from tidings.pipeline.matching.index_replica import distribute_index
 from tidings.pipeline.matching.parse_subscriptions import ParsedSubscriptions
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 CHUNK = 250_000  # Conditions or events that are made and written at once.
-GRID = ((30_000, 100_000), (100_000, 100_000), (300_000, 100_000), (100_000, 400_000), (1_000_000, 100_000))
 SAMPLED = 20  # Events whose matches are found by looking at every condition.
 TRIAL = 50_000  # Conditions by which the width of intervals is chosen.
 
@@ -83,8 +81,6 @@ def main() -> int:
     if asked.page:
         scale_page.write()
         return 0
-    if asked.grid:
-        return grid(asked)
     with tempfile.TemporaryDirectory(dir=asked.folder) as name:
         folder = Path(name)
         width = width_for(asked.matches / asked.conditions)
@@ -159,40 +155,6 @@ def measured(folder: Path, asked: argparse.Namespace, width: float, is_again: bo
         batches=asked.batches if asked.stream else 1, master=asked.master, cached=is_again,
         seconds=round(seconds, 1), cpu_s=round(watched.cpu_s, 1), deliveries=held, executor_mb=watched.executor_mb,
         driver_mb=watched.driver_mb, load=round(load, 1), agrees=agrees,
-    )  # fmt: skip
-
-
-def grid(asked: argparse.Namespace) -> int:
-    """Runs all sizes in one Spark, which has started and compiled before: what a start costs is in none of them."""
-    spark, agrees = start("scale", asked.master, parse_settings(asked.conf)), True
-    for at, (conditions, events) in enumerate([(1_000, 1_000), *GRID]):
-        with tempfile.TemporaryDirectory(dir=asked.folder) as name:
-            folder = Path(name)
-            width = width_for(asked.matches / conditions)
-            write(folder, conditions, events, width)
-            for plan in ("index", "zones"):
-                outcome = matched(spark, folder, conditions, events, width, plan)
-                print(json.dumps(asdict(outcome)), flush=True)
-                agrees = agrees and outcome.agrees
-                if asked.save and at:
-                    save([outcome])
-    spark.stop()
-    return 0 if agrees else 1
-
-
-def matched(spark: SparkSession, folder: Path, conditions: int, events: int, width: float, plan: str) -> Outcome:
-    given = [str(folder / name) for name in ("events", "conditions", "out")]
-    load, used, began = os.getloadavg()[0], cpu_s(), time.monotonic()
-    forget_peaks()
-    told = match_files(spark, given[0], given[1], given[2], plan=plan, overwrite=True)
-    seconds, used, peaks = time.monotonic() - began, cpu_s() - used, peaks_mb()
-    held = ds.dataset(given[2], format="parquet").count_rows()
-    return Outcome(
-        conditions=conditions, events=events, plan=plan, command="match", batches=1,
-        master=spark.sparkContext.master, cached=False, seconds=round(seconds, 1), cpu_s=round(used, 1),
-        deliveries=held, executor_mb=peaks["java"] + 2 * peaks.get("python", 0), driver_mb=peaks["driver"],
-        load=round(load, 1),
-        agrees=held == told.deliveries and sample_agrees(folder / "out", conditions, events, width),
     )  # fmt: skip
 
 
@@ -316,7 +278,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--folder", help="where there is space; the system's temporary folder otherwise")
     parser.add_argument("--cache", action="store_true", help="keep parsed conditions, and run twice")
     parser.add_argument("--build", action="store_true", help="parse and index only")
-    parser.add_argument("--grid", action="store_true", help="many sizes, one after another")
     parser.add_argument("--stream", action="store_true", help="through `tidings run`")
     parser.add_argument("--batches", type=int, default=1, help="of a stream, about")
     parser.add_argument("--save", action="store_true")

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -32,6 +32,7 @@ from tests.postgres_server import PASSWORD, PostgresCluster, new_home
 from tidings.errors import Denied, PeerError, SetupError
 from tidings.matching import load_kernels
 from tidings.net import Client, DevNetwork, ReadAccess, Subscription, read_broker
+from tidings.net.config import Limits
 from tidings.net.dev_network import free_ports
 from tidings.security import Mode
 
@@ -40,6 +41,7 @@ AGAIN_S = 0.05
 COMES_S_MAX = 240.0  # Not a promise: how long a loaded machine may take.
 WHAT_ENDS = ("disk:", "key:", "draining", "beacon:")  # Refusals that end by themselves.
 DISK_MB = 192
+LEASE_S = Limits().lease_s
 Say = Callable[[str], None]
 LAYOUT = DevNetwork(
     first_port=0,
@@ -94,9 +96,9 @@ class Outlived:
 class Pair(LiveNetwork):
     """A network whose broker police-1 has its journal in PostgreSQL, and a second process elsewhere."""
 
-    def __init__(self, folder: Path, *, disk_mb: int = 0) -> None:
+    def __init__(self, folder: Path, *, disk_mb: int = 0, lease_s: float = LEASE_S) -> None:
         """`disk_mb`: the primary has a disk of its own, which can be filled."""
-        super().__init__(folder, LAYOUT)
+        super().__init__(folder, replace(LAYOUT, limits={"lease_s": lease_s}))
         homes = [new_home(), new_home()]
         self.disk: SmallDisk | None = None
         self.primary, self._standby_home = PostgresCluster(homes[0]), homes[1]
@@ -316,11 +318,17 @@ class Trials:
 
 
 async def outlive(
-    folder: Path, *, events: int, seconds: float, trials: Sequence[str], say: Say = _silently
+    folder: Path,
+    *,
+    events: int,
+    seconds: float,
+    trials: Sequence[str],
+    say: Say = _silently,
+    lease_s: float = LEASE_S,
 ) -> Outlived:
     """Publishes so many events over so many seconds, longer where a trial takes longer; the trials at even distances."""
     outlived = Outlived()
-    async with Pair(folder, disk_mb=DISK_MB if "full" in trials else 0) as pair:
+    async with Pair(folder, disk_mb=DISK_MB if "full" in trials else 0, lease_s=lease_s) as pair:
         say("two processes of police-1, a primary and its synchronous standby are up")
         trouble = Trials(pair, outlived, say)
         kept = {name: await _placed(await pair.client(name)) for name in ("police/desk", "ccs/desk")}

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
 from tidings.delivery import (
+    AGAIN_S,
     BACK_S,
     BACKLOG_MAX,
     BROKERS_CHECKED_MAX,
@@ -29,6 +30,7 @@ from tidings.delivery import (
     HeldCheck,
     HeldChecks,
     InterestDirectory,
+    RecentChecks,
     SpotSample,
     published_at,
 )
@@ -69,7 +71,7 @@ class DirectDelivery:
         self._node, self._links, self._directory, self._history, self._tasks = node, links, directory, history, tasks
         self._rng, self._loop = rng, asyncio.get_running_loop()
         self._sample = SpotSample(rng, CHECKED_MAX if checks else 0)
-        self._held, self._detours = HeldChecks(), Detours()
+        self._recent, self._held, self._detours = RecentChecks(), HeldChecks(), Detours()
         self._reached: dict[NodeId, float] = {}
         self._live_at: dict[str, float] = {}
         # Those that are being sent what was published before; asked, not walked.
@@ -128,12 +130,20 @@ class DirectDelivery:
             brokers = self._directory.live_brokers(type)
             if len(brokers) > BROKERS_CHECKED_MAX:
                 brokers = self._rng.sample(brokers, BROKERS_CHECKED_MAX)
+            self._recent.add(type, events, now)
             checks = tuple((now - event.at, event.raw) for event in events)
             if type in types:  # Some overlays bring events back to their own broker by way of others.
                 self._held.hold(self._node.me.id, checks, now)
             for broker in brokers:
                 if (link := self._reach(broker, type, now)) is not None:
                     link.send(DirectEvents(checks, check=True))
+
+    def link_ready(self, link: Link) -> None:
+        """A link is up: checks of the last seconds may not have got through, as there was none, or another."""
+        broker, now = link.proven.id, self._loop.time()
+        for type, events in self._recent.since(now - AGAIN_S):
+            if broker in self._directory.live_brokers(type) and self._node.may_be_owed(broker, type, now):
+                link.send(DirectEvents(tuple((now - event.at, event.raw) for event in events), check=True))
 
     def _reach(self, broker: NodeId, type: str, now: float) -> Link | None:
         """The link to a broker that may have events of a type now; if there is none, it is dialled."""

@@ -13,7 +13,6 @@ from typing import Any
 from tidings.lab.experiment import Measured, Parameters
 from tidings.lab.results import Finding, Results, judged
 from tidings.overlay import EventId, Everything, NodeId, Ranges
-from tidings.overlay.cbdlo.router import Cbdlo
 from tidings.sim import World
 
 READABLE, UNREADABLE = "readable", "unreadable"
@@ -56,9 +55,8 @@ class _Popular:
         """The share of all registrations that the busiest node has as coordinator, in percent."""
         held: Counter[NodeId] = Counter()
         for member in self.world.nodes:
-            assert isinstance(member.router, Cbdlo)
-            for coordinator in member.router.upper.coordinators.by_axis.values():
-                held[member.id] += len(coordinator.registrations())
+            for kind, (count, _) in member.router.holdings().items():
+                held[member.id] += count if kind.startswith("registrations of ") else 0
         return 100 * max(held.values()) / held.total()
 
     def publish(self) -> tuple[float, float]:

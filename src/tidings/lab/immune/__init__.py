@@ -1,4 +1,10 @@
-"""The experiments of the immunity-based routing paper: its figures, and other graphs than its own."""
+"""The experiments of the immunity-based routing paper.
+
+The modules, in reading order:
+
+    experiments   the paper's figures
+    graphs        communities, and a plane with delays
+"""
 
 from tidings.lab.immune import experiments, graphs
 

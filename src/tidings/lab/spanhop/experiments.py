@@ -16,6 +16,7 @@ from typing import Any
 
 from tidings.lab.experiment import Claim, Experiment, Measured, PlotAxis
 from tidings.lab.results import Finding, NotMeasured, Results, judged
+from tidings.lab.scale import scale_experiment
 from tidings.lab.spanhop.measures import (
     AS_RECORDED,
     BALANCED,
@@ -480,4 +481,5 @@ EXPERIMENTS = (
         y=PlotAxis("mean hops"),
         claims=(Claim("beyond the paper: nearest brokers cost no hops", "within 2 %", _hops_are_equal),),
     ),
+    scale_experiment("spanhop", (2**10, 2**14, 2**17), seconds=lambda nodes: 1.5 + 4e-4 * nodes),
 )  # fmt: skip
