@@ -313,7 +313,7 @@ def _tapestry_costs_the_same(results: Results) -> Finding:
     shown = ", ".join(
         f"{x:g}: {results.mean(PAPER_TAPESTRY, x):.1f} and {results.mean(PAPER_MODE, x):.1f}" for x in places
     )
-    why = "the cells are the same; who stands for one differs, and that is chance in both"
+    why = "the cells are the same, and networks that begin settled with one seed know the same nodes of them"
     alike = all(abs(ratio - 1) <= _ALIKE for ratio in ratios)
     return Finding(shown, judged(alike, holds=lambda _: False, better=bool), why)
 
