@@ -1,8 +1,9 @@
 """New seeds for as long as one likes: `python -m tests.soak --minutes 10`.
 
-A quarter of the time the conformance suite runs in the simulated world, a quarter of it chaos strikes live networks of
-broker processes, a quarter of it a hostile member and a stranger attack every overlay, and a quarter of it streaming
-jobs on Spark, on a local disk and in S3, are killed and started again. Prints each failure with the command that
+A fifth of the time the conformance suite runs in the simulated world, a fifth of it chaos strikes live networks of
+broker processes, a fifth of it a broker with two processes and a journal in PostgreSQL outlives both and its database, a
+fifth of it a hostile member and a stranger attack every overlay, and a fifth of it streaming jobs on Spark, on a
+local disk and in S3, are killed and started again. Prints each failure with the command that
 replays it, a simulated one shrunk; exit code 1 if there was one.
 """
 
@@ -20,17 +21,17 @@ from pathlib import Path
 from tests.adversary.catalogue import OVERLAYS, HostilePlan
 from tests.adversary.catalogue import judged as attacked
 from tests.conformance import FAULTS, NODE_COUNT, PROTOCOLS
-from tests.live import chaos
+from tests.live import chaos, outliving
 from tests.pipeline.kills import killed_again_and_again, killed_in_s3
 from tidings.sim import SimulationPlan, failure, shrunk
 
-WORLDS = ("simulated", "live", "hostile", "spark")
+WORLDS = ("simulated", "live", "outliving", "hostile", "spark")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Run the hard tests on new seeds.")
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--world", choices=WORLDS, action="append", help="only this one (default: all, a quarter each)")
+    parser.add_argument("--world", choices=WORLDS, action="append", help="only this one (default: all, a fifth each)")
     parser.add_argument("--protocol", choices=PROTOCOLS, action="append", help="only these in the simulated world")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**9), help="the first seed")
     asked = parser.parse_args()
@@ -40,7 +41,8 @@ def main() -> int:
         if world == "simulated":
             failures += soak(asked.protocol or PROTOCOLS, asked.seed, until)
         else:
-            failures += {"live": soak_live, "hostile": soak_hostile, "spark": soak_spark}[world](asked.seed, until)
+            soaks = {"live": soak_live, "outliving": soak_outliving, "hostile": soak_hostile, "spark": soak_spark}
+            failures += soaks[world](asked.seed, until)
     return 1 if failures else 0
 
 
@@ -71,6 +73,20 @@ def soak_live(seed: int, until: float) -> int:
         wrong = chaos.judged(chaos.Plan(brokers=6, events=6000, seconds=45.0, seed=seed)).wrong
         runs, failures, seed = runs + 1, failures + bool(wrong), seed + 1
     print(f"{runs} live runs, {failures} failures, next seed {seed}")
+    return failures
+
+
+def soak_outliving(seed: int, until: float) -> int:
+    """How many runs lost or repeated something: of 100,000 events, in an order of trials drawn from the seed."""
+    runs = failures = 0
+    while time.monotonic() < until:
+        trials = random.Random(seed).sample(outliving.TRIALS[:-1], len(outliving.TRIALS) - 1)
+        wrong = outliving.judged(100_000, 150.0, [*trials, outliving.TRIALS[-1]]).wrong()  # Nothing is left to promote.
+        if wrong:
+            again = f"python -m tests.live.outliving --only {' '.join(trials)} {outliving.TRIALS[-1]}"
+            print("\n".join([*wrong, f"again with {again}\n"]), flush=True)
+        runs, failures, seed = runs + 1, failures + bool(wrong), seed + 1
+    print(f"{runs} runs of a broker that outlives its machine, {failures} failures, next seed {seed}")
     return failures
 
 

@@ -14,20 +14,25 @@ import asyncio
 import contextlib
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import pytest
 
 from tests.live.disks import SmallDisk
 from tests.live.lines import Line
+from tests.live.outcome import described, leaves
 from tests.live.processes import BrokerProcess, LiveNetwork
 from tests.postgres_server import PASSWORD, PostgresCluster, new_home
 from tidings.errors import Denied, PeerError, SetupError
 from tidings.matching import load_kernels
 from tidings.net import Client, DevNetwork, ReadAccess, Subscription, read_broker
+from tidings.net.config import Limits
 from tidings.net.dev_network import free_ports
 from tidings.security import Mode
 
@@ -36,6 +41,7 @@ AGAIN_S = 0.05
 COMES_S_MAX = 240.0  # Not a promise: how long a loaded machine may take.
 WHAT_ENDS = ("disk:", "key:", "draining", "beacon:")  # Refusals that end by themselves.
 DISK_MB = 192
+LEASE_S = Limits().lease_s
 Say = Callable[[str], None]
 LAYOUT = DevNetwork(
     first_port=0,
@@ -56,6 +62,8 @@ class Outlived:
     published: list[str] = field(default_factory=list)
     got: dict[str, list[str]] = field(default_factory=dict)
     refused: int = 0
+    failed: str = ""
+    """Why it could not be brought to its end."""
     takeovers_s: dict[str, float] = field(default_factory=dict)
     """By what happened: from then until the other process listened."""
     served_s: dict[str, float] = field(default_factory=dict)
@@ -63,6 +71,8 @@ class Outlived:
 
     def wrong(self) -> list[str]:
         """What should not be so."""
+        if self.failed:
+            return [self.failed]
         return [why for name, ids in self.got.items() if (why := self._wrong(name, ids))]
 
     def _wrong(self, name: str, ids: Sequence[str]) -> str:
@@ -86,9 +96,9 @@ class Outlived:
 class Pair(LiveNetwork):
     """A network whose broker police-1 has its journal in PostgreSQL, and a second process elsewhere."""
 
-    def __init__(self, folder: Path, *, disk_mb: int = 0) -> None:
+    def __init__(self, folder: Path, *, disk_mb: int = 0, lease_s: float = LEASE_S) -> None:
         """`disk_mb`: the primary has a disk of its own, which can be filled."""
-        super().__init__(folder, LAYOUT)
+        super().__init__(folder, replace(LAYOUT, limits={"lease_s": lease_s}))
         homes = [new_home(), new_home()]
         self.disk: SmallDisk | None = None
         self.primary, self._standby_home = PostgresCluster(homes[0]), homes[1]
@@ -260,9 +270,12 @@ class Trials:
             self.say("no disk can be mounted here: it is not filled")
             return
         disk.fill()
-        refused = self.outlived.refused
-        while self.outlived.refused == refused:
+        desk = await self.pair.client("police/desk")
+        while not (await desk.ask("status"))[0]["stuck"]:
             await self._something()
+        camera = await self.pair.client("police/camera")
+        with pytest.raises(SetupError, match="^disk: this broker cannot write its journal"):
+            await camera.publish("Numberplate", {"plate": "AB", "speed": 1.0})
         disk.empty()
         await asyncio.to_thread(self.pair.primary.revive)
 
@@ -305,11 +318,17 @@ class Trials:
 
 
 async def outlive(
-    folder: Path, *, events: int, seconds: float, trials: Sequence[str], say: Say = _silently
+    folder: Path,
+    *,
+    events: int,
+    seconds: float,
+    trials: Sequence[str],
+    say: Say = _silently,
+    lease_s: float = LEASE_S,
 ) -> Outlived:
     """Publishes so many events over so many seconds, longer where a trial takes longer; the trials at even distances."""
     outlived = Outlived()
-    async with Pair(folder, disk_mb=DISK_MB if "full" in trials else 0) as pair:
+    async with Pair(folder, disk_mb=DISK_MB if "full" in trials else 0, lease_s=lease_s) as pair:
         say("two processes of police-1, a primary and its synchronous standby are up")
         trouble = Trials(pair, outlived, say)
         kept = {name: await _placed(await pair.client(name)) for name in ("police/desk", "ccs/desk")}
@@ -377,10 +396,22 @@ TRIALS = ("kill", "freeze", "cut", "away", "full", "promote")
 def judged(events: int, seconds: float, trials: Sequence[str], say: Say = _silently) -> Outlived:
     """One run in a folder that is removed if all is well."""
     folder = Path(tempfile.mkdtemp(prefix="tidings-outliving-"))
-    outlived = asyncio.run(outlive(folder, events=events, seconds=seconds, trials=trials, say=say))
+    try:
+        outlived = asyncio.run(_until_terminated(folder, events, seconds, trials, say))
+    except Exception as fault:  # noqa: BLE001 - whatever it is, it is a reason.
+        whys = ", and ".join(map(described, leaves(fault) if isinstance(fault, ExceptionGroup) else [fault]))
+        outlived = Outlived(failed=f"it could not be brought to its end: {whys}; logs are in {folder}")
     if not outlived.wrong():
         shutil.rmtree(folder)
     return outlived
+
+
+async def _until_terminated(folder: Path, events: int, seconds: float, trials: Sequence[str], say: Say) -> Outlived:
+    """`outlive`, which takes its processes and mounts with it when it is told to end."""
+    this = asyncio.current_task()
+    assert this is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
+    return await outlive(folder, events=events, seconds=seconds, trials=trials, say=say)
 
 
 def main() -> int:

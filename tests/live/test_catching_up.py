@@ -54,7 +54,7 @@ def test_what_cannot_be_written_is_not_confirmed_however_much_is_asked_for(tmp_p
             await network.stop("ccs-1")
             await camera.publish_many("Numberplate", sightings(MISSED))
             late = await network.start("ccs-1")
-            with closing(sqlite3.connect(late.journal.file, isolation_level=None)) as backup:
+            with closing(sqlite3.connect(late.journal.storage.where, isolation_level=None)) as backup:
                 backup.execute("BEGIN IMMEDIATE")  # Nothing can be written while somebody else may.
                 await until_all_have_come(network)
                 pending = network.brokers["police-1"].sender.pending_count()

@@ -27,6 +27,7 @@ from tidings.store.audit import AuditHead, add_entry, read_audit_head
 from tidings.store.migrations import STEPS, MigrationStep, check_not_newer, migrate, version_of
 
 WAIT_S_MAX = 30.0  # For other writers, each of which takes milliseconds: whoever holds the lock longer is stuck.
+IDLE_S_MAX = 10  # Within a change; it has nothing to wait for but the server.
 CONNECT_S_MAX = 10  # A server that does not answer by then is down.
 WAL_RETRY_S = 0.02
 
@@ -124,6 +125,8 @@ class Database:
                 if connection.dialect.name == "postgresql":
                     # A server may be configured to answer before it has written; a sender id must not be lost.
                     connection.exec_driver_sql("SET LOCAL synchronous_commit = on")
+                    # Of a process that is frozen, all others would wait for ever.
+                    connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_S_MAX}s'")
                     connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{round(1000 * self._wait_s_max)}ms'")
                 yield connection
                 if self._guard is not None:

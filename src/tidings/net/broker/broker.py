@@ -533,7 +533,10 @@ class Broker:
             self._draining = self._loop.create_task(self.stop())
 
     def _send_clients_away(self) -> None:
-        """Another process may have taken over: clients that know its address find out. Others come back here."""
+        """Another process may have taken over: clients that know its address find out. Others come back here.
+
+        Again and again as long as the lease cannot be renewed: the other one may have begun to listen since.
+        """
         self._acceptor.close_sessions("this broker cannot reach its database; another process may have taken over")
 
     async def ended(self) -> None:
@@ -818,6 +821,7 @@ class Broker:
         self.interest.send_versions(link)
         self.receiver.link_ready(neighbour)
         self.sender.link_ready(neighbour)
+        self.direct.link_ready(link)
         self._bootstrap.try_join()
 
     # ── Effects ──

@@ -5,12 +5,13 @@
     lease_s         how long a holder may be silent
     written         the number of the last group that was written
 
-Each write updates this row in its own transaction, where epoch and token are the writer's. So a write and a change of
-hands exclude one another: whoever takes over sees all that was written, and nothing is written afterwards. `written` tells
-a holder that lost its connection during a commit whether the group is there.
+Each write updates this row as the last step of its own transaction, where epoch and token are the writer's. So a write
+and a change of hands exclude one another: whoever takes over sees all that was written, and nothing is written
+afterwards. `written` tells a holder that lost its connection during a commit whether the group is there.
 
-Whoever waits takes only a row that nobody has locked. A locked one is being written to; if its process is frozen, the
-server ends the transaction after `lease_s`.
+A process that is frozen in a transaction leaves rows locked, and the server waits for the rest of what it was sending
+without a limit. So whoever finds the lease at its end first has the server end the connections of the last holder, which
+have its token in their names.
 """
 
 from __future__ import annotations
@@ -47,6 +48,11 @@ CREATE TABLE IF NOT EXISTS lease (
 CREATE TABLE IF NOT EXISTS standbys (token BYTEA PRIMARY KEY, holder TEXT NOT NULL, seen_at TIMESTAMPTZ NOT NULL);
 """
 _FIRST = "INSERT INTO lease VALUES (1, %s, %s, 0, '', '', 0, '-infinity', 0) ON CONFLICT (one) DO NOTHING"
+_ENDED = "SELECT token FROM lease WHERE renewed_at < clock_timestamp() - make_interval(secs => lease_s)"
+_DISCONNECT = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE application_name = %s AND usename = current_user AND pid <> pg_backend_pid()
+"""
 _TAKE = """
 UPDATE lease SET epoch = epoch + 1, token = %s, holder = %s, lease_s = %s, renewed_at = clock_timestamp()
 WHERE one = (SELECT one FROM lease WHERE renewed_at < clock_timestamp() - make_interval(secs => lease_s) FOR UPDATE SKIP LOCKED)
@@ -121,7 +127,11 @@ class Candidate:
     def try_to_take(self) -> tuple[Lease, int] | None:
         """The lease and the number of the last group, if nobody holds it; else None."""
         with self._session.used() as connection:
-            row = connection.execute(_TAKE, (self._token, self._holder, self._lease_s)).fetchone()
+            row = None
+            if (ended := connection.execute(_ENDED).fetchone()) is not None:
+                if ended[0]:
+                    connection.execute(_DISCONNECT, (self._session.named(ended[0]),))
+                row = connection.execute(_TAKE, (self._token, self._holder, self._lease_s)).fetchone()
             if row is None:
                 self._tell(connection)
                 return None
@@ -147,7 +157,7 @@ class LeaseKeeper:
         self.lost: LeaseLost | None = None
         self.on_lost: Callable[[LeaseLost], None] = _ignore
         self.on_doubt: Callable[[], None] = _do_nothing
-        self._in_doubt = False
+        self._told_at = 0.0
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="journal-lease", daemon=True)
 
@@ -161,7 +171,6 @@ class LeaseKeeper:
     def renewed(self, asked_at: float) -> None:
         """The database has confirmed the lease in an exchange that began then."""
         self._renewed_at = max(self._renewed_at, asked_at)
-        self._in_doubt = False
 
     def passed_on(self) -> LeaseLost:
         """The lease is lost: tells the broker, once."""
@@ -199,9 +208,10 @@ class LeaseKeeper:
                 self._doubt(wrong)
 
     def _doubt(self, wrong: Exception) -> None:
-        """So long unrenewed that another process may have taken over: tells the broker, once each time."""
-        if not self._in_doubt and time.monotonic() - self._renewed_at > self._lease.lease_s:
-            self._in_doubt = True
+        """So long unrenewed that another process may have taken over: tells the broker, again each time as long."""
+        now = time.monotonic()
+        if now - max(self._renewed_at, self._told_at) > self._lease.lease_s:
+            self._told_at = now
             log.error("the lease of the journal cannot be renewed", extra={"why": first_line(wrong)})
             self.on_doubt()
 

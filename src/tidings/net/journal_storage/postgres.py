@@ -1,8 +1,8 @@
 """The journal in a PostgreSQL database, in a schema of the broker's own, written by whoever holds its lease.
 
-A group is one transaction. Its first statement updates the row of the lease, if epoch, token and the number of the group
-before are as expected; the others follow without waiting for answers (pipeline mode), and the commit goes only when that
-update has hit its row. A group whose commit was not answered is looked for by its number before it is written again.
+A group is one transaction. Its statements go without waiting for answers (pipeline mode). The last one updates the row of
+the lease, if epoch, token and the number of the group before are as expected, and the commit goes only when that update has
+hit its row. A group whose commit was not answered is looked for by its number before it is written again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 READ_NOW_S_MAX = 10.0  # How long the event loop waits for a database that is away, in the rare reads that cannot wait.
 READ_AGAIN_S = 0.2
-RENEW_AFTER_S = 0.5  # A transaction that took longer renews the lease once more, before it ends.
 _T = TypeVar("_T")
 log = logging.getLogger("tidings.journal")
 
@@ -54,7 +53,7 @@ class PostgresStorage:
         self._lease, self._written, self._in_doubt = lease, written, False
         self._speaks = Dialect(tables.first, tables.later)
         self._writer, self._reader, self._renewer, self._other = (
-            Session(database, idle_in_transaction_s=lease.lease_s) for _ in range(4)
+            Session(database, idle_in_transaction_s=lease.lease_s, token=lease.token) for _ in range(4)
         )
         self.keeper = LeaseKeeper(self._renewer, lease, database.schema)
         self._watchdog = Watchdog((self._writer, self._reader, self._renewer, self._other))
@@ -149,20 +148,16 @@ class PostgresStorage:
     ) -> _T:
         if self.keeper.lost is not None:
             raise self.keeper.lost
-        begun = time.monotonic()
         try:
             with session.used() as connection:
                 with connection.pipeline():
                     connection.execute("BEGIN")
-                    held = connection.execute(fence.encode(), fence_arguments)
                     done = work(connection)
-                    if held.fetchone() is None:
+                    # Last, so that the row is locked only for a moment: a long transaction must not hold up renewals.
+                    if connection.execute(fence.encode(), fence_arguments).fetchone() is None:
                         raise _NotHeld
                     session.progresses()
-                    if time.monotonic() > begun + RENEW_AFTER_S:
-                        connection.execute(_OTHER.encode(), self._lease.held)
                     connection.execute("COMMIT")
-                self.keeper.renewed(begun)
                 return done
         except _NotHeld:
             raise self._why_not_held() from None
@@ -173,7 +168,12 @@ class PostgresStorage:
             raise
 
     def _check_still_held(self) -> None:
-        if not self._other.query("SELECT 1 FROM lease WHERE epoch = %s AND token = %s", self._lease.held):
+        query = "SELECT 1 FROM lease WHERE epoch = %s AND token = %s"
+        try:
+            found = self._other.query(query, self._lease.held)
+        except self.refusals:  # Whoever has taken over has ended this connection, too; the next one may get through.
+            found = self._other.query(query, self._lease.held)
+        if not found:
             raise self.keeper.passed_on()
 
     def _why_not_held(self) -> Exception:

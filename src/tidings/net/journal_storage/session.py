@@ -7,6 +7,7 @@ is cut nothing goes wrong by itself, so a `Watchdog` breaks connections on which
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import socket
@@ -134,9 +135,12 @@ def _shown(given: dict[str, Any], schema: str) -> str:
 class Session:
     """One connection to the database; used by one thread at a time, the others wait."""
 
-    def __init__(self, database: JournalDatabase, idle_in_transaction_s: float) -> None:
-        """The server ends a transaction in which nothing has happened for so long: that of a frozen process."""
-        self._database, self._idle_s = database, idle_in_transaction_s
+    def __init__(self, database: JournalDatabase, idle_in_transaction_s: float, token: bytes = b"") -> None:
+        """The server ends a transaction in which nothing has happened for so long: that of a frozen process.
+
+        `token` is the lease's, by which whoever takes over finds this connection.
+        """
+        self._database, self._idle_s, self._token = database, idle_in_transaction_s, token
         self._lock = threading.Lock()
         self._connection: psycopg.Connection[Any] | None = None
         self._answer_by = 0.0
@@ -156,6 +160,10 @@ class Session:
                 raise
             finally:
                 self._answer_by = 0.0
+
+    def named(self, token: bytes) -> str:
+        """What the server calls the connections of who has this token."""
+        return f"{self._database.schema[:46]} {token.hex()[:16]}"  # 63 bytes at most.
 
     def query(self, query: str, arguments: Sequence[Any] = ()) -> list[Any]:
         """What a query finds, or what a statement returns."""
@@ -182,6 +190,8 @@ class Session:
         import psycopg
         from psycopg.types.numeric import Int8Dumper
 
+        # Whatever fails is raised, too, and logged by whoever tries again.
+        logging.getLogger("psycopg").setLevel(logging.CRITICAL)
         connection = psycopg.connect(self._database.conninfo, autocommit=True, prepare_threshold=2)
         try:
             connection.prepared_max = 512  # Inserts of each number of rows among them.
@@ -190,6 +200,7 @@ class Session:
             _carry_any_text(connection)
             self._answer_by = time.monotonic() + ANSWER_S_MAX
             settings = {
+                "application_name": self.named(self._token),
                 "search_path": f'"{self._database.schema}"',
                 "idle_in_transaction_session_timeout": f"{round(1000 * self._idle_s)}ms",
                 "lock_timeout": f"{round(1000 * LOCK_S_MAX)}ms",

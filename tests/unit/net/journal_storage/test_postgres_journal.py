@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from tests.postgres_server import PostgresServer
 from tidings.delivery.outbox import PendingEvent
 from tidings.errors import InputError
 from tidings.net.broker.journal import TABLES, DurableSubscription, Journal
-from tidings.net.journal_storage.interface import JournalTables, LeaseLost
+from tidings.net.journal_storage.interface import JournalTables, LeaseLost, Statements
 from tidings.net.journal_storage.postgres import PostgresStorage, wait_for_lease
 from tidings.net.journal_storage.session import JournalDatabase, secret
 from tidings.overlay import EventId
@@ -304,7 +305,7 @@ def freeze(journal: Journal) -> None:
 
 
 def loop_set(future: asyncio.Future[Any], value: object) -> None:
-    future.get_loop().call_soon_threadsafe(lambda: future.done() or future.set_result(value))
+    future.get_loop().call_soon_threadsafe(future.set_result, value)
 
 
 class LosesAnswers:
@@ -313,7 +314,7 @@ class LosesAnswers:
     def __init__(self, storage: PostgresStorage) -> None:
         self._storage, self._next, self.lost = storage, False, 0
         self._transact: Any = storage._transact
-        storage._transact = self._losing  # type: ignore[method-assign]
+        storage._transact = self._losing  # type: ignore[method-assign, assignment]
 
     def lose_next(self) -> None:
         self._next = True
@@ -341,3 +342,30 @@ def test_names_of_tables_are_read_from_their_statements() -> None:
         "INSERT INTO seen VALUES (%s, %s, %s) ON CONFLICT (type, sender) DO UPDATE SET moment = excluded.moment",
         "UPDATE durables SET acknowledged = greatest(acknowledged, %s) WHERE id = %s",
     ]
+
+
+def test_who_stands_still_within_a_group_does_not_keep_its_rows_from_who_takes_over(database: JournalDatabase) -> None:
+    def half_a_group(to: Statements) -> None:
+        to.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", ("m", b"before"))
+        sent.set()
+        goes_on.wait(SOON_S)
+
+    sent, goes_on = threading.Event(), threading.Event()
+
+    async def scenario() -> None:
+        before = await leased(database)
+        before.keeper._closing.set()
+        writing = asyncio.create_task(asyncio.to_thread(before.write, half_a_group, is_group=True))
+        await until(sent.is_set)
+        after = Journal(await leased(database))
+        after.note_meta("m", b"after")
+        async with asyncio.timeout(SOON_S):
+            await after.committed()
+        goes_on.set()
+        with pytest.raises(LeaseLost):
+            await writing
+        assert after.meta("m") == b"after"
+        before.close()
+        after.close()
+
+    asyncio.run(scenario())
