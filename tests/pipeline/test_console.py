@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.pipeline.sightings import sightings
 from tests.pipeline.test_run import lay_out, put_events
-from tidings.console.pipelines import details, overview
+from tidings.console.pipelines import ROWS_SHOWN, delivered, details, overview
 from tidings.pipeline import read_deliveries, read_pipeline, run
 
 if TYPE_CHECKING:
@@ -30,6 +30,11 @@ def test_a_pipelines_batches_quarantine_and_deliveries_are_shown(spark: SparkSes
     assert all(row["done_ms"] for row in one["batches"])
     deliveries = read_deliveries(str(tmp_path / "deliveries")).to_table().num_rows
     assert sum(row["deliveries"] for row in one["subscribers"]) == deliveries == one["counts"]["deliveries"] > 0
+    first = one["subscribers"][0]
+    rows = delivered([file], 0, first["subscriber"])
+    assert len(rows) == min(first["deliveries"], ROWS_SHOWN)
+    assert {row["subscriber"] for row in rows} == {first["subscriber"]}
+    assert delivered([file], 0, "nobody") == []
 
 
 def test_a_pipeline_that_cannot_be_read_says_why(tmp_path: Path) -> None:
