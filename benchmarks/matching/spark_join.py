@@ -6,8 +6,8 @@ are cached before the clock starts; the broadcast of the subscriptions is part o
 
 from __future__ import annotations
 
+import os
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from pyspark.sql import functions as fn
 
 from benchmarks.matching.binned import BINS, KEYS_PER_ATTRIBUTE, SIDES_MAX, Filing, file_subscriptions
 from benchmarks.matching.engine import Answers, Array, Workload
+from benchmarks.secure_spark import processor_seconds
 from benchmarks.workload import DOMAIN, NAMES, NUMBERS
 
 SETTINGS = {
@@ -47,8 +48,7 @@ class _Query:
 
     def clock(self) -> float:
         """Processor time of the JVM, which does the work, and of this process."""
-        beans = self._spark.sparkContext._jvm.java.lang.management.ManagementFactory
-        return float(beans.getOperatingSystemMXBean().getProcessCpuTime()) / 1e9 + time.process_time()
+        return processor_seconds(os.getpid())
 
     def _cached(self, name: str, columns: dict[str, Array]) -> DataFrame:
         path = Path(self._folder.name) / f"{name}.parquet"

@@ -132,6 +132,8 @@ def test_a_broker_refuses_hostile_batches_and_serves_on(tmp_path: Path) -> None:
             ):
                 with pytest.raises(InputError):
                     await camera._ask(partial(batch, "lie", lie))
+            with pytest.raises(InputError, match="name"):
+                await camera._ask(partial(batch, "x" * 1_000_000, good))
             broker = network.brokers["police-1"]
             assert broker.counts["published"] == 0
             assert broker.journal.next_event == 1

@@ -140,12 +140,23 @@ def _show(page: Page, screen: str) -> None:
     elif screen == "pipelines":
         go(page, screen)
         page.wait_for_selector("text=detective", timeout=300_000)
+        page.click("button:has-text('detective')")
+        page.wait_for_selector("dialog td")
+        page.keyboard.press("Escape")
     else:
         go(page, screen, "client=police/camera")
         page.wait_for_selector("tbody tr")
 
 
+def _into_the_guide(folder: Path) -> None:
+    """The pictures that README and guide show."""
+    for screen, name in (("network-light", "console"), ("simulate-light", "console-simulate")):
+        shutil.copyfile(folder / f"{screen}-{WIDE[0]}.png", Path("docs/figures") / f"{name}.png")
+
+
 if __name__ == "__main__":
     out = Path(sys.argv[1] if sys.argv[1:] else "out/console")
     pictures(out)
+    if not sys.argv[1:]:
+        _into_the_guide(out)
     print(f"wrote {len(list(out.glob('*.png')))} pictures to {out}")

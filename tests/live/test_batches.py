@@ -15,8 +15,10 @@ import pytest
 from tests.live.processes import LiveNetwork
 from tests.live.together import Together
 from tidings.errors import InputError
-from tidings.events import Timestamp
+from tidings.events import Timestamp, columns_of_rows, rows_of_records
 from tidings.net import Client, DevNetwork, ReadAccess, Subscription, read_broker
+from tidings.net.ids import show_event
+from tidings.net.transport.frames import Publish, PublishBatch
 
 pytestmark = pytest.mark.live
 
@@ -188,6 +190,44 @@ async def published_alone(network: Together, events: Sequence[dict[str, Any]]) -
     broker = await network.start("police-1")
     await broker.is_joined.wait()
     return await (await network.client("police/camera")).publish_many("Numberplate", events)
+
+
+def test_a_client_of_an_earlier_version_gets_the_events_of_a_batch_one_by_one(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Together(tmp_path, ALONE) as network:
+            camera, desk = await network.client("police/camera"), await network.client("police/desk")
+            live = await desk.subscribe("Numberplate", "speed >= 50").ready()
+            for session in network.brokers["police-1"]._acceptor.sessions.values():
+                if session.name.endswith("desk") or "desk" in session.link.proven.name:
+                    object.__setattr__(session.link.proven, "version", 2)
+            many = plates(0, 200)
+            ids = await camera.publish_many("Numberplate", many)
+            assert await batches_of(network) == 1
+            wanted = fast(many, ids, 50)
+            assert await take(live, len(wanted)) == wanted
+
+    asyncio.run(scenario())
+
+
+def test_a_batch_that_is_published_one_by_one_is_published_once_under_either_name(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Together(tmp_path, TWO) as network:
+            camera, desk = await network.client("police/camera"), await network.client("ccs/desk")
+            kept = await desk.subscribe("Numberplate", "speed >= 90", durable="kept").ready()
+            number, many = await camera.event_type("Numberplate"), plates(0, 100)
+            rows = rows_of_records(many, number)
+            assert rows is not None
+            columns = columns_of_rows(rows)
+            for _ in range(2):
+                await camera._ask(lambda ticket: PublishBatch(ticket, "Numberplate", "once", columns))
+            named = tuple((f"once.{row}", each) for row, each in enumerate(many))
+            answer = await camera._ask(lambda ticket: Publish(ticket, "Numberplate", named))
+            assert network.brokers["police-1"].counts["published"] == 100
+            assert await batches_of(network) == 0
+            wanted = fast(many, [show_event(id) for id in answer.ids], 90)
+            assert await take(kept, len(wanted)) == wanted
+
+    asyncio.run(scenario())
 
 
 def test_whoever_is_killed_a_batch_is_published_once(tmp_path: Path) -> None:

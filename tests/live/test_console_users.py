@@ -216,7 +216,7 @@ def keys_of_provider() -> jwt.PyJWKSet:
         {"alg": "HS256", "key": b"a shared secret that is long enough."},
         {"alg": "none", "key": None},
     ],
-    ids=str,
+    ids=["issuer", "audience", "audiences", "expired", "nonce", "key id", "key", "shared secret", "unsigned"],
 )
 def test_an_id_token_that_is_not_for_this_login_is_refused(changes: dict[str, Any]) -> None:
     settings, keys = OidcSettings("https://id.example", "console"), keys_of_provider()

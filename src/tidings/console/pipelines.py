@@ -13,6 +13,7 @@ from tidings.errors import InputError, TidingsError
 
 BATCHES_SHOWN = 60
 ROWS_SHOWN = 50
+ROWS_SCANNED = 20_000  # Of one subscriber, to show the newest of.
 RECENT_BATCHES = 20  # Whose deliveries are counted by subscriber.
 ORIGINAL_CHARACTERS_MAX = 2000
 
@@ -38,11 +39,36 @@ def details(files: list[Path], number: int) -> dict[str, Any]:
     batches = _batches(pipeline.checkpoint)
     return {
         **_summary(files[number]),
+        "subscription": pipeline.events.subscription,
         "batches": batches,
         "events": _quarantined(f"{pipeline.quarantine.path}/events"),
         "subscriptions": _quarantined(f"{pipeline.quarantine.path}/subscriptions"),
         "subscribers": _by_subscriber(pipeline.deliveries.path or "", batches),
     }
+
+
+def delivered(files: list[Path], number: int, subscriber: str) -> list[dict[str, Any]]:
+    """Deliveries to one subscriber, from the newest batches that have any; long texts are cut."""
+    import pyarrow.compute as pc
+
+    from tidings.pipeline import read_deliveries, read_pipeline
+
+    if not 0 <= number < len(files):
+        raise InputError(f"there are {len(files)} pipelines here, named with --pipeline")
+    pipeline = read_pipeline(files[number])
+    if "://" in (pipeline.deliveries.path or "://"):
+        return []
+    batches = _batches(pipeline.checkpoint)
+    if not batches:
+        return []
+    try:
+        kept = read_deliveries(pipeline.deliveries.path or "")
+        recent = pc.field("batch") > batches[0]["batch"] - RECENT_BATCHES
+        found = kept.scanner(filter=recent & (pc.field("subscriber") == subscriber)).head(ROWS_SCANNED)
+    except InputError:
+        return []  # Not files.
+    rows = found.sort_by([("batch", "descending")]).slice(0, ROWS_SHOWN).to_pylist()
+    return [{name: _text(value) for name, value in row.items() if value is not None} for row in rows]
 
 
 def _summary(file: Path) -> dict[str, Any]:

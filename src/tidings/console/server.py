@@ -17,6 +17,7 @@
     POST /api/rights/preview, …/change      what a change of rights would end and begin; the change, with --org
     GET  /api/mine                          a client's certificate, subscriptions and dead letters
     GET  /api/pipelines, /api/pipeline      jobs of `tidings run`; one of them: ?number=
+    GET  /api/deliveries                    of one pipeline to one subscriber: ?number=&subscriber=
     GET  /api/papers, /figures/…            the lab's verdicts and figures
     GET  /api/simulations                   what can be simulated
     POST /api/simulate {action}             begins, steps and breaks the session's simulated network
@@ -170,6 +171,7 @@ class Console:
             "/api/heard": self._heard,
             "/api/mine": self._mine,
             "/api/pipeline": self._pipeline,
+            "/api/deliveries": self._deliveries,
         }
         self._post: dict[str, Answerer] = {
             "/api/why": self._why,
@@ -290,7 +292,7 @@ class Console:
             case "GET", "/api/feed":
                 await self._feed(self._client(session, request.query), request, connection)
             case "GET", path if path in self._get:
-                if path == "/api/pipeline":
+                if path in ("/api/pipeline", "/api/deliveries"):
                     self._check_pipelines(session)
                 self._respond(connection, await self._get[path](self._client(session, request.query), request.query))
             case "POST", path if path in self._post:
@@ -489,10 +491,20 @@ class Console:
         }
 
     async def _pipeline(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
-        number = str(asked.get("number", ""))
-        if not number.isdecimal() or len(number) > 4:
-            raise InputError("expected the number of a pipeline")
-        return await asyncio.to_thread(pipelines.details, list(self.settings.pipelines), int(number))
+        found = await asyncio.to_thread(pipelines.details, list(self.settings.pipelines), _pipeline_number(asked))
+        return {**found, "lag": await self._pipeline_lag(client, found["subscription"])}
+
+    async def _pipeline_lag(self, client: ConsoleClient, subscription: str) -> int | None:
+        """How many events wait at the broker for the pipeline; None if it reads elsewhere, or is not this client's."""
+        if not subscription:
+            return None
+        own = await client.ask("subscriptions")
+        return next((row["waiting"] for row in own if row["name"] == subscription and "waiting" in row), None)
+
+    async def _deliveries(self, client: ConsoleClient, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+        subscriber = str(asked.get("subscriber", ""))[:1000]
+        files = list(self.settings.pipelines)
+        return await asyncio.to_thread(pipelines.delivered, files, _pipeline_number(asked), subscriber)
 
     async def _why(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
         event_type = await client.event_type(str(asked.get("type", "")))
@@ -598,6 +610,13 @@ class Console:
             connection.end()
             with contextlib.suppress(ConnectionError):
                 await connection.writer.drain()
+
+
+def _pipeline_number(asked: Mapping[str, Any]) -> int:
+    number = str(asked.get("number", ""))
+    if not number.isdecimal() or len(number) > 4:
+        raise InputError("expected the number of a pipeline")
+    return int(number)
 
 
 async def _with_type_names(client: ConsoleClient, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

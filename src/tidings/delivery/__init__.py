@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from tidings.delivery.outbox import LogAncestor, Outbox, PendingEvent
     from tidings.delivery.publish_rates import PeerRates, PublishRates
     from tidings.delivery.spot_checks import (
+        AGAIN_S,
         BACK_S,
         BACKLOG_MAX,
         BROKERS_CHECKED_MAX,
@@ -91,11 +92,13 @@ if TYPE_CHECKING:
         Detours,
         HeldCheck,
         HeldChecks,
+        RecentChecks,
         SpotSample,
         published_at,
     )
 
 __all__ = [
+    "AGAIN_S",
     "BACKLOG_MAX",
     "BACK_S",
     "BROKERS_CHECKED_MAX",
@@ -127,6 +130,7 @@ __all__ = [
     "PeerRates",
     "PendingEvent",
     "PublishRates",
+    "RecentChecks",
     "Retransmit",
     "Rewind",
     "Shown",
@@ -175,7 +179,9 @@ _HOMES = {
         "CHECKED_MAX",
         "Detours",
         "HeldCheck",
+        "AGAIN_S",
         "HeldChecks",
+        "RecentChecks",
         "SpotSample",
         "published_at",
     ),

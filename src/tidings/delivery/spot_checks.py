@@ -44,6 +44,10 @@ BACKLOG_MAX = 8192  # Events of it, the newest.
 DETOURS_MAX = 65_536
 
 
+AGAIN_S = 30.0  # Checks so young are sent again where a link comes up: they may have been lost with the last one.
+RECENT_MAX, RECENT_BYTES_MAX = 4096, 8 * 2**20  # Of an origin's own checks.
+
+
 class CheckedEvent(NamedTuple):
     """An event that an origin may send straight, and when it was published."""
 
@@ -74,6 +78,30 @@ class SpotSample:
         """What was chosen since the last call."""
         chosen, self._chosen, self._seen = self._chosen, {}, {}
         return {type: within_bytes(events, CHECK_BYTES_MAX) for type, events in chosen.items()}
+
+
+class RecentChecks:
+    """What an origin has sent as checks in the last seconds."""
+
+    def __init__(self) -> None:
+        self._checks: deque[tuple[float, str, Sequence[CheckedEvent]]] = deque()
+        self._bytes = 0
+
+    def add(self, type: str, events: Sequence[CheckedEvent], now: float) -> None:
+        self._checks.append((now, type, events))
+        self._bytes += _size_of(events)
+        while len(self._checks) > 1 and (
+            len(self._checks) > RECENT_MAX or self._bytes > RECENT_BYTES_MAX or self._checks[0][0] < now - AGAIN_S
+        ):
+            self._bytes -= _size_of(self._checks.popleft()[2])
+
+    def since(self, moment: float) -> list[tuple[str, Sequence[CheckedEvent]]]:
+        """Those that were sent since a moment, by type."""
+        return [(type, events) for at, type, events in self._checks if at >= moment]
+
+
+def _size_of(events: Sequence[CheckedEvent]) -> int:
+    return sum(len(event.raw) for event in events)
 
 
 def within_bytes(events: Sequence[CheckedEvent], bytes_max: int) -> list[CheckedEvent]:

@@ -70,7 +70,6 @@ class LiveSegment:
         self.residuals = Residuals(segment.residuals, event_type)
         self._has_words = bool(segment.words)
         self._locator = BatchLocator(segment.axes, event_type)
-        self._few = _FewEventsMatcher(segment, self._locator)
         self._conditions: dict[int, Condition] = {}
         self._doubtful_max = doubtful_max
         self._rows_at_once = ROWS_AT_ONCE_MAX
@@ -78,6 +77,7 @@ class LiveSegment:
         self._unordered_events_max = unordered_events_max
         self._matches_per_event = float(MATCHES_FIRST)
         self._one = SingleEventMatcher(segment, event_type, EventPacker(event_type))
+        self._few = _FewEventsMatcher(segment, self._locator)
 
     def remove(self, numbers: Array, stamp: int) -> int:
         """Marks subscriptions as removed from `stamp` on; returns how many were still there."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
 from tidings.delivery import (
+    AGAIN_S,
     BACK_S,
     BACKLOG_MAX,
     BROKERS_CHECKED_MAX,
@@ -29,6 +30,7 @@ from tidings.delivery import (
     HeldCheck,
     HeldChecks,
     InterestDirectory,
+    RecentChecks,
     SpotSample,
     published_at,
 )
@@ -40,7 +42,7 @@ from tidings.net.transport.connection import Link
 from tidings.net.transport.frames import BATCH_BYTES
 from tidings.net.transport.peer_links import PeerLinks
 from tidings.node import Delivery, Node, NodeEffect, decode_stored
-from tidings.overlay import NodeId
+from tidings.overlay import Count, NodeId
 
 TICK_S = 0.5
 CHECK_EVERY_S = 1.0
@@ -69,7 +71,7 @@ class DirectDelivery:
         self._node, self._links, self._directory, self._history, self._tasks = node, links, directory, history, tasks
         self._rng, self._loop = rng, asyncio.get_running_loop()
         self._sample = SpotSample(rng, CHECKED_MAX if checks else 0)
-        self._held, self._detours = HeldChecks(), Detours()
+        self._recent, self._held, self._detours = RecentChecks(), HeldChecks(), Detours()
         self._reached: dict[NodeId, float] = {}
         self._live_at: dict[str, float] = {}
         # Those that are being sent what was published before; asked, not walked.
@@ -79,8 +81,6 @@ class DirectDelivery:
         """Called regularly with the types of this broker's live subscriptions."""
         self.is_live: Callable[[Delivery], bool] = lambda delivery: True
         """Whether a delivery is to a live subscription: durable ones have a way of their own."""
-        self.missed = 0
-        """How many events the overlay has not brought that a check did."""
 
     def start(self) -> None:
         self._tasks.start(self._run())
@@ -130,12 +130,20 @@ class DirectDelivery:
             brokers = self._directory.live_brokers(type)
             if len(brokers) > BROKERS_CHECKED_MAX:
                 brokers = self._rng.sample(brokers, BROKERS_CHECKED_MAX)
+            self._recent.add(type, events, now)
             checks = tuple((now - event.at, event.raw) for event in events)
             if type in types:  # Some overlays bring events back to their own broker by way of others.
                 self._held.hold(self._node.me.id, checks, now)
             for broker in brokers:
                 if (link := self._reach(broker, type, now)) is not None:
                     link.send(DirectEvents(checks, check=True))
+
+    def link_ready(self, link: Link) -> None:
+        """A link is up: checks of the last seconds may not have got through, as there was none, or another."""
+        broker, now = link.proven.id, self._loop.time()
+        for type, events in self._recent.since(now - AGAIN_S):
+            if broker in self._directory.live_brokers(type) and self._node.may_be_owed(broker, type, now):
+                link.send(DirectEvents(tuple((now - event.at, event.raw) for event in events), check=True))
 
     def _reach(self, broker: NodeId, type: str, now: float) -> Link | None:
         """The link to a broker that may have events of a type now; if there is none, it is dialled."""
@@ -226,7 +234,7 @@ class DirectDelivery:
 
     def _note_missed(self, check: HeldCheck, now: float) -> None:
         """The overlay has not brought an event that somebody here wants."""
-        self.missed += 1
+        self.carry_out([Count("missed by the overlay")])
         type, link = _type_of(check.raw), self._links.ready(check.origin)
         is_own = check.origin == self._node.me.id
         if (link is None and not is_own) or not self._held.missed(check.origin, type, now):

@@ -119,12 +119,29 @@ def planar(node_count: int, rng: Random, *, nearest: int = 4, clusters: int = 0)
     return Topology(node_count, tuple(links), space)
 
 
+def communities(node_count: int, rng: Random, *, count: int = 5, inside: float = 6.0, between: int = 3) -> Topology:
+    """Groups of nodes, each a random graph of `inside` links a node; each group has `between` links to the next one."""
+    _check_count(node_count)
+    count = max(1, min(count, node_count))
+    members = [list(range(first, node_count, count)) for first in range(count)]
+    links: dict[Link, None] = {}
+    for group in members:
+        graph = random_graph(len(group), rng, degree=inside)
+        links.update(dict.fromkeys((group[a], group[b]) for a, b in graph.links))
+    for here, there in zip(members, members[1:] + members[:1]):
+        for _ in range(between if here is not there else 0):
+            a, b = rng.choice(here), rng.choice(there)
+            links[min(a, b), max(a, b)] = None
+    return Topology(node_count, tuple(links), Flat())
+
+
 TOPOLOGIES: dict[str, Callable[..., Topology]] = {
     "ring": ring,
     "random": random_graph,
     "barabasi-albert": barabasi_albert,
     "transit-stub": transit_stub,
     "planar": planar,
+    "communities": communities,
 }
 
 

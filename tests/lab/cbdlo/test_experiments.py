@@ -11,6 +11,7 @@ from tests.lab.small import experiment, judged, measured
 from tidings.errors import InputError
 from tidings.lab import Results, Verdict
 from tidings.lab.cbdlo.claims import FLOOD, PAPER, ROBUST, SIMPLE, TERA
+from tidings.lab.cbdlo.hotspots import REGISTERED, SUCCEEDED, UNREADABLE
 from tidings.lab.cbdlo.model import PUBLISHED, effective_cost, tree_steps, walk_success
 from tidings.lab.cbdlo.scene import Scene, SceneSize, finger_steps, scene_with, tree_distance
 
@@ -134,3 +135,20 @@ def test_conditions_are_as_wide_as_the_requested_matches_need() -> None:
 def test_invalid_settings_are_refused_before_anything_is_run(name: str, settings: dict[str, str]) -> None:
     with pytest.raises(InputError):
         experiment(name, **settings).points()
+
+
+def test_coordinators_share_a_popular_attribute_that_nobody_can_read() -> None:
+    chosen = experiment(
+        "cbdlo-hotspots", values=UNREADABLE, coordinators="1,8", subscriptions="40", events="10", seeds="1"
+    )
+    results = measured(chosen)
+    assert results.mean(f"{REGISTERED}, {UNREADABLE}", 1) == 100
+    assert results.mean(f"{REGISTERED}, {UNREADABLE}", 8) < 40
+    assert judged(chosen, "is unreadable", results).verdict is Verdict.GOAL_MET
+
+
+def test_walks_meet_their_topology_where_tables_are_hashed() -> None:
+    chosen = experiment("cbdlo-rendezvous", attributes="60", nodes="40", walks="100", warm_s="30", seeds="1")
+    results = measured(chosen)
+    assert judged(chosen, "one walk finds", results).verdict is Verdict.GOAL_MET
+    assert results.mean(f"{SUCCEEDED}, hashed", 60) > results.mean(f"{SUCCEEDED}, balanced", 60) + 5

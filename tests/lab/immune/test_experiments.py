@@ -54,3 +54,11 @@ def test_the_guarded_construction_takes_more_hops_than_flooding() -> None:
 def test_a_claim_about_what_was_not_measured_is_not_judged(loads: Results) -> None:
     with pytest.raises(NotMeasured, match="at 1000 was not measured"):
         judged(experiment("immune-5"), "ten times the size (core_tree)", loads)
+
+
+def test_on_communities_and_a_plane_guarded_roles_reach_everyone_and_published_ones_do_not() -> None:
+    chosen = experiment("immune-graphs", node_count="40", seeds="3")
+    results = measured(chosen)
+    assert judged(chosen, "guarded construction", results).verdict is Verdict.GOAL_MET
+    assert judged(chosen, "as published", results).verdict is Verdict.GOAL_MISSED
+    assert results.mean("copies per broker, communities, guarded, core_tree") == 1.0

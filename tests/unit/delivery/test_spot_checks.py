@@ -5,16 +5,20 @@ from __future__ import annotations
 from random import Random
 
 from tidings.delivery.spot_checks import (
+    AGAIN_S,
     CHECK_BYTES_MAX,
     DETOUR_S,
     HELD_BYTES_MAX,
     HELD_OF_ONE_MAX,
     HOLD_S,
     MISSED_WITHIN_S,
+    RECENT_BYTES_MAX,
     REQUEST_EVERY_S,
     TYPES_CHECKED_MAX,
+    CheckedEvent,
     Detours,
     HeldChecks,
+    RecentChecks,
     SpotSample,
 )
 
@@ -78,6 +82,18 @@ def test_one_origin_takes_no_more_than_its_share_and_all_no_more_than_the_bound(
     held.hold("hostile", [(0.0, bytes(1 << 20))] * 100, 0.0)
     (_, _), (size, bound) = held.holdings().values()
     assert HELD_BYTES_MAX - (1 << 20) <= size <= bound == HELD_BYTES_MAX
+
+
+def test_an_origin_remembers_its_last_checks_for_a_while_and_within_bounds() -> None:
+    recent = RecentChecks()
+    recent.add("old", [CheckedEvent(0.0, b"x")], 0.0)
+    recent.add("new", [CheckedEvent(0.0, b"y")], AGAIN_S)
+    assert [type for type, _ in recent.since(0.0)] == ["old", "new"]
+    assert [type for type, _ in recent.since(1.0)] == ["new"]
+    recent.add("later", [CheckedEvent(0.0, bytes(RECENT_BYTES_MAX - 1))], AGAIN_S + 1.0)
+    assert [type for type, _ in recent.since(0.0)] == ["new", "later"]
+    recent.add("last", [CheckedEvent(0.0, b"z")], AGAIN_S + 2.0)
+    assert [type for type, _ in recent.since(0.0)] == ["later", "last"]
 
 
 def test_a_detour_is_asked_for_after_the_second_missing_event_and_not_too_often() -> None:

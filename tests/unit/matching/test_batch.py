@@ -45,6 +45,25 @@ def test_threads_and_slices_find_what_one_thread_finds_at_once(more: str, by_axi
         assert pairs(sliced, events, 3) == expected
 
 
+@pytest.mark.parametrize("more", ["", " AND s LIKE '%x'", " OR d > 3.5"])
+@pytest.mark.parametrize("size", [1, 7, 64])
+def test_small_batches_find_what_a_large_one_finds(size: int, more: str) -> None:
+    kind = EventType("Gap", n=int, s=str, d=float)
+    index = Index(kind)
+    index.add_all([(f"c{i}", f"n >= {i} AND n < {i + 9}{more}") for i in range(40)])
+    index.settle()
+    # Nulls and texts of different lengths, read from slices that begin anywhere in a byte of Arrow's bits.
+    numbers = [None if i % 11 == 0 else i % 50 for i in range(300)]
+    texts = [None if i % 7 == 0 else "y" * (i % 20) + "x" for i in range(300)]
+    doubles = [None if i % 5 == 0 else i % 9 + 0.5 for i in range(300)]
+    events = pa.table({"n": numbers, "s": texts, "d": doubles})
+    expected = pairs(index, events, 1)
+    assert len(expected) > 500
+    starts = range(0, 300, size)
+    found = [(start + row, id) for start in starts for row, id in pairs(index, events.slice(start, size), 1)]
+    assert found == expected
+
+
 def test_what_was_removed_is_left_out_of_every_slice() -> None:
     index = Index(READING, tuning=IndexTuning(batch_rows=64))
     index.add_all([("all", "n >= 0"), ("some", "n < 10")])

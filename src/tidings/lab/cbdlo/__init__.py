@@ -6,6 +6,7 @@ The modules, in reading order:
     walks         CRAWL compiled, for a hundred thousand walks at once
     model         the cost by formula, for networks that cannot be simulated
     measures      what the experiments measure: on scenes, by formula, or on the protocol itself
+    hotspots      the busiest node of a popular attribute, and where walks meet
     claims        the paper's claims, and ours beyond it, judged by the measurements
     experiments   the figures, as data
 """

@@ -49,6 +49,16 @@ from tidings.lab.cbdlo.claims import (
     simple_rises,
     stable_over_hops,
 )
+from tidings.lab.cbdlo.hotspots import (
+    READABLE,
+    UNREADABLE,
+    costs_little,
+    measure_hotspots,
+    measure_rendezvous,
+    meets,
+    shares_events,
+    shares_registrations,
+)
 from tidings.lab.cbdlo.measures import (
     check,
     cost,
@@ -81,6 +91,14 @@ _CONDITIONS = (
     "3000 nodes at rest unless varied; the paper prints one point, by which events (125) and Simple's fan-out (1.73) "
     "are calibrated; figures 5 and 7 have 486 attributes, by which tables of 100 give the paper's 90 % of successful "
     "walks; with the paper's 100 all walks would succeed; figure 6 has tables of 20 for 100 attributes (89 %)"
+)
+_OF_HOTSPOTS = (
+    "the protocol itself, 40 nodes with 3 subscriptions each, all to one attribute, whose values the nodes can read or "
+    "not; the busiest node's share of messages counts those it sends and those it receives"
+)
+_OF_RENDEZVOUS = (
+    "the protocol itself, 120 nodes, a subscriber for each attribute, one walk for an event, tables of 8 filled by gossip "
+    "alone"
 )
 _experiment = partial(Experiment, paper="cbdlo", check=check, cost=cost, conditions=_CONDITIONS)
 _of_comparisons = partial(
@@ -289,6 +307,63 @@ EXPERIMENTS = (
             Claim("CBDLO adapts to a dynamic network", "everything arrives", published_loses),
             Claim(
                 "beyond the paper: robust loses nothing while nodes join and leave", "100 % in each run", nothing_lost
+            ),
+        ),
+    ),
+    _experiment(
+        figure="hotspots",
+        title="CBDLO: the busiest node of a popular attribute, by coordinators",
+        measure=measure_hotspots,
+        x=PlotAxis("coordinators of the attribute"),
+        y=PlotAxis("percent; messages"),
+        varies={"values": (READABLE, UNREADABLE), "coordinators": (1, 2, 4, 8)},
+        stays={"nodes": 40, "subscriptions": 120, "events": 40},
+        seeds=10,
+        quick_varies={"coordinators": (1, 4, 8)},
+        quick_seeds=3,
+        cost=lambda parameters: 1.5,
+        conditions=_OF_HOTSPOTS,
+        claims=(
+            Claim(
+                "beyond the paper: coordinators share the registrations of an attribute",
+                "at most 2 / c of them at one node with c coordinators",
+                shares_registrations,
+            ),
+            Claim(
+                "beyond the paper: no single hot node where the attribute is unreadable",
+                "with 8 coordinators at most half the share of events of the busiest node with 1",
+                shares_events(
+                    UNREADABLE, "each coordinator tells its own subscribers, and a node registers with one of them"
+                ),
+            ),
+            Claim(
+                "beyond the paper: no single hot node where the attribute is readable",
+                "with 8 coordinators at most half the share of events of the busiest node with 1",
+                shares_events(
+                    READABLE, "a tree's owners share the events of one coordinator already; more trees add little"
+                ),
+            ),
+            Claim("beyond the paper: sharing costs little", "at most twice the messages with 4", costs_little),
+        ),
+    ),
+    _experiment(
+        figure="rendezvous",
+        title="CBDLO: walks of the protocol, by what a full table keeps",
+        measure=measure_rendezvous,
+        x=PlotAxis("attributes"),
+        y=PlotAxis("percent; messages"),
+        varies={"policy": ("naive", "balanced", "hashed"), "attributes": (20, 40, 80, 160)},
+        stays={"nodes": 120, "table": 8, "warm_s": 60.0, "walks": 300},
+        seeds=5,
+        quick_varies={"attributes": (20, 80)},
+        quick_seeds=1,
+        cost=lambda parameters: 3.0,
+        conditions=_OF_RENDEZVOUS,
+        claims=(
+            Claim(
+                "beyond the paper: one walk finds its topology where tables keep attributes by hash",
+                "nine walks in ten, with twenty attributes for each entry of a table",
+                meets,
             ),
         ),
     ),

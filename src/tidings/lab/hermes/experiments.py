@@ -22,6 +22,7 @@ from tidings.lab.experiment import Claim, Experiment, Measured, Parameters, Plot
 from tidings.lab.fork import in_a_copy
 from tidings.lab.parameter_checks import expect_at_least
 from tidings.lab.results import Finding, Results, Verdict, judged
+from tidings.lab.scale import scale_experiment
 from tidings.overlay import Everything
 from tidings.sim import Flat, Topology, World
 
@@ -202,4 +203,5 @@ EXPERIMENTS = (
             Claim("beyond the paper: fewer hops by shortcuts", "≤ 7.2 and ≤ 24.2", _shortcuts_save),
         ),
     ),
+    scale_experiment("hermes", (1_000, 10_000, 100_000), seconds=lambda nodes: 1.5 + 3e-4 * nodes),
 )

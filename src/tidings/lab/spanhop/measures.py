@@ -158,6 +158,8 @@ def measure_failure_hops(parameters: Parameters, seed: int) -> list[Measured]:
 TABLES_MEAN, TABLES_MOST = "items in tables of ancestors, mean over 6dc", "items in tables of ancestors, most over 6dc"
 INDEX_MEAN, INDEX_MOST = "records of coordinates, mean over log_m N", "records of coordinates, most over log_m N"
 INDEX_BEYOND = "brokers with more than log_m N records (%)"
+_ONE = ", one for a level"
+THINNED_MOST, THINNED_BEYOND = INDEX_MOST + _ONE, INDEX_BEYOND + _ONE
 ITEMS = 3  # Of a recorded neighbour: its id, its address and its zone.
 
 
@@ -171,18 +173,21 @@ def measure_storage(parameters: Parameters, seed: int) -> list[Measured]:
     tables_share = items / (6 * parameters["axes"] * levels)
     plane = Plane(seed, clusters=SPREADS[parameters["spread"]])
     places = np.array([plane.point(broker) for broker in range(len(tree))])
-    records = index_records(known, places) / math.log(len(tree), parameters["m"])
+    expected = math.log(len(tree), parameters["m"])
+    records = index_records(known, places) / expected
+    thinned = index_records(known, places, at_most=1) / expected
     where = f", {parameters['network']}, {parameters['spread']}"
     shown = {
         TABLES_MEAN: tables_share.mean(), TABLES_MOST: tables_share.max(), INDEX_MEAN: records.mean(),
         INDEX_MOST: records.max(), INDEX_BEYOND: 100 * (records > 1).mean(),
+        THINNED_MOST: thinned.max(), THINNED_BEYOND: 100 * (thinned > 1).mean(),
     }  # fmt: skip
     return [Measured(series + where, len(tree), float(share)) for series, share in shown.items()]
 
 
 # ── Delays ─────────────────────────────────────────────────────────────────────
 
-AS_RECORDED, NEAREST = "as recorded", "nearest by MGNP"
+AS_RECORDED, NEAREST, THINNED = "as recorded", "nearest by MGNP", "nearest by MGNP, one record for a level"
 SPREADS = {
     "uniform plane": 0,
     "eight cities": 8,
@@ -196,7 +201,14 @@ def _delays_and_hops(parameters: Parameters, seed: int) -> Iterable[tuple[str, f
     plane = Plane(seed, clusters=SPREADS[parameters["spread"]])
     places = np.array([plane.point(broker) for broker in range(len(tree))])
     sources, points = _pairs(tree, parameters["pairs"], seed)
-    for name, near in ((AS_RECORDED, None), (NEAREST, nearest(known, _coordinates(places, plane, parameters, seed)))):
+    coordinates = _coordinates(places, plane, parameters, seed)
+    order = np.random.default_rng([5, seed]).permutation(len(tree))  # Who comes last stays; any order will do.
+    found = {
+        AS_RECORDED: None,
+        NEAREST: nearest(known, coordinates),
+        THINNED: nearest(known, coordinates, at_most=1, order=order),
+    }
+    for name, near in found.items():
         walked = routes(known, sources, points, near=near, traced=True)
         delays_ms = 1000 * _delays_s(walked.traces, places, plane)
         yield f"{parameters['spread']}, {name}", float(delays_ms.mean()), _mean_hops(walked)

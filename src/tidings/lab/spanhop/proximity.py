@@ -25,25 +25,31 @@ RINGS_MAX = 3  # Rings of zones around the first that a look-up visits.
 _INSIDE = 1 - 2**-30  # The largest coordinate is indexed inside a zone, not at its end.
 
 
-def nearest(known: RoutingTables, coordinates: Array) -> Array:
+def nearest(known: RoutingTables, coordinates: Array, *, at_most: int = 0, order: Array | None = None) -> Array:
     """For each broker and entry of the recorded tables, the close broker that a look-up finds; -1 for none.
 
     Only for regions that are a zone of their own level, as all are in a balanced tree: brokers
-    are indexed for those. As many axes as coordinates.
+    are indexed for those. As many axes as coordinates. With `at_most` a zone keeps so many
+    records for a level: of the brokers that come first in `order`.
     """
     tree = known.tree
+    taken = np.arange(len(tree)) if order is None else order
     found = np.full((len(tree), len(known.recorded.node)), -1, np.int32)
     scaled = _scaled(coordinates)
     ends = _leaf_ends(tree)
     _nearest(
         tree.low, tree.last, tree.half, tree.depth, tree.first_leaf, ends, known.inner, known.recorded.begins,
         known.recorded.node, known.present.begins, known.present.broker, scaled, coordinates, found,
+        np.argsort(taken), at_most or len(tree),
     )  # fmt: skip
     return found
 
 
-def index_records(known: RoutingTables, coordinates: Array) -> Array:
-    """How many records of coordinates each broker stores: for every ancestor, each broker below it has put one."""
+def index_records(known: RoutingTables, coordinates: Array, *, at_most: int = 0) -> Array:
+    """How many records of coordinates each broker stores: for every ancestor, each broker below it has put one.
+
+    With `at_most` a zone keeps so many for a level.
+    """
     tree, scaled = known.tree, _scaled(coordinates)
     counts: Array = np.zeros(len(tree), np.int64)
     for row in known.ancestor.T:
@@ -51,7 +57,8 @@ def index_records(known: RoutingTables, coordinates: Array) -> Array:
         nodes = known.inner[row[below]]
         low, last = tree.low[nodes].astype(np.int64), tree.last[nodes].astype(np.int64)
         points = low + (scaled[below] * (last - low + 1)).astype(np.int64)
-        counts += np.bincount(tree.locate(points), minlength=len(tree))
+        stored = np.bincount(tree.locate(points), minlength=len(tree))
+        counts += np.minimum(stored, at_most) if at_most else stored
     return counts
 
 
@@ -73,9 +80,11 @@ def _leaf_ends(tree: SplitTree) -> Array:
 
 @njit(cache=True)
 def _nearest(
-    low, last, half, depth, first_leaf, ends, inner, begins, region, next_from, next_to, scaled, coordinates, found
+    low, last, half, depth, first_leaf, ends, inner, begins, region, next_from, next_to, scaled, coordinates, found,
+    place, at_most,
 ):  # fmt: skip
     brokers = len(coordinates)
+    room = np.empty(brokers, np.int64)
     seen_for, seen = np.full(brokers, -1, np.int64), 0
     frontier = np.empty(brokers, np.int32)
     first, following = np.empty(brokers, np.int32), np.empty(brokers, np.int32)
@@ -86,7 +95,7 @@ def _nearest(
             if depth[node] != depth[domain]:
                 continue
             begin, end = first_leaf[node], ends[node]
-            _index_all(low, last, half, first_leaf, node, begin, end, scaled, first, following)
+            _index_all(low, last, half, first_leaf, node, begin, end, scaled, first, following, place, at_most, room)
             for asker in range(first_leaf[domain], ends[domain]):
                 at = _indexed_at(low, last, half, first_leaf, node, scaled[asker])
                 found[asker, entry] = _look_up(
@@ -96,12 +105,15 @@ def _nearest(
 
 
 @njit(cache=True)
-def _index_all(low, last, half, first_leaf, node, begin, end, scaled, first, following):
-    """Index all brokers of a region: for each zone, a linked list of those indexed there."""
-    first[begin:end] = -1
-    for broker in range(begin, end):
+def _index_all(low, last, half, first_leaf, node, begin, end, scaled, first, following, place, at_most, room):
+    """Index the brokers of a region: for each zone, a linked list of those indexed there, as many as it keeps."""
+    first[begin:end], room[begin:end] = -1, at_most
+    for next_one in np.argsort(place[begin:end]):
+        broker = begin + next_one
         at = _indexed_at(low, last, half, first_leaf, node, scaled[broker])
-        following[broker], first[at] = first[at], broker
+        if room[at]:
+            following[broker], first[at] = first[at], broker
+            room[at] -= 1
 
 
 @njit(cache=True)

@@ -821,6 +821,7 @@ class Broker:
         self.interest.send_versions(link)
         self.receiver.link_ready(neighbour)
         self.sender.link_ready(neighbour)
+        self.direct.link_ready(link)
         self._bootstrap.try_join()
 
     # ── Effects ──

@@ -56,6 +56,7 @@ from tidings.security import NotYet
 UNANSWERED_MAX = 4096  # Events of one client that are not on disk yet; reading stops until they are.
 STREAMS_MAX = 65_536
 EVENTS_AT_ONCE_MAX = 16_384
+BATCH_NAME_MAX = 256  # It becomes part of a key for each event, where they are published one by one.
 DELIVERIES_PER_FRAME = 65_536
 NOT_YET_S_MAX = 15.0  # How long a publish waits for a key before the broker refuses it.
 NOT_YET_PAUSE_S = 0.05
@@ -174,6 +175,8 @@ class ClientSession:
     def _publish_now(self, asked: Publish | PublishBatch) -> None:
         known = self._types.find(asked.type)
         if isinstance(asked, PublishBatch):
+            if len(asked.name) > BATCH_NAME_MAX:
+                raise InputError(f"expected a name of at most {BATCH_NAME_MAX} characters for a batch")
             rows = rows_of_columns(asked.columns, known.event_type)
 
             def key(part: str) -> bytes:

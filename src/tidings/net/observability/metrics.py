@@ -34,6 +34,10 @@ _COUNTERS = {
     "refused": ("peer_messages_refused", "Messages of other brokers that were refused."),
     "rate limited": ("events_rate_limited", "Events refused because a client or the organisation was too fast."),
     "peers slowed down": ("peer_pauses", "Pauses in reading from an organisation that was too fast."),
+    "missed by the overlay": (
+        "events_missed_by_overlay",
+        "Events for live subscriptions that a spot check brought, and the overlay did not.",
+    ),
     "connections refused": ("connections_refused", "Connections beyond the limit."),
     "handshakes failed": ("handshakes_failed", "Connections that were not authenticated."),
     "clients that broke the rules": ("client_protocol_errors", "Clients cut off for a frame they may not send."),

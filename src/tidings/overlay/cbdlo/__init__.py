@@ -25,7 +25,8 @@ attributes only, and the owner of the partition checks the whole interest.
 pushes changes to the owners in acknowledged rounds, and replicates all registrations to two *replicas*, one of which
 takes over if it fails. It routes only the events whose value a node cannot read and those that the tree lost several
 times. A node that finds no topology for an attribute founds one. If two come about, the later one merges into the
-earlier.
+earlier. Where one coordinator would be a hot spot, an attribute has several topologies on purpose; a node registers in
+the one that the hash of its id says, and an event visits all.
 
 The paper says nothing of how trees are built, balanced and repaired; all of that is ours. The two profiles:
 
@@ -33,7 +34,7 @@ The paper says nothing of how trees are built, balanced and repaired; all of tha
     walks               one for each attribute, unacknowledged   two, after a look into the own table; the publisher
                                                                  retries until all subscribers have acknowledged
     matching            per attribute, counted by subscribers    the whole interest, by the owner of the partition
-    access points       tables follow popularity                 rare attributes as likely as popular ones
+    access points       tables follow popularity                 by hash; a walk goes to who is likely to have it
     tree routing        parents and children                     the nearest partition known (fingers)
     a new topology      is found by gossip                       is also announced once to all nodes
 

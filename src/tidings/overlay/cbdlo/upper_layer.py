@@ -288,8 +288,9 @@ class UpperLayer:
             **self.replicas.holdings(),
             **self._retired.holdings(),
         }
-        for coordinator in self.coordinators.by_axis.values():
-            held |= {f"{kind} of {coordinator.axis.name}": counts for kind, counts in coordinator.holdings().items()}
+        for axis, coordinator in self.coordinators.by_axis.items():
+            name = f"{axis.name} {axis.number}" if axis.number else axis.name
+            held |= {f"{kind} of {name}": counts for kind, counts in coordinator.holdings().items()}
         return held
 
     # ── Founding, taking over, moving ────────────────────────────────────────

@@ -169,7 +169,7 @@ class IndexReplica:
     @classmethod
     def of(cls, subscriptions: pa.Table, event_type: EventType, *, rows_max: int = ROWS_MAX) -> IndexReplica:
         """Built from a table of SUBSCRIPTIONS_SCHEMA in which every id is unique."""
-        index = Index.from_boxes(_without_texts(subscriptions), event_type)
+        index = Index.from_boxes(_without_texts(subscriptions).select(BOXES_SCHEMA.names), event_type)
         columns = _one_chunk(subscriptions, "id"), _one_chunk(subscriptions, "subscriber")
         return cls((index,), event_type, *columns, RoundSizer(len(subscriptions), rows_max))
 
@@ -257,7 +257,7 @@ def build_index(
     """Builds and saves an index part by part, with never more in memory than one part, and the ids and subscribers."""
     names: list[pa.Table] = []
     waiting: list[pa.Table] = []
-    for table in chain.from_iterable(_slices(table, part_rows) for table in subscriptions):
+    for table in chain.from_iterable(_slices(_without_texts(table), part_rows) for table in subscriptions):
         if sum(map(len, waiting)) + len(table) > part_rows:
             names.append(_build_part(waiting, event_type, folder / _part(len(names))))
             waiting = []
@@ -272,17 +272,17 @@ def _build_part(tables: list[pa.Table], event_type: EventType, folder: Path) -> 
     whole = pa.concat_tables([SUBSCRIPTIONS_SCHEMA.empty_table(), *tables]).cast(SUBSCRIPTIONS_SCHEMA)
     tables.clear()
     names = {name: _copied(whole.column(name)) for name in ("id", "subscriber")}
-    Index.from_boxes(_without_texts(whole), event_type).save(folder)
+    Index.from_boxes(whole.select(BOXES_SCHEMA.names), event_type).save(folder)
     del whole
     pa.default_memory_pool().release_unused()
     return pa.table(names)
 
 
 def _without_texts(subscriptions: pa.Table) -> pa.Table:
-    """Boxes alone: texts of conditions are there to be explained, which no worker does."""
-    nothing = pa.array([""]).take(pa.array(np.zeros(len(subscriptions), np.int32)))
-    boxes = subscriptions.select(BOXES_SCHEMA.names)
-    return boxes.set_column(boxes.schema.get_field_index("condition"), BOXES_SCHEMA.field("condition"), nothing)
+    """Texts of conditions are there to be explained, which no worker does."""
+    nothing = pa.array([""], pa.string()).take(pa.array(np.zeros(len(subscriptions), np.int32)))
+    at = subscriptions.schema.get_field_index("condition")
+    return subscriptions.set_column(at, BOXES_SCHEMA.field("condition"), nothing)
 
 
 def _slices(table: pa.Table, rows: int) -> Iterator[pa.Table]:

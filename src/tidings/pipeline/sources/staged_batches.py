@@ -64,7 +64,6 @@ class StagedBatches:
     ) -> None:
         self.spark, self.stream, self.storage, self.name = spark, stream, storage, name
         self.checkpoint, self.folder = checkpoint, f"{STAGED}/{epoch:09}"
-        self._delete_older(f"{epoch:09}")
 
     def stage(self, poll: Callable[[], None], done: int) -> bool:
         """Stages what the source has now, up to about AHEAD_MAX batches after `done`. Returns whether that was all.
@@ -108,13 +107,8 @@ class StagedBatches:
 
     def _entries(self, number: int) -> Iterator[dict[str, Any]]:
         content = self.storage.read(f"{self.folder}/{_LOG}/{number}") or b""
-        return (json.loads(line) for line in content.decode().splitlines()[1:] if line)
+        return (json.loads(line) for line in content.decode().split("\n")[1:] if line)
 
     def _numbers(self) -> list[int]:
         names = (Path(file.name).name for file in self.storage.list(f"{self.folder}/{_LOG}"))
         return [int(name) for name in names if name.isdigit()]
-
-    def _delete_older(self, mine: str) -> None:
-        for epoch in {file.name.split("/")[1] for file in self.storage.list(STAGED)}:
-            if epoch < mine:
-                self.storage.delete(f"{STAGED}/{epoch}")

@@ -166,6 +166,7 @@ class BatchLog(BatchRecords):
         self._spark_checkpoint = self.epoch.own_spark_checkpoint()
         if self.storage.list(STAGED):
             self._take_back(self.last_done())
+            self.storage.delete(STAGED)
         return self._spark_checkpoint
 
     def last_done(self) -> int:
