@@ -112,7 +112,7 @@ class PostgresCluster:
         """Starts the server; at the port that it had, if it was up before."""
         for _ in range(PORTS_TRIED_MAX):
             port = self.port or _free_port()
-            settings = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories=''"
+            settings = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c max_wal_size=128MB"
             settings += "" if self._fsync else " -c fsync=off"
             done = self._pg_ctl("start", "-w", "-l", self.home / "log", "-o", settings, check=False)
             if done.returncode == 0:

@@ -79,7 +79,10 @@ class BrokerProcess:
     async def ended(self) -> int:
         """Waits until it ends by itself; returns its exit code."""
         assert self._process is not None
-        return await self._process.wait()
+        code = await self._process.wait()
+        if self._reading is not None:
+            await self._reading  # Or what it said last would be taken for the next one's.
+        return code
 
     def freeze(self) -> None:
         os.kill(self.pid, signal.SIGSTOP)

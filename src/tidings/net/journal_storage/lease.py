@@ -9,9 +9,10 @@ Each write updates this row as the last step of its own transaction, where epoch
 and a change of hands exclude one another: whoever takes over sees all that was written, and nothing is written
 afterwards. `written` tells a holder that lost its connection during a commit whether the group is there.
 
-A process that is frozen in a transaction leaves rows locked, and the server waits for the rest of what it was sending
-without a limit. So whoever finds the lease at its end first has the server end the connections of the last holder, which
-have its token in their names.
+Whoever waits takes only a row that nobody has locked: a locked one is being renewed, by a commit that may be slow. If its
+process is frozen there, the server ends the transaction after `lease_s`. A process that is frozen earlier in a group leaves
+other rows locked, and the server waits for the rest of what it was sending without a limit. So whoever has taken the lease
+has the server end the connections of the last holder, which have its token in their names.
 """
 
 from __future__ import annotations
@@ -129,9 +130,9 @@ class Candidate:
         with self._session.used() as connection:
             row = None
             if (ended := connection.execute(_ENDED).fetchone()) is not None:
-                if ended[0]:
-                    connection.execute(_DISCONNECT, (self._session.named(ended[0]),))
                 row = connection.execute(_TAKE, (self._token, self._holder, self._lease_s)).fetchone()
+                if row is not None and ended[0]:
+                    connection.execute(_DISCONNECT, (self._session.named(ended[0]),))
             if row is None:
                 self._tell(connection)
                 return None
