@@ -15,13 +15,15 @@ from msgspec import inspect
 import tidings
 
 WRITTEN = Path(__file__).parent / "written_by_0_1" / "wire_format.json"
+# Between brokers, 0.1 and later versions refuse each other in the handshake (`BETWEEN_BROKERS`), since 0.1 signs nothing.
+REPLACED = {"NearAnswer"}  # Carries records that are sealed by their brokers: docs/decisions/0272.
 
 
 def test_every_message_of_version_0_1_is_still_spoken_and_old_fields_are_what_they_were() -> None:
     now = [as_json(shape) for shape in shapes()]
     spoken = set(now)
-    missing = [shape for shape in map(as_json, json.loads(WRITTEN.read_text())) if not known(shape, spoken)]
-    assert missing == []
+    missing = [shape for shape in json.loads(WRITTEN.read_text()) if not known(as_json(shape), spoken)]
+    assert {tag for _, tag, *_ in missing} == REPLACED
 
 
 def known(old: str, now: set[str]) -> bool:
