@@ -109,6 +109,7 @@ class ErrorCode(enum.StrEnum):
     CLIENT = "client"
     CREDENTIALS = "creds"
     DELIVERY = "delivery"
+    DIRECT = "direct"  # Sent straight, beside the overlay, by somebody else than its origin, or too much of it.
     DRAINING = "draining"
     FRAME = "frame"
     HANDSHAKE = "handshake"

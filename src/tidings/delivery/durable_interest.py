@@ -196,6 +196,11 @@ class InterestDirectory:
         ids = {interest.id for interest in known.interests} if known else set()
         return [interest for interest in body.interests if interest.id not in ids]
 
+    def live_added_by(self, body: BrokerInterests) -> list[str]:
+        """The types of live subscriptions that this version adds to the one in the directory."""
+        known = self._known.get(body.who.id)
+        return [type for type in body.live if known is None or type not in known.live]
+
     def learn(self, body: BrokerInterests, advertisement: InterestAdvertisement) -> None:
         """Replaces a broker's entry; the caller persists the advertisement."""
         broker = body.who.id

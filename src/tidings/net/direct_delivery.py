@@ -140,9 +140,18 @@ class DirectDelivery:
 
     def link_ready(self, link: Link) -> None:
         """A link is up: checks of the last seconds may not have got through, as there was none, or another."""
+        broker = link.proven.id
+        self._check_again(link, lambda name: broker in self._directory.live_brokers(name))
+
+    def live_types_added(self, broker: NodeId, types: Sequence[str]) -> None:
+        """A broker says what it has live subscriptions to; it may have had them since before it could be heard here."""
+        if types and (link := self._links.ready(broker)) is not None:
+            self._check_again(link, types.__contains__)
+
+    def _check_again(self, link: Link, is_wanted: Callable[[str], bool]) -> None:
         broker, now = link.proven.id, self._loop.time()
         for type, events in self._recent.since(now - AGAIN_S):
-            if broker in self._directory.live_brokers(type) and self._node.may_be_owed(broker, type, now):
+            if is_wanted(type) and self._node.may_be_owed(broker, type, now):
                 link.send(DirectEvents(tuple((now - event.at, event.raw) for event in events), check=True))
 
     def _reach(self, broker: NodeId, type: str, now: float) -> Link | None:

@@ -682,7 +682,7 @@ class Node:
         try:
             packet = decode_stored(raw)
             if packet.header.id.origin != sender:
-                raise PeerError("direct: an event of another broker than its sender", code=ErrorCode.MESSAGE)
+                raise PeerError("direct: an event of another broker than its sender")
             self._now = now
             opened = self.boundary.open_packet("", packet, self.now_ms(now))
         except (PeerError, InputError) as refused:

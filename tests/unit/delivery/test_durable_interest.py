@@ -168,6 +168,15 @@ def test_brokers_with_live_subscriptions_only_are_known_by_type_and_take_no_plac
     assert known.live_brokers("Quake") == []
 
 
+def test_the_types_of_live_subscriptions_that_a_version_adds_are_told() -> None:
+    known, added = directory(), []
+    for version, live in enumerate((("Quake",), ("Quake", "~keys/1"), ("~keys/1",), ("~keys/1", "Quake")), 1):
+        body = BrokerInterests(OTHER_PEER, version, (), live)
+        added.append(known.live_added_by(body))
+        known.learn(body, sign_advertisement(body, OTHER))
+    assert added == [["Quake"], ["~keys/1"], [], ["Quake"]]
+
+
 def test_a_version_from_the_future_is_refused() -> None:
     members = Members()
     members.organisations[a_broker(1)[1].public_key] = b"two"

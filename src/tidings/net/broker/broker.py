@@ -369,6 +369,7 @@ class Broker:
         rng, checks = random.Random(secrets.randbits(64)), self.config.limits.spot_checks
         self.direct = DirectDelivery(self.node, self.links, directory, self.history, self._tasks, rng, checks=checks)
         self.direct.carry_out, self.direct.advertise = self.carry_out, self.interest.advertise_live
+        self.interest.live_types_added = self.direct.live_types_added
         self.direct.is_live = lambda delivery: delivery.subscription not in self.subscriptions.durable_of
 
     def _make_spans(self) -> SpanRecorder | None:

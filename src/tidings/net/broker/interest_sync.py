@@ -69,6 +69,8 @@ class InterestSync:
         self._waiting: Counter[NodeId] = Counter()
         self._again_at: dict[NodeId, float] = {}  # Bounded by the directory.
         self._lapsed: dict[NodeId, tuple[frozenset[str], int]] = {}  # Subscriptions that counted until this moment.
+        self.live_types_added: Callable[[NodeId, Sequence[str]], None] = lambda broker, types: None
+        """Called with the types that a broker has begun to have live subscriptions to."""
 
     def start(self) -> None:
         """Takes up the advertisements on disk, and begins to compare versions."""
@@ -182,7 +184,9 @@ class InterestSync:
                 for interest, backlog in zip(new, backlogs, strict=True)
                 for event in self._history.complete(backlog)
             ]
+            live = self._directory.live_added_by(body)
             self._directory.learn(body, advertisement)
+            self.live_types_added(broker, live)
             if (took_s := time.perf_counter() - begun) > LONG_S:
                 self._again_at[broker] = asyncio.get_running_loop().time() + PAUSE_FOR_LONG * took_s
             if self._lapsed.pop(broker, None) is not None:
