@@ -70,6 +70,7 @@ class Kafka(ClientFilter):
             "sasl.username": kafka_broker.USER,
             "sasl.password": kafka_broker.PASSWORD,
             "ssl.ca.location": str(addresses.authority),
+            "log_level": 0,  # It says of each try that the broker does not listen yet.
         }
         admin = AdminClient(secured)
         topic = NewTopic(TOPIC, 1, 1, config={"flush.messages": "1"})

@@ -201,6 +201,10 @@ def jetstream_server() -> str:
     return str(program)
 
 
+async def _not_yet(_: Exception) -> None:
+    """The server does not listen yet; the client would print a trace."""
+
+
 async def _connected(port: int, trusted: ssl.SSLContext | None) -> Any:
     import nats
 
@@ -208,7 +212,7 @@ async def _connected(port: int, trusted: ssl.SSLContext | None) -> Any:
     address = f"{'tls' if trusted else 'nats'}://127.0.0.1:{port}"
     while True:
         try:
-            return await nats.connect(address, tls=trusted, allow_reconnect=False)
+            return await nats.connect(address, tls=trusted, allow_reconnect=False, error_cb=_not_yet)
         except (OSError, nats.errors.Error):
             if asyncio.get_running_loop().time() > deadline:
                 raise Unavailable(f"NATS did not start within {START_S_MAX:.0f} s") from None

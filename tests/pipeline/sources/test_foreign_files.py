@@ -170,6 +170,20 @@ def test_a_name_that_two_columns_have_is_refused_in_conditions(spark: SparkSessi
     assert "a name that another column has" in outcome.example
 
 
+def test_an_interval_of_duckdb_is_refused_by_name_and_stops_no_other_condition(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    file = tmp_path / "events.parquet"
+    rows = "SELECT 'e' || i AS id, i * 1.5::DOUBLE AS speed, to_days(i::INT) AS span FROM range(4) r(i)"
+    query = f"COPY ({rows}) TO '{file}' (FORMAT parquet)"
+    subprocess.run([sys.executable, "-c", "import sys, duckdb; duckdb.sql(sys.argv[1])", query], check=True)
+    wanted = {"fast": "speed > 2", "long": "span IS NOT NULL"}
+    outcome = matched(spark, file, wanted, tmp_path / "out")
+    assert pairs(tmp_path / "out") == [("e2", "fast"), ("e3", "fast")]
+    assert "interval" in outcome.example
+    assert "extract(DAY FROM span)" in outcome.example
+
+
 @pytest.mark.parametrize("plan", ["index", "zones"])
 def test_folders_are_columns_beside_nanoseconds_too(spark: SparkSession, tmp_path: Path, plan: str) -> None:
     at = pd.Series(pd.to_datetime(TIMES)).dt.as_unit("ns")

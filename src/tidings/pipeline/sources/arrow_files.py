@@ -51,7 +51,7 @@ def read_with_arrow(spark: SparkSession, path: Location, type_name: str) -> Arro
         return None
     folders = {field.name: field for field in listed.schema if field.name != "_"}
     footers = opened.footers(files)
-    schema = _without(folders, footers[0].schema.to_arrow_schema())
+    schema = _without(folders, _with_intervals(footers[0].schema))
     event_type = EventType.from_arrow(type_name, _signed(schema), leave_out_others=True)
     fields = [
         *(field.with_nullable(True) for field in arrow_schema(event_type)),
@@ -69,6 +69,25 @@ def read_with_arrow(spark: SparkSession, path: Location, type_name: str) -> Arro
     by_folder = EventType.from_spark(type_name, StructType(list(folders.values())), leave_out_others=True)
     attributes = (*event_type, *by_folder)
     return ArrowFiles(rows, EventType.of(type_name, attributes, event_type.others), tuple(file.text for file in files))
+
+
+def _with_intervals(schema: pq.ParquetSchema) -> pa.Schema:
+    """The columns as Arrow reads them; intervals, which it takes for twelve bytes, under their own name."""
+    columns = [schema.column(at) for at in range(len(schema.names))]
+    intervals = {column.path for column in columns if column.converted_type == "INTERVAL"}
+    fields = schema.to_arrow_schema()
+    return pa.schema(
+        [each.with_type(pa.month_day_nano_interval()) if each.name in intervals else each for each in fields]
+    )
+
+
+def needs_arrow(file: str) -> bool:
+    """Whether a local file has a column that Spark cannot read; False for one that cannot be looked into."""
+    try:
+        schema = _schema(file)
+    except InputError:
+        return False
+    return any(_is_beyond_spark(field.type) for field in schema)
 
 
 def _without(folders: Collection[str], schema: pa.Schema) -> pa.Schema:

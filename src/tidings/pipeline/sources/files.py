@@ -29,7 +29,7 @@ from tidings.pipeline.connectors.table_format import (
     store_options,
 )
 from tidings.pipeline.matching.parse_subscriptions import UNNAMED
-from tidings.pipeline.sources.arrow_files import for_spark, read_with_arrow
+from tidings.pipeline.sources.arrow_files import ArrowFiles, for_spark, needs_arrow, read_with_arrow
 from tidings.pipeline.sources.validation import validate_lines
 from tidings.pipeline.storage import Location, storage_at
 from tidings.pipeline.tables import EVENT_IDS, id_column, quoted
@@ -236,20 +236,38 @@ def id_attribute(event_type: EventType, wanted: str | None) -> Attribute:
 
 
 def _read_parquet(spark: SparkSession, path: str, id: str | None, event_type: EventType | None) -> Events:
-    try:
-        rows = spark.read.parquet(literal(path))
-        found, files = event_type or type_of_table(rows, path), files_of(rows)
-    except AnalysisException as wrong:
-        by_arrow = read_with_arrow(spark, Location.of(path), UNNAMED) if UNREADABLE in str(wrong) else None
-        if by_arrow is None:
-            raise _unreadable(path, "parquet", wrong) from None
-        rows, found, files = by_arrow
+    rows, found, files = _parquet_table(spark, path, event_type)
     if event_type:
         check_fits(rows, event_type)
     return Events(rows, event_type or found, _id_of(rows, id, path), None, files)
 
 
-UNREADABLE = "PARQUET_TYPE_ILLEGAL"
+def _parquet_table(spark: SparkSession, path: str, event_type: EventType | None) -> ArrowFiles:
+    """By Spark, or by Arrow where Spark has no type for a column."""
+    by_arrow = read_with_arrow(spark, Location.of(path), UNNAMED) if _needs_arrow(path) else None
+    if by_arrow is not None:
+        return by_arrow
+    try:
+        rows = spark.read.parquet(literal(path))
+        return ArrowFiles(rows, event_type or type_of_table(rows, path), files_of(rows))
+    except AnalysisException as wrong:
+        if any(sign in str(wrong) for sign in UNREADABLE):
+            by_arrow = read_with_arrow(spark, Location.of(path), UNNAMED)
+        if by_arrow is None:
+            raise _unreadable(path, "parquet", wrong) from None
+        return by_arrow
+
+
+def _needs_arrow(path: str) -> bool:
+    """Whether the first of local files says so: Spark finds out by a failed job, whose trace its log shows."""
+    where = Location.of(path)
+    if not where.is_local:
+        return False
+    first = where.text if Path(where.text).is_file() else next((f"{where}/{name}" for name in data_files(path)), "")
+    return bool(first) and needs_arrow(first)
+
+
+UNREADABLE = ("PARQUET_TYPE_ILLEGAL", "PARQUET_TYPE_NOT_SUPPORTED")
 
 
 def _read_typed(spark: SparkSession, path: str, kind: str, event_type: EventType | None, id: str | None) -> DataFrame:

@@ -121,7 +121,7 @@ def _parquet(spark: SparkSession, pipeline: Pipeline, declared: EventType | None
     try:
         table = spark.read.parquet(path)
     except AnalysisException as wrong:
-        if UNREADABLE not in str(wrong):
+        if not any(sign in str(wrong) for sign in UNREADABLE):
             raise
         where = Location.of(path)
         raise beyond_spark(path, f"{where}/{next(iter(data_files(path)))}" if where.is_local else None) from None
