@@ -87,7 +87,7 @@ $(READY): pyproject.toml requirements.lock
 	@echo "Setting up $(VENV) from requirements.lock; the first time takes some minutes." >&2
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
-	@echo "Compiling the matching kernels, once: half a minute." >&2
+	@echo "Compiling the matching kernels, once: a minute." >&2
 	@$(BIN)/python -c "from tidings.matching import load_kernels; load_kernels()"
 	@touch $@
 
