@@ -67,7 +67,7 @@ class Contender(ABC):
 
     def cpu_s(self) -> float:
         """What its servers have used of the processor."""
-        return sum(_cpu_s(pid) for pid in self.servers())
+        return sum(cpu_s_of(pid) for pid in self.servers())
 
 
 def free_ports(count: int) -> list[int]:
@@ -79,6 +79,7 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s_of(pid: int) -> float:
+    """What a process has used of the processor."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

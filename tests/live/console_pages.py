@@ -5,10 +5,10 @@ python -m tests.live.console_pages [DIR]        screenshots of London, light and
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import shutil
-import sys
 import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
@@ -155,8 +155,11 @@ def _into_the_guide(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    out = Path(sys.argv[1] if sys.argv[1:] else "out/console")
+    arguments = argparse.ArgumentParser(description="Screenshots of the console's screens, light and dark.")
+    arguments.add_argument("folder", nargs="?", type=Path, help="out/console, and the guide's pictures are made anew")
+    folder = arguments.parse_args().folder
+    out = folder or Path("out/console")
     pictures(out)
-    if not sys.argv[1:]:
+    if folder is None:
         _into_the_guide(out)
     print(f"wrote {len(list(out.glob('*.png')))} pictures to {out}")
