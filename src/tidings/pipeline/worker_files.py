@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from tidings.errors import InputError
 from tidings.pipeline.s3_settings import S3Settings
-from tidings.pipeline.storage import COPIES_AT_ONCE, Location
+from tidings.pipeline.storage import REQUESTS_AT_ONCE, Location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,7 +45,7 @@ class WorkerFiles:
 
     def footers(self, files: list[Location]) -> list[Any]:
         """The metadata of Parquet files. Raises InputError for a damaged one."""
-        with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
             return list(pool.map(self._footer, files))
 
     def open_parquet(self, file: Location) -> pq.ParquetFile:

@@ -25,7 +25,7 @@ from tidings.pipeline.matching.match import EVENT_ID, Matching, PlanName
 from tidings.pipeline.matching.sizing import FILE_BYTES_PER_TASK, fixed_cores, tasks_of
 from tidings.pipeline.parquet.row_groups import RowGroups
 from tidings.pipeline.session import is_connect
-from tidings.pipeline.storage import COPIES_AT_ONCE, Location, storage_at
+from tidings.pipeline.storage import REQUESTS_AT_ONCE, Location, storage_at
 from tidings.pipeline.worker_files import WorkerFiles, damaged
 
 FILES_MAX = 10_000  # Footers that the driver reads to divide the work; with more files, Spark reads them in parallel.
@@ -104,7 +104,7 @@ def match_with_index(
         # The driver collects a name and a number for each task, however much it wrote.
         written: list[TaskOutput] = spark.sparkContext.parallelize(tasks, len(tasks)).map(work).collect()
         moves = [(f"{staging}/{part.name}", f"part-{at:05}.snappy.parquet") for at, part in enumerate(written)]
-        with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
             list(pool.map(lambda move: storage.move(*move), moves))
     finally:
         storage.delete(staging)
