@@ -35,9 +35,12 @@ from tidings.pipeline.connectors.table_format import (
     DELTA_LOG,
     PHYSICAL_NAME,
     ReadPart,
+    TableFormat,
     check_columns,
     commit_once,
     first_line,
+    is_anywhere,
+    no_type_for,
     projected,
 )
 
@@ -248,6 +251,9 @@ class DeltaWriter:
         from tidings.pipeline.arrow_types import to_arrow_schema
 
         wanted = to_arrow_schema(schema)
+        for field in wanted:
+            if is_anywhere(field.type, _is_beyond_delta):
+                raise no_type_for(field, TableFormat.DELTA)
         table = self._table()
         if table is None:
             table = DeltaTable.create(self.location, wanted, mode="ignore", storage_options=self.options)
@@ -271,6 +277,10 @@ class DeltaWriter:
             return None
         except (DeltaError, OSError) as wrong:
             raise InputError(f"cannot open the Delta table {self.location!r}: {first_line(wrong)}") from None
+
+
+def _is_beyond_delta(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_time(kind) or pa.types.is_duration(kind))
 
 
 def _append(table: DeltaTable, actions: list[AddAction], batch: tuple[str, int] | None, replace: bool) -> None:

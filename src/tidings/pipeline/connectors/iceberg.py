@@ -24,7 +24,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.noop import NoopCatalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    NotInstalledError,
+    RESTError,
+)
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files, _read_all_delete_files, schema_to_pyarrow
@@ -41,9 +47,12 @@ from tidings.pipeline.connectors.table_format import (
     BEFORE_FIRST,
     ICEBERG_METADATA,
     ReadPart,
+    TableFormat,
     check_columns,
     commit_once,
     first_line,
+    is_anywhere,
+    no_type_for,
     projected,
 )
 
@@ -53,6 +62,7 @@ if TYPE_CHECKING:
 ROWS_PER_FILE_MAX = 1_000_000  # A worker holds the rows of one file.
 PIPELINE, BATCH = "tidings.pipeline", "tidings.batch"  # In a snapshot's summary.
 DEFAULT_CATALOG = "default"
+_NO_CATALOG = (OSError, ValueError, SQLAlchemyError, RESTError, NotInstalledError)  # What a catalog's client raises.
 
 _log = logging.getLogger("tidings.pipeline")
 
@@ -225,12 +235,13 @@ class IcebergWriter:
     def open_for(self, schema: StructType) -> Callable[[Iterable[pa.RecordBatch]], Iterator[bytes]]:
         from tidings.pipeline.arrow_types import to_arrow_schema
 
-        wanted = to_arrow_schema(schema)
+        wanted = pa.schema([_storable(field) for field in to_arrow_schema(schema)])
         table = self._table()
         if table is None:
             self._catalog.create_namespace_if_not_exists(self._identifier[:-1])
             table = self._catalog.create_table_if_not_exists(self._identifier, wanted)
-        check_columns(wanted, _arrow_schema(table.schema()), f"the Iceberg table {self.location!r}")
+        there = pa.schema([_storable(field) for field in _arrow_schema(table.schema())])
+        check_columns(wanted, there, f"the Iceberg table {self.location!r}")
         return WriteIceberg(_slim(table), table.io, wanted)
 
     def commit(self, files: Sequence[bytes], *, batch: tuple[str, int] | None = None, replace: bool = False) -> None:
@@ -248,8 +259,36 @@ class IcebergWriter:
             return self._catalog.load_table(self._identifier)
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
-        except (OSError, SQLAlchemyError) as wrong:
+        except _NO_CATALOG as wrong:
             raise SetupError(f"cannot reach the catalog of {self.location!r}: {first_line(wrong)}") from None
+
+
+def _storable(field: pa.Field) -> pa.Field:
+    """The column as Iceberg has it: it knows no ints below 32 bits, and times in microseconds only.
+
+    Raises InputError for a type that it does not have.
+    """
+    if is_anywhere(field.type, _is_beyond_iceberg):
+        raise no_type_for(field, TableFormat.ICEBERG)
+    return field.with_type(_widened(field.type))
+
+
+def _is_beyond_iceberg(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_duration(kind) or pa.types.is_null(kind))
+
+
+def _widened(kind: pa.DataType) -> pa.DataType:
+    if kind in (pa.int8(), pa.int16()):
+        return pa.int32()
+    if pa.types.is_time(kind):
+        return pa.time64("us")
+    if pa.types.is_list(kind):
+        return pa.list_(_widened(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(_widened(kind.key_type), _widened(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([inner.with_type(_widened(inner.type)) for inner in kind])
+    return kind
 
 
 def _append(table: Table, data_files: list[Any], batch: tuple[str, int] | None, replace: bool) -> None:
@@ -332,7 +371,7 @@ def _catalog(location: str, options: Mapping[str, str]) -> tuple[Catalog, tuple[
         raise InputError(f"iceberg:{location}: expected iceberg:CATALOG.NAMESPACE.TABLE, or the path of a table")
     try:
         return load_catalog(name, **options), identifier
-    except (ValueError, OSError, SQLAlchemyError) as wrong:
+    except _NO_CATALOG as wrong:
         raise InputError(
             f"iceberg:{location}: cannot open the catalog {name!r}: {first_line(wrong)}; "
             f"describe it in .pyiceberg.yaml, or as PYICEBERG_CATALOG__{name.upper()}__URI"
@@ -347,7 +386,7 @@ def _loaded(location: str, options: dict[str, str]) -> Table:
         return catalog.load_table(identifier)
     except (NoSuchTableError, NoSuchNamespaceError):
         raise InputError(f"no Iceberg table {'.'.join(identifier)!r} in the catalog {catalog.name!r}") from None
-    except (OSError, SQLAlchemyError) as wrong:
+    except _NO_CATALOG as wrong:
         raise SetupError(f"cannot reach the catalog of {location!r}: {first_line(wrong)}") from None
 
 

@@ -457,6 +457,23 @@ def check_columns(wanted: pa.Schema, there: pa.Schema, where: str) -> None:
         raise InputError(f"{where} requires a column {required[0]!r}, which deliveries do not have")
 
 
+def is_anywhere(kind: pa.DataType, is_it: Callable[[pa.DataType], bool]) -> bool:
+    """Whether it is true of a type, or of one within it.
+
+    >>> is_anywhere(pa.map_(pa.string(), pa.list_(pa.time64("us"))), pa.types.is_time)
+    True
+    """
+    return is_it(kind) or any(is_anywhere(kind.field(at).type, is_it) for at in range(kind.num_fields))
+
+
+def no_type_for(field: pa.Field, format: TableFormat) -> InputError:
+    """Says that tables of a format cannot hold a column that is to be kept."""
+    return InputError(
+        f"column {field.name!r} has the type {field.type}, and {format.product} has no type for it; "
+        "do not keep it, or deliver to Parquet files"
+    )
+
+
 def _same_type(one: pa.DataType, other: pa.DataType) -> bool:
     text = (pa.string(), pa.large_string())
     return bool(
