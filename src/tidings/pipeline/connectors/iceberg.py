@@ -24,13 +24,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.noop import NoopCatalog
-from pyiceberg.exceptions import (
-    CommitFailedException,
-    NoSuchNamespaceError,
-    NoSuchTableError,
-    NotInstalledError,
-    RESTError,
-)
+from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files, _read_all_delete_files, schema_to_pyarrow
@@ -40,7 +34,6 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import FileScanTask, StaticTable, Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.utils.config import Config
-from sqlalchemy.exc import SQLAlchemyError
 
 from tidings.errors import InputError, SetupError
 from tidings.pipeline.connectors.table_format import (
@@ -62,7 +55,6 @@ if TYPE_CHECKING:
 ROWS_PER_FILE_MAX = 1_000_000  # A worker holds the rows of one file.
 PIPELINE, BATCH = "tidings.pipeline", "tidings.batch"  # In a snapshot's summary.
 DEFAULT_CATALOG = "default"
-_NO_CATALOG = (OSError, ValueError, SQLAlchemyError, RESTError, NotInstalledError)  # What a catalog's client raises.
 
 _log = logging.getLogger("tidings.pipeline")
 
@@ -259,7 +251,7 @@ class IcebergWriter:
             return self._catalog.load_table(self._identifier)
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
-        except _NO_CATALOG as wrong:
+        except Exception as wrong:  # noqa: BLE001  Each catalog's client has errors of its own.
             raise SetupError(f"cannot reach the catalog of {self.location!r}: {first_line(wrong)}") from None
 
 
@@ -371,7 +363,7 @@ def _catalog(location: str, options: Mapping[str, str]) -> tuple[Catalog, tuple[
         raise InputError(f"iceberg:{location}: expected iceberg:CATALOG.NAMESPACE.TABLE, or the path of a table")
     try:
         return load_catalog(name, **options), identifier
-    except _NO_CATALOG as wrong:
+    except Exception as wrong:  # noqa: BLE001  Each catalog's client has errors of its own.
         raise InputError(
             f"iceberg:{location}: cannot open the catalog {name!r}: {first_line(wrong)}; "
             f"describe it in .pyiceberg.yaml, or as PYICEBERG_CATALOG__{name.upper()}__URI"
@@ -386,7 +378,7 @@ def _loaded(location: str, options: dict[str, str]) -> Table:
         return catalog.load_table(identifier)
     except (NoSuchTableError, NoSuchNamespaceError):
         raise InputError(f"no Iceberg table {'.'.join(identifier)!r} in the catalog {catalog.name!r}") from None
-    except _NO_CATALOG as wrong:
+    except Exception as wrong:  # noqa: BLE001  Each catalog's client has errors of its own.
         raise SetupError(f"cannot reach the catalog of {location!r}: {first_line(wrong)}") from None
 
 

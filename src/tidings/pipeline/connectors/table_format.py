@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 import pickle
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
@@ -274,10 +274,10 @@ class Compacted:
     after: int
 
 
-def compact_table(given: str) -> Compacted | None:
+def compact_table(given: str, conf: Mapping[str, str] | None = None) -> Compacted | None:
     """Merges small files of a Delta table by Delta's own OPTIMIZE; None if no table is given.
 
-    Raises InputError for an Iceberg table, since PyIceberg rewrites no files.
+    `conf` are settings as Spark has them, which say how S3 is reached. Raises InputError for an Iceberg table, since PyIceberg rewrites no files.
     """
     name = named_or_found(given)
     if name is None:
@@ -290,7 +290,8 @@ def compact_table(given: str) -> Compacted | None:
         )
     from tidings.pipeline.connectors.delta import compact
 
-    return Compacted(*compact(name.location))
+    bucket = bucket_of(name.location)
+    return Compacted(*compact(name.location, S3Settings.from_conf(conf or {}, bucket).delta() if bucket else {}))
 
 
 def store_options(spark: SparkSession, name: TableName) -> dict[str, str]:

@@ -12,6 +12,7 @@ This serves only the plan that sends the index to the events. The partitioned pl
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,13 +20,14 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from tidings.errors import SetupError
 from tidings.events import EventType, conform
 from tidings.pipeline.matching.index_replica import ROWS_MAX, DistributedIndex, distribute_index
 from tidings.pipeline.matching.match import EVENT_ID, Matching, PlanName
 from tidings.pipeline.matching.sizing import FILE_BYTES_PER_TASK, fixed_cores, tasks_of
 from tidings.pipeline.parquet.row_groups import RowGroups
 from tidings.pipeline.session import is_connect
-from tidings.pipeline.storage import REQUESTS_AT_ONCE, Location, storage_at
+from tidings.pipeline.storage import REQUESTS_AT_ONCE, Location, Storage, storage_at
 from tidings.pipeline.worker_files import WorkerFiles, damaged
 
 FILES_MAX = 10_000  # Footers that the driver reads to divide the work; with more files, Spark reads them in parallel.
@@ -104,12 +106,23 @@ def match_with_index(
         # The driver collects a name and a number for each task, however much it wrote.
         written: list[TaskOutput] = spark.sparkContext.parallelize(tasks, len(tasks)).map(work).collect()
         moves = [(f"{staging}/{part.name}", f"part-{at:05}.snappy.parquet") for at, part in enumerate(written)]
-        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
-            list(pool.map(lambda move: storage.move(*move), moves))
+        move_all(storage, moves)
     finally:
         storage.delete(staging)
     storage.put("_SUCCESS", b"")
     return sum(part.deliveries for part in written)
+
+
+def move_all(storage: Storage, moves: list[tuple[str, str]]) -> None:
+    """Moves all files, or none if the store refuses one."""
+    try:
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+            list(pool.map(lambda move: storage.move(*move), moves))
+    except BaseException:
+        for _, target in moves:
+            with contextlib.suppress(SetupError):
+                storage.delete(target)
+        raise
 
 
 def _files_of(matching: Matching, tasks: list[list[FileSlice]], out: str) -> WorkerFiles:

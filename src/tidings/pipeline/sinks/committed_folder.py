@@ -165,9 +165,10 @@ class CommitLog:
 
     def _decode(self, name: str, content: bytes) -> list[Commit]:
         """The records of a file: one, or many that were merged."""
-        kind = list[Commit] if _MERGED.fullmatch(name) else Commit
-        found = decoded(self.storage, name, content, kind)
-        commits = found if isinstance(found, list) else [found]
+        if _MERGED.fullmatch(name):
+            commits = decoded(self.storage, name, content, list[Commit])
+        else:
+            commits = [decoded(self.storage, name, content, Commit)]
         for commit in commits:
             _check(self.storage, name, commit)
         return commits
