@@ -34,7 +34,7 @@ import msgspec
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from tidings.errors import InputError, SetupError
-from tidings.pipeline.session import is_connect
+from tidings.pipeline.session import is_connect, missing_file_system
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -491,10 +491,8 @@ def _cause(wrong: Py4JError) -> str:
     java = getattr(wrong, "java_exception", None)
     if java is None:
         return (str(wrong).splitlines() or ["no reason given"])[0][:REASON_LENGTH_MAX]
-    text = java.getMessage() or java.getClass().getSimpleName()
-    if java.getClass().getSimpleName() == "UnsupportedFileSystemException" or "No FileSystem for scheme" in text:
-        return f"{text}; give Spark its jars, for S3 hadoop-aws (docs/guide/object-stores.md)"
-    return str(text).splitlines()[0][:REASON_LENGTH_MAX]
+    text = str(java.getMessage() or java.getClass().getSimpleName())
+    return missing_file_system(str(wrong)) or text.splitlines()[0][:REASON_LENGTH_MAX]
 
 
 def _failed(root: Location, doing: str, why: str | None) -> SetupError:
