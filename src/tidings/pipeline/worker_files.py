@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+# By default, Arrow takes the timestamps of INT96 for nanoseconds, of which 64 bits end in 2262: the year 9999, which
+# often stands for "never", becomes 1816 without a word.
+AS_SPARK: Mapping[str, Any] = {"coerce_int96_timestamp_unit": "us"}
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerFiles:
     """How to open the files of these buckets; local files need nothing. Small to pickle."""
@@ -50,9 +55,9 @@ class WorkerFiles:
 
     def open_parquet(self, file: Location) -> pq.ParquetFile:
         if file.is_local:
-            return pq.ParquetFile(file.text, memory_map=True)
+            return pq.ParquetFile(file.text, memory_map=True, **AS_SPARK)
         system, path = self._system(file)
-        return pq.ParquetFile(path, filesystem=system, pre_buffer=True)
+        return pq.ParquetFile(path, filesystem=system, pre_buffer=True, **AS_SPARK)
 
     def create(self, file: Location) -> Any:
         """A new file, to be written from its beginning. An object appears when it is closed."""

@@ -43,6 +43,7 @@ from tidings.pipeline.connectors.table_format import (
     no_type_for,
     projected,
 )
+from tidings.pipeline.worker_files import AS_SPARK
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -203,13 +204,12 @@ class ReadDelta:
         return pa.RecordBatch.from_arrays(columns, self.schema.names)
 
     def _opened(self, path: str) -> pq.ParquetFile:
-        how: dict[str, Any] = {"coerce_int96_timestamp_unit": "us"}
         if "://" in path or path.startswith("/"):  # A clone refers to files of its original.
             root, _, path = path.rpartition("/")
-            return pq.ParquetFile(_files(root, self.options).open_input_file(path), **how)
+            return pq.ParquetFile(_files(root, self.options).open_input_file(path), **AS_SPARK)
         if "://" not in self.location:
-            return pq.ParquetFile(f"{self.location}/{path}", memory_map=True, **how)
-        return pq.ParquetFile(_files(self.location, self.options).open_input_file(path), **how)
+            return pq.ParquetFile(f"{self.location}/{path}", memory_map=True, **AS_SPARK)
+        return pq.ParquetFile(_files(self.location, self.options).open_input_file(path), **AS_SPARK)
 
 
 def _mask(live: bytes | None, first: int, count: int) -> pa.Array:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -72,10 +72,23 @@ def tasks_for(
     for file, footer in zip(files, opened.footers(files)):
         if not needed <= set(footer.schema.to_arrow_schema().names):
             return []  # Partition columns, or files of different schemas.
+        if has_julian_days(footer.metadata or {}):
+            return []
         groups = range(footer.num_row_groups)
         slices += [FileSlice(file.text, (g,), footer.row_group(g).total_byte_size) for g in groups]
     cores = fixed_cores(spark) or tasks_of(sum(part.size for part in slices), FILE_BYTES_PER_TASK)
     return share_out(slices, cores)
+
+
+def has_julian_days(metadata: Mapping[bytes, bytes]) -> bool:
+    """Whether a file counts days before 1582, or times before 1900, as old releases of Spark did; Spark converts these.
+
+    >>> has_julian_days({b"org.apache.spark.version": b"2.4.8"}), has_julian_days({b"org.apache.spark.version": b"4.3.0"})
+    (True, False)
+    """
+    version = metadata.get(b"org.apache.spark.version", b"")
+    told = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+    return bool(version) and (version < b"3.1" or any(key in metadata for key in told))
 
 
 def match_files_directly(
