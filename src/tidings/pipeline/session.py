@@ -246,7 +246,10 @@ def missing_file_system(text: str) -> str:
         return "Spark calls S3 by the scheme of Hadoop's client; write s3a://BUCKET/…"
     if "S3AFileSystem not found" in text:
         return "Spark has no file system for s3a:// yet; give it hadoop-aws as --conf spark.jars=… (docs/guide/object-stores.md)"
-    if "No FileSystem for scheme" in text or "UnsupportedFileSystemException" in text:
+    if (
+        re.search(r"Class \S+FileSystem not found|No FileSystem for scheme", text)
+        or "UnsupportedFileSystemException" in text
+    ):
         return "Spark has no file system for such URIs; give it its jars as --conf spark.jars=… (docs/guide/object-stores.md)"
     return ""
 
