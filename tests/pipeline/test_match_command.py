@@ -181,6 +181,10 @@ def test_rejected_and_quarantined_rows_are_no_results_to_other_readers(spark: Sp
         match_files(spark, str(lines), str(wanted), str(out))
     match_files(spark, str(lines), str(write_lines(tmp_path / "good.jsonl", WANTED)), str(out), overwrite=True)
     assert not (tmp_path / "out-rejected").exists(), "of an earlier result"
+    for events, known in ((str(lines), str(tmp_path / "none.jsonl")), (str(tmp_path / "none"), str(wanted))):
+        with pytest.raises(InputError, match="no such file"):
+            match_files(spark, events, known, str(out), overwrite=True)
+    assert len(pq.read_table(out)) == len(EXPECTED), "the old result stays where there is no new one"
 
 
 def test_mistakes_are_found_without_starting_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

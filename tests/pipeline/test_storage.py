@@ -11,6 +11,7 @@ import pytest
 
 from tests.pipeline.s3_server import S3, serving, teach
 from tidings.errors import InputError, SetupError
+from tidings.pipeline import match_files
 from tidings.pipeline.storage import HadoopStorage, LocalStorage, Location, Storage, copy_folder, storage_at
 
 if TYPE_CHECKING:
@@ -118,3 +119,13 @@ def test_a_location_is_a_path_or_a_uri_and_never_a_mixture() -> None:
 def test_a_store_that_cannot_create_exclusively_is_refused_as_state(spark: SparkSession) -> None:
     with pytest.raises(InputError, match="s3a://, gs://, abfss://"):
         storage_at("ftp://host/x", spark).put_if_absent("a", b"")
+
+
+@pytest.mark.parametrize(("uri", "helps"), [("s3://b/x", "write s3a://"), ("nosuch://b/x", "give it its jars")])
+def test_a_file_system_that_spark_does_not_know_is_told_with_what_helps(
+    spark: SparkSession, tmp_path: Path, uri: str, helps: str
+) -> None:
+    with pytest.raises(SetupError, match=helps):
+        storage_at(uri, spark).list()
+    with pytest.raises(SetupError, match=helps):
+        match_files(spark, uri, str(tmp_path), str(tmp_path / "out"))

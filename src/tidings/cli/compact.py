@@ -36,9 +36,10 @@ def compact(
     """
     from tidings.pipeline import check_deliveries, compact_deliveries, compact_table, parse_settings
 
-    done = compact_table(deliveries)
+    settings = parse_settings(conf or [])
+    done = compact_table(deliveries, settings)
     if done is None:
         check_deliveries(deliveries)
-        with spark_session("tidings compact", master, parse_settings(conf or [])) as spark:
+        with spark_session("tidings compact", master, settings) as spark:
             done = compact_deliveries(spark, deliveries, file_bytes=file_mb << 20)
     show([{"files before": done.before, "files after": done.after, "folder": deliveries}], output)

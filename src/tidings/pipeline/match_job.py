@@ -73,10 +73,12 @@ def match_files(
     try:
         target = table_name(out)
         writer = open_writer(target, store_options(spark, target)) if target else None
+        old: list[Location] = []
         if not explain_only:
             if writer is not None:
                 check_table(writer, out, overwrite)
-            out = _clear_output(spark, out, (events, subscriptions), overwrite)
+            old = check_output(out, (events, subscriptions), overwrite, spark)
+            out = out if writer is not None else old[0].text
         read = read_events(spark, events, id=id, event_type=event_type)
         rows = read_subscriptions(spark, subscriptions)
         matching = Matching(read.rows, rows, id=read.id, event_type=read.event_type, plan=plan)
@@ -85,6 +87,8 @@ def match_files(
         kept, unnamed = matching.kept(keep, compact=compact), matching.unnamed
         if read.narrowed:
             matching.events = read.narrowed(_needed(matching, kept))
+        for folder in old if overwrite else []:  # Not before the input is known to be usable.
+            storage_at(folder, spark).delete("")
         with described(spark, f"match events and write {out}"):
             if writer is not None:
                 plan, deliveries = _write_table(matching, writer, compact, kept)
@@ -180,7 +184,7 @@ def _place(given: str) -> Location:
 
 
 def check_output(out: str, inputs: Iterable[str], overwrite: bool, spark: SparkSession | None = None) -> list[Location]:
-    """The folders of a result, those of a table beside it.
+    """The folders of a result, those of a table beside it, so that results are never mixed with older files.
 
     Raises InputError if the result would be mixed with older files, or replace its own input.
     """
@@ -196,11 +200,3 @@ def check_output(out: str, inputs: Iterable[str], overwrite: bool, spark: SparkS
     if full:
         raise InputError(f"{full[0].text!r} is not empty; choose another folder, or replace it with --overwrite")
     return folders
-
-
-def _clear_output(spark: SparkSession, out: str, inputs: Iterable[str], overwrite: bool) -> str:
-    """Makes sure that results are never mixed with older files, wherever they are. Returns the folder in full."""
-    folders = check_output(out, inputs, overwrite, spark)
-    for old in folders if overwrite else []:
-        storage_at(old, spark).delete("")
-    return out if table_name(out) else folders[0].text

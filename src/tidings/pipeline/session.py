@@ -206,6 +206,8 @@ def is_local(session: SparkSession) -> bool:
 def spark_error(error: Exception) -> TidingsError:
     """An error of Spark as our own, in one line: a file that cannot be read, a full disk."""
     text = str(error)
+    if helps := missing_file_system(text):
+        return SetupError(helps)
     for sign, kind, what in _SIGNS:
         if sign in text:
             return kind(f"{what}: {_line_with(text, sign)}")
@@ -232,6 +234,24 @@ _SIGNS: tuple[tuple[str, type[TidingsError], str], ...] = (
     ("MALFORMED", InputError, "a file is damaged or not what its name says"),
     ("EventError: ", InputError, "an event does not fit its type"),
 )
+
+
+def missing_file_system(text: str) -> str:
+    """What helps where Spark's error says that it knows no file system for a URI; empty for another error.
+
+    >>> missing_file_system('No FileSystem for scheme "s3"')
+    "Spark calls S3 by the scheme of Hadoop's client; write s3a://BUCKET/…"
+    """
+    if re.search(r"""scheme:? "?s3n?"?\b""", text):
+        return "Spark calls S3 by the scheme of Hadoop's client; write s3a://BUCKET/…"
+    if "S3AFileSystem not found" in text:
+        return "Spark has no file system for s3a:// yet; give it hadoop-aws as --conf spark.jars=… (docs/guide/object-stores.md)"
+    if (
+        re.search(r"Class \S+FileSystem not found|No FileSystem for scheme", text)
+        or "UnsupportedFileSystemException" in text
+    ):
+        return "Spark has no file system for such URIs; give it its jars as --conf spark.jars=… (docs/guide/object-stores.md)"
+    return ""
 
 
 def _line_with(text: str, sign: str) -> str:

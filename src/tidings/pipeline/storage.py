@@ -21,24 +21,25 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
+import msgspec
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from tidings.errors import InputError, SetupError
-from tidings.pipeline.session import is_connect
+from tidings.pipeline.session import is_connect, missing_file_system
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-COPIES_AT_ONCE = 16  # Requests to a store that wait for its answers, not for our processor.
+REQUESTS_AT_ONCE = 16  # Requests to a store that wait for its answers, not for our processor.
 READ_BYTES_MAX = 1 << 30  # A file of state; the largest are snapshots of subscriptions.
 REASON_LENGTH_MAX = 300
 
@@ -178,13 +179,35 @@ def storage_at(location: str | Location, spark: SparkSession | None = None) -> S
     return HadoopStorage(spark, root)
 
 
+def read_all(storage: Storage, names: Iterable[str]) -> dict[str, bytes | None]:
+    """The contents of many files by name, read at once: a store far away takes as long for each as for one."""
+    wanted = list(names)
+    with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+        return dict(zip(wanted, pool.map(storage.read, wanted)))
+
+
+_T = TypeVar("_T")
+
+
+def decoded(storage: Storage, name: str, content: bytes, kind: type[_T], *, packed: bool = False) -> _T:
+    """A record of our own, as JSON or, `packed`, as MessagePack. Raises InputError for one that somebody has damaged."""
+    decode: Callable[..., _T] = msgspec.msgpack.decode if packed else msgspec.json.decode
+    try:
+        return decode(content, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
+        raise InputError(
+            f"{storage.root.below(name)} is damaged, and nothing was done with it ({str(wrong)[:REASON_LENGTH_MAX]}); "
+            "restore it from a backup or an earlier version of the object"
+        ) from None
+
+
 def copy_folder(storage: Storage, source: str, target: str) -> None:
     """Copies every file, folder by folder in the order of their names."""
     by_folder: dict[str, list[str]] = {}
     for file in storage.list(source):
         inner = file.name.removeprefix(f"{source}/")
         by_folder.setdefault(inner.partition("/")[0] if "/" in inner else "", []).append(inner)
-    with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
+    with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
         for _, names in sorted(by_folder.items()):
             list(pool.map(lambda name: storage.copy(f"{source}/{name}", f"{target}/{name}"), names))
 
@@ -468,10 +491,8 @@ def _cause(wrong: Py4JError) -> str:
     java = getattr(wrong, "java_exception", None)
     if java is None:
         return (str(wrong).splitlines() or ["no reason given"])[0][:REASON_LENGTH_MAX]
-    text = java.getMessage() or java.getClass().getSimpleName()
-    if java.getClass().getSimpleName() == "UnsupportedFileSystemException" or "No FileSystem for scheme" in text:
-        return f"{text}; give Spark its jars, for S3 hadoop-aws (docs/guide/object-stores.md)"
-    return str(text).splitlines()[0][:REASON_LENGTH_MAX]
+    text = str(java.getMessage() or java.getClass().getSimpleName())
+    return missing_file_system(str(wrong)) or text.splitlines()[0][:REASON_LENGTH_MAX]
 
 
 def _failed(root: Location, doing: str, why: str | None) -> SetupError:

@@ -22,10 +22,15 @@ import pyarrow.parquet as pq
 
 from tidings.errors import InputError
 from tidings.pipeline.s3_settings import S3Settings
-from tidings.pipeline.storage import COPIES_AT_ONCE, Location
+from tidings.pipeline.storage import REQUESTS_AT_ONCE, Location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+# By default, Arrow takes the timestamps of INT96 for nanoseconds, of which 64 bits end in 2262: the year 9999, which
+# often stands for "never", becomes 1816 without a word.
+AS_SPARK: Mapping[str, Any] = {"coerce_int96_timestamp_unit": "us"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +50,14 @@ class WorkerFiles:
 
     def footers(self, files: list[Location]) -> list[Any]:
         """The metadata of Parquet files. Raises InputError for a damaged one."""
-        with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
             return list(pool.map(self._footer, files))
 
     def open_parquet(self, file: Location) -> pq.ParquetFile:
         if file.is_local:
-            return pq.ParquetFile(file.text, memory_map=True)
+            return pq.ParquetFile(file.text, memory_map=True, **AS_SPARK)
         system, path = self._system(file)
-        return pq.ParquetFile(path, filesystem=system, pre_buffer=True)
+        return pq.ParquetFile(path, filesystem=system, pre_buffer=True, **AS_SPARK)
 
     def create(self, file: Location) -> Any:
         """A new file, to be written from its beginning. An object appears when it is closed."""

@@ -10,9 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.pipeline.sightings import expected_pairs, sightings, subscriptions, table
-from tidings.errors import InputError
+from tidings.errors import InputError, SetupError
 from tidings.pipeline import match_files
-from tidings.pipeline.matching.direct_parquet import FileSlice, share_out
+from tidings.pipeline.matching.direct_parquet import FileSlice, move_all, share_out
+from tidings.pipeline.storage import LocalStorage, Location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,3 +83,18 @@ def test_work_is_shared_out_in_runs_of_about_equal_size() -> None:
     assert [file_slice for task in tasks for file_slice in task] == slices
     assert [sum(file_slice.size for file_slice in task) for task in tasks] == [50, 50, 100]
     assert share_out([], 2) == []
+
+
+def test_a_store_that_refuses_one_file_has_none_of_the_result(tmp_path: Path) -> None:
+    class Refusing(LocalStorage):
+        def move(self, source: str, target: str) -> None:
+            if source == "staged/2":
+                raise SetupError("cannot write")
+            super().move(source, target)
+
+    storage = Refusing(Location(str(tmp_path)))
+    for number in range(4):
+        storage.put(f"staged/{number}", b"rows")
+    with pytest.raises(SetupError, match="cannot write"):
+        move_all(storage, [(f"staged/{number}", f"part-{number}") for number in range(4)])
+    assert [file.name for file in storage.list() if not file.name.startswith("staged/")] == []

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from tests.pipeline.s3_server import S3, serving, teach
@@ -258,6 +259,72 @@ def test_many_batches_have_few_records_and_replaced_files_are_gone_from_them(tmp
     assert committed(storage) == expected(20)
     assert log.add_replacement(Commit(number=1, attempt="b", removed=small[:1])) == first, "the first one stays"
     assert committed(storage) == expected(20)
+
+
+HOSTILE = {
+    "../ours.txt": "names '../ours.txt', which is no data file",
+    "/etc/passwd": "no data file",
+    "batch=000000000/../../ours.txt": "no data file",
+    "_commits/000000000.json": "no data file",
+    "batch=000000000//x": "no data file",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_record_that_names_files_of_others_is_refused_before_any_is_read_moved_or_deleted(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "ours.txt").write_text("ours")
+    storage = storage_at(str(tmp_path / "out"))
+    Batches(storage).put(0)
+    for forged in (Commit(number=1, files=[DataFile(name, 1)]), Commit(number=1, attempt="a", removed=[name])):
+        for file in ("_commits/000000001.json", "_commits/r000000001.json"):
+            storage.put(file, msgspec.json.encode(forged))
+            with pytest.raises(InputError, match=HOSTILE[name]):
+                CommitLog(storage).files()
+            storage.delete(file)
+        storage.put("_intents/000000001.json", msgspec.json.encode(forged))
+        with pytest.raises(InputError, match=HOSTILE[name]):
+            Batches(storage).folder.prepare()
+        storage.delete("_intents/000000001.json")
+    assert (tmp_path / "ours.txt").read_text() == "ours"
+    assert committed(storage) == expected(1)
+
+
+@pytest.mark.parametrize("attempt", ["..", "../..", "_compaction/../..", "a/b", "batch=000000000", "/"])
+def test_an_intent_whose_attempt_is_elsewhere_deletes_nothing(tmp_path: Path, attempt: str) -> None:
+    storage = storage_at(str(tmp_path))
+    Batches(storage).put(0)
+    storage.put("_intents/000000001.json", msgspec.json.encode(Commit(number=1, attempt=attempt)))
+    with pytest.raises(InputError, match="is no attempt"):
+        Batches(storage).folder.prepare()
+    assert committed(storage) == expected(1)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"\xff", b'{"number": "one"}', b'{"number": 1, "files": [{"name": "x", "bytes": -1}]}'],
+)
+def test_a_damaged_record_is_named(tmp_path: Path, content: bytes) -> None:
+    storage = storage_at(str(tmp_path))
+    Batches(storage).put(0)
+    storage.put("_commits/000000001.json", content)
+    with pytest.raises(InputError, match=r"_commits/000000001\.json is damaged"):
+        CommitLog(storage).files()
+    with pytest.raises(InputError, match=r"_commits/000000001\.json is damaged"):
+        Batches(storage).put(1)
+
+
+def test_what_others_put_beside_the_records_is_left_alone(tmp_path: Path) -> None:
+    storage = storage_at(str(tmp_path))
+    Batches(storage).put(0)
+    for name in ("_commits/README", "_commits/a-b.json", "_commits/000000000 (1).json", "_intents/x", "_staging/x"):
+        storage.put(name, b"not ours")
+    again = Batches(storage)
+    again.folder.prepare()
+    again.put(1)
+    assert CommitLog(storage).batch(7) is None
+    assert committed(storage) == listed(storage) == expected(2)
 
 
 def test_a_batch_without_rows_is_committed_without_files(tmp_path: Path) -> None:

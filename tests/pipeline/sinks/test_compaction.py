@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -75,6 +76,21 @@ def test_small_files_are_merged_and_sorted_by_subscriber_and_large_ones_stay(
     assert later.after < later.before
     assert file.exists()
     assert committed(tmp_path / "out") == listed(tmp_path / "out") == expected(7)
+
+
+@pytest.mark.parametrize(
+    "attempt", ["", "a", "batch=000000000", "_staging", "_compaction", "_compaction/..", "_compaction/x"]
+)
+def test_an_intent_that_somebody_else_put_there_deletes_nothing(tmp_path: Path, attempt: str) -> None:
+    put_batches(tmp_path / "out", 2)
+    (tmp_path / "ours").write_text("ours")
+    storage = storage_at(str(tmp_path / "out"))
+    forged = Commit(number=1, attempt=attempt, removed=["../ours"])
+    storage.put("_compaction/000000001.json", msgspec.json.encode(forged))
+    with pytest.raises(InputError, match=r"_compaction/000000001\.json"):
+        Compaction(None, storage).finish_others()  # type: ignore[arg-type]
+    assert (tmp_path / "ours").exists()
+    assert committed(tmp_path / "out") == expected(2)
 
 
 class Killed(BaseException):

@@ -19,6 +19,7 @@ import pytest
 from tests.pipeline.sightings import write_lines
 from tidings.events import EventType, Timestamp
 from tidings.pipeline import Matching, Outcome, check_files, match_files
+from tidings.pipeline.sources.arrow_files import needs_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,6 +54,17 @@ def test_timestamps_that_spark_wrote(spark: SparkSession, tmp_path: Path, kind: 
     spark.conf.unset("spark.sql.parquet.outputTimestampType")
     matched(spark, tmp_path / "events.parquet", {"fast": "speed > 4", "late": LATER}, tmp_path / "out")
     assert pairs(tmp_path / "out") == [("e2", "late"), ("e3", "fast"), ("e3", "late")]
+
+
+@pytest.mark.parametrize("plan", ["index", "zones"])
+def test_times_of_int96_far_away_are_not_taken_for_others(spark: SparkSession, tmp_path: Path, plan: str) -> None:
+    times = [dt.datetime(year, 12, 31, 23, 59, 59) for year in (9999, 2026, 1600)]  # noqa: DTZ001
+    rows = pa.table({"id": IDS[:3], "at": pa.array(times, pa.timestamp("us"))})
+    pq.write_table(rows, tmp_path / "events.parquet", use_deprecated_int96_timestamps=True)
+    wanted = {"never": "at > TIMESTAMP '9999-01-01T00:00:00Z'", "old": "at < TIMESTAMP '1601-01-01T00:00:00Z'"}
+    matched(spark, tmp_path / "events.parquet", wanted, tmp_path / "out", plan=plan)
+    assert pairs(tmp_path / "out") == [("e0", "never"), ("e2", "old")]
+    assert not needs_arrow(str(tmp_path / "events.parquet")), "Spark reads them, and folders beside them"
 
 
 @pytest.mark.parametrize("zone", [None, "UTC", "Europe/London"])

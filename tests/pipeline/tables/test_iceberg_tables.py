@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import pickle
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pyarrow as pa
@@ -160,3 +162,31 @@ def test_partitioned_tables_are_written_and_rows_replaced(catalog: Catalog) -> N
     assert [row["subscriber"] for row in all_rows(IcebergReader("lake.db.out"))] == ["org1", "org1", "org2"]
     writer.commit(written(writer, 3), replace=True)
     assert ids_in(catalog) == [3]
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        status, body = (401, b'{"error": {"message": "who are you", "type": "NotAuthorized", "code": 401}}')
+        if self.path.startswith("/html"):
+            status, body = (200, b"<html>some other server</html>")
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *given: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("place", "said"), [("/", "who are you"), ("/html", "cannot open the catalog")])
+def test_a_rest_catalog_that_refuses_or_is_none_is_named(
+    monkeypatch: pytest.MonkeyPatch, place: str, said: str
+) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("PYICEBERG_CATALOG__FAR__TYPE", "rest")
+        monkeypatch.setenv("PYICEBERG_CATALOG__FAR__URI", f"http://127.0.0.1:{server.server_port}{place}")
+        for opened in (IcebergReader, IcebergWriter):
+            with pytest.raises(InputError, match=said):
+                opened("far.db.events")
+        server.shutdown()

@@ -72,6 +72,17 @@ def test_a_commit_to_a_delta_table_in_s3_never_replaces_another(s3: S3) -> None:
     assert DeltaTable(s3.at("race"), storage_options=options).count() == 15
 
 
+def test_a_delta_table_in_s3_is_compacted_with_the_settings_that_spark_has(s3: S3) -> None:
+    options = delta_options(s3)
+    for number in range(3):
+        write_deltalake(s3.at("small"), events(number, 1), mode="append", storage_options=options)
+    told = [part for key, value in s3.settings().items() for part in ("--conf", f"spark.hadoop.{key}={value}")]
+    done = tidings("compact", f"delta:{s3.at('small')}", *told, "-o", "json")
+    assert done.code == 0, done.said
+    assert '"files before": 3, "files after": 1' in done.out
+    assert DeltaTable(s3.at("small"), storage_options=options).count() == 3
+
+
 def iceberg_catalog(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Catalog, dict[str, str]]:
     """The catalog `far`, whose tables are in S3, and what else a client has to know."""
     settings = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": s3.at("lake")}

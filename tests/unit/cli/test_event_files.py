@@ -45,6 +45,13 @@ def test_all_formats_give_the_same_events(tmp_path: Path) -> None:
         assert found == EVENTS, name
 
 
+def test_times_that_spark_wrote_as_int96_keep_their_year(tmp_path: Path) -> None:
+    never = Timestamp("9999-12-31T00:00:00Z")
+    rows = pa.table({"plate": ["A"], "seen": pa.array([int(never)], pa.timestamp("us"))})
+    pq.write_table(rows, tmp_path / "e.parquet", use_deprecated_int96_timestamps=True)
+    assert [part.values for part in read(tmp_path / "e.parquet")] == [[{"plate": "A", "seen": never}]]
+
+
 def test_what_does_not_fit_is_named_by_its_line_and_the_rest_is_read(tmp_path: Path) -> None:
     (tmp_path / "e.jsonl").write_text('{"plate": "A"}\n{"plat": 1}\nnot json\n{"plate": "B"}\n')
     (part,) = read(tmp_path / "e.jsonl")

@@ -158,7 +158,8 @@ def _of_parquet(file: Path, event_type: EventType) -> Iterator[Part]:
 
     with file.open("rb") as stream:
         try:
-            opened = pq.ParquetFile(stream)
+            # Nanoseconds, Arrow's default for INT96 of Spark, end in 2262, and the year 9999 would be another one.
+            opened = pq.ParquetFile(stream, coerce_int96_timestamp_unit="us")
             per_row = file.stat().st_size // max(1, opened.metadata.num_rows)
             for batch in opened.iter_batches(AT_ONCE):
                 table = conform(pa.Table.from_batches([batch]), event_type)

@@ -35,11 +35,15 @@ from tidings.pipeline.connectors.table_format import (
     DELTA_LOG,
     PHYSICAL_NAME,
     ReadPart,
+    TableFormat,
     check_columns,
     commit_once,
     first_line,
+    is_anywhere,
+    no_type_for,
     projected,
 )
+from tidings.pipeline.worker_files import AS_SPARK
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -200,13 +204,12 @@ class ReadDelta:
         return pa.RecordBatch.from_arrays(columns, self.schema.names)
 
     def _opened(self, path: str) -> pq.ParquetFile:
-        how: dict[str, Any] = {"coerce_int96_timestamp_unit": "us"}
         if "://" in path or path.startswith("/"):  # A clone refers to files of its original.
             root, _, path = path.rpartition("/")
-            return pq.ParquetFile(_files(root, self.options).open_input_file(path), **how)
+            return pq.ParquetFile(_files(root, self.options).open_input_file(path), **AS_SPARK)
         if "://" not in self.location:
-            return pq.ParquetFile(f"{self.location}/{path}", memory_map=True, **how)
-        return pq.ParquetFile(_files(self.location, self.options).open_input_file(path), **how)
+            return pq.ParquetFile(f"{self.location}/{path}", memory_map=True, **AS_SPARK)
+        return pq.ParquetFile(_files(self.location, self.options).open_input_file(path), **AS_SPARK)
 
 
 def _mask(live: bytes | None, first: int, count: int) -> pa.Array:
@@ -248,6 +251,9 @@ class DeltaWriter:
         from tidings.pipeline.arrow_types import to_arrow_schema
 
         wanted = to_arrow_schema(schema)
+        for field in wanted:
+            if is_anywhere(field.type, _is_beyond_delta):
+                raise no_type_for(field, TableFormat.DELTA)
         table = self._table()
         if table is None:
             table = DeltaTable.create(self.location, wanted, mode="ignore", storage_options=self.options)
@@ -271,6 +277,10 @@ class DeltaWriter:
             return None
         except (DeltaError, OSError) as wrong:
             raise InputError(f"cannot open the Delta table {self.location!r}: {first_line(wrong)}") from None
+
+
+def _is_beyond_delta(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_time(kind) or pa.types.is_duration(kind))
 
 
 def _append(table: DeltaTable, actions: list[AddAction], batch: tuple[str, int] | None, replace: bool) -> None:

@@ -34,16 +34,18 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import FileScanTask, StaticTable, Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.utils.config import Config
-from sqlalchemy.exc import SQLAlchemyError
 
 from tidings.errors import InputError, SetupError
 from tidings.pipeline.connectors.table_format import (
     BEFORE_FIRST,
     ICEBERG_METADATA,
     ReadPart,
+    TableFormat,
     check_columns,
     commit_once,
     first_line,
+    is_anywhere,
+    no_type_for,
     projected,
 )
 
@@ -225,12 +227,13 @@ class IcebergWriter:
     def open_for(self, schema: StructType) -> Callable[[Iterable[pa.RecordBatch]], Iterator[bytes]]:
         from tidings.pipeline.arrow_types import to_arrow_schema
 
-        wanted = to_arrow_schema(schema)
+        wanted = pa.schema([_storable(field) for field in to_arrow_schema(schema)])
         table = self._table()
         if table is None:
             self._catalog.create_namespace_if_not_exists(self._identifier[:-1])
             table = self._catalog.create_table_if_not_exists(self._identifier, wanted)
-        check_columns(wanted, _arrow_schema(table.schema()), f"the Iceberg table {self.location!r}")
+        there = pa.schema([_storable(field) for field in _arrow_schema(table.schema())])
+        check_columns(wanted, there, f"the Iceberg table {self.location!r}")
         return WriteIceberg(_slim(table), table.io, wanted)
 
     def commit(self, files: Sequence[bytes], *, batch: tuple[str, int] | None = None, replace: bool = False) -> None:
@@ -248,8 +251,36 @@ class IcebergWriter:
             return self._catalog.load_table(self._identifier)
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
-        except (OSError, SQLAlchemyError) as wrong:
+        except Exception as wrong:  # noqa: BLE001  Each catalog's client has errors of its own.
             raise SetupError(f"cannot reach the catalog of {self.location!r}: {first_line(wrong)}") from None
+
+
+def _storable(field: pa.Field) -> pa.Field:
+    """The column as Iceberg has it: it knows no ints below 32 bits, and times in microseconds only.
+
+    Raises InputError for a type that it does not have.
+    """
+    if is_anywhere(field.type, _is_beyond_iceberg):
+        raise no_type_for(field, TableFormat.ICEBERG)
+    return field.with_type(_widened(field.type))
+
+
+def _is_beyond_iceberg(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_duration(kind) or pa.types.is_null(kind))
+
+
+def _widened(kind: pa.DataType) -> pa.DataType:
+    if kind in (pa.int8(), pa.int16()):
+        return pa.int32()
+    if pa.types.is_time(kind):
+        return pa.time64("us")
+    if pa.types.is_list(kind):
+        return pa.list_(_widened(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(_widened(kind.key_type), _widened(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([inner.with_type(_widened(inner.type)) for inner in kind])
+    return kind
 
 
 def _append(table: Table, data_files: list[Any], batch: tuple[str, int] | None, replace: bool) -> None:
@@ -332,7 +363,7 @@ def _catalog(location: str, options: Mapping[str, str]) -> tuple[Catalog, tuple[
         raise InputError(f"iceberg:{location}: expected iceberg:CATALOG.NAMESPACE.TABLE, or the path of a table")
     try:
         return load_catalog(name, **options), identifier
-    except (ValueError, OSError, SQLAlchemyError) as wrong:
+    except Exception as wrong:  # noqa: BLE001  Each catalog's client has errors of its own.
         raise InputError(
             f"iceberg:{location}: cannot open the catalog {name!r}: {first_line(wrong)}; "
             f"describe it in .pyiceberg.yaml, or as PYICEBERG_CATALOG__{name.upper()}__URI"
@@ -347,7 +378,7 @@ def _loaded(location: str, options: dict[str, str]) -> Table:
         return catalog.load_table(identifier)
     except (NoSuchTableError, NoSuchNamespaceError):
         raise InputError(f"no Iceberg table {'.'.join(identifier)!r} in the catalog {catalog.name!r}") from None
-    except (OSError, SQLAlchemyError) as wrong:
+    except Exception as wrong:  # noqa: BLE001  Each catalog's client has errors of its own.
         raise SetupError(f"cannot reach the catalog of {location!r}: {first_line(wrong)}") from None
 
 

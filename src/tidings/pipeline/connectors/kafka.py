@@ -29,6 +29,7 @@ from pyspark.sql import functions as f
 from tidings.errors import InputError, SetupError
 from tidings.pipeline.config import PLACES
 from tidings.pipeline.state.epoch import Epoch, StaleRun
+from tidings.pipeline.storage import decoded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -179,7 +180,7 @@ class KafkaSink:
 
     def _mark(self, batch: int) -> dict[str, int] | None:
         content = self.epoch.storage.read(_mark(batch))
-        return json.loads(content) if content is not None else None
+        return decoded(self.epoch.storage, _mark(batch), content, dict[str, int]) if content is not None else None
 
     def _sent_since(self, mark: dict[str, int]) -> DataFrame:
         if not self._ends():

@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 import pickle
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
@@ -274,10 +274,10 @@ class Compacted:
     after: int
 
 
-def compact_table(given: str) -> Compacted | None:
+def compact_table(given: str, conf: Mapping[str, str] | None = None) -> Compacted | None:
     """Merges small files of a Delta table by Delta's own OPTIMIZE; None if no table is given.
 
-    Raises InputError for an Iceberg table, since PyIceberg rewrites no files.
+    `conf` are settings as Spark has them, which say how S3 is reached. Raises InputError for an Iceberg table, since PyIceberg rewrites no files.
     """
     name = named_or_found(given)
     if name is None:
@@ -290,7 +290,8 @@ def compact_table(given: str) -> Compacted | None:
         )
     from tidings.pipeline.connectors.delta import compact
 
-    return Compacted(*compact(name.location))
+    bucket = bucket_of(name.location)
+    return Compacted(*compact(name.location, S3Settings.from_conf(conf or {}, bucket).delta() if bucket else {}))
 
 
 def store_options(spark: SparkSession, name: TableName) -> dict[str, str]:
@@ -455,6 +456,23 @@ def check_columns(wanted: pa.Schema, there: pa.Schema, where: str) -> None:
     required = [field.name for field in there if not field.nullable and field.name not in wanted.names]
     if required:
         raise InputError(f"{where} requires a column {required[0]!r}, which deliveries do not have")
+
+
+def is_anywhere(kind: pa.DataType, is_it: Callable[[pa.DataType], bool]) -> bool:
+    """Whether it is true of a type, or of one within it.
+
+    >>> is_anywhere(pa.map_(pa.string(), pa.list_(pa.time64("us"))), pa.types.is_time)
+    True
+    """
+    return is_it(kind) or any(is_anywhere(kind.field(at).type, is_it) for at in range(kind.num_fields))
+
+
+def no_type_for(field: pa.Field, format: TableFormat) -> InputError:
+    """Says that tables of a format cannot hold a column that is to be kept."""
+    return InputError(
+        f"column {field.name!r} has the type {field.type}, and {format.product} has no type for it; "
+        "do not keep it, or deliver to Parquet files"
+    )
 
 
 def _same_type(one: pa.DataType, other: pa.DataType) -> bool:

@@ -12,20 +12,22 @@ This serves only the plan that sends the index to the events. The partitioned pl
 
 from __future__ import annotations
 
+import contextlib
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from tidings.errors import SetupError
 from tidings.events import EventType, conform
 from tidings.pipeline.matching.index_replica import ROWS_MAX, DistributedIndex, distribute_index
 from tidings.pipeline.matching.match import EVENT_ID, Matching, PlanName
 from tidings.pipeline.matching.sizing import FILE_BYTES_PER_TASK, fixed_cores, tasks_of
 from tidings.pipeline.parquet.row_groups import RowGroups
 from tidings.pipeline.session import is_connect
-from tidings.pipeline.storage import COPIES_AT_ONCE, Location, storage_at
+from tidings.pipeline.storage import REQUESTS_AT_ONCE, Location, Storage, storage_at
 from tidings.pipeline.worker_files import WorkerFiles, damaged
 
 FILES_MAX = 10_000  # Footers that the driver reads to divide the work; with more files, Spark reads them in parallel.
@@ -70,10 +72,23 @@ def tasks_for(
     for file, footer in zip(files, opened.footers(files)):
         if not needed <= set(footer.schema.to_arrow_schema().names):
             return []  # Partition columns, or files of different schemas.
+        if has_julian_days(footer.metadata or {}):
+            return []
         groups = range(footer.num_row_groups)
         slices += [FileSlice(file.text, (g,), footer.row_group(g).total_byte_size) for g in groups]
     cores = fixed_cores(spark) or tasks_of(sum(part.size for part in slices), FILE_BYTES_PER_TASK)
     return share_out(slices, cores)
+
+
+def has_julian_days(metadata: Mapping[bytes, bytes]) -> bool:
+    """Whether a file counts days before 1582, or times before 1900, as old releases of Spark did; Spark converts these.
+
+    >>> has_julian_days({b"org.apache.spark.version": b"2.4.8"}), has_julian_days({b"org.apache.spark.version": b"4.3.0"})
+    (True, False)
+    """
+    version = metadata.get(b"org.apache.spark.version", b"")
+    told = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+    return bool(version) and (version < b"3.1" or any(key in metadata for key in told))
 
 
 def match_files_directly(
@@ -104,12 +119,23 @@ def match_with_index(
         # The driver collects a name and a number for each task, however much it wrote.
         written: list[TaskOutput] = spark.sparkContext.parallelize(tasks, len(tasks)).map(work).collect()
         moves = [(f"{staging}/{part.name}", f"part-{at:05}.snappy.parquet") for at, part in enumerate(written)]
-        with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
-            list(pool.map(lambda move: storage.move(*move), moves))
+        move_all(storage, moves)
     finally:
         storage.delete(staging)
     storage.put("_SUCCESS", b"")
     return sum(part.deliveries for part in written)
+
+
+def move_all(storage: Storage, moves: list[tuple[str, str]]) -> None:
+    """Moves all files, or none if the store refuses one."""
+    try:
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+            list(pool.map(lambda move: storage.move(*move), moves))
+    except BaseException:
+        for _, target in moves:
+            with contextlib.suppress(SetupError):
+                storage.delete(target)
+        raise
 
 
 def _files_of(matching: Matching, tasks: list[list[FileSlice]], out: str) -> WorkerFiles:

@@ -28,24 +28,33 @@ it, the next run moves the rest of the same files. So what a reader can see is, 
 Two runs may work on the same batch (see `tidings.pipeline.state.epoch`). They have the same rows and either may win:
 the other finds the intent, and publishes those files. Names are listed by `Storage.list`, which may lag, so the rows
 of an attempt are counted by its names before it is chosen.
+
+A record is checked before it is used: it may name data files below the folder, and nothing else. What else somebody
+has put beside the records is left alone.
 """
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated
 
 import msgspec
 
 from tidings.errors import InputError, SetupError
-from tidings.pipeline.storage import COPIES_AT_ONCE, Storage
+from tidings.pipeline.storage import REQUESTS_AT_ONCE, Storage, decoded, read_all
 
 COMMITS, INTENTS, STAGING = "_commits", "_intents", "_staging"
 FORMAT = "_format.json"  # Not in folders that version 0.1 wrote.
 RECORDS_MAX = 1_000  # Single records; beyond this, the oldest half of them are merged into one file.
 READS_MAX = 5  # Of all records, while another process merges them.
 ATTEMPTS_MAX = 3  # A store whose listing lags shows all files of one of them, or the run stops and is started again.
+
+_BATCH, _MERGED, _REPLACEMENT = (re.compile(rf"{COMMITS}/{name}\.json") for name in (r"(\d+)", r"(\d+)-(\d+)", r"r\d+"))
+_INTENT = re.compile(rf"{INTENTS}/\d+\.json")
+_ATTEMPT = re.compile(r"(_compaction/)?\w[\w-]*")
 
 CountRows = Callable[[list[str]], int]
 """The number of rows in these files, by their full paths."""
@@ -55,7 +64,7 @@ class DataFile(msgspec.Struct, frozen=True):
     """A data file by its name below the folder."""
 
     name: str
-    bytes: int
+    bytes: Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -78,7 +87,7 @@ class CommitLog:
         self._records_max = records_max
 
     def exists(self) -> bool:
-        return bool(self.storage.list(COMMITS))
+        return bool(self._names())
 
     def files(self) -> list[DataFile]:
         """The files of all committed batches, without those that were replaced, sorted by name."""
@@ -93,22 +102,30 @@ class CommitLog:
         """All records, batches and replacements."""
         contents: dict[str, bytes | None] = {}
         for _ in range(READS_MAX):
-            names = [file.name for file in self.storage.list(COMMITS)]
-            contents = {name: self.storage.read(name) for name in names}
+            contents = read_all(self.storage, self._names())
             if None not in contents.values():
                 break  # Otherwise some were merged between the listing and the reading.
-        found = [commit for name, content in contents.items() if content for commit in _decode(name, content)]
+        found = [
+            commit
+            for name, content in contents.items()
+            if content is not None
+            for commit in self._decode(name, content)
+        ]
         return list({(bool(commit.removed), commit.number): commit for commit in found}.values())
 
     def batch(self, number: int) -> Commit | None:
         """The record of one batch, if it is committed."""
-        content = self.storage.read(_record(COMMITS, number))
-        if content is not None:
-            return msgspec.json.decode(content, type=Commit)
-        for name in (file.name for file in self.storage.list(COMMITS)):
-            first, dash, last = name.rpartition("/")[2].removesuffix(".json").partition("-")
-            if dash and int(first) <= number <= int(last) and (content := self.storage.read(name)):
-                return next((commit for commit in _decode(name, content) if commit.number == number), None)
+        single = read_commit(self.storage, _record(COMMITS, number))
+        if single is not None:
+            return single
+        for name in self._names():
+            merged = _MERGED.fullmatch(name)
+            if (
+                merged
+                and int(merged[1]) <= number <= int(merged[2])
+                and (content := self.storage.read(name)) is not None
+            ):
+                return next((commit for commit in self._decode(name, content) if commit.number == number), None)
         return None
 
     def add(self, commit: Commit) -> None:
@@ -117,8 +134,7 @@ class CommitLog:
 
     def replacement(self, number: int) -> Commit | None:
         """The record of one replacement, if it is committed."""
-        content = self.storage.read(_replacement(number))
-        return msgspec.json.decode(content, type=Commit) if content is not None else None
+        return read_commit(self.storage, _replacement(number))
 
     def add_replacement(self, commit: Commit) -> Commit:
         """Commits that `files`, which are in place, stand for those `removed` from now on; returns who was first."""
@@ -127,15 +143,54 @@ class CommitLog:
 
     def merge(self) -> None:
         """Merges the oldest half of the records if there are many. The merged record is there before they go."""
-        single = [file.name for file in self.storage.list(COMMITS) if _is_batch(file.name)]
+        single = [name for name in self._names() if _BATCH.fullmatch(name)]
         if len(single) <= self._records_max:
             return
         old = single[: -self._records_max // 2]
-        commits = [msgspec.json.decode(content, type=Commit) for name in old if (content := self.storage.read(name))]
+        contents = read_all(self.storage, old)
+        commits = [
+            commit
+            for name, content in contents.items()
+            if content is not None
+            for commit in self._decode(name, content)
+        ]
         name = f"{COMMITS}/{commits[0].number:09}-{commits[-1].number:09}.json"
         self.storage.put_if_absent(name, msgspec.json.encode(commits))
         for record in old:
             self.storage.delete(record)
+
+    def _names(self) -> list[str]:
+        names = (file.name for file in self.storage.list(COMMITS))
+        return [name for name in names if any(kind.fullmatch(name) for kind in (_BATCH, _MERGED, _REPLACEMENT))]
+
+    def _decode(self, name: str, content: bytes) -> list[Commit]:
+        """The records of a file: one, or many that were merged."""
+        if _MERGED.fullmatch(name):
+            commits = decoded(self.storage, name, content, list[Commit])
+        else:
+            commits = [decoded(self.storage, name, content, Commit)]
+        for commit in commits:
+            _check(self.storage, name, commit)
+        return commits
+
+
+def read_commit(storage: Storage, name: str) -> Commit | None:
+    """A record, or an intent to make one. Raises InputError if it is damaged, or names what is no data file here."""
+    content = storage.read(name)
+    if content is None:
+        return None
+    commit = decoded(storage, name, content, Commit)
+    _check(storage, name, commit)
+    return commit
+
+
+def _check(storage: Storage, name: str, commit: Commit) -> None:
+    """Whoever may write records could otherwise have the driver, or a reader, open or delete files of others."""
+    for file in (*(file.name for file in commit.files), *commit.removed):
+        if not _is_data(file):
+            raise InputError(f"{storage.root.below(name)} names {file[:100]!r}, which is no data file below the folder")
+    if commit.attempt and not _ATTEMPT.fullmatch(commit.attempt):
+        raise InputError(f"{storage.root.below(name)} names {commit.attempt[:100]!r}, which is no attempt")
 
 
 class CommittedFolder:
@@ -161,12 +216,13 @@ class CommittedFolder:
         """Finishes the batch that an earlier run was publishing, and deletes other remains. Raises SetupError."""
         self.storage.make_folder()
         self._adopt()
-        for file in self.storage.list(INTENTS):
-            content = self.storage.read(file.name)
-            if content is not None:
-                self._publish(msgspec.json.decode(content, type=Commit))
+        for name in (file.name for file in self.storage.list(INTENTS) if _INTENT.fullmatch(file.name)):
+            intent = read_commit(self.storage, name)
+            if intent is not None:
+                self._publish(intent)
         # A stale run may still choose an attempt at a batch that nobody has committed, so such an attempt stays.
-        for number in sorted({_number_of(file.name) for file in self.storage.list(STAGING)}):
+        staged = {file.name.split("/")[1].partition("-")[0] for file in self.storage.list(STAGING)}
+        for number in sorted(int(number) for number in staged if number.isdigit()):
             if self.log.batch(number) is not None:
                 self._clean_up(number)
 
@@ -186,8 +242,8 @@ class CommittedFolder:
         return commit is not None and bool(self._own(commit))
 
     def _chosen(self, number: int) -> Commit | None:
-        content = self.storage.read(_record(INTENTS, number))
-        return self._own(msgspec.json.decode(content, type=Commit)) if content is not None else None
+        intent = read_commit(self.storage, _record(INTENTS, number))
+        return self._own(intent) if intent is not None else None
 
     def _own(self, commit: Commit) -> Commit:
         if commit.pipeline not in ("", self._pipeline):
@@ -231,7 +287,7 @@ class CommittedFolder:
         staged, folder = f"{STAGING}/{commit.attempt}", self._folder(commit.number)
         if self.storage.renames_folders and commit.files:
             return self.storage.move(staged, folder)
-        with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
             moves = [(f"{staged}/{file.name.removeprefix(f'{folder}/')}", file.name) for file in commit.files]
             list(pool.map(lambda move: self.storage.move(*move), moves))
         return None
@@ -269,23 +325,8 @@ class CommittedFolder:
         return f"{self._prefix}={number:09}"
 
 
-def _decode(name: str, content: bytes) -> list[Commit]:
-    """The records of a file: one, or many that were merged."""
-    if "-" in name.rpartition("/")[2]:
-        return msgspec.json.decode(content, type=list[Commit])
-    return [msgspec.json.decode(content, type=Commit)]
-
-
 def _is_data(name: str) -> bool:
-    return not any(part.startswith(("_", ".")) for part in name.split("/"))
-
-
-def _is_batch(name: str) -> bool:
-    return name.rpartition("/")[2].removesuffix(".json").isdigit()
-
-
-def _number_of(staged: str) -> int:
-    return int(staged.split("/")[1].partition("-")[0])
+    return not any(not part or part.startswith(("_", ".")) for part in name.split("/"))
 
 
 def _record(folder: str, number: int) -> str:

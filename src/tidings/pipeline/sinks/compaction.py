@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from pyspark.sql import functions as f
 
-from tidings.errors import SetupError
+from tidings.errors import InputError, SetupError
 from tidings.pipeline.connectors.table_format import Compacted
-from tidings.pipeline.sinks.committed_folder import Commit, CommitLog, DataFile
+from tidings.pipeline.sinks.committed_folder import Commit, CommitLog, DataFile, read_commit
 from tidings.pipeline.sinks.files import committed_files, folder_of
 from tidings.pipeline.storage import Location, Storage, storage_at
 
@@ -76,9 +76,11 @@ class Compaction:
         """Finishes what was begun and not finished, by a process that was killed or is still at it."""
         for file in self.storage.list(FOLDER):
             if file.name.endswith(".json") and file.name.count("/") == 1:
-                content = self.storage.read(file.name)
-                if content is not None:
-                    self.finish(msgspec.json.decode(content, type=Commit))
+                intent = read_commit(self.storage, file.name)
+                if intent is not None and not intent.attempt.startswith(f"{FOLDER}/"):  # It is deleted at the end.
+                    raise InputError(f"{self.storage.root.below(file.name)} has no attempt of a compaction")
+                if intent is not None:
+                    self.finish(intent)
 
     def write(self, files: Sequence[DataFile]) -> Commit:
         """Writes the rows of these files to as few as will do. Nobody sees the new files yet."""

@@ -18,7 +18,7 @@ from tidings.errors import InputError
 from tidings.events import EventType, arrow_schema, conform
 from tidings.pipeline.storage import Location
 from tidings.pipeline.tables import quoted
-from tidings.pipeline.worker_files import WorkerFiles
+from tidings.pipeline.worker_files import AS_SPARK, WorkerFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -151,7 +151,8 @@ def for_spark(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 def _schema(file: str) -> pa.Schema:
     try:
-        return pq.read_schema(file, memory_map=True)
+        with pq.ParquetFile(file, memory_map=True, **AS_SPARK) as opened:
+            return opened.schema_arrow
     except (pa.ArrowException, OSError) as wrong:
         raise InputError(f"{file}: cannot be read as Parquet: {str(wrong).splitlines()[0][:200]}") from None
 

@@ -13,14 +13,14 @@ another input under its batch number is not repeating that batch; a stale run be
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from tidings.errors import InputError
 from tidings.pipeline.state.epoch import Epoch
-from tidings.pipeline.storage import Storage
+from tidings.pipeline.storage import Storage, decoded, read_all
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,27 +86,44 @@ class BatchRecords:
 
     def __iter__(self) -> Iterator[BatchEntry]:
         """The entries that are not merged."""
-        for batch in self._batches():
-            entry = self._read(batch)
-            if entry is not None:
-                yield entry
+        for _, entry in self._entries(self._batches()):
+            yield entry
 
     def totals(self) -> Counts:
         """The counts of all finished batches, of this run and earlier ones."""
         return sum((entry.counts for entry in self if entry.counts), self._merged.counts)
 
+    def _entries(self, batches: Iterable[int]) -> Iterator[tuple[int, BatchEntry]]:
+        """Of many batches, whose records are read at once."""
+        wanted = list(batches)
+        contents = read_all(self.storage, [name(batch) for batch in wanted for name in (_begun, _done)])
+        for batch in wanted:
+            entry = self._entry(batch, contents.get)
+            if entry is not None:
+                yield batch, entry
+
     def _read(self, batch: int) -> BatchEntry | None:
-        content = self.storage.read(_begun(batch))
+        return self._entry(batch, self.storage.read)
+
+    def _entry(self, batch: int, read: Callable[[str], bytes | None]) -> BatchEntry | None:
+        content = read(_begun(batch))
         if content is None:
             return None
-        entry = msgspec.json.decode(content, type=BatchEntry)
-        done = self.storage.read(_done(batch)) if entry.counts is None else None
-        return msgspec.structs.replace(entry, counts=msgspec.json.decode(done, type=Counts)) if done else entry
+        entry = decoded(self.storage, _begun(batch), content, BatchEntry)
+        done = read(_done(batch)) if entry.counts is None else None
+        return (
+            msgspec.structs.replace(entry, counts=decoded(self.storage, _done(batch), done, Counts))
+            if done is not None
+            else entry
+        )
 
     def _read_merged(self) -> _Merged:
         """The latest. 0.1 replaced one file; a stale run must not be able to, so now each has a name of its own."""
         names = [file.name for file in self.storage.list(FOLDER) if file.name.startswith(PAST_0_1)]
-        found = [msgspec.json.decode(content, type=_Merged) for name in names if (content := self.storage.read(name))]
+        contents = read_all(self.storage, names)
+        found = [
+            decoded(self.storage, name, content, _Merged) for name, content in contents.items() if content is not None
+        ]
         return max(found, key=lambda merged: merged.through, default=_Merged())
 
     def _batches(self) -> list[int]:
@@ -199,11 +216,8 @@ class BatchLog(BatchRecords):
 
     def _merge(self, through: int) -> None:
         merged = self._merged
-        for batch in self._batches():
-            if batch <= through:
-                entry = self._read(batch)
-                assert entry is not None, "only this run deletes entries"
-                merged = _Merged(batch, entry.version, merged.counts + (entry.counts or Counts()))
+        for batch, entry in self._entries(batch for batch in self._batches() if batch <= through):
+            merged = _Merged(batch, entry.version, merged.counts + (entry.counts or Counts()))
         self.storage.put_if_absent(f"{PAST_0_1}-{merged.through:09}.json", msgspec.json.encode(merged))
         self._merged = merged
         self._delete_merged()

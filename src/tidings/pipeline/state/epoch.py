@@ -26,7 +26,7 @@ import msgspec
 
 from tidings.errors import InputError, SetupError
 from tidings.pipeline.session import is_connect
-from tidings.pipeline.storage import Storage, copy_folder, storage_at
+from tidings.pipeline.storage import Storage, copy_folder, decoded, storage_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -175,12 +175,12 @@ def _latest(storage: Storage) -> EpochRecord | None:
 
 def _numbers(storage: Storage, ending: str) -> list[int]:
     names = (file.name.rpartition("/")[2] for file in storage.list(FOLDER))
-    return [int(name.removesuffix(ending)) for name in names if name.endswith(ending) and name[:9].isdigit()]
+    return [int(stem) for name in names if name.endswith(ending) and (stem := name.removesuffix(ending)).isdigit()]
 
 
 def _read(storage: Storage, number: int) -> EpochRecord | None:
     content = storage.read(_name(number))
-    return msgspec.json.decode(content, type=EpochRecord) if content is not None else None
+    return decoded(storage, _name(number), content, EpochRecord) if content is not None else None
 
 
 def _name(number: int) -> str:

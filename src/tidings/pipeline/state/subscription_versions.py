@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import numpy as np
@@ -43,7 +43,7 @@ from tidings.pipeline.matching.parse_subscriptions import (
 from tidings.pipeline.sources.files import ORIGINAL, REASON
 from tidings.pipeline.sources.subscription_changes import ChangeSet, ChangeSource
 from tidings.pipeline.state.epoch import Epoch
-from tidings.pipeline.storage import Storage
+from tidings.pipeline.storage import Storage, decoded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,6 +61,8 @@ _REJECTED = pa.struct(
     [(name, pa.string()) for name in ("id", "subscriber", "filter", "reason")] + [("original", pa.binary())]
 )
 _CHANGES = pa.schema([("payload", pa.binary()), ("removed", pa.list_(pa.string())), ("rejected", pa.list_(_REJECTED))])
+
+_T = TypeVar("_T")
 
 Quarantine = Callable[["DataFrame", int], int]
 """Stores the rejected changes of a version, and returns how many there are."""
@@ -297,10 +299,10 @@ class VersionLog:
         """The latest snapshot; an empty one before the first fold."""
         if self.folded_at == 0:
             return Snapshot([], write_payload(SUBSCRIPTIONS_SCHEMA.empty_table()))
-        return msgspec.msgpack.decode(self._read(_folded(self.folded_at)), type=Snapshot)
+        return self._decoded(_folded(self.folded_at), Snapshot)
 
     def version(self, number: int) -> Version:
-        return msgspec.msgpack.decode(self._read(_changes(number)), type=Version)
+        return self._decoded(_changes(number), Version)
 
     def _delete_before(self, folded_at: int) -> None:
         """Deletes what the snapshot at `folded_at` and the versions after it do without."""
@@ -317,13 +319,13 @@ class VersionLog:
                 found[f".{ending}"].append(int(number))
         return found
 
-    def _read(self, name: str) -> bytes:
+    def _decoded(self, name: str, kind: type[_T]) -> _T:
         content = self.storage.read(name)
         if content is None:
             raise SetupError(
                 f"{self.storage.root.below(name)} is gone: another run deleted it, or the store's listing lags; start again"
             )
-        return content
+        return decoded(self.storage, name, content, kind, packed=True)
 
 
 def _changes(number: int) -> str:
