@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -52,6 +53,11 @@ def pour() -> None:
 @app.command()
 def echo(text: str) -> None:
     print(text)
+
+@app.command("show")
+def show_(texts: list[str]) -> None:
+    tell("\\n".join(texts))
+    show({"says": text} for text in texts)
 
 run(app)
 """
@@ -197,7 +203,27 @@ def test_a_reader_who_has_seen_enough_causes_no_complaint(program: list[str], ar
     os.close(unread)
     done = subprocess.run([*program, *arguments], stdout=written, stderr=subprocess.PIPE, text=True, check=False)
     os.close(written)
-    assert done.stderr == ""
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-", "2>/dev/full"])
+@pytest.mark.parametrize(("arguments", "code"), [("rows", 0), ("rows -o json", 0), ("raise syntax", 2), ("wait", 0)])
+def test_a_stream_that_is_closed_or_full_changes_nothing_but_what_is_read(
+    program: list[str], closed: str, arguments: str, code: int
+) -> None:
+    command = f"{shlex.join(program)} {arguments} {closed}"
+    done = subprocess.run(["sh", "-c", command], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    if "2>" in closed:
+        assert "so it is" not in done.stdout + done.stderr
+        assert "two rows" not in done.stdout
+
+
+def test_what_others_wrote_does_not_steer_the_terminal(program: list[str]) -> None:
+    done = run(program, "show", "\x1b[2J\x9b2J\u202eevil", "münchen")
+    assert (done.returncode, done.stdout.split()) == (0, ["says", "\\x1b[2J\\x9b2J\\u202eevil", "münchen"])
+    assert done.stderr == "\\x1b[2J\\x9b2J\\u202eevil\nmünchen\n"
 
 
 def test_doctor_speaks_json_lines() -> None:

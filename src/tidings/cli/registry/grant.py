@@ -281,6 +281,7 @@ def narrow(
     depth: DepthOption = 0,
     owner: OwnerOption = None,
     out: OutOption = None,
+    org: OrgOption = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     output: OutputOption = Output.TABLE,
 ) -> None:

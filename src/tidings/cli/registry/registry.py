@@ -80,6 +80,7 @@ POSITION_MAX = 2**63 - 1  # What a column of the database holds.
 @app.command()
 def audit(
     after: Annotated[int, typer.Option("--after", metavar="POSITION", help="Only entries after this one.")] = 0,
+    org: OrgOption = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -100,6 +101,7 @@ def verify(
     noted: Annotated[
         str | None, typer.Option("--noted", metavar="POSITION:HASH", help="What this command printed before.")
     ] = None,
+    org: OrgOption = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -123,6 +125,7 @@ def verify(
 @app.command()
 def clock(
     accept: Annotated[bool, typer.Option("--accept", help="Accept this machine's clock as right.")] = False,
+    org: OrgOption = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     output: OutputOption = Output.TABLE,
 ) -> None:
