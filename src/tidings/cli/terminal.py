@@ -74,9 +74,11 @@ def show(rows: Iterable[Row], output: Output = Output.TABLE, columns: Sequence[s
         for row in rows:
             print(json.dumps(row, ensure_ascii=False, default=str), flush=True)
         return
+    listed = list(rows)
+    if not listed and not columns:
+        return
     from rich.table import Table
 
-    listed = list(rows)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns or (listed[0] if listed else ()):
         table.add_column(column, overflow="fold")

@@ -315,7 +315,7 @@ def _tables(file: Path, known: tuple[str, ...]) -> dict[str, Any]:
         raw = stream.read(CONFIG_BYTES_MAX)
     try:
         tables = tomllib.loads(raw.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as wrong:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as wrong:
         raise InputError(f"{file}: {wrong}") from None
     for name in tables:
         if name not in known:

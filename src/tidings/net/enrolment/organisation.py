@@ -691,5 +691,5 @@ def _settings(file: Path, name: str) -> OrganisationSettings:
     try:
         said = tomllib.loads(file.read_text())["organisation"]
         return OrganisationSettings(**said)
-    except (tomllib.TOMLDecodeError, KeyError, TypeError) as wrong:
+    except (ValueError, KeyError, TypeError, RecursionError) as wrong:
         raise InputError(f"{file}: expected [organisation] with name, overlay, certificate_days: {wrong}") from None

@@ -125,7 +125,7 @@ def _name_at(address: str, key: bytes) -> str:
 def _refusal(status: int, raw: bytes, address: str) -> TidingsError:
     try:
         why = str(json.loads(raw)["why"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         why = f"status {status}"
     if status == 403:
         return Denied(why)

@@ -124,7 +124,7 @@ def _read_manifest(archive: tarfile.TarFile, backup: Path) -> BackupManifest:
         if (format := msgspec.json.decode(raw, type=dict[str, Any]).get("format")) != FORMAT:
             raise InputError(f"{backup} has format {str(format)[:40]}; this program reads {FORMAT}: use a newer one")
         manifest = msgspec.json.decode(raw, type=BackupManifest)
-    except msgspec.MsgspecError as wrong:
+    except (msgspec.MsgspecError, RecursionError) as wrong:
         raise InputError(f"{backup}: its {MANIFEST} is damaged: {wrong}") from None
     names = (*manifest.files, *manifest.empty_folders)
     if len(names) > FILES_MAX or not all(map(_is_inside, names)):
