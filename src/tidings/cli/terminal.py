@@ -151,6 +151,19 @@ def run(app: typer.Typer) -> None:
     except OSError as error:
         tell(_about_system(error))
         sys.exit(EXIT_USAGE)
+    except Exception as error:
+        if not _comes_of_ctrl_c(error):
+            raise
+        sys.exit(EXIT_INTERRUPTED)
+
+
+def _comes_of_ctrl_c(error: BaseException | None) -> bool:
+    """In the middle of an import, or of a callback from C, Ctrl-C becomes another error."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _about_system(error: OSError) -> str:

@@ -310,6 +310,14 @@ def host_and_port(address: str, where: str = "") -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def read_text(file: Path) -> str:
+    """A file of text; raises InputError for another."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as wrong:
+        raise InputError(f"{file}: expected text in UTF-8, got another byte at {wrong.start}") from None
+
+
 def _tables(file: Path, known: tuple[str, ...]) -> dict[str, Any]:
     with file.open("rb") as stream:
         raw = stream.read(CONFIG_BYTES_MAX)

@@ -46,6 +46,13 @@ def wait() -> None:
     sys.stdin.read()
 
 @app.command()
+def load() -> None:
+    try:
+        raise KeyboardInterrupt  # As in the middle of an import.
+    except KeyboardInterrupt as stopped:
+        raise RuntimeError("Error calling __set_name__") from stopped
+
+@app.command()
 def pour() -> None:
     for number in range(1_000_000):
         print(number)
@@ -195,6 +202,11 @@ def test_ctrl_c_ends_with_130_and_without_a_stack_trace(program: list[str]) -> N
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=30)
     assert (process.returncode, said) == (130, "")
+
+
+def test_ctrl_c_in_the_middle_of_an_import_ends_likewise(program: list[str]) -> None:
+    done = run(program, "load")
+    assert (done.returncode, done.stderr) == (130, "")
 
 
 @pytest.mark.parametrize("arguments", [["pour"], ["echo", "short"]])

@@ -229,13 +229,17 @@ def read_key(file: Path) -> Identity:
     from tidings.security import Identity
 
     with file.open("rb") as stream:
-        if stat.S_IMODE(os.fstat(stream.fileno()).st_mode) & 0o077:
-            tell(f"note: others can read the private key in {file}; to fix: chmod 600 {file}")
+        is_open = stat.S_IMODE(os.fstat(stream.fileno()).st_mode) & 0o077
         pem = stream.read(KEY_FILE_BYTES_MAX)
     try:
-        return Identity.from_pem(pem, key_password())
+        read = Identity.from_pem(pem, key_password())
     except InputError as wrong:
-        raise InputError(f"{file}: {wrong}; `tidings identity new` creates one") from None
+        raise InputError(
+            f"{file}: {wrong}; `tidings identity new` creates one, TIDINGS_KEY_PASSWORD is for its password"
+        ) from None
+    if is_open:
+        tell(f"note: others can read the private key in {file}; to fix: chmod 600 {file}")
+    return read
 
 
 def key_password() -> bytes | None:

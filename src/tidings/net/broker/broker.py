@@ -166,7 +166,7 @@ class Broker:
             config.name,
             "broker",
             (),
-            tuple(anchors_in(config.trusted.read_bytes())),
+            tuple(anchors_in(config.trusted)),
             self.me,
             self.protocol.full_name(config.overlay_options),
             prove_copy(self.identity, self.journal.copy),
@@ -232,7 +232,7 @@ class Broker:
 
     def _know_own_keys(self) -> None:
         """A name that another organisation has given to a type of its own still means ours."""
-        trusted = authority_keys(self.config.trusted.read_bytes())
+        trusted = authority_keys(self.config.trusted)
         self.types.own_keys = frozenset(trusted.get(self.config.domain, ()))
 
     def _make_node(self) -> Node:

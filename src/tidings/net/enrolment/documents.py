@@ -97,7 +97,7 @@ def read(raw: bytes, kind: type[_D], where: str) -> tuple[_D, bytes]:
         raise InputError(f"{where}: expected {_WRITTEN_BY[kind]}, got {_WRITTEN_BY[type(signed.content)]}")
     try:
         keys = tls.authority_keys(signed.content.authority.encode())
-    except PeerError as wrong:
+    except (PeerError, InputError) as wrong:
         raise InputError(f"{where}: {wrong}") from None
     if list(keys) != [_organisation(signed.content)]:
         raise InputError(f"{where}: expected the authority of {_organisation(signed.content)[:80]!r} alone")
