@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import struct
 from dataclasses import replace
@@ -210,6 +211,8 @@ def test_a_subscriber_that_does_not_read_loses_events_and_stalls_nobody(tmp_path
             lazy = await Client.connect(network.laid.clients["police/desk"])
             await lazy.subscribe("Numberplate").ready()
             assert lazy._link is not None
+            # Otherwise the kernel may take all of it, 32 MiB here, on behalf of somebody who does not read.
+            lazy._link._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
             lazy._link._writer.transport.pause_reading()  # type: ignore[attr-defined]
             ids = []
             for _ in range(60):

@@ -607,6 +607,7 @@ class Broker:
                     "queued": link.queued_bytes,
                     "silent_s": round(link.silent_s, 1),
                     "owed": owed.get(id, 0),
+                    "speaks": link.proven.version,
                 }
                 for id, link in self.links.open.items()
             ],
