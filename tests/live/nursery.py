@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from tests.adversary.hostile_broker import turn_hostile
+from tests.live.next_version import speak_the_next_version
 from tests.live.shifted import shift_by
 
 _NURSERY = multiprocessing.get_context("forkserver")
@@ -71,6 +72,7 @@ def _live(
     sys.argv = ["tidings", *arguments]
     shift_by(clock)
     turn_hostile(clock.with_name("hostile"))
+    speak_the_next_version(clock.with_name("next-version"))
     from tidings.cli import main
 
     main()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import socket
 import ssl
 import struct
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +18,7 @@ from tidings.errors import Denied, PeerError
 from tidings.net import Client, DevNetwork, lay_out, read_client
 from tidings.net.config import host_and_port
 from tidings.net.ids import read_identity
-from tidings.net.transport.frames import HELLO_BYTES_MAX
+from tidings.net.transport.frames import HELLO_BYTES_MAX, Query, encoded
 from tidings.net.transport.handshake import Participant, shake
 from tidings.net.transport.tls import anchors_in, client_context, der
 
@@ -200,6 +203,22 @@ def test_connections_over_the_limit_are_refused_and_the_others_served(tmp_path: 
     asyncio.run(scenario())
 
 
+def test_a_client_that_asks_and_leaves_in_one_breath_leaves_no_warning_behind(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Together(tmp_path, DevNetwork(first_port=0, brokers={"police": 1})) as network:
+            for _ in range(5):
+                _, writer = await introduced(network, "police/camera")
+                writer.write(encoded(Query(1, "status", {})))
+                writer.close()
+            assert await serves(network)
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        asyncio.run(scenario())
+        gc.collect()
+    assert [str(each.message) for each in warned if issubclass(each.category, RuntimeWarning)] == []
+
+
 def test_a_subscriber_that_does_not_read_loses_events_and_stalls_nobody(tmp_path: Path) -> None:
     layout = DevNetwork(first_port=0, brokers={"police": 1}, limits={"client_queue_bytes_max": 1 << 20})
 
@@ -210,6 +229,8 @@ def test_a_subscriber_that_does_not_read_loses_events_and_stalls_nobody(tmp_path
             lazy = await Client.connect(network.laid.clients["police/desk"])
             await lazy.subscribe("Numberplate").ready()
             assert lazy._link is not None
+            # Otherwise the kernel may take all of it, 32 MiB here, on behalf of somebody who does not read.
+            lazy._link._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
             lazy._link._writer.transport.pause_reading()  # type: ignore[attr-defined]
             ids = []
             for _ in range(60):

@@ -152,6 +152,8 @@ def test_what_a_subscriber_rejects_is_a_dead_letter_until_it_is_replayed(tmp_pat
             await kept.reject(bad, "no such car")
             (letter,) = await desk.ask("dlq")
             assert (letter["event"], letter["subscription"], letter["why"]) == (id, "kept", "rejected: no such car")
+            (listed,) = await desk.ask("subscriptions")
+            assert (letter["type"], listed["type"]) == ("Numberplate", "Numberplate")  # By name, never by digest.
             assert await desk.ask("dlq replay") == [{"replayed": 1, "left": 0}]
             assert [event.id for event in await take(kept, 1)] == [id]
             assert await desk.ask("dlq") == []

@@ -19,7 +19,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 EXIT_DONE, EXIT_REJECTS, EXIT_USAGE, EXIT_DENIED, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
 
 WIDTH_WITHOUT_TERMINAL = 10_000  # In a file or a pipe, a row stays on one line.
+
+_STDERR = 2
 
 Row: TypeAlias = Mapping[str, object]
 
@@ -72,9 +74,11 @@ def show(rows: Iterable[Row], output: Output = Output.TABLE, columns: Sequence[s
         for row in rows:
             print(json.dumps(row, ensure_ascii=False, default=str), flush=True)
         return
+    listed = list(rows)
+    if not listed and not columns:
+        return
     from rich.table import Table
 
-    listed = list(rows)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns or (listed[0] if listed else ()):
         table.add_column(column, overflow="fold")
@@ -90,8 +94,20 @@ def clear_screen() -> None:
 
 
 def tell(text: str) -> None:
-    """Print progress, a note or an error on stderr, separate from data."""
-    print(text, file=sys.stderr, flush=True)
+    """Print progress, a note or an error on stderr, separate from data. Without a reader it is lost, as intended."""
+    with suppress(OSError):
+        print(printable(text, but="\n\t"), file=sys.stderr, flush=True)
+
+
+def printable(text: str, *, but: str = "") -> str:
+    r"""The text with what steers a terminal, or turns its lines around, as escapes: others may have written it.
+
+    >>> printable("\x1b[2Jmünchen\u202e")
+    '\\x1b[2Jmünchen\\u202e'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in but else c.encode("unicode_escape").decode() for c in text)
 
 
 @contextmanager
@@ -121,6 +137,7 @@ def console() -> Console:
 
 def run(app: typer.Typer) -> None:
     """Run the command that the arguments name, and exit with its code."""
+    _open_what_is_closed()
     _escape_what_cannot_be_encoded()
     try:
         _run_and_flush(app)
@@ -134,6 +151,19 @@ def run(app: typer.Typer) -> None:
     except OSError as error:
         tell(_about_system(error))
         sys.exit(EXIT_USAGE)
+    except Exception as error:
+        if not _comes_of_ctrl_c(error):
+            raise
+        sys.exit(EXIT_INTERRUPTED)
+
+
+def _comes_of_ctrl_c(error: BaseException | None) -> bool:
+    """In the middle of an import, or of a callback from C, Ctrl-C becomes another error."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _about_system(error: OSError) -> str:
@@ -223,14 +253,28 @@ def _tidings(
 
 
 def _cell(content: object) -> str:
-    return "" if content is None else str(content)
+    return "" if content is None else printable(str(content))
 
 
 def _run_and_flush(app: typer.Typer) -> None:
     try:
         app(prog_name="tidings")
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # Typer calls this a failure.
+            raise ended.__context__ from None
+        raise
     finally:
         sys.stdout.flush()  # Here, so that a broken pipe raises where `run` can handle it.
+
+
+def _open_what_is_closed() -> None:
+    """Without stdin, stdout or stderr (`>&-`), the next file to be opened would take its place, and Python has None."""
+    while (opened := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        pass
+    os.close(opened)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - as long as the process
 
 
 def _escape_what_cannot_be_encoded() -> None:

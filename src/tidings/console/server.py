@@ -438,7 +438,7 @@ class Console:
         ]
 
     async def _subscriptions(self, client: ConsoleClient, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
-        return await _with_type_names(client, await client.ask("subscriptions"))
+        return await client.ask("subscriptions")
 
     async def _check(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
         return conditions.describe(str(asked.get("where", "")), await client.event_type(str(asked.get("type", ""))))
@@ -486,8 +486,8 @@ class Console:
         ends_ms = certificate_end_ms(client.config.certificate.read_bytes())
         return {
             "certificate_ends_ms": ends_ms,
-            "subscriptions": await _with_type_names(client, subscriptions),
-            "letters": await _with_type_names(client, letters[:LETTERS_SHOWN]),
+            "subscriptions": subscriptions,
+            "letters": letters[:LETTERS_SHOWN],
         }
 
     async def _pipeline(self, client: ConsoleClient, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -541,7 +541,7 @@ class Console:
 
     async def _others(self, client: ConsoleClient, asked: Mapping[str, Any]) -> list[str]:
         """The conditions to compare one with: the client's own subscriptions to the type, and those that the page has."""
-        own = await _with_type_names(client, await client.ask("subscriptions"))
+        own = await client.ask("subscriptions")
         kept = asked.get("others", [])
         if not isinstance(kept, list) or not all(isinstance(text, str) for text in kept):
             raise InputError("expected other conditions as a list of texts")
@@ -617,12 +617,6 @@ def _pipeline_number(asked: Mapping[str, Any]) -> int:
     if not number.isdecimal() or len(number) > 4:
         raise InputError("expected the number of a pipeline")
     return int(number)
-
-
-async def _with_type_names(client: ConsoleClient, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Brokers name the type of a durable subscription, and of its dead letters, by its id."""
-    names = {row["id"]: row["name"] for row in await client.types()}
-    return [{**row, "type": names.get(row["type"], row["type"])} for row in rows]
 
 
 def _send(connection: HttpConnection, what: str, content: Any) -> None:

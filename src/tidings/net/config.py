@@ -310,12 +310,20 @@ def host_and_port(address: str, where: str = "") -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def read_text(file: Path) -> str:
+    """A file of text; raises InputError for another."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as wrong:
+        raise InputError(f"{file}: expected text in UTF-8, got another byte at {wrong.start}") from None
+
+
 def _tables(file: Path, known: tuple[str, ...]) -> dict[str, Any]:
     with file.open("rb") as stream:
         raw = stream.read(CONFIG_BYTES_MAX)
     try:
         tables = tomllib.loads(raw.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as wrong:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as wrong:
         raise InputError(f"{file}: {wrong}") from None
     for name in tables:
         if name not in known:

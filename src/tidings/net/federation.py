@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tidings.errors import Denied, InputError
-from tidings.net.config import BrokerConfig, PeerConfig, files_in, read_broker, read_client
+from tidings.net.config import BrokerConfig, PeerConfig, files_in, read_broker, read_client, read_text
 from tidings.net.dev_network import membership
 from tidings.net.ids import read_identity, read_token
 from tidings.net.transport.tls import domains_in
@@ -107,7 +107,7 @@ class _BrokerFile:
         return bool(self.changes or self.peers)
 
     def _text(self) -> str:
-        text = self.file.read_text()
+        text = read_text(self.file)
         for word, value in self.changes.items():
             text = _with_line(text, word, json.dumps(value))
         peers = (f'[[peer]]\naddress = "{peer.address}"\nkey = "{peer.key}"\n' for peer in self.peers)

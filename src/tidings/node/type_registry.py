@@ -114,6 +114,11 @@ class TypeRegistry:
         known = self._types.get(name)
         return known.event_type if known else None
 
+    def display_name(self, name: str) -> str:
+        """As people call the type with this wire name; of one that is not known here only that is left."""
+        known = self._types.get(name)
+        return known.event_type.name if known else name
+
     def is_plain(self, name: str) -> bool:
         """Whether the type with this wire name is known here and not sealed."""
         known = self._types.get(name)

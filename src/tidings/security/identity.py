@@ -84,8 +84,12 @@ class Identity:
         """From a PKCS#8 PEM; raises InputError for another kind of key or a wrong password."""
         try:
             key = load_pem_private_key(pem, password)
-        except (ValueError, TypeError, UnsupportedAlgorithm) as wrong:
-            raise InputError(f"expected an Ed25519 private key as PKCS#8 PEM: {wrong}") from None
+        except TypeError:  # How the library says that there is a password and should be none, or the reverse.
+            found = "a key with a password" if password is None else "a key without a password, and one was given"
+            raise InputError(f"expected an Ed25519 private key as PKCS#8 PEM, got {found}") from None
+        except (ValueError, UnsupportedAlgorithm):
+            found = "something else" if password is None else "something else, or a key with another password"
+            raise InputError(f"expected an Ed25519 private key as PKCS#8 PEM, got {found}") from None
         if not isinstance(key, Ed25519PrivateKey):
             raise InputError(f"expected an Ed25519 private key, got {type(key).__name__}")
         return cls(key.private_bytes_raw())

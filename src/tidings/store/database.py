@@ -10,6 +10,7 @@ read is still true when it writes. Changes are rare (a type, a right, a broker's
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import time
@@ -30,6 +31,9 @@ WAIT_S_MAX = 30.0  # For other writers, each of which takes milliseconds: whoeve
 IDLE_S_MAX = 10  # Within a change; it has nothing to wait for but the server.
 CONNECT_S_MAX = 10  # A server that does not answer by then is down.
 WAL_RETRY_S = 0.02
+
+# What goes wrong is raised, Ctrl-C while a connection closes, too; without a handler its stack trace would be printed.
+logging.getLogger("sqlalchemy").addHandler(logging.NullHandler())
 
 
 Guard = Callable[[Connection], None]

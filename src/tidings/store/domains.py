@@ -88,10 +88,12 @@ class Domains:
         known = {domain.name: domain.keys for domain in self.all()}
         known = {**{own: (key,) for key, own in self._participants().items()}, **known}
         if name not in known:
-            hint = (
-                did_you_mean(name, known) or "`tidings domain ls` lists them, `tidings org trust` adds an organisation"
+            hint = did_you_mean(name, known) or (
+                "`tidings org show` and `tidings domain ls` list them, `tidings org trust` adds an organisation"
             )
-            raise InputError(f"expected ed25519:… or the name of a domain, got {name[:100]!r}; {hint}")
+            raise InputError(
+                f"expected ed25519:… or the name of a domain, a broker or a client, got {name[:100]!r}; {hint}"
+            )
         if len(known[name]) > 1:
             raise InputError(
                 f"{name} has {len(known[name])} keys; choose one: {', '.join(map(fingerprint, known[name]))}"

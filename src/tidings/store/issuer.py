@@ -8,7 +8,7 @@ for as long as nobody has revoked them and, for delegated ones, the other organi
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidings.errors import Denied, InputError
 from tidings.security import ANY_TYPE, BiscuitCapability, Grant, Identity, RandomBytes, Right, SignedType, fingerprint
@@ -78,8 +78,31 @@ class Issuer:
         self._registry.grants.add(token, by=by, now_ms=now_ms, role=role, lasts_ms=lasts_ms)
         return token
 
+    def issue_once(
+        self,
+        terms: RightTerms,
+        holder: bytes,
+        *,
+        now_ms: int,
+        not_before: int | None = None,
+        not_after: int | None = None,
+        lasts_ms: int | None = None,
+    ) -> tuple[BiscuitCapability, bool]:
+        """As `issue`; but a right that was given on these terms, and need not be renewed yet, is not given again.
+
+        Also returns whether the right is a new one.
+        """
+        for known in self._live(self._registry.grants.all(type_id=terms.type_id, holder=holder), now_ms):
+            begins, ends = known.right.not_before, known.right.not_after
+            lasts = ends - now_ms > (lasts_ms or 0) // RENEW_AT if not_after is None else ends == not_after
+            same = known.role is None and known.lasts_ms == lasts_ms and not_before in (None, begins)
+            if same and lasts and _issued_terms(known, self._registry) == terms:
+                return known.token, False
+        new = self.issue(terms, holder, now_ms=now_ms, not_before=not_before, not_after=not_after, lasts_ms=lasts_ms)
+        return new, True
+
     def _delegated(self, signed: SignedType, wanted: Grant, now_ms: int) -> BiscuitCapability:
-        """From the right that covers it and lasts longest."""
+        """From the right that covers it, adds no condition if there is one that does not, and lasts longest."""
         held = [
             known
             for known in self._registry.grants.all(type_id=signed.type_id)
@@ -88,7 +111,8 @@ class Issuer:
         fit = [known for known in held if _covers(known.right, wanted)]
         if not fit:
             raise Denied(_why_not(signed, wanted, held))
-        best = max(fit, key=lambda known: known.right.not_after)
+        meant = set(wanted.constraints)
+        best = max(fit, key=lambda known: (meant.issuperset(known.right.constraints), known.right.not_after))
         ends = min(wanted.not_after, best.right.not_after)
         begins = max(wanted.not_before, best.right.not_before)
         if begins >= ends:
@@ -115,7 +139,8 @@ class Issuer:
         for broker in self._registry.participants.all("broker"):
             live = self._live(self._registry.grants.all(holder=broker.key), now_ms)
             for terms in wanted:
-                if not any(_equals(known.right, terms, self._registry) for known in live):
+                alike = [known for known in live if known.right.type_id == terms.type_id]
+                if not any(_issued_terms(known, self._registry) == terms for known in alike):
                     changes += self._try(terms, broker.key, now_ms)
         return changes
 
@@ -146,7 +171,7 @@ class Issuer:
         }
         have: set[tuple[str, bytes, RightTerms]] = set()
         for known in issued:
-            of = (str(known.role), known.right.holder, _terms(known.right, self._registry))
+            of = (str(known.role), known.right.holder, _issued_terms(known, self._registry))
             if of in wanted:
                 have.add(of)
             else:
@@ -174,7 +199,7 @@ class Issuer:
             if lasts is None or known.refusal(known.right.not_after - 1) is not None or self._is_orphan(known):
                 continue
             if known.right.not_after - now_ms <= (lasts // RENEW_AT if within_ms is None else within_ms):
-                terms = _terms(known.right, self._registry)
+                terms = _issued_terms(known, self._registry)
                 changes += self._again(terms, known, lasts, now_ms)
         return changes
 
@@ -224,8 +249,16 @@ def _terms(right: Right, registry: Registry, *, depth: int | None = None) -> Rig
     return RightTerms(right.type_id, actions, attributes, right.constraints, right.depth if depth is None else depth)
 
 
-def _equals(right: Right, terms: RightTerms, registry: Registry) -> bool:
-    return right.type_id == terms.type_id and _terms(right, registry) == terms
+def _issued_terms(known: KnownGrant, registry: Registry) -> RightTerms:
+    """What was asked for when a right to a type was issued.
+
+    A delegated right amounts to less: the right that it comes from has conditions and attributes of its own.
+    """
+    link = known.token.inspect()[-1]
+    if link.holder is None:
+        return _terms(known.right, registry)
+    asked = replace(known.right, actions=link.actions, attributes=link.attributes, constraints=link.constraints)
+    return _terms(asked, registry, depth=link.steps)
 
 
 def _covers(right: Right, wanted: Grant) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -45,6 +46,13 @@ def wait() -> None:
     sys.stdin.read()
 
 @app.command()
+def load() -> None:
+    try:
+        raise KeyboardInterrupt  # As in the middle of an import.
+    except KeyboardInterrupt as stopped:
+        raise RuntimeError("Error calling __set_name__") from stopped
+
+@app.command()
 def pour() -> None:
     for number in range(1_000_000):
         print(number)
@@ -52,6 +60,11 @@ def pour() -> None:
 @app.command()
 def echo(text: str) -> None:
     print(text)
+
+@app.command("show")
+def show_(texts: list[str]) -> None:
+    tell("\\n".join(texts))
+    show({"says": text} for text in texts)
 
 run(app)
 """
@@ -191,13 +204,38 @@ def test_ctrl_c_ends_with_130_and_without_a_stack_trace(program: list[str]) -> N
     assert (process.returncode, said) == (130, "")
 
 
+def test_ctrl_c_in_the_middle_of_an_import_ends_likewise(program: list[str]) -> None:
+    done = run(program, "load")
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 @pytest.mark.parametrize("arguments", [["pour"], ["echo", "short"]])
 def test_a_reader_who_has_seen_enough_causes_no_complaint(program: list[str], arguments: list[str]) -> None:
     unread, written = os.pipe()
     os.close(unread)
     done = subprocess.run([*program, *arguments], stdout=written, stderr=subprocess.PIPE, text=True, check=False)
     os.close(written)
-    assert done.stderr == ""
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-", "2>/dev/full"])
+@pytest.mark.parametrize(("arguments", "code"), [("rows", 0), ("rows -o json", 0), ("raise syntax", 2), ("wait", 0)])
+def test_a_stream_that_is_closed_or_full_changes_nothing_but_what_is_read(
+    program: list[str], closed: str, arguments: str, code: int
+) -> None:
+    command = f"{shlex.join(program)} {arguments} {closed}"
+    done = subprocess.run(["sh", "-c", command], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    if "2>" in closed:
+        assert "so it is" not in done.stdout + done.stderr
+        assert "two rows" not in done.stdout
+
+
+def test_what_others_wrote_does_not_steer_the_terminal(program: list[str]) -> None:
+    done = run(program, "show", "\x1b[2J\x9b2J\u202eevil", "münchen")
+    assert (done.returncode, done.stdout.split()) == (0, ["says", "\\x1b[2J\\x9b2J\\u202eevil", "münchen"])
+    assert done.stderr == "\\x1b[2J\\x9b2J\\u202eevil\nmünchen\n"
 
 
 def test_doctor_speaks_json_lines() -> None:

@@ -56,8 +56,9 @@ def test_what_is_nearer_to_the_command_wins(shell: Shell) -> None:
 
 
 def test_creating_is_idempotent_and_does_not_replace_another_client_by_accident(shell: Shell) -> None:
-    for _ in range(2):
-        shell.done("context", "create", "cam", "camera")
+    for described in (("--description", "at the gate"), ()):
+        shell.done("context", "create", "cam", "camera", *described)
+    assert "at the gate" in shell.done("context", "ls").out
     said = shell("context", "create", "cam", "desk")
     assert (said.code, "--replace" in said.err) == (2, True)
     shell.done("context", "create", "cam", "desk", "--replace")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tidings.cli import COMMANDS
 from tidings.cli.lazy import LazyEntry
+from tidings.cli.registry.registry import DEFAULT_REGISTRY
 
 HEAVY = {"numba", "llvmlite", "pyarrow", "numpy", "pandas", "scipy", "matplotlib", "pyspark", "sqlalchemy", "networkx"}
 PROGRAM = """
@@ -78,3 +81,20 @@ def test_every_public_name_of_tidings_is_there_when_it_is_asked_for() -> None:
 def test_every_command_is_where_the_list_says_and_its_help_fits_on_a_line(entry: LazyEntry) -> None:
     assert entry.load().name
     assert len(entry.help) <= 80 - 6 - max(len(each.name) for each in COMMANDS)
+
+
+def commands_of(command: Any) -> Iterator[Any]:
+    subcommands = getattr(command, "commands", None)
+    if subcommands is None:
+        yield command
+        return
+    for each in subcommands.values():
+        yield from commands_of(each)
+
+
+@pytest.mark.parametrize("entry", COMMANDS, ids=lambda entry: entry.name)
+def test_whatever_takes_a_registry_with_a_default_takes_the_organisation_it_belongs_to(entry: LazyEntry) -> None:
+    for command in commands_of(entry.load()):
+        options = {name: each for each in command.params for name in each.opts}
+        if "--registry" in options and options["--registry"].default == DEFAULT_REGISTRY:
+            assert "--org" in options, command.name

@@ -236,6 +236,31 @@ def test_a_hostile_public_file_is_refused_and_changes_nothing(two: Two, changes:
     assert {file.name for file in after if after[file] != before.get(file)} <= {".lock"}
 
 
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b'{"a":' * 3000, b"a = " + b"[" * 5000])
+def test_a_damaged_file_of_an_organisation_is_named_in_one_line(two: Two, content: bytes) -> None:
+    two.linked()
+    for name in ("org.toml", "organisations/harbour.org", "authority.crt", "trusted.pem", "authority.pem"):
+        file = two.file("police", "police") / name
+        whole = file.read_bytes()
+        file.write_bytes(content)
+        for command in (["org", "show"], ["client", "create", "camera"]):
+            said = two("police", *command)
+            assert (said.err.count("\n"), name in said.err) == (1, True), f"{name}, {command}: {said.err}"
+            assert said.code in (2, 3)
+        file.write_bytes(whole)
+
+
+def test_a_registry_that_is_gone_is_not_replaced_by_an_empty_one(two: Two) -> None:
+    registry = two.file("police", "police") / "tidings.db"
+    kept = registry.rename(registry.with_name("away"))
+    for command in (["org", "show"], ["client", "create", "camera"], ["org", "renew"]):
+        said = two("police", *command)
+        assert (said.code, said.err.count("\n"), registry.exists()) == (2, 1, False)
+        assert "restore it from a backup" in said.err
+    kept.rename(registry)
+    two.done("police", "client", "create", "camera")
+
+
 def test_a_type_of_another_organisation_does_not_take_the_name_of_ours(two: Two) -> None:
     two.send("plate.toml", "police", "harbour")
     two.done("harbour", "type", "declare", "plate.toml", "--version", "9")

@@ -30,9 +30,13 @@ def test_an_identity_survives_its_pem_with_and_without_a_password() -> None:
 
 
 def test_a_wrong_password_and_a_wrong_kind_of_key_are_the_callers_mistake() -> None:
-    with pytest.raises(InputError, match="PKCS#8"):
+    with pytest.raises(InputError, match=r"PKCS#8 PEM, got something else, or a key with another password$"):
         Identity.from_pem(OWNER.to_pem(b"secret"), b"guess")
-    with pytest.raises(InputError, match="PKCS#8"):
+    with pytest.raises(InputError, match=r"got a key with a password$"):
+        Identity.from_pem(OWNER.to_pem(b"secret"))
+    with pytest.raises(InputError, match=r"got a key without a password, and one was given$"):
+        Identity.from_pem(OWNER.to_pem(), b"guess")
+    with pytest.raises(InputError, match=r"PKCS#8 PEM, got something else$"):
         Identity.from_pem(b"-----BEGIN NOTHING-----")
 
 

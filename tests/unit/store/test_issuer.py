@@ -8,7 +8,7 @@ from tests.unit.security.london import CAMERA, CHARGE, DAY_MS, DETECTIVE, NOW_MS
 from tests.unit.store.police import actions, declare_plates
 from tidings.errors import Denied, InputError
 from tidings.security import Identity
-from tidings.store import EnrolledParticipant, Issuer, Registry, RightTerms
+from tidings.store import EnrolledParticipant, IssuedChanges, Issuer, KnownGrant, Registry, RightTerms
 
 READ = RightTerms(PLATES.type_id, ("subscribe",))
 PLATE_ONLY = RightTerms(PLATES.type_id, ("subscribe",), ("plate",))
@@ -24,10 +24,13 @@ def issuer(registry: Registry, *keys: Identity) -> Issuer:
     return Issuer(registry, keys or (OWNER,), source(5))
 
 
+def live(registry: Registry, holder: Identity, at_ms: int) -> list[KnownGrant]:
+    return [one for one in registry.grants.all(holder=holder.public_key) if one.refusal(at_ms) is None]
+
+
 def held(registry: Registry, holder: Identity, at_ms: int = NOW_MS) -> list[frozenset[bytes] | None]:
     """The attributes of each right that holds."""
-    known = registry.grants.all(holder=holder.public_key)
-    return [one.right.attributes for one in known if one.refusal(at_ms) is None]
+    return [one.right.attributes for one in live(registry, holder, at_ms)]
 
 
 def test_a_participants_name_belongs_to_its_key_until_it_is_removed(registry: Registry) -> None:
@@ -121,6 +124,64 @@ def test_what_is_passed_on_is_no_more_and_no_longer_than_what_was_granted(regist
         issuer(registry, STRANGER).issue(READ, CAMERA.public_key, now_ms=NOW_MS)
     with pytest.raises(Denied, match="has granted this organisation no right"):
         theirs.issue(READ, CAMERA.public_key, now_ms=NOW_MS + 2 * DAY_MS)
+
+
+@pytest.mark.parametrize(
+    "granted",
+    [
+        RightTerms(PLATES.type_id, ("subscribe",), ("plate", "speed"), ("speed > 20",), depth=1),
+        RightTerms(
+            PLATES.type_id, ("publish", "subscribe"), ("plate", "speed"), ("speed > 20", "plate = 'A'"), depth=2
+        ),
+    ],
+)
+def test_a_role_of_delegated_rights_is_issued_once_and_renewed_though_they_come_with_conditions(
+    registry: Registry, granted: RightTerms
+) -> None:
+    declare_plates(registry)
+    issuer(registry).issue(granted, CHARGE.public_key, now_ms=NOW_MS, not_after=NOW_MS + 30 * DAY_MS)
+    hand, roles = issuer(registry, CHARGE), registry.roles
+    roles.create("analyst", by="test", now_ms=NOW_MS)
+    for terms in (READ, PLATE_ONLY):
+        roles.allow("analyst", terms, by="test", now_ms=NOW_MS)
+        roles.assign("analyst", CAMERA.public_key, by="test", now_ms=NOW_MS)
+        assert len(hand.apply_roles(NOW_MS).issued) == 1
+        assert hand.apply_roles(NOW_MS) == IssuedChanges()
+        assert [one.right.constraints for one in live(registry, CAMERA, NOW_MS)] == [granted.where]
+        later = NOW_MS + 6 * DAY_MS
+        assert len(hand.renew(later).issued) == 1
+        assert hand.apply_roles(later) == IssuedChanges()
+        roles.disallow("analyst", PLATES.type_id, by="test", now_ms=NOW_MS)
+        assert len(hand.apply_roles(later).revoked) == 2
+
+
+def test_a_right_is_passed_on_from_the_one_that_adds_no_condition(registry: Registry) -> None:
+    declare_plates(registry)
+    for where, days in ((("speed > 20",), 30), ((), 20), (("speed > 30",), 40)):
+        terms = RightTerms(PLATES.type_id, ("subscribe",), where=where, depth=1)
+        issuer(registry).issue(terms, CHARGE.public_key, now_ms=NOW_MS, not_after=NOW_MS + days * DAY_MS)
+    assert issuer(registry, CHARGE).issue(READ, CAMERA.public_key, now_ms=NOW_MS).right().constraints == ()
+
+
+def test_who_repeats_a_grant_gets_the_right_that_is_there_until_it_is_to_be_renewed_or_was_revoked(
+    registry: Registry,
+) -> None:
+    declare_plates(registry)
+    hand, holder = issuer(registry), CAMERA.public_key
+    first, is_new = hand.issue_once(READ, holder, now_ms=NOW_MS, lasts_ms=3 * DAY_MS)
+    assert is_new
+    assert hand.issue_once(READ, holder, now_ms=NOW_MS + DAY_MS, lasts_ms=3 * DAY_MS) == (first, False)
+    others = [
+        hand.issue_once(PLATE_ONLY, holder, now_ms=NOW_MS, lasts_ms=3 * DAY_MS),
+        hand.issue_once(READ, CHARGE.public_key, now_ms=NOW_MS, lasts_ms=3 * DAY_MS),
+        hand.issue_once(READ, holder, now_ms=NOW_MS, not_after=NOW_MS + 9 * DAY_MS),
+        hand.issue_once(READ, holder, now_ms=NOW_MS + 2 * DAY_MS, lasts_ms=3 * DAY_MS),
+    ]
+    assert [new for _, new in others] == [True] * 4
+    assert not hand.issue_once(READ, holder, now_ms=NOW_MS + DAY_MS, not_after=NOW_MS + 9 * DAY_MS)[1]
+    for known in live(registry, CAMERA, NOW_MS + 2 * DAY_MS):
+        hand.revoke(known, NOW_MS + 2 * DAY_MS)
+    assert hand.issue_once(READ, holder, now_ms=NOW_MS + 2 * DAY_MS, lasts_ms=3 * DAY_MS)[1]
 
 
 def test_brokers_are_equipped_with_own_types_and_with_what_was_granted(registry: Registry) -> None:

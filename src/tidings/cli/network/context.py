@@ -50,11 +50,14 @@ def create(
 
     file = (client / CLIENT_FILE if client.is_dir() else client).absolute()
     read_client(file)
-    made = Context(name, file, description)
-    if name in contexts.names() and not replace and contexts.read(name) != made:
+    known = contexts.read(name) if name in contexts.names() and not replace else None
+    if known is not None and known.client == file:
+        description = description or known.description
+    elif known is not None:
         raise InputError(
-            f"there is a context {name!r} already, for {contexts.read(name).client}; --replace puts this one in its place"
+            f"there is a context {name!r} already, for {known.client}; --replace puts this one in its place"
         )
+    made = Context(name, file, description)
     contexts.write(made)
     if select or not contexts.selected():
         contexts.select(name)

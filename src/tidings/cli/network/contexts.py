@@ -62,7 +62,7 @@ def read(name: str) -> Context:
     except FileNotFoundError:
         hint = did_you_mean(name, names()) or "`tidings context ls` lists those that exist"
         raise InputError(f"there is no context {name!r}; {hint}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError) as wrong:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, RecursionError) as wrong:
         raise InputError(f"{file}: not a context ({wrong}); `tidings context rm {name}` removes it") from None
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from tidings.cli.registry.registry import DEFAULT_REGISTRY, RegistryOption, show_moment
+from tidings.cli.registry.registry import DEFAULT_REGISTRY, OrgOption, RegistryOption, show_moment
 from tidings.cli.registry.tokens import STDIN, TokenContext
 from tidings.cli.terminal import Output, OutputOption, Row, refusing_what_is_broken, show
 from tidings.security import FRAME_BYTES_MAX, Mode, split, suite_of
@@ -27,6 +27,7 @@ FileArgument: TypeAlias = Annotated[
 
 def envelope(
     file: FileArgument,
+    org: OrgOption = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     output: OutputOption = Output.TABLE,
 ) -> None:

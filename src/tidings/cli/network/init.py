@@ -88,6 +88,8 @@ def _option(described: str) -> tuple[str, Any]:
         return name, tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return name, text
+    except RecursionError:
+        raise InputError(f"--overlay-option {name}: its value is nested too deeply") from None
 
 
 def _network(mode: SealingMode, network: DevNetwork) -> DevNetwork:

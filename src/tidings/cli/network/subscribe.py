@@ -10,7 +10,7 @@ import typer
 
 from tidings.cli.network.session import AsOption, as_client, complete_durable, complete_type
 from tidings.cli.registry.registry import moment, now_ms
-from tidings.cli.terminal import EXIT_REJECTS, Output, OutputOption, Row, show, tell
+from tidings.cli.terminal import EXIT_REJECTS, Output, OutputOption, Row, printable, show, tell
 from tidings.cli.units import count as counted
 from tidings.cli.units import duration
 
@@ -113,4 +113,5 @@ def show_event(event: Received, output: Output) -> None:
     if output is Output.JSON:
         show([row], output)
     else:
-        print(event.at.iso(), event.type, json.dumps(row["data"], ensure_ascii=False, default=str), flush=True)
+        data = printable(json.dumps(row["data"], ensure_ascii=False, default=str))
+        print(event.at.iso(), printable(event.type), data, flush=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tidings.cli.registry.registry import DEFAULT_REGISTRY, RegistryOption, actor, now_ms, open_registry
+from tidings.cli.registry.registry import DEFAULT_REGISTRY, OrgOption, RegistryOption, actor, now_ms, open_registry
 from tidings.cli.terminal import Output, OutputOption, show, tell
 from tidings.errors import InputError
 from tidings.security import fingerprint, from_fingerprint
@@ -26,6 +26,7 @@ app = typer.Typer(
 def add(
     name: Annotated[str, typer.Argument(metavar="NAME", help="What you call the organisation.")],
     keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="Its public keys: ed25519:…")],
+    org: OrgOption = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
 ) -> None:
     """Register an organisation's public keys under a name.
@@ -42,7 +43,9 @@ def add(
 
 
 @app.command("ls")
-def list_domains(registry: RegistryOption = DEFAULT_REGISTRY, output: OutputOption = Output.TABLE) -> None:
+def list_domains(
+    org: OrgOption = None, registry: RegistryOption = DEFAULT_REGISTRY, output: OutputOption = Output.TABLE
+) -> None:
     """List the organisations and their keys."""
     with open_registry(registry) as opened:
         rows = [{"domain": known.name, "key": fingerprint(key)} for known in opened.domains.all() for key in known.keys]
@@ -52,6 +55,7 @@ def list_domains(registry: RegistryOption = DEFAULT_REGISTRY, output: OutputOpti
 @app.command("rm")
 def remove(
     name: Annotated[str, typer.Argument(metavar="NAME", help="As `tidings domain ls` shows it.")],
+    org: OrgOption = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
 ) -> None:
     """Remove an organisation's name and keys. Rights of its keys stay: revoke them separately."""

@@ -281,6 +281,7 @@ def narrow(
     depth: DepthOption = 0,
     owner: OwnerOption = None,
     out: OutOption = None,
+    org: OrgOption = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -438,9 +439,9 @@ def _grant_in_its_name(
         _note_hidden_conditions(wanted, signed)
         is_other = wanted.to in others
         depth = wanted.depth if wanted.depth is not None else int(is_other)
-        attributes = wanted.attributes or None
+        attributes = tuple(sorted(set(wanted.attributes))) or None
         terms = RightTerms(signed.type_id, wanted.actions, attributes, _constraints(wanted.where, signed), depth)
-        token = here.issuer(opened).issue(
+        token, is_new = here.issuer(opened).issue_once(
             terms,
             holder,
             now_ms=now,
@@ -455,6 +456,8 @@ def _grant_in_its_name(
     file = out or (Path(f"{here.name}-{signed.event_type.name}.right") if is_other else None)
     if file is not None:
         file.write_bytes(here.bundle([token]) if is_other else f"{_text(token)}\n".encode())
+    if not is_new:
+        tell(f"note: {wanted.to} has this right already")
     row = grant_row(known, context, now, output)
     show([{**row, **({"token": _text(token)} if output is Output.JSON else {})}], output, GRANT_COLUMNS)
     if file is not None:
@@ -486,7 +489,7 @@ def _pass_on(here: Organisation, right: BiscuitCapability, name: str) -> None:
         names = opened.types.with_id(held.type_id).attributes_by_id
         attributes = None if held.attributes is None else tuple(sorted(names[id].name for id in held.attributes))
         terms = RightTerms(held.type_id, tuple(sorted(held.actions)), attributes, held.constraints)
-        here.issuer(opened).issue(terms, opened.domains.key_of(name), now_ms=now_ms(), lasts_ms=RIGHT_MS)
+        here.issuer(opened).issue_once(terms, opened.domains.key_of(name), now_ms=now_ms(), lasts_ms=RIGHT_MS)
 
 
 def _revoke_in_its_name(
@@ -509,6 +512,8 @@ def _revoke_in_its_name(
             raise InputError("expected a token or its digest, or --holder WHO")
         revoked = [(known, id) for known in found for id in here.issuer(opened).revoke(known, now, reason)]
         rows = [_revoked_row(known, context, id, now, output) for known, id in revoked]
+        if output is Output.TABLE:  # A right and its renewals are one to the reader.
+            rows = list({tuple(row.values()): row for row in rows}.values())
         here.hand_out(opened)
     show(rows, output, ("revoked", "type", "by", "at"))
     if not rows:

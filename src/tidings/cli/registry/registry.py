@@ -80,6 +80,7 @@ POSITION_MAX = 2**63 - 1  # What a column of the database holds.
 @app.command()
 def audit(
     after: Annotated[int, typer.Option("--after", metavar="POSITION", help="Only entries after this one.")] = 0,
+    org: OrgOption = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -100,6 +101,7 @@ def verify(
     noted: Annotated[
         str | None, typer.Option("--noted", metavar="POSITION:HASH", help="What this command printed before.")
     ] = None,
+    org: OrgOption = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -123,6 +125,7 @@ def verify(
 @app.command()
 def clock(
     accept: Annotated[bool, typer.Option("--accept", help="Accept this machine's clock as right.")] = False,
+    org: OrgOption = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -226,13 +229,17 @@ def read_key(file: Path) -> Identity:
     from tidings.security import Identity
 
     with file.open("rb") as stream:
-        if stat.S_IMODE(os.fstat(stream.fileno()).st_mode) & 0o077:
-            tell(f"note: others can read the private key in {file}; to fix: chmod 600 {file}")
+        is_open = stat.S_IMODE(os.fstat(stream.fileno()).st_mode) & 0o077
         pem = stream.read(KEY_FILE_BYTES_MAX)
     try:
-        return Identity.from_pem(pem, key_password())
+        read = Identity.from_pem(pem, key_password())
     except InputError as wrong:
-        raise InputError(f"{file}: {wrong}; `tidings identity new` creates one") from None
+        raise InputError(
+            f"{file}: {wrong}; `tidings identity new` creates one, TIDINGS_KEY_PASSWORD is for its password"
+        ) from None
+    if is_open:
+        tell(f"note: others can read the private key in {file}; to fix: chmod 600 {file}")
+    return read
 
 
 def key_password() -> bytes | None:

@@ -10,6 +10,7 @@ import typer
 from tidings.cli.registry.registry import (
     DEFAULT_REGISTRY,
     KeyOption,
+    OrgOption,
     RegistryOption,
     now_ms,
     open_registry,
@@ -47,6 +48,7 @@ def add(
         str | None,
         typer.Option("--subscriber", metavar="NAME", help="Who receives events. [default: your domain's name]"),
     ] = None,
+    org: OrgOption = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -81,6 +83,7 @@ def add(
 def list_subscriptions(
     type: Annotated[str | None, typer.Option("--type", metavar="NAME", help="Only those to this type.")] = None,
     active: Annotated[bool, typer.Option("--active", help="Only those whose right is valid now.")] = False,
+    org: OrgOption = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -100,7 +103,7 @@ def list_subscriptions(
 
 
 @app.command("rm")
-def remove(id: IdArgument, key: KeyOption, registry: RegistryOption = DEFAULT_REGISTRY) -> None:
+def remove(id: IdArgument, key: KeyOption, org: OrgOption = None, registry: RegistryOption = DEFAULT_REGISTRY) -> None:
     """Remove a subscription. Its holder can do so, and the owner of its type.
 
     \b

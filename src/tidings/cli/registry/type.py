@@ -168,6 +168,7 @@ def import_type(
     owner: Annotated[
         str | None, typer.Option("--owner", metavar="WHO", help="Refuse it unless this is its owner.")
     ] = None,
+    org: OrgOption = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -209,6 +210,7 @@ def show_type(
         Path | None,
         typer.Option("--out", metavar="FILE", help="Write the signed type here, for `tidings type import`."),
     ] = None,
+    org: OrgOption = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -246,6 +248,7 @@ def describe_type(
     owner: Annotated[
         str | None, typer.Option("--owner", metavar="WHO", help="Who issued the right, if the registry does not know.")
     ] = None,
+    org: OrgOption = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
 ) -> None:
     """Print a type as AsyncAPI 3.0: its channel, what can be published and received, and the schema of its events.
@@ -273,6 +276,7 @@ def verify(
         str | None,
         typer.Option("--owner", metavar="WHO", help="Also check that this is its owner: ed25519:… or a domain."),
     ] = None,
+    org: OrgOption = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     output: OutputOption = Output.TABLE,
 ) -> None:

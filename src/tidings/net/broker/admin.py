@@ -107,7 +107,7 @@ class Admin:
                 "number": letter.number,
                 "subscription": self._name_of(letter.durable),
                 "event": letter.event,
-                "type": letter.type,
+                "type": self._types.display_name(letter.type),
                 "at_us": letter.at_us,
                 "why": letter.why,
             }
@@ -133,7 +133,7 @@ class Admin:
         return [
             {
                 "name": d.name,
-                "type": d.type,
+                "type": self._types.display_name(d.type),
                 "condition": d.condition,
                 "acknowledged": d.acknowledged,
                 "waiting": sizes.get(d.id, 0),

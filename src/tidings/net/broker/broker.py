@@ -166,7 +166,7 @@ class Broker:
             config.name,
             "broker",
             (),
-            tuple(anchors_in(config.trusted.read_bytes())),
+            tuple(anchors_in(config.trusted)),
             self.me,
             self.protocol.full_name(config.overlay_options),
             prove_copy(self.identity, self.journal.copy),
@@ -232,7 +232,7 @@ class Broker:
 
     def _know_own_keys(self) -> None:
         """A name that another organisation has given to a type of its own still means ours."""
-        trusted = authority_keys(self.config.trusted.read_bytes())
+        trusted = authority_keys(self.config.trusted)
         self.types.own_keys = frozenset(trusted.get(self.config.domain, ()))
 
     def _make_node(self) -> Node:
@@ -377,7 +377,7 @@ class Broker:
         if not config.traces:
             return None
         sink = OtlpSink(config.traces, {"service.namespace": config.domain, "service.instance.id": config.name})
-        spans = SpanRecorder(self.me.id, sink, self._type_name, ratio=config.traces_ratio)
+        spans = SpanRecorder(self.me.id, sink, self.types.display_name, ratio=config.traces_ratio)
         self.node.watch(spans)
         self.publisher.spans = spans
         return spans
@@ -607,6 +607,7 @@ class Broker:
                     "queued": link.queued_bytes,
                     "silent_s": round(link.silent_s, 1),
                     "owed": owed.get(id, 0),
+                    "speaks": link.proven.version,
                 }
                 for id, link in self.links.open.items()
             ],
@@ -646,7 +647,7 @@ class Broker:
     def _live_subscriptions(self, key: bytes) -> list[dict[str, Any]]:
         mine = {name for name, session in self._acceptor.sessions.items() if session.key == key}
         return [
-            {"name": "", "type": self._type_name(one.type), "condition": str(one.condition), "durable": False}
+            {"name": "", "type": self.types.display_name(one.type), "condition": str(one.condition), "durable": False}
             for one in self.node.subscriptions()
             if one.client in mine and one.id not in self.subscriptions.durable_of
         ]
@@ -662,10 +663,6 @@ class Broker:
                 shown.append(dict(tree))
         return shown
 
-    def _type_name(self, wire_name: str) -> str:
-        event_type = self.types.event_type(wire_name)
-        return event_type.name if event_type is not None else wire_name
-
     def numbers(self) -> BrokerNumbers:
         """What the metrics show."""
         held = {**self.node.holdings(), **self.receiver.inbox.holdings(), **self.direct.holdings()}
@@ -680,7 +677,7 @@ class Broker:
             durables=len(self.queues.all),
             waiting=self.queues.waiting(),
             lags=[
-                SubscriptionLag(durable.id, durable.name, self._type_name(durable.type), events, age_s)
+                SubscriptionLag(durable.id, durable.name, self.types.display_name(durable.type), events, age_s)
                 for durable, events, age_s in self.queues.lags(SUBSCRIPTIONS_MAX)
             ],
             key_epochs={
@@ -859,7 +856,7 @@ class Broker:
                     self.subscriptions.settle_keys(type)
                     self._loop.call_soon(self.subscriptions.resume_suspended)
                 case NotJoined(type, why):
-                    log.warning("no keys", extra={"type": self._type_name(type), "why": why})
+                    log.warning("no keys", extra={"type": self.types.display_name(type), "why": why})
                     self.subscriptions.settle_keys(type)
                 case Keep():
                     raise AssertionError("only publish returns Keep")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from struct import pack
@@ -143,12 +143,13 @@ class ClientSession:
             case Query(ticket, what, options):
                 self._start(ticket, self._query(ticket, what, options))
 
-    def _start(self, ticket: int, work: Awaitable[None]) -> None:
+    def _start(self, ticket: int, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(self._answered(ticket, work))
+        task.add_done_callback(lambda _: work.close())  # Who leaves at once has its task cancelled before it begins.
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answered(self, ticket: int, work: Awaitable[None]) -> None:
+    async def _answered(self, ticket: int, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
         except TidingsError as error:

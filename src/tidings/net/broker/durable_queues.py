@@ -129,8 +129,9 @@ class DurableQueues:
             raise InputError(f"expected a name of 1 to {NAME_MAX} characters for a durable subscription")
         known = self.find(owner, name)
         if known is not None and (known.type, known.condition) != (type, condition):
+            other = f"has the condition {known.condition!r}" if known.type == type else "is for another event type"
             raise InputError(
-                f"the durable subscription {name!r} is for {known.type} WHERE {known.condition};"
+                f"the durable subscription {name!r} {other};"
                 " delete it first (`tidings subscribe --forget`), or choose another name"
             )
         if known is not None:

@@ -242,7 +242,7 @@ class Client:
         identity = read_identity(config.key)
         tokens = tuple(read_token(file) for file in files_in(config.tokens, ".token"))
         certificate = own_certificate(config.certificate, identity.public_key, config.domain, "client")
-        anchors = tuple(anchors_in(config.trusted.read_bytes()))
+        anchors = tuple(anchors_in(config.trusted))
         self._participant = Participant(identity, certificate, config.domain, config.name, "client", tokens, anchors)
         self._context = client_context(config.certificate, config.key, config.trusted)
 

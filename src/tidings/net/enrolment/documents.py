@@ -91,13 +91,13 @@ def read(raw: bytes, kind: type[_D], where: str) -> tuple[_D, bytes]:
     """A document, and the key of the authority that signed it; raises InputError for another, Denied for an altered one."""
     try:
         signed = msgspec.json.decode(raw, type=_Signed)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as wrong:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as wrong:
         raise InputError(f"{where}: expected {_WRITTEN_BY[kind]}: {wrong}") from None
     if not isinstance(signed.content, kind):
         raise InputError(f"{where}: expected {_WRITTEN_BY[kind]}, got {_WRITTEN_BY[type(signed.content)]}")
     try:
         keys = tls.authority_keys(signed.content.authority.encode())
-    except PeerError as wrong:
+    except (PeerError, InputError) as wrong:
         raise InputError(f"{where}: {wrong}") from None
     if list(keys) != [_organisation(signed.content)]:
         raise InputError(f"{where}: expected the authority of {_organisation(signed.content)[:80]!r} alone")

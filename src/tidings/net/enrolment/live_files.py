@@ -70,10 +70,10 @@ class LiveFiles:
         config = self._config
         files = config.certificate, config.key, config.trusted
         server, client = tls.server_context(*files), tls.client_context(*files)  # Both, before either is used.
-        anchors = tuple(tls.anchors_in(config.trusted.read_bytes()))
+        anchors = tuple(tls.anchors_in(config.trusted))
         shown = replace(participant, certificate_der=tls.der(config.certificate.read_bytes()), anchors=anchors)
         self._acceptor.present(shown, server)
-        self._links.present(shown, client, tls.authority_keys(config.trusted.read_bytes()))
+        self._links.present(shown, client, tls.authority_keys(config.trusted))
         peers = [peer.peer for peer in read_peers(config.peers_file, not_at=(config.listen, config.advertise))]
         self._links.configure(peers)
         for peer in peers:

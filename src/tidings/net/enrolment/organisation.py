@@ -29,7 +29,7 @@ from pathlib import Path
 
 from tidings.errors import Denied, InputError, PeerError, TidingsError
 from tidings.net.clock import now_ms
-from tidings.net.config import host_and_port
+from tidings.net.config import host_and_port, read_text
 from tidings.net.enrolment.documents import (
     Approval,
     CardBroker,
@@ -101,7 +101,10 @@ class Organisation:
             )
         self.authority = read_identity(folder / SECRET)
         self.certificates = (folder / AUTHORITY).read_bytes()
-        ((self.name, self.authority_keys),) = tls.authority_keys(self.certificates).items()
+        known = tls.authority_keys(folder / AUTHORITY)
+        if len(known) != 1:
+            raise InputError(f"{folder / AUTHORITY}: expected the authorities of one organisation, got {len(known)}")
+        ((self.name, self.authority_keys),) = known.items()
         self.settings = _settings(folder / SETTINGS, self.name)
 
     @classmethod
@@ -130,7 +133,7 @@ class Organisation:
 
     def name_itself(self) -> None:
         """In its registry, its key goes by its name."""
-        with self.registry() as registry:
+        with self.registry(create=True) as registry:
             if all(domain.name != self.name for domain in registry.domains.all()):
                 registry.domains.add(self.name, [self.authority.public_key], by=self.by, now_ms=now_ms())
 
@@ -159,7 +162,13 @@ class Organisation:
         return self.settings.registry or str(self.folder / REGISTRY)
 
     @contextmanager
-    def registry(self) -> Iterator[Registry]:
+    def registry(self, *, create: bool = False) -> Iterator[Registry]:
+        """Raises InputError if it is not there: a new one would know of no right that was revoked."""
+        if not create and not self.settings.registry and not (self.folder / REGISTRY).exists():
+            raise InputError(
+                f"{self.folder / REGISTRY} is missing, the registry of {self.name}: restore it from a backup; if "
+                "`tidings org create` was interrupted, repeat it"
+            )
         with Registry.open(self.registry_address, now_ms=now_ms()) as opened:
             opened.clock.check(now_ms())
             opened.types.own_keys = frozenset(key.public_key for key in self.keys)
@@ -279,6 +288,7 @@ class Organisation:
         )
 
     def _approval(self, registry: Registry, one: EnrolledParticipant) -> Approval:
+        tls.authority_keys(self.folder / TRUSTED)  # Raises here, where the file can be named.
         own = self._own_brokers(registry)
         others = [broker for card in self.cards(connected=True).values() for broker in card.brokers]
         return Approval(
@@ -287,7 +297,7 @@ class Organisation:
             name=one.name,
             role=one.role,
             certificate=one.certificate.decode(),
-            trusted=(self.folder / TRUSTED).read_text(),
+            trusted=read_text(self.folder / TRUSTED),
             peers=tuple(own if one.role == "client" else [*(b for b in own if b.name != one.name), *others]),
             types=tuple(type_text(signed) for signed in registry.types.all()),
             tokens=tuple(self._tokens(registry, one.key)),
@@ -474,7 +484,7 @@ class Organisation:
         """The keys that an organisation is trusted by, newest last; none if it is not."""
         card = self.cards().get(name)
         in_card = [anchor.key for anchor in tls.anchors_in(card.authority.encode())] if card else []
-        anchored = tls.authority_keys((self.folder / TRUSTED).read_bytes()).get(name, [])
+        anchored = tls.authority_keys(self.folder / TRUSTED).get(name, [])
         return list(dict.fromkeys([*anchored, *in_card]))
 
     def _check_name(self, card: OrganisationCard) -> None:
@@ -485,7 +495,7 @@ class Organisation:
 
     def _write_trusted(self, card: OrganisationCard, *, is_anchor: bool) -> None:
         """With an organisation's authorities as anchors of connections, or without them."""
-        kept = tls.anchors_in((self.folder / TRUSTED).read_bytes())
+        kept = tls.anchors_in(self.folder / TRUSTED)
         if is_anchor:
             kept += [anchor for anchor in tls.anchors_in(card.authority.encode()) if anchor not in kept]
         else:
@@ -503,7 +513,7 @@ class Organisation:
 
     def trusts(self) -> list[str]:
         """The names of all organisations that it trusts, connected or not."""
-        anchored = tls.authority_keys((self.folder / TRUSTED).read_bytes())
+        anchored = tls.authority_keys(self.folder / TRUSTED)
         return sorted({*anchored, *self.cards()} - {self.name})
 
     @one_at_a_time
@@ -515,7 +525,7 @@ class Organisation:
         if not keys or name == self.name:
             known = ", ".join(self.trusts()) or "none"
             raise InputError(f"{self.name} does not trust {name[:80]!r}; it trusts {known}")
-        anchors = tls.anchors_in((self.folder / TRUSTED).read_bytes())
+        anchors = tls.anchors_in(self.folder / TRUSTED)
         write_if_new(self.folder / TRUSTED, b"".join(anchor.pem for anchor in anchors if anchor.domain != name))
         for kind in ("org", "rights"):
             (self.folder / CARDS / f"{name}.{kind}").unlink(missing_ok=True)
@@ -615,7 +625,7 @@ class Organisation:
                 raise InputError(f"{self.name} has begun to use its next key; go on with `tidings org rotate --finish`")
             return None
         key = read_identity(self.folder / NEXT_SECRET).public_key
-        anchors = tls.anchors_in((self.folder / TRUSTED).read_bytes())
+        anchors = tls.anchors_in(self.folder / TRUSTED)
         write_if_new(self.folder / TRUSTED, b"".join(anchor.pem for anchor in anchors if anchor.key != key))
         (self.folder / NEXT).unlink(missing_ok=True)
         (self.folder / NEXT_SECRET).unlink()
@@ -655,7 +665,7 @@ class Organisation:
         """Trusts the former authorities no longer; their keys. They still own the types that they declared."""
         *former, _ = self.authority_keys
         for file in (self.folder / AUTHORITY, self.folder / TRUSTED):
-            anchors = tls.anchors_in(file.read_bytes())
+            anchors = tls.anchors_in(file)
             write_if_new(file, b"".join(anchor.pem for anchor in anchors if anchor.key not in former))
         return [fingerprint(key) for key in former]
 
@@ -689,7 +699,7 @@ def _settings(file: Path, name: str) -> OrganisationSettings:
     if not file.exists():  # A folder of `tidings init`.
         return OrganisationSettings(name)
     try:
-        said = tomllib.loads(file.read_text())["organisation"]
+        said = tomllib.loads(read_text(file))["organisation"]
         return OrganisationSettings(**said)
-    except (tomllib.TOMLDecodeError, KeyError, TypeError) as wrong:
+    except (ValueError, KeyError, TypeError, RecursionError) as wrong:
         raise InputError(f"{file}: expected [organisation] with name, overlay, certificate_days: {wrong}") from None

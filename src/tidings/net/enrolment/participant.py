@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tidings.errors import Denied, InputError
-from tidings.net.config import host_and_port
+from tidings.net.config import host_and_port, read_text
 from tidings.net.enrolment.documents import Approval, CardBroker, types_of
 from tidings.net.ids import read_identity
 from tidings.net.transport import tls
@@ -219,7 +219,7 @@ def _write_config(folder: Path, approval: Approval, where: str, shared: bool) ->
 
 def _note_enrolment(file: Path, approval: Approval, around: str) -> Path | None:
     """Has a participant renew where its organisation does so now: it may have moved, or begun to, since it enrolled."""
-    text = file.read_text()
+    text = read_text(file)
     for word, value in (("authority", around + AUTHORITY), ("enrolment", approval.enrolment)):
         line = f"{word} = {json.dumps(value, ensure_ascii=False)}"
         text, found = re.subn(rf"^{word}[ \t]*=.*$", lambda _, line=line: line, text, count=1, flags=re.MULTILINE)  # type: ignore[misc]
@@ -231,7 +231,7 @@ def _note_enrolment(file: Path, approval: Approval, around: str) -> Path | None:
 def move_client(folder: Path, broker: CardBroker) -> bool:
     """Has a client use another broker of its organisation from its next start on; False if it does so already."""
     file = folder / CONFIG["client"]
-    text = file.read_text()
+    text = read_text(file)
     for word, value in (("broker", broker.address), ("broker_key", broker.key)):
         text = re.sub(rf"^{word}[ \t]*=.*$", f"{word} = {json.dumps(value)}", text, count=1, flags=re.MULTILINE)
     return write_if_new(file, text.encode()) is not None

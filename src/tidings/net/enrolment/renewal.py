@@ -47,7 +47,7 @@ def renew_participant(folder: Path, role: str) -> Approval:
             f"{file} names no address to renew at; renew with files: `tidings {role} request`, then `tidings org approve`"
             f" and `tidings {role} accept`; or, where the organisation's folder is: tidings org renew"
         )
-    keys = [anchor.key for anchor in tls.anchors_in(config.authority.read_bytes())]
+    keys = [anchor.key for anchor in tls.anchors_in(config.authority)]
     request = request_again(folder, config.name, role, now_ms())
     raw = post(config.enrolment, keys, "/renew", {"request": request.pem.decode()})
     approval, signer = read(raw, Approval, config.enrolment)
@@ -125,7 +125,7 @@ def _name_at(address: str, key: bytes) -> str:
 def _refusal(status: int, raw: bytes, address: str) -> TidingsError:
     try:
         why = str(json.loads(raw)["why"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         why = f"status {status}"
     if status == 403:
         return Denied(why)

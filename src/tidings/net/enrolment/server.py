@@ -114,7 +114,7 @@ class EnrolmentServer:
         try:
             call = msgspec.json.decode(body, type=EnrolmentCall)
             code = bytes.fromhex(call.code)
-        except (msgspec.MsgspecError, ValueError) as wrong:
+        except (msgspec.MsgspecError, ValueError, RecursionError) as wrong:
             raise InputError(f"expected a JSON object with a request: {wrong}") from None
         org = Organisation(self._folder)
         pem = call.request.encode()

@@ -172,7 +172,7 @@ class Gateway:
         """The key of whoever asks, who is of this organisation; raises Denied."""
         certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         if certificate:
-            key, domain = certified_by(certificate, anchors_in(self._config.trusted.read_bytes()))
+            key, domain = certified_by(certificate, anchors_in(self._config.trusted))
             if domain != self._config.domain:
                 raise Denied(f"domain: this gateway is for clients of {self._config.domain}")
             return key

@@ -34,6 +34,7 @@ from tidings.errors import Denied, InputError, PeerError, SetupError
 from tidings.net.broker.durable_queues import DurableQueues
 from tidings.net.broker.journal import DurableSubscription
 from tidings.net.broker.subscriptions import BrokerSubscriptions
+from tidings.net.config import read_text
 from tidings.net.gateway.sse import cloud_event
 from tidings.net.observability.spans import SpanRecorder
 from tidings.net.transport.frames import EventDelivery, RequestRefused, read_event
@@ -185,12 +186,12 @@ class Webhooks:
         if journal.storage.lease() is not None:
             text = journal.meta(META).decode()
         else:
-            text = self._file.read_text() if self._file.exists() else ""
+            text = read_text(self._file) if self._file.exists() else ""
         if not text:
             return {}
         try:
             return {str(id): str(sink) for id, sink in json.loads(text).items()}
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, RecursionError):
             raise SetupError(
                 f"{self._file}: expected the webhooks as this broker saved them; remove the file"
             ) from None

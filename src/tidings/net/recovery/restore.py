@@ -21,7 +21,7 @@ from tidings.net.broker.interest_sync import VERSION_META
 from tidings.net.broker.journal import ANCESTORS, COPY, RENUMBERED, SCHEMA_VERSION, SUPERSEDED
 from tidings.net.broker.key_managers import KeyManagers
 from tidings.net.clock import now_ms
-from tidings.net.config import BrokerConfig, files_in, host_and_port, read_broker
+from tidings.net.config import BrokerConfig, files_in, host_and_port, read_broker, read_text
 from tidings.net.recovery.backup import CONFIG, COPY_BYTES, FORMAT, JOURNAL, MANIFEST, BackupManifest, digest
 from tidings.net.type_files import read_type
 from tidings.security import show_ms
@@ -124,7 +124,7 @@ def _read_manifest(archive: tarfile.TarFile, backup: Path) -> BackupManifest:
         if (format := msgspec.json.decode(raw, type=dict[str, Any]).get("format")) != FORMAT:
             raise InputError(f"{backup} has format {str(format)[:40]}; this program reads {FORMAT}: use a newer one")
         manifest = msgspec.json.decode(raw, type=BackupManifest)
-    except msgspec.MsgspecError as wrong:
+    except (msgspec.MsgspecError, RecursionError) as wrong:
         raise InputError(f"{backup}: its {MANIFEST} is damaged: {wrong}") from None
     names = (*manifest.files, *manifest.empty_folders)
     if len(names) > FILES_MAX or not all(map(_is_inside, names)):
@@ -152,7 +152,7 @@ def _extract(archive: tarfile.TarFile, entry: tarfile.TarInfo, folder: Path, exp
 
 def _set_options(config: Path, given: dict[str, str]) -> None:
     """Replaces entries of [broker], which this program has written: one on each line."""
-    head, *lines = config.read_text().splitlines()
+    head, *lines = read_text(config).splitlines()
     chosen = {word: value for word, value in given.items() if value}
     kept = [line for line in lines if line.partition(" = ")[0] not in chosen]
     added = [f"{word} = {msgspec.json.encode(value).decode()}" for word, value in chosen.items()]

@@ -127,8 +127,11 @@ async def _shake(
 ) -> Proven:
     theirs = _peer_certificate(writer)
     nonce = secrets.token_bytes(NONCE_BYTES)
-    writer.write(encoded(_hello(participant, nonce, dialled)))
+    if dialled:
+        writer.write(encoded(_hello(participant, nonce, participant.role)))
     hello = await _next(reader, Hello)
+    if not dialled:  # Whoever accepts a connection learns only now whether a broker or a client has made it.
+        writer.write(encoded(_hello(participant, nonce, hello.role)))
     key = _check_hello(hello, theirs, participant, expected)
     transcript = _Transcript(participant.certificate_der, theirs, nonce, hello.nonce, dialled)
     signed = transcript.ours(participant.tokens)
@@ -141,11 +144,11 @@ async def _shake(
     return proven
 
 
-def _hello(participant: Participant, nonce: bytes, dialled: bool) -> Hello:
+def _hello(participant: Participant, nonce: bytes, dialler: str) -> Hello:
     p = participant
-    # Whoever accepts a connection does not know yet whether a broker or a client has made it.
-    versions = BETWEEN_BROKERS if dialled and p.role == "broker" else VERSIONS
-    return Hello(versions, p.role, p.domain, p.identity.public_key, nonce, p.name, p.me, p.protocol, p.copy)
+    return Hello(
+        _versions(p.role, dialler), p.role, p.domain, p.identity.public_key, nonce, p.name, p.me, p.protocol, p.copy
+    )
 
 
 def _peer_certificate(writer: asyncio.StreamWriter) -> bytes:
@@ -175,14 +178,18 @@ def _check_hello(hello: Hello, certificate: bytes, participant: Participant, exp
     return key
 
 
+def _versions(role: str, other: str) -> tuple[int, ...]:
+    """What this program speaks with the other end. Brokers and clients count their versions each by themselves."""
+    return BETWEEN_BROKERS if role == other == "broker" else VERSIONS
+
+
 def _common_version(hello: Hello, participant: Participant) -> int:
     """The highest version that both ends speak; raises PeerError if there is none."""
-    are_brokers = hello.role == participant.role == "broker"
-    ours = BETWEEN_BROKERS if are_brokers else VERSIONS
+    ours = _versions(participant.role, hello.role)
     common = [version for version in ours if version in hello.versions]
     if not common:
         theirs, known = (", ".join(map(str, some)) for some in (hello.versions[:8], ours))
-        helps = "; update the brokers of a network together" if are_brokers else "; update the older end"
+        helps = "; update the brokers of a network together" if ours is BETWEEN_BROKERS else "; update the older end"
         raise PeerError(f"version: we speak {known} and they speak {theirs or 'none'}{helps}")
     return max(common)
 

@@ -140,7 +140,7 @@ def _secured(context: ssl.SSLContext, certificate_file: Path, key_file: Path, tr
     except ssl.SSLError:
         raise _no_authorities(trusted_file) from None
     try:
-        anchors_in(trusted_file.read_bytes())
+        anchors_in(trusted_file)
     except (InputError, PeerError) as wrong:
         raise InputError(f"{trusted_file}: {wrong}") from None
     return context
@@ -227,8 +227,8 @@ def der(pem: bytes) -> bytes:
     """A PEM certificate's bytes, as the other side of a link sees them."""
     try:
         return x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER)
-    except (ValueError, *_ODD) as wrong:
-        raise InputError(f"expected a certificate as PEM: {wrong}") from None
+    except (ValueError, *_ODD):
+        raise InputError("expected a certificate as PEM; it is cut short, altered or none") from None
 
 
 def own_certificate(file: Path, key: bytes, domain: str, role: str) -> bytes:
@@ -314,7 +314,7 @@ def check_issued(certificate_der: bytes, authority_key: bytes) -> None:
     verify_signature(authority_key, read.signature, read.tbs_certificate_bytes, "the certificate")
 
 
-def domains_in(trusted: bytes) -> dict[str, bytes]:
+def domains_in(trusted: bytes | Path) -> dict[str, bytes]:
     """The organisations in a file of authorities, each with its authority's key; raises InputError for two of a name.
 
     Of an authority and its successor, the successor's.
@@ -322,7 +322,7 @@ def domains_in(trusted: bytes) -> dict[str, bytes]:
     return {domain: keys[-1] for domain, keys in authority_keys(trusted).items()}
 
 
-def authority_keys(trusted: bytes) -> dict[str, list[bytes]]:
+def authority_keys(trusted: bytes | Path) -> dict[str, list[bytes]]:
     """All authority keys of each organisation in a file, predecessors first; likewise."""
     found: dict[str, list[bytes]] = {}
     for read in load_certificates(trusted):
@@ -344,8 +344,8 @@ class TrustAnchor(NamedTuple):
     pem: bytes
 
 
-def anchors_in(trusted: bytes) -> list[TrustAnchor]:
-    """The authorities in a file, in its order."""
+def anchors_in(trusted: bytes | Path) -> list[TrustAnchor]:
+    """The authorities in a file, which an error then names, or in its content; in their order."""
     found = []
     for read in load_certificates(trusted):
         key, domain = key_and_domain(read.public_bytes(Encoding.DER))
@@ -353,12 +353,15 @@ def anchors_in(trusted: bytes) -> list[TrustAnchor]:
     return found
 
 
-def load_certificates(pem: bytes) -> list[x509.Certificate]:
+def load_certificates(pem: bytes | Path) -> list[x509.Certificate]:
     """The authorities in a PEM file; raises InputError for anything else, and for one that allows others below it."""
+    raw, where = (pem.read_bytes(), f"{pem}: ") if isinstance(pem, Path) else (pem, "")
     try:
-        found = x509.load_pem_x509_certificates(pem)
-    except (ValueError, *_ODD) as wrong:
-        raise InputError(f"expected certificates as PEM: {wrong}") from None
+        found = x509.load_pem_x509_certificates(raw)
+    except (ValueError, *_ODD):  # What is wrong in terms of ASN.1 helps nobody.
+        raise InputError(
+            f"{where}expected certificates of authorities as PEM; they are cut short, altered or none"
+        ) from None
     for read in found:
         _check_authority(read)
     return found
