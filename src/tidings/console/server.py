@@ -241,7 +241,7 @@ class Console:
         try:
             while (request := await connection.request()) is not None:
                 await self._answer(request, connection)
-                await writer.drain()
+                await connection.drained()
         except TidingsError as wrong:
             connection.refuse(wrong, **HEADERS)
         except (TimeoutError, ConnectionError, asyncio.CancelledError):

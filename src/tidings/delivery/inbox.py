@@ -21,6 +21,8 @@ EARLY_MAX = 65_536  # Events that arrived before their announcement; one that is
 NACK_AFTER_S = 0.5  # How long the overlay may take after the announcement before the origin is asked.
 NACK_AGAIN_S = 2.0
 NACKED_AT_ONCE = 256  # Requested from one origin at a time: enough to keep its disk and the link busy.
+NUMBER_MAX = (1 << 62) - 1  # Of an event in a stream: more than a journal can count, and less than it can hold.
+JOURNAL_ID_BYTES_MAX = 64
 UNREADABLE_S_MAX = 60.0  # How long to wait for an event's key once the key manager has answered.
 
 Deliveries: TypeAlias = list[tuple[str, bytes]]
@@ -88,6 +90,7 @@ class Inbox:
         """
         if any(entry.event.origin != origin for entry in announce.events):
             raise PeerError("announce: a broker announces events that were published there, and no others")
+        _check_numbers(announce)
         first, stream = announce.first, self._streams.get(origin)
         if stream is None or stream.journal != announce.journal:
             stream = self._streams[origin] = self._continued(stream, announce)
@@ -227,6 +230,13 @@ class Inbox:
             "early": (len(self._early), self._early_max),
             "listed": (waiting, 2 * WINDOW * max(1, len(self._streams))),
         }
+
+
+def _check_numbers(announce: Announce) -> None:
+    """Raises PeerError for a stream that this broker could not keep: its next number must fit into the journal."""
+    numbers = (announce.first, *(entry.number for entry in announce.events))
+    if len(announce.journal) > JOURNAL_ID_BYTES_MAX or not all(0 < number <= NUMBER_MAX for number in numbers):
+        raise PeerError("announce: a number, or the id of a journal, is out of bounds")
 
 
 class KeyDeadlines:

@@ -141,33 +141,45 @@ class HeldChecks:
     """The checks that a receiver holds, and what it has missed."""
 
     def __init__(self) -> None:
-        self._held: deque[HeldCheck] = deque()
-        self._bytes = 0
-        self._of: dict[NodeId, int] = {}
+        self._of: dict[NodeId, deque[HeldCheck]] = {}
+        self._bytes_of: dict[NodeId, int] = {}
+        self._count = self._bytes = 0
         self._missed: dict[tuple[NodeId, str], deque[float]] = {}
         self._asked: dict[tuple[NodeId, str], float] = {}
 
     def hold(self, origin: NodeId, events: Sequence[tuple[float, bytes]], now: float) -> None:
-        """Checks have come, each with its age; those over the limits are dropped."""
+        """Checks have come, each with its age. Over the limits, whoever has most of them here loses its own."""
         for age_s, raw in events:
-            of = self._of.get(origin, 0)
-            if len(self._held) >= HELD_MAX or of >= HELD_OF_ONE_MAX or self._bytes + len(raw) > HELD_BYTES_MAX:
+            if len(self._of.get(origin, ())) >= HELD_OF_ONE_MAX:
                 return
-            self._of[origin] = of + 1
-            self._bytes += len(raw)
-            self._held.append(HeldCheck(now + HOLD_S, origin, published_at(age_s, now), raw))
+            self._of.setdefault(origin, deque()).append(
+                HeldCheck(now + HOLD_S, origin, published_at(age_s, now), raw)
+            )
+            self._bytes_of[origin] = self._bytes_of.get(origin, 0) + len(raw)
+            self._count, self._bytes = self._count + 1, self._bytes + len(raw)
+            while self._count > HELD_MAX:
+                self._drop_newest(max(self._of, key=lambda each: len(self._of[each])))
+            while self._bytes > HELD_BYTES_MAX:
+                self._drop_newest(max(self._bytes_of, key=self._bytes_of.__getitem__))
 
     def due(self, now: float) -> list[HeldCheck]:
         """Those that have waited long enough."""
         found = list[HeldCheck]()
-        while self._held and self._held[0].due <= now:
-            held = self._held.popleft()
-            self._bytes -= len(held.raw)
-            self._of[held.origin] -= 1
-            if not self._of[held.origin]:
-                del self._of[held.origin]
-            found.append(held)
-        return found
+        for origin, held in list(self._of.items()):
+            while held and held[0].due <= now:
+                found.append(held.popleft())
+                self._forget(origin, found[-1])
+        return sorted(found, key=lambda check: check.due)
+
+    def _drop_newest(self, origin: NodeId) -> None:
+        self._forget(origin, self._of[origin].pop())
+
+    def _forget(self, origin: NodeId, check: HeldCheck) -> None:
+        """One that is not in its queue any more."""
+        self._count, self._bytes = self._count - 1, self._bytes - len(check.raw)
+        self._bytes_of[origin] -= len(check.raw)
+        if not self._of[origin]:
+            del self._of[origin], self._bytes_of[origin]
 
     def missed(self, origin: NodeId, type: str, now: float) -> bool:
         """The overlay has not brought an event: whether its origin is to be asked for a detour now."""
@@ -189,7 +201,7 @@ class HeldChecks:
         self._asked = {key: at for key, at in self._asked.items() if at > now - 2 * DETOUR_S}
 
     def holdings(self) -> dict[str, tuple[int, int]]:
-        return {"checks": (len(self._held), HELD_MAX), "check_bytes": (self._bytes, HELD_BYTES_MAX)}
+        return {"checks": (self._count, HELD_MAX), "check_bytes": (self._bytes, HELD_BYTES_MAX)}
 
 
 class Detours:

@@ -74,8 +74,8 @@ class DirectDelivery:
         self._recent, self._held, self._detours = RecentChecks(), HeldChecks(), Detours()
         self._reached: dict[NodeId, float] = {}
         self._live_at: dict[str, float] = {}
-        # Those that are being sent what was published before; asked, not walked.
-        self._catching_up: set[NodeId] = set()
+        self._catching_up: dict[NodeId, dict[str, None]] = {}
+        """Who is being sent what was published before, and of which types it is still to be sent that."""
         self.carry_out: Callable[[Iterable[NodeEffect]], None] = lambda effects: None
         self.advertise: Callable[[Sequence[str]], None] = lambda types: None
         """Called regularly with the types of this broker's live subscriptions."""
@@ -171,15 +171,21 @@ class DirectDelivery:
             return
         if self._node.may_be_owed(broker, type, now) and self._detours.begin(broker, type, now):
             log.info("sends a type straight", extra={"broker": broker, "type": type})
-            if broker not in self._catching_up:
-                self._tasks.start(self._catch_up(link, type))
+            if broker in self._catching_up:
+                self._catching_up[broker][type] = None
+            else:
+                self._catching_up[broker] = {type: None}
+                self._tasks.start(self._catch_up(link))
 
-    async def _catch_up(self, link: Link, type: str) -> None:
-        self._catching_up.add(link.proven.id)
+    async def _catch_up(self, link: Link) -> None:
+        types = self._catching_up[link.proven.id]
         try:
-            await self._send_backlog(link, type)
+            while types:
+                type = next(iter(types))
+                del types[type]
+                await self._send_backlog(link, type)
         finally:
-            self._catching_up.discard(link.proven.id)
+            del self._catching_up[link.proven.id]
 
     async def _send_backlog(self, link: Link | None, type: str) -> None:
         """Without a link, to this broker's own subscribers."""

@@ -118,7 +118,7 @@ if TYPE_CHECKING:
 
 FRAME_SLACK_BYTES = 64  # Of the frame around a message with proofs.
 STRANGERS_MAX = 256  # Members whose proofs are asked for at once.
-PROOFS_MAX = 4096  # In one frame, which has a megabyte.
+PROOFS_MAX = 1024  # Looked at in one frame: more are asked for again. Each is a chain of signatures.
 COUNT_MASK = (1 << COUNT_BITS) - 1
 BATCHES_MAX = 1024  # Own ones whose ids are remembered: some megabytes, and as many events as routers remember.
 TO_SELF_MAX = 4096  # Messages of a router to its own node that are not delivered yet.

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -25,7 +26,7 @@ from tidings import filters
 from tidings.errors import FilterTooLarge
 from tidings.events import Attribute, EventType, Key, Value, ValueType, type_of
 from tidings.filters import View
-from tidings.overlay.messages import Packet, SubscriptionId
+from tidings.overlay.messages import Packet, SubscriptionId, encoded
 
 CONDITION_CHARS_MAX = 32_768  # Of one condition in the network: a list of some thousand number plates.
 PARSED_MAX = 16_384  # Conditions kept parsed, some 10 kB each; one pushed out is parsed again when it is next asked.
@@ -189,6 +190,13 @@ class Sql(msgspec.Struct, frozen=True, tag=True, array_like=True):
 AnyWanted: TypeAlias = Ranges | Sql | Everything
 
 
+class InterestVersion(NamedTuple):
+    """Names what an interest says."""
+
+    id: SubscriptionId
+    mark: int
+
+
 class Interest(msgspec.Struct, frozen=True, array_like=True):
     """A subscription on its way. Routers read all but the envelope, which they pass on untouched.
 
@@ -203,6 +211,11 @@ class Interest(msgspec.Struct, frozen=True, array_like=True):
     def statement(self) -> tuple[Any, ...]:
         """What its origin signs: of a sealed condition the envelope, for each node reads another part of it."""
         return self.id, self.type, self.envelope, None if self.envelope else self.wanted
+
+    @property
+    def version(self) -> InterestVersion:
+        """Its id with a digest of what it says: a node may have heard two under one id, and one of them from a liar."""
+        return InterestVersion(self.id, int.from_bytes(blake2b(encoded(self.statement()), digest_size=7).digest()))
 
     def matches(self, packet: Packet) -> bool:
         """Whether the packet may match."""

@@ -23,6 +23,7 @@ from tidings.errors import ErrorCode, PeerError
 from tidings.overlay.messages import Message, NodeId, OriginRecord, Peer, encoded, holds_records
 
 VERIFIED_MAX = 65_536  # Seals known to be good, 100 bytes each; one that was pushed out is verified again.
+NEW_AT_ONCE = 2048  # Seals in one message that are not known yet: ours have some hundreds of records, of all kinds.
 SIGNED_MAX = 16_384  # Own records: a broker has about as many subscriptions.
 PEERS_MAX = 16_384  # As their nodes last described them.
 NUMBER_MAX = (1 << 62) - 1  # Clocks, versions and incarnations: honest ones count single steps or microseconds.
@@ -67,7 +68,10 @@ class OriginSeals:
         if not holds_records(message.__class__):
             return
         strangers: dict[NodeId, None] = {}
+        verified_max = self.verifications + NEW_AT_ONCE
         for record in _records(message):
+            if self.verifications > verified_max:
+                raise PeerError(f"record: more than {NEW_AT_ONCE} new ones in one message", code=ErrorCode.MESSAGE)
             try:
                 self.check_record(record)
             except UnknownSpeaker as unknown:

@@ -155,3 +155,23 @@ def test_an_event_that_could_be_opened_starts_its_wait_anew() -> None:
     keys.has_expired("origin", 1, now=0.0, keys_are_requested=False)
     keys.opened("origin", 1)
     assert not keys.has_expired("origin", 1, now=70.0, keys_are_requested=False)
+
+
+@pytest.mark.parametrize(
+    ("journal", "first", "number"),
+    [
+        (JOURNAL, 1 << 63, 1 << 63),
+        (JOURNAL, (1 << 63) - 1, (1 << 63) - 1),
+        (JOURNAL, 1, 1 << 62),
+        (JOURNAL, 0, 1),
+        (JOURNAL, -1, 1),
+        (bytes(1000), 1, 1),
+    ],
+)
+def test_a_stream_whose_numbers_no_journal_can_hold_is_refused(journal: bytes, first: int, number: int) -> None:
+    """The next number goes to disk: one too large for it would have kept everything noted since from being written."""
+    inbox = Inbox()
+    with pytest.raises(PeerError):
+        announce(inbox, number, first=first, journal=journal)
+    inbox.receive_from_overlay(event(number), ("d", b"one"))
+    assert (released(inbox), inbox.position("origin")) == ([], (b"", 1))

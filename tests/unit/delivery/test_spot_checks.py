@@ -84,6 +84,24 @@ def test_one_origin_takes_no_more_than_its_share_and_all_no_more_than_the_bound(
     assert HELD_BYTES_MAX - (1 << 20) <= size <= bound == HELD_BYTES_MAX
 
 
+def test_whoever_fills_what_is_held_loses_its_own_and_no_check_of_others() -> None:
+    """Checks are what finds out who swallows events: they must not be kept out by events that are sent for that."""
+    held = HeldChecks()
+    held.hold("honest", [(0.0, b"before")], 0.0)
+    held.hold("hostile", [(0.0, bytes(1 << 19))] * 1000, 0.0)
+    held.hold("honest", [(0.0, bytes(1 << 19)), (0.0, b"after")], 0.0)
+    for number in range(8):
+        held.hold(f"hostile {number}", [(0.0, b"")] * (2 * HELD_OF_ONE_MAX), 0.0)
+    held.hold("honest", [(0.0, b"last")], 0.0)
+    (count, most), (size, bound) = held.holdings().values()
+    assert count <= most
+    assert size <= bound
+    due = held.due(HOLD_S)
+    assert [each.raw for each in due if each.origin == "honest"] == [b"before", bytes(1 << 19), b"after", b"last"]
+    assert len(due) == count
+    assert [amount for amount, _ in held.holdings().values()] == [0, 0]
+
+
 def test_an_origin_remembers_its_last_checks_for_a_while_and_within_bounds() -> None:
     recent = RecentChecks()
     recent.add("old", [CheckedEvent(0.0, b"x")], 0.0)

@@ -15,7 +15,7 @@ from tidings.net.broker.subscriptions import AttachedClients
 from tidings.net.config import BrokerConfig
 from tidings.net.transport.connection import Link
 from tidings.net.transport.handshake import Participant, shake
-from tidings.net.transport.listen import address_of, listen
+from tidings.net.transport.listen import Listening, address_of, listen
 from tidings.net.transport.peer_links import PeerLinks
 from tidings.net.transport.tls import server_context
 
@@ -40,7 +40,7 @@ class Acceptor:
         self._config, self._participant, self._links = config, participant, links
         self._clients, self._new_session, self._counts = clients, new_session, counts
         self.sessions: dict[str, ClientSession] = {}
-        self._server: asyncio.Server | None = None
+        self._server: Listening | None = None
         self._context: ssl.SSLContext | None = None
         self._serving: set[asyncio.Task[None]] = set()
 
@@ -49,7 +49,7 @@ class Acceptor:
         config = self._config
         context = server_context(config.certificate, config.key, config.trusted)
         context.sni_callback = self._choose
-        self._server = await listen(self._accept, config.listen, "listen", ssl=context, ssl_handshake_timeout=TLS_S_MAX)
+        self._server = await listen(self._accept, config.listen, "listen", ssl=context, handshake_s=TLS_S_MAX)
 
     def present(self, participant: Participant, context: ssl.SSLContext) -> None:
         """From now on, new connections see this certificate and are checked against these authorities."""

@@ -124,6 +124,8 @@ from tidings.overlay import (
 from tidings.security import from_fingerprint, show_ms
 
 DRAIN_S_MAX = 60.0
+ROUTED_AT_ONCE = 64  # Messages of one link; some milliseconds.
+TURN_S = 0.05  # What takes longer lets others have their turn.
 LAST_WORDS_S_MAX = 5.0  # What a broker that stops waits for a database.
 
 log = logging.getLogger("tidings.broker")
@@ -728,10 +730,7 @@ class Broker:
                 if self.backpressure.has_filling:
                     await self.backpressure.wait_for_clients()
                 await self._slow_down(link, len(frame.messages))
-                now = self._loop.time()
-                self.carry_out(self.node.receive_many([(peer, raw) for raw in frame.messages], now))
-                self.meters.route.observe(self._loop.time() - now, len(frame.messages))
-                self.links.learn(self.node.introduced())
+                await self._route(link, frame.messages)
             elif isinstance(frame, Superseded):
                 self._stop_for(frame.by)
             elif not self.links.is_ready(peer):
@@ -742,6 +741,20 @@ class Broker:
                 self.receive_delivery(link, frame)
             else:
                 self._receive(link, frame)
+
+    async def _route(self, link: Link, messages: Sequence[bytes]) -> None:
+        """Has the node take messages. Where they take long, other links and clients have their turn in between."""
+        peer, begun = link.proven.id, self._loop.time()
+        for start in range(0, len(messages), ROUTED_AT_ONCE):
+            some, now = messages[start : start + ROUTED_AT_ONCE], self._loop.time()
+            self.carry_out(self.node.receive_many([(peer, raw) for raw in some], now))
+            done = self._loop.time()
+            self.meters.route.observe(done - begun, len(some))
+            if done - now > TURN_S:
+                await asyncio.sleep(0)
+                if self.links.open.get(peer) is not link:
+                    return
+        self.links.learn(self.node.introduced())
 
     async def _slow_down(self, link: Link, messages: int) -> None:
         """Waits where the brokers of an organisation send more than they may."""

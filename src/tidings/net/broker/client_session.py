@@ -53,6 +53,8 @@ from tidings.node import BatchDelivery, BatchIds, RegisteredType, TypeRegistry
 from tidings.overlay import EventId, SubscriptionId
 from tidings.security import NotYet
 
+REQUESTS_MAX = 4096  # Of one client at once; reading stops until some are answered.
+WAITING_MAX = 128  # Of them, those that wait for keys with what they publish: up to four megabytes each.
 UNANSWERED_MAX = 4096  # Events of one client that are not on disk yet; reading stops until they are.
 STREAMS_MAX = 65_536
 EVENTS_AT_ONCE_MAX = 16_384
@@ -109,7 +111,7 @@ class ClientSession:
         self._streams: dict[int, ClientStream] = {}
         self._by_subscription: dict[SubscriptionId, ClientStream] = {}
         self._next_stream = 1
-        self._unanswered = 0
+        self._unanswered = self._waiting = 0
         self._has_room = asyncio.Event()
         self._has_room.set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -120,6 +122,8 @@ class ClientSession:
             async for frame in self.link.frames("client"):
                 if not self._has_room.is_set():
                     await self._has_room.wait()
+                while len(self._tasks) >= REQUESTS_MAX or self._waiting >= WAITING_MAX:
+                    await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
                 await self._backpressure.wait()
                 self._receive(frame)
         finally:
@@ -169,6 +173,7 @@ class ClientSession:
             self._publish_now(asked)
         except TidingsError as refused:
             if isinstance(refused, NotYet) or refused.code in KEYS_MAY_COME:
+                self._waiting += 1
                 self._start(asked.ticket, self._publish_later(asked))
             else:
                 self.link.send(refusal(asked.ticket, refused))
@@ -209,15 +214,18 @@ class ClientSession:
     async def _publish_later(self, asked: Publish | PublishBatch) -> None:
         """Retries for a while: the keys of the type may arrive at any moment."""
         deadline = asyncio.get_running_loop().time() + NOT_YET_S_MAX
-        while True:
-            await asyncio.sleep(NOT_YET_PAUSE_S)
-            try:
-                self._publish_now(asked)
-                return
-            except (NotYet, Denied) as wait:
-                is_waiting = isinstance(wait, NotYet) or wait.code in KEYS_MAY_COME
-                if not is_waiting or asyncio.get_running_loop().time() > deadline:
-                    raise
+        try:
+            while True:
+                await asyncio.sleep(NOT_YET_PAUSE_S)
+                try:
+                    self._publish_now(asked)
+                    return
+                except (NotYet, Denied) as wait:
+                    is_waiting = isinstance(wait, NotYet) or wait.code in KEYS_MAY_COME
+                    if not is_waiting or asyncio.get_running_loop().time() > deadline:
+                        raise
+        finally:
+            self._waiting -= 1
 
     # ── Subscribing ──
 

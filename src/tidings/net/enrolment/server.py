@@ -60,7 +60,7 @@ class EnrolmentServer:
     async def __aenter__(self) -> EnrolmentServer:
         context = self._context(Organisation(self._folder).authority, Organisation(self._folder))
         context.sni_callback = self._choose
-        self._server = await listen(self._accept, self._address, "listen", ssl=context, ssl_handshake_timeout=TLS_S_MAX)
+        self._server = await listen(self._accept, self._address, "listen", ssl=context, handshake_s=TLS_S_MAX)
         self.address = address_of(self._server)
         return self
 
@@ -90,7 +90,7 @@ class EnrolmentServer:
         try:
             while (request := await connection.request()) is not None:
                 await self._answer(connection, request)
-                await writer.drain()
+                await connection.drained()
         except http.BadRequest as wrong:
             connection.refuse(wrong)
         except (TimeoutError, OSError):

@@ -144,6 +144,15 @@ class HttpConnection:
         if self._h11.our_state is h11.SEND_BODY:
             self._send(h11.EndOfMessage())
 
+    async def drained(self) -> None:
+        """Waits until most of what was sent has been read; ends the connection, and raises, where the other end does not."""
+        try:
+            async with asyncio.timeout(REQUEST_S_MAX):
+                await self.writer.drain()
+        except TimeoutError:
+            self.writer.transport.abort()
+            raise
+
     def _send(self, event: h11.Event) -> None:
         if raw := self._h11.send(event):
             self.writer.write(raw)

@@ -22,6 +22,7 @@ import itertools
 import json
 import re
 import secrets
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +50,7 @@ from tidings.overlay import EventId
 from tidings.security import NotYet
 
 GUESTS_MAX = 4096  # Connections, of whomever; one that does not ask in time is closed.
-LISTENERS_MAX = 1024
+LISTENERS_MAX, LISTENERS_OF_ONE_MAX = 1024, 256  # Streams, and those of one client.
 PREFLIGHT_S = "600"  # How long a browser may remember that a page of another origin is let in.
 _WEB = Path(__file__).with_name("web")
 _PAGES = {
@@ -91,7 +92,8 @@ class Gateway:
         self._api = SubscriptionsApi(services.types, services.subscriptions, services.queues, self._webhooks)
         self.address = ""
         self._proofs = DpopVerifier(config.domain, config.trusted, since_s=now_us() / 1e6)
-        self._guests = self._listeners = 0
+        self._guests: dict[str, _Guest] = {}  # Oldest first.
+        self._listeners: Counter[bytes] = Counter()  # By key.
 
     async def __aenter__(self) -> Gateway:
         config = self._config
@@ -100,7 +102,7 @@ class Gateway:
         else:
             context = server_context(config.certificate, config.key, config.trusted)
         self._server = await listen(
-            self._serve, config.gateway, "gateway", ssl=context, ssl_handshake_timeout=http.REQUEST_S_MAX
+            self._serve, config.gateway, "gateway", ssl=context, handshake_s=http.REQUEST_S_MAX
         )
         self.address = address_of(self._server)
         self._proofs.hosts = frozenset(config.gateway_hosts) or _hosts(config, self.address)
@@ -114,25 +116,34 @@ class Gateway:
         await self._webhooks.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._guests >= GUESTS_MAX:
-            writer.close()
+        if len(self._guests) >= GUESTS_MAX and not self._push_out_a_stranger():
+            writer.transport.abort()
             return
         connection = http.HttpConnection(reader, writer)
         guest = _Guest(connection, f"gateway/{secrets.token_hex(6)}")
-        self._guests += 1
+        self._guests[guest.name] = guest
         try:
             while (request := await connection.request()) is not None:
                 await self._answer(request, guest)
-                await writer.drain()
+                await connection.drained()
         except TidingsError as wrong:
             connection.refuse(wrong)
         except (TimeoutError, ConnectionError):
             pass
         finally:
-            self._guests -= 1
+            self._guests.pop(guest.name, None)
             if guest.shown is not None:
                 self._clients.detach(guest.name)
             writer.close()
+
+    def _push_out_a_stranger(self) -> bool:
+        """Ends the oldest connection of somebody who has not said who it is; whether there was one."""
+        for name, guest in self._guests.items():
+            if guest.shown is None:
+                del self._guests[name]
+                guest.http.writer.transport.abort()
+                return True
+        return False
 
     async def _answer(self, request: http.Request, guest: _Guest) -> None:
         shared, connection = self._shared_with(request), guest.http
@@ -276,12 +287,14 @@ class Gateway:
     # ── Out ──
 
     async def _listen(self, request: http.Request, client: str, key: bytes, listener: SseListener) -> None:
-        if self._listeners >= LISTENERS_MAX:
-            raise http.BadRequest(503, f"{LISTENERS_MAX} streams are open already; try later")
+        if self._listeners.total() >= LISTENERS_MAX or self._listeners[key] >= LISTENERS_OF_ONE_MAX:
+            raise http.BadRequest(
+                503, f"{self._listeners.total()} streams are open, {self._listeners[key]} of them yours; try later"
+            )
         type, where = request.query.get("type", ""), request.query.get("where", "TRUE")
         last = request.headers.get("last-event-id", "")
         after = _position(last) if last else None
-        self._listeners += 1
+        self._listeners[key] += 1
         try:
             if name := request.query.get("durable", ""):
                 self._refuse_webhook(key, name)
@@ -293,7 +306,8 @@ class Gateway:
             else:
                 await self._listen_live(client, type, where, listener)
         finally:
-            self._listeners -= 1
+            self._listeners[key] -= 1
+            self._listeners += Counter()  # Without those that are 0.
 
     async def _listen_live(self, client: str, type: str, where: str, listener: SseListener) -> None:
         id = await self._subscriptions.subscribe(client, type, where)

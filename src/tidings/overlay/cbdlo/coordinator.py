@@ -47,6 +47,7 @@ from tidings.overlay.cbdlo.messages import (
     Unregister,
 )
 from tidings.overlay.cbdlo.replicas import RetiredTopologies
+from tidings.overlay.crowding import CrowdedTable
 from tidings.overlay.messages import Message, NodeId, Peer, SubscriptionId
 from tidings.overlay.random_graph.access_points import TreeId
 from tidings.overlay.random_graph.partition import AttributeAxis, Cut, intervals_of
@@ -109,6 +110,7 @@ class Coordinator:
         self._resync: dict[Cut, None] = {}
         self._unnamed: dict[SubscriptionId, None] = {}
         self._finished: list[Requester] = []
+        self._crowded = CrowdedTable[SubscriptionId](lambda id: id.origin)
 
     # ── Requests ─────────────────────────────────────────────────────────────
 
@@ -297,14 +299,23 @@ class Coordinator:
         pending, self._pending = self._pending, {}
         for what, requester in pending:
             if isinstance(what, Registration):
-                known = self.plan.registration(what.interest.id) == what  # A request that was retransmitted.
-                if not known and self.plan.registered < REGISTRATIONS_MAX:
+                known = self.plan.registration(what.interest.id)  # The same: a request that was retransmitted.
+                if known != what and (known is not None or self._has_room(what.interest.id)):
                     self.plan.register(what, intervals_of(what.interest, self.axis))
             elif what is not None:
                 self.plan.unregister(what)
                 self._unnamed.pop(what, None)
             if requester is not None:
                 self._round.requesters.append(requester)
+
+    def _has_room(self, id: SubscriptionId) -> bool:
+        """Whether there is a place for one more; a full topology drops one of the member that has most in it."""
+        if self.plan.registered < REGISTRATIONS_MAX:
+            return True
+        crowding = self._crowded.one_less_for(id, [each.interest.id for each in self.plan.registrations()])
+        if crowding is not None:
+            self.plan.unregister(crowding)
+        return crowding is not None
 
     def _suspects_own(self) -> bool:
         """Whether a suspected member still owns partitions."""
@@ -515,9 +526,15 @@ class Coordinators:
         return self.run(coordinator, now)
 
     def register_all(self, coordinator: Coordinator, registrations: Iterable[Registration], now: float) -> None:
-        """Register what another coordinator had; of this node's own interests only those it has not withdrawn."""
-        for each in registrations:
-            if each.peer.id != self.me.id or self._member.has_interest(each.interest.id):
+        """Register what another coordinator had; of this node's own interests only those it has not withdrawn.
+
+        What a member has registered here itself stays as it is: the other may have an earlier version.
+        """
+        records = list(registrations)
+        unknown = set(coordinator.unknown(each.interest.id for each in records))
+        for each in records:
+            is_withdrawn = each.peer.id == self.me.id and not self._member.has_interest(each.interest.id)
+            if each.interest.id in unknown and not is_withdrawn:
                 coordinator.register(each, None, now)
 
     def on_renew_lease(self, sender: NodeId, message: RenewLease, now: float) -> list[Effect]:
@@ -563,24 +580,22 @@ class Coordinators:
 
     # ── Duplicate topologies ─────────────────────────────────────────────────
 
-    def on_duplicate(self, coordinator: Coordinator, other: TreeId, now: float) -> list[Effect]:
-        """There is another topology for the attribute: the later one merges into the earlier."""
+    def on_duplicate(self, coordinator: Coordinator, other: TreeId, sender: NodeId, now: float) -> list[Effect]:
+        """There is another topology for the attribute: the later one merges into the earlier.
+
+        Into one that exists, by its own coordinator's word; if somebody else says so, that one is asked.
+        """
         axis = coordinator.axis
         is_own = other == coordinator.tree or other.coordinator.id == self.me.id
+        if other.coordinator.id == sender:
+            self._retired.answers(axis, other)
         if is_own or self._retired.is_retired(axis, other, now):
             return []
-        if other.order > coordinator.tree.order:
+        if other.order > coordinator.tree.order or other.coordinator.id != sender:
             return [Send(other.coordinator.id, DuplicateTopology(axis, coordinator.tree))]
         if coordinator.absorbed_by is not None:
             return []
         return [Count("topologies merged"), *coordinator.absorb_into(other, self._sender(now))]
-
-    def superseded(self, coordinator: Coordinator, new: TreeId, now: float) -> list[Effect]:
-        """A replica took this coordinator for failed and has taken over: hand it the registrations since then."""
-        if coordinator.absorbed_by is not None:
-            return []
-        self._retired.alive(coordinator.axis, new)
-        return coordinator.absorb_into(new, self._sender(now))
 
     def batch_absorbed(
         self, axis: AttributeAxis, tree: TreeId, merger: int, now: float

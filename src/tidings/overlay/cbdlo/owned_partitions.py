@@ -8,6 +8,7 @@ Either way an event never visits a node twice: a node starts from the best of al
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -26,6 +27,8 @@ from tidings.overlay.random_graph.access_points import TreeId
 from tidings.overlay.random_graph.partition import AttributeAxis, Cut
 
 PARTITIONS_MAX = 1 << 20  # Of one node, all attributes together.
+STORED_MAX = 1 << 21  # Partitions of one node and interests in them; an interest stands in each partition it covers.
+STORED_FOR_ONE_MAX = 1 << 20  # … of the topologies of one coordinator, which may have made them up.
 
 
 @dataclass(slots=True)
@@ -41,6 +44,7 @@ class OwnedPartitions:
 
     def __init__(self, *, fingers: bool) -> None:
         self.fingers = fingers
+        self._stored: Counter[NodeId] = Counter()  # By coordinator: partitions, and interests in them.
         self._partitions: dict[AttributeAxis, dict[TreeId, dict[Cut, OwnedPartition]]] = {}
 
     def __len__(self) -> int:
@@ -80,10 +84,20 @@ class OwnedPartitions:
                         if ref is not None:
                             yield axis, tree, ref
 
+    def has_room_for(self, message: AssignPartition) -> bool:
+        """Whether a coordinator may assign this as well: what it has this node store is bounded, known or made up."""
+        mine, more = self._stored[message.tree.coordinator.id], len(message.added) + 1
+        return (
+            len(self) < PARTITIONS_MAX
+            and self._stored.total() + more <= STORED_MAX
+            and mine + more <= STORED_FOR_ONE_MAX
+        )
+
     def assign(self, message: AssignPartition) -> bool:
         """Take a partition, or a change to one; False if the change builds on a version that this node lacks."""
         owned = self._partitions.setdefault(message.axis, {}).setdefault(message.tree, {})
         old, new = owned.get(message.state.low), message.state
+        before = _size(old)
         if old is None or old.state.epoch < new.epoch:
             if not message.whole:
                 self._tidy(message.axis, message.tree)
@@ -94,18 +108,20 @@ class OwnedPartitions:
             for id in message.gone:
                 old.registered.pop(id, None)
             old.registered.update((each.interest.id, each) for each in message.added)
+        self._stored[message.tree.coordinator.id] += _size(old) - before
         return True
 
     def revoke(self, message: RevokePartition) -> None:
         """Give up a partition, unless it was assigned again in a later epoch."""
         owned = self.partitions(message.axis, message.tree)
         if message.low in owned and owned[message.low].state.epoch <= message.epoch:
-            del owned[message.low]
+            self._stored[message.tree.coordinator.id] -= _size(owned.pop(message.low))
             self._tidy(message.axis, message.tree)
 
     def leave(self, axis: AttributeAxis, tree: TreeId) -> None:
         """Give up all partitions of a topology that has ended."""
-        self._partitions.get(axis, {}).pop(tree, None)
+        gone = self._partitions.get(axis, {}).pop(tree, {})
+        self._stored[tree.coordinator.id] -= sum(map(_size, gone.values()))
         self._tidy(axis, tree)
 
     # ── The next hop ─────────────────────────────────────────────────────────
@@ -140,6 +156,10 @@ class OwnedPartitions:
             del trees[tree]
         if axis in self._partitions and not trees:
             del self._partitions[axis]
+
+
+def _size(partition: OwnedPartition | None) -> int:
+    return 1 + len(partition.registered) if partition is not None else 0
 
 
 def _nearest(owned: dict[Cut, OwnedPartition], position: Cut, fingers: bool) -> PartitionRef | None:

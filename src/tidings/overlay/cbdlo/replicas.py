@@ -13,6 +13,7 @@ from tidings.overlay.random_graph.access_points import TreeId
 from tidings.overlay.random_graph.partition import AttributeAxis
 
 REPLICAS_MAX = 1024  # Topologies that one node is a replica of.
+COPIED_MAX = 2 * 65_536  # Registrations of one topology: as many as it may have, and those that are about to go.
 RETIRED_MAX = 4096  # Topologies that have ended, or do not answer.
 UNREACHABLE_S = 30.0  # How long a topology whose coordinator did not answer is not tried again.
 SILENT_PERIODS = 4  # Periods without a sign of life until a node is suspected.
@@ -47,6 +48,8 @@ class ReplicaStore:
             if message.since != message.serial or len(self._replicas) >= REPLICAS_MAX:
                 return False
             self._replicas[key] = replica = _Replica(message.rank, message.since)
+        if len(replica.registrations) + len(message.added) > COPIED_MAX:
+            return False
         if replica.since == message.since and replica.serial <= message.serial:
             replica.rank, replica.serial = message.rank, message.serial
             for id in message.gone:
@@ -101,6 +104,10 @@ class RetiredTopologies:
         self._unreachable[axis, tree] = now + UNREACHABLE_S
         if len(self._unreachable) > RETIRED_MAX:
             self._unreachable.popitem(last=False)
+
+    def answers(self, axis: AttributeAxis, tree: TreeId) -> None:
+        """The coordinator of a topology has said something, whatever was recorded of its silence."""
+        self._unreachable.pop((axis, tree), None)
 
     def alive(self, axis: AttributeAxis, tree: TreeId) -> None:
         """A topology exists, whatever was recorded of it."""

@@ -28,6 +28,7 @@ from tidings.overlay.cbdlo.messages import (
     PeerSuspected,
     Ping,
     Pong,
+    Probe,
     Register,
     Registered,
     RenewLease,
@@ -50,7 +51,11 @@ from tidings.overlay.router import Count, Effect, Send, WakeAt
 
 RENEW_PERIODS = 5  # Periods between two renewals of a member's lease.
 TRUST_S = 4.0  # How long a founder waits for news of an older topology before it confirms anything.
+PROBE_TRIES = 4  # Some seven seconds, for a coordinator that is said to have failed.
 TREE_TRIES = 3  # How often an event is routed along the tree before the coordinator routes it.
+
+_BY_COORDINATORS = (AssignPartition, RevokePartition, Replicate, TakeOver, LeaseRenewed)
+"""What only the coordinator of the topology that it names may say."""
 
 
 class LowerLayer(TopologySearch, Protocol):
@@ -146,9 +151,11 @@ class UpperLayer:
     def receive(self, sender: NodeId, message: Message, now: float) -> list[Effect] | None:
         """Handle a message of the upper layer; None if it is of another."""
         self._silent.pop(sender, None)
+        if isinstance(message, _BY_COORDINATORS) and message.tree.coordinator.id != sender:
+            return []  # Only a coordinator decides about its topology.
         match message:
             case AssignPartition(request):
-                assigned = len(self.owned) < PARTITIONS_MAX and self.owned.assign(message)
+                assigned = self.owned.has_room_for(message) and self.owned.assign(message)
                 return [Send(sender, OperationDone(request) if assigned else OperationRefused(request))]
             case RevokePartition(request):
                 self.owned.revoke(message)
@@ -161,15 +168,15 @@ class UpperLayer:
             case TakeOver(request, axis, tree):
                 return [Send(sender, OperationDone(request)), *self._take_over(axis, tree, now)]
             case TopologyMoved(request, axis, old, new):
-                return [Send(sender, OperationDone(request)), *self._move(axis, old, new, now)]
-            case RenewLease():
-                return self.coordinators.on_renew_lease(sender, message, now)
+                return [Send(sender, OperationDone(request)), *self._on_moved(sender, axis, old, new, now)]
+            case RenewLease(me=me):
+                return self.coordinators.on_renew_lease(sender, message, now) if me.id == sender else []
             case PeerSuspected():
                 return self.coordinators.on_peer_suspected(message, now)
             case LeaseRenewed():
                 return self.subscriber.lease_renewed(message, now)
             case DuplicateTopology(axis, tree):
-                return self._on_duplicate(axis, tree, now)
+                return self._on_duplicate(sender, axis, tree, now)
             case Pong(incarnation):
                 return self._on_pong(sender, incarnation, now)
         return None
@@ -197,6 +204,10 @@ class UpperLayer:
                 return self.coordinators.merger_failed(axis, tree, merger, now)
             case ("probe", axis, tree, peer), OperationRefused():
                 return self.coordinators.suspect(axis, tree, peer, now)
+            case ("replaced", axis, old, new), OperationRefused():
+                return self._move(axis, old, new, now)
+            case ("replaced", axis, old, new), OperationDone():  # It is alive: the two topologies merge.
+                return [Send(new.coordinator.id, DuplicateTopology(axis, old))]
         return []
 
     def unanswered(self, request: Pending[int], now: float) -> list[Effect]:
@@ -213,6 +224,8 @@ class UpperLayer:
                 return self.coordinators.merger_failed(axis, tree, merger, now)
             case ("probe", axis, tree, peer):
                 return self.coordinators.suspect(axis, tree, peer, now)
+            case ("replaced", axis, old, new):
+                return self._move(axis, old, new, now)
         return []
 
     def wake(self, token: Any, now: float) -> list[Effect]:
@@ -235,7 +248,7 @@ class UpperLayer:
         if membership is not None and membership.tree is None:
             return self.subscriber.adopt(axis, tree, now)
         if axis in self.coordinators:
-            return self._on_duplicate(axis, tree, now)
+            return self._on_duplicate("", axis, tree, now)
         if membership is not None and membership.tree is not None and membership.tree != tree:
             early, late = sorted((membership.tree, tree), key=lambda each: each.order)
             return [Send(late.coordinator.id, DuplicateTopology(axis, early))]
@@ -328,20 +341,42 @@ class UpperLayer:
 
     def _move(self, axis: AttributeAxis, old: TreeId, new: TreeId, now: float) -> list[Effect]:
         """Another topology has replaced one."""
-        coordinator = self.coordinators.of(axis, old)
-        if coordinator is not None:
-            return self.coordinators.superseded(coordinator, new, now)
+        if self.coordinators.of(axis, old) is not None:
+            return []
         self._lower.table.drop_tree(axis, old)
         self._retired.merged(axis, old, new)
         self.replicas.release(axis, old)
         self.owned.leave(axis, old)
         return self.subscriber.moved(axis, old, new, now)
 
-    def _on_duplicate(self, axis: AttributeAxis, other: TreeId, now: float) -> list[Effect]:
+    def _on_moved(self, sender: NodeId, axis: AttributeAxis, old: TreeId, new: TreeId, now: float) -> list[Effect]:
+        """A topology is said to have been replaced: its coordinator knows. Of any other, that is asked first."""
+        coordinator = self.coordinators.of(axis, old)
+        if coordinator is not None:  # Whoever took this node for failed merges into it, or has the earlier topology.
+            return self.coordinators.on_duplicate(coordinator, new, sender, now)
+        if sender == old.coordinator.id:
+            return self._move(axis, old, new, now)
+        about = ("replaced", axis, old, new)
+        if sender != new.coordinator.id or not self._is_concerned(axis, old) or about in self._requests.about():
+            return []
+        if self._retired.is_retired(axis, old, now):
+            return self._move(axis, old, new, now)
+        incarnation = old.coordinator.incarnation
+        return self._requests.send(old.coordinator.id, lambda n: Probe(n, incarnation), about, now, PROBE_TRIES)
+
+    def _is_concerned(self, axis: AttributeAxis, tree: TreeId) -> bool:
+        """Whether this node has anything to do with a topology."""
+        return (
+            self.subscriber.topology_of(axis) in (tree, None)
+            or tree in self.owned.trees(axis)
+            or (axis, tree) in self.replicas.topologies()
+        )
+
+    def _on_duplicate(self, sender: NodeId, axis: AttributeAxis, other: TreeId, now: float) -> list[Effect]:
         """There is another topology: a coordinator merges the two, a member whose coordinator is silent moves there."""
         coordinator = self.coordinators.by_axis.get(axis)
         if coordinator is not None:
-            return self.coordinators.on_duplicate(coordinator, other, now)
+            return self.coordinators.on_duplicate(coordinator, other, sender, now)
         membership = self.subscriber.memberships.get(axis)
         if membership is None or membership.tree in (None, other) or not membership.missed:
             return []

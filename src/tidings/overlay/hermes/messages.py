@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal, TypeAlias
 
-from tidings.overlay.interest import Interest
-from tidings.overlay.messages import EventId, Message, Packet, Peer, SubscriptionId
+from tidings.overlay.interest import Interest, InterestVersion
+from tidings.overlay.messages import EventId, Message, Packet, Peer
 from tidings.overlay.prefix.messages import RingMessage
 
 
@@ -20,7 +20,7 @@ class InterestWithdrawal(Message, frozen=True, tag="Unwant"):
     """Child to parent: I no longer need events for this interest."""
 
     event_type: str
-    id: SubscriptionId
+    interest: InterestVersion
     clock: int
 
 
@@ -28,7 +28,7 @@ class InterestAck(Message, frozen=True, tag="Risen"):
     """Parent to child: every node above that must know your interest knows it."""
 
     event_type: str
-    id: SubscriptionId
+    interest: InterestVersion
     clock: int
 
 

@@ -104,7 +104,7 @@ class Hermes(PrefixRouter[HermesMessage, Ring]):
             self,
             self.ring,
             self.trees,
-            is_pending=lambda event_type, subscription: ("want", event_type, subscription) in self._pending,
+            is_pending=lambda event_type, interest: ("want", event_type, interest) in self._pending,
             refresh_s=self.options.refresh_s,
             enabled=self.options.repair,
         )
@@ -149,17 +149,21 @@ class Hermes(PrefixRouter[HermesMessage, Ring]):
             return [Failed("subscribe", "this node stores the maximum number of interests already", interest.id)]
         effects: list[Effect] = []
         for other in self.trees.all():
-            if other is not tree and interest.id in other.own:
-                del other.own[interest.id]
-                effects += self.send_tree_messages(other, other.withdraw_unused(interest.id), now)
+            if other is not tree and (old := other.own.pop(interest.id, None)) is not None:
+                effects += self.send_tree_messages(other, other.withdraw_unused(old.version), now)
+        before = tree.own.get(interest.id)
         tree.own[interest.id] = interest
-        return [*effects, *(self._announce(tree, interest, self.me.id, 0, now) if self.is_in() else [])]
+        if self.is_in():
+            effects += self._announce(tree, interest, self.me.id, 0, now)
+        if before is not None and before.version != interest.version:
+            effects += self.send_tree_messages(tree, tree.withdraw_unused(before.version), now)
+        return effects
 
     def unsubscribe(self, id: SubscriptionId, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for tree in self.trees.all():
-            if tree.own.pop(id, None):
-                effects += self.send_tree_messages(tree, tree.withdraw_unused(id), now)
+            if (gone := tree.own.pop(id, None)) is not None:
+                effects += self.send_tree_messages(tree, tree.withdraw_unused(gone.version), now)
         return [*effects, Completed("unsubscribe", id)]
 
     def _announce(self, tree: MulticastTree, interest: Interest, child: NodeId, clock: int, now: float) -> list[Effect]:
@@ -176,7 +180,7 @@ class Hermes(PrefixRouter[HermesMessage, Ring]):
             elif tree.parent is None:
                 continue
             elif isinstance(message, InterestRequest):
-                effects += self._send_reliably(("want", tree.type, message.interest.id), tree.parent, message, now)
+                effects += self._send_reliably(("want", tree.type, message.interest.version), tree.parent, message, now)
             else:
                 effects.append(Send(tree.parent, message))  # If it is lost, the next refresh corrects that.
         if tree.is_empty:
@@ -186,7 +190,8 @@ class Hermes(PrefixRouter[HermesMessage, Ring]):
     def _answer_child(self, tree: MulticastTree, answer: ToChild) -> list[Effect]:
         if answer.child != self.me.id:
             return [Send(answer.child, answer.message)]
-        return [Completed("subscribe", answer.message.id)] if answer.message.id in tree.own else []
+        id = answer.message.interest.id
+        return [Completed("subscribe", id)] if id in tree.own else []
 
     def _covers(self, wide: Interest, narrow: Interest) -> bool:
         return not self.options.content or (self.options.covering and wide.covers(narrow))
@@ -299,12 +304,21 @@ class Hermes(PrefixRouter[HermesMessage, Ring]):
         return [*effects, *self._forward_down(packet, message.hops, sender, now)]
 
     def _on_request(self, sender: NodeId, message: InterestRequest, now: float) -> list[Effect]:
-        tree = self.trees.get_or_create(message.interest.type)
+        tree, made_room = self.trees.get_or_create(message.interest.type), list[Effect]()
         if tree is None or self.trees.is_full():
-            return [Count("interests refused")]
+            crowding = self.trees.crowding(sender, message.interest, is_tree_missing=tree is None)
+            crowded = self.trees.get(crowding.type) if crowding is not None else None
+            if crowding is None or crowded is None:
+                if tree is not None and tree.is_empty:
+                    self.trees.remove(tree)
+                return [Count("interests refused")]
+            made_room = self.send_tree_messages(crowded, crowded.drop(crowding.child, crowding.interest), now)
+            tree = self.trees.get_or_create(message.interest.type)
+            if tree is None:
+                return made_room
         if not tree.on_request(sender, message, now) or not self.is_in():
-            return []
-        return self._announce(tree, message.interest, sender, message.clock, now)
+            return made_room
+        return [*made_room, *self._announce(tree, message.interest, sender, message.clock, now)]
 
     def _on_withdrawal(self, sender: NodeId, message: InterestWithdrawal, now: float) -> list[Effect]:
         tree = self.trees.get(message.event_type)
@@ -314,7 +328,7 @@ class Hermes(PrefixRouter[HermesMessage, Ring]):
         tree = self.trees.get(message.event_type)
         if tree is None or tree.parent != sender:
             return []
-        self._pending.acknowledge(("want", tree.type, message.id))
+        self._pending.acknowledge(("want", tree.type, message.interest))
         self._repair.on_parent_alive(sender, now)
         return self.send_tree_messages(tree, tree.on_ack(message), now)
 
@@ -402,7 +416,7 @@ class Hermes(PrefixRouter[HermesMessage, Ring]):
     def _is_current(self, request: InterestRequest, parent: NodeId) -> bool:
         """Whether the tree still announces this to this parent."""
         tree = self.trees.get(request.interest.type)
-        announced = tree.announced.get(request.interest.id) if tree and tree.parent == parent else None
+        announced = tree.announced.get(request.interest.version) if tree and tree.parent == parent else None
         return announced is not None and announced.clock == request.clock
 
     def wake(self, token: Token, now: float) -> list[Effect]:

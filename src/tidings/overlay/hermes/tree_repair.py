@@ -14,7 +14,8 @@ from typing import Protocol
 
 from tidings.overlay.hermes.messages import ChildRefresh, ParentRefresh, Prune
 from tidings.overlay.hermes.multicast_tree import MulticastTree, MulticastTrees, TreeMessage, digest
-from tidings.overlay.messages import NodeId, SubscriptionId
+from tidings.overlay.interest import InterestVersion
+from tidings.overlay.messages import NodeId
 from tidings.overlay.pastry.ring import Ring
 from tidings.overlay.router import Effect, Send, WakeAt
 
@@ -45,7 +46,7 @@ class TreeRepair:
         ring: Ring,
         trees: MulticastTrees,
         *,
-        is_pending: Callable[[str, SubscriptionId], bool],
+        is_pending: Callable[[str, InterestVersion], bool],
         refresh_s: float,
         enabled: bool,
     ) -> None:
@@ -150,6 +151,6 @@ class TreeRepair:
     def _request_again(self, tree: MulticastTree, now: float) -> list[Effect]:
         """Send again what was given up without an answer, for the parent is alive."""
         given_up = [
-            request for request in tree.unacknowledged() if not self._is_pending(tree.type, request.interest.id)
+            request for request in tree.unacknowledged() if not self._is_pending(tree.type, request.interest.version)
         ]
         return self._host.send_tree_messages(tree, given_up, now)

@@ -39,6 +39,8 @@ from tidings.overlay.messages import NodeId
 from tidings.overlay.router import Count, Effect, Send, WakeAt
 
 PATH_MAX = 32  # Nodes on the path of a repair; the core is next to everyone, so three would do while all is well.
+EPOCHS_AT_ONCE = 1 << 20  # Ten years. Whoever names a far later epoch would have it run over, and beacons be unwritable.
+NUMBER_MAX = 1 << 61  # Of a beacon.
 DEMOTION_TRIES_MAX = 12  # In one epoch; then the node stays in the core.
 REPAIR_AFTER, ASK_WITHIN, GRANTED_FOR = 3, 2, 5  # In heartbeats.
 
@@ -71,7 +73,8 @@ class CoreMaintenance:
 
     def __init__(self, state: NeighbourState, roles: RoleChanges) -> None:
         self._state, self._roles = state, roles
-        self._beacon_seq = 0
+        self._beacon_seq = 0  # Of the root's last beacon.
+        self._beacons_sent = 0
         self._foreign_since: float | None = None
         self._repaired_at = -math.inf
         self._round = self._bridged = 0
@@ -147,7 +150,7 @@ class CoreMaintenance:
         state.root.id, state.root.degree = (upper.root, upper.root_degree) if upper else (state.id, state.degree)
         if upper is None or upper.epoch <= state.epoch:
             return []
-        self._enter_epoch(upper.epoch, now)
+        self._follow_epoch(upper.epoch, now)
         best = state.best_upper()
         change: list[Effect] = [Send(best, Elect())] if not state.in_core and best not in ("", state.upper) else []
         return self._roles.announce_role() + change
@@ -155,15 +158,17 @@ class CoreMaintenance:
     def _send_beacon(self, now: float) -> list[Effect]:
         state = self._state
         state.beacon_at = now
-        self._beacon_seq += 1
+        self._beacons_sent += 1
         if state.options.epoch_s and now >= state.epoch_at + state.options.epoch_s:
             self._enter_epoch(state.epoch + 1, now)
-        beacon = Beacon(state.id, state.degree, self._beacon_seq, state.epoch)
+        beacon = Beacon(state.id, state.degree, self._beacons_sent, state.epoch)
         return [Send(peer, beacon) for peer in state.core_neighbours()]
 
     def _on_beacon(self, sender: NodeId, beacon: Beacon, now: float) -> list[Effect]:
         state = self._state
         if not state.in_core or state.leaving or not state.neighbours[sender].core:
+            return []
+        if not 0 <= beacon.seq <= NUMBER_MAX:
             return []
         theirs, ours = (-beacon.root_degree, beacon.root), state.root.rank
         if theirs > ours or beacon.root == state.id or (theirs == ours and beacon.seq <= self._beacon_seq):
@@ -175,9 +180,13 @@ class CoreMaintenance:
         state.root = RootState(beacon.root, beacon.root_degree, sender)
         self._beacon_seq, state.beacon_at = beacon.seq, now
         if beacon.epoch > state.epoch:
-            self._enter_epoch(beacon.epoch, now)
+            self._follow_epoch(beacon.epoch, now)
         onward: list[Effect] = [Send(peer, beacon) for peer in state.core_neighbours() if peer != sender]
         return onward + (self._roles.announce_role() if is_change else [])
+
+    def _follow_epoch(self, theirs: int, now: float) -> None:
+        """Others are in a later epoch: enter it, or come as near to it as one may at once."""
+        self._enter_epoch(min(theirs, self._state.epoch + EPOCHS_AT_ONCE), now)
 
     def _enter_epoch(self, epoch: int, now: float) -> None:
         """Take the ranks anew, and ask again which nodes the core needs."""

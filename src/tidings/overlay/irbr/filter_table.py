@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from tidings.overlay.crowding import CrowdedTable
 from tidings.overlay.interest import Interest
 from tidings.overlay.messages import NodeId, OriginRecord, Packet, Peer, SubscriptionId
 from tidings.overlay.prefix.routing_state import shared
@@ -123,9 +124,16 @@ class FilterTable:
         self._notices: OrderedDict[NodeId, tuple[FailureNotice, float]] = OrderedDict()
         self._gone: dict[SubscriptionId, tuple[str, float]] = {}  # The cell of a tombstone, and when it expires.
         self._count = 0
+        self._crowded = CrowdedTable[SubscriptionId](lambda id: id.origin)
 
     def __len__(self) -> int:
         return self._count
+
+    def __iter__(self) -> Iterator[SubscriptionId]:
+        return (id for row in self._rows for entries in row.values() for id in entries)
+
+    def __contains__(self, id: object) -> bool:
+        return isinstance(id, SubscriptionId) and self.get(id) is not None
 
     def merge(self, entry: FilterEntry, now: float) -> FilterEntry | None:
         """Keep the newer of the stored entry and this one; returns a stored entry that was a cover and no longer is.
@@ -235,16 +243,25 @@ class FilterTable:
     def _replace(self, cell: str, entry: FilterEntry, now: float) -> FilterEntry | None:
         entries = self._rows[len(cell) - 1].setdefault(cell, {})
         old = entries.get(entry.id)
-        if (old is not None and (old.clock, old.state) >= (entry.clock, entry.state)) or (
-            old is None and self._count >= self.entries_max
-        ):
+        if old is not None and (old.clock, old.state) >= (entry.clock, entry.state):
             return None
+        pushed_out = None
+        if old is None and self._count >= self.entries_max:
+            crowding = self._crowded.one_less_for(entry.id, self)
+            if crowding is None:
+                return None
+            pushed_out = self.get(crowding)
+            self._gone.pop(crowding, None)
+            self._drop(crowding, crowding.origin[: shared(self.me, crowding.origin) + 1])
+            entries = self._rows[len(cell) - 1].setdefault(cell, entries)
         entries[entry.id] = entry
         self._count += old is None
         if entry.state is EntryState.GONE:
             self._gone[entry.id] = (cell, now + self.gone_s)
         else:
             self._gone.pop(entry.id, None)
+        if pushed_out is not None:
+            return pushed_out if pushed_out.state is EntryState.LIVE else None
         return old if old is not None and not _still_covers(old, entry) else None
 
     def _drop(self, id: SubscriptionId, cell: str) -> None:

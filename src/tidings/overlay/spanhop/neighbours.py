@@ -29,7 +29,7 @@ from tidings.overlay.spanhop.messages import (
     ZoneClaim,
     in_parts,
 )
-from tidings.overlay.spanhop.zone_ownership import MembershipState, ZoneTable
+from tidings.overlay.spanhop.zone_ownership import MembershipState, ZoneTable, raised
 from tidings.space import Path
 
 MISSES_MAX = 6  # Heartbeats: with a fifth of all messages lost, one false alarm in a hundred thousand.
@@ -254,7 +254,7 @@ class NeighbourMonitor:
         parts = self._zones.unclaimed(path)
         if not parts or not self._membership.is_ready:
             return []
-        return self._takeover.take_over(parts, epoch + 1, orphan.near, now)
+        return self._takeover.take_over(parts, raised(epoch), orphan.near, now)
 
     def expire_suspicions(self, now: float) -> None:
         """Give suspected brokers another chance after a while."""

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from tidings.overlay.crowding import CrowdedTable
 from tidings.overlay.interest import Interest
 from tidings.overlay.messages import NodeId, SubscriptionId
 from tidings.overlay.router import Asked, Completed, Effect, Failed, Send, WakeAt
@@ -121,6 +122,7 @@ class SubscriptionStore:
         self.replicas: dict[SubscriptionId, StoredSubscription] = {}
         self.tombstones: OrderedDict[SubscriptionId, int] = OrderedDict()
         self._replicated_to: dict[Path, NodeId] = {}
+        self._crowded = CrowdedTable[SubscriptionId](lambda id: id.origin)
 
     def store(self, owned: OwnedZone, record: SubscriptionRecord, now: float) -> bool:
         """Store a record in a zone unless a later one is known; whether it changed anything."""
@@ -131,10 +133,19 @@ class SubscriptionStore:
         if record.deleted:
             self._add_tombstone(id, record.version)
             return owned.records.pop(id, None) is not None
-        if self.tombstones.get(id) == record.version or (known is None and len(owned.records) >= RECORDS_MAX):
+        if self.tombstones.get(id) == record.version or (known is None and not self._has_room(owned, id)):
             return False
         owned.records[id] = self._leased(record, now)
         return known is None or known.record.version < record.version
+
+    def _has_room(self, owned: OwnedZone, id: SubscriptionId) -> bool:
+        """Whether a zone has a place for one more record; a full one drops one of the home that has most there."""
+        if len(owned.records) < RECORDS_MAX:
+            return True
+        crowding = owned.crowded.one_less_for(id, owned.records)
+        if crowding is not None:
+            del owned.records[crowding]
+        return crowding is not None
 
     def store_where_touching(self, records: Iterable[SubscriptionRecord], now: float) -> None:
         """Store records in all owned zones that they touch."""
@@ -182,8 +193,16 @@ class SubscriptionStore:
             id = record.interest.id
             if record.deleted or self.tombstones.get(id, 0) >= record.version:
                 self._add_tombstone(id, record.version)
-            elif id in self.replicas or len(self.replicas) < REPLICAS_MAX:
+            elif id in self.replicas or self._has_room_for_replica(id):
                 self.replicas[id] = self._leased(record, now)
+
+    def _has_room_for_replica(self, id: SubscriptionId) -> bool:
+        if len(self.replicas) < REPLICAS_MAX:
+            return True
+        crowding = self._crowded.one_less_for(id, self.replicas)
+        if crowding is not None:
+            del self.replicas[crowding]
+        return crowding is not None
 
     def restore(self, owned: OwnedZone, now: float) -> None:
         """Fill a zone that was taken over from a failed neighbour from its replica."""

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from tidings.overlay.crowding import CrowdedTable
 from tidings.overlay.messages import NodeId, Peer, SubscriptionId
 from tidings.overlay.spanhop.messages import (
     IndexPut,
@@ -38,6 +39,7 @@ ALTERNATES_MAX = 3  # Alternates for one entry of an ancestor's table.
 ALTERED_ENTRIES_MAX = 1024  # Entries with alternates, a broker nearer by network, or a known present zone.
 RECENT_MAX = 256  # Events whose points a zone remembers, to know where its load is.
 RECORDS_MAX = 65_536  # Subscriptions in one zone.
+EPOCH_MAX = 1 << 61  # Honest epochs count changes of owner. A claim beyond it could not be outbid, nor be written.
 FAR = 1e6  # Seconds: no network coordinate is as large.
 
 Stage: TypeAlias = Literal["outside", "joining", "ready", "leaving"]
@@ -66,6 +68,7 @@ class OwnedZone:
     records: dict[SubscriptionId, StoredSubscription] = field(default_factory=dict)
     recent_events: list[tuple[int, ...]] = field(default_factory=list)
     index: dict[tuple[Path, NodeId], IndexPut] = field(default_factory=dict)  # Network coordinates of brokers (MGNP).
+    crowded: CrowdedTable[SubscriptionId] = field(default_factory=lambda: CrowdedTable(lambda id: id.origin))
 
     @property
     def claim(self) -> ZoneClaim:
@@ -221,8 +224,12 @@ class ZoneTable:
         return (
             has_coordinates
             and len(advert.claims) <= CLAIMS_MAX
-            and all(self.space.has(claim.path) for claim in advert.claims)
+            and all(map(self.is_zone, advert.claims))
         )
+
+    def is_zone(self, claim: ZoneClaim) -> bool:
+        """Whether a claim is to a zone of this space, with an epoch that can be raised."""
+        return 0 <= claim.epoch <= EPOCH_MAX and self.space.has(claim.path)
 
     def concerns(self, advert: ZoneAdvertisement) -> bool:
         """Whether a broker's zones border on, or overlap, the owned ones. Before there are any, all brokers' do."""
@@ -377,6 +384,15 @@ class ZoneTable:
             "neighbours": (len(self.neighbours), NEIGHBOURS_MAX),
             "records": (sum(len(owned.records) for owned in self.owned.values()), max(zones, 1) * RECORDS_MAX),
         }
+
+
+def raised(epoch: int) -> int:
+    """The epoch of the next owner.
+
+    >>> raised(3), raised(EPOCH_MAX) == EPOCH_MAX
+    (4, True)
+    """
+    return min(epoch + 1, EPOCH_MAX)
 
 
 def outranks(one: ZoneClaim, one_id: NodeId, other: ZoneClaim, other_id: NodeId) -> bool:

@@ -55,10 +55,11 @@ from tidings.overlay.spanhop.messages import (
 from tidings.overlay.spanhop.neighbours import UNSEEN, NeighbourMonitor, records_for
 from tidings.overlay.spanhop.next_hop import Point, RouteHeader
 from tidings.overlay.spanhop.static_partition import JoinPolicy, Kept, keeps_upper
-from tidings.overlay.spanhop.zone_ownership import MembershipState, OwnedZone, ZoneTable
+from tidings.overlay.spanhop.zone_ownership import RECORDS_MAX, MembershipState, OwnedZone, ZoneTable, raised
 from tidings.space import Path, Space, Zone, halves, sibling, within
 
 PART_TRIES_MAX = 5  # For one part of a transfer.
+PARTS_MAX = RECORDS_MAX // RECORDS_PER_MESSAGE + 1  # Of one transfer: whoever gives more gives nonsense.
 JOIN_TRIES_MAX = 40
 COMMITTED_MAX = 64  # Completed transfers that are remembered, to answer a repeated message.
 LOAD_MIN = 8  # Subscriptions and events below which a zone is cut in the middle.
@@ -142,7 +143,7 @@ class IncomingTransfer:
 
     def receive(self, part: int, records: Sequence[SubscriptionRecord]) -> bool:
         """Take the part that is next; whether this part is here, now or since before."""
-        if part == self.next_part:
+        if part == self.next_part < PARTS_MAX and len(self.records) + len(records) <= RECORDS_MAX:
             self.records += records
             self.next_part += 1
         return part < self.next_part
@@ -338,14 +339,14 @@ class ZoneTransfer:
             return self._changes.zone_received(descriptor, records, now)
         mine = self._zones.release(sibling(descriptor.claim.path))
         assert mine is not None
-        epoch = max(mine.epoch, descriptor.claim.epoch) + 1
+        epoch = raised(max(mine.epoch, descriptor.claim.epoch))
         owned = self._zones.acquire(mine.path[:-1], epoch, mine.ancestors)
         owned.records, owned.recent_events, owned.index = mine.records, mine.recent_events, mine.index
         return self._changes.zone_grown(owned, descriptor, records, now)
 
     def _is_valid(self, descriptor: ZoneDescriptor) -> bool:
         return (
-            self._zones.space.has(descriptor.claim.path)
+            self._zones.is_zone(descriptor.claim)
             and all(map(self._zones.is_valid, descriptor.neighbours))
             and all(self._zones.space.has(entry.path) for table in descriptor.ancestors for entry in table)
         )
@@ -387,11 +388,11 @@ class ZoneTransfer:
 
     def _offer(self, owned: OwnedZone, joiner: Peer, number: int, now: float) -> list[Effect]:
         if len(self._zones.owned) > 1:
-            given = ZoneClaim(owned.path, owned.epoch + 1)
+            given = ZoneClaim(owned.path, raised(owned.epoch))
         else:
             cut = cut_of(owned, self._zones.space, by_load=self._policy.cut == "load")
             given_half = halves(owned.path, cut)[not keeps_upper(owned.path, self._policy.kept)]
-            given = ZoneClaim(given_half, owned.epoch + 1)
+            given = ZoneClaim(given_half, raised(owned.epoch))
         return self._give(joiner, "offer", owned, given, number, now)
 
     # ── Giving: part by part ─────────────────────────────────────────────────
@@ -537,7 +538,7 @@ class ZoneTransfer:
                 one, other = zones.release(path), zones.release(sibling(path))
                 assert one is not None
                 assert other is not None
-                owned = zones.acquire(path[:-1], max(one.epoch, other.epoch) + 1, one.ancestors)
+                owned = zones.acquire(path[:-1], raised(max(one.epoch, other.epoch)), one.ancestors)
                 owned.records, owned.index = {**one.records, **other.records}, {**one.index, **other.index}
                 return [*self._changes.zones_changed(now), *self.shed_later(now)]
         return []
@@ -557,7 +558,7 @@ class ZoneTransfer:
 
     def _hand_off(self, to: Peer, kind: TransferKind, owned: OwnedZone, now: float) -> list[Effect]:
         number = self._next_number()
-        return self._give(to, kind, owned, ZoneClaim(owned.path, owned.epoch + 1), number, now)
+        return self._give(to, kind, owned, ZoneClaim(owned.path, raised(owned.epoch)), number, now)
 
     # ── Finding a pair of siblings ───────────────────────────────────────────
 

@@ -294,14 +294,15 @@ def test_before_a_node_is_in_it_keeps_events_and_passes_them_on_after() -> None:
 
 
 SOME_ID = SubscriptionId("201", 0, 1)
+SOME = Interest(SOME_ID, TYPE, WIDE).version
 
 
 def test_every_message_survives_its_journey_as_bytes() -> None:
     packet = Packet(Header(EventId("213", 0, 1), TYPE), View({"x": 1}))
     messages = [
         InterestRequest(Interest(SOME_ID, TYPE, WIDE), 3),
-        InterestWithdrawal(TYPE, SOME_ID, 4),
-        InterestAck(TYPE, SOME_ID, 3),
+        InterestWithdrawal(TYPE, SOME, 4),
+        InterestAck(TYPE, SOME, 3),
         ToRendezvous(packet, 1, Peer("213")),
         ToSubscribers(packet, 2),
         EventAck(packet.header.id, "up"),
@@ -318,8 +319,8 @@ def test_every_message_survives_its_journey_as_bytes() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        InterestWithdrawal("nothing", SOME_ID, 4),
-        InterestAck(TYPE, SOME_ID, 3),
+        InterestWithdrawal("nothing", SOME, 4),
+        InterestAck(TYPE, SOME, 3),
         EventAck(EventId("x", 0, 0), "down"),
         RendezvousHint(Peer("not an id"), TYPE),
         ChildRefresh((("nothing", 1),)),

@@ -1,0 +1,58 @@
+"""Room in a full table, at the cost of whoever has most in it.
+
+Tables of what others say are bounded. If the first to come had all places, one member could fill a table with records of
+its own, and nobody's subscription would be let in any more. So a full table drops one of the origin that has most, for
+one of an origin that has fewer; the origin with most is refused. A member that fills a table pushes out its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable
+from typing import Generic, TypeVar
+
+COUNTED_FOR = 4096  # Decisions from one count of a table: what leaves it otherwise makes the count less exact.
+
+K = TypeVar("K", bound=Hashable)
+
+
+class CrowdedTable(Generic[K]):
+    """Who gives way in one table.
+
+    >>> table = {("a", 1): "", ("a", 2): "", ("b", 1): ""}
+    >>> crowded = CrowdedTable(lambda key: key[0])
+    >>> crowded.one_less_for(("c", 1), table), crowded.one_less_for(("a", 3), table)
+    (('a', 2), None)
+    """
+
+    def __init__(self, origin_of: Callable[[K], Hashable]) -> None:
+        self._origin_of = origin_of
+        self._counts: Counter[Hashable] = Counter()
+        self._most: Hashable = None
+        self._of_most: list[K] = []
+        self._left = 0
+
+    def one_less_for(self, new: K, held: Collection[K]) -> K | None:
+        """Which key a full table is to drop for a new one; None if the new one's origin has most there, or as many."""
+        if self._left <= 0:
+            self._count(held)
+        self._left -= 1
+        origin = self._origin_of(new)
+        if self._counts[origin] + 1 >= self._counts[self._most]:
+            return None
+        while self._of_most:
+            victim = self._of_most.pop()
+            if victim in held:
+                self._counts[self._most] -= 1
+                self._counts[origin] += 1
+                if not self._of_most or self._counts[self._most] < max(self._counts.values()):
+                    self._left = 0
+                return victim
+        self._left = 0
+        return None
+
+    def _count(self, held: Collection[K]) -> None:
+        self._counts = Counter(map(self._origin_of, held))
+        self._most = max(self._counts, key=self._counts.__getitem__, default=None)
+        self._of_most = [key for key in held if self._origin_of(key) == self._most]
+        self._left = COUNTED_FOR
