@@ -26,6 +26,7 @@ from benchmarks.matching.prototype import FOLDER
 from benchmarks.matching.report import Report
 from benchmarks.matching.runs import ROOT, Run, compare, run_limited
 from benchmarks.showing import RESULTS
+from tidings.matching import load_kernels
 
 # Parts that compare engines, with who takes part; and those that are programs of their own, with their seconds at most.
 CONTESTS = {"plain": CONTENDERS, "mixed": MIXED_CONTENDERS}
@@ -49,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"The machine is busy (load {facts['load_before']}): numbers will be low and ratios unsure.",
             file=sys.stderr,
         )
+    load_kernels()  # Once per machine, and at nobody's expense.
     runs = [run for part in CONTESTS if part in options.parts for run in _contest(part, options)]
     alone = {part: _program(part, options) for part in PROGRAMS if part in options.parts}
     growth = alone.pop("growth", {})
