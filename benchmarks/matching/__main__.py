@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +51,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
     load_kernels()  # Once per machine, and at nobody's expense.
-    runs = [run for part in CONTESTS if part in options.parts for run in _contest(part, options)]
-    alone = {part: _program(part, options) for part in PROGRAMS if part in options.parts}
-    growth = alone.pop("growth", {})
-    fresh = Report(facts, options.quick, runs, growth, {part: found for part, found in alone.items() if found})
-    done = fresh.merged_with_last()
+    runs, alone = list[Run](), dict[str, dict[str, Any]]()
+    try:
+        for part in options.parts:
+            if part in PROGRAMS:
+                alone[part] = _program(part, options)
+                continue
+            for run in _contest(part, options):
+                runs.append(run)
+    finally:  # Ended from outside as well, it keeps what it has measured.
+        growth = alone.pop("growth", {})
+        fresh = Report(facts, options.quick, runs, growth, {part: found for part, found in alone.items() if found})
+        done = fresh.merged_with_last()
+        if options.keep:
+            done.save()
     report.show(done)
     if options.keep:
         _keep(done)
@@ -86,7 +95,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def _contest(part: str, options: argparse.Namespace) -> list[Run]:
+def _contest(part: str, options: argparse.Namespace) -> Iterator[Run]:
     every, few = WORKLOADS[part]
     sizes = [size for size in options.size if size in every] if options.size else few if options.quick else every
     return _compete(_chosen(CONTESTS[part], options), sizes, options.patience)
@@ -98,13 +107,12 @@ def _chosen(contenders: Sequence[Contender], options: argparse.Namespace) -> lis
     return [contender for contender in chosen if any(word in contender.name.lower() for word in words)]
 
 
-def _compete(contenders: Sequence[Contender], sizes: Sequence[str], patience: float) -> list[Run]:
-    runs, begun = [], time.monotonic()
+def _compete(contenders: Sequence[Contender], sizes: Sequence[str], patience: float) -> Iterator[Run]:
+    begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         for run in compare(contenders, sizes, Path(folder), patience):
             _tell(run, time.monotonic() - begun)
-            runs.append(run)
-    return runs
+            yield run
 
 
 def _tell(run: Run, elapsed_s: float) -> None:

@@ -78,7 +78,9 @@ def _compete(
         return Run(contender.name, workload.name, size, why_not=f"not tried: {contender.absent}"), None
     limit_s = min(int(contender.limit_s * patience), int(deadline - time.monotonic()))
     if limit_s < LIMIT_S_MIN:
-        return Run(contender.name, workload.name, size, why_not=f"the {TOTAL_S_MAX * patience:.0f} s of all runs were used up"), None
+        return Run(
+            contender.name, workload.name, size, why_not=f"the {TOTAL_S_MAX * patience:.0f} s of all runs were used up"
+        ), None
     said = _start(contender, workload.name, folder, limit_s)
     if "measured" not in said:
         return Run(contender.name, workload.name, size, why_not=said["skipped"]), None
