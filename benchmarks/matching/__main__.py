@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from benchmarks.matching.prototype import FOLDER
 from benchmarks.matching.report import Report
 from benchmarks.matching.runs import ROOT, Run, compare, run_limited
 from benchmarks.showing import RESULTS
+from tidings.matching import load_kernels
 
 # Parts that compare engines, with who takes part; and those that are programs of their own, with their seconds at most.
 CONTESTS = {"plain": CONTENDERS, "mixed": MIXED_CONTENDERS}
@@ -49,11 +50,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"The machine is busy (load {facts['load_before']}): numbers will be low and ratios unsure.",
             file=sys.stderr,
         )
-    runs = [run for part in CONTESTS if part in options.parts for run in _contest(part, options)]
-    alone = {part: _program(part, options.quick) for part in PROGRAMS if part in options.parts}
-    growth = alone.pop("growth", {})
-    fresh = Report(facts, options.quick, runs, growth, {part: found for part, found in alone.items() if found})
-    done = fresh.merged_with_last()
+    load_kernels()  # Once per machine, and at nobody's expense.
+    runs, alone = list[Run](), dict[str, dict[str, Any]]()
+    try:
+        for part in options.parts:
+            if part in PROGRAMS:
+                alone[part] = _program(part, options)
+                continue
+            for run in _contest(part, options):
+                runs.append(run)
+    finally:  # Ended from outside as well, it keeps what it has measured.
+        growth = alone.pop("growth", {})
+        fresh = Report(facts, options.quick, runs, growth, {part: found for part, found in alone.items() if found})
+        done = fresh.merged_with_last()
+        if options.keep:
+            done.save()
     report.show(done)
     if options.keep:
         _keep(done)
@@ -68,6 +79,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--only", nargs="+", metavar="NAME", help="only engines whose name contains one of these")
     parser.add_argument("--size", nargs="+", choices=(*SIZES, *MIXED_SIZES), help="only these workloads")
+    parser.add_argument(
+        "--patience", type=float, default=1.0, metavar="TIMES", help="limits so many times as long: for a busy machine"
+    )
     parser.add_argument("--no-keep", dest="keep", action="store_false", help="leave the file of results as it is")
     parser.add_argument("--prototype", metavar="DIR", help=f"folder of the prototype, also by {FOLDER}")
     parser.add_argument(
@@ -81,10 +95,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def _contest(part: str, options: argparse.Namespace) -> list[Run]:
+def _contest(part: str, options: argparse.Namespace) -> Iterator[Run]:
     every, few = WORKLOADS[part]
     sizes = [size for size in options.size if size in every] if options.size else few if options.quick else every
-    return _compete(_chosen(CONTESTS[part], options), sizes)
+    return _compete(_chosen(CONTESTS[part], options), sizes, options.patience)
 
 
 def _chosen(contenders: Sequence[Contender], options: argparse.Namespace) -> list[Contender]:
@@ -93,13 +107,12 @@ def _chosen(contenders: Sequence[Contender], options: argparse.Namespace) -> lis
     return [contender for contender in chosen if any(word in contender.name.lower() for word in words)]
 
 
-def _compete(contenders: Sequence[Contender], sizes: Sequence[str]) -> list[Run]:
-    runs, begun = [], time.monotonic()
+def _compete(contenders: Sequence[Contender], sizes: Sequence[str], patience: float) -> Iterator[Run]:
+    begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        for run in compare(contenders, sizes, Path(folder)):
+        for run in compare(contenders, sizes, Path(folder), patience):
             _tell(run, time.monotonic() - begun)
-            runs.append(run)
-    return runs
+            yield run
 
 
 def _tell(run: Run, elapsed_s: float) -> None:
@@ -108,11 +121,11 @@ def _tell(run: Run, elapsed_s: float) -> None:
     print(f"{elapsed_s:4.0f} s  {run.workload:9} {run.contender:30} {outcome}{doubt}", file=sys.stderr, flush=True)
 
 
-def _program(part: str, quick: bool) -> dict[str, Any]:
+def _program(part: str, options: argparse.Namespace) -> dict[str, Any]:
     begun = time.monotonic()
-    command = [sys.executable, "-m", f"benchmarks.matching.{part}", *(["--quick"] if quick else [])]
+    command = [sys.executable, "-m", f"benchmarks.matching.{part}", *(["--quick"] if options.quick else [])]
     environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
-    found = run_limited(command, environment, PROGRAMS[part])
+    found = run_limited(command, environment, int(PROGRAMS[part] * options.patience))
     outcome = found.get("skipped", "done")
     print(f"{time.monotonic() - begun:4.0f} s  {part}: {outcome}", file=sys.stderr, flush=True)
     return {} if "skipped" in found else found

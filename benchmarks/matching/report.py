@@ -24,6 +24,7 @@ from benchmarks.showing import (
 )
 
 PAGE = PAGES / "matching.md"
+QUIET = 2.0  # A load above which the page says that other programs ran, too: a contender itself makes it 1.
 NUMBERS, GROWTH = "numbers", "growth"  # What stands between a mark of this name and its end is written here.
 
 
@@ -162,6 +163,18 @@ def show(report: Report) -> None:
     print_targets(report.targets())
 
 
+def _beside(runs: Sequence[Run]) -> list[str]:
+    """What other programs mean for these numbers, if there were any."""
+    loads = sorted(run.load for run in runs if run.measured and run.load is not None)
+    if not loads or loads[-1] <= QUIET:
+        return []
+    return [
+        "",
+        f"Other programs ran beside these, at a load between {loads[0]:.1f} and {loads[-1]:.1f}: what goes by processor time",
+        "is somewhat lower than on an idle machine; two threads, single events and waits, by the wall clock, say little.",
+    ]
+
+
 def _workloads(report: Report) -> list[str]:
     return [size for size in (*SIZES, *MIXED_SIZES) if any(run.workload == size for run in report.runs)]
 
@@ -193,6 +206,7 @@ def _markdown(report: Report) -> str:
     earlier = {run.measured_at for run in report.runs if run.measured_at < machine["measured_at"]}
     if earlier:
         lines += [f"Some parts were measured earlier, the first at {min(earlier)}: the file of results says which."]
+    lines += _beside(report.runs)
     for workload in _workloads(report):
         lines += ["", f"### {workload}", "", *markdown_table([HEAD, *table(report.runs, workload)])]
     lines += ["", "### Tidings alone", "", *(f"- {line}" for line in extras(report.runs))]

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from subprocess import PIPE
@@ -30,7 +30,10 @@ SCANNED |= {"mixed1k": 1_000, "mixed10k": 1_000, "mixed100k": 300, "mixed1m": 40
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A contender on a workload: measured, or not and why; `checked` events were compared with the scan or with Tidings."""
+    """A contender on a workload: measured, or not and why; `checked` events were compared with the scan or with Tidings.
+
+    `load` is that of the machine when the run began: above 1 or so, other programs ran beside it.
+    """
 
     contender: str
     workload: str
@@ -40,35 +43,44 @@ class Run:
     checked: int = 0
     agrees: bool | None = None
     measured_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    load: float | None = None
 
     @property
     def events_per_s(self) -> float | None:
         return self.measured["events"] / self.measured["match_s"] if self.measured else None
 
 
-def compare(contenders: Sequence[Contender], workloads: Sequence[str], folder: Path) -> Iterator[Run]:
-    """One run after the other. The first contender that answers all events is what the later ones are held against."""
-    deadline = time.monotonic() + TOTAL_S_MAX
+def compare(
+    contenders: Sequence[Contender], workloads: Sequence[str], folder: Path, patience: float = 1.0
+) -> Iterator[Run]:
+    """One run after the other. The first contender that answers all events is what the later ones are held against.
+
+    All limits of time are multiplied by `patience`.
+    """
+    deadline = time.monotonic() + TOTAL_S_MAX * patience
     for name in workloads:
         workload = Workload.make(name, folder)
         truth = Answers.by_scan(workload, SCANNED[name])
         for contender in contenders:
-            run, answers = _compete(contender, workload, truth, folder, deadline)
-            yield run
+            load = round(os.getloadavg()[0], 2)
+            run, answers = _compete(contender, workload, truth, folder, deadline, patience)
+            yield replace(run, load=load)
             if answers is not None and run.agrees and len(answers.counts) > len(truth.counts):
                 truth = answers
 
 
 def _compete(
-    contender: Contender, workload: Workload, truth: Answers, folder: Path, deadline: float
+    contender: Contender, workload: Workload, truth: Answers, folder: Path, deadline: float, patience: float
 ) -> tuple[Run, Answers | None]:
     """Runs one contender; whatever it does wrong is told, not raised."""
     size = workload.conditions
     if workload.name not in contender.events:
         return Run(contender.name, workload.name, size, why_not=f"not tried: {contender.absent}"), None
-    limit_s = min(contender.limit_s, int(deadline - time.monotonic()))
+    limit_s = min(int(contender.limit_s * patience), int(deadline - time.monotonic()))
     if limit_s < LIMIT_S_MIN:
-        return Run(contender.name, workload.name, size, why_not=f"the {TOTAL_S_MAX} s of all runs were used up"), None
+        return Run(
+            contender.name, workload.name, size, why_not=f"the {TOTAL_S_MAX * patience:.0f} s of all runs were used up"
+        ), None
     said = _start(contender, workload.name, folder, limit_s)
     if "measured" not in said:
         return Run(contender.name, workload.name, size, why_not=said["skipped"]), None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from decimal import Decimal
 from random import Random
 from typing import Any
 
@@ -12,6 +14,8 @@ from tests.strategies_filters import cases, random_comparison
 from tidings.errors import FilterError
 from tidings.events import EventType, ValueType
 from tidings.filters import Condition, Intervals, View, boxes_of, covers, may_match, overlaps, parse, parse_tree
+from tidings.filters.evaluate import COMPARE, compare
+from tidings.filters.intervals import DOMAIN, comparing
 
 Case = tuple[EventType, list[Condition], list[dict[str, Any]]]
 
@@ -142,3 +146,40 @@ def test_intervals_are_sets(one: Intervals, other: Intervals, value: int | None)
     assert (value in ~one) is (value not in one)
     assert (one <= other) is all(v in other for v in [None, *range(-5, 6)] if v in one)
     assert ~~one == one
+
+
+_EXACT_TYPES = st.just(ValueType.INT) | st.integers(1, 38).flatmap(
+    lambda digits: st.integers(0, digits).map(lambda scale: ValueType.decimal(digits, scale))
+)
+
+
+@st.composite
+def near_values(draw: st.DrawFn) -> tuple[ValueType, float]:
+    """A type of exact numbers and a double near one of them, at their ends, or anywhere."""
+    kind = draw(_EXACT_TYPES)
+    low, high = DOMAIN[kind]
+    assert isinstance(low, int)
+    assert isinstance(high, int)
+    near = float(kind.value_at(draw(st.integers(low, high - 1) | st.sampled_from([low, -1, 0, 1, high - 1]))))  # type: ignore[arg-type]
+    for _ in range(draw(st.integers(0, 2))):
+        near = math.nextafter(near, draw(st.sampled_from([-math.inf, math.inf])))
+    return kind, draw(st.just(near) | st.floats(allow_nan=False, allow_infinity=False))
+
+
+@given(near_values(), st.sampled_from(sorted(COMPARE)), st.integers())
+def test_a_double_bounds_exact_numbers_where_comparing_says_so(
+    case: tuple[ValueType, float], op: str, anywhere: int
+) -> None:
+    kind, bound = case
+    side = comparing(op, kind, bound)
+    low, high = DOMAIN[kind]
+    assert isinstance(low, int)
+    assert isinstance(high, int)
+    ends = {
+        end + step for pair in comparing("=", kind, bound).pairs + side.pairs for end in pair for step in (-1, 0, 1)
+    }
+    near = int(Decimal(bound).scaleb(kind.scale)) if abs(bound) < 1e40 else 0
+    for key in ends | {low, high - 1, anywhere, near - 1, near, near + 1}:
+        if low <= key < high:
+            value: Any = kind.value_at(key)
+            assert (value in side) is compare(op, value, bound)

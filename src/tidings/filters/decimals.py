@@ -62,6 +62,8 @@ def have_common_type(left: ValueType, right: ValueType) -> bool:
 def decimal_literal(number: Decimal) -> Literal:
     """The constant, without an exponent. Raises EventError for more than 38 digits."""
     kind = type_of(number)
+    if number and -number.as_tuple().exponent == kind.scale:  # type: ignore[operator]  # Only NaN has a text there.
+        return Literal(Exact(number), kind)
     return Literal(kind.check(number), kind)
 
 

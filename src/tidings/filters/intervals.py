@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from decimal import Decimal
-from fractions import Fraction
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
@@ -26,6 +25,7 @@ Pairs: TypeAlias = tuple[tuple[Any, Any], ...]
 
 _DOUBLE_LOW: Any = ValueType.DOUBLE.key(-math.inf)
 _DOUBLE_NAN: Any = ValueType.DOUBLE.key(math.nan)
+_BEYOND: Final = 1e39  # No int or decimal is so large, nor any but 0 so small as its inverse.
 
 
 class _Domains(dict[ValueType, tuple[Key, Key | None]]):
@@ -33,7 +33,8 @@ class _Domains(dict[ValueType, tuple[Key, Key | None]]):
 
     def __missing__(self, kind: ValueType) -> tuple[Key, Key | None]:
         if kind.is_decimal:
-            return 1 - 10**kind.precision, 10**kind.precision
+            self[kind] = 1 - 10**kind.precision, 10**kind.precision  # Of a few hundred types at most.
+            return self[kind]
         if kind.has_items:
             return 0, 1  # All of them have one key: they are there, or NULL.
         raise KeyError(kind)
@@ -170,12 +171,12 @@ def comparing(op: str, kind: ValueType, value: Value) -> Intervals:
     return Intervals(kind, _pair(low, high)).others()
 
 
-def any_of(kind: ValueType, values: Iterable[Value]) -> Intervals:
+def any_of(kind: ValueType, values: Collection[Value]) -> Intervals:
     """The values that equal one of these."""
-    listed = list(values)
-    # An int or a decimal can round to the same double as its neighbour.
-    if (kind is not _INT and not kind.is_decimal) or float not in set(map(type, listed)):
-        listed = list(dict.fromkeys(listed))
+    listed = list(dict.fromkeys(values))
+    # An int or a decimal can round to the same double as its neighbour, so that 1 and 1.0 are not the same there.
+    if (kind is _INT or kind.is_decimal) and float in set(map(type, listed)):
+        listed = list({(type(value), value): value for value in values}.values())
     return Intervals(kind, _join([pair for value in listed for pair in _pair(*_equal_to(kind, value))]))
 
 
@@ -238,55 +239,41 @@ def _equal_to(kind: ValueType, value: Value) -> tuple[Any, Any]:
         return number, number + 1
     if kind is _INT and type(value) is int:
         return value, value + 1
-    if kind is _INT and type(value) is float:
-        return _first_int(value), _first_int(math.nextafter(value, math.inf)) if value != math.inf else INT_MAX + 1
+    if type(value) is float:
+        above = math.nextafter(value, math.inf)
+        return _first_key(kind, value), _first_key(kind, above if above != value else math.nan)
     if kind.is_decimal or isinstance(value, Decimal):
         return _equal_digits(kind, value)  # type: ignore[arg-type]
     return (key := kind.key(value)), next_key(key)
 
 
-def _equal_digits(kind: ValueType, value: Decimal | float) -> tuple[int, int]:
-    """The ints or decimals that equal an exact number, or that become this double where they meet one."""
-    if type(value) is float:
-        above = math.nextafter(value, math.inf)
-        return _first_digits(kind, value), _first_digits(kind, above if above != value else math.nan)
-    exact = Fraction(value) * 10**kind.scale
-    return _within(kind, math.ceil(exact)), _within(kind, math.floor(exact) + 1)
+def _equal_digits(kind: ValueType, value: Decimal | int) -> tuple[int, int]:
+    """The ints or decimals that equal an exact number."""
+    numerator, denominator = value.as_integer_ratio()
+    whole, rest = divmod(numerator * 10**kind.scale, denominator)
+    low, high = _int_domain(kind)
+    first, end = whole + (rest > 0), whole + 1
+    return (first, end) if low <= first <= end <= high else (min(max(first, low), high), min(max(end, low), high))
 
 
-def _first_digits(kind: ValueType, bound: float) -> int:
-    """The key of the smallest decimal that as a double is at least `bound`, or the end of all."""
-    low, high = DOMAIN[kind]
-    assert isinstance(low, int)
-    assert isinstance(high, int)
-    if bound != bound or bound == math.inf:
-        return high
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if float(kind.value_at(middle)) >= bound else (middle + 1, high)  # type: ignore[arg-type]
-    return low
+def _first_key(kind: ValueType, bound: float) -> int:
+    """The key of the smallest int or decimal that as a double is at least `bound`, or the end of all."""
+    low, high = _int_domain(kind)
+    if not -_BEYOND < bound < _BEYOND:
+        return low if bound < 0 else high
+    if -1 / _BEYOND < bound < 1 / _BEYOND:
+        return int(bound > 0)
+    if kind is _INT and -(2**52) < bound < 2**52:
+        return math.ceil(bound)
+    # Numbers from half way to the double below on become this double, half way itself if it is rounded up.
+    (one, parts), (other, other_parts) = bound.as_integer_ratio(), math.nextafter(bound, -math.inf).as_integer_ratio()
+    middle, denominator = one * other_parts + other * parts, 2 * parts * other_parts
+    first = min(max(-(-middle * 10**kind.scale // denominator), low), high)
+    return first + (first < high and float(kind.value_at(first)) < bound)  # type: ignore[arg-type]
 
 
-def _within(kind: ValueType, key: int) -> int:
-    low, high = DOMAIN[kind]
-    return min(max(key, low), high)  # type: ignore[type-var, return-value]
-
-
-def _first_int(bound: float) -> int:
-    """The smallest int that as a double is at least `bound`, or one past the largest."""
-    if bound != bound or bound > float(INT_MAX):
-        return INT_MAX + 1
-    if bound <= float(INT_MIN):
-        return INT_MIN
-    near = math.ceil(bound)
-    if abs(near) < 2**53:
-        return near
-    # From there on several ints round to one double, at most 512 on each side.
-    low, high = max(INT_MIN, near - 512), min(INT_MAX, near + 512)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if float(middle) >= bound else (middle + 1, high)
-    return low
+def _int_domain(kind: ValueType) -> tuple[int, int]:
+    return DOMAIN[kind]  # type: ignore[return-value]
 
 
 def _after_prefix(prefix: str) -> str | None:

@@ -350,8 +350,11 @@ class _Parser:
             return node
         double, word = self._written[id(node)]
         if "e" in repr(double.value):  # So far from 1 that no decimal may hold it.
+            number = Decimal(word)
+            if abs(number.adjusted()) > decimals.DIGITS_MAX:
+                return double
             try:
-                return decimals.decimal_literal(Decimal(word))
+                return decimals.decimal_literal(number)
             except EventError:
                 return double
         return self._decimal(word, self._at - 1)

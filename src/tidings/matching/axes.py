@@ -123,9 +123,11 @@ class BatchLocator:
         self.is_text = _forms(event_type)[axes.attribute]
         self._is_read_in_place = bool(self.is_text.max(initial=0) < _CONVERTED)
 
-    def export(self, rows: pa.Table) -> Exported | None:
+    def export(self, rows: pa.Table | pa.RecordBatch) -> Exported | None:
         """The rows as one batch that kernels read where it is, if they can; the caller releases it."""
-        batches = rows.to_batches() if self._is_read_in_place else []
+        if not self._is_read_in_place:
+            return None
+        batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
         return Exported(batches[0]) if len(batches) == 1 else None
 
     def locate(self, rows: pa.Table) -> Array:

@@ -13,7 +13,7 @@ from tidings.errors import EventError
 from tidings.matching.box_table import Array, one_chunk
 from tidings.matching.kernels import pairs as pair_kernels
 from tidings.matching.kernels.threads import ALONE, Workers, start_workers
-from tidings.matching.live_segment import LiveSegment, split_pairs
+from tidings.matching.live_segment import LiveSegment, Rows, split_pairs
 
 BATCH_ROWS = 32_768  # Events that go through the index together, so that a large index is read once for all of them.
 SMALL_ROWS = 256  # Fewer are not worth a second thread, nor the work of cutting them into slices.
@@ -39,17 +39,16 @@ class _Task(NamedTuple):
     """Some rows to match with one segment, and the numbers of the first row and of the segment's first owner."""
 
     part: LiveSegment
-    rows: pa.Table
+    rows: Rows
     first: tuple[int, int]
 
 
 def match_all(
-    parts: Sequence[LiveSegment], rows: pa.Table, stamp: int, threads: int, batch_rows: int = BATCH_ROWS
+    parts: Sequence[LiveSegment], rows: Rows, stamp: int, threads: int, batch_rows: int = BATCH_ROWS
 ) -> Matches:
     """All matches of conformed rows, in no particular order; subscriptions are numbered across the segments."""
-    ids = _ids(parts)
     if _is_small(parts, rows, batch_rows):
-        return Matches(*split_pairs(parts[0].match(rows, stamp)[0]), ids)
+        return Matches(*split_pairs(parts[0].match(rows, stamp)[0]), parts[0].ids)
     tasks = _tasks(parts, rows, threads, batch_rows)
     buffers = OutputBuffers([task.part.expected_matches(task.rows.num_rows) for task in tasks])
 
@@ -59,11 +58,11 @@ def match_all(
 
     with start_workers(min(threads, len(tasks))) as workers:
         found = workers.map(match, range(len(tasks)))
-    return Matches(*split_pairs(buffers.joined(found)), ids)
+    return Matches(*split_pairs(buffers.joined(found)), _ids(parts))
 
 
 def match_in_order(
-    parts: Sequence[LiveSegment], rows: pa.Table, stamp: int, threads: int, batch_rows: int = BATCH_ROWS
+    parts: Sequence[LiveSegment], rows: Rows, stamp: int, threads: int, batch_rows: int = BATCH_ROWS
 ) -> pa.Table:
     """The same as a table (event, subscription), ordered by both; each slice is ordered by the thread that matched it."""
     if _is_small(parts, rows, batch_rows):
@@ -114,14 +113,16 @@ def _taken(ids: pa.ChunkedArray, numbers: Array) -> pa.Array:
 
 
 def _ids(parts: Sequence[LiveSegment]) -> pa.ChunkedArray:
+    if len(parts) == 1:
+        return parts[0].ids
     return pa.chunked_array([part.segment.ids for part in parts], pa.string())
 
 
-def _is_small(parts: Sequence[LiveSegment], rows: pa.Table, batch_rows: int) -> bool:
-    return len(parts) == 1 and rows.num_rows <= min(SMALL_ROWS, batch_rows)
+def _is_small(parts: Sequence[LiveSegment], rows: Rows, batch_rows: int) -> bool:
+    return len(parts) == 1 and rows.num_rows <= SMALL_ROWS and rows.num_rows <= batch_rows
 
 
-def _tasks(parts: Sequence[LiveSegment], rows: pa.Table, threads: int, batch_rows: int) -> list[_Task]:
+def _tasks(parts: Sequence[LiveSegment], rows: Rows, threads: int, batch_rows: int) -> list[_Task]:
     if rows.num_rows > ROWS_MAX:
         raise EventError(f"expected at most {ROWS_MAX:,} events at once, got {rows.num_rows:,}")
     numbers = np.cumsum([0, *(len(part.segment) for part in parts)]).tolist()

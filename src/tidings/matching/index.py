@@ -24,7 +24,7 @@ import pyarrow as pa
 from tidings.errors import EventError, InputError
 from tidings.events import INT_MAX, INT_MIN, EventType, Value, ValueType, conform, describe
 from tidings.filters import Condition, parse
-from tidings.matching.batch import BATCH_ROWS, Matches, match_all, match_in_order
+from tidings.matching.batch import BATCH_ROWS, SMALL_ROWS, Matches, match_all, match_in_order
 from tidings.matching.box_table import Array, BoxColumns, columns_of, join_columns, read_table
 from tidings.matching.bulk import BLOCK_TEXTS, parse_texts, read_texts
 from tidings.matching.compaction import merge, to_compact
@@ -39,6 +39,8 @@ from tidings.matching.live_segment import (
     FIRST_STAMP,
     UNORDERED_EVENTS_MAX,
     LiveSegment,
+    Rows,
+    as_table,
 )
 from tidings.matching.segment import Segment, build
 from tidings.matching.write_buffer import WriteBuffer
@@ -277,10 +279,10 @@ class Index:
 
     def _asked(
         self, events: pa.Table | pa.RecordBatch, threads: int
-    ) -> tuple[list[LiveSegment], pa.Table, int, int, int]:
+    ) -> tuple[list[LiveSegment], Rows, int, int, int]:
         """What `match_all` takes."""
         version = self._version
-        rows = conform(_as_table(events), self.event_type)
+        rows = conform(_as_rows(events), self.event_type)
         parts = [*version.parts, *self._pending_part(version)]
         return parts, rows, version.stamp, min(max(threads, 1), THREADS_MAX), self._tuning.batch_rows
 
@@ -403,6 +405,8 @@ class Index:
 
     def _pending_part(self, version: _Version) -> list[LiveSegment]:
         """The write buffer as a segment for a batch, built once per version."""
+        if not version.pending_count:
+            return []
         alive = version.alive_pending()
         if not alive:
             return []
@@ -469,11 +473,17 @@ class Index:
 
 
 def _as_table(events: pa.Table | pa.RecordBatch) -> pa.Table:
-    if isinstance(events, pa.Table):
-        return events
-    if not isinstance(events, pa.RecordBatch):
+    return as_table(_as_rows(events))
+
+
+def _as_rows(events: pa.Table | pa.RecordBatch) -> Rows:
+    """Few rows as a record batch, which takes a third of the time to look at; more as a table."""
+    if not isinstance(events, pa.Table | pa.RecordBatch):
         raise EventError(f"expected an Arrow table or record batch of events, got {describe(events)}")
-    return pa.Table.from_batches([events])
+    if events.num_rows > SMALL_ROWS:
+        return as_table(events)
+    batches = events.to_batches() if isinstance(events, pa.Table) else [events]
+    return batches[0] if len(batches) == 1 else events
 
 
 def _checked_id(id: str) -> str:

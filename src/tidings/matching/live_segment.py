@@ -12,6 +12,7 @@ are decided here, those of a batch together (`residuals`), those of one event by
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +30,8 @@ from tidings.matching.kernels.match_one import address_book
 from tidings.matching.kernels.pairs import distinct_pairs
 from tidings.matching.residuals.residuals import Residuals
 from tidings.matching.segment import Segment
+
+Rows: TypeAlias = pa.Table | pa.RecordBatch  # Conformed events; few of them, and only few, may be a record batch.
 
 FIRST_STAMP = 1  # Of the first version; what is removed by then was never visible.
 CACHED_BYTES_MAX = 2 << 20  # A smaller layout stays in the processor's cache, whatever the order of the events.
@@ -62,6 +65,7 @@ class LiveSegment:
         doubtful_max: int = DOUBTFUL_PAIRS_MAX,
     ) -> None:
         self.segment = segment
+        self.ids = pa.chunked_array([segment.ids], pa.string())  # Made once: a batch of one row would notice.
         self.event_type = event_type
         self.removed = np.zeros(len(segment), np.int64)
         self.removed_count = 0
@@ -106,7 +110,7 @@ class LiveSegment:
         return int(row_count * self._matches_per_event * (1 + 4 / max(row_count, 1) ** 0.5)) + 1024
 
     def match(
-        self, rows: pa.Table, stamp: int, first: tuple[int, int] = (0, 0), out: Array | None = None
+        self, rows: Rows, stamp: int, first: tuple[int, int] = (0, 0), out: Array | None = None
     ) -> tuple[Array, Array]:
         """Pairs of row and owner (see `split_pairs`), in no particular order, and the kernel's counts, for conformed rows.
 
@@ -122,13 +126,13 @@ class LiveSegment:
             self._rows_at_once = max(1, rows.num_rows // PIECES)
             return self._match_in_pieces(rows, stamp, first)
         if len(doubtful):
-            more = decide(*split_pairs(doubtful), rows, self.segment.boxes, self.residuals)
+            more = decide(*split_pairs(doubtful), as_table(rows), self.segment.boxes, self.residuals)
             pairs = np.concatenate([pairs, more + start])
         if rows.num_rows:
             self._matches_per_event = len(pairs) / rows.num_rows
         return self._without_removed(pairs, first[1], stamp), totals
 
-    def _run(self, rows: pa.Table, start: np.uint64, out: Array) -> tuple[Array, Array, Array]:
+    def _run(self, rows: Rows, start: np.uint64, out: Array) -> tuple[Array, Array, Array]:
         """Pairs that match, pairs in doubt (if more than are wanted, not all of either), and the kernel's counts."""
         segment, totals = self.segment, np.zeros(match_kernels.TOTALS_SIZE, np.int64)
         totals[match_kernels.DOUBTFUL_MAX] = self._doubtful_max if rows.num_rows > 1 else len(segment.boxes)
@@ -137,6 +141,7 @@ class LiveSegment:
             end = totals[match_kernels.MATCHES]
             return out[:end], out[end : end + totals[match_kernels.DOUBTFUL]], totals
         totals[: match_kernels.DOUBTFUL_MAX] = 0  # What `match_few` may have counted.
+        rows = as_table(rows)
         cells = self._locator.locate(rows)
         pairs, doubtful = match_kernels.match_events(cells, by_axis, segment.layout, start, out, totals)
         pairs, doubtful = pairs[: totals[match_kernels.MATCHES]], doubtful[: totals[match_kernels.DOUBTFUL]]
@@ -145,7 +150,7 @@ class LiveSegment:
             doubtful = np.concatenate([doubtful, more])
         return pairs, doubtful, totals
 
-    def _match_in_pieces(self, rows: pa.Table, stamp: int, first: tuple[int, int]) -> tuple[Array, Array]:
+    def _match_in_pieces(self, rows: Rows, stamp: int, first: tuple[int, int]) -> tuple[Array, Array]:
         """The same for fewer rows at a time, so that what is in doubt stays bounded; more again once they allow it."""
         found, at = [], 0
         while at < rows.num_rows:
@@ -202,7 +207,7 @@ class _FewEventsMatcher:
         self._address: int = self._book.ctypes.data
         self._is_able = not segment.words  # Which are looked for in the rows themselves.
 
-    def match(self, rows: pa.Table, start: np.uint64, out: Array, totals: Array) -> bool:
+    def match(self, rows: Rows, start: np.uint64, out: Array, totals: Array) -> bool:
         """Writes pairs that match, then those in doubt; False if the rows cannot be read in place, or there is no room."""
         batch = self._locator.export(rows) if self._is_able else None
         if batch is None:
@@ -211,6 +216,10 @@ class _FewEventsMatcher:
             return bool(match_few(self._address, batch.address, rows.num_rows, start, out, totals))
         finally:
             batch.release()
+
+
+def as_table(rows: Rows) -> pa.Table:
+    return rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
 
 
 def split_pairs(pairs: Array) -> tuple[Array, Array]:

@@ -10,14 +10,18 @@ from typing import Any
 import pytest
 
 from tidings.errors import FilterError, FilterTooLarge
-from tidings.events import EventType, Value
+from tidings.events import EventType, Value, ValueType
 from tidings.filters import BOXES_MAX, Condition, covers, overlaps, parse
 from tidings.filters.normal import boxes_of
 from tidings.matching import boxes_table
 
-Thing = EventType("Thing", {"a": int, "b": int, "d": float, "s": str, "p": bool} | {f"x{i}": int for i in range(100)})
+Thing = EventType(
+    "Thing",
+    {"a": int, "b": int, "d": float, "e": ValueType.decimal(38, 10), "s": str, "p": bool}
+    | {f"x{i}": int for i in range(100)},
+)
 
-LINES_PER_CHARACTER_MAX = 60
+LINES_PER_CHARACTER_MAX = 48
 GROWTH_MAX = 2.4  # Of the steps, for twice the text: a logarithm more than twice as many.
 
 
@@ -66,6 +70,13 @@ HOSTILE: dict[str, Callable[[int], str]] = {
     "a list in a list in a list": lambda n: "p IN(" * (n // 6) + "p" + ")" * (n // 6),
     "EXISTS EXISTS": lambda n: "EXISTS " * (n // 7) + "p",
     "parentheses": lambda n: "(" * (n // 2) + "p" + ")" * (n // 2),
+    "decimals": lambda n: _filled(lambda i: f"e={i}.25", " OR ", n),
+    "a list of decimals": lambda n: f"e IN({_filled(lambda i: f'{i}.5', ',', n)})",
+    "decimals beyond any decimal": lambda n: _filled(lambda i: f"e>{i % 9 + 1}e9{i % 10}", " OR ", n),
+    "decimals below any decimal": lambda n: f"e IN({_filled(lambda i: f'{i % 9 + 1}e-9{i % 10}', ',', n)})",
+    "decimals beside computed doubles": lambda n: _filled(lambda i: f"e<{i}.5/7", " OR ", n),
+    "sums of decimals": lambda n: _filled(lambda i: f"e+.5>{i}", " OR ", n),
+    "ints beside large doubles": lambda n: f"a IN({_filled(lambda i: f'{i % 9 + 1}.{i}e18', ',', n)})",
     "digits and a letter": lambda n: f"a={'1' * n}x",
     "digits": lambda n: f"d={'1' * n}.5",
     "escaped quotes": lambda n: "a = " + "\\'" * (n // 2),
