@@ -142,6 +142,17 @@ def grows_like_a_logarithm(results: Results) -> Finding:
     return Finding(shown, judged(grown, holds=lambda times: times <= allowed), "as many subscriptions at every size")
 
 
+def spreads_evenly(results: Results) -> Finding:
+    """From the smallest size to the largest, in proportion to the nodes."""
+    small, large = min(results.xs(SUBSCRIPTION), default=0.0), _largest(results)
+    if small == large:
+        raise NotMeasured("one size is not enough")
+    grown = results.mean(SUBSCRIPTION, large) / results.mean(SUBSCRIPTION, small)
+    shown = f"{_by_size(results, SUBSCRIPTION)} messages of a subscription for 1,000 nodes"
+    why = "what one subscription costs the whole network, shared among its nodes"
+    return Finding(shown, judged(grown, holds=lambda times: times <= 1.1), why)
+
+
 def _check(parameters: Parameters) -> None:
     expect_one_of(STILL, parameters, "protocol")
     expect_at_least(16, parameters, "nodes")
@@ -175,6 +186,11 @@ def scale_experiment(paper: str, sizes: tuple[int, ...], *, seconds: Callable[[f
                 "beyond the paper: messages of an event grow with the logarithm of the nodes",
                 "at most 1.1 times as fast",
                 grows_like_a_logarithm,
+            ),
+            Claim(
+                "beyond the paper: a subscription costs each node no more in larger worlds",
+                "at most 1.1 times as much",
+                spreads_evenly,
             ),
         ),
     )

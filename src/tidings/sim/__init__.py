@@ -42,10 +42,10 @@ from tidings.sim.faults import (
     split_and_heal,
 )
 from tidings.sim.federation import START_MS, Federation
-from tidings.sim.network import CALM, DelaySpace, Flat, Plane, TransitStub, Weather
+from tidings.sim.network import CALM, DelaySpace, Flat, Plane, Roaming, TransitStub, Weather
 from tidings.sim.nodes import NodeAdapter, NodeWorld
 from tidings.sim.plan import SimulationPlan, failure, judge, run, shrunk
-from tidings.sim.topologies import TOPOLOGIES, Topology, topology
+from tidings.sim.topologies import TOPOLOGIES, Topology, topology, within_reach
 from tidings.sim.trace import CheckFailed, Row, SimulationTrace
 from tidings.sim.workloads import Workload
 from tidings.sim.world import MessageInFlight, World
@@ -68,6 +68,7 @@ __all__ = [
     "NodeWorld",
     "Plane",
     "Restart",
+    "Roaming",
     "Row",
     "SimulationPlan",
     "SimulationTrace",
@@ -97,4 +98,5 @@ __all__ = [
     "slow_nodes",
     "split_and_heal",
     "topology",
+    "within_reach",
 ]

@@ -89,6 +89,39 @@ class Plane:
         return x + rng.gauss(0, 0.03), y + rng.gauss(0, 0.03)
 
 
+class Roaming(Plane):
+    """Nodes that move in a unit square: each to a random point in a straight line, and on to the next.
+
+    Delays are those of where nodes are now. `pass_time` moves them.
+    """
+
+    def __init__(self, seed: int, *, speed: float, floor_s: float = 0.002, across_s: float = 0.1) -> None:
+        super().__init__(seed, floor_s=floor_s, across_s=across_s)
+        self.speed = speed
+        """Widths of the square in a second."""
+        self._goals: dict[int, tuple[float, float]] = {}
+        self._luck: dict[int, Random] = {}
+
+    def pass_time(self, seconds: float) -> None:
+        """Move all nodes that have been asked for."""
+        for node in list(self._points):
+            self._move(node, self.speed * seconds)
+
+    def _move(self, node: int, far: float) -> None:
+        rng = self._luck.setdefault(node, Random(f"roaming/{self.seed}/{node}"))
+        while far > 0.0:
+            here, goal = self._points[node], self._goals.get(node) or (rng.random(), rng.random())
+            left = math.dist(here, goal)
+            if left > far:
+                share = far / left
+                self._points[node] = here[0] + share * (goal[0] - here[0]), here[1] + share * (goal[1] - here[1])
+                self._goals[node] = goal
+                return
+            self._points[node] = goal
+            self._goals.pop(node, None)
+            far -= left
+
+
 class TransitStub:
     """A few far-apart backbone sites, each with stub networks whose nodes are close together.
 

@@ -6,6 +6,7 @@ graph unless it says otherwise. A protocol that makes its own links uses only th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
@@ -117,6 +118,12 @@ def planar(node_count: int, rng: Random, *, nearest: int = 4, clusters: int = 0)
         for other in near[1 : nearest + 1]:
             links[min(node, other), max(node, other)] = None
     return Topology(node_count, tuple(links), space)
+
+
+def within_reach(node_count: int, space: Plane, reach: float) -> tuple[Link, ...]:
+    """The links of nodes that hear whoever is near: all pairs at most `reach` apart. They may leave some nodes alone."""
+    points = [space.point(node) for node in range(node_count)]
+    return tuple((a, b) for b in range(node_count) for a in range(b) if math.dist(points[a], points[b]) <= reach)
 
 
 def communities(node_count: int, rng: Random, *, count: int = 5, inside: float = 6.0, between: int = 3) -> Topology:

@@ -18,7 +18,7 @@ same trace to the last bit.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from heapq import heappop, heappush, nsmallest
@@ -55,7 +55,7 @@ from tidings.overlay import (
 )
 from tidings.sim.faults import Fault, NetworkSplit, Slow, Storm, begin, end
 from tidings.sim.network import CALM, Weather
-from tidings.sim.topologies import Topology, barabasi_albert
+from tidings.sim.topologies import Link, Topology, barabasi_albert
 from tidings.sim.trace import CheckFailed, NotificationRecord, Publication, SimulationTrace, SubscriptionEntry
 from tidings.sim.workloads import Values
 
@@ -142,6 +142,7 @@ class World:
         self.rng = Random(f"world/{seed}")
         self._luck = Random(f"network/{seed}")
         self._split = False
+        self._linked: set[Link] | None = None  # All pairs that can hear each other, where links come and go.
         self._described: tuple[Any, str, Any, int, list[int], int] = (None, "", None, 0, [0, 0], MESSAGE)
         self._arrived: dict[tuple[int, int], float] = {}
         self.set_weather(weather)
@@ -288,6 +289,8 @@ class World:
         if self.protocol.on_graph:
             for k in known:
                 self.nodes[k].links.append(index)
+                if self._linked is not None:
+                    self._linked.add((k, index))
                 self._carry_out(self.nodes[k], self.nodes[k].router.peer_up(member.peer, self.now))
         return index
 
@@ -400,7 +403,11 @@ class World:
         if self.trace.recording:
             self.trace.rows.append((now, "send", member.peer.id, to, name, about, size))
         target = self._by_id.get(to)
-        if target is None or (self._split and target.side != member.side):
+        if (
+            target is None
+            or (self._split and target.side != member.side)
+            or (self._linked is not None and not self._is_linked(member.index, target.index))
+        ):
             self._lose(member, to, name, about)
             return
         arrival = now + self._space.delay_s(member.index, target.index)
@@ -491,6 +498,26 @@ class World:
             member.side = 0
         self._split = False
         self.trace.note(self.now, "heal", "")
+
+    def relink(self, links: Iterable[Link]) -> None:
+        """Change the graph that nodes are given, as when they move. Both ends of a new link are told that it is up; that
+        one is gone they notice by silence: what is sent where there is no link is lost."""
+        now_linked = dict.fromkeys((min(a, b), max(a, b)) for a, b in links)
+        before = {(min(member.index, k), max(member.index, k)) for member in self.nodes for k in member.links}
+        self._linked = set(now_linked)
+        for member in self.nodes:
+            member.links.clear()
+        for a, b in now_linked:
+            self.nodes[a].links.append(b)
+            self.nodes[b].links.append(a)
+        for a, b in now_linked:
+            if (a, b) not in before:
+                for here, there in ((self.nodes[a], self.nodes[b]), (self.nodes[b], self.nodes[a])):
+                    if here.up and there.up:
+                        self._carry_out(here, here.router.peer_up(there.peer, self.now))
+
+    def _is_linked(self, a: int, b: int) -> bool:
+        return self._linked is not None and (min(a, b), max(a, b)) in self._linked
 
     def set_weather(self, weather: Weather) -> None:
         """Change what the network does to messages."""

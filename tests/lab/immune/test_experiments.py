@@ -62,3 +62,11 @@ def test_on_communities_and_a_plane_guarded_roles_reach_everyone_and_published_o
     assert judged(chosen, "guarded construction", results).verdict is Verdict.GOAL_MET
     assert judged(chosen, "as published", results).verdict is Verdict.GOAL_MISSED
     assert results.mean("copies per broker, communities, guarded, core_tree") == 1.0
+    assert judged(chosen, "measured delays", results).measured.startswith("flooding")
+
+
+def test_who_can_be_reached_is_reached_while_brokers_move() -> None:
+    chosen = experiment("immune-mobile", node_count="25", reach="0.35", events="4", ranges_per_min="0,3")
+    results = measured(chosen)
+    assert judged(chosen, "reaches who can be reached", results).verdict is Verdict.GOAL_MET
+    assert results.mean("copies per broker, immune", 0.0) < results.mean("copies per broker, flooding", 0.0) / 2

@@ -245,6 +245,21 @@ def test_a_joiner_gets_links_and_its_neighbours_learn_of_it() -> None:
     assert len(world.nodes[new].links) == 2
 
 
+def test_links_come_and_go_and_only_new_ones_are_told() -> None:
+    world = World("flooding", topology=Topology(4, ((0, 1), (1, 2)), Flat()))
+    world.relink([(0, 1), (3, 1)])
+    world.publish(0, {"x": 1})
+    world.run_until_quiet()
+    assert {node for _, node in world.trace.deliveries} == {"n0000", "n0001", "n0003"}
+    assert world.trace.counted["lost"] == 1  # To node 2, of whose going nobody was told.
+    assert world.nodes[2].links == []
+    assert len(set(world.parts().values())) == 2
+    new = world.join(contacts=1)
+    world.publish(new, {"x": 1})
+    world.run_until_quiet()
+    assert len(world.trace.deliveries) > 4
+
+
 def test_a_world_without_nodes_is_refused() -> None:
     with pytest.raises(InputError, match="at least 1 node"):
         World("flooding", node_count=0)

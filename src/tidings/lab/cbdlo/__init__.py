@@ -11,6 +11,12 @@ The modules, in reading order:
     experiments   the figures, as data
 """
 
-from tidings.lab.cbdlo.experiments import EXPERIMENTS
+from tidings.lab.cbdlo import experiments
+from tidings.lab.scale import scale_experiment
+
+EXPERIMENTS = (
+    *experiments.EXPERIMENTS,
+    scale_experiment("cbdlo", (1_000, 10_000, 100_000), seconds=lambda nodes: 1.5 + 1e-3 * nodes),
+)
 
 __all__ = ["EXPERIMENTS"]

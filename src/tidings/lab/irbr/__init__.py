@@ -5,7 +5,12 @@ other_networks   Kademlia's buckets and Chord's fingers as ranges, by a model
 """
 
 from tidings.lab.irbr import experiments, other_networks
+from tidings.lab.scale import scale_experiment
 
-EXPERIMENTS = (*experiments.EXPERIMENTS, *other_networks.EXPERIMENTS)
+EXPERIMENTS = (
+    *experiments.EXPERIMENTS,
+    *other_networks.EXPERIMENTS,
+    scale_experiment("irbr", (1_000, 10_000, 100_000), seconds=lambda nodes: 1.5 + 2e-3 * nodes),
+)
 
 __all__ = ["EXPERIMENTS"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tidings.overlay.dedup import SeenIds
-from tidings.overlay.immune import global_construction
+from tidings.overlay.immune import global_construction, link_delays
 from tidings.overlay.immune.messages import (
     Beacon,
     Bridge,
@@ -65,6 +65,7 @@ class _DemotionRound:
     round: int
     waiting: dict[NodeId, None]
     seen: dict[NodeId, tuple[NodeId, ...]] = field(default_factory=dict)
+    delays: dict[NodeId, dict[NodeId, float]] = field(default_factory=dict)
     asked: tuple[NodeId, ...] = ()
 
 
@@ -191,7 +192,9 @@ class CoreMaintenance:
     def _enter_epoch(self, epoch: int, now: float) -> None:
         """Take the ranks anew, and ask again which nodes the core needs."""
         state = self._state
-        has_grown = state.degree <= state.options.delta < len(state.neighbours)
+        is_wide = len(state.neighbours) > state.options.delta
+        # With weights all that are wide enough come back: which ways are short may be other ones by now.
+        has_grown = is_wide and (state.degree <= state.options.delta or state.delays is not None)
         state.epoch, state.epoch_at, state.degree = epoch, now, len(state.neighbours)
         state.kept, state.demotion_tries, state.changed_at = False, 0, now
         if has_grown and not state.in_core and state.upper:
@@ -273,6 +276,8 @@ class CoreMaintenance:
         is_agreed = all(state.neighbours[peer].root == state.root.id for peer in state.core_neighbours())
         if not is_settled or not is_agreed or not all(status.decided for status in state.neighbours.values()):
             return []
+        if state.delays and any(state.delays.of(peer) is None for peer in state.core_neighbours()):
+            return []
         if state.options.demotion == "literal":
             return self._leave_core(state.core_neighbours(), now)
         state.demotion_tries += 1
@@ -304,7 +309,7 @@ class CoreMaintenance:
         self.granted[candidate] = now + GRANTED_FOR * state.beat_s
         others = [peer for peer in state.core_neighbours() if peer != candidate]
         if ask.relayed or not others:
-            return [*effects, Send(sender, DemoteGrant(candidate, round, (self._seen_here(),)))]
+            return [*effects, Send(sender, DemoteGrant(candidate, round, (self._seen_here(),), self._delays_here()))]
         self._relays = {key: relay for key, relay in self._relays.items() if key[0] != candidate}
         self._relays[candidate, round] = _DemotionRound(round, dict.fromkeys(others))
         onward = DemoteAsk(candidate, ask.degree, round, relayed=True)
@@ -317,16 +322,23 @@ class CoreMaintenance:
             return []
         del ask.waiting[sender]
         ask.seen.update(grant.seen)
+        ask.delays.update(grant.delays)
         if ask.waiting:
             return []
         if candidate == state.id:
             return self._decide_demotion(ask, now)
         del self._relays[candidate, round]
-        seen = (self._seen_here(), *ask.seen.items()) if state.in_core else ()
-        return [Send(candidate, DemoteGrant(candidate, round, seen))]
+        if not state.in_core:
+            return [Send(candidate, DemoteGrant(candidate, round, ()))]
+        seen, delays = (self._seen_here(), *ask.seen.items()), (*self._delays_here(), *ask.delays.items())
+        return [Send(candidate, DemoteGrant(candidate, round, seen, delays))]
 
     def _seen_here(self) -> tuple[NodeId, tuple[NodeId, ...]]:
         return self._state.id, tuple(self._state.core_neighbours())
+
+    def _delays_here(self) -> tuple[tuple[NodeId, dict[NodeId, float]], ...]:
+        state = self._state
+        return ((state.id, state.delays.known(state.core_neighbours())),) if state.delays else ()
 
     def _on_deny(self, candidate: NodeId, round: int) -> list[Effect]:
         if candidate == self._state.id:
@@ -344,10 +356,23 @@ class CoreMaintenance:
         edges = {peer: [third for third in theirs if third in seen] for peer, theirs in seen.items()}
         if not state.is_idle() or self.granted or now < state.unstable_until:
             return self._stop_asking()
-        if near and global_construction.stay_connected(near, edges):
+        if near and global_construction.stay_connected(near, edges) and self._ways_stay_short(near, edges, ask):
             return self._leave_core(near, now)
         state.kept = True
         return [Count("kept"), *self._stop_asking()]
+
+    def _ways_stay_short(self, near: list[NodeId], edges: dict[NodeId, list[NodeId]], ask: _DemotionRound) -> bool:
+        """Where links are weighed: whether the ways around this node are short enough, by what others have measured."""
+        delays = self._state.delays
+        if delays is None:
+            return True
+        ways = {peer: self._measured(peer, to, ask) for peer, to in edges.items()}
+        return link_delays.ways_stay_short(delays.known(near), ways, self._state.options.stretch)
+
+    def _measured(self, peer: NodeId, ends: list[NodeId], ask: _DemotionRound) -> dict[NodeId, float]:
+        """Delays of a node's links to these ends; what it has not measured, or cannot be, is no way."""
+        told = ask.delays.get(peer, {})
+        return {end: told[end] for end in ends if told.get(end, -1.0) >= 0.0}
 
     def _leave_core(self, near: list[NodeId], now: float) -> list[Effect]:
         state = self._state

@@ -126,6 +126,8 @@ class DemoteGrant(Message, frozen=True):
     candidate: NodeId
     round: int
     seen: tuple[tuple[NodeId, tuple[NodeId, ...]], ...]
+    delays: tuple[tuple[NodeId, dict[NodeId, float]], ...] = ()
+    """Where links are weighed by delay: how far each of them is from its core neighbours, in seconds."""
 
 
 class DemoteDeny(Message, frozen=True):
@@ -144,6 +146,20 @@ class DemoteEnd(Message, frozen=True):
 
 class LeaveNotice(Message, frozen=True, tag="Bye"):
     """I leave the network."""
+
+
+class DelayProbe(Message, frozen=True):
+    """Answer at once: I measure how far you are."""
+
+    chatter: ClassVar[bool] = True
+    number: int
+
+
+class DelayAnswer(Message, frozen=True):
+    """The answer to the probe with this number."""
+
+    chatter: ClassVar[bool] = True
+    number: int
 
 
 class EventBroadcast(Message, frozen=True, tag="Spread"):
@@ -192,7 +208,7 @@ class AdvertList(Message, frozen=True, tag="Adverts"):
 BroadcastMessage: TypeAlias = EventBroadcast | Advertise | RenewAdvert
 ImmuneMessage: TypeAlias = (
     Hello | RoleChange | Elect | ElectOk | ElectNo | Release | CorePromotion | Beacon | Foreign | Repair | RepairPath | Bridge
-    | DemoteAsk | DemoteGrant | DemoteDeny | DemoteEnd | LeaveNotice | EventBroadcast | Advertise | RenewAdvert | BroadcastAck | AdvertRequest | AdvertList
+    | DemoteAsk | DemoteGrant | DemoteDeny | DemoteEnd | LeaveNotice | DelayProbe | DelayAnswer | EventBroadcast | Advertise | RenewAdvert | BroadcastAck | AdvertRequest | AdvertList
     | AdvertSubscribe | AdvertConfirm | AdvertUnsubscribe | Forward | Forwarded
 )  # fmt: skip
 

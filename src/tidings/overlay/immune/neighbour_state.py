@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from random import Random
 
 from tidings.errors import InputError
 from tidings.overlay.failure_detector import FailureDetector
+from tidings.overlay.immune.link_delays import LinkDelays
 from tidings.overlay.immune.messages import NeighbourStatus
 from tidings.overlay.messages import NodeId, Peer
 
@@ -18,8 +20,10 @@ NEIGHBOURS_MAX = 4096  # Four times the largest hub in the lab.
 
 # In heartbeats. A beacon every other one; three missed beacons, as three missed heartbeats, are too many.
 BEACON_EVERY, BEACON_LOST_AFTER, SETTLED_AFTER = 2, 6, 4
+FORGOTTEN_AFTER = 60  # A link on which nobody answers.
 
 FORWARD_MODES = ("core_flood", "core_elim", "core_tree")
+STRETCH_MAX = 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,11 @@ class ImmuneOptions:
     """After so long ranks are taken anew. 0: never."""
     lowers_max: int = NEIGHBOURS_MAX
     """Immune nodes that one core node forwards to."""
+    weight: str = "none"
+    """What a link weighs. `delay`: nodes measure round trips; an immune node moves to the nearest upper, and a node
+    leaves the core only if ways around it are short. With `none` all links are alike."""
+    stretch: float = 1.5
+    """With weights: how many times longer the ways around a node may be that leaves the core."""
     acks: bool = True
     """Acknowledge and retransmit broadcasts, hop by hop."""
 
@@ -51,11 +60,16 @@ class ImmuneOptions:
             ("mode", ("traverse", "advertise")),
             ("demotion", ("literal", "guarded")),
             ("check", ("local", "global")),
+            ("weight", ("none", "delay")),
         ):
             if getattr(self, name) not in allowed:
                 raise InputError(f"expected {name} to be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
         if self.delta < 0 or self.heartbeat_s < 0 or self.epoch_s < 0 or self.lowers_max < 1:
             raise InputError(f"expected no negative options and lowers_max of at least 1, got {self}")
+        if not 1.0 <= self.stretch <= STRETCH_MAX:
+            raise InputError(f"expected a stretch from 1 to {STRETCH_MAX:g}, got {self.stretch}")
+        if self.weight == "delay" and (self.demotion == "literal" or not self.heartbeat_s):
+            raise InputError('weight = "delay" needs heartbeats, which measure delays, and guarded demotion')
 
     @classmethod
     def paper(cls) -> ImmuneOptions:
@@ -85,11 +99,14 @@ class RootState:
 class NeighbourState:
     """One node's links, its neighbours as it knows them, and its own role."""
 
-    def __init__(self, me: Peer, links: tuple[NodeId, ...], options: ImmuneOptions) -> None:
+    def __init__(self, me: Peer, links: tuple[NodeId, ...], options: ImmuneOptions, rng: Random) -> None:
         self.me, self.id, self.options = me, me.id, options
+        self.delays = LinkDelays(rng) if options.weight == "delay" else None
         self.beat_s = options.heartbeat_s or 1.0
         self.links: dict[NodeId, None] = dict.fromkeys(links)
         """All links, also those on which nobody answers: the node behind one may come back."""
+        self._given = frozenset(links)
+        self._silent_since: dict[NodeId, float] = {}
         self.neighbours: dict[NodeId, NeighbourStatus] = {}
         self.alive = FailureDetector(self.beat_s)
         self.losses: dict[NodeId, int] = {}
@@ -106,6 +123,25 @@ class NeighbourState:
         self.root = RootState(self.id, self.degree)
         self.beacon_at = self.changed_at = self.epoch_at = 0.0
         self.unstable_until = -math.inf
+
+    def heard_of(self, peer: NodeId) -> None:
+        """There is a link to this node, and somebody answers on it or will."""
+        self.links[peer] = None
+        self._silent_since.pop(peer, None)
+
+    def fell_silent(self, peer: NodeId, now: float) -> None:
+        """Nobody answers on this link any more."""
+        self._silent_since[peer] = now
+
+    def forget_silent_links(self, now: float) -> None:
+        """Links that came up later, and on which nobody has answered for long, are gone: nodes move. Those that this
+        node was given stay, as the nodes behind them may be cut off for any time and know of no one else."""
+        for peer, since in list(self._silent_since.items()):
+            if now > since + FORGOTTEN_AFTER * self.beat_s:
+                del self._silent_since[peer]
+                if peer not in self._given:
+                    self.links.pop(peer, None)
+                    self.losses.pop(peer, None)
 
     def start_clocks(self, now: float) -> None:
         """All that counts from when the node started."""
@@ -125,6 +161,12 @@ class NeighbourState:
     def best_upper(self) -> NodeId:
         """The best-ranked core neighbour; empty if there is none."""
         return min(self.core_neighbours(), key=self.rank, default="")
+
+    def nearer_upper(self) -> NodeId:
+        """The nearest core neighbour, if that is nearer than the upper by enough to change; empty otherwise."""
+        measured = self.delays.known(self.core_neighbours()) if self.delays else {}
+        nearest = min(measured, key=lambda peer: (measured[peer], peer), default="")
+        return nearest if self.delays and nearest and self.delays.is_nearer(nearest, self.upper) else ""
 
     def rank(self, peer: NodeId) -> tuple[int, NodeId]:
         """A neighbour's rank; smaller is better."""

@@ -1,6 +1,7 @@
 """A whole network of immune routing as it is once every node has greeted its neighbours: roles, beacon tree, statuses.
 
-Computed at once, with the result that messages would have had, for simulations that begin with it.
+Computed at once, with the result that messages would have had, for simulations that begin with it. Where links are
+weighed by delay nothing is computed.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ def settle(routers: dict[NodeId, Router[Any]], now: float) -> None:
     nodes = {id: cast("_HasState", router).state for id, router in routers.items()}
     graph = {id: list(node.links) for id, node in nodes.items()}
     options = next(iter(nodes.values())).options
+    if options.weight != "none":
+        return  # Delays are known by measuring only; so the nodes find their roles by messages.
     if options.demotion == "literal":
         roles = global_construction.literal(graph, options.delta)
     else:

@@ -51,6 +51,7 @@ class RoleElection:
     def __init__(self, state: NeighbourState, observer: NeighbourObserver) -> None:
         self._state, self._observer = state, observer
         self._electing: tuple[NodeId, int] = ("", 0)  # Whom this node asked, and in which heartbeat.
+        self._moved_at = -math.inf  # When it last asked a nearer one.
 
     def status(self) -> NeighbourStatus:
         """This node as its neighbours are to know it."""
@@ -73,7 +74,7 @@ class RoleElection:
             state.losses[sender] = state.losses.get(sender, 0) - 1  # Its mistake, not to be answered with ours.
             effects += self.lose(sender, now)
             known = None
-        state.links[sender] = None
+        state.heard_of(sender)
         state.alive.watch(sender, now)
         state.neighbours[sender] = status
         if known is None or (known.core, known.leaving) != (status.core, status.leaving):
@@ -112,7 +113,10 @@ class RoleElection:
         if status is None:
             return []
         state.alive.forget(peer)
+        if state.delays:
+            state.delays.forget(peer)
         state.losses[peer] = state.losses.get(peer, 0) + 1
+        state.fell_silent(peer, now)
         if peer in (state.upper, *state.lowers) or (status.core and state.in_core):
             state.stay_unstable(now + SETTLED_AFTER * state.beat_s)
         state.lowers.pop(peer, None)
@@ -161,6 +165,19 @@ class RoleElection:
         if not staying:
             return self.join_core(now)
         return [Send(min(staying, key=state.rank), CorePromotion())]
+
+    def move_nearer(self, now: float) -> list[Effect]:
+        """Where links are weighed: elect a core neighbour that is nearer than the upper, once the core has settled."""
+        state = self._state
+        if not state.delays or state.in_core or not state.upper or state.leaving or state.is_unstable(now):
+            return []
+        if now < max(state.changed_at, self._moved_at) + SETTLED_AFTER * state.beat_s:
+            return []
+        nearer = state.nearer_upper()
+        if not nearer:
+            return []
+        self._moved_at = now
+        return [Send(nearer, Elect())]
 
     def enter_core(self, now: float) -> None:
         """Become a member of the core, and follow the best root that a core neighbour follows."""

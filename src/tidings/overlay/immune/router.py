@@ -19,6 +19,8 @@ from tidings.overlay.immune.messages import (
     BroadcastAck,
     BroadcastMessage,
     CorePromotion,
+    DelayAnswer,
+    DelayProbe,
     Elect,
     ElectNo,
     ElectOk,
@@ -75,7 +77,7 @@ class Immune(Router[ImmuneMessage]):
     def __init__(self, place: Place, options: ImmuneOptions | None = None) -> None:
         self.me, self.id, self._rng = place.me, place.me.id, place.rng
         self.options = options or ImmuneOptions()
-        self.state = NeighbourState(place.me, tuple(peer.id for peer in place.neighbours), self.options)
+        self.state = NeighbourState(place.me, tuple(peer.id for peer in place.neighbours), self.options, place.rng)
         self._roles = RoleElection(self.state, self)
         self._core = CoreMaintenance(self.state, self._roles)
         self._beat_s = self.state.beat_s
@@ -116,7 +118,7 @@ class Immune(Router[ImmuneMessage]):
     def peer_up(self, peer: Peer, now: float) -> list[Effect]:
         if len(self.state.links) >= NEIGHBOURS_MAX:
             return []
-        self.state.links[peer.id] = None
+        self.state.heard_of(peer.id)
         return [Send(peer.id, RoleChange(self._roles.status(), asking=True))]
 
     def peer_down(self, peer: NodeId, now: float) -> list[Effect]:
@@ -163,6 +165,13 @@ class Immune(Router[ImmuneMessage]):
                 return answer + self._roles.on_status(sender, status, now)
         if sender not in self.state.neighbours and not isinstance(message, Forward | Forwarded):
             return []  # A stranger, or one whose greeting was lost; it will greet again.
+        match message:
+            case DelayProbe(number):
+                return [Send(sender, DelayAnswer(number))]
+            case DelayAnswer(number):
+                if self.state.delays:
+                    self.state.delays.answered(sender, number, now)
+                return []
         if isinstance(
             message,
             AdvertSubscribe | AdvertConfirm | AdvertUnsubscribe | Forward | Forwarded | AdvertRequest | AdvertList,
@@ -207,6 +216,7 @@ class Immune(Router[ImmuneMessage]):
             "wires": (len(self.state.links), NEIGHBOURS_MAX),
             "lowers": (len(self.state.lowers), NEIGHBOURS_MAX),
             "seen": (len(self._seen), self._seen.at_most),
+            "delays": (self.state.delays.count() if self.state.delays else 0, NEIGHBOURS_MAX),
             "unacked": (len(self._unacked), UNACKED_MAX),
             **self._core.holdings(),
             **self.paths.holdings(),
@@ -282,11 +292,13 @@ class Immune(Router[ImmuneMessage]):
         effects: list[Effect] = [WakeAt(now + self._beat_s, "tick", idle=True)]
         for peer in state.alive.silent(now):
             effects += self._roles.lose(peer, now)
+        state.forget_silent_links(now)
         state.children = {child: until for child, until in state.children.items() if until >= now}
         self._core.expire(now)
         if not state.decided:
             return effects + [Send(peer, RoleChange(self._roles.status(), asking=True)) for peer in state.links]
-        effects += self._roles.ensure_role(now) + self._core.tick(now)
+        effects += self._roles.ensure_role(now) + self._core.tick(now) + self._roles.move_nearer(now)
+        effects += state.delays.probe(state.neighbours, now) if state.delays else []
         effects += self._maintain_paths(now)
         if state.leaving and state.in_core:
             effects += self._go_if_replaced(now)

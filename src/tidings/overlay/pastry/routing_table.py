@@ -28,6 +28,7 @@ class PastryState(PrefixState):
         self.half = leaf_count // 2
         self._cw: list[tuple[int, Peer]] = []  # By distance clockwise, nearest first.
         self._ccw: list[tuple[int, Peer]] = []
+        self._leaf_ids: frozenset[NodeId] = frozenset()  # Of both sides: asked for with every message.
 
     # ── Cells ────────────────────────────────────────────────────────────────
 
@@ -81,7 +82,7 @@ class PastryState(PrefixState):
         return next((peer for _, peer in (*self._cw, *self._ccw) if peer.id == id), None)
 
     def is_leaf(self, id: NodeId) -> bool:
-        return any(peer.id == id for _, peer in (*self._cw, *self._ccw))
+        return id in self._leaf_ids
 
     def is_next_after(self, id: NodeId) -> bool:
         """Whether this node is the first clockwise of `id` among those it knows."""
@@ -158,6 +159,7 @@ class PastryState(PrefixState):
         """Forget a node."""
         self._cw = [leaf for leaf in self._cw if leaf[1].id != id]
         self._ccw = [leaf for leaf in self._ccw if leaf[1].id != id]
+        self._leaf_ids -= {id}
         super().drop(id)
 
     def holdings(self) -> dict[str, tuple[int, int]]:
@@ -173,7 +175,12 @@ class PastryState(PrefixState):
                 insort(side, (distance, peer), key=lambda leaf: leaf[0])
                 del side[self.half :]
                 placed = True
+        if placed:
+            self._note_leaves()
         return placed
+
+    def _note_leaves(self) -> None:
+        self._leaf_ids = frozenset(peer.id for _, peer in (*self._cw, *self._ccw))
 
     def _all_round(self) -> bool:
         """Whether the leaf sets of both sides meet, so that they are all nodes there are."""
@@ -209,4 +216,5 @@ class PastryState(PrefixState):
         values = ranges.values
         self._cw = [((values[(index + i) % count] - self.at) % self.size, peers[(index + i) % count]) for i in reach]
         self._ccw = [((self.at - values[index - i]) % self.size, peers[index - i]) for i in reach]
+        self._note_leaves()
         super()._fill_from(index, peers, ranges, pick)

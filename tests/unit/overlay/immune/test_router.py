@@ -319,10 +319,11 @@ PARTS: dict[str, st.SearchStrategy[Any]] = {
     "interest": st.builds(Interest, st.builds(SubscriptionId, names, numbers, numbers), st.just("Event"), st.just(Everything())),
     "id": st.builds(SubscriptionId, names, numbers, numbers),
     "path": st.lists(names, max_size=5).map(tuple),
+    "delays": st.lists(st.tuples(names, st.dictionaries(names, st.floats()))).map(tuple),
     "seen": st.lists(st.tuples(names, st.lists(names).map(tuple))).map(tuple),
     **dict.fromkeys(("safe", "asking", "relayed"), st.booleans()),
     **dict.fromkeys(("root", "candidate", "asker", "key"), names),
-    **dict.fromkeys(("root_degree", "degree", "round", "seq", "epoch", "nth"), numbers),
+    **dict.fromkeys(("root_degree", "degree", "round", "seq", "epoch", "nth", "number"), numbers),
 }  # fmt: skip
 
 
@@ -335,9 +336,15 @@ any_message = st.sampled_from(get_args(ImmuneMessage)).flatmap(messages)
 
 @pytest.mark.slow
 @settings(max_examples=80)
-@given(st.sampled_from(["traverse", "advertise"]), st.lists(st.tuples(names, any_message), max_size=30))
-def test_nothing_that_peers_say_raises_loops_or_grows_without_bound(mode: str, said: list[tuple[str, Any]]) -> None:
-    world = World("immune", node_count=8, seed=1, options={"mode": mode})
+@given(
+    st.sampled_from(["traverse", "advertise"]),
+    st.sampled_from(["none", "delay"]),
+    st.lists(st.tuples(names, any_message), max_size=30),
+)
+def test_nothing_that_peers_say_raises_loops_or_grows_without_bound(
+    mode: str, weight: str, said: list[tuple[str, Any]]
+) -> None:
+    world = World("immune", node_count=8, seed=1, options={"mode": mode, "weight": weight})
     for index, (sender, message) in enumerate(said):
         target = world.nodes[index % 8]
         world._carry_out(target, target.router.receive(sender, message, world.now))
