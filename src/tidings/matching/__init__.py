@@ -31,7 +31,7 @@ In reading order:
 """
 
 from tidings.matching.batch import Matches
-from tidings.matching.box_table import BOXES_SCHEMA, boxes_table, table_of
+from tidings.matching.box_table import BOXES_SCHEMA, BoxColumns, boxes_table, one_chunk, read_table, table_of
 from tidings.matching.bulk import ParsedTexts, parse_texts
 from tidings.matching.diagnostics import Effort, Explanation, Grid, PartStats, Stats
 from tidings.matching.index import Index, IndexTuning
@@ -41,6 +41,7 @@ from tidings.matching.reference import NaiveIndex
 
 __all__ = [
     "BOXES_SCHEMA",
+    "BoxColumns",
     "Effort",
     "Explanation",
     "Grid",
@@ -54,6 +55,8 @@ __all__ = [
     "boxes_table",
     "key_column",
     "load_kernels",
+    "one_chunk",
     "parse_texts",
+    "read_table",
     "table_of",
 ]

@@ -26,9 +26,9 @@ import pyarrow as pa
 from numba import njit
 
 from tidings.events import EventType
-from tidings.matching import BOXES_SCHEMA, Index
+from tidings.matching import BOXES_SCHEMA, Index, one_chunk
 from tidings.pipeline.matching.index_distribution import FolderBroadcast
-from tidings.pipeline.matching.parse_subscriptions import SUBSCRIPTIONS_SCHEMA
+from tidings.pipeline.matching.parse_subscriptions import SUBSCRIPTIONS_SCHEMA, without_texts
 from tidings.pipeline.tables import COMPACT_NAMES, PAIR_NAMES
 
 if TYPE_CHECKING:
@@ -169,15 +169,15 @@ class IndexReplica:
     @classmethod
     def of(cls, subscriptions: pa.Table, event_type: EventType, *, rows_max: int = ROWS_MAX) -> IndexReplica:
         """Built from a table of SUBSCRIPTIONS_SCHEMA in which every id is unique."""
-        index = Index.from_boxes(_without_texts(subscriptions).select(BOXES_SCHEMA.names), event_type)
-        columns = _one_chunk(subscriptions, "id"), _one_chunk(subscriptions, "subscriber")
+        index = Index.from_boxes(without_texts(subscriptions).select(BOXES_SCHEMA.names), event_type)
+        columns = one_chunk(subscriptions.column("id")), one_chunk(subscriptions.column("subscriber"))
         return cls((index,), event_type, *columns, RoundSizer(len(subscriptions), rows_max))
 
     @classmethod
     def open(cls, folder: Path) -> IndexReplica:
         parts = tuple(Index.open(part) for part in sorted(folder.glob(f"{INDEX_FOLDER}-*")))
         subscribers = pa.ipc.open_file(pa.memory_map(str(folder / SUBSCRIBERS_FILE))).read_all()
-        columns = _one_chunk(subscribers, "id"), _one_chunk(subscribers, "subscriber")
+        columns = one_chunk(subscribers.column("id")), one_chunk(subscribers.column("subscriber"))
         return cls(parts, parts[0].event_type, *columns, RoundSizer(len(subscribers)))
 
     def save(self, folder: Path) -> None:
@@ -213,11 +213,6 @@ class IndexReplica:
             return flat
         nested = {attribute.name.partition(".")[0] for attribute in self.event_type} - set(flat)
         return flat + [name for name in names if name in nested]
-
-
-def _one_chunk(table: pa.Table, name: str) -> pa.Array:
-    column = table.column(name)
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays([pa.array([], column.type), *column.chunks])
 
 
 # ── On every host ────────────────────────────────────────────────────────────
@@ -257,7 +252,7 @@ def build_index(
     """Builds and saves an index part by part, with never more in memory than one part, and the ids and subscribers."""
     names: list[pa.Table] = []
     waiting: list[pa.Table] = []
-    for table in chain.from_iterable(_slices(_without_texts(table), part_rows) for table in subscriptions):
+    for table in chain.from_iterable(_slices(without_texts(table), part_rows) for table in subscriptions):
         if sum(map(len, waiting)) + len(table) > part_rows:
             names.append(_build_part(waiting, event_type, folder / _part(len(names))))
             waiting = []
@@ -276,13 +271,6 @@ def _build_part(tables: list[pa.Table], event_type: EventType, folder: Path) -> 
     del whole
     pa.default_memory_pool().release_unused()
     return pa.table(names)
-
-
-def _without_texts(subscriptions: pa.Table) -> pa.Table:
-    """Texts of conditions are there to be explained, which no worker does."""
-    nothing = pa.array([""], pa.string()).take(pa.array(np.zeros(len(subscriptions), np.int32)))
-    at = subscriptions.schema.get_field_index("condition")
-    return subscriptions.set_column(at, BOXES_SCHEMA.field("condition"), nothing)
 
 
 def _slices(table: pa.Table, rows: int) -> Iterator[pa.Table]:

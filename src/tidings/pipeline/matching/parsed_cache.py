@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SETTING = "spark.tidings.parsedCache"
-FORM = 1  # Of what is kept; another one finds nothing of this one.
+FORM = 2  # Of what is kept; another one finds nothing of this one.
 _PARTS, _PART_DIGITS = 4, 15  # Of a row's SHA-256: four numbers of 60 bits, which are added up over all rows.
 _WHOLE = "_SUCCESS"
 

@@ -6,30 +6,33 @@ only the subscriptions of its zones, and each pair is found in exactly one place
 it (many events with the same values) gets several **buckets**: its subscriptions are copied to all of them, and
 its events are spread over them.
 
-    events         ─ mapInArrow: bucket ──┐
-                                          ├─ by partition, then bucket, subscriptions first ─ mapInArrow: match
-    subscriptions  ─ mapInArrow: buckets ─┘
+    events         ─ mapInArrow: by bucket ──┐
+                                             ├─ by partition, then bucket, subscriptions first ─ mapInArrow: match
+    subscriptions  ─ mapInArrow: by bucket ──┘
+
+Workers hand both to Spark as payloads, Arrow streams of all that one bucket gets from so many rows. So Spark shuffles
+and sorts few rows, and never looks at an attribute.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import functions as f
-from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from tidings.events import INT_MIN, EventType, ValueType, conform
-from tidings.matching import key_column
+from tidings.matching import BoxColumns, key_column, one_chunk, read_table
 from tidings.pipeline.matching.index_replica import IndexReplica
 from tidings.pipeline.matching.match import KEPT, match_rows, named
 from tidings.pipeline.matching.parse_subscriptions import (
+    PAYLOAD_ROWS,
     SUBSCRIPTIONS_SCHEMA,
     SubscriptionStats,
     read_payload,
@@ -41,6 +44,7 @@ from tidings.space import BalancedTree, KdTree, balance
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -51,7 +55,12 @@ PARTITIONS_PER_CORE = 2
 ZONES_MAX = 4_096
 SEED = 7  # Fixed, so that runs are alike. The sample decides where the work is done, never the result.
 
-PARTITION, BUCKET, PAYLOAD = "_partition", "_bucket", "_payload"
+# Rows that a worker divides into payloads at once: more of them make larger payloads, which cost less.
+SUBSCRIPTIONS_AT_ONCE, EVENTS_AT_ONCE, BYTES_AT_ONCE = 65_536, 131_072, 64 << 20
+MATCHED_AT_ONCE = 16_384  # Events of several small payloads that are matched together.
+
+SHUFFLED = "_partition int, _bucket int, _is_event boolean, _payload binary"
+PARTITION, BUCKET, IS_EVENT, PAYLOAD = "_partition", "_bucket", "_is_event", "_payload"
 
 
 class SubscriptionPayloads(Protocol):
@@ -78,16 +87,10 @@ def match_in_zones(
     """The deliveries of events from `project_events`, equal to those of the other plan."""
     placing = projected.drop(*(f"{KEPT}{at}" for at in range(len(kept))))
     plan = plan_buckets(placing, subscriptions)
-    placed = StructType(
-        [StructField(PARTITION, IntegerType()), StructField(BUCKET, IntegerType()), StructField(PAYLOAD, BinaryType())]
-    )
-    events = projected.mapInArrow(_AssignEvents(plan), StructType([*placed, *projected.schema]))
+    divided = projected.mapInArrow(_DivideEvents(plan), SHUFFLED)
     payloads = subscriptions.batches.where("subscriptions > 0").select("payload")
-    copies = payloads.mapInArrow(_AssignSubscriptions(plan), placed)
-    together = events.unionByName(copies, allowMissingColumns=True)
-    by_bucket = together.repartitionById(plan.partition_count, f.col(PARTITION)).sortWithinPartitions(
-        BUCKET, f.col(PAYLOAD).isNull()
-    )
+    together = divided.unionAll(payloads.mapInArrow(_DivideSubscriptions(plan), SHUFFLED))
+    by_bucket = together.repartitionById(plan.partition_count, f.col(PARTITION)).sortWithinPartitions(BUCKET, IS_EVENT)
     return by_bucket.mapInArrow(_MatchBuckets(subscriptions.projected_type, compact, kept), schema)
 
 
@@ -110,16 +113,20 @@ class BucketPlan:
         buckets = np.diff(self.first_bucket)[zone]
         return self.first_bucket[zone] + np.arange(len(zone)) % buckets
 
-    def of_subscriptions(self, subscriptions: pa.Table) -> Iterator[tuple[int, Array]]:
-        """Each bucket, and the rows of the subscriptions that it needs."""
+    def of_subscriptions(self, subscriptions: pa.Table) -> tuple[Array, Array]:
+        """Pairs of row and bucket that needs it, each once, by bucket."""
         owner, low, high = boxes_in_cells(subscriptions, self.axes)
         box, zone = self.tree.touch(low, high)
-        pairs = np.unique(np.stack([zone, owner[box]], 1), axis=0)
-        starts = np.flatnonzero(np.diff(pairs[:, 0], prepend=-1))
-        for start, end in zip(starts, [*starts[1:], len(pairs)]):
-            at = int(pairs[start, 0])
-            for bucket in range(self.first_bucket[at], self.first_bucket[at + 1]):
-                yield bucket, pairs[start:end, 1]
+        count = max(subscriptions.num_rows, 1)
+        pairs = np.unique(zone * count + owner[box])  # Of a subscription several boxes may touch the same zone.
+        zone, row = pairs // count, pairs % count
+        copies = np.diff(self.first_bucket)[zone]
+        if copies.max(initial=1) == 1:
+            return row, self.first_bucket[zone]
+        within = np.arange(copies.sum()) - np.repeat(np.cumsum(copies) - copies, copies)
+        bucket = np.repeat(self.first_bucket[zone], copies) + within
+        order = np.argsort(bucket, kind="stable")
+        return np.repeat(row, copies)[order], bucket[order]
 
 
 def plan_buckets(projected: DataFrame, subscriptions: SubscriptionPayloads) -> BucketPlan:
@@ -159,14 +166,11 @@ def _sample_events(projected: DataFrame, count: int, projected_type: EventType) 
 
 
 def _sample_subscriptions(subscriptions: SubscriptionPayloads) -> pa.Table:
-    per_payload = max(1, SAMPLE_MAX * INDEX_ROWS // max(subscriptions.stats.subscriptions, INDEX_ROWS))
+    per_payload = max(1, SAMPLE_MAX * PAYLOAD_ROWS // max(subscriptions.stats.subscriptions, PAYLOAD_ROWS))
     payloads = subscriptions.batches.where("subscriptions > 0").select("payload")
     some = payloads.mapInArrow(_SampleEach(per_payload), "payload binary")
     tables = [read_payload(row.payload) for row in some.toLocalIterator()]
     return pa.concat_tables([SUBSCRIPTIONS_SCHEMA.empty_table(), *tables])
-
-
-INDEX_ROWS = 16_384  # Subscriptions in one payload, at most.
 
 
 class _SampleEach:
@@ -186,45 +190,62 @@ class _SampleEach:
 # ── Shuffle into buckets, and match ──────────────────────────────────────────
 
 
-class _AssignEvents:
-    """mapInArrow: events → the same with partition and bucket."""
+class _DivideEvents:
+    """mapInArrow: events → payloads of them by bucket."""
 
     def __init__(self, plan: BucketPlan) -> None:
         self.plan = plan
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         projected_type = EventType.of("Event", tuple(axis.attribute for axis in self.plan.axes))
-        for batch in batches:
-            rows = pa.Table.from_batches([conformed(batch, projected_type)])
+        for events in _gathered((pa.Table.from_batches([batch]) for batch in batches), EVENTS_AT_ONCE):
+            rows = pa.Table.from_batches([conformed(batch, projected_type) for batch in events.to_batches()])
             bucket = self.plan.of_events(rows)
-            placed = [pa.array(self.plan.partition_of_bucket[bucket]), pa.array(bucket.astype(np.int32))]
-            nothing = pa.nulls(batch.num_rows, pa.binary())
-            yield pa.RecordBatch.from_arrays(
-                [*placed, nothing, *batch.columns], [PARTITION, BUCKET, PAYLOAD, *batch.schema.names]
-            )
+            order = np.argsort(bucket.astype(np.int32), kind="stable")
+            yield from _payloads(events, order, bucket[order], self.plan, is_event=True)
 
 
-class _AssignSubscriptions:
-    """mapInArrow: payloads → for each bucket, a payload of the subscriptions that it needs."""
+class _DivideSubscriptions:
+    """mapInArrow: payloads → payloads of the same subscriptions by bucket, some of them in several."""
 
     def __init__(self, plan: BucketPlan) -> None:
         self.plan = plan
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for payload in batch.column("payload").to_pylist():
-                yield from self._assigned(read_payload(payload))
+        payloads = chain.from_iterable(batch.column("payload").to_pylist() for batch in batches)
+        for subscriptions in _gathered(map(read_payload, payloads), SUBSCRIPTIONS_AT_ONCE):
+            row, bucket = self.plan.of_subscriptions(subscriptions)
+            yield from _payloads(subscriptions, row, bucket, self.plan, is_event=False)
 
-    def _assigned(self, subscriptions: pa.Table) -> Iterator[pa.RecordBatch]:
-        for bucket, rows in self.plan.of_subscriptions(subscriptions):
-            partition = int(self.plan.partition_of_bucket[bucket])
-            content = write_payload(subscriptions.take(pa.array(rows)))
-            columns = [
-                pa.array([partition], pa.int32()),
-                pa.array([bucket], pa.int32()),
-                pa.array([content], pa.binary()),
-            ]
-            yield pa.RecordBatch.from_arrays(columns, [PARTITION, BUCKET, PAYLOAD])
+
+def _gathered(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
+    """The same rows in fewer tables: of about so many rows, or of BYTES_AT_ONCE."""
+    waiting: list[pa.Table] = []
+    for table in tables:
+        waiting.append(table)
+        if sum(map(len, waiting)) >= rows or sum(each.nbytes for each in waiting) >= BYTES_AT_ONCE:
+            yield pa.concat_tables(waiting).combine_chunks()
+            waiting = []
+    if sum(map(len, waiting)):
+        yield pa.concat_tables(waiting).combine_chunks()
+
+
+def _payloads(
+    table: pa.Table, row: Array, bucket: Array, plan: BucketPlan, *, is_event: bool
+) -> Iterator[pa.RecordBatch]:
+    """SHUFFLED: these rows of the table for these buckets, which ascend."""
+    starts = np.flatnonzero(np.diff(bucket, prepend=-1))
+    ends = [*starts[1:].tolist(), len(bucket)]
+    whole = table.take(pa.array(row))
+    for start, end in zip(starts.tolist(), ends):
+        at = int(bucket[start])
+        columns = [
+            pa.array([int(plan.partition_of_bucket[at])], pa.int32()),
+            pa.array([at], pa.int32()),
+            pa.array([is_event]),
+            pa.array([write_payload(whole.slice(start, end - start))], pa.binary()),
+        ]
+        yield pa.RecordBatch.from_arrays(columns, [PARTITION, BUCKET, IS_EVENT, PAYLOAD])
 
 
 class _MatchBuckets:
@@ -240,10 +261,13 @@ class _MatchBuckets:
                 bucket = run.column(BUCKET)[0].as_py()
                 if bucket != current.bucket:
                     current = _BucketIndex(bucket, self.projected_type)
-                if run.column(PAYLOAD).null_count == 0:
+                if not run.column(IS_EVENT)[0].as_py():
                     current.payloads += run.column(PAYLOAD).to_pylist()
                 elif current.payloads:
-                    yield from match_rows(run, current.replica(), self.compact, self.kept)
+                    replica, payloads = current.replica(), run.column(PAYLOAD)
+                    for events in _gathered((read_payload(each.as_py()) for each in payloads), MATCHED_AT_ONCE):
+                        for rows in events.to_batches():
+                            yield from match_rows(rows, replica, self.compact, self.kept)
 
 
 class _BucketIndex:
@@ -257,6 +281,7 @@ class _BucketIndex:
     def replica(self) -> IndexReplica:
         if self._replica is None:
             subscriptions = pa.concat_tables([read_payload(payload) for payload in self.payloads])
+            self.payloads = self.payloads[:1]  # That there are some is all that counts from here on.
             self._replica = IndexReplica.of(subscriptions, self.projected_type)
         return self._replica
 
@@ -264,7 +289,7 @@ class _BucketIndex:
 def _runs(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Runs of consecutive rows with the same bucket, subscriptions and events separate."""
     buckets = batch.column(BUCKET).to_numpy().astype(np.int64)
-    kinds = batch.column(PAYLOAD).is_null().to_numpy(zero_copy_only=False)
+    kinds = batch.column(IS_EVENT).to_numpy(zero_copy_only=False)
     starts = np.flatnonzero(np.diff(2 * buckets + kinds, prepend=-1))
     for start, end in zip(starts, [*starts[1:], batch.num_rows]):
         yield batch.slice(start, end - start)
@@ -303,12 +328,13 @@ class ZoneAxis:
 
 def make_axes(events: pa.Table, subscriptions: pa.Table, projected_type: EventType) -> tuple[ZoneAxis, ...]:
     """Cuts at quantiles of the sampled events' values and the sampled subscriptions' bounds."""
-    sides = _sides(subscriptions)
+    columns = read_table(subscriptions, projected_type)
     axes = []
     for position, attribute in enumerate(projected_type):
-        keys, _ = _keys(events.column(position).combine_chunks(), attribute.type)
-        low, high = sides.bounds(attribute.name, attribute.type)
-        axes.append(ZoneAxis(attribute, _spread(np.concatenate([keys, low, high]))))
+        values = one_chunk(events.column(position)).drop_null()
+        hulls = _Hulls.of(columns, np.flatnonzero(columns.attribute == position), attribute.type)
+        ends = [_keys(column) for column in (_key_values(values, attribute.type), hulls.low, hulls.high)]
+        axes.append(ZoneAxis(attribute, _spread(np.concatenate(ends))))
     return tuple(axes)
 
 
@@ -316,104 +342,88 @@ def cells_of(rows: pa.Table, axes: tuple[ZoneAxis, ...]) -> Array:
     """The cell of each row on each axis; 0 where the value is NULL."""
     cells = np.zeros((rows.num_rows, len(axes)), np.int64)
     for position, axis in enumerate(axes):
-        column = rows.column(position).combine_chunks()
-        array = (
-            column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
-        )
-        keys, valid = _keys(array, axis.attribute.type)
-        cells[valid, position] = axis.cells(keys)
+        column = one_chunk(rows.column(position))
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
+        cells[valid, position] = _by_key(_key_values(column.drop_null(), axis.attribute.type), axis.cells)
     return cells
 
 
 def boxes_in_cells(subscriptions: pa.Table, axes: tuple[ZoneAxis, ...]) -> tuple[Array, Array, Array]:
     """For each box its subscription's row, and the cells that it may touch on each axis: `low` up to `high`."""
-    sides = _sides(subscriptions)
-    low = np.zeros((len(sides.owner), len(axes)), np.int64)
-    high = np.tile(np.array([axis.cell_count for axis in axes], np.int64), (len(sides.owner), 1))
+    columns = read_table(subscriptions, EventType.of("Event", tuple(axis.attribute for axis in axes)))
+    owner = np.repeat(np.arange(len(columns)), np.diff(columns.box_ptr))
+    box = np.repeat(np.arange(len(owner)), np.diff(columns.side_ptr))
+    low = np.zeros((len(owner), len(axes)), np.int64)
+    high = np.tile(np.array([axis.cell_count for axis in axes], np.int64), (len(owner), 1))
     for position, axis in enumerate(axes):
-        here = np.flatnonzero(sides.attribute == axis.attribute.name)
-        low[sides.box[here], position], high[sides.box[here], position] = sides.reach(here, axis)
-    return sides.owner, low, high
+        here = np.flatnonzero(columns.attribute == position)
+        hulls = _Hulls.of(columns, here, axis.attribute.type)
+        low[box[here], position], high[box[here], position] = hulls.reach(axis, columns.null[here].astype(bool))
+    return owner, low, high
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Sides:
-    """The sides of all boxes, flat: for each the hull of its intervals, with None for an open end."""
+class _Hulls:
+    """For some sides of one attribute the lowest and the highest bound: keys of those that have one, and which do."""
 
-    owner: Array  # by box: the subscription's row
-    box: Array  # by side
-    attribute: Array
-    null: Array
-    low: Array
-    high: Array
-    empty: Array  # by side: no interval at all, only NULL
+    low: pa.Array
+    high: pa.Array
+    has_low: Array
+    has_high: Array
+    empty: Array  # No interval at all, only NULL.
 
-    def bounds(self, name: str, kind: ValueType) -> tuple[Array, Array]:
-        here = self.attribute == name
-        low, high = self.low[here], self.high[here]
-        return _as_keys(low[low != None], kind), _as_keys(high[high != None], kind)  # noqa: E711
+    @classmethod
+    def of(cls, columns: BoxColumns, here: Array, kind: ValueType) -> _Hulls:
+        if kind.has_int_keys:
+            ptr, lows, highs = columns.number_ptr, columns.number_low, columns.number_high
+        else:
+            ptr, lows, highs = columns.text_ptr, columns.text_low, columns.text_high
+        first, last = ptr[here], ptr[here + 1] - 1  # Intervals of a side ascend.
+        empty = last < first
+        low, high = (
+            bounds.take(pa.array(np.where(empty, 0, at), mask=empty)) for bounds, at in ((lows, first), (highs, last))
+        )
+        has_low, has_high = (bound.is_valid().to_numpy(zero_copy_only=False) for bound in (low, high))
+        return cls(low.drop_null(), high.drop_null(), has_low, has_high, empty)
 
-    def reach(self, here: Array, axis: ZoneAxis) -> tuple[Array, Array]:
-        low, high = np.ones(len(here), np.int64), np.full(len(here), axis.cell_count, np.int64)
-        has_low, has_high = self.low[here] != None, self.high[here] != None  # noqa: E711
-        low[has_low] = axis.cells(_as_keys(self.low[here][has_low], axis.attribute.type))
-        high[has_high] = axis.behind(_as_keys(self.high[here][has_high], axis.attribute.type))
-        high[self.empty[here]] = 1
-        low[self.null[here] | self.empty[here]] = 0
+    def reach(self, axis: ZoneAxis, null: Array) -> tuple[Array, Array]:
+        """The cells of each side; `null` says of which ones NULL is a part."""
+        low, high = np.ones(len(null), np.int64), np.full(len(null), axis.cell_count, np.int64)
+        low[self.has_low] = _by_key(self.low, axis.cells)
+        high[self.has_high] = _by_key(self.high, axis.behind)
+        high[self.empty] = 1
+        low[null | self.empty] = 0
         return low, high
 
 
-def _sides(subscriptions: pa.Table) -> _Sides:
-    boxes = _flat(subscriptions.column("boxes"))
-    owner = pc.list_parent_indices(boxes).to_numpy()
-    sides_of_box = boxes.flatten().field("sides")
-    sides = sides_of_box.flatten()
-    numbers, texts = sides.field("numbers"), sides.field("texts")
-    (low_n, high_n, none_n), (low_t, high_t, none_t) = _hull(numbers), _hull(texts)
-    return _Sides(
-        owner=owner,
-        box=pc.list_parent_indices(sides_of_box).to_numpy(),
-        attribute=np.array(sides.field("attribute").to_pylist(), object),
-        null=sides.field("null").to_numpy(zero_copy_only=False).astype(bool),
-        low=np.where(none_n, low_t, low_n),
-        high=np.where(none_n, high_t, high_n),
-        empty=none_n & none_t,
-    )
-
-
-def _hull(lists: pa.ListArray) -> tuple[Array, Array, Array]:
-    """For each list of intervals the lowest and highest bound, None where open, and whether the list is empty."""
-    offsets = lists.offsets.to_numpy()
-    low, high = _bounds(lists.values.field("low")), _bounds(lists.values.field("high"))
-    empty = offsets[1:] == offsets[:-1]
-    none = np.array([None], object)
-    low, high = np.concatenate([low, none]), np.concatenate([high, none])
-    nowhere = len(low) - 1
-    return low[np.where(empty, nowhere, offsets[:-1])], high[np.where(empty, nowhere, offsets[1:] - 1)], empty
-
-
-def _bounds(bounds: pa.Array) -> Array:
-    """As Python objects: with nulls, NumPy would convert the integers to doubles, which cannot hold them all."""
-    return np.array([*bounds.to_pylist(), None], object)[:-1]
-
-
-def _keys(column: pa.Array, kind: ValueType) -> tuple[Array, Array]:
-    """The keys of the values that are not null, and which rows have one."""
-    valid = column.is_valid().to_numpy(zero_copy_only=False)
-    values = key_column(column.drop_null(), kind)
+def _key_values(values: pa.Array, kind: ValueType) -> pa.Array:
+    """Values that are not null as keys: ints or bytes."""
+    keys = key_column(values, kind)
     if not kind.has_int_keys:
-        coded = values.cast(pa.binary()).dictionary_encode()
-        words = np.array([*coded.dictionary.to_pylist(), None], object)[:-1]
-        return words[coded.indices.to_numpy()], valid
-    if kind is ValueType.DOUBLE:
-        numbers = values.to_numpy()
-        bits = np.where(np.isnan(numbers), np.float64("nan"), numbers).view(np.int64)
-        return np.where(bits >= 0, bits, INT_MIN - bits), valid
-    return values.cast(pa.int64()).to_numpy(), valid
+        return keys.cast(pa.binary())
+    if kind is not ValueType.DOUBLE:
+        return keys.cast(pa.int64())
+    numbers = keys.to_numpy()
+    bits = numbers.view(np.int64)
+    return pa.array(np.where(np.isnan(numbers), _NAN_KEY, np.where(bits >= 0, bits, INT_MIN - bits)))
 
 
-def _as_keys(bounds: Array, kind: ValueType) -> Array:
-    return bounds.astype(np.int64) if kind.has_int_keys else bounds
+_NAN_KEY = ValueType.DOUBLE.key(float("nan"))  # Right above infinity, whatever the bits of a NaN are.
+
+
+def _keys(keys: pa.Array) -> Array:
+    """Ints, or bytes as Python objects: NumPy's own would lose zeros at the end."""
+    if pa.types.is_integer(keys.type):
+        return keys.to_numpy()  # type: ignore[no-any-return]
+    return np.array([*keys.to_pylist(), None], object)[:-1]
+
+
+def _by_key(keys: pa.Array, function: Callable[[Array], Array]) -> Array:
+    """The function's result for each key; of bytes, for each different one only once."""
+    if pa.types.is_integer(keys.type):
+        return function(keys.to_numpy())
+    coded = keys.dictionary_encode()
+    return function(_keys(coded.dictionary))[coded.indices.to_numpy()]
 
 
 def _spread(keys: Array) -> Array:
@@ -422,7 +432,3 @@ def _spread(keys: Array) -> Array:
     if len(ordered) > CUTS_MAX:
         ordered = ordered[np.linspace(0, len(ordered) - 1, CUTS_MAX).astype(np.int64)]
     return np.unique(ordered)
-
-
-def _flat(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays([pa.array([], column.type), *column.chunks])

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TEXT_BYTES_PER_TASK = 4 << 20  # Conditions as text: some seconds of parsing.
+FILE_BYTES_PER_PARSE = 16 << 20  # Of a table of conditions in a file, where they may be packed ten times as dense.
+UNKNOWN_BYTES = 1 << 50  # Spark's estimate where it has none is larger.
 FILE_BYTES_PER_TASK = 128 << 20
 BOXES_PER_PARTITION = 250_000  # About 60 MB of index.
 EVENTS_PER_PARTITION = 1_000_000
@@ -103,9 +105,19 @@ def zone_partitions(spark: SparkSession, boxes: int, events: int, per_core: int)
     return max(by_size, per_core * (fixed_cores(spark) or 1))
 
 
-def parse_tasks(subscriptions: DataFrame) -> int | None:
-    """How many tasks parse conditions, by their bytes, which one pass over them adds up; None if the cores decide."""
-    if fixed_cores(subscriptions.sparkSession):
-        return None
+def parse_tasks(subscriptions: DataFrame) -> int:
+    """How many tasks parse conditions: one for each core, where these are fixed, and more where the table is large.
+
+    Elsewhere the bytes of the conditions decide, which one pass over them adds up.
+    """
+    cores = fixed_cores(subscriptions.sparkSession)
+    if cores:
+        return max(cores, tasks_of(_estimated_bytes(subscriptions), FILE_BYTES_PER_PARSE))
     total = subscriptions.agg(f.sum(f.octet_length(f.col("filter").cast("string")))).collect()[0][0]
     return tasks_of(total or 0, TEXT_BYTES_PER_TASK)
+
+
+def _estimated_bytes(rows: DataFrame) -> int:
+    """What Spark's optimiser says of the size: of files the bytes on disk. Where it knows nothing, nothing."""
+    found = int(str(rows._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
+    return found if found < UNKNOWN_BYTES else 0
