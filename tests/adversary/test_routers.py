@@ -195,6 +195,7 @@ def test_one_child_does_not_take_all_places_of_a_tree(monkeypatch: pytest.Monkey
 
 def test_a_full_table_makes_room_at_the_cost_of_who_has_most() -> None:
     rng, table = Random(3), dict.fromkeys([("hostile", n) for n in range(90)])
+    counts: dict[str, int] = {}
     crowded = CrowdedTable[tuple[str, int]](lambda key: key[0])
     for number in range(3000):
         who = rng.choice(("hostile", "hostile", "a", "b", "c"))

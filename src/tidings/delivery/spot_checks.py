@@ -152,9 +152,7 @@ class HeldChecks:
         for age_s, raw in events:
             if len(self._of.get(origin, ())) >= HELD_OF_ONE_MAX:
                 return
-            self._of.setdefault(origin, deque()).append(
-                HeldCheck(now + HOLD_S, origin, published_at(age_s, now), raw)
-            )
+            self._of.setdefault(origin, deque()).append(HeldCheck(now + HOLD_S, origin, published_at(age_s, now), raw))
             self._bytes_of[origin] = self._bytes_of.get(origin, 0) + len(raw)
             self._count, self._bytes = self._count + 1, self._bytes + len(raw)
             while self._count > HELD_MAX:

@@ -268,8 +268,9 @@ def _first_key(kind: ValueType, bound: float) -> int:
     # Numbers from half way to the double below on become this double, half way itself if it is rounded up.
     (one, parts), (other, other_parts) = bound.as_integer_ratio(), math.nextafter(bound, -math.inf).as_integer_ratio()
     middle, denominator = one * other_parts + other * parts, 2 * parts * other_parts
-    first = min(max(-(-middle * 10**kind.scale // denominator), low), high)
-    return first + (first < high and float(kind.value_at(first)) < bound)  # type: ignore[arg-type]
+    first: int = min(max(-(-middle * 10**kind.scale // denominator), low), high)
+    below: float = float(kind.value_at(first))  # type: ignore[arg-type]
+    return first + (first < high and below < bound)
 
 
 def _int_domain(kind: ValueType) -> tuple[int, int]:

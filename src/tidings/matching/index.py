@@ -277,9 +277,7 @@ class Index:
 
     # ── Steps ────────────────────────────────────────────────────────────────
 
-    def _asked(
-        self, events: pa.Table | pa.RecordBatch, threads: int
-    ) -> tuple[list[LiveSegment], Rows, int, int, int]:
+    def _asked(self, events: pa.Table | pa.RecordBatch, threads: int) -> tuple[list[LiveSegment], Rows, int, int, int]:
         """What `match_all` takes."""
         version = self._version
         rows = conform(_as_rows(events), self.event_type)

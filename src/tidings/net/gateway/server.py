@@ -101,9 +101,7 @@ class Gateway:
             context = web_context(config.gateway_certificate, config.gateway_key or config.key, config.trusted)
         else:
             context = server_context(config.certificate, config.key, config.trusted)
-        self._server = await listen(
-            self._serve, config.gateway, "gateway", ssl=context, handshake_s=http.REQUEST_S_MAX
-        )
+        self._server = await listen(self._serve, config.gateway, "gateway", ssl=context, handshake_s=http.REQUEST_S_MAX)
         self.address = address_of(self._server)
         self._proofs.hosts = frozenset(config.gateway_hosts) or _hosts(config, self.address)
         self._webhooks.start()

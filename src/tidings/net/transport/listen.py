@@ -19,7 +19,6 @@ from typing import Any, Protocol, TypeAlias
 from tidings.errors import SetupError
 from tidings.net.config import host_and_port
 
-
 SHAKING_MAX = 512
 BACKLOG = 128
 PAUSE_S = 0.1  # After the system has refused to accept a connection: it has no descriptor left, say.
@@ -81,7 +80,8 @@ class TlsListener:
 
     async def _shake(self, connection: socket.socket) -> None:
         reader = asyncio.StreamReader(loop=self._loop)
-        with contextlib.suppress(OSError):  # Its end of the handshake is wrong, or missing; the transport has closed it.
+        # Its end of the handshake may be wrong, or missing: then the transport has closed it.
+        with contextlib.suppress(OSError):
             await self._loop.connect_accepted_socket(
                 lambda: asyncio.StreamReaderProtocol(reader, self._accept, loop=self._loop),
                 connection,

@@ -110,7 +110,7 @@ class Coordinator:
         self._resync: dict[Cut, None] = {}
         self._unnamed: dict[SubscriptionId, None] = {}
         self._finished: list[Requester] = []
-        self._crowded = CrowdedTable[SubscriptionId](lambda id: id.origin)
+        self._crowded = CrowdedTable[SubscriptionId](lambda key: key.origin)
 
     # ── Requests ─────────────────────────────────────────────────────────────
 

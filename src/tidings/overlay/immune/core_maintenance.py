@@ -39,7 +39,8 @@ from tidings.overlay.messages import NodeId
 from tidings.overlay.router import Count, Effect, Send, WakeAt
 
 PATH_MAX = 32  # Nodes on the path of a repair; the core is next to everyone, so three would do while all is well.
-EPOCHS_AT_ONCE = 1 << 20  # Ten years. Whoever names a far later epoch would have it run over, and beacons be unwritable.
+# Ten years. Whoever names a far later epoch would have it run over, and beacons be unwritable.
+EPOCHS_AT_ONCE = 1 << 20
 NUMBER_MAX = 1 << 61  # Of a beacon.
 DEMOTION_TRIES_MAX = 12  # In one epoch; then the node stays in the core.
 REPAIR_AFTER, ASK_WITHIN, GRANTED_FOR = 3, 2, 5  # In heartbeats.

@@ -124,7 +124,7 @@ class FilterTable:
         self._notices: OrderedDict[NodeId, tuple[FailureNotice, float]] = OrderedDict()
         self._gone: dict[SubscriptionId, tuple[str, float]] = {}  # The cell of a tombstone, and when it expires.
         self._count = 0
-        self._crowded = CrowdedTable[SubscriptionId](lambda id: id.origin)
+        self._crowded = CrowdedTable[SubscriptionId](lambda key: key.origin)
 
     def __len__(self) -> int:
         return self._count

@@ -122,7 +122,7 @@ class SubscriptionStore:
         self.replicas: dict[SubscriptionId, StoredSubscription] = {}
         self.tombstones: OrderedDict[SubscriptionId, int] = OrderedDict()
         self._replicated_to: dict[Path, NodeId] = {}
-        self._crowded = CrowdedTable[SubscriptionId](lambda id: id.origin)
+        self._crowded = CrowdedTable[SubscriptionId](lambda key: key.origin)
 
     def store(self, owned: OwnedZone, record: SubscriptionRecord, now: float) -> bool:
         """Store a record in a zone unless a later one is known; whether it changed anything."""

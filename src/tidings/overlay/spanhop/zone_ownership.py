@@ -68,7 +68,7 @@ class OwnedZone:
     records: dict[SubscriptionId, StoredSubscription] = field(default_factory=dict)
     recent_events: list[tuple[int, ...]] = field(default_factory=list)
     index: dict[tuple[Path, NodeId], IndexPut] = field(default_factory=dict)  # Network coordinates of brokers (MGNP).
-    crowded: CrowdedTable[SubscriptionId] = field(default_factory=lambda: CrowdedTable(lambda id: id.origin))
+    crowded: CrowdedTable[SubscriptionId] = field(default_factory=lambda: CrowdedTable(lambda key: key.origin))
 
     @property
     def claim(self) -> ZoneClaim:
@@ -221,11 +221,7 @@ class ZoneTable:
     def is_valid(self, advert: ZoneAdvertisement) -> bool:
         """Whether an advertisement names zones of this space, and coordinates of as many axes or none."""
         has_coordinates = not advert.at or (len(advert.at) == self.space.axes and all(abs(x) < FAR for x in advert.at))
-        return (
-            has_coordinates
-            and len(advert.claims) <= CLAIMS_MAX
-            and all(map(self.is_zone, advert.claims))
-        )
+        return has_coordinates and len(advert.claims) <= CLAIMS_MAX and all(map(self.is_zone, advert.claims))
 
     def is_zone(self, claim: ZoneClaim) -> bool:
         """Whether a claim is to a zone of this space, with an epoch that can be raised."""

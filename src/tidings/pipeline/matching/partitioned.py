@@ -423,7 +423,8 @@ def _by_key(keys: pa.Array, function: Callable[[Array], Array]) -> Array:
     if pa.types.is_integer(keys.type):
         return function(keys.to_numpy())
     coded = keys.dictionary_encode()
-    return function(_keys(coded.dictionary))[coded.indices.to_numpy()]
+    results: Array = function(_keys(coded.dictionary))[coded.indices.to_numpy()]
+    return results
 
 
 def _spread(keys: Array) -> Array:
