@@ -587,8 +587,8 @@ class Coordinators:
         """
         axis = coordinator.axis
         is_own = other == coordinator.tree or other.coordinator.id == self.me.id
-        if other.coordinator.id == sender:
-            self._retired.answers(axis, other)
+        if other.coordinator.id == sender:  # After a split it was given up here, and has gone on over there.
+            self._retired.alive(axis, other)
         if is_own or self._retired.is_retired(axis, other, now):
             return []
         if other.order > coordinator.tree.order or other.coordinator.id != sender:

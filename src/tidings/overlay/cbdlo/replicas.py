@@ -105,10 +105,6 @@ class RetiredTopologies:
         if len(self._unreachable) > RETIRED_MAX:
             self._unreachable.popitem(last=False)
 
-    def answers(self, axis: AttributeAxis, tree: TreeId) -> None:
-        """The coordinator of a topology has said something, whatever was recorded of its silence."""
-        self._unreachable.pop((axis, tree), None)
-
     def alive(self, axis: AttributeAxis, tree: TreeId) -> None:
         """A topology exists, whatever was recorded of it."""
         self._unreachable.pop((axis, tree), None)
