@@ -253,7 +253,19 @@ def _tidings(
 
 
 def _cell(content: object) -> str:
-    return "" if content is None else printable(str(content))
+    """Data as a person reads it.
+
+    >>> [_cell(each) for each in (None, True, ["plate", "speed"], 3.5)]
+    ['', 'yes', 'plate, speed', '3.5']
+    """
+    match content:
+        case None:
+            return ""
+        case bool():
+            return "yes" if content else "no"
+        case list() | tuple():
+            return ", ".join(map(_cell, content))
+    return printable(str(content))
 
 
 def _run_and_flush(app: typer.Typer) -> None:

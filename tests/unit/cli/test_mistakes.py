@@ -461,6 +461,27 @@ def test_a_client_that_is_refused_reads_why_and_what_helps(shell: Shell, site: S
     assert [each for each in shown if each not in one_line(said)] == [], said.err
 
 
+def test_a_durable_subscription_is_deleted_without_its_condition_and_twice_is_no_error(
+    shell: Shell, site: Site
+) -> None:
+    durable = ("subscribe", "Numberplate", "--durable", "fines", *site.client("desk"))
+    shell.done(*durable, "speed > 20", "--timeout", "0.05")
+    assert "'fines' has the condition 'speed > 20'" in one_line(shell(*durable, "speed > 50", "--timeout", "0.05"))
+    assert "yes" in shell.done("ls", "subscriptions", *site.client("desk")).out
+    (event,) = shell.done(*PUBLISH, *site.client(), "-o", "json").rows
+    assert "durable fines: not TRUE" in shell.done("trace", event["id"], *site.client("desk")).out
+    assert shell.done(*durable, "--forget").err == ""
+    assert shell.done("ls", "subscriptions", *site.client("desk"), "-o", "json").rows == []
+    assert "there is no durable subscription 'fines'" in shell.done(*durable, "--forget").err
+    shell.done(*durable, "speed > 20", "--timeout", "0.05")
+    known = site.network.brokers["police-1"].admin._known
+    shell.patch.delitem(known, "forget")  # As in version 0.1.
+    assert shell.done(*durable, "--forget").err == ""
+    assert shell.done("ls", "subscriptions", *site.client("desk"), "-o", "json").rows == []
+    unnamed = shell("subscribe", "Numberplate", "--forget", *site.client("desk"))
+    assert (unnamed.code, "name it with --durable" in one_line(unnamed)) == (2, True)
+
+
 def test_a_condition_is_shown_with_the_spot(shell: Shell, site: Site) -> None:
     said = shell("subscribe", "Numberplate", "sped > 20", *site.client("desk"))
     assert (said.code, said.err.splitlines()[-1]) == (2, "did you mean 'speed'?")

@@ -146,6 +146,24 @@ def test_a_name_belongs_to_one_key_until_it_is_removed(two: Two) -> None:
     two.done("harbour", "org", "approve", "desk.request")
 
 
+def test_the_folder_of_a_broker_is_no_clients_and_what_is_refused_changes_nothing(two: Two) -> None:
+    def content(name: str) -> dict[Path, bytes]:
+        folder = two.file("police", f"police/{name}")
+        return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+    two.done("police", "client", "create", "camera")
+    for wrong, name in (("client", "police-1"), ("broker", "camera")):
+        before = content(name)
+        where = ("--listen", "127.0.0.1:7409") if wrong == "broker" else ()
+        refused = two("police", wrong, "create", name, *where)
+        assert (refused.code, f"this is for a {wrong}" in refused.err) == (2, True), refused.err
+        assert content(name) == before
+    assert two("police", "broker", "create", "new", "--listen", "nowhere").code == 2
+    assert not two.file("police", "police/new").exists()
+    two.done("harbour", "broker", "request", "far", "--organisation", "police", "--listen", "127.0.0.1:7409")
+    assert "folder of a broker" in two("harbour", "client", "request", "far", "--organisation", "police").err
+
+
 def test_a_client_is_moved_to_another_broker(two: Two) -> None:
     two.done("harbour", "broker", "create", "harbour-2", "--listen", "127.0.0.1:7403")
     two.done("harbour", "client", "move", "desk", "--broker", "harbour-2")

@@ -13,6 +13,7 @@ from tidings.cli.registry.registry import moment, now_ms
 from tidings.cli.terminal import EXIT_REJECTS, Output, OutputOption, Row, printable, show, tell
 from tidings.cli.units import count as counted
 from tidings.cli.units import duration
+from tidings.errors import InputError
 
 if TYPE_CHECKING:
     from tidings.net import Client, Received, Subscription
@@ -44,7 +45,9 @@ def subscribe(
         str | None,
         typer.Option("--from", metavar="TIME", help="Begin in the past: 2026-12-01T00:00:00Z; needs --durable."),
     ] = None,
-    forget: Annotated[bool, typer.Option("--forget", help="Delete the durable subscription.")] = False,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Delete the durable subscription and its queue, whatever its condition is.")
+    ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Print events for which the condition is TRUE, one on a line, until Ctrl-C, --count or --timeout.
@@ -58,17 +61,21 @@ def subscribe(
       tidings subscribe Numberplate "speed > 20" --as ccs/desk/client.toml
       tidings subscribe Numberplate "speed > 20" --durable fines --count 100 -o json
       tidings subscribe Numberplate --count 1 --timeout 10 && echo "it works"
+      tidings subscribe Numberplate --durable fines --forget
     """
     from tidings.events import Timestamp
 
+    if forget and not durable:
+        raise InputError("--forget deletes a durable subscription: name it with --durable (`tidings ls subscriptions`)")
     now = now_ms()
     since = None if begins is None else Timestamp(moment(begins, now, now) * 1000)
 
     async def work(client: Client) -> int:
-        subscription = await client.subscribe(type, condition, durable=durable, since=since).ready()
         if forget:
-            await subscription.close(forget=True)
+            if not await _forget(client, type, durable):
+                tell(f"note: there is no durable subscription {durable!r}")
             return count
+        subscription = await client.subscribe(type, condition, durable=durable, since=since).ready()
         tell("subscribed")
         came = await _print_events(subscription, count, timeout, output)
         if subscription.missed:
@@ -82,6 +89,22 @@ def subscribe(
     if came < count:
         tell(f"{came:,} of {counted(count, 'event')} came in {duration(timeout)}")
         raise typer.Exit(EXIT_REJECTS)
+
+
+async def _forget(client: Client, type: str, name: str) -> bool:
+    """Deletes a durable subscription; False if there is none of that name."""
+    try:
+        (done,) = await client.ask("forget", durable=name, type=type)
+    except InputError:  # A broker of 0.1 does so only for who subscribes with the same condition.
+        known = {row["name"]: row for row in await client.ask("durables")}
+        if name not in known:
+            return False
+        subscription = await client.subscribe(type, known[name]["condition"], durable=name).ready()
+        await subscription.close(forget=True)
+        return True
+    if "type" in done:
+        raise InputError(f"the durable subscription {name!r} is for {done['type']}, not {type}; nothing was deleted")
+    return bool(done["forgotten"])
 
 
 async def _print_events(subscription: Subscription, count: int, within_s: float, output: Output) -> int:

@@ -20,6 +20,7 @@ from tidings.cli.registry.registry import (
 )
 from tidings.cli.registry.tokens import newest_of_each, show_attributes, show_chain, show_depth
 from tidings.cli.terminal import Output, OutputOption, Row, show, tell
+from tidings.cli.units import count
 from tidings.errors import InputError
 from tidings.security import fingerprint
 
@@ -105,7 +106,7 @@ def who_can(
         ]
     rows = [_owner(signed, names, output), *(_row(known, signed, names, output) for known in grants)]
     show(rows, output, COLUMNS)
-    tell(f"{len(grants)} rights besides the owner's" if grants else "nobody but the owner")
+    tell(f"{count(len(grants), 'right')} besides the owner's" if grants else "nobody but the owner")
 
 
 def _owner(signed: SignedType, names: dict[bytes, str], output: Output) -> Row:

@@ -20,11 +20,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from tidings.delivery import Deliveries
 from tidings.errors import Denied, InputError, did_you_mean
 from tidings.events import to_declaration
 from tidings.net.broker.durable_queues import DurableQueues
 from tidings.net.broker.periodic import BackgroundTasks
+from tidings.net.broker.subscriptions import DURABLE_CLIENT, BrokerSubscriptions
 from tidings.net.ids import read_event_id, show_event
 from tidings.net.transport.connection import Link
 from tidings.net.transport.frames import DeliveredTo, HopReport, NotDelivered, SentTo, TraceReply, TraceRequest
@@ -55,18 +55,18 @@ class Admin:
         types: TypeRegistry,
         *,
         status: Callable[[], dict[str, Any]],
-        match: Callable[[bytes], Deliveries | None],
+        subscriptions: BrokerSubscriptions,
         drain: Callable[[], None],
         live: Callable[[bytes], Rows],
         heard_by: Callable[[str], Rows],
     ) -> None:
-        """`match` is for dead letters that could not be opened before; `drain` begins to drain the broker.
+        """`drain` begins to drain the broker.
 
         `live` gives the subscriptions of a client's key that are not durable, `heard_by` the brokers that have and have
         not confirmed a revocation.
         """
         self._tracer, self._queues, self._types = tracer, queues, types
-        self._read_status, self._match, self._start_drain = status, match, drain
+        self._read_status, self._durable, self._start_drain = status, subscriptions, drain
         self._live, self._heard_by = live, heard_by
         self._known: dict[str, Callable[[bytes, dict[str, Any]], Awaitable[Rows]]] = {
             "status": self._status,
@@ -74,6 +74,7 @@ class Admin:
             "dlq": self._dead_letters,
             "dlq replay": self._replay,
             "durables": self._durables,
+            "forget": self._forget,
             "drain": self._drain,
             "heard": self._heard,
             "type": self._type,
@@ -98,7 +99,11 @@ class Admin:
     async def _trace(self, key: bytes, options: dict[str, Any]) -> Rows:
         """The reports of all brokers that had an event (see `EventTracer`)."""
         hops = await self._tracer.trace(read_event_id(str(options.get("event", ""))))
-        return [msgspec.to_builtins(hop) for hop in hops]
+        rows: Rows = [msgspec.to_builtins(hop) for hop in hops]
+        for each in (each for row in rows for each in (*row["told"], *row["missed"])):
+            if (found := self._queues.all.get(each["client"].removeprefix(DURABLE_CLIENT))) is not None:
+                each["durable"] = found.name
+        return rows
 
     async def _dead_letters(self, key: bytes, options: dict[str, Any]) -> Rows:
         letters = await self._queues.journal.dead_letters(key)
@@ -119,7 +124,7 @@ class Admin:
         letters = [
             letter for letter in await self._queues.journal.dead_letters(key) if not numbers or letter.number in numbers
         ]
-        revived = self._queues.replay(letters, self._match)
+        revived = self._queues.replay(letters, self._durable.match)
         self._queues.deliver_when_on_disk()
         await self._queues.saved()
         return [{"replayed": revived, "left": len(letters) - revived}]
@@ -141,6 +146,17 @@ class Admin:
             for d in self._queues.all.values()
             if d.owner == key
         ]
+
+    async def _forget(self, key: bytes, options: dict[str, Any]) -> Rows:
+        """Deletes a durable subscription, whatever its condition is; its owner needs no right for that."""
+        name, type = str(options.get("durable", "")), options.get("type")
+        durable = self._queues.find(key, name)
+        if durable is None:
+            return [{"forgotten": False}]
+        if type is not None and self._types.find(str(type)).name != durable.type:
+            return [{"forgotten": False, "type": self._types.display_name(durable.type)}]
+        await self._durable.forget_durable(durable)
+        return [{"forgotten": True}]
 
     async def _type(self, key: bytes, options: dict[str, Any]) -> Rows:
         return [to_declaration(self._types.find(str(options.get("name", ""))).event_type)]

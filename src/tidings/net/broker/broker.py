@@ -203,7 +203,7 @@ class Broker:
             self.queues,
             self.types,
             status=self.status,
-            match=self.subscriptions.match,
+            subscriptions=self.subscriptions,
             drain=self.drain_soon,
             live=self._live_subscriptions,
             heard_by=self.revocations.heard_by,

@@ -97,16 +97,29 @@ def checked_file_name(name: str) -> str:
 def prepare(folder: Path, organisation: str, name: str, role: str, address: str = "") -> EnrolmentRequest:
     """Makes a participant's folder, keys and request; what is there already stays."""
     checked_file_name(name)
+    if role == "broker":
+        host_and_port(address, "--listen: ")
+    _check_role(folder, role)
     make_folder(folder)
     key = new_key(folder / KEY)
     says, manager = {}, None
     if role == "broker":
-        host_and_port(address, "--listen: ")
         manager = new_key(folder / MANAGER).public_key
         says = {"address": address, "manager": fingerprint(manager)}
     pem = tls.signing_request(organisation, name, role, key, says)
     write_if_new(folder / REQUEST, pem)
     return EnrolmentRequest(organisation, name, role, key.public_key, address, manager, pem)
+
+
+def _check_role(folder: Path, role: str) -> None:
+    """Raises InputError for the folder of a participant of the other role: neither may use the key of the other."""
+    taken = next((other for other in CONFIG if other != role and (folder / CONFIG[other]).exists()), "")
+    with contextlib.suppress(OSError, InputError):
+        taken = taken or read_request_file(folder / REQUEST).role
+    if taken not in ("", role):
+        raise InputError(
+            f"{folder} is the folder of a {taken}, and this is for a {role}; choose another name, or delete it"
+        )
 
 
 def request_again(folder: Path, name: str, role: str, now_ms: int) -> EnrolmentRequest:
