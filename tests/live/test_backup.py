@@ -113,6 +113,8 @@ def test_a_backup_that_is_damaged_or_none_is_refused(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with LiveNetwork(tmp_path, DevNetwork(first_port=0, brokers={"police": 1})) as network:
             config = network.laid.brokers["police-1"]
+            config.write_text(config.read_text().replace("[broker]\n", "[broker]\ntraces_ratio = 0.25\n", 1))
+            (read_broker(config).data / "webhooks.json").write_text('{"fines": "https://hooks.example/in"}')
             written = write_backup(config, tmp_path / "good")
             with pytest.raises(InputError, match="is there already"):
                 write_backup(config, tmp_path / "good")
@@ -128,7 +130,9 @@ def test_a_backup_that_is_damaged_or_none_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="not empty"):
             restore_backup(tmp_path / "good", config.parent)
         made = restore_backup(tmp_path / "good", tmp_path / "new", advertise="10.0.0.7:7401")
-        assert read_broker(made.config).advertise == "10.0.0.7:7401"
+        again = read_broker(made.config)
+        assert (again.advertise, again.traces_ratio) == ("10.0.0.7:7401", 0.25)
+        assert "hooks.example" in (again.data / "webhooks.json").read_text()
         assert (tmp_path / "new" / "data" / "journal.db").stat().st_mode & 0o077 == 0
         with contextlib.closing(sqlite3.connect(tmp_path / "new" / "data" / "journal.db")) as disk:
             assert disk.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

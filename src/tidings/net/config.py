@@ -14,6 +14,7 @@ known one: a misspelt limit would be a limit not set.
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
@@ -153,6 +154,10 @@ class ClientConfig:
 
 def read_broker(file: Path) -> BrokerConfig:
     """The broker that a file describes; raises InputError naming what is wrong in it."""
+    return _with_shared_peers(_described(file))
+
+
+def _described(file: Path) -> BrokerConfig:
     tables = _tables(file, ("broker", "peer", "limits", "overlay"))
     here = _only(tables, "broker", file)
     given = _fields(BrokerConfig, here, file, "broker", file.parent)
@@ -161,11 +166,15 @@ def read_broker(file: Path) -> BrokerConfig:
         given["registry"] = str(file.parent / registry)
     if (secret := given.get("journal_password", "")).startswith("file:"):
         given["journal_password"] = f"file:{file.parent / secret.removeprefix('file:')}"
-    own = (given["listen"], given.get("advertise", ""))
-    given["peers"] += read_peers(given.get("peers_file"), but=given["peers"], not_at=own)
     given["limits"] = Limits(**_fields(Limits, tables.get("limits", {}), file, "limits", file.parent))
     given["overlay_options"] = dict(tables.get("overlay", {}))
     return BrokerConfig(**given)
+
+
+def _with_shared_peers(config: BrokerConfig) -> BrokerConfig:
+    """With the peers of `peers_file` besides its own."""
+    own = (config.listen, config.advertise)
+    return replace(config, peers=config.peers + read_peers(config.peers_file, but=config.peers, not_at=own))
 
 
 def read_peers(file: Path | None, but: Iterable[PeerConfig] = (), not_at: Iterable[str] = ()) -> tuple[PeerConfig, ...]:
@@ -214,13 +223,13 @@ def broker_with(
     set_limits |= dict(_limit(each) for each in limits)
     given = {**from_outside, **given}
     if file is not None:
-        described = read_broker(file)
-        return replace(described, **given, limits=replace(described.limits, **set_limits))
+        described = _described(file)
+        return _with_shared_peers(replace(described, **given, limits=replace(described.limits, **set_limits)))
     given = {**given, "limits": Limits(**set_limits)}
     missing = [each.name for each in fields(BrokerConfig) if _is_needed(each) and each.name not in given]
     if missing:
         raise InputError(f"a broker needs --config, or these options: {', '.join(f'--{name}' for name in missing)}")
-    return BrokerConfig(**given)
+    return _with_shared_peers(BrokerConfig(**given))
 
 
 ENVIRONMENT = {"TIDINGS_BROKER_": BrokerConfig, "TIDINGS_LIMITS_": Limits}
@@ -235,9 +244,7 @@ def read_environment(variables: Mapping[str, str]) -> tuple[dict[str, Any], dict
         prefix = next((each for each in ENVIRONMENT if variable.startswith(each)), None)
         if prefix is None or variable == CONFIG_VARIABLE:
             continue
-        known = {
-            each.name: str(each.type) for each in fields(ENVIRONMENT[prefix]) if each.name not in _LEFT_TO_THE_FILE
-        }
+        known = {each.name: each for each in fields(ENVIRONMENT[prefix]) if each.name not in _LEFT_TO_THE_FILE}
         word = variable.removeprefix(prefix).lower()
         if word not in known:
             hint = did_you_mean(word, known) or f"there are {', '.join(known)}"
@@ -249,14 +256,15 @@ def read_environment(variables: Mapping[str, str]) -> tuple[dict[str, Any], dict
 
 def _limit(described: str) -> tuple[str, Any]:
     word, equals, text = described.partition("=")
-    known = {each.name: str(each.type) for each in fields(Limits)}
+    known = {each.name: each for each in fields(Limits)}
     if not equals or word not in known:
         raise InputError(f"--limit: expected NAME=VALUE, got {described[:100]!r}; {did_you_mean(word, known)}")
     return word, _from_text(text, known[word], f"--limit {word}")
 
 
-def _from_text(text: str, declared: str, where: str) -> Any:
+def _from_text(text: str, setting: Field[Any], where: str) -> Any:
     """A value as TOML would have it, from a text."""
+    declared = str(setting.type)
     if declared == "tuple[PeerConfig, ...]":
         return tuple(peer_at(each.strip()) for each in text.split(",") if each.strip())
     value: Any = text
@@ -269,7 +277,7 @@ def _from_text(text: str, declared: str, where: str) -> Any:
             value = int(text) if declared == "int" else float(text)
         except ValueError:
             raise InputError(f"{where}: expected {declared}, got {text[:100]!r}") from None
-    return _typed(value, declared, where, Path())
+    return _typed(value, setting, where, Path())
 
 
 def peer_at(described: str) -> PeerConfig:
@@ -350,9 +358,7 @@ def _fields(of: type[Any], table: Mapping[str, Any], file: Path, where: str, fol
         if word not in known:
             hint = did_you_mean(word, known) or f"there are {', '.join(known)}"
             raise InputError(f"{file}: [{where}] has no {word!r}; {hint}")
-    typed = {
-        word: _typed(value, str(known[word].type), f"{file}: [{where}] {word}", folder) for word, value in table.items()
-    }
+    typed = {word: _typed(value, known[word], f"{file}: [{where}] {word}", folder) for word, value in table.items()}
     for name, each in known.items():
         if name not in table and _is_needed(each):
             raise InputError(f"{file}: [{where}] needs {name!r}")
@@ -363,7 +369,13 @@ def _is_needed(field: Field[Any]) -> bool:
     return field.default is MISSING and field.default_factory is MISSING
 
 
-def _typed(value: Any, declared: str, where: str, folder: Path) -> Any:
+_ZERO_IS_A_VALUE = ("traces_ratio",)
+
+
+def _typed(value: Any, setting: Field[Any], where: str, folder: Path) -> Any:
+    """Raises InputError for a value of another type; a number is above zero, or zero where that means none."""
+    declared, may_be_zero = str(setting.type), setting.default == 0 or setting.name in _ZERO_IS_A_VALUE
+    least = 0 if may_be_zero else 1 if declared == "int" else math.ulp(0.0)
     match declared:
         case "str" if isinstance(value, str):
             return value
@@ -375,8 +387,8 @@ def _typed(value: Any, declared: str, where: str, folder: Path) -> Any:
             return tuple(value)
         case "bool" if isinstance(value, bool):
             return value
-        case "int" if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        case "int" if isinstance(value, int) and not isinstance(value, bool) and value >= least:
             return value
-        case "float" if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+        case "float" if isinstance(value, int | float) and not isinstance(value, bool) and least <= value < math.inf:
             return float(value)
     raise InputError(f"{where}: expected {declared.replace('Path', 'file')}, got {value!r}")

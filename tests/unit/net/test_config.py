@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from tidings.cli.network.broker import run
 from tidings.errors import InputError
 from tidings.net import DevNetwork, broker_with, lay_out, peer_at, read_broker, read_client
-from tidings.net.config import Limits, host_and_port
+from tidings.net.config import BrokerConfig, Limits, host_and_port
 
 
 def test_what_init_writes_can_be_read(tmp_path: Path) -> None:
@@ -104,6 +106,35 @@ def test_an_option_counts_more_than_a_variable_and_a_variable_more_than_the_file
     assert (broker.limits.connections_max, broker.limits.burst_s, broker.limits.spot_checks) == (8, 5.0, False)
 
 
+def test_every_setting_but_those_of_the_overlay_has_an_option_and_a_line_in_the_reference() -> None:
+    options = inspect.signature(run).parameters.keys() | {"overlay_options"}
+    missing = [f.name for f in fields(BrokerConfig) if not options & {f.name, f.name.removesuffix("s")}]
+    assert missing == []
+    reference = (Path(__file__).parents[3] / "docs/reference/live.md").read_text()
+    tables = {"overlay_options", "peers", "limits"}
+    assert {f.name for f in fields(BrokerConfig) if f"`{f.name}`" not in reference} == tables
+
+
+def test_a_limit_and_a_share_can_be_taken_back_to_none(tmp_path: Path) -> None:
+    file = lay_out(tmp_path / "n", DevNetwork(limits={"client_events_per_s": 7.0})).brokers["ccs-1"]
+    none = {"TIDINGS_LIMITS_CLIENT_EVENTS_PER_S": "0", "TIDINGS_BROKER_TRACES_RATIO": "0"}
+    broker = broker_with(file, {}, none, ["cover_bytes_s=0"])
+    assert (broker.limits.client_events_per_s, broker.traces_ratio, broker.limits.cover_bytes_s) == (0, 0, 0)
+
+
+def test_peers_are_also_in_the_file_that_an_option_or_a_variable_names(tmp_path: Path) -> None:
+    laid = lay_out(tmp_path / "n").brokers
+    first, second = read_broker(laid["ccs-1"]).peers
+    text = laid["ccs-1"].read_text()
+    laid["ccs-1"].write_text(text[: text.index("[[peer]]")])
+    shared = tmp_path / "peers.toml"
+    shared.write_text(text[text.index("[[peer]]") :])
+    assert read_broker(laid["ccs-1"]).peers == ()
+    assert broker_with(laid["ccs-1"], {"peers_file": shared}).peers == (first, second)
+    assert broker_with(laid["ccs-1"], {}, {"TIDINGS_BROKER_PEERS_FILE": str(shared)}).peers == (first, second)
+    assert broker_with(laid["ccs-1"], {"peers_file": shared, "advertise": first.address}).peers == (second,)
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "told"),
     [
@@ -111,6 +142,10 @@ def test_an_option_counts_more_than_a_variable_and_a_variable_more_than_the_file
         ("TIDINGS_LIMITS_BURST", "2", "no setting 'burst'; did you mean 'burst_s'"),
         ("TIDINGS_LIMITS_BURST_S", "soon", "TIDINGS_LIMITS_BURST_S: expected float, got 'soon'"),
         ("TIDINGS_LIMITS_CONNECTIONS_MAX", "-1", "expected int, got -1"),
+        ("TIDINGS_LIMITS_CONNECTIONS_MAX", "0", "expected int, got 0"),
+        ("TIDINGS_LIMITS_RETENTION_HOURS", "0", "expected float, got 0"),
+        ("TIDINGS_LIMITS_RETENTION_HOURS", "inf", "expected float, got inf"),
+        ("TIDINGS_LIMITS_BURST_S", "nan", "expected float, got nan"),
         ("TIDINGS_LIMITS_SPOT_CHECKS", "no", "expected bool, got 'no'"),
         ("TIDINGS_BROKER_PEERS", "nowhere", "host:port"),
     ],

@@ -17,14 +17,18 @@ from tidings.cli.lazy import LazyEntry, lazy_group
 from tidings.cli.network.broker_options import (
     AcsOption,
     AdvertiseOption,
+    AuthorityOption,
     CaptureOption,
     CertificateOption,
     DataOption,
     DomainOption,
+    EnrolmentOption,
     GatewayCertificateOption,
+    GatewayHostsOption,
     GatewayKeyOption,
     GatewayOption,
     GatewayOriginsOption,
+    GatewaySinksOption,
     JournalOption,
     JournalPasswordOption,
     KeyOption,
@@ -35,9 +39,12 @@ from tidings.cli.network.broker_options import (
     NameOption,
     NetworkKeyOption,
     OverlayOption,
+    PeersFileOption,
     PeersOption,
     RegistryOption,
     TokensOption,
+    TracesOption,
+    TracesRatioOption,
     TrustedOption,
     TypesOption,
 )
@@ -116,8 +123,15 @@ def run(
     gateway_certificate: GatewayCertificateOption = None,
     gateway_key: GatewayKeyOption = None,
     gateway_origin: GatewayOriginsOption = None,
+    gateway_host: GatewayHostsOption = None,
+    gateway_sink: GatewaySinksOption = None,
     metrics: MetricsOption = None,
+    traces: TracesOption = None,
+    traces_ratio: TracesRatioOption = None,
     peer: PeersOption = None,
+    peers_file: PeersFileOption = None,
+    enrolment: EnrolmentOption = None,
+    authority: AuthorityOption = None,
     capture: CaptureOption = None,
     limit: LimitsOption = None,
     level: Annotated[LogLevel, typer.Option("--log", help="From which level on the log is written.")] = LogLevel.INFO,
@@ -149,12 +163,22 @@ def run(
     from tidings.net import broker_with, log_to_stderr, peer_at, prepare, serve
 
     log_to_stderr(level)
-    one = {"name": name, "domain": domain, "listen": listen, "advertise": advertise, "key": key, "data": data}
+    one: dict[str, object] = {
+        "name": name,
+        "domain": domain,
+        "listen": listen,
+        "advertise": advertise,
+        "key": key,
+        "data": data,
+    }
     one |= {"certificate": certificate, "trusted": trusted, "overlay": overlay, "network_key": network_key}
     one |= {"registry": registry, "metrics": metrics, "capture": capture, "acs": acs}
     one |= {"journal": journal, "journal_password": journal_password}
     one |= {"gateway": gateway, "gateway_certificate": gateway_certificate, "gateway_key": gateway_key}
+    one |= {"traces": traces, "traces_ratio": traces_ratio}
+    one |= {"peers_file": peers_file, "enrolment": enrolment, "authority": authority}
     many = {"tokens": token, "types": type, "manages": manages, "gateway_origins": gateway_origin}
+    many |= {"gateway_hosts": gateway_host, "gateway_sinks": gateway_sink}
     peers = {"peers": [peer_at(each) for each in peer or ()]}
     described = broker_with(config, _given(one, {**many, **peers}), os.environ, limit or ())
     with refusing_what_is_broken():

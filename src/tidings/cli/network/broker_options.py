@@ -77,12 +77,42 @@ GatewayOriginsOption: TypeAlias = Annotated[
         help="A site, as https://host, whose pages may use the gateway. May be repeated.",
     ),
 ]
+GatewayHostsOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--gateway-host",
+        metavar="HOST:PORT",
+        help="How clients name the gateway. May be repeated. [default: its address, its certificate's names]",
+    ),
+]
+GatewaySinksOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--gateway-sink", metavar="URL", help="Below which address clients may have webhooks. May be repeated."
+    ),
+]
 MetricsOption: TypeAlias = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Where Prometheus scrapes its metrics.")
+]
+TracesOption: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="URL", help="The OpenTelemetry collector for its spans, http://host:4318.")
+]
+TracesRatioOption: TypeAlias = Annotated[
+    float | None,
+    typer.Option(metavar="SHARE", help="The share of events that are traced. [default: 1]", min=0.0, max=1.0),
 ]
 PeersOption: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--peer", metavar="HOST:PORT=KEY", help="Another broker, and its public key. May be repeated."),
+]
+PeersFileOption: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Further brokers, in [[peer]] tables.")
+]
+EnrolmentOption: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Where its certificate and rights are renewed.")
+]
+AuthorityOption: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Whose certificate must answer there.")
 ]
 CaptureOption: TypeAlias = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="Record here what is sent to other brokers.")

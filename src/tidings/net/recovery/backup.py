@@ -26,6 +26,7 @@ from tidings.errors import InputError, SetupError
 from tidings.net.clock import now_ms
 from tidings.net.config import BrokerConfig, Limits, broker_with, files_in, read_peers
 from tidings.net.enrolment.participant import table
+from tidings.net.gateway.webhooks import FILE as WEBHOOKS
 from tidings.net.ids import broker_id, read_identity
 
 FORMAT = 1
@@ -94,6 +95,8 @@ def _collect(config: BrokerConfig, folder: Path) -> BackupManifest:
     (folder / "data").mkdir(mode=0o700, parents=True)
     created = now_ms()
     copy_database(config.data / "journal.db", folder / JOURNAL)
+    if (config.data / WEBHOOKS).exists():
+        shutil.copyfile(config.data / WEBHOOKS, folder / "data" / WEBHOOKS)
     if (config.data / "managers").is_dir():
         shutil.copytree(config.data / "managers", folder / MANAGERS)
     registry = config.registry or str(config.data / "registry.db")
@@ -167,7 +170,7 @@ def _configuration(config: BrokerConfig, names: dict[str, Any], registry: str) -
         value = getattr(config, each.name)
         if each.name in names:
             words[each.name] = names[each.name]
-        elif isinstance(value, str) and value and each.name != "registry":
+        elif (isinstance(value, float) or (isinstance(value, str) and value)) and each.name != "registry":
             words[each.name] = value
         elif isinstance(value, tuple) and value and all(isinstance(one, str) for one in value):
             words[each.name] = list(value)
