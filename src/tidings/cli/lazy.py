@@ -24,10 +24,23 @@ class LazyEntry(NamedTuple):
         module, _, attribute = self.place.partition(":")
         found = getattr(import_module(module), attribute)
         if isinstance(found, typer.Typer):
-            return typer.main.get_group(found)
+            group = typer.main.get_group(found)
+            for command in group.commands.values():
+                command.short_help = first_sentence(command.help or "")
+            return group
         alone = typer.Typer(rich_markup_mode=None, add_completion=False)
         alone.command(self.name)(found)
         return typer.main.get_command(alone)
+
+
+def first_sentence(help: str) -> str:
+    """What a list of commands says about one; left to itself, Typer cuts it off at the end of the line.
+
+    >>> first_sentence("Take it back:\\n    at once. It is undone.")
+    'Take it back: at once.'
+    """
+    paragraph = " ".join(help.partition("\n\n")[0].split())
+    return paragraph.partition(". ")[0].removesuffix(".") + "."
 
 
 class _Placeholder(TyperCommand):

@@ -46,7 +46,12 @@ def add(
 def list_domains(
     org: OrgOption = None, registry: RegistryOption = DEFAULT_REGISTRY, output: OutputOption = Output.TABLE
 ) -> None:
-    """List the organisations and their keys."""
+    """List the organisations and their keys.
+
+    \b
+    Example:
+      tidings domain ls --org police
+    """
     with open_registry(registry) as opened:
         rows = [{"domain": known.name, "key": fingerprint(key)} for known in opened.domains.all() for key in known.keys]
     show(rows, output, ("domain", "key"))
@@ -58,7 +63,12 @@ def remove(
     org: OrgOption = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
 ) -> None:
-    """Remove an organisation's name and keys. Rights of its keys stay: revoke them separately."""
+    """Remove an organisation's name and keys. Rights of its keys stay: revoke them separately.
+
+    \b
+    Example:
+      tidings domain rm ccs --org police
+    """
     with open_registry(registry) as opened:
         opened.domains.remove(name, by=actor(), now_ms=now_ms())
 
