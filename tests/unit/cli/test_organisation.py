@@ -119,6 +119,8 @@ def test_a_broker_and_a_client_elsewhere_enrol_by_files_and_their_keys_stay_ther
     broker = read_broker(two.file("harbour", "far-broker/broker.toml"))
     assert (broker.listen, broker.domain) == ("10.0.0.2:7401", "police")
     assert [peer.address for peer in broker.peers] == ["127.0.0.1:7401"]
+    for one in ("broker", "client"):  # Their folders stand by themselves: they can be moved, and packed for a container.
+        assert "../" not in two.file("harbour", f"far-{one}/{one}.toml").read_text()
     client = read_client(two.file("harbour", "far-client/client.toml"))
     assert {path.exists() for path in (client.certificate, client.trusted, client.key)} == {True}
     assert tls.role_of(tls.der(client.certificate.read_bytes())) == "client"
