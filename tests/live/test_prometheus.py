@@ -133,10 +133,17 @@ def test_a_prometheus_scrapes_a_broker_evaluates_all_rules_and_answers_the_dashb
                         rule["name"]: rule["health"] for group in groups for rule in group["rules"]
                     } == dict.fromkeys(ALERTS, "ok")
                     await check_dashboard(ask)
+                check_names(await asyncio.to_thread(fetched, f"http://{metrics}/metrics"))
         finally:
             await broker.kill()
 
     asyncio.run(scenario())
+
+
+def check_names(page: bytes) -> None:
+    """Names, units and types follow Prometheus' conventions."""
+    checked = subprocess.run(["promtool", "check", "metrics"], input=page, check=False, capture_output=True)
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
 
 
 async def check_dashboard(ask: Any) -> None:
