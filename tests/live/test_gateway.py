@@ -54,10 +54,14 @@ def bearer(who: ClientConfig) -> dict[str, str]:
     return {"Authorization": "Bearer " + ", ".join(file.read_text().strip() for file in who.tokens)}
 
 
-def post(address: str, who: ClientConfig, body: Any, **headers: str) -> tuple[int, dict[str, Any]]:
+def posted(address: str, who: ClientConfig, body: Any, **headers: str) -> http.client.HTTPResponse:
     link = connection(address, who)
     link.request("POST", "/events", json.dumps(body), {**STRUCTURED, **bearer(who), **headers})
-    answer = link.getresponse()
+    return link.getresponse()
+
+
+def post(address: str, who: ClientConfig, body: Any, **headers: str) -> tuple[int, dict[str, Any]]:
+    answer = posted(address, who, body, **headers)
     return answer.status, json.loads(answer.read())
 
 
