@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import stat
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from tests.unit.cli.registry_shell import PLATE, Said, Shell
 from tidings.net import Organisation, authority_keys, read_broker, read_client
 from tidings.net.enrolment.documents import CardBroker, sign
+from tidings.net.journal_storage.sqlite import lock_journal
 from tidings.net.transport import tls
 from tidings.security import Identity, fingerprint
 
@@ -119,7 +121,10 @@ def test_a_broker_and_a_client_elsewhere_enrol_by_files_and_their_keys_stay_ther
     broker = read_broker(two.file("harbour", "far-broker/broker.toml"))
     assert (broker.listen, broker.domain) == ("10.0.0.2:7401", "police")
     assert [peer.address for peer in broker.peers] == ["127.0.0.1:7401"]
-    for one in ("broker", "client"):  # Their folders stand by themselves: they can be moved, and packed for a container.
+    for one in (
+        "broker",
+        "client",
+    ):  # Their folders stand by themselves: they can be moved, and packed for a container.
         assert "../" not in two.file("harbour", f"far-{one}/{one}.toml").read_text()
     client = read_client(two.file("harbour", "far-client/client.toml"))
     assert {path.exists() for path in (client.certificate, client.trusted, client.key)} == {True}
@@ -198,6 +203,19 @@ def test_an_organisation_is_deleted_once_and_asking_again_is_no_error(two: Two) 
     (row,) = two.done("harbour", "org", "delete", "--yes", "-o", "json").rows
     assert (row["deleted"], two.file("harbour", "harbour").exists()) == ("harbour", False)
     assert two.done("harbour", "org", "delete", "--yes", "-o", "json").rows == []
+
+
+def test_nothing_is_deleted_while_a_broker_runs_from_it(two: Two) -> None:
+    data = two.file("police", "police/police-1/data")
+    data.mkdir()
+    with closing(lock_journal(data / "journal.db")):
+        for wrong in (("org", "delete", "--yes"), ("broker", "remove", "police-1", "--purge")):
+            refused = two("police", *wrong)
+            assert (refused.code, "police-1 of police runs; stop it first" in refused.err) == (2, True), refused.err
+    assert two.file("police", "police/police-1/key.pem").exists()
+    two.done("police", "broker", "remove", "police-1", "--purge")
+    two.done("police", "org", "delete", "--yes")
+    assert not two.file("police", "police").exists()
 
 
 def test_a_client_without_a_broker_is_refused_before_it_is_enrolled(two: Two) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidings.cli.terminal import tell
+from tidings.errors import InputError, TidingsError
 
 if TYPE_CHECKING:
     from tidings.net import Organisation
@@ -32,3 +34,19 @@ def report(changes: IssuedChanges) -> None:
         tell(f"revoked {len(changes.revoked)} right{'s' * (len(changes.revoked) > 1)}")
     for why in dict.fromkeys(changes.missing):
         tell(f"note: {why}")
+
+
+def check_stopped(found: Organisation, folders: Iterable[Path]) -> None:
+    """Raises InputError if a broker in one of these folders runs: its files must not go while it uses them."""
+    running = ", ".join(folder.name for folder in folders if _runs(folder))
+    if running:
+        raise InputError(f"{running} of {found.name} runs; stop it first, with Ctrl-C or `tidings broker drain`")
+
+
+def _runs(folder: Path) -> bool:
+    from tidings.net import is_running
+
+    try:
+        return is_running(folder)
+    except (TidingsError, OSError):
+        return False  # A damaged one: nothing runs from there.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidings.cli.organisation.folder import organisation, report
+from tidings.cli.organisation.folder import check_stopped, organisation, report
 from tidings.cli.registry.registry import OrgOption, local_and_utc, moment, now_ms, show_moment
 from tidings.cli.terminal import Output, OutputOption, Row, show, tell, writing_to
 from tidings.errors import InputError
@@ -135,6 +135,7 @@ def delete(
         raise InputError(f"this deletes {found.folder} with the only copy of its key; add --yes to do it")
     if found.folder.is_symlink():
         raise InputError(f"{found.folder} is a link; delete the folder that it leads to: {found.folder.resolve()}")
+    check_stopped(found, sorted(found.folder.iterdir()))
     with found.lock.held():
         shutil.rmtree(found.folder)
     show([{"deleted": found.name, "folder": str(found.folder)}], output)

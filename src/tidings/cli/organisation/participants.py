@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from tidings.cli.organisation.folder import organisation, report
+from tidings.cli.organisation.folder import check_stopped, organisation, report
 from tidings.cli.registry.registry import OrgOption, local_and_utc, show_moment
 from tidings.cli.terminal import Output, OutputOption, show, tell, writing_to
 from tidings.errors import Denied, InputError
@@ -395,7 +395,11 @@ def _renew(folder: Path, role: str, output: Output) -> None:
 
 
 def _remove(name: str, role: str, purge: bool, org: Path | None, output: Output) -> None:
+    from tidings.net import checked_file_name
+
     found = organisation(org)
+    if purge:
+        check_stopped(found, [found.folder / checked_file_name(name)])
     with found.registry() as opened:
         if opened.participants.was_removed(name):
             tell(f"note: {name} was removed before")

@@ -132,6 +132,10 @@ class KeyManagers:
         self._revoked = len(found)
         return found
 
+    def look_again(self) -> None:
+        """Has the next call of `revocations` and `new_types` return everything: what they returned could not be used."""
+        self._revoked = self._position = 0
+
     def keep_revocations(self, records: Sequence[RevocationRecord]) -> None:
         """Stores what other brokers have told, for the next start, and for jobs that use this registry."""
         self._registry.grants.learn(records, by=self._config.name, now_ms=now_ms())

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from tidings.errors import Denied, SetupError
+from tidings.errors import Denied, TidingsError
 from tidings.net.broker.journal import Journal
 from tidings.net.broker.key_managers import KeyManagers
 from tidings.net.clock import now_ms, now_us
@@ -52,7 +52,11 @@ class BackgroundTasks:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if isinstance(error, TidingsError | OSError):
+            log.error("a task of this broker failed", extra={"why": str(error)})
+        else:
             log.error("a task of this broker failed", exc_info=error)
 
 
@@ -103,21 +107,26 @@ class Maintenance:
                 self._presented.add(token)
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Until it is cancelled. What a check could not do, as with a busy registry or a missing file, the next one does."""
+        failed = ""
         while True:
-            self._check_clock()
-            for each in self._also:
-                each()
             try:
-                revoked = await asyncio.to_thread(self._managers.revocations)
-                types = await asyncio.to_thread(self._managers.new_types)
-            except SetupError as wrong:  # The registry is busy, or on a full disk: try again.
-                log.error("the registry cannot be read", extra={"why": str(wrong)})
-            else:
-                self.revoke(revoked)
-                if types:
-                    self._declare(types)
+                await self._check()
+                failed = ""
+            except (TidingsError, OSError) as wrong:
+                self._managers.look_again()
+                if failed != (failed := str(wrong)):
+                    log.error("a check of this broker failed; it is repeated", extra={"why": failed})
             await asyncio.sleep(CHECK_EVERY_S)
+
+    async def _check(self) -> None:
+        self._check_clock()
+        for each in self._also:
+            each()
+        self.revoke(await asyncio.to_thread(self._managers.revocations))
+        types = await asyncio.to_thread(self._managers.new_types)
+        if types:
+            self._declare(types)
 
     def revoke(self, found: Sequence[Revocation]) -> None:
         """Puts revocations of the registry in force, and has them told to other brokers."""
