@@ -98,7 +98,9 @@ class Acceptor:
             await self._serve(reader, writer)
         except (PeerError, Denied, TimeoutError, ConnectionError, OSError) as wrong:
             self._counts["handshakes failed"] += 1
-            log.info("a connection was refused", extra={"why": str(wrong)[:200] or type(wrong).__name__})
+            late = "it did not finish its handshake in time"
+            why = late if isinstance(wrong, TimeoutError) else str(wrong)[:200] or type(wrong).__name__
+            log.info("a connection was refused", extra={"why": why})
             writer.close()
         finally:
             self._serving.discard(serving)
