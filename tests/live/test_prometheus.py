@@ -34,6 +34,7 @@ READY_S_MAX = 120.0
 ALERTS = {
     "TidingsBrokerDown": ('up{job="tidings", %s}', "0x60", "1x60", 5, {"job": "tidings"}),
     "TidingsBrokerNotReady": ("tidings_ready{%s}", "0x60", "1x60", 10, {}),
+    "TidingsNoStandby": ("tidings_standby_processes{%s}", "0x60", "1x60", 10, {}),
     "TidingsJournalStuck": ("tidings_journal_stuck{%s}", "1x60", "0x60", 5, {}),
     "TidingsDiskFillsUp": ("tidings_disk_free_bytes{%s}", "9e9-1e7x90", "9e9x90", 85, {}),
     "TidingsSubscriberBehind": (
@@ -73,7 +74,34 @@ def test_the_chart_has_the_same_rules() -> None:
 
 def test_every_alert_fires_when_it_should_and_not_otherwise(tmp_path: Path) -> None:
     assert ALERTS.keys() == rules().keys()
-    cases = [case(name, *ALERTS[name]) for name in ALERTS]
+    promtool_tests(tmp_path, [case(name, *ALERTS[name]) for name in ALERTS])
+
+
+def test_a_process_that_waits_for_its_turn_is_an_alert_only_if_nobody_serves(tmp_path: Path) -> None:
+    labels = {"instance": "waits:9101", **rules()["TidingsBrokerNotReady"]["labels"]}
+    annotations = case("TidingsBrokerNotReady", "%s", "0", "0", 10, {})["alert_rule_test"][0]["exp_alerts"][0]
+    told = {word: text.replace("bad", "waits") for word, text in annotations["exp_annotations"].items()}
+    serves = [
+        {"series": f'tidings_{name}{{instance="serves:9101"}}', "values": "1x60"} for name in ("ready", "lease_held")
+    ]
+    waits = [
+        {"series": f'tidings_{name}{{instance="waits:9101"}}', "values": "0x60"} for name in ("ready", "lease_held")
+    ]
+    expected: list[tuple[list[dict[str, str]], list[dict[str, Any]]]] = [
+        ([*serves, *waits], []),
+        (waits, [{"exp_labels": labels, "exp_annotations": told}]),
+    ]
+    test = {"eval_time": "10m", "alertname": "TidingsBrokerNotReady"}
+    promtool_tests(
+        tmp_path,
+        [
+            {"interval": "1m", "input_series": series, "alert_rule_test": [{**test, "exp_alerts": alerts}]}
+            for series, alerts in expected
+        ],
+    )
+
+
+def promtool_tests(tmp_path: Path, cases: list[dict[str, Any]]) -> None:
     file = tmp_path / "test.json"  # JSON is YAML.
     file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": cases}))
     ran = subprocess.run(["promtool", "test", "rules", file], check=False, capture_output=True, text=True)
