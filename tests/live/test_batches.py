@@ -18,8 +18,9 @@ from tests.live.together import Together
 from tidings.errors import InputError
 from tidings.events import Timestamp, columns_of_rows, rows_of_records
 from tidings.net import Client, DevNetwork, ReadAccess, Subscription, read_broker
+from tidings.net.client.client import IN_FLIGHT_MAX
 from tidings.net.ids import show_event
-from tidings.net.transport.frames import Publish, PublishBatch
+from tidings.net.transport.frames import AnyFrame, Publish, PublishBatch
 from tidings.security import Mode
 
 pytestmark = pytest.mark.live
@@ -102,6 +103,39 @@ def test_events_published_without_waiting_and_rows_of_arrow_become_batches(tmp_p
             ids += await camera.publish_many("Numberplate", table.combine_chunks().to_batches()[0])
             assert await batches_of(network) == 3
             wanted = fast(many * 3, ids, 50)
+            assert await take(live, len(wanted)) == wanted
+
+    asyncio.run(scenario())
+
+
+def test_while_frames_are_under_way_events_published_one_by_one_are_gathered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidings.net.client.client.LINGER_S", 3600.0)  # So that an answer ends it, and no timer.
+
+    async def scenario() -> None:
+        async with Together(tmp_path, ALONE) as network:
+            camera, desk = await network.client("police/camera"), await network.client("police/desk")
+            live = await desk.subscribe("Numberplate", "speed >= 50").ready()
+            await camera.event_type("Numberplate")
+            held: list[AnyFrame] = []
+            send = camera._send
+            monkeypatch.setattr(camera, "_send", held.append)
+            many, answers = plates(0, 100), []
+            for each in many:
+                answers.append(asyncio.ensure_future(camera.publish("Numberplate", each)))
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            assert [frame.__class__ for frame in held] == [Publish] * IN_FLIGHT_MAX
+            send(held[0])
+            ids = [await answers[0]]
+            assert isinstance(gathered := held[-1], PublishBatch)
+            assert gathered.columns.rows == len(many) - IN_FLIGHT_MAX
+            monkeypatch.setattr(camera, "_send", send)
+            for frame in held[1:]:
+                send(frame)
+            ids += await asyncio.gather(*answers[1:])
+            wanted = fast(many, ids, 50)
             assert await take(live, len(wanted)) == wanted
 
     asyncio.run(scenario())
