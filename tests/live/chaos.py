@@ -42,7 +42,7 @@ from tests.live.faults import Faults, Troubled
 from tests.live.leaks import found_in, plate
 from tests.live.outcome import Outcome, clock, described, leaves, listed
 from tests.live.wanted import Said, Wanted, sighting, wanted_by, what_all_want
-from tests.postgres_server import PASSWORD, PostgresCluster, new_home
+from tests.postgres_server import PASSWORD, PostgresCluster, new_home, programs
 from tidings.errors import Denied, PeerError, SetupError, TidingsError
 from tidings.matching import load_kernels
 from tidings.net import Client, DevNetwork, ReadAccess, Subscription, read_client
@@ -119,6 +119,8 @@ async def run(plan: Plan, folder: Path, say: Say = _silently) -> Outcome:
     others = [each.broker for each in wanted_by(layout)[1:] if not plan.is_on_postgres(each.broker)]
     small = sorted({"police-1", others[0]})
     say(f"starting {plan.brokers} brokers of {', '.join(ORGANISATIONS)}")
+    if plan.postgres:
+        say(f"the journals of {plan.postgres} are in a PostgreSQL server")
     troubled = Troubled(folder, layout, small=small, disk_mb=plan.disk_mb)
     if plan.hostile and layout.brokers["yard"] > 1:
         troubled.brokers["yard-1"].config.with_name("hostile").write_text(str(plan.seed))
@@ -426,13 +428,17 @@ def _asked() -> tuple[Plan, bool]:
     parser.add_argument("--pause", type=float, default=2.0, dest="pause_s", help="at most so long between two of them")
     parser.add_argument("--mode", choices=[mode.name.lower() for mode in Mode], default="attribute")
     parser.add_argument("--overlay", default="irbr")
-    parser.add_argument(
-        "--postgres", default="", metavar="ORGANISATION", help="its journals are in a PostgreSQL server"
+    database = parser.add_mutually_exclusive_group()
+    database.add_argument("--postgres", default="", metavar="ORGANISATION", help="its journals are in PostgreSQL")
+    database.add_argument(
+        "--postgres-if-there", default="", metavar="ORGANISATION", help="the same, where it is installed"
     )
     parser.add_argument("--honest", action="store_false", dest="hostile", help="no broker is hostile")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
     asked = vars(parser.parse_args())
     minutes, output = asked.pop("minutes"), asked.pop("output")
+    if_there = asked.pop("postgres_if_there")
+    asked["postgres"] = asked["postgres"] or (if_there if programs() is not None else "")
     asked["seconds"] = asked["seconds"] or minutes * 60 * PUBLISHING
     return Plan(**{**asked, "mode": Mode[asked["mode"].upper()]}), output == "json"
 
