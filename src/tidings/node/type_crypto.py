@@ -237,6 +237,8 @@ class TypeCrypto:
         """Whether `seal_rows` can seal now, and nobody would refuse what this broker has sealed so."""
         if self._sealer is None or self.signed.profile.is_paper or self.signing == "each":
             return False
+        if self.need_signatures and self.signing == "none":
+            return False  # Its readers refuse what is not signed, one by one.
         try:
             if self.need_signatures:
                 self._checked_at_ms = now_ms
