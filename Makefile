@@ -57,7 +57,8 @@ bench: $(READY) ## the benchmarks; results in benchmarks/results
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 chaos: $(READY) ## 12 brokers, 100,000 events, everything that can happen to them; MINUTES (10), SEED (a new one)
-	@$(BIN)/python -m tests.live.chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	@$(BIN)/python -m tests.live.chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) \
+	    --postgres-if-there ccs $(ARGS)
 
 soak: $(READY) ## new seeds: simulated worlds, chaos on live ones, attacks, killed streaming jobs, for MINUTES (10)
 	@$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),10)

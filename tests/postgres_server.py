@@ -124,11 +124,15 @@ class PostgresCluster:
         """At once; what was committed is there at the next start."""
         self._pg_ctl("stop", "-m", "immediate", check=False)
 
-    def kill(self) -> None:
-        """Kills the server and all its processes, as a power cut would."""
+    def pids(self) -> list[int]:
+        """The server's process, and those that it has started."""
         group = int((self.data / "postmaster.pid").read_text().split()[0])
         children = Path(f"/proc/{group}/task/{group}/children").read_text().split()
-        for pid in [group, *map(int, children)]:
+        return [group, *map(int, children)]
+
+    def kill(self) -> None:
+        """Kills the server and all its processes, as a power cut would."""
+        for pid in self.pids():
             os.kill(pid, signal.SIGKILL)
 
     def revive(self) -> None:

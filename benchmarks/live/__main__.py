@@ -20,7 +20,7 @@ from benchmarks.live.contender import Contender
 from benchmarks.live.kafka import Kafka
 from benchmarks.live.measure import Cell, measured
 from benchmarks.live.nats import JetStream, Nats
-from benchmarks.live.ours import Tidings
+from benchmarks.live.ours import OnPostgres, Tidings
 from benchmarks.live.rabbit import Rabbit
 from benchmarks.live.rabbit_quorum import RabbitQuorum
 from benchmarks.live.report import Report, show, write_page
@@ -33,6 +33,7 @@ FULL = (
     *("tidings:3:1,1000,100000", "tidings:5:1,1000,100000"),
     *("sealed:1:1,1000,100000", "sealed:3:1,1000,100000", "sealed:5:1,1000,100000"),
     *("unsigned:3:1000", "sealed-unsigned:3:1000"),
+    *("postgres:1:1000", "postgres-standby:1:1000"),
 )
 QUICK = ("tidings:1:1000", "tidings:3:1000", "rabbit:1000", "nats:1000")
 SECONDS, QUICK_SECONDS = 2.0, 1.0
@@ -86,6 +87,10 @@ def _contender(named: Sequence[str]) -> Contender:
             return Tidings(int(brokers), sealed=False, signed=False)
         case ["sealed-unsigned", brokers]:
             return Tidings(int(brokers), sealed=True, signed=False)
+        case ["postgres", brokers]:
+            return OnPostgres(int(brokers), standby=False)
+        case ["postgres-standby", brokers]:
+            return OnPostgres(int(brokers), standby=True)
         case ["rabbit"]:
             return Rabbit()
         case ["nats"]:
@@ -99,7 +104,7 @@ def _contender(named: Sequence[str]) -> Contender:
         case ["kafka"]:
             return Kafka()
     sys.exit(
-        "expected tidings, sealed, unsigned or sealed-unsigned with :BROKERS, or "
+        "expected tidings, sealed, unsigned, sealed-unsigned, postgres or postgres-standby with :BROKERS, or "
         f"rabbit, quorum, nats, jetstream, jetstream-single or kafka, got {':'.join(named)}"
     )
 

@@ -6,13 +6,16 @@ The publisher is at the first broker and the subscriber at the last, so that eve
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.live.contender import Contender
+from benchmarks.live.contender import Contender, Unavailable, cpu_s_of
 from benchmarks.live.workload import MARK, EventValues, condition, event, number_of
+from tests.postgres_server import PASSWORD, WHY_SKIPPED, PostgresCluster, new_home, programs
 from tidings.net import Client, DevNetwork, DevNetworkFiles, ReadAccess, Subscription, lay_out
 from tidings.security import Mode
 
@@ -51,10 +54,14 @@ class Tidings(Contender):
                 signatures=self.signed,
             ),
         )
+        await self._before_start(laid)
         await self._start_brokers(laid)
         self._desk_file = laid.clients[f"o{self.brokers - 1}/desk"]
         self._camera = await Client.connect(laid.clients["o0/camera"])
         self._marks = await (await self._desk()).subscribe(TYPE, condition(MARK)).ready()
+
+    async def _before_start(self, laid: DevNetworkFiles) -> None:
+        """What is to be changed in the brokers' files, if anything."""
 
     async def _start_brokers(self, laid: DevNetworkFiles) -> None:
         for config in laid.brokers.values():
@@ -110,3 +117,52 @@ class Tidings(Contender):
 
     def servers(self) -> Sequence[int]:
         return [process.pid for process in self._processes]
+
+
+class OnPostgres(Tidings):
+    """The same with the journals in a PostgreSQL server, which a synchronous standby may follow; both on this machine."""
+
+    def __init__(self, brokers: int, *, standby: bool) -> None:
+        super().__init__(brokers, sealed=False)
+        self.name = f"Tidings on PostgreSQL{', with a synchronous standby' if standby else ''}"
+        self._with_standby = standby
+        self._clusters: list[PostgresCluster] = []
+        self._homes: list[Path] = []
+
+    async def _before_start(self, laid: DevNetworkFiles) -> None:
+        if programs() is None:
+            raise Unavailable(WHY_SKIPPED)
+        await asyncio.to_thread(self._start_database)
+        for config in laid.brokers.values():
+            (config.parent / "journal-password").write_text(PASSWORD)
+            at = f"postgresql://tester@127.0.0.1:{self._clusters[0].port}/postgres"
+            added = f'journal = "{at}"\njournal_password = "file:journal-password"\n'
+            config.write_text(config.read_text().replace("listen = ", f"{added}listen = ", 1))
+
+    def _start_database(self) -> None:
+        self._homes.append(new_home())
+        primary = PostgresCluster(self._homes[0])
+        primary.make()
+        primary.start()
+        self._clusters.append(primary)
+        if self._with_standby:
+            self._homes.append(new_home())
+            self._clusters.append(primary.add_standby(self._homes[1]))
+
+    async def stop(self) -> None:
+        await super().stop()
+        for cluster in self._clusters:
+            await asyncio.to_thread(cluster.stop)
+        for home in self._homes:
+            shutil.rmtree(home, ignore_errors=True)
+
+    def cpu_s(self) -> float:
+        """Of the brokers, and of all processes of the databases, which come and go."""
+        used = super().cpu_s()
+        for cluster in self._clusters:
+            server, *children = cluster.pids()
+            used += cpu_s_of(server, with_ended=True)
+            for pid in children:
+                with contextlib.suppress(OSError):  # It has just ended.
+                    used += cpu_s_of(pid)
+        return used

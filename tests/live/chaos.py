@@ -1,7 +1,7 @@
 """Chaos: everything happens to the brokers of three organisations while publishers and durable subscribers run.
 
     make chaos [MINUTES=10] [SEED=N]
-    python -m tests.live.chaos [--brokers 12] [--events 100000] [--seconds 480] [--seed N]
+    python -m tests.live.chaos [--brokers 12] [--events 100000] [--seconds 480] [--seed N] [--postgres ccs]
 
 Brokers are killed and started again, frozen, cut off from one another, put into another time and left without
 room on their disks (see `faults`). In the end:
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -30,7 +31,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -41,6 +42,7 @@ from tests.live.faults import Faults, Troubled
 from tests.live.leaks import found_in, plate
 from tests.live.outcome import Outcome, clock, described, leaves, listed
 from tests.live.wanted import Said, Wanted, sighting, wanted_by, what_all_want
+from tests.postgres_server import PASSWORD, PostgresCluster, new_home, programs
 from tidings.errors import Denied, PeerError, SetupError, TidingsError
 from tidings.matching import load_kernels
 from tidings.net import Client, DevNetwork, ReadAccess, Subscription, read_client
@@ -79,6 +81,8 @@ class Plan:
     disk_mb: int = 256
     hostile: bool = True
     """Whether a broker of the yard is hostile, if it has another one for its subscriber."""
+    postgres: str = ""
+    """The organisation whose brokers have their journals in a PostgreSQL server; empty: all have files."""
 
     @property
     def layout(self) -> DevNetwork:
@@ -91,6 +95,9 @@ class Plan:
             overlay=self.overlay,
         )
 
+    def is_on_postgres(self, broker: str) -> bool:
+        return broker.rpartition("-")[0] == self.postgres
+
     def command(self) -> str:
         """What plays it again."""
         mode = self.mode.name.lower()
@@ -98,6 +105,7 @@ class Plan:
             f"python -m tests.live.chaos --brokers {self.brokers} --events {self.events} --seconds {self.seconds:g}"
             f" --seed {self.seed} --troubles {self.troubles} --pause {self.pause_s:g}"
             f" --mode {mode} --overlay {self.overlay}{'' if self.hostile else ' --honest'}"
+            f"{f' --postgres {self.postgres}' if self.postgres else ''}"
         )
 
 
@@ -108,13 +116,16 @@ def _silently(_: str) -> None:
 async def run(plan: Plan, folder: Path, say: Say = _silently) -> Outcome:
     """Lets it happen, and judges; `say` hears how it goes. What the brokers leave behind stays in the folder."""
     layout, begun = plan.layout, time.monotonic()
-    small = sorted({"police-1", wanted_by(layout)[1].broker})
+    others = [each.broker for each in wanted_by(layout)[1:] if not plan.is_on_postgres(each.broker)]
+    small = sorted({"police-1", others[0]})
     say(f"starting {plan.brokers} brokers of {', '.join(ORGANISATIONS)}")
+    if plan.postgres:
+        say(f"the journals of {plan.postgres} are in a PostgreSQL server")
     troubled = Troubled(folder, layout, small=small, disk_mb=plan.disk_mb)
     if plan.hostile and layout.brokers["yard"] > 1:
         troubled.brokers["yard-1"].config.with_name("hostile").write_text(str(plan.seed))
         say("yard-1 is hostile")
-    async with troubled as network:
+    async with journals_in_postgres(plan, troubled), troubled as network:
         chaos = Chaos(plan, network, say)
         say(f"all brokers are up after {clock(time.monotonic() - begun)}")
         if not all(disk.is_real for disk in network.disks.values()):
@@ -124,6 +135,32 @@ async def run(plan: Plan, folder: Path, say: Say = _silently) -> Outcome:
     chaos.judge_leaks()
     chaos.outcome.took_s = time.monotonic() - begun
     return chaos.outcome
+
+
+@contextlib.asynccontextmanager
+async def journals_in_postgres(plan: Plan, network: Troubled) -> AsyncIterator[None]:
+    """A server for the journals of one organisation, and its brokers' files changed to that; nothing without one."""
+    if not plan.postgres:
+        yield
+        return
+    home = new_home()
+    server = PostgresCluster(home)
+    try:
+        await asyncio.to_thread(server.make)
+        await asyncio.to_thread(server.start)
+        for name, broker in network.brokers.items():
+            if plan.is_on_postgres(name):
+                _keep_journal_at(broker.config, f"postgresql://tester@127.0.0.1:{server.port}/postgres")
+        yield
+    finally:
+        await asyncio.to_thread(server.stop)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _keep_journal_at(config: Path, url: str) -> None:
+    config.with_name("journal-password").write_text(PASSWORD)
+    added = f'journal = "{url}"\njournal_password = "file:journal-password"\n'
+    config.write_text(config.read_text().replace("listen = ", f"{added}listen = ", 1))
 
 
 class Chaos:
@@ -391,10 +428,17 @@ def _asked() -> tuple[Plan, bool]:
     parser.add_argument("--pause", type=float, default=2.0, dest="pause_s", help="at most so long between two of them")
     parser.add_argument("--mode", choices=[mode.name.lower() for mode in Mode], default="attribute")
     parser.add_argument("--overlay", default="irbr")
+    database = parser.add_mutually_exclusive_group()
+    database.add_argument("--postgres", default="", metavar="ORGANISATION", help="its journals are in PostgreSQL")
+    database.add_argument(
+        "--postgres-if-there", default="", metavar="ORGANISATION", help="the same, where it is installed"
+    )
     parser.add_argument("--honest", action="store_false", dest="hostile", help="no broker is hostile")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
     asked = vars(parser.parse_args())
     minutes, output = asked.pop("minutes"), asked.pop("output")
+    if_there = asked.pop("postgres_if_there")
+    asked["postgres"] = asked["postgres"] or (if_there if programs() is not None else "")
     asked["seconds"] = asked["seconds"] or minutes * 60 * PUBLISHING
     return Plan(**{**asked, "mode": Mode[asked["mode"].upper()]}), output == "json"
 

@@ -160,8 +160,10 @@ class Pair(LiveNetwork):
     async def _describe(self) -> None:
         """The files of both processes, and of those that connect to them."""
         first = self.laid.brokers["police-1"]
-        (port,) = free_ports(1)
         own = read_broker(first).listen
+        # Nobody listens yet, so the ports of the layout count as free, too.
+        taken = {read_broker(file).listen for file in self.laid.brokers.values()}
+        port = next(each for each in free_ports(len(taken) + 1) if f"127.0.0.1:{each}" not in taken)
         second = first.parent.with_name("police-1-b")
         shutil.copytree(first.parent, second)
         listens = {"a": own, "b": f"127.0.0.1:{port}"}

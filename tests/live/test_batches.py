@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from tests.live.together import Together
 from tidings.errors import InputError
 from tidings.events import Timestamp, columns_of_rows, rows_of_records
 from tidings.net import Client, DevNetwork, ReadAccess, Subscription, read_broker
+from tidings.net.client.client import IN_FLIGHT_MAX
 from tidings.net.ids import show_event
-from tidings.net.transport.frames import Publish, PublishBatch
+from tidings.net.transport.frames import AnyFrame, Publish, PublishBatch
+from tidings.security import Mode
 
 pytestmark = pytest.mark.live
 
@@ -59,10 +62,12 @@ def batches_in(config: Path) -> int:
         return int(journal.execute("SELECT count(*) FROM batches").fetchone()[0])
 
 
-@pytest.mark.parametrize("overlay", ["flooding", "irbr"])
-def test_a_batch_is_delivered_as_its_events_would_be_one_by_one(tmp_path: Path, overlay: str) -> None:
+@pytest.mark.parametrize(
+    ("overlay", "mode"), [("flooding", Mode.PLAIN), ("irbr", Mode.PLAIN), ("flooding", Mode.ATTRIBUTE)]
+)
+def test_a_batch_is_delivered_as_its_events_would_be_one_by_one(tmp_path: Path, overlay: str, mode: Mode) -> None:
     async def scenario() -> None:
-        layout = DevNetwork(first_port=0, brokers={"police": 1}, overlay=overlay)
+        layout = DevNetwork(first_port=0, brokers={"police": 1}, overlay=overlay, mode=mode)
         async with Together(tmp_path, layout) as network:
             camera, desk = await network.client("police/camera"), await network.client("police/desk")
             live = await desk.subscribe("Numberplate", "speed >= 50").ready()
@@ -75,7 +80,9 @@ def test_a_batch_is_delivered_as_its_events_would_be_one_by_one(tmp_path: Path, 
             apart = await camera.publish_many("Numberplate", many, names=names)
             assert await batches_of(network) == 2
             numbers = [int(id.rpartition(".")[2]) for id in together + apart]
-            assert numbers == list(range(numbers[0], numbers[0] + 3000))
+            if mode is Mode.PLAIN:
+                assert numbers == list(range(numbers[0], numbers[0] + 3000))
+            assert numbers == sorted(set(numbers))
             for subscription, at_least in ((live, 50), (few, 98), (kept, 90)):
                 wanted = [*fast(many, together, at_least), *fast(many, apart, at_least)]
                 assert await take(subscription, len(wanted)) == wanted
@@ -96,6 +103,39 @@ def test_events_published_without_waiting_and_rows_of_arrow_become_batches(tmp_p
             ids += await camera.publish_many("Numberplate", table.combine_chunks().to_batches()[0])
             assert await batches_of(network) == 3
             wanted = fast(many * 3, ids, 50)
+            assert await take(live, len(wanted)) == wanted
+
+    asyncio.run(scenario())
+
+
+def test_while_frames_are_under_way_events_published_one_by_one_are_gathered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidings.net.client.client.LINGER_S", 3600.0)  # So that an answer ends it, and no timer.
+
+    async def scenario() -> None:
+        async with Together(tmp_path, ALONE) as network:
+            camera, desk = await network.client("police/camera"), await network.client("police/desk")
+            live = await desk.subscribe("Numberplate", "speed >= 50").ready()
+            await camera.event_type("Numberplate")
+            held: list[AnyFrame] = []
+            send = camera._send
+            monkeypatch.setattr(camera, "_send", held.append)
+            many, answers = plates(0, 100), []
+            for each in many:
+                answers.append(asyncio.ensure_future(camera.publish("Numberplate", each)))
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            assert [frame.__class__ for frame in held] == [Publish] * IN_FLIGHT_MAX
+            send(held[0])
+            ids = [await answers[0]]
+            assert isinstance(gathered := held[-1], PublishBatch)
+            assert gathered.columns.rows == len(many) - IN_FLIGHT_MAX
+            monkeypatch.setattr(camera, "_send", send)
+            for frame in held[1:]:
+                send(frame)
+            ids += await asyncio.gather(*answers[1:])
+            wanted = fast(many, ids, 50)
             assert await take(live, len(wanted)) == wanted
 
     asyncio.run(scenario())
@@ -148,9 +188,10 @@ def test_what_a_subscriber_rejects_of_a_batch_is_one_dead_letter(tmp_path: Path)
     asyncio.run(scenario())
 
 
-def test_a_subscription_that_begins_in_the_past_gets_what_batches_it_matches(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", [Mode.PLAIN, Mode.ATTRIBUTE])
+def test_a_subscription_that_begins_in_the_past_gets_what_batches_it_matches(tmp_path: Path, mode: Mode) -> None:
     async def scenario() -> None:
-        async with Together(tmp_path, ALONE) as network:
+        async with Together(tmp_path, replace(ALONE, mode=mode)) as network:
             camera, desk = await network.client("police/camera"), await network.client("police/desk")
             many = plates(0, 300)
             ids = await camera.publish_many("Numberplate", many[:100])
@@ -164,9 +205,10 @@ def test_a_subscription_that_begins_in_the_past_gets_what_batches_it_matches(tmp
     asyncio.run(scenario())
 
 
-def test_batches_outlast_a_restart_and_reach_a_broker_that_comes_later(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", [Mode.PLAIN, Mode.ATTRIBUTE])
+def test_batches_outlast_a_restart_and_reach_a_broker_that_comes_later(tmp_path: Path, mode: Mode) -> None:
     async def scenario() -> None:
-        network, many = Together(tmp_path, TWO), plates(0, 400)
+        network, many = Together(tmp_path, replace(TWO, mode=mode)), plates(0, 400)
         try:
             ids = await published_alone(network, many[:200])
             assert await batches_of(network) == 1

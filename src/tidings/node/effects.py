@@ -141,18 +141,28 @@ class StoredBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     type: str
     ids: BatchIds
     columns: EventColumns
+    """Without any column where the events are sealed."""
+    frames: tuple[bytes, ...] = ()
+    """The events, where they are sealed: each by itself, and not signed."""
 
 
 class EventBatch:
     """Events of one type that were published together, checked: as columns, and as the values of each."""
 
-    __slots__ = ("ids", "name", "rows", "type", "values")
+    __slots__ = ("frames", "ids", "name", "rows", "type", "values")
 
     def __init__(
-        self, type: str, name: str, ids: BatchIds, rows: pa.RecordBatch, values: Sequence[dict[str, Value]]
+        self,
+        type: str,
+        name: str,
+        ids: BatchIds,
+        rows: pa.RecordBatch,
+        values: Sequence[dict[str, Value]],
+        frames: tuple[bytes, ...] = (),
     ) -> None:
-        """`type` is the wire name, `name` the one that subscribers see."""
+        """`type` is the wire name, `name` the one that subscribers see; `frames` are the events as they were sealed."""
         self.type, self.name, self.ids, self.rows, self.values = type, name, ids, rows, values
+        self.frames = frames
 
     def __len__(self) -> int:
         return len(self.values)

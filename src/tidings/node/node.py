@@ -623,9 +623,11 @@ class Node:
             effects += self._route(packet, now)
         return [packet.header.id for packet in packets], effects
 
-    def takes_batch(self, known: RegisteredType) -> bool:
-        """Whether `publish_batch` can publish events of this type now: not sealed, and for no other node."""
-        return known.keys is None and self._trace.observer is None and self.router.stays_here(known.name)
+    def takes_batch(self, known: RegisteredType, now: float) -> bool:
+        """Whether `publish_batch` can publish events of this type now: for no other node, and with all keys and rights."""
+        if self._trace.observer is not None or not self.router.stays_here(known.name):
+            return False
+        return known.keys is None or known.keys.takes_rows(self.now_ms(now))
 
     def publish_batch(self, client: str, known: RegisteredType, rows: pa.RecordBatch, now: float) -> PublishedBatch:
         """Publish events of a type that `takes_batch`, as rows of its columns. Raises as `publish` does.
@@ -634,7 +636,10 @@ class Node:
         """
         now_ms = self.now_ms(now)
         batch = self._outbound.batch_of(client, known, rows, now_ms)
-        self._batched.add(batch.ids)
+        if known.keys is None:
+            self._batched.add(batch.ids)
+        else:
+            known.keys.accept_own(batch.ids[0], len(batch), now_ms)
         deliveries, ended = self._delivery.deliver_batch(known, batch, now_ms)
         self._trace.published(batch, deliveries, now)
         return PublishedBatch(batch, deliveries, self._drop_ended(list(ended), now))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from tidings.errors import Denied, EventError, InputError, PeerError
-from tidings.events import Value, columns_of_rows, values_of_columns, values_of_rows
+from tidings.events import EventColumns, Value, columns_of_rows, values_of_columns, values_of_rows
 from tidings.node.effects import BatchIds, EventBatch, StoredBatch
 from tidings.node.inbound import is_one_packet
 from tidings.node.trace_log import TraceLog
@@ -24,6 +24,7 @@ from tidings.node.trust_boundary import (
     CONTROL_SEQ,
     ENVELOPE_BYTES_MAX,
     EVENT_BYTES_MAX,
+    SIGNATURE_BLOCK_MAX,
     ControlStatement,
     TrustBoundary,
     mark_of,
@@ -107,8 +108,7 @@ class Outbound:
         return packets
 
     def batch_of(self, client: str, known: RegisteredType, rows: pa.RecordBatch, now_ms: int) -> EventBatch:
-        """A client's events that are not sealed, each with the id that `packets_of` would give it; raises likewise."""
-        assert known.keys is None
+        """A client's events, each with the id that `packets_of` would give it; raises likewise."""
         values = values_of_rows(rows)
         if known.signed is not None:
             for names in dict.fromkeys(map(tuple, values)):
@@ -119,6 +119,8 @@ class Outbound:
             and (size := max(map(size_about, values))) > EVENT_BYTES_MAX
         ):
             raise EventError(f"{known.event_type.name}: {size} bytes; an event has at most {EVENT_BYTES_MAX}")
+        if known.keys is not None:
+            return self._sealed_batch(known, known.keys, rows, values, now_ms)
         first = self._published + 1
         self._published += len(values)
         if self._signer is None or known.is_unsigned:
@@ -130,8 +132,22 @@ class Outbound:
         ids = BatchIds.of(self._me.id, incarnations, first)
         return EventBatch(known.name, known.event_type.name, ids, rows, values)
 
+    def _sealed_batch(
+        self, known: RegisteredType, keys: TypeCrypto, rows: pa.RecordBatch, values: list[dict[str, Value]], now_ms: int
+    ) -> EventBatch:
+        sealed = keys.seal_rows(rows, values, now_ms)
+        if (size := max(map(len, sealed.frames)) + SIGNATURE_BLOCK_MAX) > ENVELOPE_BYTES_MAX:
+            raise EventError(f"{known.event_type.name}: {size} bytes sealed; at most {ENVELOPE_BYTES_MAX}")
+        ids = BatchIds.of(self._me.id, [sealed.sender] * len(values), sealed.first_seq)
+        return EventBatch(known.name, known.event_type.name, ids, rows, values, sealed.frames)
+
     def packets_in(self, known: RegisteredType, batch: StoredBatch) -> list[Packet]:
         """The events of a batch that this node published, as packets that any node takes."""
+        if known.keys is not None:
+            return [
+                Packet(Header(id, batch.type), SEALED, envelope)
+                for id, envelope in zip(batch.ids, known.keys.sign_rows(batch.frames), strict=True)
+            ]
         values = values_of_columns(batch.columns)
         headers = [Header(id, batch.type) for id in batch.ids]
         if self._signer is None or known.is_unsigned:
@@ -237,8 +253,9 @@ _STORED_BATCH = msgspec.msgpack.Decoder(StoredBatch)
 
 
 def encode_stored_batch(batch: EventBatch) -> bytes:
-    """The bytes of a batch to write to disk."""
-    return msgspec.msgpack.encode(StoredBatch(batch.type, batch.ids, columns_of_rows(batch.rows)))
+    """The bytes of a batch to write to disk; without plaintext where it is sealed."""
+    columns = EventColumns(len(batch), ()) if batch.frames else columns_of_rows(batch.rows)
+    return msgspec.msgpack.encode(StoredBatch(batch.type, batch.ids, columns, batch.frames))
 
 
 def decode_stored_batch(raw: bytes) -> StoredBatch:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -44,10 +45,16 @@ from tidings.security import (
     Signing,
     UnknownEpoch,
     Verifier,
+    digest_of,
     fingerprint,
     make_join,
     open_welcome,
+    seal_rows,
+    signatures_of,
 )
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 PUBLISHERS_MAX = 4096  # Brokers that publish one type.
 PUBLISHERS_OF_ONE_MAX = 64  # … whose rights descend from one grant of its owner: delegates cost nothing to make.
@@ -62,6 +69,15 @@ class SealedInterest(msgspec.Struct, frozen=True, array_like=True):
 
     frame: bytes
     token: bytes
+
+
+class SealedRows(NamedTuple):
+    """Events that were sealed together, and not signed yet."""
+
+    sender: int
+    """The incarnation in their ids."""
+    first_seq: int
+    frames: tuple[bytes, ...]
 
 
 class UnknownPublisher(PeerError):
@@ -217,6 +233,39 @@ class TypeCrypto:
             raise self._no_keys(now_ms)
         return self._sealer.seal_batch(events, now_ms)
 
+    def takes_rows(self, now_ms: int) -> bool:
+        """Whether `seal_rows` can seal now, and nobody would refuse what this broker has sealed so."""
+        if self._sealer is None or self.signed.profile.is_paper or self.signing == "each":
+            return False
+        if self.need_signatures and self.signing == "none":
+            return False  # Its readers refuse what is not signed, one by one.
+        try:
+            if self.need_signatures:
+                self._checked_at_ms = now_ms
+                self._may_publish(self.own_key, tuple(self.signed.attr_ids.values()))
+        except (Denied, PeerError):
+            return False
+        return True
+
+    def seal_rows(self, rows: pa.RecordBatch, events: Sequence[Mapping[str, Value]], now_ms: int) -> SealedRows:
+        """Seal events that follow one another, without their signatures; raises as `seal` does."""
+        if self._sealer is None:
+            raise self._no_keys(now_ms)
+        ts_ms, seq, frames = seal_rows(self.signed, self.keyring, self._sealer, rows, events, now_ms)
+        sender = sealed_as(self._sealer.sender_id, is_signed=bool(self._sealer.flags & FLAG_SIGNATURE))
+        return SealedRows(sender, ts_ms << 20 | seq, tuple(frames))
+
+    def accept_own(self, first: EventId, count: int, now_ms: int) -> None:
+        """Events that were sealed here together: what of them comes back is not delivered again."""
+        self.replay.accept_run(self.signed.type_id, sealed_by(first), first.seq, count, now_ms)
+
+    def sign_rows(self, frames: Sequence[bytes]) -> list[bytes]:
+        """What `seal_rows` has sealed, as `seal_many` would have made it."""
+        if self.signing == "none":
+            return list(frames)
+        blocks = signatures_of(self._identity, [digest_of(frame) for frame in frames])
+        return [frame + block for frame, block in zip(frames, blocks, strict=True)]
+
     def read(self, frame: Frame, now_ms: int, cache: CacheTrust) -> View:
         """Open an event as far as the keys allow; raises PeerError if any check fails."""
         opened = self.opener.open_(frame, now_ms, cache=cache, relay=True)
@@ -371,8 +420,13 @@ def event_id_of(origin: str, frame: Frame) -> EventId:
     So whoever cannot open a signed event, and takes the first with its id for the true one, is not deceived by one
     that anybody could have made: to be taken, it needs the origin's signature.
     """
-    sender = frame.sender_id | SIGNED_SENDER if frame.flags & FLAG_SIGNATURE else frame.sender_id
+    sender = sealed_as(frame.sender_id, is_signed=bool(frame.flags & FLAG_SIGNATURE))
     return EventId(origin, sender, frame.ts_ms << 20 | frame.seq)
+
+
+def sealed_as(sender_id: int, *, is_signed: bool) -> int:
+    """The incarnation in the id of a sealed event."""
+    return sender_id | SIGNED_SENDER if is_signed else sender_id
 
 
 def sealed_by(id: EventId) -> int:

@@ -28,7 +28,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tidings.security.envelope.batch import BatchMoments, BatchOpener, BatchSealer, OpenedBatch, State
+    from tidings.security.envelope.batch import (
+        BatchMoments,
+        BatchOpener,
+        BatchSealer,
+        OpenedBatch,
+        State,
+        prepare_columns,
+        seal_rows,
+    )
     from tidings.security.envelope.frame import FLAG_CACHE, FLAG_SIGNATURE, FRAME_BYTES_MAX, Frame, split
     from tidings.security.envelope.nonce import NonceClock, NotYet
     from tidings.security.envelope.opener import CacheTrust, Opened, Opener, UnknownEpoch
@@ -165,12 +173,14 @@ __all__ = [
     "manifest_of",
     "online_url",
     "open_welcome",
+    "prepare_columns",
     "profile_of",
     "project",
     "read_answer",
     "read_revocation",
     "reduce",
     "revocations_in_batches",
+    "seal_rows",
     "seal_to",
     "show_ms",
     "sign_answer",
@@ -189,7 +199,15 @@ __all__ = [
 
 # Loaded when they are first used: who only shows a fingerprint waits neither for NumPy and Arrow nor for conditions.
 _NAMES_IN = {
-    "tidings.security.envelope.batch": ("BatchMoments", "BatchOpener", "BatchSealer", "OpenedBatch", "State"),
+    "tidings.security.envelope.batch": (
+        "BatchMoments",
+        "BatchOpener",
+        "BatchSealer",
+        "OpenedBatch",
+        "State",
+        "prepare_columns",
+        "seal_rows",
+    ),
     "tidings.security.envelope.frame": ("FLAG_CACHE", "FLAG_SIGNATURE", "FRAME_BYTES_MAX", "Frame", "split"),
     "tidings.security.envelope.nonce": ("NonceClock", "NotYet"),
     "tidings.security.envelope.opener": ("CacheTrust", "Opened", "Opener", "UnknownEpoch"),

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.city import NAMES, Sighting
@@ -15,11 +15,14 @@ from tidings.errors import Denied, EventError
 from tidings.events import rows_of_records
 from tidings.node import Delivery, Keep, Node, NodePolicy, PublishedBatch, encode_stored_batch
 from tidings.overlay import EventId
-from tidings.security import Grant, Mode, grant
+from tidings.security import Grant, Mode, SignedType, grant
 from tidings.sim import START_MS
 
 OPEN = FEDERATION.type(Sighting, Mode.PLAIN)
 UNSIGNED = FEDERATION.type(Sighting, Mode.PLAIN, signatures=False)
+SEALED = FEDERATION.type(Sighting, Mode.ATTRIBUTE)
+SEALED_WHOLE = FEDERATION.type(Sighting, Mode.EVENT)
+SEALED_UNSIGNED = FEDERATION.type(Sighting, Mode.ATTRIBUTE, signatures=False)
 READERS: dict[str, tuple[tuple[str, ...] | None, tuple[str, ...]]] = {
     "all": (None, ()),
     "places": (("place",), ()),
@@ -33,6 +36,8 @@ def a_broker(signed: Any = OPEN, neighbours: tuple[str, ...] = ()) -> Node:
     node = a_node("one", neighbours, policy=policy)
     node.declare(signed, 0.0)
     node.hold(membership(node).to_bytes(), 0.0)
+    if signed.mode is not Mode.PLAIN:
+        node.host(FEDERATION.key_manager(signed), 0.0)
     node.hold(FEDERATION.right(signed, node.identity).to_bytes(), 0.0)
     for name, (attributes, where) in READERS.items():
         key = FEDERATION.identity(name)
@@ -63,7 +68,7 @@ def together(node: Node, events: list[dict[str, Any]]) -> PublishedBatch:
     known = node.types.find("Sighting")
     rows = rows_of_records(events, known.event_type)
     assert rows is not None
-    assert node.takes_batch(known)
+    assert node.takes_batch(known, 0.0)
     return node.publish_batch("camera", known, rows, 0.0)
 
 
@@ -86,11 +91,12 @@ def sightings() -> st.SearchStrategy[list[dict[str, Any]]]:
 
 
 @settings(max_examples=30, deadline=None)
-@given(sightings(), st.booleans())
+@given(sightings(), st.sampled_from([OPEN, UNSIGNED, SEALED, SEALED_WHOLE, SEALED_UNSIGNED]))
 def test_ids_bytes_on_disk_deliveries_and_traces_are_those_of_the_events(
-    events: list[dict[str, Any]], sign: bool
+    events: list[dict[str, Any]], signed: SignedType
 ) -> None:
-    apart, joined = a_broker(OPEN if sign else UNSIGNED), a_broker(OPEN if sign else UNSIGNED)
+    assume(signed.mode is not Mode.ATTRIBUTE or all(events))
+    apart, joined = a_broker(signed), a_broker(signed)
     ids, kept, told = one_by_one(apart, events)
     found = together(joined, events)
     assert list(found.batch.ids) == ids
@@ -130,12 +136,39 @@ def test_an_event_that_is_too_large_is_refused_in_a_batch_as_well() -> None:
 
 def test_a_batch_is_taken_only_where_no_other_node_can_want_it() -> None:
     lonely, linked = a_broker(), a_broker(neighbours=("other",))
-    assert lonely.takes_batch(lonely.types.find("Sighting"))
-    assert not linked.takes_batch(linked.types.find("Sighting"))
+    assert lonely.takes_batch(lonely.types.find("Sighting"), 0.0)
+    assert not linked.takes_batch(linked.types.find("Sighting"), 0.0)
 
 
-def test_an_own_event_of_a_batch_that_comes_back_is_not_delivered_again() -> None:
-    node = a_broker()
+@pytest.mark.parametrize("signed", [SEALED, SEALED_WHOLE, SEALED_UNSIGNED])
+def test_a_sealed_batch_is_on_disk_without_a_byte_of_its_values(signed: SignedType) -> None:
+    events = [{"plate": f"PLATE{row}", "place": f"PLACE{row}"} for row in range(300)]
+    found = together(a_broker(signed), events)
+    raw = encode_stored_batch(found.batch)
+    assert len(found.batch) == 300
+    assert b"PLATE" not in raw
+    assert b"PLACE" not in raw
+
+
+def test_a_batch_is_not_taken_without_keys_and_the_right_to_publish_every_attribute() -> None:
+    def takes(signed: SignedType, hosts: bool, names: tuple[str, ...] | None) -> bool:
+        policy = NodePolicy(network_key=FEDERATION.network.public_key, signing="batch", need_signatures=True)
+        node = a_node("one", policy=policy)
+        node.declare(signed, 0.0)
+        node.hold(membership(node).to_bytes(), 0.0)
+        if hosts:
+            node.host(FEDERATION.key_manager(signed), 0.0)
+        node.hold(FEDERATION.right(signed, node.identity, names).to_bytes(), 0.0)
+        return node.takes_batch(node.types.find("Sighting"), 0.0)
+
+    assert takes(SEALED, True, None)
+    assert not takes(SEALED, True, ("plate",))
+    assert not takes(SEALED, False, None)
+
+
+@pytest.mark.parametrize("signed", [OPEN, SEALED])
+def test_an_own_event_of_a_batch_that_comes_back_is_not_delivered_again(signed: SignedType) -> None:
+    node = a_broker(signed)
     found = together(node, [{"place": "Soho"}, {"place": "Bow"}])
     ((id, raw), _) = node.events_in(encode_stored_batch(found.batch))
     assert id == found.batch.ids[0]

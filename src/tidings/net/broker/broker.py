@@ -892,18 +892,24 @@ class Broker:
                 self.receiver.receive_from_overlay(notify.event, durable, self._encoder.encode(notify))
         elif (recipient := self.clients.recipients.get(notify.client)) is not None:
             recipient.deliver(notify.subscription, self._encoder.encode(notify))
-            if not self._marks_due:
-                self._marks_due = True
-                self._loop.call_soon(self._note_accepted)
+            self._note_accepted_soon()
 
     def _notify_rows(self, delivery: BatchDelivery) -> None:
         """Events of a batch for the live subscriptions of one client."""
         self.counts["notified"] += len(delivery.rows)
         recipient = self.clients.recipients.get(delivery.client)
-        if recipient is None or recipient.deliver_rows(delivery):
+        if recipient is None:
+            return
+        self._note_accepted_soon()
+        if recipient.deliver_rows(delivery):
             return
         for row, subscription in zip(delivery.rows, delivery.subscriptions, strict=True):
             recipient.deliver(subscription, self._encoder.encode(notify_of(delivery, row, subscription)))
+
+    def _note_accepted_soon(self) -> None:
+        if not self._marks_due:
+            self._marks_due = True
+            self._loop.call_soon(self._note_accepted)
 
     def _note_accepted(self) -> None:
         """Notes how far live subscribers were sent each sender's sealed events: a restart does not send them again.

@@ -48,9 +48,9 @@ from tidings.node import BatchIds, stored_values
 from tidings.overlay import EventId
 
 SCHEMA_VERSION = 1
-GATHER_S = (
-    0.003  # Pause after a group of several events: more are on their way, and what follows a commit travels together.
-)
+# From the start of a group of several events to the next: more are on their way, and what follows a commit travels
+# together. A commit that takes as long gathers enough by itself, and there is no pause.
+GATHER_S = 0.003
 GROUP_LARGE = 256  # Events that are worth a commit of their own, without a pause.
 ROWS_AT_ONCE = 64  # In one statement.
 LATE_S = 0.1  # How long what no caller waits for may stay unwritten: acknowledgements, what live subscribers were sent.
@@ -291,13 +291,14 @@ class Journal:
             noted, self._noted = self._noted, []
             waiting, self._waiting = self._waiting, []
             then, self._then = self._then, []
+            begun = loop.time()
             if noted:
                 await self._write(noted, loop)
             if self.lost is not None:
                 return  # Nobody is told that anything is written; `_committing` stays, so that nothing more is tried.
             # A publisher that waits for a single event must not wait longer.
             if 1 < sum(len(section.get(_EVENT, ())) for section in noted) < GROUP_LARGE:
-                self._next_group_at = loop.time() + GATHER_S
+                self._next_group_at = begun + GATHER_S
             for do in then:
                 _call_safely(do)
             for done in waiting:

@@ -16,6 +16,7 @@ from tidings.net.broker.broker import Broker
 from tidings.net.config import BrokerConfig
 from tidings.net.enrolment.live_files import renew_if_ended
 from tidings.net.observability.metrics import MetricsServer, StandbyServer
+from tidings.security import prepare_columns
 
 COLLECT_AFTER = 10_000  # New objects that are still there; looking through them takes a few milliseconds.
 COLLECT_ALL_S = 3600.0  # So long waits what goes in a circle later: some kilobytes of each closed connection.
@@ -89,6 +90,7 @@ async def _standby_page(config: BrokerConfig, starting: asyncio.Future[Broker]) 
 def prepare() -> None:
     """Loads the kernels. Called before the event loop runs, it can be stopped with Ctrl-C while it compiles them."""
     load_kernels(_log_compilation)
+    prepare_columns()
 
 
 def _log_compilation() -> None:

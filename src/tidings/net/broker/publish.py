@@ -143,7 +143,7 @@ class Publisher:
 
     def _takes_batch(self, known: RegisteredType) -> bool:
         return (
-            self._node.takes_batch(known)
+            self._node.takes_batch(known, self._loop.time())
             and not self._sender.has_interest_in(known.name)
             and not self._sender.has_own_pending()
             and not self._matcher.is_suspended(known.name)

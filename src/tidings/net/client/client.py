@@ -76,6 +76,8 @@ SILENCE_ONE_S_MAX = 4.0  # Likewise, of a connection.
 PAUSE_S_MIN, PAUSE_S_MAX = 0.1, 2.0  # Between two attempts to reconnect.
 EVENTS_PER_FRAME = 1000
 BATCH_MIN = 8  # Fewer events are sent as they are: columns cost more than they save.
+IN_FLIGHT_MAX = 8  # Frames of events without an answer; what is published meanwhile is gathered …
+LINGER_S = 0.001  # … for so long at most, or until an answer comes.
 UNPUBLISHED_MAX = 100_000  # Events sent and not acknowledged; `publish` waits beyond that.
 LIVE_QUEUE_MAX = 65_536  # Events of one subscription that is not durable, waiting for its loop; the oldest are lost.
 ACKNOWLEDGE_EVERY = 64
@@ -220,7 +222,7 @@ class Client:
         self._watchers: list[asyncio.Task[None]] = []
         self._tickets = itertools.count(1)
         self._asked: dict[int, _Asked] = {}
-        self._unpublished = 0
+        self._unpublished = self._in_flight = 0
         self._room = asyncio.Event()
         self._room.set()
         self._subscriptions: dict[int, Subscription] = {}  # By the ticket they were last asked for with.
@@ -231,6 +233,7 @@ class Client:
         self._names = secrets.token_hex(8)
         self._types: dict[str, EventType] = {}
         self._gathered: dict[str, list[_Gathered]] = {}
+        self._lingering: asyncio.TimerHandle | None = None
         self._publishing: set[asyncio.Task[None]] = set()
         self._learning: asyncio.Task[None] | None = None  # Asks for the type of events that are gathered.
         self._next_address = 0
@@ -284,6 +287,7 @@ class Client:
 
     async def close(self) -> None:
         """Closes the connection; requests without a reply fail."""
+        self._send_gathered()
         self._is_closing = True
         for watcher in (*self._watchers, *([self._learning] if self._learning is not None else [])):
             watcher.cancel()
@@ -313,15 +317,24 @@ class Client:
         return await self._gather(type, name, dict(values or {}))
 
     def _gather(self, type: str, name: str, values: dict[str, Any]) -> asyncio.Future[str]:
-        """Events published in one turn of the event loop are sent together."""
+        """Events published in one turn of the event loop are sent together; while many are under way, those of more turns."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[str] = loop.create_future()
         if not self._gathered:
-            loop.call_soon(self._send_gathered)
-        self._gathered.setdefault(type, []).append(_Gathered(name, values, answer))
+            if self._in_flight < IN_FLIGHT_MAX:
+                loop.call_soon(self._send_gathered)
+            else:
+                self._lingering = loop.call_later(LINGER_S, self._send_gathered)
+        gathered = self._gathered.setdefault(type, [])
+        gathered.append(_Gathered(name, values, answer))
+        if self._lingering is not None and len(gathered) >= EVENTS_PER_FRAME:
+            self._send_gathered()
         return answer
 
     def _send_gathered(self) -> None:
+        if self._lingering is not None:
+            self._lingering.cancel()
+            self._lingering = None
         gathered, self._gathered = self._gathered, {}
         for type, events in gathered.items():
             for start in range(0, len(events), EVENTS_PER_FRAME):
@@ -392,6 +405,7 @@ class Client:
         if not isinstance(events, Sequence) and known is None:
             events = await self._records(type, events)
         sent: list[tuple[_Records, asyncio.Future[Any]]] = []
+        self._send_gathered()  # What was published before comes before.
         for start in range(0, len(events), EVENTS_PER_FRAME):
             await self._room.wait()
             part = events[start : start + EVENTS_PER_FRAME]
@@ -508,6 +522,7 @@ class Client:
             return asked.answer
         self._asked[ticket] = asked
         self._unpublished += weight
+        self._in_flight += weight > 0
         if self._unpublished >= UNPUBLISHED_MAX:
             self._room.clear()
         self._send(asked.frame)
@@ -638,6 +653,9 @@ class Client:
         if asked is None:
             return
         self._unpublished -= asked.weight
+        self._in_flight -= asked.weight > 0
+        if self._lingering is not None and self._in_flight < IN_FLIGHT_MAX:
+            self._send_gathered()
         if self._unpublished < UNPUBLISHED_MAX:
             self._room.set()
         if not asked.answer.done():
@@ -652,6 +670,7 @@ class Client:
             self._streams.pop(-ticket)._end(error)
 
     def _fail(self, error: TidingsError) -> None:
+        self._send_gathered()
         for ticket in list(self._asked):
             self._answered(ticket, None, error)
         for subscription in self._subscriptions.values():

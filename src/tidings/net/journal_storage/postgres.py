@@ -150,11 +150,15 @@ class PostgresStorage:
             raise self.keeper.lost
         try:
             with session.used() as connection:
-                with connection.pipeline():
+                with connection.pipeline() as pipeline:
                     connection.execute("BEGIN")
                     done = work(connection)
                     # Last, so that the row is locked only for a moment: a long transaction must not hold up renewals.
-                    if connection.execute(fence.encode(), fence_arguments).fetchone() is None:
+                    found = connection.execute(fence.encode(), fence_arguments)
+                    # From here on the server knows that nothing is on its way, and ends the transaction of a process
+                    # that is frozen now. Without this it would wait for more, and the row stay locked, without a limit.
+                    pipeline.sync()
+                    if found.fetchone() is None:
                         raise _NotHeld
                     session.progresses()
                     connection.execute("COMMIT")

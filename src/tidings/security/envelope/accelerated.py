@@ -50,6 +50,17 @@ def has_library() -> bool:
     return _library() is not None
 
 
+def prepare() -> bool:
+    """Makes what seals ready, for servers that must not stop to compile; whether that could be done."""
+    if not has_library():
+        return False
+    try:
+        _compiled(_place), _compiled(_seal)
+    except Exception:  # noqa: BLE001 - Numba has many reasons, above all no folder that it may write to.
+        return False
+    return True
+
+
 class FrameWriter:
     """Frames of one shape, side by side in one buffer: first their starts, then column after column.
 

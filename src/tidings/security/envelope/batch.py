@@ -12,7 +12,7 @@ caller must make sure that no (sender id, millisecond, counter) comes with two d
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,11 +41,13 @@ from tidings.security.keys.keyring import KeyEpoch, Keyring
 from tidings.security.rights.publishers import PublisherRights
 from tidings.security.signed_type import Mode, PadPolicy, SignedType
 
+COLUMNS_FROM = 128  # Fewer events are sealed sooner one by one.
 SHAPES_MAX = 16  # Attribute sets processed by column in one batch; rows with other sets are opened one by one.
 
 _HEADER = np.dtype([("prefix", "V36"), ("sender_id", ">u4"), ("ts_ms", ">u8"), ("seq", ">u4"), ("flags", ">u2")])
 _START = np.dtype([("header", _HEADER), ("count", ">u2")])  # Of a frame that is sealed by attribute.
 _NONCE = np.dtype([("sender_id", ">u4"), ("invocation", ">u8")])
+_are_prepared = False
 _STEP_BYTES = 40  # An attribute's id, its epoch and its size, which come before its body.
 
 
@@ -89,19 +91,26 @@ class BatchMoments:
 class BatchSealer:
     """Seals tables of one event type."""
 
-    def __init__(self, signed_type: SignedType, keyring: Keyring) -> None:
+    def __init__(self, signed_type: SignedType, keyring: Keyring, live: Sealer | None = None) -> None:
+        """With `live`, frames are as that one makes them before it signs them."""
         assert not signed_type.profile.is_paper, "the paper's profile is for live figures"
         self._type, self._keyring = signed_type, keyring
-        self._plans = Sealer(signed_type, keyring, 0)  # For its plans alone; no sender has the id 0.
+        self._plans = live or Sealer(signed_type, keyring, 0)  # For its plans alone; no sender has the id 0.
         self._names = [a.name for a in signed_type.event_type]
         starts = {key.start_ms for gid in signed_type.group_ids for key in keyring.epochs(gid)}
         self._starts = np.array(sorted(starts), np.int64)
 
-    def seal(self, rows: pa.RecordBatch, moments: BatchMoments, shown: Iterable[str] | None = None) -> pa.BinaryArray:
+    def seal(
+        self,
+        rows: pa.RecordBatch,
+        moments: BatchMoments,
+        shown: Iterable[str] | None = None,
+        now_ms: int | None = None,
+    ) -> pa.BinaryArray:
         """A frame for each row, of its attributes that are not null, or of those only the `shown` ones.
 
         Rows are as `conform` makes them. Raises EventError where a value does not fit the type,
-        Denied where there is no key to seal with.
+        Denied where there is no key to seal with; at `now_ms`, if that is another time than the rows'.
         """
         moments.check()
         names = self._names if shown is None else [name for name in self._names if name in set(shown)]
@@ -111,13 +120,15 @@ class BatchSealer:
         for members in _alike([*is_there, epochs], rows.num_rows):
             present = tuple(name for name, there in zip(names, is_there) if there[members[0]])
             here = rows if len(members) == rows.num_rows else rows.take(pa.array(members))
-            sealed.append(self._seal_alike(here, moments.take(members), present))
+            sealed.append(self._seal_alike(here, moments.take(members), present, now_ms))
             places.append(members)
         return _in_place(sealed, places, pa.binary())
 
-    def _seal_alike(self, rows: pa.RecordBatch, moments: BatchMoments, names: tuple[str, ...]) -> pa.BinaryArray:
+    def _seal_alike(
+        self, rows: pa.RecordBatch, moments: BatchMoments, names: tuple[str, ...], now_ms: int | None
+    ) -> pa.BinaryArray:
         ts_ms = int(moments.ts_ms[0])
-        plan = self._plans.plan_for(names, ts_ms, ts_ms)
+        plan = self._plans.plan_for(names, ts_ms, ts_ms if now_ms is None else now_ms)
         if plan.whole is None:
             frames = self._by_attribute(plan, rows, moments)
         else:
@@ -167,10 +178,39 @@ class BatchSealer:
         header = written["header"]
         header["prefix"] = np.void(_prefix(self._type))
         header["sender_id"], header["ts_ms"], header["seq"] = moments.sender_ids, moments.ts_ms, moments.seqs
-        header["flags"] = 0
+        header["flags"] = self._plans.flags
         if count:
             written["count"] = np.void(count)
         return written.view(np.uint8).reshape(len(written), -1)
+
+
+def prepare_columns() -> None:
+    """Compiles what seals columns, or loads it: `seal_rows` uses it from then on. Takes seconds the first time.
+
+    Where that cannot be done, say without a folder for what was compiled, `seal_rows` goes on without it.
+    """
+    global _are_prepared  # noqa: PLW0603 - set once, when a server starts
+    from tidings.security.envelope.accelerated import prepare  # Imports Numba; see there.
+
+    _are_prepared = prepare()
+
+
+def seal_rows(
+    signed_type: SignedType,
+    keyring: Keyring,
+    sealer: Sealer,
+    rows: pa.RecordBatch,
+    events: Sequence[Mapping[str, Value]],
+    now_ms: int,
+) -> tuple[int, int, list[bytes]]:
+    """As `sealer.seal_run(events, now_ms)`, by columns where these are prepared; `rows` are the same events."""
+    count = rows.num_rows
+    if not _are_prepared or count < COLUMNS_FROM:
+        return sealer.seal_run(events, now_ms)
+    ts, seq = sealer.take_run(now_ms, count)
+    moments = BatchMoments(np.full(count, sealer.sender_id), np.full(count, ts), np.arange(seq, seq + count))
+    frames = BatchSealer(signed_type, keyring, sealer).seal(rows, moments, now_ms=now_ms)
+    return ts, seq, pieces_of(frames)
 
 
 def _sealed(

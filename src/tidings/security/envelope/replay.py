@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from heapq import heappush, heappushpop
 
 from tidings.errors import PeerError
+from tidings.security.envelope.nonce import SEQ_MAX
 
 WINDOW = 1024  # Events of one sender that may overtake one another on different paths.
 SENDERS_MAX = 65_536  # Workers publishing one type within two minutes; about 100 MB at the very worst.
@@ -70,6 +71,11 @@ class ReplayWindow:
         if invocation > seen.newest:
             seen.newest = invocation
             self._changed[sender_id] = seen
+
+    def accept_run(self, type_id: bytes, sender_id: int, first: int, count: int, now_ms: int) -> None:
+        """Remembers events that follow one another, new ones of the caller's own; `first` is a moment and its counter."""
+        for invocation in range(first, first + count):
+            self.accept(type_id, sender_id, invocation >> 20, invocation & SEQ_MAX, now_ms)
 
     def take_newest(self) -> list[tuple[int, int]]:
         """The senders with something new since the last call, and their newest moment."""

@@ -99,8 +99,24 @@ class Sealer:
             sealed += [frame + block for frame, block in zip(frames, blocks, strict=True)]
         return sealed
 
+    @property
+    def flags(self) -> int:
+        """What every header of this sealer says besides its moment."""
+        return self._flags
+
+    def take_run(self, now_ms: int, count: int) -> tuple[int, int]:
+        """The first of `count` moments that follow one another in one millisecond; raises NotYet as `seal` does."""
+        return self._moments.take(now_ms, count)
+
+    def seal_run(self, events: Sequence[Mapping[str, Value]], now_ms: int) -> tuple[int, int, list[bytes]]:
+        """Events at moments that follow one another, the first of which is given, without signatures."""
+        ts, seq = self.take_run(now_ms, len(events))
+        return ts, seq, [self._at(values, ts, seq + row, now_ms) for row, values in enumerate(events)]
+
     def _unsigned(self, values: Mapping[str, Value], now_ms: int) -> bytes:
-        ts, seq = self._moments.take(now_ms)
+        return self._at(values, *self._moments.take(now_ms), now_ms)
+
+    def _at(self, values: Mapping[str, Value], ts: int, seq: int, now_ms: int) -> bytes:
         plan = self.plan_for(tuple(values), ts, now_ms)
         header = self._prefix + _MOMENT.pack(ts, seq, self._flags) + self._publisher
         nonce = self._nonce(self.sender_id, ts, seq, self._publisher)

@@ -42,10 +42,9 @@ async def leased(
 
 
 def kill_connections(postgres: PostgresServer, database: JournalDatabase) -> None:
-    name = database.schema.replace("tidings_", "tidings ", 1)
-    postgres.run_sql(
-        postgres.url(), f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = '{name}'"
-    )
+    """Of all processes of the broker; there must be some."""
+    ours = f"FROM pg_stat_activity WHERE starts_with(application_name, '{database.schema} ')"
+    assert rows(postgres, database, f"SELECT pg_terminate_backend(pid) {ours}")
 
 
 def rows(postgres: PostgresServer, database: JournalDatabase, query: str) -> list[Any]:
@@ -160,6 +159,36 @@ def test_who_waits_takes_over_what_was_written_and_nothing_is_written_by_who_was
         never.cancel()
         before.close()
         assert await positions(after) == [1, 2]
+        after.close()
+
+    asyncio.run(scenario())
+    assert rows(postgres, database, "SELECT epoch FROM lease") == [(2,)]
+
+
+def test_who_is_frozen_right_before_a_commit_does_not_keep_the_lease(
+    postgres: PostgresServer, database: JournalDatabase
+) -> None:
+    frozen, thawed = threading.Event(), threading.Event()
+
+    def stand_still() -> None:
+        frozen.set()
+        thawed.wait(SOON_S)
+
+    async def scenario() -> None:
+        before = Journal(storage := await leased(database))
+        storage._watchdog.close()  # It stands still with the rest of the process.
+        storage._writer.progresses = stand_still  # type: ignore[method-assign]
+        before.note_event(event(1), "T", 0, b"1", b"")
+        never = asyncio.create_task(before.committed())
+        await asyncio.to_thread(frozen.wait, SOON_S)
+        freeze(before)
+        after = Journal(await leased(database))
+        assert await positions(after) == []
+        thawed.set()
+        await until(lambda: before.lost is not None)
+        never.cancel()
+        assert await positions(after) == []
+        before.close()
         after.close()
 
     asyncio.run(scenario())

@@ -27,23 +27,28 @@ from tidings.security import (
     BatchMoments,
     BatchOpener,
     BatchSealer,
+    Identity,
     Keyring,
     Mode,
     Opener,
     PadPolicy,
     Sealer,
     SignedType,
+    Signing,
     State,
     UnknownEpoch,
     manifest_of,
+    seal_rows,
+    split,
 )
+from tidings.security.envelope import batch
 
 Everything = EventType(
     "Everything", plate=Required(str), place=str, speed=float, lane=int, is_night=bool, seen_at=Timestamp, photo=bytes,
     toll="decimal(9,2)", mass="decimal(38,10)", day=Date, at=Time, tags=list[str], tolls="array<decimal(9,2)>",
     axles=dict[int, float], marks="map<string,date>",
 )  # fmt: skip
-MODES = [
+MODES: list[dict[str, Any]] = [
     {"mode": Mode.ATTRIBUTE},
     {"mode": Mode.ATTRIBUTE, "pad_policy": PadPolicy.BUCKET},
     {"mode": Mode.ATTRIBUTE, "suite": 0x02},
@@ -102,6 +107,25 @@ def test_a_batch_seals_to_the_bytes_that_the_live_path_writes(fields: dict[str, 
     rows = [some_values(random.Random(seed)) for seed in range(300)]
     sealed = BatchSealer(signed_type, a_keyring(signed_type)).seal(table_of(rows), moments(len(rows)))
     assert sealed.to_pylist() == live_frames(signed_type, a_keyring(signed_type), rows)
+
+
+@pytest.mark.parametrize("fields", MODES[:-1])
+@pytest.mark.parametrize("signing", ["none", "batch"])
+@pytest.mark.parametrize("prepared", [True, False])
+def test_rows_seal_to_what_a_live_sealer_makes_of_them_before_it_signs(
+    fields: dict[str, Any], signing: Signing, prepared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "_are_prepared", prepared)
+    signed_type, signer = everything(**fields), Identity.make(random.Random(5).randbytes)
+    rows = [some_values(random.Random(seed)) for seed in range(300)]
+    keyring = a_keyring(signed_type)
+    sealers = [Sealer(signed_type, keyring, 7, signer=signer, signing=signing) for _ in range(2)]
+    ts_ms, seq, frames = seal_rows(signed_type, keyring, sealers[0], table_of(rows), rows, NOW_MS)
+    assert (ts_ms, seq) == (NOW_MS, 0)
+    signed = sealers[1].seal_batch(rows, NOW_MS)
+    unsigned = [split(frame).signed for frame in signed]
+    assert frames == [bytes(each) for each in unsigned]
+    assert seal_rows(signed_type, keyring, sealers[0], table_of(rows), rows, NOW_MS)[:2] == (NOW_MS, len(rows))
 
 
 @pytest.mark.parametrize("fields", MODES)
