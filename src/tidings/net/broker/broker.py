@@ -236,6 +236,7 @@ class Broker:
         """A name that another organisation has given to a type of its own still means ours."""
         trusted = authority_keys(self.config.trusted)
         self.types.own_keys = frozenset(trusted.get(self.config.domain, ()))
+        self._trusted_keys = [key for keys in trusted.values() for key in keys]
 
     def _make_node(self) -> Node:
         config = self.config
@@ -806,8 +807,9 @@ class Broker:
             self._refused(link.proven.id, str(wrong), cut=True)
 
     def _owners(self) -> list[bytes]:
+        """Whose rights this broker uses, or passes revocations of on."""
         network = self.node.policy.network_key
-        return [*self.types.owners(), *([network] if network is not None else [])]
+        return [*self.types.owners(), *self._trusted_keys, *([network] if network is not None else [])]
 
     def _online_services(self) -> set[bytes]:
         signed = [known.signed for known in self.types.all() if known.signed is not None]
