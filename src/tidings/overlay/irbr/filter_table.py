@@ -22,13 +22,14 @@ from typing import Any
 
 import msgspec
 
-from tidings.overlay.crowding import CrowdedTable
+from tidings.overlay.crowding import CrowdedTable, Graves
 from tidings.overlay.interest import Interest
 from tidings.overlay.messages import NodeId, OriginRecord, Packet, Peer, SubscriptionId
 from tidings.overlay.prefix.routing_state import shared
 
 ENTRIES_MAX = 1 << 20  # A million subscriptions, some 500 MB. One too many is refused and counted.
 NOTICES_MAX = 65_536
+BURIED_MAX = 65_536  # Withdrawn subscriptions, a tenth of a kilobyte each, that are remembered after their tombstone.
 GONE_S = 600.0  # Ten times as long as any message travels: nothing that arrives later can bring an entry back.
 
 
@@ -123,6 +124,7 @@ class FilterTable:
         self._rows: list[dict[str, dict[SubscriptionId, FilterEntry]]] = [{} for _ in me]
         self._notices: OrderedDict[NodeId, tuple[FailureNotice, float]] = OrderedDict()
         self._gone: dict[SubscriptionId, tuple[str, float]] = {}  # The cell of a tombstone, and when it expires.
+        self._buried = Graves(BURIED_MAX)  # What its origin has withdrawn, and at which clock.
         self._count = 0
         self._crowded = CrowdedTable[SubscriptionId](lambda key: key.origin)
 
@@ -230,6 +232,7 @@ class FilterTable:
     def expire(self, now: float) -> None:
         """Forget tombstones and failure notices that have expired."""
         for id in [id for id, (_, until) in self._gone.items() if until <= now]:
+            self._bury(id)
             self._drop(id, self._gone.pop(id)[0])
         for node in [node for node, (_, until) in self._notices.items() if until <= now]:
             del self._notices[node]
@@ -238,12 +241,24 @@ class FilterTable:
         return {
             "entries": (self._count, self.entries_max),
             "obituaries": (len(self._notices), NOTICES_MAX),
+            "buried": (len(self._buried), BURIED_MAX),
         }
+
+    def _bury(self, id: SubscriptionId) -> None:
+        """Remembers what its origin has withdrawn: whoever has kept an earlier entry cannot bring it back later.
+
+        Not what others concluded about a node that they could not reach: it may come back with the same entries.
+        """
+        entry = self.get(id)
+        if entry is not None and entry.seal:
+            self._buried.add(id, entry.clock)
 
     def _replace(self, cell: str, entry: FilterEntry, now: float) -> FilterEntry | None:
         entries = self._rows[len(cell) - 1].setdefault(cell, {})
         old = entries.get(entry.id)
         if old is not None and (old.clock, old.state) >= (entry.clock, entry.state):
+            return None
+        if old is None and entry.clock <= self._buried.get(entry.id, -1):
             return None
         pushed_out = None
         if old is None and self._count >= self.entries_max:
