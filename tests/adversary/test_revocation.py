@@ -220,6 +220,7 @@ async def _forged(tmp_path: Path) -> None:
         forged = msgspec.structs.replace(genuine, by=yard.identity.public_key)
         forged = msgspec.structs.replace(forged, signature=yard.identity.sign(forged.signed_bytes()))
         refused = ccs.counts["refused"]
+        await until(lambda: yard.links.ready(ccs.me.id) is not None)  # Joined, and not linked with all others yet.
         link = yard.links.ready(ccs.me.id)
         assert link is not None
         link.send(SignedRevocations((forged.to_bytes(),)))
