@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 from tidings.overlay.messages import NodeId, SubscriptionId
 
+COMPARED_MAX = 1024  # Interests of one origin in a type that an event is compared with: a live broker has 65 at most.
 COUNTED_FOR = 4096  # Decisions from one count of a table: what leaves it otherwise makes the count less exact.
 
 K = TypeVar("K", bound=Hashable)

@@ -28,6 +28,9 @@ from tidings.overlay.interest import Interest, InterestVersion
 from tidings.overlay.messages import NodeId, Packet, SubscriptionId
 
 TREES_MAX = 65_536
+# Interests of one child in a type that an event is compared with; beyond it the child gets all of the type. A live broker
+# has 65 at most, and sixty brokers may be below a child.
+COMPARED_BELOW_MAX = 4096
 INTERESTS_MAX = 1 << 20  # On one node, its own and its children's. One too many is refused and counted.
 
 
@@ -79,7 +82,7 @@ class MulticastTree:
         return [
             child
             for child, interests in self.children.items()
-            if any(matches(each.interest, packet) for each in interests.values())
+            if len(interests) > COMPARED_BELOW_MAX or any(matches(each.interest, packet) for each in interests.values())
         ]
 
     def announce(self, interest: Interest, child: NodeId, clock: int) -> list[TreeMessage]:
@@ -215,6 +218,8 @@ class MulticastTree:
         return ToChild(child, InterestAck(self.type, version, clock))
 
     def _is_covered(self, interest: Interest, *, by_acknowledged: bool) -> bool:
+        if len(self.announced) > COMPARED_BELOW_MAX:
+            return False  # Comparing with all of them costs too much, and to announce what is covered costs messages.
         version = interest.version
         return any(
             self.covers(other.interest, interest)

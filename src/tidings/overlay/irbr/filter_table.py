@@ -15,14 +15,14 @@ ones, has it. Nodes in outer rows do without, because they know another entry th
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from typing import Any
 
 import msgspec
 
-from tidings.overlay.crowding import CrowdedTable, Graves
+from tidings.overlay.crowding import COMPARED_MAX, CrowdedTable, Graves
 from tidings.overlay.interest import Interest
 from tidings.overlay.messages import NodeId, OriginRecord, Packet, Peer, SubscriptionId
 from tidings.overlay.prefix.routing_state import shared
@@ -190,8 +190,7 @@ class FilterTable:
         found: dict[str, list[FilterEntry]] = {}
         for row in self._rows[from_row:]:
             for cell, entries in row.items():
-                matching = [e for e in entries.values() if e.interest is not None and e.interest.matches(packet)]
-                if matching:
+                if matching := _matching(entries, packet):
                     found[cell] = matching
         return found
 
@@ -212,13 +211,17 @@ class FilterTable:
 
         The origin of an entry in row r has announced it to the same rows of nodes as this node would, as far as row r.
         """
-        return [
-            (entry.scope_row, row)
+        live = [
+            (row, entry.scope_row, entry.id.origin, entry.interest)
             for row in range(1, len(self._rows))
             for entries in self._rows[row].values()
             for entry in entries.values()
-            if entry.state is EntryState.LIVE and entry.interest is not None and entry.interest.covers(interest)
+            if entry.state is EntryState.LIVE and entry.interest is not None and entry.interest.type == interest.type
         ]
+        # Comparing with all of an origin that has very many costs too much, and to rely on none of them costs messages.
+        counts = Counter(origin for _, _, origin, _ in live) if len(live) > COMPARED_MAX else Counter()
+        few = (each for each in live if counts[each[2]] <= COMPARED_MAX)
+        return [(scope_row, row) for row, scope_row, _, known in few if known.covers(interest)]
 
     def known_to(self, asker: Peer, prefix: str) -> Iterator[FilterEntry]:
         """What `asker` should know of origins in a range, and of its own former incarnations."""
@@ -285,6 +288,19 @@ class FilterTable:
             self._count -= 1
         if not row.get(cell):
             row.pop(cell, None)
+
+
+def _matching(entries: Mapping[SubscriptionId, FilterEntry], packet: Packet) -> list[FilterEntry]:
+    """The entries that match. An origin with very many of the type gets all events of it: comparing costs too much."""
+    type = packet.header.type
+    wanted = [e for e in entries.values() if e.interest is not None and e.interest.type == type]
+    if len(wanted) <= COMPARED_MAX:
+        return [e for e in wanted if e.interest is not None and e.interest.matches(packet)]
+    counts = Counter(e.id.origin for e in wanted)
+    first = {e.id.origin: e for e in reversed(wanted)}
+    found = [first[origin] for origin, count in counts.items() if count > COMPARED_MAX]
+    few = (e for e in wanted if counts[e.id.origin] <= COMPARED_MAX)
+    return found + [e for e in few if e.interest is not None and e.interest.matches(packet)]
 
 
 def digest(entries: Iterator[FilterEntry]) -> int:

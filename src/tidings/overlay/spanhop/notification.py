@@ -9,6 +9,9 @@ when it subscribed; the owner of that point sends straight on.
 
 from __future__ import annotations
 
+from collections import Counter
+
+from tidings.overlay.crowding import COMPARED_MAX
 from tidings.overlay.dedup import SEEN_MAX, SeenIds
 from tidings.overlay.messages import EventId, NodeId, Packet, SubscriptionId
 from tidings.overlay.retransmit import Pending
@@ -20,6 +23,7 @@ from tidings.overlay.spanhop.subscription_placement import HomeSubscriptions
 from tidings.overlay.spanhop.zone_ownership import OwnedZone, ZoneTable
 from tidings.space import Path, Zone
 
+NAMED_MAX = 64  # Subscriptions of one home that a notification names; the home itself looks whom an event is for.
 MULTICAST_ROUNDS_MAX = 2  # Next hops that may fail before a multicast copy is given up.
 
 
@@ -46,15 +50,27 @@ class Notifier:
             return []
         owned.record_event(piece.low)
         targets: dict[NodeId, Target] = {}
+        many = self._homes_with_many(owned, packet)
         for id, stored in owned.records.items():
-            if stored.record.interest.matches(packet):
-                record = stored.record
-                known = targets.get(record.home.id)
+            record = stored.record
+            known = targets.get(record.home.id)
+            if known is not None and len(known.subscriptions) >= NAMED_MAX:
+                continue
+            is_wanted = record.interest.type == packet.header.type if record.home.id in many else None
+            if is_wanted or (is_wanted is None and record.interest.matches(packet)):
                 subscriptions = (*known.subscriptions, id) if known else (id,)
                 targets[record.home.id] = Target(record.home, record.home_point, subscriptions)
         if self._is_multicast:
             return self.multicast(packet, tuple(targets.values()), (), now)
         return [effect for target in targets.values() for effect in self._notify(packet, target, now)]
+
+    def _homes_with_many(self, owned: OwnedZone, packet: Packet) -> frozenset[NodeId]:
+        """Homes with so many subscriptions to the type that they get all events of it: comparing costs too much."""
+        if len(owned.records) <= COMPARED_MAX:
+            return frozenset()
+        of_type = (each.record for each in owned.records.values() if each.record.interest.type == packet.header.type)
+        counts = Counter(record.home.id for record in of_type)
+        return frozenset(home for home, count in counts.items() if count > COMPARED_MAX)
 
     def multicast(
         self, packet: Packet, targets: tuple[Target, ...], trace: tuple[NodeId, ...], now: float, rounds: int = 0
