@@ -110,7 +110,7 @@ def test_an_owner_that_gives_rights_to_made_up_holders_fills_its_own_share_only(
 def test_rights_that_end_at_once_do_not_make_room_for_others_of_their_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was heard is kept on disk, so it is counted for a day, however short the right was."""
     monkeypatch.setattr("tidings.security.rights.revocation.SHARE_MAX", 4)
-    table, owners, taken, day_ms = RevocationTable(), {OWNER.public_key}, 0, 24 * 3_600_000
+    table, owners, taken, day_ms, now = RevocationTable(), {OWNER.public_key}, 0, 24 * 3_600_000, NOW_MS
     for second in range(20):
         now = NOW_MS + 1000 * second
         short = Grant(bytes(32), frozenset({"subscribe"}), HOLDER.public_key, not_before=0, not_after=now + 500)
