@@ -29,7 +29,7 @@ from tidings.overlay import (
 )
 from tidings.overlay.cbdlo.attribute_tree import Registration
 from tidings.overlay.cbdlo.coordinator import GONE_MAX, _batches, _parts
-from tidings.overlay.crowding import COMPARED_MAX
+from tidings.overlay.crowding import COMPARED_MAX, with_too_many
 from tidings.overlay.hermes.messages import InterestRequest
 from tidings.overlay.hermes.multicast_tree import COMPARED_BELOW_MAX, MulticastTrees
 from tidings.overlay.irbr.filter_table import EntryState, FilterEntry, FilterTable
@@ -134,6 +134,14 @@ def test_an_event_is_compared_with_so_many_interests_of_an_origin_and_then_goes_
     compared.clear()
     assert tree.interested_children(event, lambda each, packet: each.matches(packet)) == ["liar"]
     assert len(compared) == 1
+
+
+def test_a_long_condition_weighs_as_much_as_many_short_ones() -> None:
+    assert [interest("a", 1, of_length(1, chars)).weight for chars in (5, 1023, 3000, 32_000)] == [1, 2, 3, 32]
+    few = [("a", interest("a", n, of_length(n, 30_000))) for n in range(MANY)]
+    assert with_too_many(few) == {"a"}
+    assert with_too_many(few[:30]) == frozenset()
+    assert with_too_many([*few[:30], *(("b", interest("b", n, of_length(n, 5))) for n in range(64))]) == frozenset()
 
 
 def test_a_subscription_is_compared_with_so_many_of_an_origin_and_relies_on_none_of_them(

@@ -11,12 +11,29 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Hashable
 from typing import Generic, TypeVar
 
+from tidings.overlay.interest import WEIGHT_MAX, Interest
 from tidings.overlay.messages import NodeId, SubscriptionId
 
-COMPARED_MAX = 1024  # Interests of one origin in a type that an event is compared with: a live broker has 65 at most.
+# Interests of one origin in a type that an event is compared with, by weight: a live broker has 65 at most.
+COMPARED_MAX = 1024
 COUNTED_FOR = 4096  # Decisions from one count of a table: what leaves it otherwise makes the count less exact.
 
 K = TypeVar("K", bound=Hashable)
+
+
+def with_too_many(interests: Collection[tuple[NodeId, Interest]], at_most: int = COMPARED_MAX) -> frozenset[NodeId]:
+    """Those whose interests are too much to compare an event with."""
+    if len(interests) * WEIGHT_MAX <= at_most:
+        return frozenset()
+    weights: Counter[NodeId] = Counter()
+    for whose, interest in interests:
+        weights[whose] += interest.weight
+    return frozenset(whose for whose, weight in weights.items() if weight > at_most)
+
+
+def are_too_many(interests: Collection[Interest], at_most: int) -> bool:
+    """Whether these are too much to compare an event with."""
+    return len(interests) * WEIGHT_MAX > at_most and sum(each.weight for each in interests) > at_most
 
 
 class CrowdedTable(Generic[K]):

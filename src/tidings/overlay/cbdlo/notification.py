@@ -9,14 +9,13 @@ An owner notifies its subscribers of an event once, however often the event arri
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from tidings.overlay.cbdlo.attribute_tree import Registration
 from tidings.overlay.cbdlo.messages import Match, SubscribersNotified, TreeStep
-from tidings.overlay.crowding import COMPARED_MAX
+from tidings.overlay.crowding import with_too_many
 from tidings.overlay.dedup import SEEN_MAX, SeenIds
 from tidings.overlay.messages import EventId, NodeId, Packet, SubscriptionId
 from tidings.overlay.random_graph.partition import AttributeAxis
@@ -81,10 +80,10 @@ class MatchNotifier:
         self, packet: Packet, registered: Mapping[SubscriptionId, Registration]
     ) -> dict[NodeId, list[SubscriptionId]]:
         recipients: dict[NodeId, list[SubscriptionId]] = {}
-        counts = Counter(each.peer.id for each in registered.values()) if len(registered) > COMPARED_MAX else Counter()
+        many = with_too_many([(each.peer.id, each.interest) for each in registered.values()])
         for id, each in registered.items():
             # Who has very many gets all: comparing costs too much.
-            if not self._whole or counts[each.peer.id] > COMPARED_MAX or each.interest.matches(packet):
+            if not self._whole or each.peer.id in many or each.interest.matches(packet):
                 recipients.setdefault(each.peer.id, []).append(id)
         return recipients
 

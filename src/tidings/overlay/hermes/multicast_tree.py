@@ -24,7 +24,7 @@ from typing import NamedTuple, TypeAlias
 
 from tidings.overlay.crowding import CrowdedTable
 from tidings.overlay.hermes.messages import InterestAck, InterestRequest, InterestWithdrawal
-from tidings.overlay.interest import Interest, InterestVersion
+from tidings.overlay.interest import WEIGHT_MAX, Interest, InterestVersion
 from tidings.overlay.messages import NodeId, Packet, SubscriptionId
 
 TREES_MAX = 65_536
@@ -82,7 +82,7 @@ class MulticastTree:
         return [
             child
             for child, interests in self.children.items()
-            if len(interests) > COMPARED_BELOW_MAX or any(matches(each.interest, packet) for each in interests.values())
+            if _weigh_too_much(interests) or any(matches(each.interest, packet) for each in interests.values())
         ]
 
     def announce(self, interest: Interest, child: NodeId, clock: int) -> list[TreeMessage]:
@@ -218,7 +218,7 @@ class MulticastTree:
         return ToChild(child, InterestAck(self.type, version, clock))
 
     def _is_covered(self, interest: Interest, *, by_acknowledged: bool) -> bool:
-        if len(self.announced) > COMPARED_BELOW_MAX:
+        if _weigh_too_much(self.announced):
             return False  # Comparing with all of them costs too much, and to announce what is covered costs messages.
         version = interest.version
         return any(
@@ -231,6 +231,12 @@ class MulticastTree:
         yield from self.own.values()
         for interests in self.children.values():
             yield from (each.interest for each in interests.values())
+
+
+def _weigh_too_much(interests: Mapping[InterestVersion, TreeInterest]) -> bool:
+    if len(interests) * WEIGHT_MAX <= COMPARED_BELOW_MAX:
+        return False
+    return sum(each.interest.weight for each in interests.values()) > COMPARED_BELOW_MAX
 
 
 def digest(interests: Mapping[InterestVersion, TreeInterest]) -> int:

@@ -24,6 +24,7 @@ from zlib import crc32
 
 import msgspec
 
+from tidings.overlay.crowding import are_too_many
 from tidings.overlay.dedup import SeenIds
 from tidings.overlay.interest import Interest
 from tidings.overlay.messages import EventId, Message, NodeId, OriginRecord, Packet, SubscriptionId
@@ -254,8 +255,10 @@ class ReversePaths:
             return []
         effects: list[Effect] = []
         for peer, interests in tree.wanted.items():
-            wanted = len(interests) > COMPARED_BEHIND_MAX or any(each.matches(packet) for each in interests.values())
-            if peer != sender and wanted:
+            if peer == sender:
+                continue
+            behind = interests.values()
+            if are_too_many(behind, COMPARED_BEHIND_MAX) or any(each.matches(packet) for each in behind):
                 effects += self._call(("event", packet.header.id, peer), peer, Forward(packet, advert), now)
         return effects
 

@@ -15,14 +15,14 @@ ones, has it. Nodes in outer rows do without, because they know another entry th
 from __future__ import annotations
 
 import hashlib
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from typing import Any
 
 import msgspec
 
-from tidings.overlay.crowding import COMPARED_MAX, CrowdedTable, Graves
+from tidings.overlay.crowding import CrowdedTable, Graves, with_too_many
 from tidings.overlay.interest import Interest
 from tidings.overlay.messages import NodeId, OriginRecord, Packet, Peer, SubscriptionId
 from tidings.overlay.prefix.routing_state import shared
@@ -219,8 +219,8 @@ class FilterTable:
             if entry.state is EntryState.LIVE and entry.interest is not None and entry.interest.type == interest.type
         ]
         # Comparing with all of an origin that has very many costs too much, and to rely on none of them costs messages.
-        counts = Counter(origin for _, _, origin, _ in live) if len(live) > COMPARED_MAX else Counter()
-        few = (each for each in live if counts[each[2]] <= COMPARED_MAX)
+        many = with_too_many([(origin, known) for _, _, origin, known in live])
+        few = (each for each in live if each[2] not in many)
         return [(scope_row, row) for row, scope_row, _, known in few if known.covers(interest)]
 
     def known_to(self, asker: Peer, prefix: str) -> Iterator[FilterEntry]:
@@ -293,14 +293,12 @@ class FilterTable:
 def _matching(entries: Mapping[SubscriptionId, FilterEntry], packet: Packet) -> list[FilterEntry]:
     """The entries that match. An origin with very many of the type gets all events of it: comparing costs too much."""
     type = packet.header.type
-    wanted = [e for e in entries.values() if e.interest is not None and e.interest.type == type]
-    if len(wanted) <= COMPARED_MAX:
-        return [e for e in wanted if e.interest is not None and e.interest.matches(packet)]
-    counts = Counter(e.id.origin for e in wanted)
-    first = {e.id.origin: e for e in reversed(wanted)}
-    found = [first[origin] for origin, count in counts.items() if count > COMPARED_MAX]
-    few = (e for e in wanted if counts[e.id.origin] <= COMPARED_MAX)
-    return found + [e for e in few if e.interest is not None and e.interest.matches(packet)]
+    wanted = [(e, e.interest) for e in entries.values() if e.interest is not None and e.interest.type == type]
+    many = with_too_many([(e.id.origin, interest) for e, interest in wanted])
+    if not many:
+        return [e for e, interest in wanted if interest.matches(packet)]
+    first = {e.id.origin: e for e, _ in reversed(wanted) if e.id.origin in many}
+    return [*first.values(), *(e for e, interest in wanted if e.id.origin not in many and interest.matches(packet))]
 
 
 def digest(entries: Iterator[FilterEntry]) -> int:

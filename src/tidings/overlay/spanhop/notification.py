@@ -9,9 +9,7 @@ when it subscribed; the owner of that point sends straight on.
 
 from __future__ import annotations
 
-from collections import Counter
-
-from tidings.overlay.crowding import COMPARED_MAX
+from tidings.overlay.crowding import with_too_many
 from tidings.overlay.dedup import SEEN_MAX, SeenIds
 from tidings.overlay.messages import EventId, NodeId, Packet, SubscriptionId
 from tidings.overlay.retransmit import Pending
@@ -66,11 +64,9 @@ class Notifier:
 
     def _homes_with_many(self, owned: OwnedZone, packet: Packet) -> frozenset[NodeId]:
         """Homes with so many subscriptions to the type that they get all events of it: comparing costs too much."""
-        if len(owned.records) <= COMPARED_MAX:
-            return frozenset()
-        of_type = (each.record for each in owned.records.values() if each.record.interest.type == packet.header.type)
-        counts = Counter(record.home.id for record in of_type)
-        return frozenset(home for home, count in counts.items() if count > COMPARED_MAX)
+        records = (each.record for each in owned.records.values())
+        of_type = [(r.home.id, r.interest) for r in records if r.interest.type == packet.header.type]
+        return with_too_many(of_type)
 
     def multicast(
         self, packet: Packet, targets: tuple[Target, ...], trace: tuple[NodeId, ...], now: float, rounds: int = 0
