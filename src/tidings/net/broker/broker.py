@@ -15,7 +15,7 @@ import contextlib
 import logging
 import random
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, assert_never
 
 from tidings import __version__
@@ -754,18 +754,13 @@ class Broker:
         """Has the node take messages. Where they take long, other links and clients have their turn in between."""
         peer, begun, taken = link.proven.id, self._loop.time(), 0
         while taken < len(messages):
-            now, start = self._loop.time(), taken
-
-            def some(start: int = start, now: float = now) -> Iterator[tuple[NodeId, bytes]]:
-                """As many as its turn has time for: one alone may be a thousand chains of signatures."""
-                nonlocal taken
-                for raw in messages[start : start + ROUTED_AT_ONCE]:
-                    if taken > start and self._loop.time() - now > TURN_S:
-                        return
-                    taken += 1
-                    yield peer, raw
-
-            self.carry_out(self.node.receive_many(some(), now))
+            now, start, effects = self._loop.time(), taken, list[NodeEffect]()
+            for raw in messages[start : start + ROUTED_AT_ONCE]:
+                effects += self.node.receive_many([(peer, raw)], now)
+                taken += 1
+                if self._loop.time() - now > TURN_S:
+                    break  # One alone may be hundreds of chains of signatures.
+            self.carry_out(effects)
             done = self._loop.time()
             self.meters.route.observe(done - begun, taken - start)
             if done - now > TURN_S:
