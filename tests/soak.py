@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.adversary.catalogue import OVERLAYS, HostilePlan
+from tests.adversary.catalogue import KINDS, HostilePlan
 from tests.adversary.catalogue import judged as attacked
 from tests.conformance import FAULTS, NODE_COUNT, PROTOCOLS
 from tests.live import chaos, outliving
@@ -94,7 +94,7 @@ def soak_hostile(seed: int, until: float) -> int:
     """How many runs of the catalogue of attacks did harm. The last one takes as long as it takes."""
     runs = failures = 0
     while time.monotonic() < until:
-        plan = HostilePlan(OVERLAYS[seed % len(OVERLAYS)], seed, attacks=12)
+        plan = HostilePlan(KINDS[seed % len(KINDS)], seed, attacks=12)
         if wrong := attacked(plan).wrong:
             again = f"python -m tests.adversary.catalogue --overlay {plan.overlay} --seed {seed} --attacks 12"
             print("\n".join([*wrong, f"again with {again}\n"]), flush=True)

@@ -48,14 +48,20 @@ from tidings.net.config import host_and_port
 from tidings.net.transport.frames import AnyFrame, OnlineAnswers, OverlayMessages, Padding, SignedRevocations
 from tidings.node import node_id_of
 from tidings.node.outbound import encode_stored
-from tidings.overlay import EventId, Header, Packet, Peer, View
+from tidings.overlay import Deliver, EventId, Header, Interest, Packet, Peer, Sql, SubscriptionId, View
 from tidings.security import Identity, Mode, sign_answer
 
 OVERLAYS = ("irbr", "hermes", "immune", "flooding", "spanhop", "cbdlo")
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "irbr-tapestry": ("irbr", {"network": "tapestry"}),
+    "gossip": ("gossip", {}),
+}
+KINDS = (*OVERLAYS, *VARIANTS)
 READERS = {"ccs": ReadAccess(), "yard": ReadAccess(("plate",))}
 VICTIMS = ("police-1", "ccs-1")
 ROUND_S_MAX = 120.0
 LAYOUTS_MAX = 100  # One in three will do.
+WANTED = 40  # Conditions of 30 kB: more than a megabyte.
 # What a run may leave behind in each victim, and cost it. Generous: what is looked for is growth without end.
 MEMORY_MB_MAX, ROWS_MAX, CPU_MS_PER_FRAME_MAX, CPU_S_FREE = 64, 4_000, 10.0, 30.0
 
@@ -183,6 +189,19 @@ async def swallows_what_passes(run: HostileRun) -> None:
     run.hole.claim()
 
 
+async def wants_too_much(run: HostileRun) -> None:
+    """Subscriptions of its own, with the longest conditions there may be: more of them than fit into a message."""
+    liar = run.network.liar
+    for number in range(WANTED):
+        condition = " OR ".join(f"plate = 'X{run.frames}.{number}.{n}'" for n in range(1200))
+        id = SubscriptionId(liar.me.id, liar.me.incarnation, run.rng.randrange(1 << 40, 1 << 41))
+        interest = Interest(id, f"made up {number % 3}", Sql(condition, (("plate", "string"),)))
+        effects = liar.node.router.subscribe(interest, liar._loop.time())
+        liar.carry_out([each for each in effects if not isinstance(each, Deliver)])
+        run.frames += 1
+        await asyncio.sleep(0)
+
+
 async def fills_the_link(run: HostileRun) -> None:
     """Megabytes of nothing."""
     await run.say(run.victim(), *(Padding(bytes(1 << 20)) for _ in range(16)))
@@ -234,6 +253,7 @@ MEMBER: tuple[Attack, ...] = (
     confirms_what_it_never_got,
     sends_straight_what_is_not_its_own,
     swallows_what_passes,
+    wants_too_much,
     fills_the_link,
 )
 STRANGER: tuple[Attack, ...] = (knocks_and_babbles, comes_without_papers, holds_connections)
@@ -327,7 +347,15 @@ def judged(plan: HostilePlan) -> HostileOutcome:
 
 async def _run(plan: HostilePlan, folder: Path, outcome: HostileOutcome) -> None:
     brokers = {"police": 1, "ccs": 1, "yard": 1}
-    layout = DevNetwork(first_port=0, brokers=brokers, readers=READERS, overlay=plan.overlay, mode=Mode.ATTRIBUTE)
+    overlay, options = VARIANTS.get(plan.overlay, (plan.overlay, {}))
+    layout = DevNetwork(
+        first_port=0,
+        brokers=brokers,
+        readers=READERS,
+        overlay=overlay,
+        overlay_options=options,
+        mode=Mode.ATTRIBUTE,
+    )
     dialled: list[None] = []
 
     async def count(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -405,7 +433,7 @@ def _note(
         cpu_s = after[name].cpu_s - before[name].cpu_s
         grown_mb, rows = after[name].memory_mb - before[name].memory_mb, after[name].rows - before[name].rows
         outcome.lines.append(
-            f"{outcome.plan.overlay:9} {attack.__name__:27} {frames:4} frames   {name:9} "
+            f"{outcome.plan.overlay:13} {attack.__name__:27} {frames:4} frames   {name:9} "
             f"{cpu_s:6.2f} s CPU {grown_mb:+7.1f} MB {rows:+5} rows"
         )
         if grown_mb > MEMORY_MB_MAX or rows > ROWS_MAX or cpu_s > CPU_S_FREE + frames * CPU_MS_PER_FRAME_MAX / 1000:
@@ -416,12 +444,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.adversary.catalogue", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--overlay", choices=OVERLAYS, action="append")
+    parser.add_argument("--overlay", choices=KINDS, action="append")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--attacks", type=int, default=12)
     asked = parser.parse_args()
     failed = 0
-    for overlay in asked.overlay or OVERLAYS:
+    for overlay in asked.overlay or KINDS:
         outcome = judged(HostilePlan(overlay, asked.seed, asked.attacks))
         print("\n".join([*outcome.lines, *(f"WRONG {wrong}" for wrong in outcome.wrong)]), flush=True)
         failed += bool(outcome.wrong)

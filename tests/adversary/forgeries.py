@@ -7,6 +7,7 @@ from typing import Any
 
 from tidings.overlay import EventId, Everything, Header, Interest, Packet, Peer, SubscriptionId, View
 from tidings.overlay.baselines.flooding import Flood
+from tidings.overlay.baselines.gossip import GossipEvent
 from tidings.overlay.cbdlo.attribute_tree import Registration
 from tidings.overlay.cbdlo.messages import AbsorbTopology
 from tidings.overlay.hermes.messages import ToRendezvous
@@ -64,6 +65,7 @@ def in_anothers_name(victim: Peer, type: str) -> dict[str, list[Any]]:
             *(Advertise(Advert(AdvertId(victim.id, victim.incarnation, type), seq)) for seq in (1 << 40, FAR)),
         ],
         "flooding": [Flood(packet, 30) for packet in forged],
+        "gossip": [GossipEvent(packet) for packet in forged],
         "spanhop": [
             Records(tuple(SubscriptionRecord(interest, elsewhere, (), v, deleted=True) for v in (1 << 40, FAR))),
             AdvertisementUpdate(ZoneAdvertisement(elsewhere, 1 << 40, (ZoneClaim((), 1 << 40),)), ()),

@@ -24,7 +24,7 @@ from tidings.security import Identity, Mode
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
-SEEDS = {overlay: 11 + number for number, overlay in enumerate(OVERLAYS)}
+SEEDS = {overlay: 11 + number for number, overlay in enumerate((*OVERLAYS, "irbr-tapestry"))}
 READERS = {"ccs": ReadAccess(), "yard": ReadAccess(("plate",))}
 MADE_UP = 1000
 
@@ -56,7 +56,7 @@ def run(folder: Path, overlay: str, attack: Callable[[WithLiar], Any]) -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
+@pytest.mark.parametrize("overlay", SEEDS)
 def test_a_hostile_member_and_a_stranger_harm_only_themselves(overlay: str) -> None:
     """The catalogue, from a fixed seed; `make soak` takes new ones."""
     outcome = judged(HostilePlan(overlay, seed=SEEDS[overlay], attacks=4))

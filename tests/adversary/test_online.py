@@ -139,6 +139,7 @@ async def _forged(network: Together, url: str) -> None:
     mine = read_answer(sign_answer(yard.identity, ["night"], now_ms() + 1000))
     service = read_identity(read_broker(network.laid.brokers["police-1"]).manages[0])
     forged = msgspec.structs.replace(mine, key=service.public_key)
+    await _until(lambda: yard.links.ready(ccs.me.id) is not None)  # Joined, and not linked with all others yet.
     link = yard.links.ready(ccs.me.id)
     assert link is not None
     link.send(OnlineAnswers((msgspec.msgpack.encode(mine), msgspec.msgpack.encode(forged))))

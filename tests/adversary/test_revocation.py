@@ -88,6 +88,52 @@ def test_delegates_that_one_holder_mints_and_revokes_leave_room_for_the_others(m
     assert table.summary() == RevocationTable().summary()
 
 
+def test_an_owner_that_gives_rights_to_made_up_holders_fills_its_own_share_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each holder revokes its own right. Every one of them has a share, and there are as many as the owner likes."""
+    monkeypatch.setattr("tidings.security.rights.revocation.HOLDERS_MAX", 8)
+    table, owners = RevocationTable(), {OWNER.public_key, THIEF.public_key}
+    for _ in range(20):
+        holder = Identity.make(secrets.token_bytes)
+        theirs = grant(
+            THIEF,
+            Grant(bytes(32), frozenset({"subscribe"}), holder.public_key, not_before=0, not_after=2 * NOW_MS),
+            secrets.token_bytes,
+        )
+        table.take(sign_revocation(theirs, 0, holder, now_ms=NOW_MS).to_bytes(), owners, NOW_MS)
+    assert len(table) == 8
+    for token, by in ((right_to(HOLDER), HOLDER), (right_to(HOLDER), OWNER)):
+        assert table.take(sign_revocation(token, 0, by, now_ms=NOW_MS).to_bytes(), owners, NOW_MS) is not None
+
+
+def test_rights_that_end_at_once_do_not_make_room_for_others_of_their_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was heard is kept on disk, so it is counted for a day, however short the right was."""
+    monkeypatch.setattr("tidings.security.rights.revocation.SHARE_MAX", 4)
+    table, owners, taken, day_ms, now = RevocationTable(), {OWNER.public_key}, 0, 24 * 3_600_000, NOW_MS
+    for second in range(20):
+        now = NOW_MS + 1000 * second
+        short = Grant(bytes(32), frozenset({"subscribe"}), HOLDER.public_key, not_before=0, not_after=now + 500)
+        raw = sign_revocation(grant(OWNER, short, secrets.token_bytes), 0, HOLDER, now_ms=now).to_bytes()
+        taken += table.take(raw, owners, now) is not None
+        table.drop_ended(now + 600)
+    assert (taken, len(table)) == (4, 0)
+    table.drop_ended(now + day_ms)
+    later = Grant(bytes(32), frozenset({"subscribe"}), HOLDER.public_key, not_before=0, not_after=now + 2 * day_ms)
+    raw = sign_revocation(grant(OWNER, later, secrets.token_bytes), 0, HOLDER, now_ms=now).to_bytes()
+    assert table.take(raw, owners, now + day_ms) is not None
+
+
+def test_few_large_revocations_fill_a_share_as_many_small_ones_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidings.security.rights.revocation.ABOUT_BYTES", 1)
+    table, owners = RevocationTable(), {OWNER.public_key}
+    for _ in range(20):
+        table.take(sign_revocation(right_to(HOLDER), 0, HOLDER, now_ms=NOW_MS).to_bytes(), owners, NOW_MS)
+    assert 0 < len(table) < 8
+    table.drop_ended(3 * NOW_MS)
+    assert len(table) == 0
+
+
 def test_two_tables_that_differ_send_only_the_parts_that_differ() -> None:
     one, other, owners = RevocationTable(), RevocationTable(), {OWNER.public_key}
     records = [sign_revocation(right_to(HOLDER), 0, OWNER, now_ms=NOW_MS).to_bytes() for _ in range(5)]
@@ -174,6 +220,7 @@ async def _forged(tmp_path: Path) -> None:
         forged = msgspec.structs.replace(genuine, by=yard.identity.public_key)
         forged = msgspec.structs.replace(forged, signature=yard.identity.sign(forged.signed_bytes()))
         refused = ccs.counts["refused"]
+        await until(lambda: yard.links.ready(ccs.me.id) is not None)  # Joined, and not linked with all others yet.
         link = yard.links.ready(ccs.me.id)
         assert link is not None
         link.send(SignedRevocations((forged.to_bytes(),)))

@@ -51,7 +51,7 @@ from tidings.overlay.hermes import multicast_tree
 from tidings.overlay.hermes.messages import InterestRequest
 from tidings.overlay.immune.messages import Beacon, Hello, RoleChange
 from tidings.overlay.immune.router import Immune
-from tidings.overlay.irbr.filter_table import EntryState, FilterEntry, FilterTable
+from tidings.overlay.irbr.filter_table import EntryState, FailureNotice, FilterEntry, FilterTable
 from tidings.overlay.random_graph.access_points import TreeId
 from tidings.overlay.random_graph.partition import BOTTOM, TOP, AttributeAxis
 from tidings.overlay.spanhop import subscription_placement
@@ -225,6 +225,53 @@ def test_a_filter_table_has_room_for_every_origin() -> None:
     assert sum(1 for id in table if id.origin == "111") == 5
     assert table.merge(entry("333", 99), 0.0) is None
     assert SubscriptionId("333", 0, 99) not in table
+
+
+def an_entry(number: int, clock: int, state: EntryState, seal: bytes = b"of its origin") -> FilterEntry:
+    id = SubscriptionId("333", 0, number)
+    interest = None if state is EntryState.GONE else Interest(id, TYPE, Everything())
+    return FilterEntry(id, Peer("333"), clock, 0, state, interest, seal)
+
+
+def test_a_withdrawn_subscription_cannot_be_brought_back_by_who_has_kept_it() -> None:
+    """Its origin's own words, said again when the tombstone has expired."""
+    table, gone_s = FilterTable("000"), 600.0
+    table.merge(an_entry(1, 5, EntryState.LIVE), 0.0)
+    table.merge(an_entry(1, 6, EntryState.RETIRING), 1.0)
+    table.merge(an_entry(1, 7, EntryState.GONE), 2.0)
+    table.expire(3.0 + gone_s)
+    for kept in (an_entry(1, 5, EntryState.LIVE), an_entry(1, 6, EntryState.RETIRING)):
+        table.merge(kept, 4.0 + gone_s)
+    assert len(table) == 0
+    table.merge(an_entry(1, 8, EntryState.LIVE), 5.0 + gone_s)  # Its origin has subscribed under this id again.
+    assert len(table) == 1
+
+
+def test_a_node_that_was_only_unreachable_comes_back_with_the_entries_that_it_had() -> None:
+    table, gone_s = FilterTable("000"), 600.0
+    table.merge(an_entry(1, 5, EntryState.LIVE), 0.0)
+    table.apply_notice(FailureNotice("333", 0, 5, True), 1.0)
+    assert [entry.state for entry in table.under("3")] == [EntryState.GONE]
+    table.expire(2.0 + gone_s)
+    table.merge(an_entry(1, 5, EntryState.LIVE), 3.0 + gone_s)
+    assert [entry.state for entry in table.under("3")] == [EntryState.LIVE]
+
+
+def test_who_withdraws_without_end_has_nobody_elses_withdrawals_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscription_placement, "TOMBSTONES_MAX", 20)
+    router = Spanhop(Peer("me"), Random(0))
+    router.start(0.0)
+
+    def record(home: NodeId, number: int, version: int, *, deleted: bool) -> SubscriptionRecord:
+        interest = Interest(SubscriptionId(home, 0, number), TYPE, Everything())
+        return SubscriptionRecord(interest, Peer(home), (0, 0), version, deleted)
+
+    router.receive("liar", Records((record("honest", 1, 2, deleted=True),)), 1.0)
+    router.receive("liar", Records(tuple(record("liar", n, 2, deleted=True) for n in range(1, 100))), 2.0)
+    router.receive("liar", Records((record("honest", 1, 1, deleted=False),)), 3.0)
+    (owned,) = router.zones.owned.values()
+    assert not owned.records
+    assert router.store.holdings()["graves"][0] == 20
 
 
 def test_a_zone_has_room_for_the_records_of_every_home(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,7 @@ from tidings.node.effects import (
     Rejected,
 )
 from tidings.node.local_delivery import LocalSubscription
+from tidings.node.neighbours import memberships_first
 from tidings.node.node import LocalIdentity, Node, NodePolicy
 from tidings.node.outbound import decode_stored, decode_stored_batch, encode_stored_batch, stored_values
 from tidings.node.subscriptions import INTERESTS_MAX
@@ -90,6 +91,7 @@ __all__ = [
     "decode_stored",
     "decode_stored_batch",
     "encode_stored_batch",
+    "memberships_first",
     "node_id_of",
     "sealed_by",
     "stored_values",

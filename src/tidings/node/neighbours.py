@@ -52,6 +52,8 @@ NEIGHBOURS_MAX = 4096  # Links at once; as many as a router supports.
 UNVERIFIED_MAX = 64  # Tokens of one neighbour whose type is not known here yet: a megabyte at most.
 UNVERIFIED_BYTES_MAX = 16 * 1024
 PROOF_BYTES = 48  # Of a proof, beside its token.
+PROOFS_MAX = 256  # In one message; more are asked for. Each is a chain of signatures, which takes half a millisecond.
+MEMBERSHIPS_MAX = 8  # Of a node that is not linked: its present one, and some that it had before.
 REASONS_MAX = 16  # Refusals sent to a neighbour; the first ones suffice to find the mistake.
 _MEMBERSHIP = b""
 
@@ -258,7 +260,9 @@ class NeighbourTable:
     def credentials_of(self, key: bytes, shown: Shown, now_ms: int) -> Credentials:
         """What a node that is not linked has shown, as far as it can be verified; raises Denied unless it is a member."""
         held = Credentials(key, self._state)
-        for type_id, token in shown[:TOKENS_MAX]:
+        for type_id, token in memberships_first(shown):
+            if type_id != _MEMBERSHIP and not self._is_member(held, now_ms):
+                break  # Anybody can sign this, and show as many chains of signatures as fit.
             with suppress(Denied):
                 held.add(self.verify(type_id, token))
         if not self._is_member(held, now_ms):
@@ -324,7 +328,7 @@ class NeighbourTable:
             if id in near.shown or id == to:
                 continue
             proof = self.own_proof(now_ms) if id == node_id_of(self._identity.public_key) else self.members.proof(id)
-            if proof is None or (room := room - len(proof.token) - PROOF_BYTES) < 0:
+            if proof is None or len(found) >= PROOFS_MAX or (room := room - len(proof.token) - PROOF_BYTES) < 0:
                 continue
             near.shown[id] = None
             found.append(proof)
@@ -418,6 +422,12 @@ class NeighbourTable:
         revoked = self._state.revoked
         held = [one for one in credentials.of(ANY_TYPE) if not any(id in revoked for id in one.links)]
         return next((found for one in held if (found := organisation_of(one))), b"")
+
+
+def memberships_first(shown: Shown) -> Shown:
+    """What is looked at of shown tokens: a few memberships, as one will do, and then the rights."""
+    memberships = [each for each in shown if each[0] == _MEMBERSHIP][-MEMBERSHIPS_MAX:]  # The newest come last.
+    return (*memberships, *(each for each in shown if each[0] != _MEMBERSHIP))[:TOKENS_MAX]
 
 
 def _type_id(type_id: bytes | str) -> bytes:

@@ -61,6 +61,7 @@ from tidings.node.local_delivery import (
     LocalSubscriptions,
 )
 from tidings.node.neighbours import (
+    PROOFS_MAX,
     LinkAck,
     LinkCreds,
     LinkHello,
@@ -118,7 +119,6 @@ if TYPE_CHECKING:
 
 FRAME_SLACK_BYTES = 64  # Of the frame around a message with proofs.
 STRANGERS_MAX = 256  # Members whose proofs are asked for at once.
-PROOFS_MAX = 1024  # Looked at in one frame: more are asked for again. Each is a chain of signatures.
 COUNT_MASK = (1 << COUNT_BITS) - 1
 BATCHES_MAX = 1024  # Own ones whose ids are remembered: some megabytes, and as many events as routers remember.
 TO_SELF_MAX = 4096  # Messages of a router to its own node that are not delivered yet.
@@ -456,12 +456,12 @@ class Node:
         The driver calls it when it writes the bytes. Raises Denied while the link is not ready, and for more filters
         than a message may hold; the message then counts as unsent.
         """
-        if isinstance(message, _LINK):
-            return self._codec.encode(message)
-        if not self.neighbours.is_ready(to):
+        if not isinstance(message, _LINK) and not self.neighbours.is_ready(to):
             raise Denied(f"link: the handshake with {to} is not complete")
         now_ms = self.now_ms(now)
         try:
+            if isinstance(message, _LINK):
+                return self._codec.encode(message)
             if not self._are_sealed:
                 return self._outbound.frame_for(to, message, now_ms)
             message = self._with_seals(message)

@@ -7,13 +7,33 @@ one of an origin that has fewer; the origin with most is refused. A member that 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Hashable
 from typing import Generic, TypeVar
 
+from tidings.overlay.interest import WEIGHT_MAX, Interest
+from tidings.overlay.messages import NodeId, SubscriptionId
+
+# Interests of one origin in a type that an event is compared with, by weight: a live broker has 65 at most.
+COMPARED_MAX = 1024
 COUNTED_FOR = 4096  # Decisions from one count of a table: what leaves it otherwise makes the count less exact.
 
 K = TypeVar("K", bound=Hashable)
+
+
+def with_too_many(interests: Collection[tuple[NodeId, Interest]], at_most: int = COMPARED_MAX) -> frozenset[NodeId]:
+    """Those whose interests are too much to compare an event with."""
+    if len(interests) * WEIGHT_MAX <= at_most:
+        return frozenset()
+    weights: Counter[NodeId] = Counter()
+    for whose, interest in interests:
+        weights[whose] += interest.weight
+    return frozenset(whose for whose, weight in weights.items() if weight > at_most)
+
+
+def are_too_many(interests: Collection[Interest], at_most: int) -> bool:
+    """Whether these are too much to compare an event with."""
+    return len(interests) * WEIGHT_MAX > at_most and sum(each.weight for each in interests) > at_most
 
 
 class CrowdedTable(Generic[K]):
@@ -56,3 +76,43 @@ class CrowdedTable(Generic[K]):
         self._most = max(self._counts, key=self._counts.__getitem__, default=None)
         self._of_most = [key for key in held if self._origin_of(key) == self._most]
         self._left = COUNTED_FOR
+
+
+class Graves:
+    """Withdrawn subscriptions, each with the number of its withdrawal: what was said before that counts no more.
+
+    One too many costs the origin with most of them its oldest.
+
+    >>> graves = Graves(2)
+    >>> for seq in (1, 2, 3):
+    ...     graves.add(SubscriptionId("a", 0, seq), 7)
+    >>> graves.add(SubscriptionId("b", 0, 1), 7)
+    >>> graves.get(SubscriptionId("a", 0, 2)), graves.get(SubscriptionId("a", 0, 3)), len(graves)
+    (0, 7, 2)
+    """
+
+    def __init__(self, at_most: int) -> None:
+        self._at_most, self._count = at_most, 0
+        self._of: dict[NodeId, OrderedDict[SubscriptionId, int]] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, id: SubscriptionId) -> bool:
+        return id in self._of.get(id.origin, ())
+
+    def get(self, id: SubscriptionId, default: int = 0) -> int:
+        """The number of the withdrawal; `default` if none is known."""
+        theirs = self._of.get(id.origin)
+        return default if theirs is None else theirs.get(id, default)
+
+    def add(self, id: SubscriptionId, number: int) -> None:
+        theirs = self._of.setdefault(id.origin, OrderedDict())
+        self._count += id not in theirs
+        theirs[id] = max(number, theirs.get(id, number))
+        if self._count > self._at_most:
+            origin = max(self._of, key=lambda each: len(self._of[each]))
+            self._of[origin].popitem(last=False)
+            self._count -= 1
+            if not self._of[origin]:
+                del self._of[origin]

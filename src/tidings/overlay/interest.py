@@ -29,7 +29,10 @@ from tidings.filters import View
 from tidings.overlay.messages import Packet, SubscriptionId, encoded
 
 CONDITION_CHARS_MAX = 32_768  # Of one condition in the network: a list of some thousand number plates.
+WEIGHT_MAX = 33  # Of one condition: a kilobyte of it weighs as much as a short one.
 PARSED_MAX = 16_384  # Conditions kept parsed, some 10 kB each; one pushed out is parsed again when it is next asked.
+LONG_CHARS = 1024  # Longer ones take up to half a megabyte, and some milliseconds to parse.
+PARSED_LONG_MAX = 1024
 
 
 class Span(NamedTuple):
@@ -165,7 +168,7 @@ class Sql(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
     def condition(self) -> filters.Condition:
         """The parsed condition."""
-        return _parsed(self.text, self.types)
+        return (_parsed if len(self.text) <= LONG_CHARS else _parsed_long)(self.text, self.types)
 
     def matches(self, view: View) -> bool:
         condition = self.condition()
@@ -184,7 +187,7 @@ class Sql(msgspec.Struct, frozen=True, tag=True, array_like=True):
         return _any_meet(self.boxes(), other.boxes())
 
     def boxes(self) -> tuple[Box, ...]:
-        return _boxes(self.text, self.types)
+        return (_boxes if len(self.text) <= LONG_CHARS else _boxes_long)(self.text, self.types)
 
 
 AnyWanted: TypeAlias = Ranges | Sql | Everything
@@ -233,6 +236,12 @@ class Interest(msgspec.Struct, frozen=True, array_like=True):
             return self.wanted.covers(other.wanted)
         return self == other
 
+    @property
+    def weight(self) -> int:
+        """What it costs to compare an event with it, in terms of a short condition: from 1 to WEIGHT_MAX."""
+        wanted = self.wanted
+        return 1 + len(wanted.text) // LONG_CHARS if wanted.__class__ is Sql else 1
+
     def overlaps(self, other: Interest) -> bool:
         """Whether some event may match both."""
         return self.type == other.type and self.wanted.overlaps(other.wanted)
@@ -250,18 +259,24 @@ def key_of(value: Value) -> Key:
     return type_of(value).key(value)
 
 
-@lru_cache(maxsize=PARSED_MAX)
-def _parsed(text: str, types: tuple[tuple[str, str], ...]) -> filters.Condition:
+def _parse(text: str, types: tuple[tuple[str, str], ...]) -> filters.Condition:
     attributes = tuple(Attribute(name, ValueType(value_type)) for name, value_type in types)
     return filters.parse(text, EventType.of("Interest", attributes))
 
 
-@lru_cache(maxsize=PARSED_MAX)
-def _boxes(text: str, types: tuple[tuple[str, str], ...]) -> tuple[Box, ...]:
+_parsed = lru_cache(maxsize=PARSED_MAX)(_parse)
+_parsed_long = lru_cache(maxsize=PARSED_LONG_MAX)(_parse)
+
+
+def _boxes_of(text: str, types: tuple[tuple[str, str], ...]) -> tuple[Box, ...]:
     return tuple(
         {name: Extent(tuple(Span(*pair) for pair in side.pairs), side.null) for name, side in box.sides}
-        for box in _parsed(text, types).boxes
+        for box in Sql(text, types).condition().boxes
     )
+
+
+_boxes = lru_cache(maxsize=PARSED_MAX)(_boxes_of)
+_boxes_long = lru_cache(maxsize=PARSED_LONG_MAX)(_boxes_of)
 
 
 def _any_meet(some: tuple[Box, ...], others: tuple[Box, ...]) -> bool:

@@ -17,7 +17,7 @@ message introduces (the live driver keeps their addresses).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
@@ -27,8 +27,10 @@ from tidings.events import from_extension, to_extension
 from tidings.filters import View
 
 FRAME_BYTES_MAX = 1 << 20  # A message; the largest events we carry are under 256 KiB.
+PART_BYTES = 1 << 18  # Of a list of records, in one message: a condition may have 32 kB, and its seals come on top.
 
 NodeId: TypeAlias = str
+T = TypeVar("T")
 
 
 class EventId(NamedTuple):
@@ -122,9 +124,11 @@ class Codec(Generic[M]):
         self._decoder: msgspec.msgpack.Decoder[M] = msgspec.msgpack.Decoder(messages, ext_hook=_from_extension)
 
     def encode(self, message: M) -> bytes:
-        """The message's bytes; ours are never over the limit."""
+        """The message's bytes; raises PeerError for a message over the limit: what others have said is in it, too."""
         raw = _ENCODER.encode(message)
-        assert len(raw) <= self.bytes_max, f"{type(message).__name__} takes {len(raw)} bytes"
+        if len(raw) > self.bytes_max:
+            name = type(message).__name__
+            raise PeerError(f"{name} takes {len(raw)} bytes; at most {self.bytes_max} fit", code=ErrorCode.MESSAGE)
         return raw
 
     def decode(self, raw: bytes) -> M:
@@ -136,6 +140,19 @@ class Codec(Generic[M]):
             return self._decoder.decode(raw)
         except (msgspec.MsgspecError, InputError, ValueError, RecursionError) as wrong:
             raise PeerError(f"expected a message of this protocol: {wrong}", code=ErrorCode.MESSAGE) from None
+
+
+def in_messages(records: Sequence[T], at_most: int) -> list[tuple[T, ...]]:
+    """Records in parts, one for each message: so many at most, and no more than `PART_BYTES` unless it is one."""
+    parts: list[tuple[T, ...]] = []
+    first = size = 0
+    for at, record in enumerate(records):
+        more = len(_ENCODER.encode(record))
+        if at > first and (at - first >= at_most or size + more > PART_BYTES):
+            parts.append(tuple(records[first:at]))
+            first, size = at, 0
+        size += more
+    return [*parts, tuple(records[first:])] if first < len(records) else parts
 
 
 def size_of(message: Message) -> int:

@@ -41,7 +41,7 @@ from tidings.net.broker.bootstrap import Bootstrap
 from tidings.net.broker.client_session import ClientServices, ClientSession
 from tidings.net.broker.durable_queues import DurableQueues, QueueCipher
 from tidings.net.broker.interest_sync import VERSION_META, InterestSync
-from tidings.net.broker.journal import SUPERSEDED, TABLES, EventHistory, Journal
+from tidings.net.broker.journal import SUPERSEDED, TABLES, EventHistory, Journal, parts
 from tidings.net.broker.key_managers import KeyManagers
 from tidings.net.broker.periodic import (
     BackgroundTasks,
@@ -108,6 +108,7 @@ from tidings.node import (
     NodePolicy,
     NotJoined,
     Rejected,
+    memberships_first,
     node_id_of,
 )
 from tidings.overlay import (
@@ -126,6 +127,7 @@ from tidings.security import from_fingerprint, show_ms
 DRAIN_S_MAX = 60.0
 ROUTED_AT_ONCE = 64  # Messages of one link; some milliseconds.
 TURN_S = 0.05  # What takes longer lets others have their turn.
+RIGHTS_AT_ONCE = 8  # Verified in one turn: some milliseconds.
 LAST_WORDS_S_MAX = 5.0  # What a broker that stops waits for a database.
 
 log = logging.getLogger("tidings.broker")
@@ -236,6 +238,7 @@ class Broker:
         """A name that another organisation has given to a type of its own still means ours."""
         trusted = authority_keys(self.config.trusted)
         self.types.own_keys = frozenset(trusted.get(self.config.domain, ()))
+        self._trusted_keys = [key for keys in trusted.values() for key in keys]
 
     def _make_node(self) -> Node:
         config = self.config
@@ -722,8 +725,11 @@ class Broker:
             return None
 
     async def serve_link(self, link: Link) -> None:
-        peer = link.proven.id
+        peer, turn = link.proven.id, self._loop.time()
         async for frame in link.frames("broker"):
+            if self._loop.time() - turn > TURN_S:
+                await asyncio.sleep(0)
+                turn = self._loop.time()
             if self.links.open.get(peer) is not link:
                 return  # Replaced by another connection, whose handshake this one must not disturb.
             if isinstance(frame, OverlayMessages):
@@ -738,23 +744,46 @@ class Broker:
             elif isinstance(frame, DeliveryMessage):
                 if isinstance(frame, DirectEvents):
                     await self._slow_down(link, len(frame.events))
+                elif isinstance(frame, InterestAdvertisement):
+                    await self._verify_ahead(frame)
                 self.receive_delivery(link, frame)
             else:
                 self._receive(link, frame)
 
     async def _route(self, link: Link, messages: Sequence[bytes]) -> None:
         """Has the node take messages. Where they take long, other links and clients have their turn in between."""
-        peer, begun = link.proven.id, self._loop.time()
-        for start in range(0, len(messages), ROUTED_AT_ONCE):
-            some, now = messages[start : start + ROUTED_AT_ONCE], self._loop.time()
-            self.carry_out(self.node.receive_many([(peer, raw) for raw in some], now))
+        peer, begun, taken = link.proven.id, self._loop.time(), 0
+        while taken < len(messages):
+            now, start, effects = self._loop.time(), taken, list[NodeEffect]()
+            for raw in messages[start : start + ROUTED_AT_ONCE]:
+                effects += self.node.receive_many([(peer, raw)], now)
+                taken += 1
+                if self._loop.time() - now > TURN_S:
+                    break  # One alone may be hundreds of chains of signatures.
+            self.carry_out(effects)
             done = self._loop.time()
-            self.meters.route.observe(done - begun, len(some))
+            self.meters.route.observe(done - begun, taken - start)
             if done - now > TURN_S:
                 await asyncio.sleep(0)
                 if self.links.open.get(peer) is not link:
                     return
         self.links.learn(self.node.introduced())
+
+    async def _verify_ahead(self, advertisement: InterestAdvertisement) -> None:
+        """Verifies the rights that an advertisement shows, some at a time, with other work in between.
+
+        Its own check finds them verified. Of whom shows no membership, nothing else is looked at there.
+        """
+        shown, verify = memberships_first(advertisement.rights), self.node.neighbours.verify
+        for some in parts(shown, RIGHTS_AT_ONCE):
+            found = 0
+            for type_id, token in some:
+                with contextlib.suppress(Denied):
+                    verify(type_id, token)
+                    found += 1
+            await asyncio.sleep(0)
+            if not found:
+                return
 
     async def _slow_down(self, link: Link, messages: int) -> None:
         """Waits where the brokers of an organisation send more than they may."""
@@ -806,8 +835,9 @@ class Broker:
             self._refused(link.proven.id, str(wrong), cut=True)
 
     def _owners(self) -> list[bytes]:
+        """Whose rights this broker uses, or passes revocations of on."""
         network = self.node.policy.network_key
-        return [*self.types.owners(), *([network] if network is not None else [])]
+        return [*self.types.owners(), *self._trusted_keys, *([network] if network is not None else [])]
 
     def _online_services(self) -> set[bytes]:
         signed = [known.signed for known in self.types.all() if known.signed is not None]

@@ -20,9 +20,9 @@ points to the successor of one that has ended, and merges duplicate topologies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import zip_longest
 from typing import Protocol, TypeAlias
 
 from tidings.overlay.cbdlo.attribute_tree import AttributeTree, PartitionNode, Registration
@@ -48,7 +48,7 @@ from tidings.overlay.cbdlo.messages import (
 )
 from tidings.overlay.cbdlo.replicas import RetiredTopologies
 from tidings.overlay.crowding import CrowdedTable
-from tidings.overlay.messages import Message, NodeId, Peer, SubscriptionId
+from tidings.overlay.messages import Message, NodeId, Peer, SubscriptionId, in_messages
 from tidings.overlay.random_graph.access_points import TreeId
 from tidings.overlay.random_graph.partition import AttributeAxis, Cut, intervals_of
 from tidings.overlay.retransmit import Requests
@@ -57,7 +57,8 @@ from tidings.overlay.router import Count, Effect, Send
 LEASE_S = 60.0  # How long a registration stays without renewal.
 REPLICAS = 2  # Registrations are lost only if the coordinator and both replicas fail at once.
 REGISTRATIONS_MAX = 65_536  # Of one attribute.
-BATCH_MAX = 64  # Registrations in one message: with 4 kB of envelope each, a quarter of the largest frame.
+BATCH_MAX = 64  # Registrations in one message, if they are small.
+GONE_MAX = 4096  # Ids of withdrawn ones in one message.
 PENDING_MAX = 65_536  # Requests for the next round.
 REGISTER_TRIES = 8  # Some 24 seconds; then the coordinator, or a member, counts as failed.
 
@@ -365,11 +366,11 @@ class Coordinator:
         gone = tuple(id for id in before if id not in node.registered)
         self._pushed[node.low] = _Pushed(node.owner, state, dict(node.registered))
         effects: list[Effect] = []
-        for batch in _batches(added) or [()]:
+        for batch, left in zip_longest(_batches(added), _parts(gone), fillvalue=()):
             effects += self._send_in_round(
                 node.owner.id,
-                lambda n, batch=batch: AssignPartition(  # type: ignore[misc]
-                    n, self.axis, self.tree, state, not same, batch, gone
+                lambda n, batch=batch, left=left: AssignPartition(  # type: ignore[misc]
+                    n, self.axis, self.tree, state, not same, batch, left
                 ),
                 send,
                 node.low,
@@ -402,11 +403,12 @@ class Coordinator:
         effects: list[Effect] = []
         for rank, (id, (_, since)) in enumerate(self.replicas.items()):
             whole = since == self._serial
-            for batch in _batches(list(all_now.values()) if whole else added) or [()]:
+            batches = _batches(list(all_now.values()) if whole else added)
+            for batch, left in zip_longest(batches, _parts(() if whole else gone), fillvalue=()):
                 effects += self._send_in_round(
                     id,
-                    lambda n, batch=batch, rank=rank, since=since, whole=whole: Replicate(  # type: ignore[misc]
-                        n, self.axis, self.tree, rank, since, self._serial, batch, () if whole else gone
+                    lambda n, batch=batch, left=left, rank=rank, since=since: Replicate(  # type: ignore[misc]
+                        n, self.axis, self.tree, rank, since, self._serial, batch, left
                     ),
                     send,
                 )
@@ -652,5 +654,9 @@ def _ref(node: PartitionNode | None) -> PartitionRef | None:
 
 
 def _batches(registrations: Sequence[Registration]) -> list[tuple[Registration, ...]]:
-    rest: Iterator[Registration] = iter(registrations)
-    return list(iter(lambda: tuple(islice(rest, BATCH_MAX)), ()))
+    return in_messages(registrations, BATCH_MAX)
+
+
+def _parts(gone: Sequence[SubscriptionId]) -> list[tuple[SubscriptionId, ...]]:
+    """At least one: a message without any says what else there is to say."""
+    return [tuple(gone[start : start + GONE_MAX]) for start in range(0, max(1, len(gone)), GONE_MAX)]

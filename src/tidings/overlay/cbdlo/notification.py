@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from tidings.overlay.cbdlo.attribute_tree import Registration
 from tidings.overlay.cbdlo.messages import Match, SubscribersNotified, TreeStep
+from tidings.overlay.crowding import with_too_many
 from tidings.overlay.dedup import SEEN_MAX, SeenIds
 from tidings.overlay.messages import EventId, NodeId, Packet, SubscriptionId
 from tidings.overlay.random_graph.partition import AttributeAxis
@@ -79,8 +80,10 @@ class MatchNotifier:
         self, packet: Packet, registered: Mapping[SubscriptionId, Registration]
     ) -> dict[NodeId, list[SubscriptionId]]:
         recipients: dict[NodeId, list[SubscriptionId]] = {}
+        many = with_too_many([(each.peer.id, each.interest) for each in registered.values()])
         for id, each in registered.items():
-            if not self._whole or each.interest.matches(packet):
+            # Who has very many gets all: comparing costs too much.
+            if not self._whole or each.peer.id in many or each.interest.matches(packet):
                 recipients.setdefault(each.peer.id, []).append(id)
         return recipients
 

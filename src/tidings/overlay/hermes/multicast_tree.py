@@ -24,10 +24,13 @@ from typing import NamedTuple, TypeAlias
 
 from tidings.overlay.crowding import CrowdedTable
 from tidings.overlay.hermes.messages import InterestAck, InterestRequest, InterestWithdrawal
-from tidings.overlay.interest import Interest, InterestVersion
+from tidings.overlay.interest import WEIGHT_MAX, Interest, InterestVersion
 from tidings.overlay.messages import NodeId, Packet, SubscriptionId
 
 TREES_MAX = 65_536
+# Interests of one child in a type that an event is compared with; beyond it the child gets all of the type. A live broker
+# has 65 at most, and sixty brokers may be below a child.
+COMPARED_BELOW_MAX = 4096
 INTERESTS_MAX = 1 << 20  # On one node, its own and its children's. One too many is refused and counted.
 
 
@@ -79,7 +82,7 @@ class MulticastTree:
         return [
             child
             for child, interests in self.children.items()
-            if any(matches(each.interest, packet) for each in interests.values())
+            if _weigh_too_much(interests) or any(matches(each.interest, packet) for each in interests.values())
         ]
 
     def announce(self, interest: Interest, child: NodeId, clock: int) -> list[TreeMessage]:
@@ -215,6 +218,8 @@ class MulticastTree:
         return ToChild(child, InterestAck(self.type, version, clock))
 
     def _is_covered(self, interest: Interest, *, by_acknowledged: bool) -> bool:
+        if _weigh_too_much(self.announced):
+            return False  # Comparing with all of them costs too much, and to announce what is covered costs messages.
         version = interest.version
         return any(
             self.covers(other.interest, interest)
@@ -226,6 +231,12 @@ class MulticastTree:
         yield from self.own.values()
         for interests in self.children.values():
             yield from (each.interest for each in interests.values())
+
+
+def _weigh_too_much(interests: Mapping[InterestVersion, TreeInterest]) -> bool:
+    if len(interests) * WEIGHT_MAX <= COMPARED_BELOW_MAX:
+        return False
+    return sum(each.interest.weight for each in interests.values()) > COMPARED_BELOW_MAX
 
 
 def digest(interests: Mapping[InterestVersion, TreeInterest]) -> int:

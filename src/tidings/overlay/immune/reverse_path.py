@@ -24,6 +24,7 @@ from zlib import crc32
 
 import msgspec
 
+from tidings.overlay.crowding import are_too_many
 from tidings.overlay.dedup import SeenIds
 from tidings.overlay.interest import Interest
 from tidings.overlay.messages import EventId, Message, NodeId, OriginRecord, Packet, SubscriptionId
@@ -32,6 +33,8 @@ from tidings.overlay.router import Completed, Count, Effect, Send, WakeAt
 
 ADVERTS_MAX = 10_000  # Publishers times types; beyond that a node knows of no more and hears all events instead.
 INTERESTS_MAX = 1_000_000  # Over all adverts and links.
+# Interests behind one link that an event is compared with; beyond it all go there. A live broker has 65 of a type.
+COMPARED_BEHIND_MAX = 4096
 LOST = ""  # A pointer to nowhere.
 FADE = 6  # In times to settle: as long as it takes a broken tree to be asked for again and laid anew.
 TRIES_MAX = 8  # The wait doubles, so a link has four minutes to come back.
@@ -252,7 +255,10 @@ class ReversePaths:
             return []
         effects: list[Effect] = []
         for peer, interests in tree.wanted.items():
-            if peer != sender and any(interest.matches(packet) for interest in interests.values()):
+            if peer == sender:
+                continue
+            behind = interests.values()
+            if are_too_many(behind, COMPARED_BEHIND_MAX) or any(each.matches(packet) for each in behind):
                 effects += self._call(("event", packet.header.id, peer), peer, Forward(packet, advert), now)
         return effects
 

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from tidings.overlay.irbr import filter_table
 from tidings.overlay.irbr.filter_table import FilterEntry, FilterTable
 from tidings.overlay.irbr.messages import FirstContactQuery, RoutineQuery, TableQuery, TableReply
-from tidings.overlay.messages import NodeId, Peer
+from tidings.overlay.messages import NodeId, Peer, in_messages
 from tidings.overlay.prefix.routing_state import PrefixState, shared
 from tidings.overlay.router import Effect, Send
 
-ENTRIES_AT_ONCE = 256  # In one message: even with a kilobyte of envelope each a quarter of the largest frame.
+ENTRIES_AT_ONCE = 256  # In one message, if they are small.
 
 
 class AntiEntropy:
@@ -59,7 +59,7 @@ class AntiEntropy:
             return []
         known = [entry for entry in known if query.after is None or entry.id > query.after]
         notices = tuple(self._table.notices()) if query.after is None else ()
-        first, rest = tuple(known[:ENTRIES_AT_ONCE]), known[ENTRIES_AT_ONCE:]
+        first, *rest = in_messages(known, ENTRIES_AT_ONCE) or [()]
         return [Send(sender, TableReply(query.prefix, first, notices[:ENTRIES_AT_ONCE], bool(rest), is_ready))]
 
     def query_rest(self, sender: NodeId, reply: TableReply) -> list[Effect]:

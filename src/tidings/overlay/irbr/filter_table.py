@@ -16,19 +16,20 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from typing import Any
 
 import msgspec
 
-from tidings.overlay.crowding import CrowdedTable
+from tidings.overlay.crowding import CrowdedTable, Graves, with_too_many
 from tidings.overlay.interest import Interest
 from tidings.overlay.messages import NodeId, OriginRecord, Packet, Peer, SubscriptionId
 from tidings.overlay.prefix.routing_state import shared
 
 ENTRIES_MAX = 1 << 20  # A million subscriptions, some 500 MB. One too many is refused and counted.
 NOTICES_MAX = 65_536
+BURIED_MAX = 65_536  # Withdrawn subscriptions, a tenth of a kilobyte each, that are remembered after their tombstone.
 GONE_S = 600.0  # Ten times as long as any message travels: nothing that arrives later can bring an entry back.
 
 
@@ -123,6 +124,7 @@ class FilterTable:
         self._rows: list[dict[str, dict[SubscriptionId, FilterEntry]]] = [{} for _ in me]
         self._notices: OrderedDict[NodeId, tuple[FailureNotice, float]] = OrderedDict()
         self._gone: dict[SubscriptionId, tuple[str, float]] = {}  # The cell of a tombstone, and when it expires.
+        self._buried = Graves(BURIED_MAX)  # What its origin has withdrawn, and at which clock.
         self._count = 0
         self._crowded = CrowdedTable[SubscriptionId](lambda key: key.origin)
 
@@ -188,8 +190,7 @@ class FilterTable:
         found: dict[str, list[FilterEntry]] = {}
         for row in self._rows[from_row:]:
             for cell, entries in row.items():
-                matching = [e for e in entries.values() if e.interest is not None and e.interest.matches(packet)]
-                if matching:
+                if matching := _matching(entries, packet):
                     found[cell] = matching
         return found
 
@@ -210,13 +211,17 @@ class FilterTable:
 
         The origin of an entry in row r has announced it to the same rows of nodes as this node would, as far as row r.
         """
-        return [
-            (entry.scope_row, row)
+        live = [
+            (row, entry.scope_row, entry.id.origin, entry.interest)
             for row in range(1, len(self._rows))
             for entries in self._rows[row].values()
             for entry in entries.values()
-            if entry.state is EntryState.LIVE and entry.interest is not None and entry.interest.covers(interest)
+            if entry.state is EntryState.LIVE and entry.interest is not None and entry.interest.type == interest.type
         ]
+        # Comparing with all of an origin that has very many costs too much, and to rely on none of them costs messages.
+        many = with_too_many([(origin, known) for _, _, origin, known in live])
+        few = (each for each in live if each[2] not in many)
+        return [(scope_row, row) for row, scope_row, _, known in few if known.covers(interest)]
 
     def known_to(self, asker: Peer, prefix: str) -> Iterator[FilterEntry]:
         """What `asker` should know of origins in a range, and of its own former incarnations."""
@@ -230,6 +235,7 @@ class FilterTable:
     def expire(self, now: float) -> None:
         """Forget tombstones and failure notices that have expired."""
         for id in [id for id, (_, until) in self._gone.items() if until <= now]:
+            self._bury(id)
             self._drop(id, self._gone.pop(id)[0])
         for node in [node for node, (_, until) in self._notices.items() if until <= now]:
             del self._notices[node]
@@ -238,12 +244,24 @@ class FilterTable:
         return {
             "entries": (self._count, self.entries_max),
             "obituaries": (len(self._notices), NOTICES_MAX),
+            "buried": (len(self._buried), BURIED_MAX),
         }
+
+    def _bury(self, id: SubscriptionId) -> None:
+        """Remembers what its origin has withdrawn: whoever has kept an earlier entry cannot bring it back later.
+
+        Not what others concluded about a node that they could not reach: it may come back with the same entries.
+        """
+        entry = self.get(id)
+        if entry is not None and entry.seal:
+            self._buried.add(id, entry.clock)
 
     def _replace(self, cell: str, entry: FilterEntry, now: float) -> FilterEntry | None:
         entries = self._rows[len(cell) - 1].setdefault(cell, {})
         old = entries.get(entry.id)
         if old is not None and (old.clock, old.state) >= (entry.clock, entry.state):
+            return None
+        if old is None and entry.clock <= self._buried.get(entry.id, -1):
             return None
         pushed_out = None
         if old is None and self._count >= self.entries_max:
@@ -270,6 +288,17 @@ class FilterTable:
             self._count -= 1
         if not row.get(cell):
             row.pop(cell, None)
+
+
+def _matching(entries: Mapping[SubscriptionId, FilterEntry], packet: Packet) -> list[FilterEntry]:
+    """The entries that match. An origin with very many of the type gets all events of it: comparing costs too much."""
+    type = packet.header.type
+    wanted = [(e, e.interest) for e in entries.values() if e.interest is not None and e.interest.type == type]
+    many = with_too_many([(e.id.origin, interest) for e, interest in wanted])
+    if not many:
+        return [e for e, interest in wanted if interest.matches(packet)]
+    first = {e.id.origin: e for e, _ in reversed(wanted) if e.id.origin in many}
+    return [*first.values(), *(e for e, interest in wanted if e.id.origin not in many and interest.matches(packet))]
 
 
 def digest(entries: Iterator[FilterEntry]) -> int:

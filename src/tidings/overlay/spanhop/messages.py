@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeAlias
 import msgspec
 
 from tidings.overlay.interest import Interest
-from tidings.overlay.messages import Message, NodeId, OriginRecord, Packet, Peer, SubscriptionId
+from tidings.overlay.messages import Message, NodeId, OriginRecord, Packet, Peer, SubscriptionId, in_messages
 from tidings.overlay.spanhop.next_hop import Point, RouteHeader
 from tidings.space import Path, Zone
 
@@ -76,12 +76,12 @@ class SubscriptionRecord(OriginRecord, frozen=True, array_like=True):
         return self.interest.statement(), self.home.id, self.home_point, self.version, self.deleted
 
 
-RECORDS_PER_MESSAGE = 256
+RECORDS_PER_MESSAGE = 256  # If they are small.
 
 
 def in_parts(records: Sequence[SubscriptionRecord]) -> list[tuple[SubscriptionRecord, ...]]:
     """Records in chunks, one for each message."""
-    return [tuple(records[i : i + RECORDS_PER_MESSAGE]) for i in range(0, len(records), RECORDS_PER_MESSAGE)]
+    return in_messages(records, RECORDS_PER_MESSAGE)
 
 
 # ── Routed to a point ────────────────────────────────────────────────────────

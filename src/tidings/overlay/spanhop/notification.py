@@ -9,6 +9,7 @@ when it subscribed; the owner of that point sends straight on.
 
 from __future__ import annotations
 
+from tidings.overlay.crowding import with_too_many
 from tidings.overlay.dedup import SEEN_MAX, SeenIds
 from tidings.overlay.messages import EventId, NodeId, Packet, SubscriptionId
 from tidings.overlay.retransmit import Pending
@@ -20,6 +21,7 @@ from tidings.overlay.spanhop.subscription_placement import HomeSubscriptions
 from tidings.overlay.spanhop.zone_ownership import OwnedZone, ZoneTable
 from tidings.space import Path, Zone
 
+NAMED_MAX = 64  # Subscriptions of one home that a notification names; the home itself looks whom an event is for.
 MULTICAST_ROUNDS_MAX = 2  # Next hops that may fail before a multicast copy is given up.
 
 
@@ -46,15 +48,25 @@ class Notifier:
             return []
         owned.record_event(piece.low)
         targets: dict[NodeId, Target] = {}
+        many = self._homes_with_many(owned, packet)
         for id, stored in owned.records.items():
-            if stored.record.interest.matches(packet):
-                record = stored.record
-                known = targets.get(record.home.id)
+            record = stored.record
+            known = targets.get(record.home.id)
+            if known is not None and len(known.subscriptions) >= NAMED_MAX:
+                continue
+            is_wanted = record.interest.type == packet.header.type if record.home.id in many else None
+            if is_wanted or (is_wanted is None and record.interest.matches(packet)):
                 subscriptions = (*known.subscriptions, id) if known else (id,)
                 targets[record.home.id] = Target(record.home, record.home_point, subscriptions)
         if self._is_multicast:
             return self.multicast(packet, tuple(targets.values()), (), now)
         return [effect for target in targets.values() for effect in self._notify(packet, target, now)]
+
+    def _homes_with_many(self, owned: OwnedZone, packet: Packet) -> frozenset[NodeId]:
+        """Homes with so many subscriptions to the type that they get all events of it: comparing costs too much."""
+        records = (each.record for each in owned.records.values())
+        of_type = [(r.home.id, r.interest) for r in records if r.interest.type == packet.header.type]
+        return with_too_many(of_type)
 
     def multicast(
         self, packet: Packet, targets: tuple[Target, ...], trace: tuple[NodeId, ...], now: float, rounds: int = 0

@@ -17,13 +17,12 @@ zone replicates its records to the neighbour that would take the zone over.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
 
-from tidings.overlay.crowding import CrowdedTable
+from tidings.overlay.crowding import CrowdedTable, Graves
 from tidings.overlay.interest import Interest
 from tidings.overlay.messages import NodeId, SubscriptionId
 from tidings.overlay.router import Asked, Completed, Effect, Failed, Send, WakeAt
@@ -120,7 +119,7 @@ class SubscriptionStore:
     def __init__(self, zones: ZoneTable, quantiser: Quantiser, *, replicates: bool) -> None:
         self._zones, self._quantiser, self._replicates = zones, quantiser, replicates
         self.replicas: dict[SubscriptionId, StoredSubscription] = {}
-        self.tombstones: OrderedDict[SubscriptionId, int] = OrderedDict()
+        self.tombstones = Graves(TOMBSTONES_MAX)
         self._replicated_to: dict[Path, NodeId] = {}
         self._crowded = CrowdedTable[SubscriptionId](lambda key: key.origin)
 
@@ -224,9 +223,7 @@ class SubscriptionStore:
         return StoredSubscription(record, self._quantiser.wanted(record.interest.wanted), now + LEASE_S)
 
     def _add_tombstone(self, id: SubscriptionId, version: int) -> None:
-        if id not in self.tombstones and len(self.tombstones) >= TOMBSTONES_MAX:
-            self.tombstones.popitem(last=False)
-        self.tombstones[id] = max(version, self.tombstones.get(id, 0))
+        self.tombstones.add(id, version)
         self.replicas.pop(id, None)
 
 

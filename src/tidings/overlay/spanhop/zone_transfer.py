@@ -59,7 +59,7 @@ from tidings.overlay.spanhop.zone_ownership import RECORDS_MAX, MembershipState,
 from tidings.space import Path, Space, Zone, halves, sibling, within
 
 PART_TRIES_MAX = 5  # For one part of a transfer.
-PARTS_MAX = RECORDS_MAX // RECORDS_PER_MESSAGE + 1  # Of one transfer: whoever gives more gives nonsense.
+PARTS_MAX = 8 * RECORDS_MAX // RECORDS_PER_MESSAGE + 1  # Of one transfer: whoever gives more gives nonsense.
 JOIN_TRIES_MAX = 40
 COMMITTED_MAX = 64  # Completed transfers that are remembered, to answer a repeated message.
 LOAD_MIN = 8  # Subscriptions and events below which a zone is cut in the middle.
@@ -467,8 +467,9 @@ class ZoneTransfer:
         late = self._late_records(outgoing, owned)
         effects: list[Effect] = []
         if outgoing.kind == "offer":
-            effects += self._send_commit(outgoing, tuple(late[:RECORDS_PER_MESSAGE]))
-            late = late[RECORDS_PER_MESSAGE:]
+            first, *rest = in_parts(late) or [()]
+            effects += self._send_commit(outgoing, first)
+            late = [record for part in rest for record in part]
         effects += records_for(outgoing.to.id, late)
         if outgoing.given.path != outgoing.path:
             self._keep_half(outgoing, owned, now)

@@ -3,7 +3,8 @@
 A record holds the revoked token itself, so that whoever gets it sees that the signer issued or held the revoked link or
 one before it. Records of the same link are the same revocation. The table is bounded: a revocation counts for whom the
 type's owner gave the right in question, or for the owner itself if it revokes, so that nobody fills the share of
-another. It is dropped when the revoked right would have ended by itself.
+another. Owners choose whom they give rights, so all of those together have a bound, too. A record is dropped when the
+revoked right would have ended by itself.
 
 Two tables are compared by a digest of each of 256 parts; only the parts that differ are sent.
 """
@@ -14,6 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -25,7 +27,12 @@ from tidings.security.rights.reduction import Grant
 RECORD_BYTES_MAX = 16 * 1024  # A token with four hundred attributes, or a dozen delegations.
 REASON_MAX = 500
 SHARE_MAX = 4096  # Revocations that count for one key and have not ended.
+HOLDERS_MAX = 16_384  # … for all together to whom one owner has given rights.
 UNKNOWN_MAX = 4096  # Of types that are not known here: passed on for others, all together.
+PLACE_MS_MIN = 24 * 3_600_000  # A place is taken for so long at least: what is heard is kept on disk for ever.
+ABOUT_BYTES = (
+    2048  # Of a record in a full share: rights take a kilobyte or two, and the largest record eight times that.
+)
 PARTS = 256
 _LABEL = b"ps/revoke/1\0"
 
@@ -120,13 +127,37 @@ def verify_revocation(raw: bytes) -> VerifiedRevocation:
     return VerifiedRevocation(record, raw, counts_for, ends_ms)
 
 
+_Share: TypeAlias = tuple[str, bytes]
+"""Whose part of a table: of an owner, of one holder, of all holders of an owner, or of types that are not known."""
+
+
+class _Place(NamedTuple):
+    """What a record takes up, and until when at least."""
+
+    shares: tuple[_Share, ...]
+    size: int
+    until_ms: int
+
+
+def _shares(found: VerifiedRevocation, owners: Collection[bytes]) -> dict[_Share, int]:
+    """What a revocation takes a place of, and how many places there are."""
+    owner = found.record.owner_key
+    if owner not in owners:
+        return {("unknown", b""): UNKNOWN_MAX}
+    if found.counts_for == owner:
+        return {("owner", owner): SHARE_MAX}
+    return {("holder", found.counts_for): SHARE_MAX, ("holders", owner): HOLDERS_MAX}
+
+
 class RevocationTable:
     """The revocations that one broker knows and passes on."""
 
     def __init__(self) -> None:
         self._known: dict[str, VerifiedRevocation] = {}
-        self._counted: Counter[bytes] = Counter()
-        self._share_of: dict[str, bytes] = {}
+        self._counted: Counter[_Share] = Counter()
+        self._bytes: Counter[_Share] = Counter()
+        self._places: dict[str, _Place] = {}
+        self._resting: list[_Place] = []  # Of records that have ended, and came a short while ago.
         self._digests = [bytes(32)] * PARTS
         self._parts: list[dict[str, None]] = [{} for _ in range(PARTS)]
 
@@ -146,11 +177,14 @@ class RevocationTable:
         found = verify_revocation(raw)
         if found.ends_ms <= now_ms:
             return None
-        share = found.counts_for if found.record.owner_key in owners else b""
-        if self._counted[share] >= (SHARE_MAX if share else UNKNOWN_MAX):
+        shares = _shares(found, owners)
+        if not all(self._has_room(share, most, len(raw)) for share, most in shares.items()):
             return None
-        self._counted[share] += 1
-        self._known[found.id], self._share_of[found.id] = found, share
+        self._known[found.id] = found
+        self._places[found.id] = _Place(tuple(shares), len(raw), now_ms + PLACE_MS_MIN)
+        for share in shares:
+            self._counted[share] += 1
+            self._bytes[share] += len(raw)
         self._parts[_part(found.id)][found.id] = None
         self._mix(found.id)
         return found
@@ -159,8 +193,14 @@ class RevocationTable:
         """Forgets revocations of rights that have ended by themselves."""
         for id in [one.id for one in self._known.values() if one.ends_ms <= now_ms]:
             del self._known[id], self._parts[_part(id)][id]
-            self._counted[self._share_of.pop(id)] -= 1
+            self._resting.append(self._places.pop(id))
             self._mix(id)
+        for place in self._resting:
+            if place.until_ms <= now_ms:
+                self._counted.subtract(place.shares)
+                self._bytes.subtract(dict.fromkeys(place.shares, place.size))
+        self._resting = [place for place in self._resting if place.until_ms > now_ms]
+        self._counted, self._bytes = +self._counted, +self._bytes  # Without those that are 0.
 
     def summary(self) -> tuple[bytes, ...]:
         """What another table is compared with."""
@@ -172,6 +212,9 @@ class RevocationTable:
             raise PeerError(f"revocation: a summary of {len(summary)} parts; expected {PARTS}")
         differ = (part for part, theirs in enumerate(summary) if theirs != self._digests[part][:8])
         return [self._known[id] for part in differ for id in self._parts[part]]
+
+    def _has_room(self, share: _Share, most: int, size: int) -> bool:
+        return self._counted[share] < most and self._bytes[share] + size <= most * ABOUT_BYTES
 
     def _mix(self, id: str) -> None:
         """Adds an id to the digest of its part, or takes it out again: the order does not matter."""
