@@ -7,6 +7,7 @@ for each plan. Seconds of the clock are shown beside, with the load of the machi
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +47,10 @@ def write() -> None:
     prices = prices_of(rows, "zones")
     if prices is not None:
         _draw(rows)
-        numbers += ["", "![Processor seconds by conditions and by events, both plans](../figures/scale.svg)"]
+        numbers += [
+            "",
+            "![Processor seconds by conditions, events and executors: both plans, as a batch and as a stream](../figures/scale.svg)",
+        ]
     put_between(page, "numbers", "\n".join(numbers))
     put_between(page, "cluster", "\n".join(_cluster(prices) if prices else [TOO_FEW]))
 
@@ -142,23 +146,49 @@ def _cluster(prices: Prices) -> list[str]:
 
 def _draw(rows: list[Row]) -> None:
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(9.6, 4.0))
-        conditions, events = figure.subplots(1, 2, sharey=True)
-        for colour, plan in zip((OURS_COLOUR, PEER_COLOURS[0]), ("index", "zones")):
-            runs = [row for row in rows if _is_plain(row) and row["plan"] == plan and not row["cached"]]
-            for axes, by, fixed in ((conditions, "conditions", "events"), (events, "events", "conditions")):
-                points = _line(runs, by, fixed)
-                axes.plot(*zip(*points), marker="o", markersize=5, linewidth=2.0, color=colour, label=f"plan: {plan}")
-        for axes, label in ((conditions, "conditions"), (events, "events")):
-            axes.set(xscale="log", yscale="log", xlabel=label)
-            axes.xaxis.set_major_formatter("{x:,.0f}")
-        conditions.yaxis.set_major_formatter("{x:,.0f}")
-        conditions.set_ylabel("processor seconds")
-        conditions.legend()
-        figure.tight_layout()
+        figure = Figure(figsize=(12.0, 4.2))
+        panels = dict(zip(("conditions", "events", "executors"), figure.subplots(1, 3, sharey=True)))
+        for colour, (name, runs) in zip((OURS_COLOUR, *PEER_COLOURS), _kinds(rows).items()):
+            lines = {
+                "conditions": _line([row for row in runs if row["master"] == LOCAL], "conditions", "events"),
+                "events": _line([row for row in runs if row["master"] == LOCAL], "events", "conditions"),
+                "executors": _by_executors(runs),
+            }
+            for by, points in lines.items():
+                panels[by].plot(*zip(*points), marker="o", markersize=5, linewidth=2.0, color=colour, label=name)
+        for by, axes in panels.items():
+            axes.set(yscale="log", xlabel=by)
+            axes.yaxis.set_major_formatter("{x:,.0f}")
+            if by == "executors":
+                axes.set_xticks([1, 2])
+            else:
+                axes.set(xscale="log")
+                axes.xaxis.set_major_formatter(_in_millions)
+                axes.xaxis.set_minor_formatter(_in_millions)
+        panels["conditions"].set_ylabel("processor seconds")
+        figure.legend(*panels["conditions"].get_legend_handles_labels(), loc="upper center", ncols=4)
+        figure.tight_layout(rect=(0, 0, 1, 0.92))
         for kind in ("png", "svg"):
             metadata = {"Date": None} if kind == "svg" else None
             figure.savefig(FIGURES / f"scale.{kind}", dpi=160, bbox_inches="tight", metadata=metadata)
+
+
+def _in_millions(value: float, _at: int) -> str:
+    """Labels of the sizes that were run: 1, 3, 10 and 30 of a power of ten."""
+    return f"{value / 1e6:g}M" if f"{value:e}"[0] in "13" else ""
+
+
+def _kinds(rows: list[Row]) -> dict[str, list[Row]]:
+    """Runs by plan, as a batch and as a stream."""
+    return {
+        f"{'stream' if command == 'run' else 'batch'}, {plan}": [
+            row
+            for row in rows
+            if (row["command"], row["plan"]) == (command, plan) and row["agrees"] and not row["cached"]
+        ]
+        for command in ("match", "run")
+        for plan in ("index", "zones")
+    }
 
 
 def _line(runs: list[Row], by: str, fixed: str) -> list[tuple[int, float]]:
@@ -166,5 +196,14 @@ def _line(runs: list[Row], by: str, fixed: str) -> list[tuple[int, float]]:
     lines: dict[int, dict[int, float]] = {}
     for row in runs:
         lines.setdefault(row[fixed], {})[row[by]] = row["cpu_s"]
-    longest = max(lines.values(), key=len, default={0: 0.0})
-    return sorted(longest.items())
+    longest = max(lines.values(), key=len, default={})
+    return sorted(longest.items()) or [(0, float("nan"))]
+
+
+def _by_executors(runs: list[Row]) -> list[tuple[int, float]]:
+    """Runs on `local-cluster[EXECUTORS,…]` of one size."""
+    sizes: dict[tuple[int, int], dict[int, float]] = {}
+    for row in runs:
+        if found := re.match(r"local-cluster\[(\d+),", row["master"]):
+            sizes.setdefault((row["conditions"], row["events"]), {})[int(found[1])] = row["cpu_s"]
+    return sorted(max(sizes.values(), key=len, default={}).items()) or [(1, float("nan"))]
