@@ -2,7 +2,7 @@ r"""Conditions as text against events through `tidings match`, at any size, chec
 
     python -m benchmarks.scale                                                   100,000 against 100,000
     python -m benchmarks.scale --conditions 10000000 --events 10000000 --plan zones \
-        --master 'local-cluster[2,1,4096]' --conf spark.executor.memory=4g       the large one; hours, and 20 GB of disk
+        --master 'local-cluster[2,1,4096]' --conf spark.executor.memory=1536m    the large one; an hour, and 40 GB of disk
     python -m benchmarks.scale --conditions 1000000 --cache                      twice, the second time without parsing
     python -m benchmarks.scale --stream --batches 4                              the same through `tidings run`
     python -m benchmarks.scale --build --conditions 1000000                      from text to an index, in a Spark that runs

@@ -1,7 +1,7 @@
 """The figure and the page of large sets, from benchmarks/results/scale.json: `python -m benchmarks.scale --page`.
 
-Coefficients are a fit of processor seconds to a start, a price for each condition and a price for each event, separately
-for each plan. Seconds of the clock are shown beside, with the load of the machine at the beginning of each run.
+Coefficients are a fit of processor seconds to a start and a price for each condition, each event and each delivery,
+separately for each plan. Seconds of the clock are shown beside, with the load of the machine at the beginning of each run.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
+from scipy.optimize import nnls
 
 from benchmarks.matching.figures import FIGURES, OURS_COLOUR, PEER_COLOURS, STYLE
 from benchmarks.showing import PAGES, RESULTS, Target, markdown_table, markdown_targets, put_between
@@ -22,22 +23,24 @@ Row = dict[str, Any]
 LOCAL = "local[2]"
 TWO_CORES = (LOCAL, "local-cluster[2,1,")  # Beginnings of masters: what a run costs is about the same on both.
 DAY_S = 86_400
-EVENTS_A_DAY, CONDITIONS = 1e9, 1e8
+EVENTS_A_DAY, CONDITIONS, MATCHES = 1e9, 1e8, 10
 CORES_BUSY = 0.7  # Share of a core's time that a plan counts on.
 TOO_FEW = "Not computed yet: it takes runs of several sizes (`--save`), on a machine with free cores."
 BUILD_S_MAX, FIRST_S_MAX = 25.0, 15.0
+LARGEST, EXECUTOR_MB = 10_000_000, 4_096
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Processor seconds: once for each run, for each condition, for each event."""
+    """Processor seconds: once for each run, for each condition, for each event, for each delivery."""
 
     start: float
     condition: float
     event: float
+    delivery: float
 
-    def seconds(self, conditions: float, events: float) -> float:
-        return self.start + self.condition * conditions + self.event * events
+    def seconds(self, conditions: float, events: float, deliveries: float) -> float:
+        return self.start + self.condition * conditions + self.event * events + self.delivery * deliveries
 
 
 def write() -> None:
@@ -65,9 +68,10 @@ def prices_of(rows: list[Row], plan: str) -> Prices | None:
     if min(len({row["conditions"] for row in runs}), len({row["events"] for row in runs}), len(runs) - 1) < 2:
         return None
     weights = np.array([1 / row["cpu_s"] for row in runs])
-    terms = np.array([[1.0, row["conditions"], row["events"]] for row in runs]) * weights[:, None]
-    found, *_ = np.linalg.lstsq(terms, np.ones(len(runs)), rcond=None)
-    return Prices(*(max(float(price), 0.0) for price in found))
+    terms = np.array([[1.0, row["conditions"], row["events"], row["deliveries"]] for row in runs]) * weights[:, None]
+    scale = terms.max(0)  # Prices differ by many powers of ten.
+    found, _ = nnls(terms / scale, np.ones(len(runs)))
+    return Prices(*(float(price) for price in found / scale))
 
 
 def _is_plain(row: Row) -> bool:
@@ -127,10 +131,16 @@ def _targets(rows: list[Row]) -> list[Target]:
         return min(found, default=float("inf"))
 
     largest = max((min(row["conditions"], row["events"]) for row in rows if row["agrees"]), default=0)
+    memory = [row["executor_mb"] for row in rows if row["agrees"] and min(row["conditions"], row["events"]) == largest]
     return [
         Target("s from a million texts to an index", BUILD_S_MAX, least("build", 1_000_000, 0), at_most=True),
         Target("s for 200,000 events and 2,000 conditions", FIRST_S_MAX, least("match", 2_000, 200_000), at_most=True),
-        Target("conditions, and as many events", 10_000_000, largest),
+        Target("conditions, and as many events", LARGEST, largest),
+        *(
+            [Target("MB of an executor at this size", EXECUTOR_MB, min(memory), at_most=True)]
+            if largest >= LARGEST
+            else []
+        ),
     ]
 
 
@@ -138,11 +148,12 @@ def _cluster(prices: Prices) -> list[str]:
     """What a billion events a day and a hundred million conditions need, by how often they are matched."""
     said = (
         f"Of the plan with zones: {prices.start:.0f} s for each run, {1e6 * prices.condition:,.0f} s for a million "
-        f"conditions, {1e6 * prices.event:,.0f} s for a million events, in processor time."
+        f"conditions, {1e6 * prices.event:,.1f} s for a million events, {1e6 * prices.delivery:,.1f} s for a million "
+        "deliveries, in processor time."
     )
     body = []
     for runs in (1, 4, 24, 96):
-        day = runs * prices.seconds(CONDITIONS, EVENTS_A_DAY / runs)
+        day = runs * prices.seconds(CONDITIONS, EVENTS_A_DAY / runs, MATCHES * EVENTS_A_DAY / runs)
         body.append(
             (f"{runs}", f"{EVENTS_A_DAY / runs:,.0f}", f"{day / 3600:,.0f}", f"{day / DAY_S / CORES_BUSY:,.1f}")
         )
