@@ -82,8 +82,7 @@ def match(
       tidings match s3a://lake/events wanted.jsonl --out s3a://lake/matched --conf spark.jars=hadoop-aws.jar,…
       tidings match events/ wanted.jsonl --out matched --master spark://host:7077 --conf spark.executor.memory=4g
     """
-    from tidings.pipeline import check_files, match_files, parse_settings
-    from tidings.pipeline.preflight import is_small
+    from tidings.pipeline import check_files, is_small, match_files, parse_settings
 
     event_type = read_file(type) if type else None
     settings = parse_settings(conf or [])
