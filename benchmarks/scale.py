@@ -2,7 +2,7 @@ r"""Conditions as text against events through `tidings match`, at any size, chec
 
     python -m benchmarks.scale                                                   100,000 against 100,000
     python -m benchmarks.scale --conditions 10000000 --events 10000000 --plan zones \
-        --master 'local-cluster[2,1,4096]' --conf spark.executor.memory=4g       the large one; hours, and 20 GB of disk
+        --master 'local-cluster[2,1,4096]' --conf spark.executor.memory=1536m    the large one; an hour, and 40 GB of disk
     python -m benchmarks.scale --conditions 1000000 --cache                      twice, the second time without parsing
     python -m benchmarks.scale --stream --batches 4                              the same through `tidings run`
     python -m benchmarks.scale --build --conditions 1000000                      from text to an index, in a Spark that runs
@@ -84,7 +84,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=asked.folder) as name:
         folder = Path(name)
         width = width_for(asked.matches / asked.conditions)
-        write(folder, asked.conditions, 1 if asked.build else asked.events, width)
+        made = Path(asked.made or folder).absolute()
+        write(made, asked.conditions, 1 if asked.build else asked.events, width)
+        if asked.only_make:
+            return 0
+        for part in ("conditions", "events") if asked.made else ():
+            (folder / part).symlink_to(made / part)
         if asked.build:
             outcomes = [built(folder, asked)]
         else:
@@ -119,17 +124,27 @@ def wanted(at: int, count: int, width: float) -> workload.Subscriptions:
 
 
 def write(folder: Path, conditions: int, events: int, width: float) -> None:
+    """Files that are there already stay."""
     for part in ("conditions", "events"):
-        (folder / part).mkdir()
+        (folder / part).mkdir(parents=True, exist_ok=True)
     for at, count in chunks(conditions):
+        if (folder / "conditions" / f"{at:05}.parquet").exists():
+            continue
         texts = workload.condition_texts(wanted(at, count, width))
         ids = [f"c{at * CHUNK + row}" for row in range(count)]
         rows = pa.table({"id": ids, "subscriber": [f"s{row % 1_000}" for row in range(count)], "filter": texts})
-        pq.write_table(rows, folder / "conditions" / f"{at:05}.parquet")
+        _write_whole(rows, folder / "conditions" / f"{at:05}.parquet")
     for at, count in chunks(events):
+        if (folder / "events" / f"{at:05}.parquet").exists():
+            continue
         rows = workload.event_table(workload.events.__wrapped__(count, 2_000 + at))
         ids = pa.array([f"e{at * CHUNK + row}" for row in range(count)])
-        pq.write_table(rows.add_column(0, "event_id", ids), folder / "events" / f"{at:05}.parquet")
+        _write_whole(rows.add_column(0, "event_id", ids), folder / "events" / f"{at:05}.parquet")
+
+
+def _write_whole(rows: pa.Table, file: Path) -> None:
+    pq.write_table(rows, beside := file.with_name(f"_{file.name}"))
+    beside.rename(file)
 
 
 def measured(folder: Path, asked: argparse.Namespace, width: float, is_again: bool) -> Outcome:
@@ -276,6 +291,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--conf", action="append", default=[])
     parser.add_argument("--folder", help="where there is space; the system's temporary folder otherwise")
+    parser.add_argument("--made", help="folder of conditions and events of this size, made where they are missing")
+    parser.add_argument("--only-make", action="store_true", help="with --made: match nothing")
     parser.add_argument("--cache", action="store_true", help="keep parsed conditions, and run twice")
     parser.add_argument("--build", action="store_true", help="parse and index only")
     parser.add_argument("--stream", action="store_true", help="through `tidings run`")

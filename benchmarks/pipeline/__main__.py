@@ -2,7 +2,7 @@
 
     python -m benchmarks.pipeline                    all sizes, in ten minutes at most
     python -m benchmarks.pipeline --quick            10,000 subscriptions and a quarter of the events
-    python -m benchmarks.pipeline --size base100k    some sizes; writes no file
+    python -m benchmarks.pipeline --size base100k    some sizes; writes no file without --save, which renews these sizes
     python -m benchmarks.pipeline --page             nothing: tables of the documentation from the last full run
 
 What is compared and how: docs/benchmarks/pipeline.md.
@@ -35,7 +35,9 @@ def main() -> int:
     sizes = tuple(asked.size or (QUICK_SIZES if asked.quick else SIZES))
     report = measure(sizes, asked.quick, asked.share or (QUICK_SHARE if asked.quick else 1.0))
     show(report)
-    if not asked.size:
+    if asked.size and asked.save:
+        report = Report.open(RESULTS / "pipeline.json").renewed(report)
+    if not asked.size or asked.save:
         print(f"\n{report.save()}")
         if not asked.quick:
             write_page(report)
@@ -62,6 +64,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--page", action="store_true")
     parser.add_argument("--size", nargs="+", choices=SIZES)
+    parser.add_argument("--save", action="store_true", help="what --size measures; without --size all is saved")
     parser.add_argument("--share", type=float, help="of the events")
     return parser.parse_args()
 

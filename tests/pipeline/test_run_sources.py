@@ -9,13 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.pipeline.sightings import Record, expected_pairs, sightings, subscriptions, write_lines
+from tests.pipeline.sightings import Record, Sighting, expected_pairs, sightings, subscriptions, write_lines
 from tests.pipeline.test_run import EVENTS, WANTED, delivered, lay_out, put_events
 from tidings.errors import InputError
 from tidings.pipeline import BatchDone, BatchLog, Counts, Pipeline, read_pipeline, run
 from tidings.pipeline.matching.parse_subscriptions import SUBSCRIPTIONS_SCHEMA, read_payload, write_payload
+from tidings.pipeline.sources.subscription_changes import ChangeTable
 from tidings.pipeline.state.batch_log import BatchEntry
-from tidings.pipeline.state.subscription_versions import Version, VersionLog
+from tidings.pipeline.state.subscription_versions import Version, VersionLog, one_row_per_task
 from tidings.pipeline.storage import storage_at
 from tidings.pipeline.stream_job import StreamJob
 
@@ -111,6 +112,16 @@ def test_a_table_that_is_not_there_is_told(spark: SparkSession, tmp_path: Path) 
     put_events(tmp_path, EVENTS[:10], 1)
     with pytest.raises(InputError, match="cannot read the subscriptions: .*none"):
         run(spark, pipeline)
+
+
+def test_many_changes_wait_on_disk_and_come_to_the_driver_in_parts(spark: SparkSession, tmp_path: Path) -> None:
+    """A million of them, in memory and as one result of a task, were more than the memory of Spark's driver."""
+    put_table(tmp_path / "table", WANTED)
+    source = ChangeTable(spark, str(tmp_path / "table"), "", Sighting)
+    levels = [changes.rows.storageLevel for changes in source.poll([], SUBSCRIPTIONS_SCHEMA.empty_table)]
+    assert [(level.useDisk, level.useMemory) for level in levels] == [(True, False)]
+    parts = one_row_per_task(spark.range(0, 8, 1, 1).toDF("row"))
+    assert parts.rdd.glom().map(len).collect() == [1] * 8
 
 
 # ── Checkpoints stay small ───────────────────────────────────────────────────

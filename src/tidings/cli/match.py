@@ -82,7 +82,7 @@ def match(
       tidings match s3a://lake/events wanted.jsonl --out s3a://lake/matched --conf spark.jars=hadoop-aws.jar,…
       tidings match events/ wanted.jsonl --out matched --master spark://host:7077 --conf spark.executor.memory=4g
     """
-    from tidings.pipeline import check_files, match_files, parse_settings
+    from tidings.pipeline import check_files, is_small, match_files, parse_settings
 
     event_type = read_file(type) if type else None
     settings = parse_settings(conf or [])
@@ -90,7 +90,7 @@ def match(
         events, subscriptions, out,
         id=id, event_type=event_type, overwrite=overwrite or explain, keep=_columns(keep), plan=plan,
     )  # fmt: skip
-    with spark_session("tidings match", master, settings) as spark:
+    with spark_session("tidings match", master, settings, is_brief=is_small(events, subscriptions)) as spark:
         outcome = match_files(
             spark, events, subscriptions, out,
             id=id, event_type=event_type, compact=compact, keep=_columns(keep), plan=plan, explain_only=explain, overwrite=overwrite,

@@ -24,9 +24,11 @@ def spark_session(
     master: str | None,
     settings: Mapping[str, str],
     is_stopped: Callable[[], bool] = lambda: False,
+    *,
+    is_brief: bool = False,
 ) -> Iterator[SparkSession]:
-    """A session for one command. Raises SetupError; ends the program if Ctrl-C comes before the session is there."""
-    spark = _started(name, master, settings, is_stopped)
+    """A session for one command, as `start` gives it. Raises SetupError; ends the program if Ctrl-C comes before the session is there."""
+    spark = _started(name, master, settings, is_stopped, is_brief)
     try:
         yield spark
     except KeyboardInterrupt:
@@ -41,7 +43,7 @@ def spark_session(
 
 
 def _started(
-    name: str, master: str | None, settings: Mapping[str, str], is_stopped: Callable[[], bool]
+    name: str, master: str | None, settings: Mapping[str, str], is_stopped: Callable[[], bool], is_brief: bool
 ) -> SparkSession:
     """Starts Spark in another thread: a call into Java cannot be interrupted without dozens of lines about it."""
     from tidings.pipeline import start
@@ -50,7 +52,7 @@ def _started(
 
     def begin() -> None:
         try:
-            outcome.append(start(name, master, settings))
+            outcome.append(start(name, master, settings, is_brief=is_brief))
         except BaseException as wrong:  # noqa: BLE001  Raised below, in the thread that waits for it.
             outcome.append(wrong)
 

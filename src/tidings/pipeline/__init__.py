@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tidings.pipeline.connectors.table_format import TableFormat, compact_table, connector_for
     from tidings.pipeline.match_job import Outcome, match_files
     from tidings.pipeline.matching.sql_functions import register
-    from tidings.pipeline.preflight import check_files, check_pipeline
+    from tidings.pipeline.preflight import check_files, check_pipeline, is_small
     from tidings.pipeline.security.keyfile import KeyFile, write_keys
     from tidings.pipeline.security.nonce_leases import NonceLeases, stamp, stamp_files
     from tidings.pipeline.session import parse_settings, start
@@ -86,6 +86,7 @@ __all__ = [
     "connector_for",
     "delivery_id",
     "genuine",
+    "is_small",
     "list_deliveries",
     "match",
     "match_files",
@@ -110,7 +111,7 @@ _MODULES = {
     "config": ("Pipeline", "read_pipeline"),
     "connectors.table_format": ("TableFormat", "compact_table", "connector_for"),
     "sinks.compaction": ("check_deliveries", "compact_deliveries"),
-    "preflight": ("check_files", "check_pipeline"),
+    "preflight": ("check_files", "check_pipeline", "is_small"),
     "matching.sql_functions": ("register",),
     "match_job": ("Outcome", "match_files"),
     "stream_job": ("BatchDone", "BatchMetrics", "run", "totals"),

@@ -38,10 +38,11 @@ from tidings.pipeline.matching.match import check_plan
 from tidings.pipeline.s3_settings import bucket_of
 from tidings.pipeline.sources.files import check_exists, data_files, format_of, id_attribute, with_id
 from tidings.pipeline.sources.streams import check_folder
-from tidings.pipeline.storage import Location
+from tidings.pipeline.storage import Location, storage_at
 from tidings.pipeline.tables import DELIVERY_NAMES, EVENT_IDS, SUBSCRIPTION_COLUMNS, kept_columns, listed
 
 FILES_MAX = 20  # Of a folder, to see which columns any of them has.
+SMALL_BYTES = 32 << 20  # Seconds of reading, at most.
 LINES_MAX = 1_000  # Of a JSON file, to see which attributes there are; in a longer one others may come later.
 
 
@@ -81,6 +82,20 @@ def check_files(
     elif _is_local(out):
         check_output(out, (events, subscriptions), overwrite)
         _check_writable(Path(Location.of(out).text))
+
+
+def is_small(*paths: str) -> bool:
+    """Whether these are local files that are soon read; of tables and remote files nothing is known.
+
+    >>> is_small("/dev/null"), is_small("s3a://lake/events"), is_small("delta:events")
+    (True, False, False)
+    """
+    if not all(map(_is_local, paths)):
+        return False
+    places = [Path(Location.of(path).text) for path in paths]
+    folders = [storage_at(str(place)).list() for place in places if place.is_dir()]
+    files = sum(place.stat().st_size for place in places if place.is_file())
+    return files + sum(file.size for folder in folders for file in folder) <= SMALL_BYTES
 
 
 def check_pipeline(pipeline: Pipeline) -> None:

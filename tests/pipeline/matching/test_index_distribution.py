@@ -13,7 +13,8 @@ import pytest
 from tidings.errors import InputError, SetupError, TidingsError
 from tidings.pipeline import parse_settings
 from tidings.pipeline.matching.index_distribution import KEPT_S_MAX, folder_digest, remove_stale, unpack
-from tidings.pipeline.session import spark_error, zipped_package
+from tidings.pipeline.preflight import SMALL_BYTES, is_small
+from tidings.pipeline.session import _java_options, spark_error, zipped_package
 
 CONTENT = {"index/numbers.bin": b"\x00\x01", "subscribers.arrow": b"names"}
 
@@ -80,3 +81,22 @@ def test_settings_are_keys_of_spark_with_values() -> None:
     for wrong in ("spark.a", "a=b"):
         with pytest.raises(InputError, match="spark.key=value"):
             parse_settings([wrong])
+
+
+def test_a_brief_job_has_a_java_that_compiles_quickly_unless_somebody_has_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPARK_SUBMIT_OPTS", raising=False)
+    with _java_options("-Xint"):
+        assert os.environ["SPARK_SUBMIT_OPTS"] == "-Xint"
+    assert "SPARK_SUBMIT_OPTS" not in os.environ
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Xmx1g")
+    with _java_options("-Xint"):
+        assert os.environ["SPARK_SUBMIT_OPTS"] == "-Xmx1g"
+    small, large = tmp_path / "small.jsonl", tmp_path / "large"
+    small.write_text("{}")
+    large.mkdir()
+    with (large / "events.parquet").open("wb") as file:
+        file.truncate(SMALL_BYTES)
+    assert is_small(str(small))
+    assert not is_small(str(small), str(large))

@@ -283,6 +283,8 @@ class _BucketIndex:
             subscriptions = pa.concat_tables([read_payload(payload) for payload in self.payloads])
             self.payloads = self.payloads[:1]  # That there are some is all that counts from here on.
             self._replica = IndexReplica.of(subscriptions, self.projected_type)
+            del subscriptions
+            pa.default_memory_pool().release_unused()  # Or a worker keeps what building took.
         return self._replica
 
 

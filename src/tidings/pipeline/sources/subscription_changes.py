@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 from py4j.protocol import Py4JError
+from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
@@ -209,7 +210,7 @@ class ChangeTable:
             mark = TABLE_MARK + self._fingerprint(table)
             if mark in (self._seen, *marks[-1:]):
                 return
-            changed = differences_to(self.spark, table, current()).persist()
+            changed = differences_to(self.spark, table, current()).persist(StorageLevel.DISK_ONLY)
             has_changes = not changed.isEmpty()
         except (PySparkException, Py4JError) as wrong:
             if not marks:

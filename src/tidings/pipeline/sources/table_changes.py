@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark import StorageLevel
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
@@ -58,7 +59,7 @@ class LoggedTable:
         last = self._last(marks) if self._seen is None else self._seen
         if last == version:
             return
-        changed = self._changed(last, version, current).persist()
+        changed = self._changed(last, version, current).persist(StorageLevel.DISK_ONLY)
         if not changed.isEmpty():
             yield ChangeSet(MARK + json.dumps({"table": self.table.id, "version": version}), changed)
         changed.unpersist()

@@ -38,8 +38,10 @@ from tidings.pipeline.matching.parse_subscriptions import (
     of_type,
     parse_subscriptions,
     read_payload,
+    without_texts,
     write_payload,
 )
+from tidings.pipeline.session import is_connect
 from tidings.pipeline.sources.files import ORIGINAL, REASON
 from tidings.pipeline.sources.subscription_changes import ChangeSet, ChangeSource
 from tidings.pipeline.state.epoch import Epoch
@@ -175,7 +177,7 @@ class SubscriptionVersions:
         try:
             rejected = quarantine(parsed.select(f.inline("rejected")), self.log.tip + 1)
             # The driver collects the changes since the last version, compressed, and writes them to the log.
-            found = list(parsed.select("payload", "removed").toLocalIterator())
+            found = list(one_row_per_task(parsed.select("payload", "removed")).toLocalIterator())
         finally:
             parsed.unpersist()
         added = pa.concat_tables([SUBSCRIPTIONS_SCHEMA.empty_table(), *(read_payload(row.payload) for row in found)])
@@ -211,14 +213,23 @@ class SubscriptionVersions:
     def _zones(self, version: int, subscriptions: pa.Table, boxes: int) -> VersionZones:
         """Without an index, also no base for later versions: each of them comes here again."""
         self._forget_base()
-        parts = [subscriptions.slice(at, PAYLOAD_ROWS) for at in range(0, subscriptions.num_rows, PAYLOAD_ROWS)]
-        rows = pa.table({"subscriptions": [part.num_rows for part in parts], "payload": map(write_payload, parts)})
-        batches = self.spark.createDataFrame(rows).repartition(max(1, len(parts))).persist(StorageLevel.DISK_ONLY)
+        parts = (subscriptions.slice(at, PAYLOAD_ROWS) for at in range(0, subscriptions.num_rows, PAYLOAD_ROWS))
+        rows = [(part.num_rows, write_payload(without_texts(part))) for part in parts]
+        batches = self._in_tasks(rows).persist(StorageLevel.DISK_ONLY)
         names = tuple(attribute.name for attribute in self.event_type)
-        stats = SubscriptionStats(subscriptions.num_rows, boxes, rows.nbytes, 0, names)
+        stats = SubscriptionStats(subscriptions.num_rows, boxes, sum(len(payload) for _, payload in rows), 0, names)
         self.epoch.check()
         self.log.fold(version, subscriptions, self.source.still_needed)
         return VersionZones(version, subscriptions.num_rows, stats, self.event_type, batches)
+
+    def _in_tasks(self, rows: list[tuple[int, bytes]]) -> DataFrame:
+        """A table with a task for each row: Spark refuses tasks that carry more than some hundred megabytes."""
+        if is_connect(self.spark):
+            counts, payloads = zip(*rows)
+            table = pa.table({"subscriptions": pa.array(counts), "payload": pa.array(payloads, pa.binary())})
+            return self.spark.createDataFrame(table).repartition(len(rows))
+        apart = self.spark.sparkContext.parallelize(rows, len(rows))
+        return self.spark.createDataFrame(apart, "subscriptions long, payload binary")
 
     def _forget_base(self) -> None:
         if self._base is not None:
@@ -338,6 +349,11 @@ def _folded(number: int) -> str:
 
 def _not_in(rows: pa.Table, ids: pa.Array) -> pa.Table:
     return rows.filter(pc.invert(pc.is_in(rows.column("id"), value_set=ids)))
+
+
+def one_row_per_task(rows: DataFrame) -> DataFrame:
+    """The same rows, about one in a task: Spark's driver holds several copies of what one task returns."""
+    return rows.repartition(max(1, rows.count()))
 
 
 class _ParseChanges:
